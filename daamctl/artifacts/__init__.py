@@ -1,0 +1,1 @@
+"""Schemas of the files that stages exchange, with their readers and writers."""

@@ -1,0 +1,157 @@
+"""Atomic writes, content hashes and locks: a file or folder appears whole under its name, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from daamctl.errors import ArtifactError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; rename it to `path` on success, remove it on failure.
+
+    The suffix of `path` is kept, because libraries choose formats by it.
+
+    Raises:
+        ArtifactError: the file system refuses the write (disk full, read-only, no permission).
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex[:8]}{path.suffix}")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot write {path}: {error.strerror or error}", fix="free space or fix permissions, then run it again"
+        ) from error
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON atomically, keys in the order given, two-space indent."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path, *, fix: str | None = None) -> Any:
+    """Read JSON.
+
+    Args:
+        path: the file.
+        fix: the command that makes it, named in the error.
+
+    Raises:
+        ArtifactError: the file is missing or is not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ArtifactError(f"no file {path}", fix=fix) from error
+    except ValueError as error:
+        raise ArtifactError(f"{path} is not valid JSON: {error}", fix=fix) from error
+
+
+def write_parquet(path: Path, table: pa.Table) -> None:
+    """Write a Parquet file atomically (zstd). The same table gives the same bytes."""
+    import pyarrow.parquet as pq
+
+    with atomic_path(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+
+
+def read_parquet(path: Path, *, columns: list[str] | None = None, fix: str | None = None) -> pa.Table:
+    """Read a Parquet file.
+
+    Raises:
+        ArtifactError: the file is missing or is not Parquet.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(path, columns=columns, partitioning=None)
+    except FileNotFoundError as error:
+        raise ArtifactError(f"no file {path}", fix=fix) from error
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ArtifactError(f"{path} cannot be read as Parquet: {error}", fix=fix) from error
+
+
+def replace_dir(new: Path, target: Path) -> None:
+    """Put the finished folder `new` in the place of `target` (same file system); the old one goes last."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists():
+        old = target.with_name(f".{target.name}-old-{uuid.uuid4().hex[:8]}")
+        os.replace(target, old)
+        os.replace(new, target)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        os.replace(new, target)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a finished file a second name: a hard link where the file system allows it, else a copy."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        with atomic_path(target) as temporary:
+            shutil.copyfile(source, temporary)
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, as hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def content_key(value: Any) -> str:
+    """A 16-digit key of any JSON-able value: equal values give equal keys, on any machine."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@contextmanager
+def locked(path: Path, *, what: str) -> Iterator[None]:
+    """Hold an exclusive lock file while the block runs; wait for another process that holds it.
+
+    Args:
+        path: the lock file.
+        what: named in the log line when it has to wait.
+    """
+    import logging
+
+    from filelock import FileLock, Timeout
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        logging.getLogger(__name__).warning("another process is making %s; waiting for it", what)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,141 @@
+"""The result of one trained fold: `data/train/<run>/<method>/fold<k>-seed<s>/`.
+
+Files: `result.json` (three parts: run, metrics, meta; written last, so its presence means the fold is whole),
+`weights.safetensors`, `predictions.parquet` (one row per test clip, with logits), `history.parquet` (one row per
+epoch) and, for methods with a density, `density.safetensors` (mean maps over the test pass, shape (L, D)).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+import polars as pl
+
+from daamctl.artifacts.io import read_json
+from daamctl.artifacts.utterances import read_frame
+from daamctl.errors import ArtifactError
+
+FOLD_DIR = re.compile(r"^fold(\d+)-seed(\d+)$")
+
+
+class RunPart(TypedDict):
+    """What was run."""
+
+    key: str
+    """Content key of every input: equal keys mean the fold need not be trained again."""
+    pipeline: str
+    method: str
+    fold: int
+    """1-based; the test group is `groups[fold - 1]`."""
+    num_folds: int
+    seed: int
+    test_group: str
+    dev_group: str | None
+    """Group that selected the epoch; None unless selection is `dev-group`."""
+    classes: list[str]
+    layers: list[int]
+    """Stored layer numbers used, in order (Hugging Face's hidden-state index)."""
+    embed_dim: int
+    num_parameters: int
+    """Trainable parameters, decoder included."""
+    config: dict[str, Any]
+    """Resolved settings: sections download, segment, extract, train and the method's own."""
+
+
+class MetaPart(TypedDict):
+    """Where and with what it was run."""
+
+    daamctl: str
+    versions: dict[str, str]
+    git_commit: str | None
+    device: str
+    precision: str
+    embeddings_key: str
+    encoder: dict[str, Any]
+    """The encoder facts recorded in the embeddings (id, revision, weights hash, transformers version, …)."""
+    train_s: float
+    """Wall time of the training of this fold, in seconds."""
+    peak_memory_bytes: int | None
+    num_train_clips: int
+    num_dev_clips: int
+    num_test_clips: int
+
+
+class FoldResult(TypedDict):
+    """The content of `result.json`."""
+
+    run: RunPart
+    metrics: dict[str, float | int | None]
+    """On clips of the test group. accuracy: at the selected epoch; accuracy_best_on_test: best epoch on the test
+    group itself (published style); accuracy_last: final epoch; dev_accuracy: on the dev group at the selected epoch
+    (None without one); selected_epoch: 1-based; epochs: number trained."""
+    meta: MetaPart
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A finished fold on disk; its tables are read when asked for.
+
+    Args:
+        folder: the fold's folder.
+        result: content of its `result.json`.
+    """
+
+    folder: Path
+    result: FoldResult
+
+    @property
+    def fold(self) -> int:
+        """1-based fold number."""
+        return self.result["run"]["fold"]
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run."""
+        return self.result["run"]["seed"]
+
+    def predictions(self) -> pl.DataFrame:
+        """Test clips: clip_id, utterance_id, label, speaker, group, target (class id), logits (list of C)."""
+        return read_frame(self.folder / "predictions.parquet")[0]
+
+    def history(self) -> pl.DataFrame:
+        """Epochs: epoch, lr, train_loss, train_accuracy, dev_accuracy, test_accuracy (fractions; clips)."""
+        return read_frame(self.folder / "history.parquet")[0]
+
+    def density(self) -> dict[str, np.ndarray] | None:
+        """Mean density maps `trained` and `untrained`, each (L, D) float32; None for methods without a density."""
+        path = self.folder / "density.safetensors"
+        if not path.exists():
+            return None
+        from safetensors.numpy import load_file
+
+        return load_file(path)
+
+
+def fold_dir(method_dir: Path, fold: int, seed: int) -> Path:
+    """Folder of one fold of a method."""
+    return method_dir / f"fold{fold}-seed{seed}"
+
+
+def read_fold(folder: Path) -> Fold:
+    """Read a finished fold.
+
+    Raises:
+        ArtifactError: it is missing or damaged.
+    """
+    result = read_json(folder / "result.json")
+    if not isinstance(result, dict) or not {"run", "metrics", "meta"} <= result.keys():
+        raise ArtifactError(f"{folder / 'result.json'} is not a fold result", fix=f"delete {folder} and train it again")
+    return Fold(folder, result)  # type: ignore[arg-type]
+
+
+def read_folds(method_dir: Path) -> list[Fold]:
+    """Every finished fold of a method, by fold then seed; empty if there is none."""
+    if not method_dir.is_dir():
+        return []
+    folders = [path for path in method_dir.iterdir() if FOLD_DIR.match(path.name) and (path / "result.json").exists()]
+    return sorted((read_fold(path) for path in folders), key=lambda fold: (fold.fold, fold.seed))

@@ -1,0 +1,100 @@
+"""The utterance table: one row per recording of a corpus, written by `download` and read by `segment`.
+
+Columns: utterance_id, path (relative to the corpus root), label, speaker, group (the fold unit), start_s,
+duration_s (seconds), sampling_rate (Hz), n_channels; any further columns of a manifest follow. The table does not say
+where the corpus lies on this machine (see `daamctl.corpora.sources`), so it is equal on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from daamctl.artifacts.io import content_key, read_parquet, write_parquet
+from daamctl.errors import ArtifactError
+
+SCHEMA: dict[str, Any] = {
+    "utterance_id": pl.String,
+    "path": pl.String,
+    "label": pl.String,
+    "speaker": pl.String,
+    "group": pl.String,
+    "start_s": pl.Float64,
+    "duration_s": pl.Float64,
+    "sampling_rate": pl.Int32,
+    "n_channels": pl.Int32,
+}
+METADATA_KEY = b"daamctl"
+
+
+@dataclass(frozen=True)
+class UtteranceTable:
+    """The utterances of one corpus.
+
+    Args:
+        corpus: name under which the corpus root is registered on this machine.
+        classes: class names in label order (index = class id).
+        rows: table with the columns of `SCHEMA` first, further columns after them.
+        settings: the `download` settings it was made with.
+    """
+
+    corpus: str
+    classes: tuple[str, ...]
+    rows: pl.DataFrame
+    settings: dict[str, Any]
+
+
+def write_utterances(path: Path, table: UtteranceTable) -> None:
+    """Write the table atomically, sorted by utterance_id.
+
+    Raises:
+        ArtifactError: a column of `SCHEMA` is missing.
+    """
+    missing = [name for name in SCHEMA if name not in table.rows.columns]
+    if missing:
+        raise ArtifactError(f"utterance table of '{table.corpus}' lacks the columns {', '.join(missing)}")
+    further = [name for name in table.rows.columns if name not in SCHEMA]
+    rows = table.rows.select([*SCHEMA, *further]).cast(SCHEMA).sort("utterance_id")
+    head = {"corpus": table.corpus, "classes": list(table.classes), "settings": table.settings}
+    write_frame(path, rows, head)
+
+
+def read_utterances(path: Path, *, fix: str | None = None) -> UtteranceTable:
+    """Read the table.
+
+    Raises:
+        ArtifactError: the file is missing, damaged or was not written by daamctl.
+    """
+    rows, head = read_frame(path, fix=fix)
+    return UtteranceTable(head["corpus"], tuple(head["classes"]), rows, head["settings"])
+
+
+def write_frame(path: Path, rows: pl.DataFrame, head: dict[str, Any]) -> None:
+    """Write a Polars frame as Parquet with a JSON head in the file metadata."""
+    arrow = rows.to_arrow()
+    metadata = {**(arrow.schema.metadata or {}), METADATA_KEY: json.dumps(head, sort_keys=True).encode()}
+    write_parquet(path, arrow.replace_schema_metadata(metadata))
+
+
+def read_frame(path: Path, *, fix: str | None = None) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Read what `write_frame` wrote: the rows and the head.
+
+    Raises:
+        ArtifactError: the file is missing, damaged or was not written by daamctl.
+    """
+    arrow = read_parquet(path, fix=fix)
+    head = (arrow.schema.metadata or {}).get(METADATA_KEY)
+    if head is None:
+        raise ArtifactError(f"{path} was not written by daamctl", fix=fix)
+    frame = pl.from_arrow(arrow)
+    assert isinstance(frame, pl.DataFrame)
+    return frame, json.loads(head)
+
+
+def frame_key(rows: pl.DataFrame) -> str:
+    """Content key of a frame: equal rows in equal order give equal keys."""
+    return content_key(rows.to_dict(as_series=False))

@@ -1,0 +1,348 @@
+"""The typed settings: one section per stage, read from `params.yaml` and one pipeline file.
+
+Order: the defaults below < `params.yaml` < `pipelines/<name>.yaml` < `--set section.key=value` and named options.
+Unknown keys and wrong values are reported all at once, each with its dotted path and the nearest known name.
+Neither torch nor any other package of daamctl above this layer is imported here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from daamctl.errors import ConfigError, nearest
+
+PARAMS_FILE = "params.yaml"
+PIPELINES_DIR = "pipelines"
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[float, Field(gt=0.0)]
+Count = Annotated[int, Field(ge=1)]
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")]
+
+
+class Section(BaseModel):
+    """A group of settings; frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class DownloadConfig(Section):
+    """Which recordings, and which of their classes."""
+
+    corpus: str = "demo"
+    """Reader: a name from the table of corpora (`daamctl ls corpora`)."""
+    source: str | None = None
+    """Manifest file or corpus folder; null: where `daamctl download CORPUS --from DIR` registered it."""
+    classes: tuple[str, ...] | None = None
+    """Class names in label order; null: the corpus's default classes."""
+    num_groups: Count = 5
+    """For manifests without a group column: number of speaker-disjoint groups (folds) to form."""
+    check_fingerprint: bool = True
+    """Refuse a corpus whose counts differ from the known ones."""
+    max_unreadable_fraction: Fraction = 0.0
+    """Share of recordings that may be unreadable; they are counted and named. Above it the stage fails."""
+
+
+class SegmentConfig(Section):
+    """How recordings are cut into clips."""
+
+    max_duration_s: Positive = 5.0
+    """Longest clip, in seconds."""
+    tail: Literal["keep", "pad", "merge", "drop"] = "keep"
+    """Rest piece shorter than `max_duration_s`: keep as is (published), pad with zeros to full length, merge into
+    the clip before it, or drop (a recording's only clip is never dropped)."""
+    write_audio: bool = False
+    """Also export every clip as 16-bit FLAC at its original sampling rate."""
+
+class ExtractConfig(Section):
+    """Which encoder, and how its layers become one vector each."""
+
+    encoder: str = "wavlm-micro"
+    """Preset (`daamctl ls encoders`), Hugging Face id, or local folder."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub; null: the default branch. The commit found is recorded."""
+    weights: Literal["pretrained", "random"] = "pretrained"
+    """random: seeded random weights in the encoder's shape (only for presets; needs no download)."""
+    seed: int = 0
+    """Seed of random weights."""
+    layer_00: bool = False
+    """Also store the embedding output (Hugging Face's hidden state 0)."""
+    final_norm: bool = True
+    """Whether the last hidden state is taken after the encoder's final norm (as in transformers before 5 and in the
+    published features) or before it. Encoders without a final norm ignore this."""
+    pooling: Literal["valid-frames", "all-frames"] = "valid-frames"
+    """Mean over the frames of the clip itself, or (published, D13) zero-padded to `segment.max_duration_s` without
+    attention mask and averaged over every frame."""
+    normalize: Literal["encoder", "always", "never"] = "encoder"
+    """Zero-mean unit-variance waveform: as the encoder's own feature extractor says, always, or never (published,
+    D14)."""
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Arithmetic of the forward pass; auto: bfloat16 or float16 on GPU, bfloat16 on CPUs that have it, else
+    float32."""
+    storage: Literal["float16", "float32"] = "float16"
+    """Number format of the stored vectors."""
+    device: Device = "auto"
+    """auto, cpu, mps, cuda or cuda:N."""
+    max_batch_s: Positive = 80.0
+    """Most audio in one batch, in seconds, padding included."""
+    shard_clips: Count = 512
+    """Clips per Parquet file: the most that is redone after an interruption."""
+    max_unreadable_fraction: Fraction = 0.0
+    """Share of clips whose audio may turn out undecodable; they are counted and named. Above it the stage fails."""
+
+
+class TrainConfig(Section):
+    """How a method is trained; defaults are the published set-up, except the selection (FACTS 9, DEVIATIONS D7)."""
+
+    epochs: Count = 35
+    """Passes over the training clips."""
+    batch_size: Count = 8
+    """Clips per optimiser step."""
+    loss: Literal["focal", "cross-entropy"] = "focal"
+    """focal: alpha * (1 - p + 1e-6)^gamma * cross-entropy."""
+    focal_gamma: Annotated[float, Field(ge=0.0)] = 2.5
+    """Exponent of the focal loss."""
+    focal_alpha: Positive = 0.25
+    """Constant factor of the focal loss (published code: 0.25 for every class, D39)."""
+    optimizer: Literal["adamw", "adam"] = "adamw"
+    """adamw: decoupled decay (published code); adam: decay added to the gradient (the papers' text, D11)."""
+    lr: Positive = 1e-4
+    """Initial learning rate."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    """Weight decay (0.01 in the published code, 0.1 in the papers' text)."""
+    schedule: Literal["plateau", "constant"] = "plateau"
+    """plateau: multiply the rate by `plateau_factor` after `plateau_patience` epochs without improvement of the
+    selection accuracy (of the training loss when selection is `last`)."""
+    plateau_factor: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
+    """Factor of the plateau schedule."""
+    plateau_patience: Annotated[int, Field(ge=0)] = 10
+    """Epochs without improvement that the plateau schedule tolerates."""
+    grad_clip_norm: Positive | None = None
+    """Largest gradient norm, measured on unscaled gradients; null: no clipping."""
+    selection: Literal["dev-group", "best-on-test", "last"] = "dev-group"
+    """Which epoch is reported. dev-group: the best on one training group held out for that; best-on-test: the best on
+    the test group itself, as published (optimistic); last: the final epoch."""
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Mixed precision of the training step; auto: bfloat16 or float16 on GPU, float32 on CPU. Evaluation is always
+    float32."""
+    device: Device = "auto"
+    """auto, cpu, mps, cuda or cuda:N."""
+    seeds: tuple[int, ...] = (1,)
+    """Seeds; every fold is trained once with each."""
+
+    @model_validator(mode="after")
+    def _check(self) -> TrainConfig:
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise ValueError(f"seeds must be one or more different integers, met {list(self.seeds)}")
+        return self
+
+
+class EvaluateConfig(Section):
+    """What is scored."""
+
+    unit: Literal["utterance", "clip"] = "utterance"
+    """The main figure: clip logits averaged per utterance, or every clip by itself (published, D22). Both are always
+    written."""
+
+
+class ImportanceConfig(Section):
+    """Importance Factor maps."""
+
+    dpi: Count = 150
+    """Resolution of the pictures, in dots per inch."""
+
+
+class AblateConfig(Section):
+    """Retraining on few layers."""
+
+    rank_by: str = "daam-v1"
+    """Method whose Importance Factor ranks the layers."""
+    method: str = "none"
+    """Method retrained on the chosen layers. `none` (decoder only) measures the layers themselves: a DAAM over one
+    layer is the identity at start (D6)."""
+    k: tuple[Count, ...] = (1, 3)
+    """Numbers of highest and lowest layers to train on."""
+    layers: tuple[tuple[int, ...], ...] = ()
+    """Further layer groups to train on, e.g. [[9], [22, 23, 24]]."""
+
+
+class ReportConfig(Section):
+    """What stands beside our figures."""
+
+    published: str | None = None
+    """Table of the papers to set beside our figures, e.g. `T2-iemocap`; null: no published counterpart."""
+    title: str | None = None
+    """Title of the report; null: made from the pipeline's name."""
+
+
+class Config(Section):
+    """Every setting of one pipeline.
+
+    `download … report` hold one stage each. `pipelines` and `methods` are what a plain `dvc repro` expands over.
+    """
+
+    pipelines: tuple[str, ...] = ()
+    """Pipelines that `dvc repro` makes; only read from params.yaml."""
+    methods: tuple[str, ...] = ("none", "weighted-sum", "mha", "daam-v1", "daam-v2")
+    """Methods to train, in report order."""
+    method_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Per method: arguments of its builder other than the defaults, e.g. {daam-v1: {num_heads: 4}}."""
+    download: DownloadConfig = DownloadConfig()
+    segment: SegmentConfig = SegmentConfig()
+    extract: ExtractConfig = ExtractConfig()
+    train: TrainConfig = TrainConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    importance: ImportanceConfig = ImportanceConfig()
+    ablate: AblateConfig = AblateConfig()
+    report: ReportConfig = ReportConfig()
+
+    def section(self, stage: str) -> dict[str, Any]:
+        """The JSON-able settings of one stage."""
+        section: Section = getattr(self, stage)
+        return section.model_dump(mode="json")
+
+
+def find_root() -> Path:
+    """The project folder: DAAMCTL_ROOT, or the nearest folder at or above the current one with a params.yaml.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    named = os.environ.get("DAAMCTL_ROOT")
+    if named:
+        if not (Path(named) / PARAMS_FILE).is_file():
+            raise ConfigError(f"DAAMCTL_ROOT is '{named}', which holds no {PARAMS_FILE}")
+        return Path(named).resolve()
+    for folder in (Path.cwd(), *Path.cwd().parents):
+        if (folder / PARAMS_FILE).is_file():
+            return folder.resolve()
+    raise ConfigError(
+        f"no {PARAMS_FILE} in {Path.cwd()} or above it", fix="run daamctl inside the project, or set DAAMCTL_ROOT"
+    )
+
+
+def pipeline_names(root: Path) -> list[str]:
+    """Names of the pipeline files, sorted."""
+    return sorted(path.stem for path in (root / PIPELINES_DIR).glob("*.yaml"))
+
+
+def load_config(
+    root: Path, pipeline: str | None = None, overrides: Mapping[str, Any] | None = None
+) -> Config:
+    """Read and validate the settings of a pipeline.
+
+    Args:
+        root: project folder.
+        pipeline: name of a file in `pipelines/`; None: params.yaml alone.
+        overrides: dotted key -> value, applied last.
+
+    Raises:
+        ConfigError: every problem found, one per line.
+    """
+    tree, problems = _merged(root, pipeline, overrides or {})
+    if not problems:
+        try:
+            return Config.model_validate(tree)
+        except ValidationError as error:
+            problems = [_explain(item) for item in error.errors()]
+    where = f"pipeline '{pipeline}'" if pipeline else PARAMS_FILE
+    raise ConfigError(f"{where}: " + ("\n" + " " * 2).join(problems))
+
+
+def parse_overrides(items: Sequence[str]) -> dict[str, Any]:
+    """Turn `section.key=value` words into dotted key -> YAML value.
+
+    Raises:
+        ConfigError: a word has no `=` or its value is not YAML.
+    """
+    result: dict[str, Any] = {}
+    for item in items:
+        key, sign, text = item.partition("=")
+        if not sign or not key:
+            raise ConfigError(f"--set takes section.key=value, met '{item}'")
+        try:
+            result[key.strip()] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {key}: '{text}' is not a YAML value") from error
+    return result
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping; an empty file is an empty mapping.
+
+    Raises:
+        ConfigError: the file is missing, not YAML, or not a mapping.
+    """
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"no file {path}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} must hold a mapping of settings, met {type(value).__name__}")
+    return value
+
+
+def _merged(root: Path, pipeline: str | None, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    tree = read_yaml(root / PARAMS_FILE)
+    problems: list[str] = []
+    if pipeline is not None:
+        known = pipeline_names(root)
+        if pipeline not in known:
+            close = nearest(pipeline, known)
+            hint = f"did you mean '{close}'? " if close else ""
+            raise ConfigError(
+                f"unknown pipeline '{pipeline}'", fix=f"{hint}known: {', '.join(known)} ({PIPELINES_DIR}/<name>.yaml)"
+            )
+        difference = read_yaml(root / PIPELINES_DIR / f"{pipeline}.yaml")
+        if "pipelines" in difference:
+            problems.append(f"pipelines: belongs in {PARAMS_FILE}, not in a pipeline file")
+        _merge(tree, difference)
+    for key, value in overrides.items():
+        _merge(tree, _nest(key.split("."), value))
+    return tree, problems
+
+
+def _merge(tree: dict[str, Any], difference: Mapping[str, Any]) -> None:
+    for key, value in difference.items():
+        if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
+            _merge(tree[key], value)
+        else:
+            tree[key] = value
+
+
+def _nest(keys: list[str], value: Any) -> dict[str, Any]:
+    for key in reversed(keys):
+        value = {key: value}
+    return dict(value)
+
+
+def _explain(error: Any) -> str:
+    """One pydantic error as `dotted.path: what, the value met, the nearest name`."""
+    path = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        known = _fields_at(error["loc"][:-1])
+        close = nearest(str(error["loc"][-1]), known)
+        hint = f"did you mean '{close}'?" if close else f"known: {', '.join(known)}"
+        return f"{path}: unknown setting; {hint}"
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{path}: {message[0].lower()}{message[1:]} (met {error['input']!r})"
+
+
+def _fields_at(location: Sequence[Any]) -> list[str]:
+    model: Any = Config
+    for part in location:
+        field = model.model_fields.get(part) if isinstance(part, str) else None
+        model = field.annotation if field is not None else None
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            return []
+    return sorted(model.model_fields)

@@ -1,0 +1,51 @@
+"""What a corpus is: a way to obtain it, a way to read it, and the facts to validate what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Counts that a complete copy of the corpus must show.
+
+    Args:
+        per_class: utterances per class, for every class the corpus has (also those not selected).
+        per_speaker: utterances per speaker over the default classes; empty if not known.
+        per_group: utterances per group over the default classes; empty if not known.
+    """
+
+    per_class: Mapping[str, int]
+    per_speaker: Mapping[str, int] = field(default_factory=dict)
+    per_group: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """One corpus: the object each corpus file defines as `CORPUS`.
+
+    Args:
+        name: its name in the table of corpora.
+        title: one line for `daamctl ls`.
+        licence: terms of use, with where to ask for it.
+        classes: default classes, in label order; empty: all classes found, sorted (manifests).
+        obtain: generates or downloads it into a folder and returns the root; None: it must be given with --from.
+        prepare: reads it from its root.
+        fingerprint: expected counts; None: nothing is known (manifests).
+        aliases: other spellings of class names that a user may pass -> canonical name.
+        how_to_get: one sentence: how to obtain it and the command to register it.
+    """
+
+    name: str
+    title: str
+    licence: str
+    classes: tuple[str, ...]
+    prepare: Callable[[Path], pl.DataFrame]
+    fingerprint: Fingerprint | None
+    how_to_get: str
+    obtain: Callable[[Path], Path] | None = None
+    aliases: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,78 @@
+"""Expected failures: each says what is wrong, the value met, what is allowed and the command that repairs it.
+
+Only `daamctl.cli.app` catches these; it prints one message and exits with code 3. Anything else that escapes is a
+bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DaamctlError(Exception):
+    """Base of every expected failure.
+
+    Args:
+        message: what is wrong, with the value met and what is allowed.
+        fix: the command or edit that repairs it, if there is one.
+    """
+
+    def __init__(self, message: str, *, fix: str | None = None) -> None:
+        self.message = message
+        self.fix = fix
+        super().__init__(message if fix is None else f"{message}\n  {fix}")
+
+
+class ConfigError(DaamctlError):
+    """A setting in `params.yaml`, a pipeline file or on the command line is wrong."""
+
+
+class UnknownNameError(ConfigError):
+    """A name is not in its table.
+
+    Args:
+        kind: what the name should be, e.g. "method".
+        name: the name met.
+        known: every allowed name.
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        close = nearest(name, names)
+        hint = f"did you mean '{close}'? " if close else ""
+        super().__init__(f"unknown {kind} '{name}'", fix=f"{hint}known: {', '.join(names)}")
+
+
+class CorpusError(DaamctlError):
+    """A corpus is absent, incomplete, or not what its fingerprint says."""
+
+
+class AudioError(DaamctlError):
+    """An audio file cannot be read, or holds nothing usable."""
+
+
+class ArtifactError(DaamctlError):
+    """A file an earlier stage should have written is missing, damaged, or made with other settings."""
+
+
+class EncoderError(DaamctlError):
+    """An encoder cannot be found, loaded or used for this input."""
+
+
+class MethodError(DaamctlError):
+    """A method cannot be built for these sizes, or its weights do not fit."""
+
+
+class TrainingError(DaamctlError):
+    """A fold cannot be trained: its data or its numbers do not allow it."""
+
+
+class DownloadError(DaamctlError):
+    """A download failed or did not match its checksum."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name closest in spelling to `name`, or None when nothing is close."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return matches[0] if matches else None

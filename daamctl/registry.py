@@ -6,8 +6,11 @@ import has a side effect.
 
 from __future__ import annotations
 
+import ast
 import importlib
+import importlib.util
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from daamctl.errors import UnknownNameError
@@ -61,3 +64,31 @@ class Registry:
         if name not in self._table:
             raise UnknownNameError(self.kind, name, self._table)
         return self._table[name]
+
+    def summary(self, name: str) -> str:
+        """First docstring line of what defines `name`, read from its source without importing it.
+
+        That is the function or class's own docstring, the string below an assignment, or else the module's.
+
+        Raises:
+            UnknownNameError: `name` is not in the table.
+        """
+        module, attribute = self._target(name).split(":")
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None:
+            raise ImportError(f"{self.kind} '{name}': no module {module}")
+        tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+        text = _docstring(tree, attribute) or ast.get_docstring(tree) or ""
+        return text.splitlines()[0] if text else ""
+
+
+def _docstring(tree: ast.Module, attribute: str) -> str | None:
+    """Docstring of a function, class or assigned name at the top level of a module."""
+    for node, following in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == attribute:
+            return ast.get_docstring(node)
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        assigned = any(isinstance(target, ast.Name) and target.id == attribute for target in targets)
+        if assigned and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            return str(following.value.value)
+    return None

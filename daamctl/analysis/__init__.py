@@ -1,0 +1,1 @@
+"""Analysis: Importance Factor maps, layer contributions, and every picture that daamctl draws."""

@@ -1,0 +1,200 @@
+"""Reading of audio files: header facts, and exact pieces as mono float32 at a wanted rate.
+
+Decoding is libsndfile's (WAV, FLAC, OGG, MP3; any bit depth and number of channels), resampling torchaudio's
+windowed-sinc filter. Units: `*_s` are seconds, `num_samples` counts samples per channel, `sampling_rate` is Hz.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from daamctl.errors import AudioError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+SILENCE = 1e-4
+"""Amplitude below which a sample counts as silence (-80 dB of full scale)."""
+FULL_SCALE = 0.999
+"""Amplitude from which a sample counts as clipped."""
+CLIPPED_FRACTION = 0.01
+"""Share of clipped samples above which a waveform counts as clipped."""
+
+# An MP3 header counts the encoder's padding, which decoders cut off: the last two frames may be missing.
+_MP3_SLACK = 2 * 1152
+# Writers that cannot seek back (pipes) leave these as the size of the data chunk.
+_UNKNOWN_SIZES = (0, 0xFFFFFFFF, 0x7FFFFFFF)
+# libsndfile gives the largest 64-bit number for streams whose length it cannot find.
+_UNKNOWN_LENGTH = 1 << 62
+
+
+@dataclass(frozen=True)
+class AudioInfo:
+    """What the header of an audio file says.
+
+    Args:
+        num_samples: samples per channel.
+        sampling_rate: Hz.
+        n_channels: number of channels.
+    """
+
+    num_samples: int
+    sampling_rate: int
+    n_channels: int
+
+    @property
+    def duration_s(self) -> float:
+        """Length in seconds."""
+        return self.num_samples / self.sampling_rate
+
+
+def probe(path: Path) -> AudioInfo:
+    """Read the header of an audio file.
+
+    Raises:
+        AudioError: the file is missing, empty, without samples, shorter than its header says, or not audio.
+    """
+    _check_exists(path)
+    with _open(path) as file:
+        info = AudioInfo(file.frames, file.samplerate, file.channels)
+        if info.num_samples == 0:
+            raise AudioError(f"{path} holds no samples")
+        if info.num_samples >= _UNKNOWN_LENGTH:
+            raise AudioError(f"{path} does not say how long it is")
+        if file.format == "FLAC":
+            _check_last_sample(path, file)
+    promised = _promised_bytes(path)
+    if promised is not None and promised[0] > promised[1]:
+        raise AudioError(f"{path} is truncated: its header promises {promised[0]} bytes of audio, {promised[1]} follow")
+    return info
+
+
+def load(path: Path, *, start_s: float = 0.0, duration_s: float | None = None, sampling_rate: int) -> torch.Tensor:
+    """Decode one piece of a file, mixed down to mono and resampled.
+
+    The piece is resampled by itself: it does not see the samples around it.
+
+    Args:
+        path: the file.
+        start_s: where the piece begins, in seconds.
+        duration_s: its length in seconds; None: to the end of the file.
+        sampling_rate: wanted rate in Hz.
+
+    Returns:
+        float32 waveform, shape (num_samples,).
+
+    Raises:
+        AudioError: the file cannot be decoded, ends before the piece does, or the piece holds no or non-finite samples.
+    """
+    import torch
+    import torchaudio.functional as F
+
+    samples, rate = read_piece(path, start_s=start_s, duration_s=duration_s)
+    waveform = torch.from_numpy(samples).mean(dim=1)
+    if not bool(torch.isfinite(waveform).all()):
+        raise AudioError(f"{path} holds samples that are NaN or infinite ({_piece(start_s, duration_s)})")
+    if rate != sampling_rate:
+        waveform = F.resample(waveform, rate, sampling_rate)
+    return waveform.contiguous()
+
+
+def read_piece(path: Path, *, start_s: float = 0.0, duration_s: float | None = None) -> tuple[np.ndarray, int]:
+    """Decode one piece as it is.
+
+    Returns:
+        float32 samples of shape (num_samples, n_channels), and the file's rate in Hz.
+
+    Raises:
+        AudioError: as for `load`, except that non-finite samples pass.
+    """
+    import soundfile as sf
+
+    _check_exists(path)
+    with _open(path) as file:
+        start = round(start_s * file.samplerate)
+        length = file.frames - start if duration_s is None else round(duration_s * file.samplerate)
+        slack = _MP3_SLACK if file.format in ("MPEG", "MP3") else 0
+        if start < 0 or start + length > file.frames + slack:
+            raise AudioError(
+                f"{path} has {file.frames / file.samplerate:.3f} s of audio; {_piece(start_s, duration_s)} lies outside"
+            )
+        if length <= 0:
+            raise AudioError(f"{path}: {_piece(start_s, duration_s)} holds no samples")
+        try:
+            file.seek(start)
+            samples = file.read(length, dtype="float32", always_2d=True)
+        except (sf.LibsndfileError, RuntimeError) as error:
+            raise AudioError(f"{path} cannot be decoded ({_piece(start_s, duration_s)}): {error}") from error
+        if len(samples) == 0 or len(samples) + slack < length:
+            piece = _piece(start_s, duration_s)
+            raise AudioError(f"{path} is truncated: {length} samples expected ({piece}), {len(samples)} decoded")
+        return samples, file.samplerate
+
+
+def describe(waveform: torch.Tensor) -> set[str]:
+    """Doubts about a waveform: `silent`, `clipped`, both or none. They are reasons to warn, not to stop."""
+    amplitude = waveform.abs()
+    doubts = set()
+    if bool((amplitude < SILENCE).all()):
+        doubts.add("silent")
+    if float((amplitude >= FULL_SCALE).float().mean()) > CLIPPED_FRACTION:
+        doubts.add("clipped")
+    return doubts
+
+
+def _check_exists(path: Path) -> None:
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise AudioError(f"no recording {path} ({error.strerror})") from error
+    if not path.is_file():
+        raise AudioError(f"{path} is not a file")
+    if size == 0:
+        raise AudioError(f"{path} is empty (0 bytes)")
+
+
+def _open(path: Path) -> Any:
+    import soundfile as sf
+
+    try:
+        return sf.SoundFile(path)
+    except (sf.LibsndfileError, RuntimeError, TypeError) as error:
+        # TypeError: soundfile takes a name ending in .raw for headerless audio and asks for its rate
+        reason = getattr(error, "error_string", str(error))
+        raise AudioError(f"{path} is not audio that can be read (WAV, FLAC, OGG, MP3): {reason}") from error
+
+
+def _check_last_sample(path: Path, file: Any) -> None:
+    """FLAC states its length up front and is compressed: only reading its end shows whether it is there."""
+    try:
+        file.seek(file.frames - 1)
+        whole = len(file.read(1)) == 1
+    except RuntimeError:
+        whole = False
+    if not whole:
+        raise AudioError(f"{path} is truncated: its header promises {file.frames} samples, the last cannot be decoded")
+
+
+def _promised_bytes(path: Path) -> tuple[int, int] | None:
+    """Bytes a RIFF/WAVE header promises and bytes that follow; None for other formats and unknown sizes.
+
+    libsndfile silently shortens such a file, so that a broken copy would pass for a short recording.
+    """
+    with path.open("rb") as stream:
+        head = stream.read(12)
+        if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
+            return None
+        while len(chunk := stream.read(8)) == 8:
+            name, size = struct.unpack("<4sI", chunk)
+            if name == b"data":
+                return None if size in _UNKNOWN_SIZES else (size, path.stat().st_size - stream.tell())
+            stream.seek(size + size % 2, 1)  # chunks are padded to even length
+    return None
+
+
+def _piece(start_s: float, duration_s: float | None) -> str:
+    return f"{start_s:g} s to " + ("the end" if duration_s is None else f"{start_s + duration_s:g} s")

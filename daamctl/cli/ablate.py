@@ -1,0 +1,45 @@
+"""`daamctl ablate`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from daamctl.cli import common
+
+
+def command(
+    pipeline: common.Pipeline = None,
+    corpus: common.Corpus = None,
+    encoder: common.EncoderName = None,
+    method: Annotated[
+        str | None, typer.Option("--method", "-m", help="Method to retrain.", autocompletion=common.complete_method)
+    ] = None,
+    layers: Annotated[
+        list[str] | None, typer.Option("--layers", help="Also train on these layers, e.g. 9 or 22,23,24; repeatable.")
+    ] = None,
+    sets: common.Sets = None,
+    force: common.Force = False,
+    no_track: common.NoTrack = False,
+    dry_run: common.DryRun = False,
+) -> None:
+    """Retrain on the layers with the highest and lowest importance, and compare."""
+    groups = None
+    if layers:
+        try:
+            groups = [[int(number) for number in group.split(",")] for group in layers]
+        except ValueError:
+            raise typer.BadParameter(
+                f"must be layer numbers such as 9 or 22,23,24, met {' '.join(layers)}", param_hint="--layers"
+            ) from None
+    layout, config = common.resolve(
+        pipeline, sets, corpus=corpus, encoder=encoder, ablate__method=method, ablate__layers=groups
+    )
+    common.stop_if_dry(dry_run, config)
+    from daamctl.stages import ablate
+
+    common.show_path(ablate.run(layout, config, force=force, track=not no_track))
+
+
+command.__name__ = "ablate"

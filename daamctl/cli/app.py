@@ -1,0 +1,94 @@
+"""The `daamctl` command: joins the commands, and turns expected failures into one message and exit code 3."""
+
+from __future__ import annotations
+
+import errno
+from typing import Annotated, Any
+
+import click
+import typer
+from typer.core import TyperGroup
+
+from daamctl import __version__
+from daamctl.cli import (
+    ablate,
+    check,
+    doctor,
+    download,
+    evaluate,
+    extract,
+    importance,
+    ls,
+    report,
+    run,
+    segment,
+    track,
+    train,
+    ui,
+)
+
+EXPECTED_FAILURE = 3
+FILE_SYSTEM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+class _Group(TyperGroup):
+    """Commands whose expected failures end in one message on stderr."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from daamctl.errors import DaamctlError
+
+        try:
+            return super().invoke(ctx)
+        except DaamctlError as error:
+            message = f"{type(error).__name__}: {error}"
+        except Exception as error:
+            if not _is_file_system(error):
+                raise
+            message = f"ArtifactError: {error}\n  free space or fix permissions, then run it again"
+        typer.echo(message, err=True)
+        raise typer.Exit(EXPECTED_FAILURE)
+
+
+def _is_file_system(error: Exception) -> bool:
+    """Whether the file system refused a write: disk full, read-only, no permission; libraries wrap it differently."""
+    return getattr(error, "errno", None) in FILE_SYSTEM or f"os error {errno.ENOSPC}" in str(error)
+
+
+app = typer.Typer(
+    name="daamctl",
+    cls=_Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Probe frozen encoders layer by layer; check Density Adaptive Attention honestly.",
+    epilog="Stages: download > segment > extract > train > evaluate > importance > ablate > report. "
+    "A whole pipeline: daamctl run demo, or dvc repro report@demo.",
+)
+
+for _module in (download, segment, extract, train, evaluate, importance, ablate, report):
+    app.command(rich_help_panel="Stages")(_module.command)
+for _module in (run, ls, check, doctor, track, ui):
+    app.command(rich_help_panel="Around them")(_module.command)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def callback(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+) -> None:
+    """Prepare logging and the environment before any command."""
+    from daamctl.environment import prepare
+
+    prepare(verbose=verbose)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

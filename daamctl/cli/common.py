@@ -1,0 +1,124 @@
+"""Options that several commands share, and how they become settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from daamctl.config import Config
+    from daamctl.layout import Layout
+
+
+def complete_pipeline(incomplete: str) -> list[str]:
+    """Shell completion: names of pipeline files."""
+    from daamctl.config import find_root, pipeline_names
+    from daamctl.errors import DaamctlError
+
+    try:
+        return [name for name in pipeline_names(find_root()) if name.startswith(incomplete)]
+    except DaamctlError:
+        return []
+
+
+def complete_method(incomplete: str) -> list[str]:
+    """Shell completion: methods."""
+    from daamctl.methods import METHODS
+
+    return [name for name in METHODS if name.startswith(incomplete)]
+
+
+def complete_encoder(incomplete: str) -> list[str]:
+    """Shell completion: encoder presets."""
+    from daamctl.encoders import ENCODERS
+
+    return [name for name in ENCODERS if name.startswith(incomplete)]
+
+
+def complete_corpus(incomplete: str) -> list[str]:
+    """Shell completion: corpora."""
+    from daamctl.corpora import CORPORA
+
+    return [name for name in CORPORA if name.startswith(incomplete)]
+
+
+Pipeline = Annotated[
+    str | None,
+    typer.Option("--pipeline", "-p", help="A file in pipelines/, without .yaml.", autocompletion=complete_pipeline),
+]
+Corpus = Annotated[
+    str | None, typer.Option(help="Corpus, when no pipeline names it.", autocompletion=complete_corpus)
+]
+EncoderName = Annotated[
+    str | None,
+    typer.Option(
+        "--encoder", help="Preset, Hugging Face id or local folder.", autocompletion=complete_encoder
+    ),
+]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; repeatable.")
+]
+DeviceName = Annotated[str | None, typer.Option("--device", help="auto, cpu, mps, cuda or cuda:N.")]
+Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is finished.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings and stop.")]
+NoTrack = Annotated[bool, typer.Option("--no-track", help="Do not log to MLflow.")]
+
+
+def resolve(
+    pipeline: str | None,
+    sets: list[str] | None = None,
+    *,
+    corpus: str | None = None,
+    encoder: str | None = None,
+    **named: Any,
+) -> tuple[Layout, Config]:
+    """Turn options into a layout and settings.
+
+    Args:
+        pipeline: pipeline name or None.
+        sets: words of `--set`.
+        corpus: value of `--corpus`.
+        encoder: value of `--encoder`.
+        named: further dotted keys with `__` for the dot; None means not given.
+
+    Raises:
+        ConfigError: a setting is wrong, or `--corpus` or `--encoder` would change a pipeline.
+    """
+    from daamctl.config import find_root, load_config, parse_overrides
+    from daamctl.errors import ConfigError
+    from daamctl.layout import Layout
+
+    if pipeline is not None and (corpus is not None or encoder is not None):
+        given = "--corpus" if corpus is not None else "--encoder"
+        raise ConfigError(
+            f"{given} would change what pipeline '{pipeline}' stands for",
+            fix=f"leave out --pipeline, or write a new file in pipelines/ with the {given[2:]} you want",
+        )
+    overrides: dict[str, Any] = {key.replace("__", "."): value for key, value in named.items() if value is not None}
+    if corpus is not None:
+        overrides["download.corpus"] = corpus
+    if encoder is not None:
+        overrides["extract.encoder"] = encoder
+    overrides.update(parse_overrides(sets or []))
+    root = find_root()
+    config = load_config(root, pipeline, overrides)
+    return Layout.of(root, pipeline, config), config
+
+
+def stop_if_dry(dry_run: bool, config: Config) -> None:
+    """With `--dry-run`, print the resolved settings as YAML and leave."""
+    if dry_run:
+        import yaml
+
+        typer.echo(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), nl=False)
+        raise typer.Exit
+
+
+def show_path(path: Path) -> None:
+    """Print what was written, relative to the current folder where that is shorter."""
+    try:
+        typer.echo(str(path.relative_to(Path.cwd())))
+    except ValueError:
+        typer.echo(str(path))

@@ -1,0 +1,33 @@
+"""`daamctl download`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from daamctl.cli import common
+
+
+def command(
+    corpus: Annotated[
+        str | None, typer.Argument(help="Corpus (see `daamctl ls corpora`).", autocompletion=common.complete_corpus)
+    ] = None,
+    pipeline: common.Pipeline = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="Folder of the corpus, or a manifest file; used in place, not copied.")
+    ] = None,
+    sets: common.Sets = None,
+    force: common.Force = False,
+    dry_run: common.DryRun = False,
+) -> None:
+    """Obtain or register a corpus, validate it, write its utterance table."""
+    layout, config = common.resolve(pipeline, sets, corpus=corpus)
+    common.stop_if_dry(dry_run, config)
+    from daamctl.stages import download
+
+    common.show_path(download.run(layout, config, source=source, force=force))
+
+
+command.__name__ = "download"

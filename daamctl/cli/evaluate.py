@@ -1,0 +1,23 @@
+"""`daamctl evaluate`."""
+
+from __future__ import annotations
+
+from daamctl.cli import common
+
+
+def command(
+    pipeline: common.Pipeline = None,
+    corpus: common.Corpus = None,
+    encoder: common.EncoderName = None,
+    sets: common.Sets = None,
+    dry_run: common.DryRun = False,
+) -> None:
+    """Score every method: accuracy, balanced accuracy, macro-F1, per clip and per utterance."""
+    layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder)
+    common.stop_if_dry(dry_run, config)
+    from daamctl.stages import evaluate
+
+    common.show_path(evaluate.run(layout, config))
+
+
+command.__name__ = "evaluate"

@@ -1,0 +1,39 @@
+"""`daamctl extract`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from daamctl.cli import common
+
+
+def command(
+    pipeline: common.Pipeline = None,
+    corpus: common.Corpus = None,
+    encoder: common.EncoderName = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hugging Face model.")] = None,
+    device: common.DeviceName = None,
+    precision: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
+    sets: common.Sets = None,
+    force: common.Force = False,
+    dry_run: common.DryRun = False,
+) -> None:
+    """Embed every clip: one vector per encoder layer, pooled over time."""
+    layout, config = common.resolve(
+        pipeline,
+        sets,
+        corpus=corpus,
+        encoder=encoder,
+        extract__revision=revision,
+        extract__device=device,
+        extract__precision=precision,
+    )
+    common.stop_if_dry(dry_run, config)
+    from daamctl.stages import extract
+
+    common.show_path(extract.run(layout, config, force=force))
+
+
+command.__name__ = "extract"

@@ -1,0 +1,35 @@
+"""`daamctl ls`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def command(
+    what: Annotated[
+        str | None, typer.Argument(help="pipelines, corpora, encoders, methods or metrics; nothing: all of them.")
+    ] = None,
+) -> None:
+    """List what exists: pipelines, corpora, encoders, methods, metrics."""
+    from daamctl.errors import UnknownNameError
+    from daamctl.listing import KINDS, entries
+
+    if what is not None and what not in KINDS:
+        raise UnknownNameError("kind of thing", what, KINDS)
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(soft_wrap=False)
+    for kind in [what] if what else KINDS:
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True, style="bold")
+        table.add_column()
+        for name, text in entries(kind):
+            table.add_row(name, text)
+        console.print(f"[bold underline]{kind}[/]")
+        console.print(table)
+
+
+command.__name__ = "ls"

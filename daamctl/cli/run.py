@@ -1,0 +1,33 @@
+"""`daamctl run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from daamctl.cli import common
+
+
+def command(
+    pipeline: Annotated[
+        str, typer.Argument(help="A file in pipelines/, without .yaml.", autocompletion=common.complete_pipeline)
+    ],
+    source: Annotated[
+        Path | None, typer.Option("--from", help="Folder of the corpus, or a manifest file.")
+    ] = None,
+    device: common.DeviceName = None,
+    sets: common.Sets = None,
+    no_track: common.NoTrack = False,
+    dry_run: common.DryRun = False,
+) -> None:
+    """Run every stage of a pipeline in this process, without DVC; what is finished is kept."""
+    layout, config = common.resolve(pipeline, sets, extract__device=device, train__device=device)
+    common.stop_if_dry(dry_run, config)
+    from daamctl import pipeline as whole
+
+    common.show_path(whole.run(layout, config, source=source, track=not no_track))
+
+
+command.__name__ = "run"

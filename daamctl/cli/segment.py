@@ -1,0 +1,30 @@
+"""`daamctl segment`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from daamctl.cli import common
+
+
+def command(
+    pipeline: common.Pipeline = None,
+    corpus: common.Corpus = None,
+    tail: Annotated[str | None, typer.Option(help="Rest piece: keep, pad, merge or drop.")] = None,
+    write_audio: Annotated[bool | None, typer.Option("--write-audio", help="Also export clips as FLAC.")] = None,
+    sets: common.Sets = None,
+    dry_run: common.DryRun = False,
+) -> None:
+    """Cut recordings into clips of at most 5 s (a table; no audio is copied)."""
+    layout, config = common.resolve(
+        pipeline, sets, corpus=corpus, segment__tail=tail, segment__write_audio=write_audio
+    )
+    common.stop_if_dry(dry_run, config)
+    from daamctl.stages import segment
+
+    common.show_path(segment.run(layout, config))
+
+
+command.__name__ = "segment"

@@ -1,0 +1,48 @@
+"""`daamctl train`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from daamctl.cli import common
+
+
+def command(
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="Method (see `daamctl ls methods`).", autocompletion=common.complete_method)
+    ],
+    pipeline: common.Pipeline = None,
+    corpus: common.Corpus = None,
+    encoder: common.EncoderName = None,
+    fold: Annotated[str, typer.Option(help="Fold number, or all.")] = "all",
+    seed: Annotated[int | None, typer.Option(help="One seed instead of those of the settings.")] = None,
+    device: common.DeviceName = None,
+    sets: common.Sets = None,
+    force: common.Force = False,
+    if_listed: Annotated[bool, typer.Option("--if-listed", help="Do nothing unless the pipeline lists it.")] = False,
+    no_track: common.NoTrack = False,
+    dry_run: common.DryRun = False,
+) -> None:
+    """Train one method on every fold, or one; finished folds from identical inputs are kept."""
+    layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder, train__device=device)
+    common.stop_if_dry(dry_run, config)
+    if fold != "all" and not fold.isdigit():
+        raise typer.BadParameter(f"must be a number or 'all', met '{fold}'", param_hint="--fold")
+    from daamctl.stages import train
+
+    folder = train.run(
+        layout,
+        config,
+        method=method,
+        fold=None if fold == "all" else int(fold),
+        seed=seed,
+        force=force,
+        if_listed=if_listed,
+        track=not no_track,
+    )
+    common.show_path(folder)
+
+
+command.__name__ = "train"

@@ -1,0 +1,215 @@
+"""Downloads that survive interruption, and archives that unpack whole or not at all.
+
+A download grows in `<target>.part` and gets its final name only after its checksum agrees; sizes are in bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import tarfile
+import time
+import uuid
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from daamctl.artifacts.io import locked, replace_dir, sha256_file
+from daamctl.errors import DownloadError
+
+if TYPE_CHECKING:
+    import requests
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 5
+BACKOFF_S = 1.0
+"""Wait after the first failed attempt; doubled after each further one."""
+TIMEOUT_S = 30.0
+"""Longest silence of the server."""
+CHUNK_BYTES = 1 << 18
+COMPLETED = ".completed"
+"""Marker file in a folder that was unpacked or generated whole."""
+OFFLINE = "download it elsewhere and register it: daamctl download CORPUS --from DIR"
+
+_RETRY_STATUS = (408, 425, 429, 500, 502, 503, 504)
+
+
+class _Retry(Exception):
+    """A failure that may pass by itself."""
+
+
+def fetch(url: str, target: Path, *, sha256: str | None, size: int | None = None, fix: str = OFFLINE) -> Path:
+    """Download a file, continuing an interrupted download.
+
+    Args:
+        url: where from.
+        target: final name; untouched unless the whole file arrived and agrees.
+        sha256: expected checksum; None: not known.
+        size: expected size in bytes; None: not known.
+        fix: what to do when the machine has no way to the server.
+
+    Returns:
+        `target`.
+
+    Raises:
+        DownloadError: the server cannot be reached, refuses, or sends another file than expected.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with locked(target.with_name(target.name + ".lock"), what=target.name):
+        if target.is_file() and _difference(target, sha256, size) is None:
+            return target
+        part = target.with_name(target.name + ".part")
+        _download(url, part, fix)
+        difference = _difference(part, sha256, size)
+        if difference is not None:
+            part.unlink()
+            raise DownloadError(
+                f"{url} is not the expected file: {difference}", fix="run it again; if this persists, " + fix
+            )
+        part.replace(target)
+    return target
+
+
+def unpack(archive: Path, target: Path) -> Path:
+    """Unpack a zip or tar archive into `target`, which appears whole or not at all.
+
+    Returns:
+        `target`.
+
+    Raises:
+        DownloadError: the archive is damaged, of another kind, or has members that point outside `target`.
+    """
+    if (target / COMPLETED).is_file():
+        return target
+    new = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
+    new.mkdir(parents=True)
+    try:
+        _extract(archive, new)
+        (new / COMPLETED).write_text(f"unpacked from {archive.name}\n", encoding="utf-8")
+        replace_dir(new, target)
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise DownloadError(f"cannot unpack {archive}: {error}", fix=f"delete {archive} and run it again") from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return target
+
+
+def _difference(path: Path, sha256: str | None, size: int | None) -> str | None:
+    met = path.stat().st_size
+    if size is not None and met != size:
+        return f"{met} bytes, {size} expected"
+    if sha256 is not None and (digest := sha256_file(path)) != sha256:
+        return f"SHA-256 {digest}, {sha256} expected"
+    return None
+
+
+def _download(url: str, part: Path, fix: str) -> None:
+    reason = ""
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            wait = BACKOFF_S * 2 ** (attempt - 1)
+            log.warning("%s: %s; trying again in %g s (%d of %d)", url, reason, wait, attempt + 1, ATTEMPTS)
+            time.sleep(wait)
+        try:
+            _attempt(url, part, fix)
+            return
+        except _Retry as error:
+            reason = str(error)
+    raise DownloadError(f"cannot download {url}: {reason} ({ATTEMPTS} attempts)", fix="offline? " + fix)
+
+
+def _attempt(url: str, part: Path, fix: str) -> None:
+    """One request that appends to `part`, or writes it anew when the server ignores ranges."""
+    import requests
+
+    have = part.stat().st_size if part.exists() else 0
+    # without identity, a server may compress and its byte counts would be of another stream
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    try:
+        with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT_S) as answer:
+            if answer.status_code == 416:
+                if _total(answer) == have:
+                    return
+                part.unlink()
+                raise _Retry("the unfinished download does not fit the file on the server; starting anew")
+            if answer.status_code in _RETRY_STATUS:
+                raise _Retry(f"the server answered {answer.status_code} {answer.reason}")
+            if answer.status_code not in (200, 206):
+                raise DownloadError(f"{url}: the server answered {answer.status_code} {answer.reason}", fix=fix)
+            resumed = answer.status_code == 206 and have > 0 and _starts_at(answer, have)
+            _receive(answer, part, have if resumed else 0)
+    except requests.exceptions.InvalidURL as error:
+        raise DownloadError(f"'{url}' is not an address: {error}", fix=fix) from error
+    except (requests.exceptions.RequestException, ConnectionError, TimeoutError) as error:
+        raise _Retry(f"no connection, or it broke ({type(error).__name__})") from error
+    except OSError as error:  # the disk, not the network
+        reason = error.strerror or str(error)
+        raise DownloadError(f"cannot write {part}: {reason}", fix="free space or fix permissions") from error
+
+
+def _receive(answer: requests.Response, part: Path, offset: int) -> None:
+    length = answer.headers.get("Content-Length")
+    total = offset + int(length) if length is not None and length.isdigit() else None
+    received = offset
+    with part.open("ab" if offset else "wb") as stream, _progress(part.stem, offset, total) as advance:
+        for chunk in answer.iter_content(CHUNK_BYTES):
+            stream.write(chunk)
+            received += len(chunk)
+            advance(len(chunk))
+    if total is not None and received < total:
+        raise _Retry(f"the connection ended after {received} of {total} bytes")
+
+
+def _starts_at(answer: requests.Response, offset: int) -> bool:
+    if not answer.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
+        raise _Retry("the server sent another part than asked for")
+    return True
+
+
+def _total(answer: requests.Response) -> int | None:
+    total = answer.headers.get("Content-Range", "").rpartition("/")[2]
+    return int(total) if total.isdigit() else None
+
+
+@contextlib.contextmanager
+def _progress(name: str, done: int, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, one log line elsewhere; yields the function that advances it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        whole = f" of {total / 1e6:.1f} MB" if total is not None else ""
+        log.info("downloading %s%s", name, whole + (f", continuing at {done / 1e6:.1f} MB" if done else ""))
+        yield lambda num_bytes: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
+        task = progress.add_task(name, total=total, completed=done)
+        yield lambda num_bytes: progress.advance(task, num_bytes)
+
+
+def _extract(archive: Path, folder: Path) -> None:
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as file:
+            for name in file.namelist():
+                _check_member(archive, name)
+            file.extractall(folder)
+    elif tarfile.is_tarfile(archive):
+        with tarfile.open(archive) as file:
+            for name in file.getnames():
+                _check_member(archive, name)
+            file.extractall(folder, filter="data")  # also refuses links and devices that lead outside
+    else:
+        raise DownloadError(f"{archive} is neither a zip nor a tar archive", fix=f"delete {archive} and run it again")
+
+
+def _check_member(archive: Path, name: str) -> None:
+    # zipfile would quietly rewrite such names; an archive that holds them is not the one we want
+    parts = PurePosixPath(name.replace("\\", "/"))
+    if parts.is_absolute() or ".." in parts.parts or ":" in name.split("/")[0]:
+        raise DownloadError(f"{archive} holds '{name}', which points outside its folder: not unpacked")

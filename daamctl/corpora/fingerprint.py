@@ -1,0 +1,70 @@
+"""Comparison of what was read from a corpus with the counts a complete copy shows.
+
+Readers of speech corpora go wrong silently: one label spelling missed, one kind of dialogue skipped. Counts per class,
+speaker and group catch this before anything is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from daamctl.corpora.base import Corpus, Fingerprint
+
+TOTAL = "total"
+
+
+@dataclass(frozen=True)
+class HintedFingerprint(Fingerprint):
+    """A fingerprint that knows the usual wrong counts.
+
+    Args:
+        hints: (class, speaker, group or `TOTAL`; count found) -> the likely cause. The total is over the default
+            classes.
+    """
+
+    hints: Mapping[tuple[str, int], str] = field(default_factory=dict)
+
+
+def validate(corpus: Corpus, rows: pl.DataFrame) -> list[str]:
+    """Every difference between the rows of a corpus and its fingerprint, one sentence each; empty if there is none.
+
+    Args:
+        corpus: the corpus.
+        rows: all rows that its `prepare` returned, before classes are selected.
+    """
+    expected = corpus.fingerprint
+    if expected is None:
+        return []
+    hints = expected.hints if isinstance(expected, HintedFingerprint) else {}
+    chosen = rows.filter(pl.col("label").is_in(list(corpus.classes)))
+    differences = _compare(_counts(rows, "label"), expected.per_class, hints)
+    total, known = chosen.height, sum(expected.per_class.get(name, 0) for name in corpus.classes)
+    if total != known:
+        differences.append(_difference(TOTAL, total, known, hints))
+    for column, counts in (("speaker", expected.per_speaker), ("group", expected.per_group)):
+        if counts:
+            found = _counts(chosen, column)
+            differences += [f"{column} {line}" for line in _compare(found, counts, hints)]
+            unknown = sorted(set(found) - set(counts))
+            differences += [f"{column} {name}: {found[name]} found, not expected at all" for name in unknown]
+    return differences
+
+
+def _counts(rows: pl.DataFrame, column: str) -> dict[str, int]:
+    return dict(rows.filter(pl.col(column).is_not_null()).group_by(column).len().iter_rows())
+
+
+def _compare(found: Mapping[str, int], expected: Mapping[str, int], hints: Mapping[tuple[str, int], str]) -> list[str]:
+    return [
+        _difference(name, found.get(name, 0), count, hints)
+        for name, count in expected.items()
+        if found.get(name, 0) != count
+    ]
+
+
+def _difference(name: str, found: int, expected: int, hints: Mapping[tuple[str, int], str]) -> str:
+    hint = hints.get((name, found))
+    return f"{name}: {found} found, {expected} expected" + (f": {hint}" if hint else "")

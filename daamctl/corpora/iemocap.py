@@ -1,0 +1,186 @@
+"""IEMOCAP, dyadic conversations of ten actors in five sessions: 5,531 utterances in the four usual classes.
+
+Source: C. Busso et al., "IEMOCAP: Interactive emotional dyadic motion capture database", LREV 2008. Licensed per
+institution, so it is read where it lies and never downloaded. Label lines of `Session*/dialog/EmoEvaluation/*.txt` are
+`[start - end] <tab> TURN <tab> emotion <tab> [valence, activation, dominance]` with times in seconds and dimensions
+from 1 to 5; audio is `Session*/sentences/wav/<dialogue>/<turn>.wav`, 16 kHz.
+Counts: computed from public file lists that agree on every utterance.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import polars as pl
+
+from daamctl.corpora.base import Corpus
+from daamctl.corpora.fingerprint import TOTAL, HintedFingerprint
+from daamctl.errors import CorpusError
+
+# excitement is merged into happiness, as in the papers; `annotation` keeps which it was
+LABELS = {
+    "neu": "neutral",
+    "hap": "happiness",
+    "exc": "happiness",
+    "ang": "anger",
+    "sad": "sadness",
+    "fru": "frustration",
+    "sur": "surprise",
+    "fea": "fear",
+    "dis": "disgust",
+    "oth": "other",
+    "xxx": "undecided",
+}
+KINDS = {"impro": "improvised", "script": "scripted"}
+LABEL_LINE = re.compile(
+    r"^\[(?P<start>[\d.]+) - (?P<end>[\d.]+)\]\t(?P<turn>\S+)\t(?P<emotion>\w+)"
+    r"\t\[(?P<valence>[\d.]+), (?P<activation>[\d.]+), (?P<dominance>[\d.]+)\]$"
+)
+TURN = re.compile(r"^(?P<dialogue>(?P<session>Ses\d\d)[FM]_(?P<kind>impro|script)\w*)_(?P<letter>[FM])\w+$")
+
+LAYOUT = "Session*/dialog/EmoEvaluation/*.txt"
+GET_IT = (
+    "request it at https://sail.usc.edu/iemocap and register the folder that holds Session1 to Session5: "
+    "daamctl download iemocap --from DIR"
+)
+SCHEMA = {
+    "utterance_id": pl.String,
+    "path": pl.String,
+    "label": pl.String,
+    "speaker": pl.String,
+    "group": pl.String,
+    "start_s": pl.Float64,
+    "duration_s": pl.Float64,
+    "annotation": pl.String,
+    "kind": pl.String,
+    "valence": pl.Float64,
+    "activation": pl.Float64,
+    "dominance": pl.Float64,
+}
+
+
+def prepare(root: Path) -> pl.DataFrame:
+    """Read the label files of a full release.
+
+    Every turn is a row, also those whose annotation belongs to no default class.
+
+    Args:
+        root: the folder that holds Session1 to Session5.
+
+    Raises:
+        CorpusError: this is not a full release, a label line does not parse, or a turn is labelled twice.
+    """
+    # glob is not recursive: the subfolders Categorical, Attribute and Self-evaluation hold single raters' opinions.
+    # Names with a dot in front are leftovers of macOS archives and are not text.
+    files = sorted(path for path in root.glob(LAYOUT) if not path.name.startswith("."))
+    if not files:
+        raise CorpusError(_not_found(root), fix=GET_IT)
+    rows = [row for path in files for row in _read_labels(path)]
+    seen: dict[object, object] = {}
+    for row in rows:
+        if seen.setdefault(row["utterance_id"], row["path"]) is not row["path"]:
+            raise CorpusError(f"{root}: turn '{row['utterance_id']}' is labelled more than once", fix=GET_IT)
+    return pl.DataFrame(rows, schema=SCHEMA)
+
+
+def _not_found(root: Path) -> str:
+    message = f"{root} does not look like IEMOCAP: no label files {LAYOUT}"
+    if not root.is_dir():
+        return f"{root} is not a folder"
+    inner = [path.parent for path in root.glob("*/Session1") if path.is_dir()]
+    return message + (f"; did you mean {inner[0]}?" if inner else "")
+
+
+def _read_labels(path: Path) -> list[dict[str, object]]:
+    """Rows of one dialogue.
+
+    Other lines are the header (`%`) and the raters' single opinions (`C-`, `A-`), which only the subfolders need.
+    """
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        if line.startswith("["):
+            rows.append(_parse(line.rstrip(), path, number))
+    if not rows:
+        raise CorpusError(f"{path} holds no label lines", fix=GET_IT)
+    return rows
+
+
+def _parse(line: str, path: Path, number: int) -> dict[str, object]:
+    label = LABEL_LINE.match(line)
+    turn = TURN.match(label["turn"]) if label else None
+    if label is None or turn is None or label["emotion"] not in LABELS:
+        raise CorpusError(
+            f"{path}, line {number}: not a label line: {line!r}; expected "
+            f"'[start - end]<tab>TURN<tab>emotion<tab>[v, a, d]', emotion one of {', '.join(LABELS)}",
+            fix="restore the file from the release",
+        )
+    session = path.parents[2].name
+    return {
+        "utterance_id": label["turn"],
+        "path": f"{session}/sentences/wav/{turn['dialogue']}/{label['turn']}.wav",
+        "label": LABELS[label["emotion"]],
+        # The letter of the last token says who speaks; the one in front only who wears the motion-capture markers.
+        "speaker": turn["session"] + turn["letter"],
+        "group": session,
+        "start_s": 0.0,
+        "duration_s": None,
+        "annotation": label["emotion"],
+        "kind": KINDS[turn["kind"]],
+        "valence": float(label["valence"]),
+        "activation": float(label["activation"]),
+        "dominance": float(label["dominance"]),
+    }
+
+
+CLASSES = ("sadness", "neutral", "happiness", "anger")
+ALIASES = {
+    "sad": "sadness",
+    "neu": "neutral",
+    "hap": "happiness",
+    "exc": "happiness",
+    "happy": "happiness",
+    "excited": "happiness",
+    "happiness_excited": "happiness",
+    "ang": "anger",
+    "angry": "anger",
+    "fru": "frustration",
+    "sur": "surprise",
+    "fea": "fear",
+    "dis": "disgust",
+    "oth": "other",
+    "xxx": "undecided",
+}
+
+CORPUS = Corpus(
+    name="iemocap",
+    title="IEMOCAP: 5,531 utterances of 10 actors in 5 sessions, four classes (exc merged into happiness)",
+    licence="per institution, for research; https://sail.usc.edu/iemocap",
+    classes=CLASSES,
+    prepare=prepare,
+    fingerprint=HintedFingerprint(
+        per_class={"sadness": 1084, "neutral": 1708, "happiness": 1636, "anger": 1103},
+        per_speaker={
+            "Ses01F": 528,
+            "Ses01M": 557,
+            "Ses02F": 481,
+            "Ses02M": 542,
+            "Ses03F": 522,
+            "Ses03M": 629,
+            "Ses04F": 528,
+            "Ses04M": 503,
+            "Ses05F": 590,
+            "Ses05M": 651,
+        },
+        per_group={"Session1": 1085, "Session2": 1023, "Session3": 1151, "Session4": 1031, "Session5": 1241},
+        hints={
+            ("happiness", 595): "label 'exc' is missing?",
+            ("happiness", 1041): "label 'hap' is missing?",
+            (TOTAL, 4490): "label 'exc' is missing?",
+            (TOTAL, 2588): "only scripted dialogues were found",
+            (TOTAL, 2943): "only improvised dialogues were found",
+        },
+    ),
+    how_to_get=GET_IT,
+    aliases=ALIASES,
+)

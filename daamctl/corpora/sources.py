@@ -1,0 +1,110 @@
+"""Where each corpus lies on this machine: `data/corpora/sources.yaml`, one line per corpus, not an artifact.
+
+Artifacts name a corpus by its key and files relative to its root, so they are equal on every machine. The key is the
+corpus name. Manifests are many, so each has the key `manifest:<file name without suffix>`; its root is the folder of
+the manifest file, and the plain key `manifest` points to the manifest registered last.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import yaml
+
+from daamctl.artifacts.io import locked, write_text
+from daamctl.config import read_yaml
+from daamctl.errors import CorpusError
+
+MANIFEST = "manifest"
+
+
+def sources_file(root: Path) -> Path:
+    """The register of the project at `root`."""
+    return root / "data" / "corpora" / "sources.yaml"
+
+
+def key_of(corpus: str, source: Path) -> str:
+    """The key under which a corpus given as `source` is registered."""
+    return f"{MANIFEST}:{source.stem}" if corpus == MANIFEST else corpus
+
+
+def register(root: Path, corpus: str, folder: Path) -> None:
+    """Remember where a corpus lies on this machine.
+
+    Args:
+        root: project folder.
+        corpus: key of the corpus.
+        folder: its root folder; for manifests the manifest file.
+
+    Raises:
+        CorpusError: another manifest file of the same name is registered and still there.
+    """
+    path = sources_file(root)
+    absolute = Path(os.path.abspath(folder))
+    with locked(path.with_name(".sources.lock"), what="the register of corpora"):
+        entries = _read(path)
+        if corpus.startswith(f"{MANIFEST}:"):
+            _check_free(_expand(root, entries.get(corpus)), absolute)
+            entries[MANIFEST] = _shorten(root, absolute)
+        entries[corpus] = _shorten(root, absolute)
+        write_text(path, yaml.safe_dump(entries, sort_keys=True, allow_unicode=True))
+
+
+def source_of(root: Path, corpus: str) -> Path | None:
+    """Where `corpus` was registered on this machine, whether or not it is still there; None if it was not."""
+    return _expand(root, _read(sources_file(root)).get(corpus))
+
+
+def audio_root(project_root: Path, corpus: str) -> Path:
+    """The folder in which the paths of a corpus's tables start.
+
+    Args:
+        project_root: project folder.
+        corpus: key of the corpus, as in `UtteranceTable.corpus` and `ClipTable.corpus`.
+
+    Raises:
+        CorpusError: the corpus is not registered on this machine, or its folder is gone.
+    """
+    name, is_manifest, stem = corpus.partition(":")
+    place = f"{stem}.csv" if is_manifest else "DIR"
+    fix = f"daamctl download {name} --from {place}"
+    source = source_of(project_root, corpus)
+    if source is None:
+        raise CorpusError(f"corpus '{corpus}' is not registered on this machine", fix=f"register it: {fix}")
+    folder = source.parent if is_manifest else source
+    if not folder.is_dir():
+        raise CorpusError(
+            f"corpus '{corpus}' was registered at {folder}, which is not there",
+            fix=f"make the folder reachable, or register its new place: {fix}",
+        )
+    return folder
+
+
+def _read(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        return {}
+    entries = read_yaml(path)
+    wrong = [key for key, value in entries.items() if not isinstance(value, str)]
+    if wrong:
+        raise CorpusError(f"{path}: '{wrong[0]}' must be a path, met {entries[wrong[0]]!r}", fix="correct or delete it")
+    return entries
+
+
+def _shorten(root: Path, path: Path) -> str:
+    """Relative to the project where possible, so that a project may be moved as a whole."""
+    base = Path(os.path.abspath(root))
+    return path.relative_to(base).as_posix() if path.is_relative_to(base) else str(path)
+
+
+def _expand(root: Path, entry: str | None) -> Path | None:
+    return None if entry is None else root / entry
+
+
+def _check_free(registered: Path | None, new: Path) -> None:
+    if registered is None or not registered.is_file() or Path(os.path.abspath(registered)) == new:
+        return
+    raise CorpusError(
+        f"another manifest named '{new.stem}' is registered: {registered}",
+        fix=f"rename {new}, so that tables made from the two can be told apart",
+    )

@@ -1,0 +1,77 @@
+"""Which device and which number format to compute in."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from daamctl.errors import ConfigError
+
+
+def resolve_device(name: str) -> str:
+    """Turn `auto` into the best device here; check that a named one exists.
+
+    Raises:
+        ConfigError: the named device is not on this machine.
+    """
+    import torch
+
+    if name == "auto":
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    kind, _, index = name.partition(":")
+    count = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}.get(kind, 1)
+    if int(index or 0) >= count:
+        raise ConfigError(
+            f"device '{name}' is not on this machine ({count} of kind '{kind}' found)", fix="use --device auto"
+        )
+    return name
+
+
+@lru_cache
+def cpu_has_bfloat16() -> bool:
+    """Whether this processor multiplies bfloat16 natively; without that, bfloat16 is slower than float32."""
+    if platform.machine() in ("arm64", "aarch64"):
+        names = {"bf16"}
+    else:
+        names = {"avx512_bf16", "amx_bf16"}
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return any(not names.isdisjoint(line.split()) for line in text.splitlines() if line.startswith(("flags", "Features")))
+
+
+def resolve_precision(name: str, device: str, *, cpu_auto: bool) -> str:
+    """Turn `auto` into float32, bfloat16 or float16.
+
+    Args:
+        name: the setting.
+        device: a resolved device.
+        cpu_auto: whether `auto` may choose bfloat16 on a CPU that has it.
+
+    Raises:
+        ConfigError: float16 on a CPU, where torch lacks most of its kernels.
+    """
+    import torch
+
+    if name == "float16" and device == "cpu":
+        raise ConfigError("precision 'float16' needs a GPU", fix="use auto, float32 or bfloat16")
+    if name != "auto":
+        return name
+    if device.startswith("cuda"):
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
+    return "bfloat16" if device == "cpu" and cpu_auto and cpu_has_bfloat16() else "float32"
+
+
+def autocast(device: str, precision: str) -> contextlib.AbstractContextManager[Any]:
+    """Autocast to `precision` on `device`; does nothing for float32."""
+    import torch
+
+    if precision == "float32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.split(":")[0], dtype=getattr(torch, precision))

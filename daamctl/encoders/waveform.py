@@ -1,0 +1,99 @@
+"""Speech encoders that read raw waveforms through a convolutional front end: WavLM, HuBERT, wav2vec 2.0 and kin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from daamctl.devices import autocast
+from daamctl.encoders.base import LayerPooler, PoolingOptions
+from daamctl.errors import EncoderError
+
+NORMALIZE_EPS = 1e-7  # as in the feature extractors of these models
+
+
+class WaveformEncoder:
+    """Pools the layers of a waveform encoder.
+
+    Args:
+        model: the Hugging Face base model, in eval mode, on its device.
+        device: resolved device.
+        precision: resolved precision of the forward pass.
+        sampling_rate: Hz the model was trained on.
+        normalize: make every clip zero-mean and unit-variance first.
+        options: pooling.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        device: str,
+        precision: str,
+        sampling_rate: int,
+        normalize: bool,
+        options: PoolingOptions,
+    ) -> None:
+        config = model.config
+        encoder = getattr(model, "encoder", None)
+        layers = getattr(encoder, "layers", None)
+        if not isinstance(layers, nn.ModuleList) or not hasattr(config, "conv_kernel"):
+            raise EncoderError(f"{type(model).__name__} has no waveform front end with transformer layers behind it")
+        self.model, self.device, self.precision = model, device, precision
+        self.sampling_rate, self.normalize, self.options = sampling_rate, normalize, options
+        self.embed_dim = int(config.hidden_size)
+        self.layers = tuple(range(0 if options.layer_00 else 1, len(layers) + 1))
+        # Only the pre-norm ("stable layer norm") variants end in a norm; elsewhere that module sits before layer 1.
+        stable = bool(getattr(config, "do_stable_layer_norm", False))
+        self.has_final_norm = stable
+        norm = encoder.layer_norm if stable and options.final_norm and encoder is not None else None
+        self.pooler = LayerPooler(list(layers), norm, layer_00=options.layer_00)
+        # Group norm in the front end averages over time, padding included: such models get equal lengths, no mask.
+        group_norm = getattr(config, "feat_extract_norm", "layer") == "group"
+        self.masked = not group_norm and not options.all_frames
+        self.equal_length_batches = group_norm and not options.all_frames
+        self.convolutions = list(zip(config.conv_kernel, config.conv_stride, strict=True))
+
+    def num_frames(self, num_samples: int) -> int:
+        """Frames that the front end gives for `num_samples` samples (no padding in its convolutions)."""
+        for kernel, stride in self.convolutions:
+            num_samples = (num_samples - kernel) // stride + 1
+        return num_samples
+
+    @property
+    def min_samples(self) -> int:
+        """Shortest input that gives one frame: 400 samples for the usual front end."""
+        samples = 1
+        for kernel, stride in reversed(self.convolutions):
+            samples = (samples - 1) * stride + kernel
+        return samples
+
+    @torch.inference_mode()
+    def pool(self, waveforms: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Run a batch; see `Encoder.pool`. Clips shorter than one frame are zero-padded to it."""
+        clips = [_normalized(clip) if self.normalize else clip for clip in waveforms]
+        lengths = [max(len(clip), self.min_samples) for clip in clips]
+        width = max(lengths)
+        if self.options.all_frames:
+            width = max(width, round(self.options.pad_to_s * self.sampling_rate))
+            lengths = [width] * len(clips)
+        batch = torch.zeros(len(clips), width)
+        for row, clip in zip(batch, clips, strict=True):
+            row[: len(clip)] = clip
+        n_frames = torch.tensor([self.num_frames(length) for length in lengths])
+        frames = torch.arange(self.num_frames(width))
+        mask = (frames < n_frames[:, None]).to(self.device)  # (B, T)
+        attention = None
+        if self.masked and min(lengths) < width:
+            attention = (torch.arange(width) < torch.tensor(lengths)[:, None]).long().to(self.device)
+        inputs = batch.to(self.device)
+        with autocast(self.device, self.precision):
+            pooled = self.pooler.run(lambda: self.model(inputs, attention_mask=attention), mask)
+        return pooled.cpu(), n_frames
+
+
+def _normalized(clip: Tensor) -> Tensor:
+    """Zero mean and unit variance over the clip's own samples."""
+    return (clip - clip.mean()) / (clip.var(correction=0) + NORMALIZE_EPS).sqrt()

@@ -1,0 +1,90 @@
+"""Whisper's encoder: log-mel input of always 30 s, of which only the clip's own frames are averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from daamctl.devices import autocast
+from daamctl.encoders.base import LayerPooler, PoolingOptions
+from daamctl.encoders.waveform import _normalized
+from daamctl.errors import EncoderError
+
+HOP_SAMPLES = 160  # one mel frame; the front end halves the rate once more
+SAMPLES_PER_FRAME = 2 * HOP_SAMPLES
+
+
+class WhisperEncoder:
+    """Pools the encoder layers of a Whisper model.
+
+    The model has learned positions for 30 s and no attention mask: shorter input is padded with silence, as in its
+    training, and the padding's frames are left out of the mean.
+
+    Args:
+        model: the Hugging Face base model (encoder and decoder), in eval mode, on its device.
+        device: resolved device.
+        precision: resolved precision of the forward pass.
+        sampling_rate: Hz the model was trained on.
+        normalize: make every clip zero-mean and unit-variance first.
+        options: pooling; `all_frames` averages over the frames of `pad_to_s` seconds.
+    """
+
+    equal_length_batches = False
+    has_final_norm = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        device: str,
+        precision: str,
+        sampling_rate: int,
+        normalize: bool,
+        options: PoolingOptions,
+    ) -> None:
+        from transformers import WhisperFeatureExtractor
+
+        config = model.config
+        self.encoder: nn.Module = model.get_encoder()  # type: ignore[operator]
+        self.device, self.precision = device, precision
+        self.sampling_rate, self.normalize, self.options = sampling_rate, normalize, options
+        self.embed_dim = int(config.d_model)
+        self.max_frames = int(config.max_source_positions)
+        seconds = self.max_frames * SAMPLES_PER_FRAME // sampling_rate
+        self.features = WhisperFeatureExtractor(
+            feature_size=config.num_mel_bins, chunk_length=seconds, sampling_rate=sampling_rate, hop_length=HOP_SAMPLES
+        )
+        layers = list(self.encoder.layers)  # type: ignore[arg-type]
+        self.layers = tuple(range(0 if options.layer_00 else 1, len(layers) + 1))
+        norm: nn.Module | None = self.encoder.layer_norm if options.final_norm else None  # type: ignore[assignment]
+        self.pooler = LayerPooler(layers, norm, layer_00=options.layer_00)
+
+    @torch.inference_mode()
+    def pool(self, waveforms: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Run a batch; see `Encoder.pool`.
+
+        Raises:
+            EncoderError: a clip is longer than the model's positions.
+        """
+        clips = [_normalized(clip) if self.normalize else clip for clip in waveforms]
+        limit = self.max_frames * SAMPLES_PER_FRAME
+        longest = max(len(clip) for clip in clips)
+        if longest > limit:
+            raise EncoderError(
+                f"a clip of {longest / self.sampling_rate:.1f} s is longer than the {limit / self.sampling_rate:.0f} s "
+                "this Whisper can take",
+                fix="lower segment.max_duration_s",
+            )
+        mels = self.features(
+            [clip.numpy() for clip in clips], sampling_rate=self.sampling_rate, return_tensors="pt"
+        ).input_features.to(self.device)  # (B, mels, 2 T)
+        samples = [round(self.options.pad_to_s * self.sampling_rate)] * len(clips)
+        if not self.options.all_frames:
+            samples = [len(clip) for clip in clips]
+        n_frames = torch.tensor([min(max(1, -(-n // SAMPLES_PER_FRAME)), self.max_frames) for n in samples])
+        mask = (torch.arange(self.max_frames) < n_frames[:, None]).to(self.device)  # (B, T)
+        with autocast(self.device, self.precision):
+            pooled = self.pooler.run(lambda: self.encoder(mels), mask)
+        return pooled.cpu(), n_frames

@@ -1,0 +1,37 @@
+"""Process-wide defaults: no telemetry, no chatter; every one of them can be overridden by the environment."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+
+QUIET = {
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "DISABLE_SAFETENSORS_CONVERSION": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DVC_NO_ANALYTICS": "1",
+    "DO_NOT_TRACK": "1",
+    "GIT_PYTHON_REFRESH": "quiet",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+def prepare(*, verbose: bool = False) -> None:
+    """Set the defaults and the log format: coloured on a terminal, plain lines elsewhere."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    handler: logging.Handler
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.logging import RichHandler
+
+        handler = RichHandler(console=Console(stderr=True), show_path=False, show_level=False, log_time_format="%X")
+    else:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("daamctl").setLevel(logging.DEBUG if verbose else logging.INFO)
+    # transformers passes a bool padding mask beside a float bias, which torch announces on every WavLM call.
+    warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask and attn_mask")

@@ -1,0 +1,107 @@
+"""Whether folds may stand in one table: made from the same embeddings, with the same training settings.
+
+Settings that cannot change a figure (device, list of seeds) are not compared. The download, segment and extract
+settings are covered by the embeddings key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from daamctl.artifacts.results import Fold
+from daamctl.errors import ArtifactError
+
+COVERED_BY_EMBEDDINGS = frozenset({"download", "segment", "extract"})
+HARMLESS = frozenset({"train.seeds", "train.device"})
+
+
+def check_method(method: str, folds: Sequence[Fold], *, fix: str) -> None:
+    """Check that the folds of one method were made alike.
+
+    Args:
+        method: named in the error.
+        folds: its finished folds.
+        fix: the command that trains them again.
+
+    Raises:
+        ArtifactError: a setting differs; says which, with both values.
+    """
+    first = folds[0]
+    expected = _own(first)
+    for other in folds[1:]:
+        met = _own(other)
+        for name in {**expected, **met}:
+            if met.get(name) != expected.get(name):
+                raise ArtifactError(
+                    f"folds of '{method}' were made with different settings: {name} is {_show(expected.get(name))} in "
+                    f"{first.folder.name}, {_show(met.get(name))} in {other.folder.name}",
+                    fix=f"train them again: {fix}",
+                )
+
+
+def check_methods(folds: Mapping[str, Sequence[Fold]], *, fix: str) -> None:
+    """Check that different methods share embeddings, folds, classes and training settings.
+
+    Raises:
+        ArtifactError: a setting differs between two methods; says which, with both values.
+    """
+    seen: dict[str, tuple[Any, str]] = {}
+    for method, items in folds.items():
+        for fold in items:
+            for name, value in _shared(fold).items():
+                expected, owner = seen.setdefault(name, (value, method))
+                if value != expected:
+                    raise ArtifactError(
+                        f"methods cannot be compared: {name} is {_show(expected)} for '{owner}', {_show(value)} for "
+                        f"'{method}'",
+                        fix=f"train what is out of date again: {fix}",
+                    )
+
+
+def differences(fold: Fold, train: Mapping[str, Any]) -> list[str]:
+    """Training settings in which a fold differs from the settings of now, as `train.epochs: 3 (now 35)`."""
+    made = _flat({"train": fold.result["run"]["config"].get("train", {})})
+    now = _flat({"train": dict(train)})
+    return [
+        f"{name}: {_show(made[name])} (now {_show(now[name])})"
+        for name in made
+        if name in now and name not in HARMLESS and made[name] != now[name]
+    ]
+
+
+def _shared(fold: Fold) -> dict[str, Any]:
+    run = fold.result["run"]
+    values = {
+        "embeddings_key": fold.result["meta"]["embeddings_key"],
+        "classes": run["classes"],
+        "num_folds": run["num_folds"],
+        f"test group of fold {run['fold']}": run["test_group"],
+        **_flat({"train": run["config"].get("train", {})}),
+    }
+    return {name: value for name, value in values.items() if name not in HARMLESS}
+
+
+def _own(fold: Fold) -> dict[str, Any]:
+    run = fold.result["run"]
+    own = {name: part for name, part in run["config"].items() if name not in COVERED_BY_EMBEDDINGS}
+    values = {**_shared(fold), **_flat(own), "layers": run["layers"], "embed_dim": run["embed_dim"]}
+    return {
+        name: value for name, value in values.items() if name not in HARMLESS and not name.startswith("test group")
+    }
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted keys."""
+    result: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            result.update(_flat(value, f"{prefix}{key}."))
+        else:
+            result[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
+    return result
+
+
+def _show(value: Any) -> str:
+    return f"'{value}'" if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,50 @@
+"""The tables that `dvc plots` draws from: accuracy, history and confusion. Fractions; losses as trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from daamctl.artifacts.results import Fold
+from daamctl.evaluation.scoring import Items
+
+
+def accuracy_rows(report: Mapping[str, Any]) -> pl.DataFrame:
+    """One row per method, fold and seed, in the main unit."""
+    unit = report["main_unit"]
+    return pl.DataFrame(
+        [
+            {"method": method, "fold": row["fold"], "seed": row["seed"], **{n: row[unit][n] for n in report["metrics"]}}
+            for method, entry in report["methods"].items()
+            for row in entry["per_fold"]
+        ]
+    )
+
+
+def history_rows(folds: Mapping[str, Sequence[Fold]]) -> pl.DataFrame:
+    """One row per method, fold, seed and epoch; per clip."""
+    columns = ["epoch", "train_loss", "train_accuracy", "dev_accuracy", "test_accuracy"]
+    types = {name: pl.Int64 if name == "epoch" else pl.Float64 for name in columns}
+    return pl.concat(
+        fold.history()
+        .select(columns)
+        .cast(types)  # type: ignore[arg-type]
+        .select(pl.lit(method).alias("method"), pl.lit(fold.fold).alias("fold"), pl.lit(fold.seed).alias("seed"), "*")
+        for method, part in folds.items()
+        for fold in part
+    )
+
+
+def confusion_rows(
+    classes: Sequence[str], items: Mapping[str, Mapping[str, list[Items]]], unit: str
+) -> pl.DataFrame:
+    """One row per item, as `dvc plots` with the confusion template counts them."""
+    rows = [
+        (method, classes[actual], classes[predicted])
+        for method, parts in items.items()
+        for part in parts[unit]
+        for actual, predicted in zip(part.targets, part.predictions, strict=True)
+    ]
+    return pl.DataFrame(rows, schema=["method", "actual", "predicted"], orient="row")

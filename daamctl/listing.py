@@ -1,0 +1,34 @@
+"""What exists by name, with one line each, found without importing torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from daamctl.config import PIPELINES_DIR, find_root, pipeline_names
+from daamctl.corpora import CORPORA
+from daamctl.encoders import ENCODERS
+from daamctl.errors import ConfigError
+from daamctl.evaluation import METRICS
+from daamctl.methods import METHODS
+
+TABLES = {"corpora": CORPORA, "encoders": ENCODERS, "methods": METHODS, "metrics": METRICS}
+KINDS = ("pipelines", *TABLES)
+
+
+def entries(kind: str) -> list[tuple[str, str]]:
+    """Names of a kind with a line of text each: the first line of the pipeline's header or of the docstring."""
+    if kind in TABLES:
+        table = TABLES[kind]
+        return [(name, table.summary(name)) for name in table]
+    try:
+        root = find_root()
+    except ConfigError:
+        return []
+    return [(name, header(root / PIPELINES_DIR / f"{name}.yaml")) for name in pipeline_names(root)]
+
+
+def header(path: Path) -> str:
+    """First comment line of a pipeline file."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    first = lines[0] if lines else ""
+    return first.lstrip("# ").strip() if first.startswith("#") else ""

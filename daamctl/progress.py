@@ -1,0 +1,76 @@
+"""Progress of long work: a bar with rate and time left on a terminal, a plain log line now and then elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+log = logging.getLogger(__name__)
+
+LOG_EVERY_S = 10.0
+
+
+class Progress:
+    """Counts finished units.
+
+    Args:
+        total: units in all.
+        what: what is done, e.g. "extracting".
+        unit: plural name of a unit, e.g. "clips".
+        done: units that were finished before this call; they do not count for the rate.
+    """
+
+    def __init__(self, total: int, what: str, unit: str, done: int = 0) -> None:
+        self.total, self.what, self.unit = total, what, unit
+        self.done = self.done_before = done
+        self.started = self.logged = time.monotonic()
+
+    def advance(self, units: int = 1) -> None:
+        """Count `units` more as finished."""
+        self.done += units
+        now = time.monotonic()
+        if now - self.logged >= LOG_EVERY_S:
+            self.logged = now
+            log.info("%s", self.line())
+
+    def line(self) -> str:
+        """One line: what, how far, how fast, how long still."""
+        rate = (self.done - self.done_before) / max(time.monotonic() - self.started, 1e-9)
+        left = f", {(self.total - self.done) / rate:.0f} s left" if rate > 0 else ""
+        return f"{self.what}: {self.done} of {self.total} {self.unit}, {rate:.1f} {self.unit}/s{left}"
+
+
+class _Bar(Progress):
+    """The same with a bar."""
+
+    def __init__(self, total: int, what: str, unit: str, done: int = 0) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        super().__init__(total, what, unit, done)
+        rate = TextColumn("{task.fields[rate]}")
+        console = Console(stderr=True)
+        self.bar = RichProgress(
+            "{task.description}", BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn(), console=console
+        )
+        self.task = self.bar.add_task(what, total=total, completed=done, rate="")
+
+    def advance(self, units: int = 1) -> None:
+        self.done += units
+        rate = (self.done - self.done_before) / max(time.monotonic() - self.started, 1e-9)
+        self.bar.update(self.task, advance=units, rate=f"{rate:.1f} {self.unit}/s")
+
+
+@contextmanager
+def progress(total: int, what: str, unit: str, done: int = 0) -> Iterator[Progress]:
+    """Show the progress of the block; see `Progress` for the arguments."""
+    if sys.stderr.isatty():
+        counter = _Bar(total, what, unit, done)
+        with counter.bar:
+            yield counter
+    else:
+        yield Progress(total, what, unit, done)

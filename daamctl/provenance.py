@@ -1,0 +1,90 @@
+"""Where a figure comes from: library versions, commit, device, and a hash of the code that made it."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import importlib.util
+import platform
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+
+PACKAGES = ("torch", "torchaudio", "transformers", "numpy", "pyarrow", "polars", "scikit-learn", "mlflow", "dvc")
+
+
+@lru_cache
+def versions() -> dict[str, str]:
+    """Versions of Python and of the libraries that can change a figure."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git_commit(root: Path) -> str | None:
+    """Commit of the project with `+changes` where the tree differs from it; None outside git."""
+    try:
+        commit = subprocess.run(
+            ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+changes"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit.stdout.strip() or None
+
+
+def device_name(device: str) -> str:
+    """The device with its model name, e.g. `cuda (NVIDIA A100)`."""
+    if device.startswith("cuda"):
+        import torch
+
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        model = platform.processor() or platform.machine()
+    return f"{device} ({model})"
+
+
+@lru_cache
+def code_hash(module: str, within: str) -> str:
+    """Hash of what a module does: its syntax tree and those of the modules it imports from `within`.
+
+    Comments, docstrings and layout do not count, so editing them does not make finished results stale.
+
+    Args:
+        module: dotted name; its source is read, it is not imported.
+        within: dotted package; imports from elsewhere are not followed.
+    """
+    trees: dict[str, str] = {}
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        spec = importlib.util.find_spec(name) if name not in trees else None
+        if spec is None or spec.origin is None or name == within:  # the package itself only holds the table
+            continue
+        tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(within + "."):
+                todo.append(node.module)
+        trees[name] = ast.dump(_without_docstrings(tree))
+    text = "\n".join(f"{name}\n{trees[name]}" for name in sorted(trees))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            body = node.body
+            if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+                node.body = body[1:] or [ast.Pass()]
+    return tree

@@ -1,0 +1,1 @@
+"""Reporting: the published figures, the tables and templates of the report."""

@@ -1,0 +1,168 @@
+"""Retrain on the layers with the highest and the lowest Importance Factor, and on layers the user names."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+from daamctl.analysis.ablation import LayerGroup, choose_groups, paired_differences, summarize
+from daamctl.analysis.importance import rank_layers
+from daamctl.artifacts.io import write_json
+from daamctl.artifacts.results import Fold, read_folds
+from daamctl.config import Config
+from daamctl.errors import ArtifactError
+from daamctl.evaluation.scoring import items_of, score_items
+from daamctl.layout import Layout
+from daamctl.tracking import Tracker, make_tracker, send_missing
+from daamctl.training.fold import Features, FoldSpec, kept_fold
+from daamctl.training.run import load_features, train_all
+from daamctl.training.splits import fold_groups
+
+log = logging.getLogger(__name__)
+
+NOTES = {
+    "ranking": "Layers are ranked by the mean Importance Factor of '{rank_by}' over all folds, as in the papers; the "
+    "maps come from test clips, but no label enters them.",
+    "none": "The layers are measured with the decoder alone ('none'): a DAAM over a single layer multiplies its input "
+    "by a constant and would measure nothing of its own.",
+    "daam": "'{method}' over a single layer is the identity at the start and a constant factor later: its k = 1 rows "
+    "measure the decoder, not the attention.",
+}
+
+
+def run(layout: Layout, config: Config, *, force: bool = False, track: bool = True) -> Path:
+    """Ablate layers.
+
+    Args:
+        layout: where artifacts lie.
+        config: all settings.
+        force: train again even what is finished.
+        track: log to MLflow.
+
+    Returns:
+        The file with the results.
+
+    Raises:
+        ArtifactError: no finished folds of the ranking method, or no embeddings.
+        ConfigError: layer groups that do not fit.
+    """
+    ranking = _ranking(layout, config)
+    groups = choose_groups(ranking, config.ablate.k, config.ablate.layers)
+    features = load_features(layout, config)
+    folder = layout.stage("ablate")
+    tracker = make_tracker(layout.root, enabled=track)
+    try:
+        baseline = _baseline(features, folder, layout, config, tracker, force=force)
+        results = {}
+        for group in groups:
+            subset = features.subset(group.layers)
+            results[group.name] = _train(subset, folder / f"{group.name}-{config.ablate.method}", layout, config, tracker, force)
+        _remove_strays(folder, {f"{group.name}-{config.ablate.method}" for group in groups}, config.ablate.method)
+        send_missing(tracker, [fold for folds in results.values() for fold in folds])
+    finally:
+        tracker.close()
+    path = folder / "ablation.json"
+    write_json(path, _table(config, ranking, features, baseline, groups, results))
+    return path
+
+
+def _ranking(layout: Layout, config: Config) -> list[int]:
+    name = config.ablate.rank_by
+    folds = read_folds(layout.method(name))
+    maps = [(fold, density) for fold in folds if (density := fold.density()) is not None]
+    if not maps:
+        what = "has no density" if folds else "is not trained"
+        raise ArtifactError(
+            f"layers cannot be ranked: '{name}' {what} in {layout.method(name)}",
+            fix="train it: " + layout.command("train", "--method", name) + ", or set ablate.rank_by to a DAAM method",
+        )
+    return rank_layers([density["trained"] for _, density in maps], maps[0][0].result["run"]["layers"])
+
+
+def _specs(features: Features, layout: Layout, config: Config) -> list[FoldSpec]:
+    num_folds = len(fold_groups(features.clips["group"]))
+    method = config.ablate.method
+    return [
+        FoldSpec(layout.run_name, method, fold, seed, config)
+        for fold in range(1, num_folds + 1)
+        for seed in config.train.seeds
+    ]
+
+
+def _train(
+    features: Features, folder: Path, layout: Layout, config: Config, tracker: Tracker, force: bool
+) -> list[Fold]:
+    return train_all(_specs(features, layout, config), features, folder, layout, tracker, force=force)
+
+
+def _baseline(
+    features: Features, folder: Path, layout: Layout, config: Config, tracker: Tracker, *, force: bool
+) -> list[Fold]:
+    """All layers: the folds of the train stage if they were made from the same inputs, else trained here."""
+    specs = _specs(features, layout, config)
+    kept = [kept_fold(layout.method(config.ablate.method), spec, features) for spec in specs]
+    if all(kept):
+        return [fold for fold in kept if fold is not None]
+    return _train(features, folder / f"all-{config.ablate.method}", layout, config, tracker, force)
+
+
+def _remove_strays(folder: Path, wanted: set[str], method: str) -> None:
+    """Remove layer groups that the settings or a new ranking no longer have."""
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in wanted | {f"all-{method}"}:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _scores(folds: list[Fold], unit: str) -> list[dict[str, Any]]:
+    rows = []
+    for fold in folds:
+        items = items_of(fold.predictions(), unit)
+        score = score_items(items, len(fold.result["run"]["classes"]))
+        rows.append({"fold": fold.fold, "seed": fold.seed, "accuracy": score["accuracy"]})
+    return rows
+
+
+def _table(
+    config: Config,
+    ranking: list[int],
+    features: Features,
+    baseline: list[Fold],
+    groups: list[LayerGroup],
+    results: dict[str, list[Fold]],
+) -> dict[str, Any]:
+    unit, settings = config.evaluate.unit, config.ablate
+    rows = {name: _scores(folds, unit) for name, folds in results.items()}
+    base = _scores(baseline, unit)
+    differences = []
+    for k in dict.fromkeys(settings.k):
+        pairs = paired_differences(rows[f"highest-{k}"], rows[f"lowest-{k}"])
+        differences.append({"k": k, "per_fold": pairs, **summarize([pair["difference"] for pair in pairs])})
+    notes = [NOTES["ranking"].format(rank_by=settings.rank_by)]
+    if settings.method == "none" or settings.method.startswith("daam"):
+        notes.append(NOTES[settings.method.split("-")[0]].format(method=settings.method))
+    return {
+        "rank_by": settings.rank_by,
+        "method": settings.method,
+        "unit": unit,
+        "ranking": ranking,
+        "baseline": {
+            "layers": list(features.layers),
+            "per_fold": base,
+            **summarize([row["accuracy"] for row in base]),
+        },
+        "groups": [
+            {
+                "name": group.name,
+                "kind": group.kind,
+                "k": group.k,
+                "layers": list(group.layers),
+                "per_fold": rows[group.name],
+                **summarize([row["accuracy"] for row in rows[group.name]]),
+            }
+            for group in groups
+        ],
+        "differences": differences,
+        "notes": notes,
+    }

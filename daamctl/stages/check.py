@@ -1,0 +1,125 @@
+"""Validate the settings of pipelines without torch, and write what each stage reads of them.
+
+DVC compares those small files, so editing one method's settings does not touch the extraction, and editing one
+pipeline does not touch another.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from daamctl.artifacts.embeddings import value_settings
+from daamctl.artifacts.io import write_json
+from daamctl.config import PARAMS_FILE, Config, load_config, pipeline_names, read_yaml
+from daamctl.corpora import CORPORA
+from daamctl.encoders import ENCODERS
+from daamctl.errors import ConfigError, DaamctlError, nearest
+from daamctl.methods import METHODS
+
+log = logging.getLogger(__name__)
+
+ENCODER_LIKE = re.compile(r"^[\w.-]+/[\w.-]+$")
+
+
+def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) -> list[str]:
+    """Check settings.
+
+    Args:
+        root: project folder.
+        pipelines: names; None: all files in `pipelines/`, and the table of `dvc.yaml`.
+        write: also write `data/check/<pipeline>/<stage>.json`.
+
+    Returns:
+        The pipelines that were checked.
+
+    Raises:
+        ConfigError: every problem of every pipeline, one per line.
+    """
+    names = pipelines if pipelines is not None else pipeline_names(root)
+    problems = [] if pipelines is not None else _table_problems(root)
+    configs: dict[str, Config] = {}
+    for name in names:
+        try:
+            configs[name] = load_config(root, name)
+        except DaamctlError as error:
+            problems.append(str(error))
+            continue
+        problems += [f"pipeline '{name}': {problem}" for problem in problems_of(root, configs[name])]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    if write:
+        for name, config in configs.items():
+            _write(root, name, config)
+    return names
+
+
+def problems_of(root: Path, config: Config) -> list[str]:
+    """Everything wrong with valid-looking settings: names that no table has, contradictions."""
+    problems = []
+    if config.download.corpus not in CORPORA:
+        problems.append(_unknown("download.corpus", config.download.corpus, CORPORA))
+    encoder = config.extract.encoder
+    if encoder not in ENCODERS and not ENCODER_LIKE.match(encoder) and not Path(encoder).expanduser().is_dir():
+        problems.append(_unknown("extract.encoder", encoder, ENCODERS) + "; or a Hugging Face id or a local folder")
+    named = [("methods", name) for name in config.methods]
+    named += [("method_settings", name) for name in config.method_settings]
+    named += [("ablate.rank_by", config.ablate.rank_by), ("ablate.method", config.ablate.method)]
+    problems += [_unknown(where, name, METHODS) for where, name in named if name not in METHODS]
+    if not config.methods:
+        problems.append("methods: at least one method is needed")
+    if len(set(config.methods)) != len(config.methods):
+        problems.append(f"methods: a method stands twice in {list(config.methods)}")
+    unlisted = sorted(set(config.methods) - set(read_yaml(root / PARAMS_FILE).get("methods") or config.methods))
+    if unlisted:
+        problems.append(f"methods: {', '.join(unlisted)} is not in methods of {PARAMS_FILE}, so dvc.yaml has no stage for it")
+    classes = config.download.classes
+    if classes is not None and len(set(classes)) < 2:
+        problems.append(f"download.classes: at least two different classes are needed, met {list(classes)}")
+    return problems
+
+
+def _table_problems(root: Path) -> list[str]:
+    """The list of pipelines that `dvc repro` expands over, against the files."""
+    listed = read_yaml(root / PARAMS_FILE).get("pipelines") or []
+    files = pipeline_names(root)
+    problems = [_unknown(f"{PARAMS_FILE}: pipelines", str(name), files) for name in listed if name not in files]
+    for name in sorted(set(files) - set(listed)):
+        log.warning("pipeline '%s' is not in pipelines of %s: dvc repro leaves it out", name, PARAMS_FILE)
+    return problems
+
+
+def _unknown(where: str, name: str, known: Any) -> str:
+    close = nearest(name, known)
+    hint = f"did you mean '{close}'? " if close else ""
+    return f"{where}: unknown name '{name}'; {hint}known: {', '.join(sorted(known))}"
+
+
+def _write(root: Path, pipeline: str, config: Config) -> None:
+    """Write one file per stage with exactly the settings it reads; a method has its own."""
+    values = value_settings(config)
+    train = {key: value for key, value in config.section("train").items() if key != "device"}
+    parts: dict[str, dict[str, Any]] = {
+        "download": {**values["download"], "source": config.download.source},
+        "segment": {"segment": config.section("segment"), "download": values["download"]},
+        "extract": {"extract": values["extract"]},
+        "evaluate": {"evaluate": config.section("evaluate"), "methods": list(config.methods), "seeds": train["seeds"]},
+        "importance": {"importance": config.section("importance"), "methods": list(config.methods)},
+        "ablate": {
+            "ablate": config.section("ablate"),
+            "train": train,
+            "settings": config.method_settings.get(config.ablate.method, {}),
+        },
+        "report": {"report": config.section("report"), "methods": list(config.methods)},
+    }
+    for method in read_yaml(root / PARAMS_FILE).get("methods") or config.methods:
+        listed = method in config.methods
+        settings = config.method_settings.get(method, {})
+        parts[f"train-{method}"] = {"train": train, "settings": settings} if listed else {"listed": False}
+    folder = root / "data" / "check" / pipeline
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, part in parts.items():
+        write_json(folder / f"{name}.json", part)

@@ -1,0 +1,271 @@
+"""The stage `download`: find or obtain a corpus, read it, check it, and write its utterance table.
+
+The audio stays where it is; only this machine's register (`daamctl.corpora.sources`) knows where. Every file header is
+read here, so that later stages need not expect missing or broken files. Durations are in seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import polars as pl
+
+from daamctl.artifacts.io import locked
+from daamctl.artifacts.utterances import UtteranceTable, write_utterances
+from daamctl.audio import AudioInfo, probe
+from daamctl.config import Config, DownloadConfig
+from daamctl.corpora import CORPORA
+from daamctl.corpora.base import Corpus
+from daamctl.corpora.fingerprint import validate
+from daamctl.corpora.manifest import assign_groups
+from daamctl.corpora.sources import MANIFEST, audio_root, key_of, register, source_of
+from daamctl.errors import AudioError, ConfigError, CorpusError, UnknownNameError
+from daamctl.layout import Layout
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+END_SLACK_S = 0.01
+"""How far a piece may reach over the end of its file: tables often round times to hundredths."""
+MAX_NAMED = 10
+"""Unreadable recordings named in a message."""
+PROBE_THREADS = 8
+
+
+def run(layout: Layout, config: Config, *, source: Path | None = None, force: bool = False) -> Path:
+    """Write the utterance table of a corpus.
+
+    Args:
+        layout: folders of the pipeline or ad-hoc run.
+        config: settings; `download` is used.
+        source: the corpus folder (for `manifest`: the table file) on this machine; registered. None: as the settings
+            say, else where it was registered before, else obtained if that is possible.
+        force: obtain anew what daamctl itself downloaded or generated.
+
+    Returns:
+        The file written.
+
+    Raises:
+        ConfigError: a class is not in the corpus.
+        CorpusError: the corpus is not on this machine, incomplete, or not what its fingerprint says.
+    """
+    settings = config.download
+    corpus: Corpus = CORPORA.load(settings.corpus)
+    place = _locate(layout, corpus, settings, source, force)
+    key = key_of(corpus.name, place)
+    rows = corpus.prepare(place)
+    _check_complete(corpus, rows, settings)
+    register(layout.root, key, place)
+    classes = select_classes(corpus, rows, settings.classes)
+    rows = rows.filter(pl.col("label").is_in(list(classes)))
+    rows = _measure(rows, audio_root(layout.root, key), settings.max_unreadable_fraction)
+    _check_populated(rows, classes)
+    rows = _group(rows, settings.num_groups)
+    kept = {name: value for name, value in config.section("download").items() if name != "source"}
+    write_utterances(layout.utterances, UtteranceTable(key, classes, rows, kept))
+    _log_summary(key, rows, classes)
+    return layout.utterances
+
+
+def select_classes(corpus: Corpus, rows: pl.DataFrame, asked: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The classes to use, in label order.
+
+    Args:
+        corpus: the corpus.
+        rows: all its rows.
+        asked: names or aliases; None: the default classes.
+
+    Raises:
+        ConfigError: a name is not a class of the corpus, is given twice, or there are fewer than two.
+        CorpusError: a class has no utterances.
+    """
+    found = set(rows["label"].unique())
+    known = found | set(corpus.classes) | set(corpus.fingerprint.per_class if corpus.fingerprint else ())
+    names = tuple(corpus.classes or sorted(found)) if asked is None else asked
+    classes = tuple(name if name in known else corpus.aliases.get(name, name) for name in names)
+    for name in classes:
+        if name not in known:
+            raise UnknownNameError(f"class of corpus '{corpus.name}'", name, known)
+    if len(set(classes)) < max(2, len(classes)):
+        raise ConfigError(
+            f"download.classes: at least two different classes are needed, met {', '.join(names) or 'none'}",
+            fix=f"classes of corpus '{corpus.name}': {', '.join(sorted(known))}",
+        )
+    absent = [name for name in classes if name not in found]
+    if absent:
+        raise CorpusError(
+            f"corpus '{corpus.name}' has no utterances of class {', '.join(absent)}", fix=corpus.how_to_get
+        )
+    return classes
+
+
+def _locate(layout: Layout, corpus: Corpus, settings: DownloadConfig, source: Path | None, force: bool) -> Path:
+    """What `prepare` reads: the root folder, or the manifest file."""
+    if source is not None:
+        return _given(Path(os.path.abspath(source.expanduser())), corpus)
+    if settings.source is not None:
+        return _given(layout.root / Path(settings.source).expanduser(), corpus)
+    own = layout.corpora / corpus.name
+    place = source_of(layout.root, corpus.name)
+    if corpus.obtain is not None and (place is None or place == own):
+        with locked(layout.corpora / f".{corpus.name}.lock", what=f"corpus '{corpus.name}'"):
+            if force:
+                shutil.rmtree(own, ignore_errors=True)
+            return corpus.obtain(own)
+    if place is None:
+        raise CorpusError(f"corpus '{corpus.name}' is not on this machine", fix=corpus.how_to_get)
+    if not place.exists():
+        message = f"corpus '{corpus.name}' was registered at {place}, which is not there"
+        raise CorpusError(message, fix=corpus.how_to_get)
+    return place
+
+
+def _given(place: Path, corpus: Corpus) -> Path:
+    is_manifest = corpus.name == MANIFEST
+    if is_manifest and not place.is_file():
+        raise CorpusError(f"no manifest file {place}", fix=corpus.how_to_get)
+    if not is_manifest and not place.is_dir():
+        raise CorpusError(f"no folder {place} (given for corpus '{corpus.name}')", fix=corpus.how_to_get)
+    return place
+
+
+def _check_complete(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig) -> None:
+    differences = validate(corpus, rows)
+    if not differences:
+        return
+    listed = ("\n" + " " * 4).join(["", *differences])
+    if settings.check_fingerprint:
+        raise CorpusError(
+            f"corpus '{corpus.name}' is not the known one; differences:{listed}",
+            fix="complete the copy, or accept it as it is: --set download.check_fingerprint=false",
+        )
+    log.warning("corpus '%s' is not the known one (not checked, as set); differences:%s", corpus.name, listed)
+    expected = corpus.fingerprint.per_speaker if corpus.fingerprint else {}
+    absent = sorted(set(expected) - set(rows["speaker"].unique()))
+    if absent:
+        raise CorpusError(
+            f"corpus '{corpus.name}' has no utterances of speaker {', '.join(absent)}", fix=corpus.how_to_get
+        )
+
+
+def _measure(rows: pl.DataFrame, root: Path, max_unreadable_fraction: float) -> pl.DataFrame:
+    """Fill in what the file headers say, and drop recordings that cannot be read."""
+    facts = _probe_all(rows["path"].unique().sort(), root)
+    rows = rows.join(facts, on="path", how="left", maintain_order="left")
+    samples, rate = pl.col("_samples"), pl.col("sampling_rate")
+    file_s = samples / rate
+    end_s = pl.col("start_s") + pl.col("duration_s")
+    outside = (pl.col("start_s") * rate).round() >= samples
+    problem = (
+        pl.when(pl.col("_problem").is_not_null())
+        .then(pl.col("_problem"))
+        .when(outside | (end_s > file_s + END_SLACK_S))
+        .then(pl.format("{}: the piece at {} s lies outside its {} s", "path", "start_s", file_s.round(3)))
+        .when((pl.col("duration_s") * rate).round() < 1)
+        .then(pl.format("{}: the piece at {} s is shorter than one sample", "path", "start_s"))
+    )
+    rows = rows.with_columns(_problem=problem)
+    _check_readable(rows, max_unreadable_fraction)
+    rest_s = file_s - pl.col("start_s")
+    rows = rows.filter(pl.col("_problem").is_null())
+    rows = rows.with_columns(duration_s=pl.min_horizontal(pl.col("duration_s").fill_null(rest_s), rest_s))
+    return rows.drop("_samples", "_problem")
+
+
+def _probe_all(paths: pl.Series, root: Path) -> pl.DataFrame:
+    def one(path: str) -> tuple[str, int | None, int | None, int | None, str | None]:
+        try:
+            info: AudioInfo = probe(root / path)
+        except AudioError as error:
+            return path, None, None, None, error.message
+        return path, info.num_samples, info.sampling_rate, info.n_channels, None
+
+    with ThreadPoolExecutor(PROBE_THREADS) as pool:
+        facts = list(_progress(pool.map(one, paths), len(paths)))
+    schema = {
+        "path": pl.String,
+        "_samples": pl.Int64,
+        "sampling_rate": pl.Int32,
+        "n_channels": pl.Int32,
+        "_problem": pl.String,
+    }
+    return pl.DataFrame(facts, schema=schema, orient="row")
+
+
+def _progress(items: Iterable[T], total: int) -> Iterator[T]:
+    """A bar on a terminal, one log line elsewhere."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        log.info("reading %d file headers", total)
+        return iter(items)
+    return iter(track(items, description="reading file headers", total=total, console=console))
+
+
+def _check_readable(rows: pl.DataFrame, max_fraction: float) -> None:
+    problems = rows.filter(pl.col("_problem").is_not_null())["_problem"]
+    if problems.is_empty():
+        return
+    shown = problems.sort().head(MAX_NAMED).to_list()
+    if len(problems) > MAX_NAMED:
+        shown.append(f"and {len(problems) - MAX_NAMED} more")
+    fraction = len(problems) / rows.height
+    message = f"{len(problems)} of {rows.height} recordings are unreadable ({fraction:.2%}):" + ("\n" + " " * 4).join(
+        ["", *shown]
+    )
+    if fraction > max_fraction:
+        raise CorpusError(
+            f"{message}\n  allowed: download.max_unreadable_fraction = {max_fraction:g}",
+            fix="restore the files, or go on without them: "
+            f"--set download.max_unreadable_fraction={_round_up(fraction):g}",
+        )
+    log.warning("left out: %s", message)
+
+
+def _round_up(fraction: float) -> float:
+    """The next thousandth, so that the value suggested is large enough."""
+    return min(1.0, -(-fraction * 1000 // 1) / 1000)
+
+
+def _check_populated(rows: pl.DataFrame, classes: tuple[str, ...]) -> None:
+    absent = sorted(set(classes) - set(rows["label"].unique()))
+    if absent:
+        raise CorpusError(
+            f"no readable recording of class {', '.join(absent)} is left",
+            fix="restore the files, or leave the class out",
+        )
+
+
+def _group(rows: pl.DataFrame, num_groups: int) -> pl.DataFrame:
+    """Form groups where the corpus has none, and warn where its own share speakers."""
+    if rows["group"].null_count() == 0:
+        shared = rows.group_by("speaker").agg(pl.col("group").n_unique()).filter(pl.col("group") > 1)["speaker"]
+        if len(shared):
+            log.warning("speakers in more than one group, so folds are not speaker-independent: %s", _names(shared))
+        return rows
+    rows = assign_groups(rows, num_groups)
+    if (formed := rows["group"].n_unique()) < num_groups:
+        log.warning("%d speakers give %d groups, %d were asked for", rows["speaker"].n_unique(), formed, num_groups)
+    return rows
+
+
+def _names(values: pl.Series) -> str:
+    return ", ".join(values.sort().head(MAX_NAMED).to_list()) + (" ..." if len(values) > MAX_NAMED else "")
+
+
+def _log_summary(key: str, rows: pl.DataFrame, classes: tuple[str, ...]) -> None:
+    labels = dict(rows.group_by("label").len().iter_rows())
+    groups = sorted(rows.group_by("group").len().iter_rows())
+    hours = float(rows["duration_s"].sum()) / 3600.0
+    log.info("corpus '%s': %d utterances, %.2f h, %d speakers", key, rows.height, hours, rows["speaker"].n_unique())
+    log.info("classes: %s", ", ".join(f"{name} {labels[name]}" for name in classes))
+    log.info("groups: %s", ", ".join(f"{name} {count}" for name, count in groups))

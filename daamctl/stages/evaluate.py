@@ -1,0 +1,211 @@
+"""Stage `evaluate`: score the finished folds of every method, per utterance and per clip.
+
+Reads `data/train/<run>/<method>/`; writes to `data/evaluate/<run>/`: evaluation.json (everything), metrics.json (flat,
+for `dvc metrics show`), accuracy.csv, history.csv and confusion.csv (for `dvc plots`). All figures are fractions.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from daamctl.artifacts.io import read_json, write_json, write_text
+from daamctl.artifacts.results import Fold, read_folds
+from daamctl.config import Config
+from daamctl.errors import ArtifactError
+from daamctl.evaluation import METRICS
+from daamctl.evaluation.consistency import check_method, check_methods, differences
+from daamctl.evaluation.metrics import confusion_matrix
+from daamctl.evaluation.provenance import chance_of, counts, provenance
+from daamctl.evaluation.scoring import UNITS, Items, items_of, join, score_items
+from daamctl.evaluation.summary import spread
+from daamctl.evaluation.tables import accuracy_rows, confusion_rows, history_rows
+from daamctl.layout import Layout
+
+logger = logging.getLogger(__name__)
+
+SELECTION_FIGURES = ("accuracy", "accuracy_best_on_test", "accuracy_last")
+SKIPPED_FILE = "skipped.json"
+
+
+def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None) -> Path:
+    """Score the finished folds.
+
+    Args:
+        layout: where artifacts lie.
+        config: settings; `evaluate.unit` is the main figure.
+        methods: only these; None: `config.methods`.
+
+    Returns:
+        Path of evaluation.json.
+
+    Raises:
+        ArtifactError: a method has no finished fold, or folds were made with different settings.
+    """
+    folds, skipped = _collect(layout, config, tuple(methods or config.methods))
+    items = {
+        method: {unit: [items_of(fold.predictions(), unit) for fold in part] for unit in UNITS}
+        for method, part in folds.items()
+    }
+    report = _evaluation(layout, config, folds, items)
+    report["skipped"] = skipped
+    for note in report["notes"]:
+        logger.warning(note)
+    folder = layout.stage("evaluate")
+    write_json(folder / "evaluation.json", report)
+    write_json(folder / "metrics.json", _flat_metrics(report))
+    unit = config.evaluate.unit
+    write_text(folder / "accuracy.csv", accuracy_rows(report).write_csv())
+    write_text(folder / "history.csv", history_rows(folds).write_csv())
+    write_text(folder / "confusion.csv", confusion_rows(report["classes"], items, unit).write_csv())
+    return folder / "evaluation.json"
+
+
+def _collect(
+    layout: Layout, config: Config, methods: Sequence[str]
+) -> tuple[dict[str, list[Fold]], dict[str, Any]]:
+    """The folds to score per method, checked, and what `skipped.json` says of methods that could not be trained."""
+    folds: dict[str, list[Fold]] = {}
+    skipped: dict[str, Any] = {}
+    for method in methods:
+        note = layout.method(method) / SKIPPED_FILE
+        if note.exists():
+            skipped[method] = read_json(note)
+            logger.warning("%s is left out: %s says it was skipped", method, note)
+            continue
+        fix = layout.command("train", "--method", method)
+        finished = read_folds(layout.method(method))
+        folds[method] = [fold for fold in finished if fold.seed in config.train.seeds]
+        if not folds[method]:
+            raise ArtifactError(_no_fold(layout, method, finished, config.train.seeds), fix=f"train it: {fix}")
+        check_method(method, folds[method], fix=fix)
+    if not folds:
+        raise ArtifactError(f"no method to evaluate; skipped: {', '.join(skipped) or 'none'}", fix="set `methods`")
+    check_methods(folds, fix=layout.command("train"))
+    return folds, skipped
+
+
+def _no_fold(layout: Layout, method: str, finished: Sequence[Fold], seeds: Sequence[int]) -> str:
+    text = f"no finished fold of method '{method}' in {layout.method(method)}"
+    if finished:
+        text += f" with seed {', '.join(map(str, seeds))} (there: {', '.join(sorted({str(f.seed) for f in finished}))})"
+    return text
+
+
+def _evaluation(
+    layout: Layout,
+    config: Config,
+    folds: Mapping[str, Sequence[Fold]],
+    items: Mapping[str, Mapping[str, list[Items]]],
+) -> dict[str, Any]:
+    first = next(iter(folds.values()))[0]
+    run_part = first.result["run"]
+    methods = {
+        method: _method(part, items[method], run_part["num_folds"], config.train.seeds, run_part["classes"])
+        for method, part in folds.items()
+    }
+    return {
+        "run": layout.run_name,
+        "pipeline": layout.pipeline,
+        "main_unit": config.evaluate.unit,
+        "units": list(UNITS),
+        "metrics": {name: _describe(name) for name in METRICS},
+        "classes": run_part["classes"],
+        "num_folds": run_part["num_folds"],
+        "seeds": list(config.train.seeds),
+        "selection": run_part["config"]["train"]["selection"],
+        "counts": counts(folds, items),
+        "chance": {unit: chance_of(items, unit, run_part["classes"]) for unit in UNITS},
+        "methods": methods,
+        "notes": _notes(config, folds, methods),
+        "provenance": provenance(folds),
+    }
+
+
+def _method(
+    folds: Sequence[Fold], items: Mapping[str, list[Items]], num_folds: int, seeds: Sequence[int], classes: list[str]
+) -> dict[str, Any]:
+    size = len(classes)
+    per_fold = [
+        {**_fold_head(fold), **{unit: score_items(items[unit][index], size) for unit in UNITS}}
+        for index, fold in enumerate(folds)
+    ]
+    done = {(fold.fold, fold.seed) for fold in folds}
+    wanted = [(fold, seed) for fold in range(1, num_folds + 1) for seed in sorted(seeds)]
+    joined = {unit: join(items[unit]) for unit in UNITS}
+    return {
+        "num_parameters": folds[0].result["run"]["num_parameters"],
+        "layers": folds[0].result["run"]["layers"],
+        "embed_dim": folds[0].result["run"]["embed_dim"],
+        "per_fold": per_fold,
+        "missing": [list(pair) for pair in wanted if pair not in done],
+        "summary": {unit: {name: spread([row[unit][name] for row in per_fold]) for name in METRICS} for unit in UNITS},
+        "selection": {name: _spread_known([row[name] for row in per_fold]) for name in SELECTION_FIGURES},
+        "pooled": {unit: score_items(joined[unit], size) for unit in UNITS},
+        "confusion": {
+            unit: confusion_matrix(joined[unit].targets, joined[unit].predictions, size).tolist() for unit in UNITS
+        },
+    }
+
+
+def _fold_head(fold: Fold) -> dict[str, Any]:
+    """One fold without its scores; `accuracy` and its two companions are per clip, as written by `train`."""
+    run_part, metrics, meta = fold.result["run"], fold.result["metrics"], fold.result["meta"]
+    return {
+        "fold": fold.fold,
+        "seed": fold.seed,
+        "test_group": run_part["test_group"],
+        "dev_group": run_part["dev_group"],
+        "selection": run_part["config"]["train"]["selection"],
+        "selected_epoch": metrics.get("selected_epoch"),
+        "num_parameters": run_part["num_parameters"],
+        "train_s": meta["train_s"],
+        "device": meta["device"],
+        **{name: _finite(metrics.get(name)) for name in SELECTION_FIGURES},
+    }
+
+
+def _finite(value: float | int | None) -> float | None:
+    """JSON has no NaN: what is not finite becomes None."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _spread_known(values: Sequence[float | None]) -> dict[str, Any] | None:
+    known = [value for value in values if value is not None]
+    return spread(known) if known else None
+
+
+def _describe(name: str) -> dict[str, Any]:
+    metric = METRICS.load(name)
+    return {"alias": metric.alias, "higher_is_better": metric.higher_is_better}
+
+
+def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping[str, Any]) -> list[str]:
+    """What a reader of the figures must know: missing folds, and settings changed since."""
+    notes = []
+    for method, entry in methods.items():
+        if entry["missing"]:
+            pairs = ", ".join(f"fold {fold} seed {seed}" for fold, seed in entry["missing"])
+            notes.append(f"{method}: not every fold is finished; missing {pairs}")
+    now = config.section("train")
+    changed = {text for part in folds.values() for fold in part for text in differences(fold, now)}
+    notes += [f"trained with other settings than those of now: {text}" for text in sorted(changed)]
+    return notes
+
+
+def _flat_metrics(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Main-unit means to six digits; accuracy_best_on_test stays per clip, the only unit it is known for."""
+    flat = {}
+    for method, entry in report["methods"].items():
+        summary, best = entry["summary"][report["main_unit"]], entry["selection"]["accuracy_best_on_test"]
+        deviation = summary["accuracy"]["sample_std"]
+        flat[method] = {
+            **{name: round(summary[name]["mean"], 6) for name in report["metrics"]},
+            "accuracy_sample_std": None if deviation is None else round(deviation, 6),
+            "accuracy_best_on_test": None if best is None else round(best["mean"], 6),
+            "folds": len(entry["per_fold"]),
+        }
+    return flat

@@ -1,0 +1,48 @@
+"""Send finished folds that the tracking store in use does not have yet."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from daamctl.artifacts.results import Fold, read_folds
+from daamctl.errors import ArtifactError
+from daamctl.tracking import MLflowTracker, is_sent, store_uri
+
+log = logging.getLogger(__name__)
+
+
+def run(root: Path, pipeline: str | None = None) -> Path:
+    """Send what is missing.
+
+    Args:
+        root: project folder.
+        pipeline: one pipeline or ad-hoc run; None: all.
+
+    Returns:
+        The folder that was searched.
+
+    Raises:
+        ArtifactError: the store did not take everything.
+    """
+    folder = root / "data"
+    missing = [fold for fold in _finished(folder, pipeline) if not is_sent(root, fold)]
+    log.info("%d finished fold(s) to send to %s", len(missing), store_uri(root))
+    tracker = MLflowTracker(root, close_timeout_s=3600.0)
+    for fold in missing:
+        tracker.send(fold)
+    tracker.close()
+    left = sum(not is_sent(root, fold) for fold in missing)
+    if left:
+        raise ArtifactError(
+            f"{left} of {len(missing)} folds could not be sent to {store_uri(root)}",
+            fix="start the tracking server or fix MLFLOW_TRACKING_URI, then: daamctl track",
+        )
+    return folder
+
+
+def _finished(data: Path, pipeline: str | None) -> list[Fold]:
+    """Folds of training and of ablation, of one run name or all."""
+    names = [pipeline] if pipeline else ["*"]
+    methods = [path for stage in ("train", "ablate") for name in names for path in (data / stage).glob(f"{name}/*")]
+    return [fold for path in sorted(methods) if path.is_dir() for fold in read_folds(path)]

@@ -1,0 +1,88 @@
+"""Train one method of a pipeline: every fold and seed, or one; finished folds made from identical inputs are kept."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from daamctl.artifacts.io import write_json
+from daamctl.artifacts.results import FOLD_DIR, fold_dir, read_folds
+from daamctl.config import Config
+from daamctl.errors import TrainingError
+from daamctl.layout import Layout
+from daamctl.methods import METHODS
+from daamctl.tracking import make_tracker, send_missing
+from daamctl.training.fold import FoldSpec
+from daamctl.training.run import load_features, train_all
+from daamctl.training.splits import fold_groups
+
+log = logging.getLogger(__name__)
+
+
+def run(
+    layout: Layout,
+    config: Config,
+    *,
+    method: str,
+    fold: int | None = None,
+    seed: int | None = None,
+    force: bool = False,
+    if_listed: bool = False,
+    track: bool = True,
+) -> Path:
+    """Train a method.
+
+    Args:
+        layout: where artifacts lie.
+        config: all settings.
+        method: a name from the table of methods.
+        fold: 1-based fold; None: all.
+        seed: one seed instead of `train.seeds`.
+        force: train again even what is finished.
+        if_listed: do nothing (but leave a note) when the pipeline does not list the method; used by the DAG, which
+            expands over all pipelines and methods.
+        track: log to MLflow.
+
+    Returns:
+        The method's folder.
+
+    Raises:
+        UnknownNameError: no such method.
+        ArtifactError: no embeddings, or embeddings made with other settings.
+        TrainingError: no such fold, or the data or numbers do not allow training.
+    """
+    METHODS.module_of(method)
+    folder = layout.method(method)
+    if if_listed and method not in config.methods:
+        log.info("%s: not among the methods of %s, nothing to train", method, layout.run_name)
+        shutil.rmtree(folder, ignore_errors=True)
+        write_json(folder / "skipped.json", {"method": method, "reason": "not listed by the pipeline"})
+        return folder
+    (folder / "skipped.json").unlink(missing_ok=True)
+    features = load_features(layout, config)
+    seeds = config.train.seeds if seed is None else (seed,)
+    num_folds = len(fold_groups(features.clips["group"]))
+    if fold is not None and not 1 <= fold <= num_folds:
+        raise TrainingError(f"--fold must be 1 to {num_folds} or all, met {fold}")
+    chosen = range(1, num_folds + 1) if fold is None else (fold,)
+    specs = [FoldSpec(layout.run_name, method, number, value, config) for number in chosen for value in seeds]
+    if fold is None and seed is None:
+        _remove_strays(folder, specs)
+    tracker = make_tracker(layout.root, enabled=track)
+    try:
+        train_all(specs, features, folder, layout, tracker, force=force)
+        send_missing(tracker, read_folds(folder))
+    finally:
+        tracker.close()
+    return folder
+
+
+def _remove_strays(folder: Path, specs: Iterable[FoldSpec]) -> None:
+    """Remove folds that the settings no longer have (fewer groups or other seeds), so that they are not evaluated."""
+    wanted = {fold_dir(folder, spec.fold, spec.seed) for spec in specs}
+    for path in folder.glob("fold*-seed*"):
+        if FOLD_DIR.match(path.name) and path not in wanted:
+            log.info("%s: removed, the settings no longer have it", path.name)
+            shutil.rmtree(path, ignore_errors=True)

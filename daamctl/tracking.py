@@ -1,0 +1,275 @@
+"""Tracking in MLflow, which may be slow or down without ever stopping or losing a training run.
+
+Everything a run logs also lies in its fold folder, so MLflow is a copy: events go through a queue to a background
+thread; when the store fails, the thread gives up with one warning, and `daamctl track` (or the next training of the
+same pipeline) sends what is missing. A small note per fold under `.daamctl/tracking/` says what was sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from daamctl.artifacts.io import locked, read_json, write_json
+from daamctl.artifacts.results import Fold
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 60.0
+MAX_PARAM_CHARS = 500
+
+
+class Tracker(Protocol):
+    """Where runs are logged: a run starts, has epochs, and finishes with a fold on disk."""
+
+    def start(self, name: str, method: str, fold: int, seed: int) -> None:
+        """Begin one run."""
+
+    def epoch(self, entry: Mapping[str, float | int | None]) -> None:
+        """Log one epoch of the run in progress."""
+
+    def finish(self, fold: Fold) -> None:
+        """Log parameters, results and files of the finished fold and end the run."""
+
+    def close(self) -> None:
+        """Wait, for a limited time, until everything is sent."""
+
+
+class NoTracker:
+    """Logs nothing."""
+
+    def start(self, name: str, method: str, fold: int, seed: int) -> None:
+        """Do nothing."""
+
+    def epoch(self, entry: Mapping[str, float | int | None]) -> None:
+        """Do nothing."""
+
+    def finish(self, fold: Fold) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def store_uri(root: Path) -> str:
+    """MLFLOW_TRACKING_URI, or the SQLite store inside the project."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}"
+
+
+class MLflowTracker:
+    """Logs to MLflow from a background thread.
+
+    Args:
+        root: project folder.
+        close_timeout_s: longest wait in `close`, in seconds.
+    """
+
+    def __init__(self, root: Path, *, close_timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        self.root = root
+        self.close_timeout_s = close_timeout_s
+        self._sender = _Sender(root)
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._failed = False
+        self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
+        self._thread.start()
+
+    def start(self, name: str, method: str, fold: int, seed: int) -> None:
+        """Begin one run."""
+        self._queue.put(lambda: self._sender.start(name, method, fold, seed))
+
+    def epoch(self, entry: Mapping[str, float | int | None]) -> None:
+        """Log one epoch of the run in progress."""
+        copy = dict(entry)
+        self._queue.put(lambda: self._sender.epoch(copy))
+
+    def finish(self, fold: Fold) -> None:
+        """Log parameters, results and files of the finished fold and end the run."""
+        self._queue.put(lambda: self._sender.finish(fold))
+
+    def send(self, fold: Fold) -> None:
+        """Log a fold that finished earlier, unless it was sent already."""
+        if not is_sent(self.root, fold):
+            run = fold.result["run"]
+            self.start(run["pipeline"], _address(fold), run["fold"], run["seed"])
+            for entry in fold.history().to_dicts():
+                self.epoch(entry)
+            self.finish(fold)
+
+    def close(self) -> None:
+        """Wait, for a limited time, until everything is sent."""
+        self._queue.put(None)
+        self._thread.join(self.close_timeout_s)
+        if self._thread.is_alive():
+            log.warning("MLflow at %s is slow; what is not sent yet can be sent with: daamctl track", _shown(self.root))
+
+    def _work(self) -> None:
+        while (event := self._queue.get()) is not None:
+            if self._failed:
+                continue
+            try:
+                event()
+            except Exception as error:  # a tracking store may fail in any way; training must go on
+                self._failed = True
+                reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+                log.warning(
+                    "MLflow at %s does not take our runs (%s); results are safe in data/, send them later with: "
+                    "daamctl track",
+                    _shown(self.root),
+                    reason,
+                )
+
+
+class _Sender:
+    """The calls to MLflow; used from one thread only."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._client: MlflowClient | None = None
+        self._run_id = ""
+
+    @property
+    def client(self) -> MlflowClient:
+        """The client, made on first use: importing mlflow takes seconds."""
+        if self._client is None:
+            os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+            os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+            from mlflow import MlflowClient
+
+            logging.getLogger("alembic").setLevel(logging.WARNING)
+            uri = store_uri(self.root)
+            # Two processes that create the tables of one SQLite file at once make each other fail.
+            with locked(self.root / ".daamctl" / "mlflow.lock", what="the tracking store"):
+                self._client = MlflowClient(uri)
+                self._client.search_experiments(max_results=1)
+        return self._client
+
+    def start(self, name: str, method: str, fold: int, seed: int) -> None:
+        note = _note(self.root, name, method, fold, seed)
+        if note.exists():
+            self._end_interrupted(read_json(note))
+        tags = {"pipeline": name, "method": method, "fold": str(fold), "seed": str(seed)}
+        run = self.client.create_run(
+            self._experiment(name), run_name=f"{method}-fold{fold}-seed{seed}", tags=tags
+        )
+        self._run_id = run.info.run_id
+        write_json(note, {"run_id": self._run_id, "store": store_uri(self.root), "key": None})
+
+    def epoch(self, entry: Mapping[str, float | int | None]) -> None:
+        self._metrics({k: v for k, v in entry.items() if k != "epoch"}, step=int(entry["epoch"] or 0))
+
+    def finish(self, fold: Fold) -> None:
+        from mlflow.entities import Param, RunTag
+
+        run, meta = fold.result["run"], fold.result["meta"]
+        params = [Param(key, str(value)[:MAX_PARAM_CHARS]) for key, value in _flat(run["config"])]
+        sizes = {"num_parameters": run["num_parameters"], "num_layers": len(run["layers"]), "embed_dim": run["embed_dim"]}
+        params += [Param(key, str(value)) for key, value in sizes.items()]
+        facts = {
+            "git_commit": meta["git_commit"] or "none",
+            "embeddings_key": meta["embeddings_key"],
+            "device": meta["device"],
+            "precision": meta["precision"],
+            "test_group": run["test_group"],
+            "dev_group": run["dev_group"] or "none",
+            "key": run["key"],
+        }
+        for start in range(0, len(params), 100):  # MLflow takes at most 100 params a call
+            self.client.log_batch(self._run_id, params=params[start : start + 100])
+        self.client.log_batch(self._run_id, tags=[RunTag(key, value) for key, value in facts.items()])
+        self._metrics({**fold.result["metrics"], "train_s": meta["train_s"]}, step=0)
+        self.client.log_artifacts(self._run_id, str(fold.folder))
+        self.client.set_terminated(self._run_id, "FINISHED")
+        note = _note(self.root, run["pipeline"], _address(fold), run["fold"], run["seed"])
+        write_json(note, {"run_id": self._run_id, "store": store_uri(self.root), "key": run["key"]})
+
+    def _metrics(self, values: Mapping[str, float | int | None], *, step: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        metrics = [Metric(key, float(value), now, step) for key, value in values.items() if value is not None]
+        self.client.log_batch(self._run_id, metrics=metrics)
+
+    def _experiment(self, name: str) -> str:
+        from mlflow.exceptions import MlflowException
+
+        found = self.client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return str(self.client.create_experiment(name, artifact_location=_artifacts(self.root)))
+            except MlflowException:  # another process was faster
+                found = self.client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        return str(found.experiment_id)
+
+    def _end_interrupted(self, note: dict[str, Any]) -> None:
+        """Mark the run that was in progress when its process was killed; it would stay `running` for ever."""
+        if note.get("key") is None and note.get("store") == store_uri(self.root):
+            from mlflow.exceptions import MlflowException
+
+            try:
+                self.client.set_terminated(note["run_id"], "KILLED")
+            except MlflowException:
+                log.debug("run %s is gone from the store", note["run_id"])
+
+
+def make_tracker(root: Path, *, enabled: bool = True) -> Tracker:
+    """MLflow, or nothing when tracking is switched off."""
+    return MLflowTracker(root) if enabled else NoTracker()
+
+
+def is_sent(root: Path, fold: Fold) -> bool:
+    """Whether this very result is in the store in use."""
+    run = fold.result["run"]
+    path = _note(root, run["pipeline"], _address(fold), run["fold"], run["seed"])
+    if not path.exists():
+        return False
+    note = read_json(path)
+    return bool(note.get("key") == run["key"] and note.get("store") == store_uri(root))
+
+
+def send_missing(tracker: Tracker, folds: Iterable[Fold]) -> None:
+    """Send the folds that the store in use does not have yet."""
+    if isinstance(tracker, MLflowTracker):
+        for fold in folds:
+            tracker.send(fold)
+
+
+def _address(fold: Fold) -> str:
+    """Method folder name: the method, with the layers in an ablation."""
+    return fold.folder.parent.name
+
+
+def _note(root: Path, name: str, method: str, fold: int, seed: int) -> Path:
+    return root / ".daamctl" / "tracking" / name / f"{method}-fold{fold}-seed{seed}.json"
+
+
+def _artifacts(root: Path) -> str | None:
+    """Artifact folder of the local store; a server decides for itself."""
+    return None if os.environ.get("MLFLOW_TRACKING_URI") else (root / "mlartifacts").as_uri()
+
+
+def _shown(root: Path) -> str:
+    """The store's address without credentials."""
+    uri = store_uri(root)
+    scheme, sign, rest = uri.partition("://")
+    return f"{scheme}{sign}{rest.rpartition('@')[2]}" if sign else uri
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    items: list[tuple[str, Any]] = []
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            items += _flat(value, f"{prefix}{key}.")
+        else:
+            items.append((f"{prefix}{key}", value))
+    return items

@@ -1,0 +1,274 @@
+"""One fold of one method: from embeddings in memory to a finished fold folder, or straight to the one kept on disk."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+import yaml
+from safetensors.torch import save_file
+
+from daamctl import __version__
+from daamctl.artifacts.embeddings import EmbeddingsHead
+from daamctl.artifacts.io import content_key, locked, replace_dir, write_json, write_text
+from daamctl.artifacts.results import Fold, FoldResult, fold_dir, read_fold
+from daamctl.artifacts.utterances import write_frame
+from daamctl.config import Config
+from daamctl.devices import resolve_device, resolve_precision
+from daamctl.errors import ArtifactError
+from daamctl.methods import METHODS, build
+from daamctl.methods.base import FusionClassifier
+from daamctl.provenance import code_hash, device_name, git_commit, versions
+from daamctl.training.loop import Epoch, Part, Trained, fit, seed_everything
+from daamctl.training.splits import Split, make_split
+
+log = logging.getLogger(__name__)
+
+KEY_FORMAT = 1  # raise it when the loop changes in a way that makes finished folds wrong
+
+
+@dataclass(frozen=True)
+class Features:
+    """Embeddings in memory.
+
+    Args:
+        head: facts of the set.
+        clips: N rows.
+        x: (N, L, D), stored number format.
+        layers: the L layer numbers.
+    """
+
+    head: EmbeddingsHead
+    clips: pl.DataFrame
+    x: torch.Tensor
+    layers: tuple[int, ...]
+
+    def targets(self) -> torch.Tensor:
+        """Class ids (N,)."""
+        index = {name: i for i, name in enumerate(self.head.classes)}
+        return torch.tensor([index[label] for label in self.clips["label"]])
+
+    def subset(self, layers: tuple[int, ...]) -> Features:
+        """The same clips with fewer layers."""
+        rows = [self.layers.index(layer) for layer in layers]
+        return Features(self.head, self.clips, self.x[:, rows].contiguous(), layers)
+
+
+@dataclass(frozen=True)
+class FoldSpec:
+    """Which fold to train, and how.
+
+    Args:
+        name: pipeline or ad-hoc run name.
+        method: a name from the table of methods.
+        fold: 1-based.
+        seed: initial weights and order of batches.
+        config: all settings; `train` and the method's own count here.
+    """
+
+    name: str
+    method: str
+    fold: int
+    seed: int
+    config: Config
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The method's own settings."""
+        return dict(self.config.method_settings.get(self.method, {}))
+
+    def key(self, features: Features) -> str:
+        """Content key of everything that determines the result, except the machine it runs on."""
+        train = self.config.section("train")
+        del train["seeds"], train["device"]
+        return content_key(
+            {
+                "format": KEY_FORMAT,
+                "embeddings": features.head.key,
+                "layers": features.layers,
+                "method": self.method,
+                "settings": self.settings,
+                "code": code_hash(METHODS.module_of(self.method), "daamctl.methods"),
+                "train": train,
+                "fold": self.fold,
+                "seed": self.seed,
+            }
+        )
+
+
+def kept_fold(method_dir: Path, spec: FoldSpec, features: Features) -> Fold | None:
+    """The finished fold on disk, if it was made from identical inputs."""
+    folder = fold_dir(method_dir, spec.fold, spec.seed)
+    try:
+        fold = read_fold(folder)
+    except ArtifactError:
+        return None
+    return fold if fold.result["run"]["key"] == spec.key(features) else None
+
+
+def train_fold(
+    spec: FoldSpec,
+    features: Features,
+    method_dir: Path,
+    work: Path,
+    *,
+    root: Path,
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+) -> Fold:
+    """Train one fold and put its folder in place, whole.
+
+    Args:
+        spec: what to train.
+        features: the embeddings.
+        method_dir: folder that will hold `fold<k>-seed<s>/`.
+        work: folder for unfinished work, on the same file system.
+        root: project folder, for the commit.
+        on_epoch: called after each epoch.
+
+    Raises:
+        TrainingError: the split or the numbers do not allow it.
+        MethodError: the method does not fit these sizes.
+    """
+    key = spec.key(features)
+    device = resolve_device(spec.config.train.device)
+    precision = resolve_precision(spec.config.train.precision, device, cpu_auto=False)
+    split = make_split(features.clips, spec.fold, dev_group=spec.config.train.selection == "dev-group")
+    folder = work / f"{method_dir.name}-fold{spec.fold}-seed{spec.seed}"
+    with locked(folder.with_suffix(".lock"), what=f"{spec.method} fold {spec.fold}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        seed_everything(spec.seed)
+        model = build(
+            spec.method,
+            num_layers=len(features.layers),
+            embed_dim=features.head.embed_dim,
+            num_classes=len(features.head.classes),
+            **spec.settings,
+        )
+        train, dev, test = _parts(features, split, device)
+        trained = fit(
+            model,
+            train,
+            dev,
+            test,
+            spec.config.train,
+            seed=spec.seed,
+            device=device,
+            precision=precision,
+            work=folder,
+            key=key,
+            on_epoch=on_epoch,
+        )
+        result = _result(spec, features, split, trained, model, key, device, precision, root)
+        _write(folder / "finished", spec, features, split, trained, model, result)
+        target = fold_dir(method_dir, spec.fold, spec.seed)
+        replace_dir(folder / "finished", target)
+        shutil.rmtree(folder, ignore_errors=True)
+    return read_fold(target)
+
+
+def _parts(features: Features, split: Split, device: str) -> tuple[Part, Part | None, Part]:
+    """Cut the features; the training part moves to the device when it takes at most half of its free memory."""
+    y = features.targets()
+
+    def part(rows: np.ndarray) -> Part:
+        index = torch.from_numpy(rows)
+        return Part(features.x[index], y[index])
+
+    train = part(split.train)
+    if device.startswith("cuda"):
+        free, _ = torch.cuda.mem_get_info(device)
+        if train.x.nbytes < free / 2:
+            train = Part(train.x.to(device), train.y.to(device))
+    return train, part(split.dev) if split.dev_group is not None else None, part(split.test)
+
+
+def _result(
+    spec: FoldSpec,
+    features: Features,
+    split: Split,
+    trained: Trained,
+    model: FusionClassifier,
+    key: str,
+    device: str,
+    precision: str,
+    root: Path,
+) -> FoldResult:
+    test = [float(entry["test_accuracy"] or 0.0) for entry in trained.history]
+    selected = trained.history[trained.selected_epoch - 1]
+    config = {stage: spec.config.section(stage) for stage in ("download", "segment", "extract", "train")}
+    return {
+        "run": {
+            "key": key,
+            "pipeline": spec.name,
+            "method": spec.method,
+            "fold": spec.fold,
+            "num_folds": split.num_folds,
+            "seed": spec.seed,
+            "test_group": split.test_group,
+            "dev_group": split.dev_group,
+            "classes": list(features.head.classes),
+            "layers": list(features.layers),
+            "embed_dim": features.head.embed_dim,
+            "num_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+            "config": {**config, "method": spec.settings},
+        },
+        "metrics": {
+            "accuracy": selected["test_accuracy"],
+            "accuracy_best_on_test": max(test),
+            "accuracy_last": test[-1],
+            "dev_accuracy": selected["dev_accuracy"],
+            "selected_epoch": trained.selected_epoch,
+            "epochs": len(trained.history),
+        },
+        "meta": {
+            "daamctl": __version__,
+            "versions": versions(),
+            "git_commit": git_commit(root),
+            "device": device_name(device),
+            "precision": precision,
+            "embeddings_key": features.head.key,
+            "encoder": features.head.encoder,
+            "train_s": round(trained.train_s, 3),
+            "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else None,
+            "num_train_clips": len(split.train),
+            "num_dev_clips": len(split.dev),
+            "num_test_clips": len(split.test),
+        },
+    }
+
+
+def _write(
+    folder: Path,
+    spec: FoldSpec,
+    features: Features,
+    split: Split,
+    trained: Trained,
+    model: FusionClassifier,
+    result: FoldResult,
+) -> None:
+    """Write every file of a finished fold, `result.json` last."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    head = {"key": result["run"]["key"], "classes": list(features.head.classes)}
+    weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    save_file(weights, folder / "weights.safetensors", metadata={"method": spec.method, "key": head["key"]})
+    rows = features.clips[split.test].select("clip_id", "utterance_id", "label", "speaker", "group")
+    predictions = rows.with_columns(
+        pl.Series("target", features.targets()[split.test].numpy()),
+        pl.Series("logits", trained.logits.numpy().tolist(), dtype=pl.List(pl.Float32)),
+    )
+    write_frame(folder / "predictions.parquet", predictions, head)
+    columns = {name: pl.Float64 for name in trained.history[0] if name != "epoch"}
+    write_frame(folder / "history.parquet", pl.DataFrame(trained.history, schema={"epoch": pl.Int64, **columns}), head)
+    if trained.density is not None and trained.untrained_density is not None:
+        maps = {"trained": trained.density.contiguous(), "untrained": trained.untrained_density.cpu().contiguous()}
+        save_file(maps, folder / "density.safetensors")
+    write_text(folder / "config.yaml", yaml.safe_dump(spec.config.model_dump(mode="json"), sort_keys=False))
+    write_json(folder / "result.json", result)

@@ -1,0 +1,34 @@
+"""Losses of the papers (FACTS 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from daamctl.config import TrainConfig
+
+FOCAL_EPS = 1e-6  # inside the power, as in the published code (D39)
+
+
+def focal_loss(logits: Tensor, targets: Tensor, *, gamma: float, alpha: float) -> Tensor:
+    """alpha * (1 - p + 1e-6)^gamma * cross-entropy, averaged; p = softmax probability of the target class.
+
+    Args:
+        logits: (B, C), any float type; computed in float32.
+        targets: (B,) class ids.
+        gamma: focusing exponent.
+        alpha: constant factor, the same for all classes.
+    """
+    cross_entropy = F.cross_entropy(logits.float(), targets, reduction="none")  # (B,)
+    return (alpha * (1 - (-cross_entropy).exp() + FOCAL_EPS) ** gamma * cross_entropy).mean()
+
+
+def build_loss(config: TrainConfig) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss the settings name, as a function of logits (B, C) and targets (B,)."""
+    if config.loss == "focal":
+        return lambda logits, targets: focal_loss(
+            logits, targets, gamma=config.focal_gamma, alpha=config.focal_alpha
+        )
+    return lambda logits, targets: F.cross_entropy(logits.float(), targets)

@@ -1,0 +1,82 @@
+"""Train lists of folds: load what they need, keep what is finished, track the rest."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch
+
+from daamctl.artifacts.embeddings import check_settings, read_embeddings, read_head
+from daamctl.artifacts.results import Fold
+from daamctl.config import Config
+from daamctl.layout import Layout
+from daamctl.progress import progress
+from daamctl.tracking import Tracker
+from daamctl.training.fold import Features, FoldSpec, kept_fold, train_fold
+from daamctl.training.loop import Epoch
+
+log = logging.getLogger(__name__)
+
+
+def load_features(layout: Layout, config: Config, layers: tuple[int, ...] | None = None) -> Features:
+    """Read the embeddings that the settings ask for.
+
+    Raises:
+        ArtifactError: they are missing, or were made with other settings; names them and the command.
+    """
+    command = layout.command("extract")
+    head = read_head(layout.embeddings, fix=f"make them: {command}")
+    check_settings(head, config, fix=f"make them again: {command}")
+    clips, vectors, stored = read_embeddings(layout.embeddings, layers, fix=f"make them: {command}")
+    return Features(head, clips, torch.from_numpy(vectors), stored)
+
+
+def train_all(
+    specs: list[FoldSpec], features: Features, folder: Path, layout: Layout, tracker: Tracker, *, force: bool
+) -> list[Fold]:
+    """Train the folds that are not kept; returns all of them, in the order of `specs`."""
+    folds: list[Fold] = []
+    kept = {id(spec): None if force else kept_fold(folder, spec, features) for spec in specs}
+    todo = sum(fold is None for fold in kept.values())
+    if todo < len(specs):
+        log.info("%s: %d of %d folds are finished and kept", folder.name, len(specs) - todo, len(specs))
+    epochs = specs[0].config.train.epochs if specs else 0
+    with progress(todo * epochs, f"training {folder.name}", "epochs") as bar:
+        for spec in specs:
+            fold = kept[id(spec)]
+            if fold is None:
+                tracker.start(spec.name, folder.name, spec.fold, spec.seed)
+
+                def on_epoch(entry: Epoch) -> None:
+                    tracker.epoch(entry)
+                    bar.advance()
+
+                fold = train_fold(
+                    spec,
+                    features,
+                    folder,
+                    layout.work / "train" / layout.run_name,
+                    root=layout.root,
+                    on_epoch=on_epoch,
+                )
+                tracker.finish(fold)
+                log.info("%s", summary_line(fold))
+            folds.append(fold)
+    return folds
+
+
+def summary_line(fold: Fold) -> str:
+    """One line on a finished fold: accuracy by clip as selected, beside the best epoch on the test group."""
+    run, metrics, meta = fold.result["run"], fold.result["metrics"], fold.result["meta"]
+    dev = metrics["dev_accuracy"]
+    return (
+        f"{fold.folder.parent.name} fold {run['fold']}/{run['num_folds']} ({run['test_group']}) seed {run['seed']}: "
+        f"accuracy {_percent(metrics['accuracy'])} at epoch {metrics['selected_epoch']}"
+        + (f" (dev {_percent(dev)})" if dev is not None else "")
+        + f", best on test {_percent(metrics['accuracy_best_on_test'])}, {meta['train_s']:.1f} s"
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"

@@ -1,0 +1,69 @@
+"""The clip table: round trip, refusals, and a key that follows the content."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from daamctl.artifacts.clips import SCHEMA, ClipTable, clips_key, read_clips, write_clips
+from daamctl.artifacts.utterances import write_frame
+from daamctl.errors import ArtifactError
+
+
+@pytest.fixture
+def table() -> ClipTable:
+    rows = pl.DataFrame(
+        [
+            ("u#000", "u", "a.wav", "x", "s", "g", 0.0, 5.0, None, 16000),
+            ("u#001", "u", "a.wav", "x", "s", "g", 5.0, 1.0 / 3.0, 5.0, 16000),
+        ],
+        schema=SCHEMA,
+        orient="row",
+    )
+    return ClipTable("toy", ("x", "y"), rows, {"download": {"corpus": "toy"}, "segment": {"tail": "pad"}})
+
+
+def test_round_trip(tmp_path: Path, table: ClipTable) -> None:
+    path = tmp_path / "deep" / "clips.parquet"
+    write_clips(path, table)
+    again = read_clips(path)
+    assert again.rows.equals(table.rows) and again.rows.schema == table.rows.schema
+    assert (again.corpus, again.classes, again.settings) == (table.corpus, table.classes, table.settings)
+    assert clips_key(again) == clips_key(table)
+    first = path.read_bytes()
+    write_clips(path, again)
+    assert path.read_bytes() == first
+
+
+def test_further_columns_are_left_out(tmp_path: Path, table: ClipTable) -> None:
+    write_clips(tmp_path / "a.parquet", replace(table, rows=table.rows.with_columns(extra=pl.lit(1))))
+    assert read_clips(tmp_path / "a.parquet").rows.columns == list(SCHEMA)
+
+
+def test_missing_column(tmp_path: Path, table: ClipTable) -> None:
+    with pytest.raises(ArtifactError, match="'toy' lacks the columns label, pad_to_s"):
+        write_clips(tmp_path / "a.parquet", replace(table, rows=table.rows.drop("label", "pad_to_s")))
+    assert not (tmp_path / "a.parquet").exists()
+
+
+def test_unreadable_tables(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="no file") as caught:
+        read_clips(tmp_path / "none.parquet", fix="daamctl segment")
+    assert "daamctl segment" in str(caught.value)
+    pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "foreign.parquet")
+    with pytest.raises(ArtifactError, match="was not written by daamctl"):
+        read_clips(tmp_path / "foreign.parquet")
+    write_frame(tmp_path / "other.parquet", pl.DataFrame({"a": [1]}), {})
+    with pytest.raises(ArtifactError, match="is not a clip table"):
+        read_clips(tmp_path / "other.parquet")
+
+
+def test_key_follows_rows_and_classes_only(table: ClipTable) -> None:
+    key = clips_key(table)
+    assert clips_key(replace(table, corpus="other", settings={})) == key
+    assert clips_key(replace(table, classes=("y", "x"))) != key
+    assert clips_key(replace(table, rows=table.rows.reverse())) != key
+    assert clips_key(replace(table, rows=table.rows.with_columns(label=pl.lit("y")))) != key

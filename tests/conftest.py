@@ -1,0 +1,29 @@
+"""Fixtures that several test modules share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from daamctl.environment import QUIET
+
+for _name, _value in QUIET.items():
+    os.environ.setdefault(_name, _value)
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty project with the real params.yaml and pipelines, as current folder, tracking into itself."""
+    (tmp_path / "pipelines").mkdir()
+    for path in [REPOSITORY / "params.yaml", *(REPOSITORY / "pipelines").glob("*.yaml")]:
+        target = tmp_path / path.relative_to(REPOSITORY)
+        target.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("DAAMCTL_ROOT", raising=False)
+    return tmp_path

@@ -1,0 +1,82 @@
+"""The machine's register of corpora."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import yaml
+
+from daamctl.corpora.sources import audio_root, key_of, register, source_of, sources_file
+from daamctl.errors import ConfigError, CorpusError
+
+
+def test_unregistered(tmp_path: Path) -> None:
+    assert source_of(tmp_path, "emodb") is None
+    with pytest.raises(CorpusError, match="'emodb' is not registered") as caught:
+        audio_root(tmp_path, "emodb")
+    assert "daamctl download emodb --from DIR" in str(caught.value)
+
+
+def test_inside_the_project_is_stored_relative(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    folder = project / "data" / "corpora" / "demo"
+    folder.mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    register(project, "demo", folder)
+    register(project, "emodb", tmp_path / "elsewhere")
+    stored = yaml.safe_load(sources_file(project).read_text())
+    assert stored == {"demo": "data/corpora/demo", "emodb": str(tmp_path / "elsewhere")}
+    assert audio_root(project, "demo") == folder
+    project.rename(tmp_path / "moved")
+    assert audio_root(tmp_path / "moved", "demo").is_dir()
+
+
+def test_folder_that_is_gone(tmp_path: Path) -> None:
+    register(tmp_path, "emodb", tmp_path / "gone")
+    with pytest.raises(CorpusError, match="was registered at .*gone, which is not there") as caught:
+        audio_root(tmp_path, "emodb")
+    assert "daamctl download emodb --from DIR" in str(caught.value)
+
+
+def test_manifests_have_keys_of_their_own(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.csv").touch()
+        register(tmp_path, key_of("manifest", tmp_path / name / f"{name}.csv"), tmp_path / name / f"{name}.csv")
+    assert audio_root(tmp_path, "manifest:a") == tmp_path / "a"
+    assert audio_root(tmp_path, "manifest:b") == tmp_path / "b"
+    assert source_of(tmp_path, "manifest") == tmp_path / "b" / "b.csv"
+    with pytest.raises(CorpusError, match="'manifest:c' is not registered") as caught:
+        audio_root(tmp_path, "manifest:c")
+    assert "daamctl download manifest --from c.csv" in str(caught.value)
+
+
+def test_two_manifests_of_one_name(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "list.csv").touch()
+    register(tmp_path, "manifest:list", tmp_path / "a" / "list.csv")
+    register(tmp_path, "manifest:list", tmp_path / "a" / "list.csv")
+    with pytest.raises(CorpusError, match="another manifest named 'list' is registered"):
+        register(tmp_path, "manifest:list", tmp_path / "b" / "list.csv")
+    (tmp_path / "a" / "list.csv").unlink()
+    register(tmp_path, "manifest:list", tmp_path / "b" / "list.csv")
+    assert audio_root(tmp_path, "manifest:list") == tmp_path / "b"
+
+
+def test_simultaneous_registrations_all_arrive(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: register(tmp_path, f"corpus{number}", tmp_path / str(number)), range(40)))
+    assert len(yaml.safe_load(sources_file(tmp_path).read_text())) == 40
+
+
+def test_damaged_register(tmp_path: Path) -> None:
+    sources_file(tmp_path).parent.mkdir(parents=True)
+    sources_file(tmp_path).write_text("demo: [1, 2]\n")
+    with pytest.raises(CorpusError, match="'demo' must be a path"):
+        source_of(tmp_path, "demo")
+    sources_file(tmp_path).write_text("demo: [\n")
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        source_of(tmp_path, "demo")

@@ -1,0 +1,176 @@
+"""Stage `evaluate` on synthetic folds."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from daamctl.artifacts.io import write_json
+from daamctl.artifacts.results import read_folds
+from daamctl.config import Config
+from daamctl.errors import ArtifactError
+from daamctl.stages import evaluate
+from tests.fixtures.folds import make_layout, predictions_frame, write_fold, write_method
+
+CONFIG = Config.model_validate({"methods": ["none", "mha"]})
+
+
+def rows_of(path):
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.fixture
+def layout(tmp_path):
+    layout = make_layout(tmp_path)
+    write_method(layout, CONFIG, "none", skill=2.0, num_parameters=11)
+    write_method(layout, CONFIG, "mha", skill=0.5)
+    return layout
+
+
+def test_numbers_equal_an_independent_computation(layout):
+    path = evaluate.run(layout, CONFIG)
+    entry = json.loads(path.read_text())["methods"]["none"]
+    clip, utterance = [], []
+    for fold in read_folds(layout.method("none")):
+        table = fold.predictions()
+        logits, targets = np.array(table["logits"].to_list()), table["target"].to_numpy()
+        clip.append((logits.argmax(1) == targets).mean())
+        names = table["utterance_id"].to_numpy()
+        pooled = {name: logits[names == name].mean(0).argmax() == targets[names == name][0] for name in set(names)}
+        utterance.append(np.mean(list(pooled.values())))
+    for unit, values in (("clip", clip), ("utterance", utterance)):
+        summary = entry["summary"][unit]["accuracy"]
+        assert summary["mean"] == pytest.approx(np.mean(values))
+        assert summary["sample_std"] == pytest.approx(np.std(values, ddof=1))
+        assert summary["population_std"] == pytest.approx(np.std(values))
+        assert summary["n"] == 5
+        assert [row[unit]["accuracy"] for row in entry["per_fold"]] == pytest.approx(values)
+        assert np.sum(entry["confusion"][unit]) == entry["pooled"][unit]["n"]
+        share = np.trace(entry["confusion"][unit]) / np.sum(entry["confusion"][unit])
+        assert share == pytest.approx(entry["pooled"][unit]["accuracy"])
+    assert entry["selection"]["accuracy"]["mean"] == pytest.approx(np.mean(clip))
+    assert entry["num_parameters"] == 11
+
+
+def test_files(layout):
+    report = json.loads(evaluate.run(layout, CONFIG).read_text())
+    folder = layout.stage("evaluate")
+    flat = json.loads((folder / "metrics.json").read_text())
+    assert list(flat["none"]) == [
+        "accuracy", "balanced_accuracy", "macro_f1", "accuracy_sample_std", "accuracy_best_on_test", "folds",
+    ]  # fmt: skip
+    assert flat["none"]["accuracy"] == round(report["methods"]["none"]["summary"]["utterance"]["accuracy"]["mean"], 6)
+    accuracy = rows_of(folder / "accuracy.csv")
+    assert len(accuracy) == 10
+    assert list(accuracy[0]) == ["method", "fold", "seed", "accuracy", "balanced_accuracy", "macro_f1"]
+    history = rows_of(folder / "history.csv")
+    assert len(history) == 2 * 5 * 6
+    assert list(history[0]) == [
+        "method", "fold", "seed", "epoch", "train_loss", "train_accuracy", "dev_accuracy", "test_accuracy",
+    ]  # fmt: skip
+    confusion = rows_of(folder / "confusion.csv")
+    assert len(confusion) == 2 * report["counts"]["utterance"] == 2 * 5 * 40
+    assert set(confusion[0]) == {"method", "actual", "predicted"}
+    assert report["counts"]["groups"]["3"] == "Ses03"
+    assert report["provenance"]["devices"] == ["cpu"]
+
+
+def test_clip_can_be_the_main_unit(layout):
+    config = CONFIG.model_copy(update={"evaluate": CONFIG.evaluate.model_copy(update={"unit": "clip"})})
+    report = json.loads(evaluate.run(layout, config).read_text())
+    flat = json.loads((layout.stage("evaluate") / "metrics.json").read_text())
+    assert flat["mha"]["accuracy"] == round(report["methods"]["mha"]["summary"]["clip"]["accuracy"]["mean"], 6)
+
+
+def test_missing_folds_are_named(tmp_path, caplog):
+    layout = make_layout(tmp_path)
+    write_method(layout, CONFIG, "none", folds=(1, 2, 4))
+    report = json.loads(evaluate.run(layout, CONFIG, methods=["none"]).read_text())
+    assert report["methods"]["none"]["missing"] == [[3, 1], [5, 1]]
+    assert "none: not every fold is finished; missing fold 3 seed 1, fold 5 seed 1" in report["notes"]
+    assert "missing fold 3 seed 1" in caplog.text
+
+
+def test_one_fold_has_no_deviation(tmp_path):
+    layout = make_layout(tmp_path)
+    write_method(layout, CONFIG, "none", folds=(2,))
+    evaluate.run(layout, CONFIG, methods=["none"])
+    flat = json.loads((layout.stage("evaluate") / "metrics.json").read_text())
+    assert flat["none"]["accuracy_sample_std"] is None
+    assert flat["none"]["folds"] == 1
+
+
+def test_two_seeds(tmp_path):
+    layout, config = make_layout(tmp_path), Config.model_validate({"train": {"seeds": [1, 2]}})
+    write_method(layout, config, "none", seeds=(1, 2))
+    report = json.loads(evaluate.run(layout, config, methods=["none"]).read_text())
+    assert report["methods"]["none"]["summary"]["clip"]["accuracy"]["n"] == 10
+    assert report["counts"]["utterance"] == 5 * 40
+
+
+def test_seeds_outside_the_settings_are_ignored(layout):
+    write_method(layout, CONFIG, "none", seeds=(7,))
+    report = json.loads(evaluate.run(layout, CONFIG).read_text())
+    assert {row["seed"] for row in report["methods"]["none"]["per_fold"]} == {1}
+
+
+def test_no_fold_names_the_command(layout):
+    with pytest.raises(ArtifactError, match="no finished fold of method 'daam-v1'") as error:
+        evaluate.run(layout, CONFIG, methods=["none", "daam-v1"])
+    assert error.value.fix == "train it: daamctl train --pipeline toy --method daam-v1"
+
+
+def test_only_other_seeds_says_so(tmp_path):
+    layout = make_layout(tmp_path)
+    write_method(layout, CONFIG, "none", seeds=(7,))
+    with pytest.raises(ArtifactError, match=r"with seed 1 \(there: 7\)"):
+        evaluate.run(layout, CONFIG, methods=["none"])
+
+
+def test_skipped_method_is_left_out(layout):
+    write_json(layout.method("mha") / "skipped.json", {"reason": "not listed by the pipeline"})
+    report = json.loads(evaluate.run(layout, CONFIG).read_text())
+    assert list(report["methods"]) == ["none"]
+    assert report["skipped"] == {"mha": {"reason": "not listed by the pipeline"}}
+    with pytest.raises(ArtifactError, match="no method to evaluate; skipped: mha"):
+        evaluate.run(layout, CONFIG, methods=["mha"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"run.config.train.epochs": 3}, r"train.epochs is 35 in fold1-seed1, 3 in fold5-seed1"),
+        ({"run.config.train.selection": "last"}, r"train.selection is 'dev-group' in fold1-seed1, 'last' in fold5"),
+        ({"run.config.method.num_heads": 4}, r"method.num_heads is null in fold1-seed1, 4 in fold5-seed1"),
+        ({"meta.embeddings_key": "other"}, r"embeddings_key is '00112233aabbccdd' in fold1-seed1, 'other' in fold5"),
+    ],
+)
+def test_folds_made_differently_are_refused(layout, changes, message):
+    rows = predictions_frame(["a"], [0], [[1, 0, 0, 0]])
+    write_fold(layout, CONFIG, "none", 5, 1, rows, changes=changes)
+    with pytest.raises(ArtifactError, match=message) as error:
+        evaluate.run(layout, CONFIG)
+    assert error.value.fix == "train them again: daamctl train --pipeline toy --method none"
+
+
+def test_device_and_seeds_may_differ(layout):
+    rows = predictions_frame(["a", "b"], [0, 1], [[1, 0, 0, 0], [0, 1, 0, 0]])
+    changes = {"run.config.train.device": "cuda", "run.config.train.seeds": [1, 2], "run.config.extract.device": "cpu"}
+    write_fold(layout, CONFIG, "none", 5, 1, rows, changes=changes)
+    evaluate.run(layout, CONFIG)
+
+
+def test_methods_on_different_embeddings_are_refused(layout):
+    for fold in read_folds(layout.method("mha")):
+        write_fold(layout, CONFIG, "mha", fold.fold, 1, fold.predictions(), changes={"meta.embeddings_key": "other"})
+    with pytest.raises(ArtifactError, match="embeddings_key is '00112233aabbccdd' for 'none', 'other' for 'mha'") as e:
+        evaluate.run(layout, CONFIG)
+    assert e.value.fix == "train what is out of date again: daamctl train --pipeline toy"
+
+
+def test_settings_changed_since_are_noted(layout):
+    config = CONFIG.model_copy(update={"train": CONFIG.train.model_copy(update={"epochs": 7})})
+    report = json.loads(evaluate.run(layout, config).read_text())
+    assert "trained with other settings than those of now: train.epochs: 35 (now 7)" in report["notes"]

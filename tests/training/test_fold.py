@@ -1,0 +1,186 @@
+"""One fold, from synthetic embeddings to a finished folder: repeatable, resumable, kept when nothing changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from safetensors.torch import load_file
+from tests.fixtures.embeddings import config, write_embeddings
+
+from daamctl.artifacts.results import Fold, read_fold
+from daamctl.config import Config
+from daamctl.errors import ArtifactError, TrainingError
+from daamctl.layout import Layout
+from daamctl.training import loop
+from daamctl.training.fold import Features, FoldSpec, kept_fold, train_fold
+from daamctl.training.run import load_features
+
+
+@pytest.fixture
+def features(project: Path) -> Features:
+    write_embeddings(project / "data/extract/test", config())
+    return load_features(Layout(project, "test", "test", "test"), config())
+
+
+def make(features: Features, root: Path, name: str = "a", *, method: str = "daam-v1", **train: Any) -> Fold:
+    spec = FoldSpec("test", method, 2, 1, config(**train))
+    return train_fold(spec, features, root / name / method, root / "work" / name, root=root)
+
+
+def values(fold: Fold) -> dict[str, Any]:
+    """All that must repeat: everything but the wall time."""
+    weights = load_file(fold.folder / "weights.safetensors")
+    return {
+        "metrics": fold.result["metrics"],
+        "history": fold.history().to_dicts(),
+        "logits": fold.predictions()["logits"].to_list(),
+        "weights": {name: value.tolist() for name, value in weights.items()},
+        "density": {name: value.tolist() for name, value in (fold.density() or {}).items()},
+    }
+
+
+def test_fold_is_whole_and_honest(features: Features, project: Path) -> None:
+    fold = make(features, project, epochs=4)
+    run, metrics = fold.result["run"], fold.result["metrics"]
+    assert (run["test_group"], run["dev_group"], run["num_folds"]) == ("group2", "group3", 5)
+    assert run["num_parameters"] == 8 * 2 * 16 + 2 * 24 * 512 * 9 + 512 + 24 + 24 * 16 * 4 + 4
+    history, predictions = fold.history(), fold.predictions()
+    assert set(predictions["group"]) == {"group2"}
+    assert len(history) == metrics["epochs"] == 4
+    best_dev = history["dev_accuracy"].arg_max()
+    assert metrics["selected_epoch"] == best_dev + 1  # arg_max gives the first of equals, and so must we
+    assert metrics["accuracy"] == history["test_accuracy"][best_dev]
+    assert metrics["accuracy_best_on_test"] == history["test_accuracy"].max()
+    assert metrics["accuracy_last"] == history["test_accuracy"][-1]
+    predicted = predictions["logits"].list.arg_max()
+    assert (predicted == predictions["target"]).mean() == pytest.approx(metrics["accuracy"])
+    assert metrics["accuracy_last"] > 0.5  # chance is 0.25
+    density = fold.density()
+    assert density is not None
+    assert density["trained"].shape == density["untrained"].shape == (24, 16)
+    assert (density["trained"] != density["untrained"]).any()
+    assert json.loads((fold.folder / "result.json").read_text())["meta"]["embeddings_key"] == features.head.key
+
+
+def test_same_seed_same_numbers_other_seed_other_numbers(features: Features, project: Path) -> None:
+    first, second = values(make(features, project, "a")), values(make(features, project, "b"))
+    assert first == second
+    spec = FoldSpec("test", "daam-v1", 2, 2, config())
+    other = train_fold(spec, features, project / "c", project / "work", root=project)
+    assert values(other)["logits"] != first["logits"]
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("method", ["daam-v1", "weighted-sum"])
+def test_interrupted_training_resumes_to_the_same_result(
+    features: Features, project: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
+    whole = values(make(features, project, "whole", method=method, epochs=5))
+    spec = FoldSpec("test", method, 2, 1, config(epochs=5))
+
+    def die(entry: loop.Epoch) -> None:
+        if entry["epoch"] == 4:
+            raise Killed
+
+    where = (project / "cut" / method, project / "work" / "cut")
+    with pytest.raises(Killed):
+        train_fold(spec, features, *where, root=project, on_epoch=die)
+    assert not where[0].exists()
+    epochs: list[Any] = []
+    resumed = train_fold(spec, features, *where, root=project, on_epoch=lambda entry: epochs.append(entry["epoch"]))
+    assert epochs == [1, 2, 3, 4, 5]
+    assert values(resumed) == whole
+    assert list(where[1].glob("*/resume.pt")) == []
+
+
+def test_resume_file_of_other_settings_is_ignored(
+    features: Features, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
+    spec = FoldSpec("test", "none", 1, 1, config(epochs=3))
+
+    def die(entry: loop.Epoch) -> None:
+        if entry["epoch"] == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train_fold(spec, features, project / "m", project / "work", root=project, on_epoch=die)
+    other = FoldSpec("test", "none", 1, 1, config(epochs=3, lr=3e-3))
+    fresh = train_fold(other, features, project / "fresh", project / "elsewhere", root=project)
+    again = train_fold(other, features, project / "m", project / "work", root=project)
+    assert values(again) == values(fresh)
+
+
+def test_finished_fold_is_kept_only_for_identical_inputs(features: Features, project: Path) -> None:
+    fold = make(features, project)
+    folder = fold.folder.parent
+    assert kept_fold(folder, FoldSpec("test", "daam-v1", 2, 1, config()), features) is not None
+    assert kept_fold(folder, FoldSpec("test", "daam-v1", 2, 1, config(device="auto")), features) is not None
+    assert kept_fold(folder, FoldSpec("test", "daam-v1", 2, 1, config(lr=2e-3)), features) is None
+    changed = Config.model_validate({**config().model_dump(), "method_settings": {"daam-v1": {"num_heads": 4}}})
+    assert kept_fold(folder, FoldSpec("test", "daam-v1", 2, 1, changed), features) is None
+    elsewhere = Config.model_validate({**config().model_dump(), "method_settings": {"mha": {"num_heads": 4}}})
+    assert kept_fold(folder, FoldSpec("test", "daam-v1", 2, 1, elsewhere), features) is not None
+    assert kept_fold(folder, FoldSpec("test", "daam-v1", 2, 1, config()), features.subset((3, 4))) is None
+
+
+@pytest.mark.parametrize(
+    ("selection", "dev", "column"), [("best-on-test", None, "test_accuracy"), ("last", None, None)]
+)
+def test_other_selections(
+    features: Features, project: Path, selection: str, dev: str | None, column: str | None
+) -> None:
+    fold = make(features, project, method="none", selection=selection, epochs=3)
+    metrics = fold.result["metrics"]
+    assert fold.result["run"]["dev_group"] is dev
+    assert metrics["dev_accuracy"] is None
+    assert fold.result["meta"]["num_train_clips"] == 96  # four of five groups
+    if column is None:
+        assert metrics["selected_epoch"] == 3
+    else:
+        assert metrics["accuracy"] == metrics["accuracy_best_on_test"] == fold.history()[column].max()
+
+
+def test_infinite_loss_stops_with_advice(features: Features, project: Path) -> None:
+    features.x[0] = float("inf")
+    with pytest.raises(TrainingError, match=r"training loss is nan in epoch 1\n  lower train.lr"):
+        make(features, project)
+
+
+def test_damaged_fold_is_named(features: Features, project: Path) -> None:
+    fold = make(features, project, method="none", epochs=1)
+    (fold.folder / "result.json").write_text("{")
+    with pytest.raises(ArtifactError, match="is not valid JSON"):
+        read_fold(fold.folder)
+    assert kept_fold(fold.folder.parent, FoldSpec("test", "none", 2, 1, config(epochs=1)), features) is None
+
+
+def test_other_embedding_settings_are_refused(project: Path) -> None:
+    made = config()
+    write_embeddings(project / "data/extract/test", made)
+    wanted = Config.model_validate({**made.model_dump(), "extract": {"pooling": "all-frames"}})
+    with pytest.raises(
+        ArtifactError,
+        match=r"extract.pooling: made with 'valid-frames', asked for 'all-frames'\n"
+        r"  make them again: daamctl extract --pipeline test",
+    ):
+        load_features(Layout(project, "test", "test", "test"), wanted)
+
+
+def test_missing_embeddings_name_the_command(project: Path) -> None:
+    with pytest.raises(ArtifactError, match="make them: daamctl extract --pipeline test"):
+        load_features(Layout(project, "test", "test", "test"), config())
+
+
+def test_history_columns_are_typed(features: Features, project: Path) -> None:
+    history = make(features, project, method="none", selection="last").history()
+    assert history.schema["dev_accuracy"] == pl.Float64
+    assert history["dev_accuracy"].null_count() == 3

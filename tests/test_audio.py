@@ -35,7 +35,8 @@ def test_every_format_and_rate_gives_the_same_tone(tmp_path: Path, rate: int, su
     assert (info.num_samples, info.sampling_rate, info.n_channels) == (rate, rate, 2)
     assert info.duration_s == 1.0
     waveform = audio.load(path, sampling_rate=16000)
-    assert waveform.shape == (16000,) and waveform.dtype == torch.float32
+    assert waveform.shape == (16000,)
+    assert waveform.dtype == torch.float32
     expected = torch.from_numpy(tone(16000)[:, 0]).float()
     inner = slice(1000, -1000)  # the resampler sees nothing beyond the ends
     assert (waveform[inner] - expected[inner]).abs().max() < (0.05 if suffix == "ogg" else 2e-3)
@@ -63,6 +64,16 @@ def test_a_piece_is_exact_to_the_sample(tmp_path: Path, suffix: str) -> None:
     assert (piece * 32768).round().to(torch.int16).tolist() == ramp[5000:5777].tolist()
     rest = audio.load(path, start_s=19999 / 22050, sampling_rate=22050)
     assert len(rest) == 1
+
+
+def test_times_between_two_floats_still_hit_their_sample(tmp_path: Path) -> None:
+    samples = np.arange(20000, dtype=np.int16)
+    sf.write(tmp_path / "a.wav", samples, 22050)
+    places = [place for place in range(20000) if int(place / 22050 * 22050) != place]
+    assert places  # times that truncation would put one sample too early
+    for place in places[:50]:
+        piece, _ = audio.read_piece(tmp_path / "a.wav", start_s=place / 22050, duration_s=1 / 22050)
+        assert round(float(piece[0, 0]) * 32768) == place
 
 
 def test_piece_outside_the_file_is_refused(tmp_path: Path) -> None:

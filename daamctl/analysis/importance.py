@@ -88,13 +88,17 @@ def rank_layers(densities: Sequence[NDArray[np.floating]], layers: Sequence[int]
 
 
 def map_correlation(trained: NDArray[np.floating], untrained: NDArray[np.floating]) -> float | None:
-    """Pearson correlation over all L * D entries; None when a map is constant."""
-    left, right = _checked(trained).ravel(), _checked(untrained).ravel()
+    """Pearson correlation over all L * D entries; None when a map is constant.
+
+    Raises:
+        ValueError: shapes differ, or a map is not a filled, finite matrix.
+    """
+    left, right = _checked(trained), _checked(untrained)
     if left.shape != right.shape:
         raise ValueError(f"maps of shapes {np.shape(trained)} and {np.shape(untrained)} cannot be compared")
     if np.ptp(left) == 0 or np.ptp(right) == 0:
         return None
-    return float(np.corrcoef(left, right)[0, 1])
+    return float(np.corrcoef(left.ravel(), right.ravel())[0, 1])
 
 
 def _checked(density: NDArray[np.floating]) -> Map:

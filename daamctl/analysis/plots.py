@@ -56,9 +56,7 @@ def importance_heatmap(
     return _png(figure, dpi)
 
 
-def layer_bars(
-    trained: Array, untrained: Array | None, layers: Sequence[int], *, title: str, dpi: int = 150
-) -> bytes:
+def layer_bars(trained: Array, untrained: Array | None, layers: Sequence[int], *, title: str, dpi: int = 150) -> bytes:
     """Layer contribution in percent, trained beside untrained, with the share of a uniform map.
 
     Args:
@@ -122,9 +120,7 @@ def learning_curves(
     return _png(figure, dpi)
 
 
-def confusion_picture(
-    counts: NDArray[np.integer[Any]], classes: Sequence[str], *, title: str, dpi: int = 110
-) -> bytes:
+def confusion_picture(counts: NDArray[np.integer[Any]], classes: Sequence[str], *, title: str, dpi: int = 110) -> bytes:
     """Confusion matrix: colour and number are the share of the actual class, the count stands below.
 
     Args:

@@ -187,9 +187,9 @@ def _lengths(rng: np.random.Generator, count: int, letter: str) -> np.ndarray:
     seconds = np.clip(np.exp(rng.normal(np.log(2.1), 0.42, count)), 0.8, 4.9)
     places = rng.permutation(count)
     seconds[places[:LONG_TURNS]] = rng.uniform(5.2, 9.0, LONG_TURNS)
-    samples = np.rint(seconds * SAMPLING_RATE).astype(np.int64)
+    samples = np.rint(seconds * SAMPLING_RATE)
     samples[places[LONG_TURNS]] = ODD_LENGTHS[letter]
-    return samples
+    return np.asarray(samples, dtype=np.int64)
 
 
 def speaker_of(session: int, letter: str, seed: int) -> Speaker:

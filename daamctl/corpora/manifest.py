@@ -70,11 +70,8 @@ def _read(path: Path) -> pl.DataFrame:
     if not path.is_file():
         raise CorpusError(f"no manifest file {path}", fix=GET_IT)
     try:
-        if path.suffix == ".parquet":
-            rows = pl.read_parquet(path)
-        else:
-            # everything as text: speaker 03 must not become 3
-            rows = pl.read_csv(path, infer_schema=False)
+        # CSV: everything as text, because speaker 03 must not become 3
+        rows = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path, infer_schema=False)
     except (pl.exceptions.PolarsError, OSError, UnicodeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CorpusError(f"{path} cannot be read as a CSV or Parquet table: {reason}", fix=GET_IT) from error

@@ -41,7 +41,7 @@ def register(root: Path, corpus: str, folder: Path) -> None:
         CorpusError: another manifest file of the same name is registered and still there.
     """
     path = sources_file(root)
-    absolute = Path(os.path.abspath(folder))
+    absolute = _absolute(folder)
     with locked(path.with_name(".sources.lock"), what="the register of corpora"):
         entries = _read(path)
         if corpus.startswith(f"{MANIFEST}:"):
@@ -91,9 +91,14 @@ def _read(path: Path) -> dict[str, str]:
     return entries
 
 
+def _absolute(path: Path) -> Path:
+    # not resolve(): a link in the project that leads to another disk must stay the project's own path
+    return Path(os.path.abspath(path))  # noqa: PTH100
+
+
 def _shorten(root: Path, path: Path) -> str:
     """Relative to the project where possible, so that a project may be moved as a whole."""
-    base = Path(os.path.abspath(root))
+    base = _absolute(root)
     return path.relative_to(base).as_posix() if path.is_relative_to(base) else str(path)
 
 
@@ -102,7 +107,7 @@ def _expand(root: Path, entry: str | None) -> Path | None:
 
 
 def _check_free(registered: Path | None, new: Path) -> None:
-    if registered is None or not registered.is_file() or Path(os.path.abspath(registered)) == new:
+    if registered is None or not registered.is_file() or _absolute(registered) == new:
         return
     raise CorpusError(
         f"another manifest named '{new.stem}' is registered: {registered}",

@@ -87,9 +87,7 @@ def _own(fold: Fold) -> dict[str, Any]:
     run = fold.result["run"]
     own = {name: part for name, part in run["config"].items() if name not in COVERED_BY_EMBEDDINGS}
     values = {**_shared(fold), **_flat(own), "layers": run["layers"], "embed_dim": run["embed_dim"]}
-    return {
-        name: value for name, value in values.items() if name not in HARMLESS and not name.startswith("test group")
-    }
+    return {name: value for name, value in values.items() if name not in HARMLESS and not name.startswith("test group")}
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

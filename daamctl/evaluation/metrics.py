@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import accuracy_score, f1_score, recall_score  # type: ignore[import-untyped]
+from sklearn.metrics import accuracy_score, f1_score, recall_score
 from sklearn.metrics import confusion_matrix as _confusion_matrix
 
 from daamctl.evaluation import METRICS

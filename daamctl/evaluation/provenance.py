@@ -25,9 +25,7 @@ def provenance(folds: Mapping[str, Sequence[Fold]]) -> dict[str, Any]:
         "precisions": sorted({meta["precision"] for meta in metas}),
         "embeddings_key": metas[0]["embeddings_key"],
         "encoder": metas[0]["encoder"],
-        "train_s": {
-            method: sum(fold.result["meta"]["train_s"] for fold in part) for method, part in folds.items()
-        },
+        "train_s": {method: sum(fold.result["meta"]["train_s"] for fold in part) for method, part in folds.items()},
         "peak_memory_bytes": max((meta["peak_memory_bytes"] or 0 for meta in metas), default=0) or None,
         "clips_per_fold": sorted(
             {
@@ -39,9 +37,7 @@ def provenance(folds: Mapping[str, Sequence[Fold]]) -> dict[str, Any]:
     }
 
 
-def counts(
-    folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Mapping[str, list[Items]]]
-) -> dict[str, Any]:
+def counts(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Mapping[str, list[Items]]]) -> dict[str, Any]:
     """How many items were tested, seeds counted once, and the groups they come from."""
     method = _largest(folds)
     sizes = {unit: len(join(_one_seed(folds[method], items[method][unit]))) for unit in UNITS}
@@ -49,9 +45,7 @@ def counts(
     return {**sizes, "groups": {str(fold): group for fold, group in sorted(groups.items())}}
 
 
-def chance_of(
-    items: Mapping[str, Mapping[str, list[Items]]], unit: str, classes: Sequence[str]
-) -> dict[str, Any]:
+def chance_of(items: Mapping[str, Mapping[str, list[Items]]], unit: str, classes: Sequence[str]) -> dict[str, Any]:
     """The scores of answering without looking, on the test items of the method with the most folds."""
     # Seeds repeat the same items, so the shares do not change with their number.
     parts = max((parts[unit] for parts in items.values()), key=len)

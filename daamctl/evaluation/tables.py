@@ -37,9 +37,7 @@ def history_rows(folds: Mapping[str, Sequence[Fold]]) -> pl.DataFrame:
     )
 
 
-def confusion_rows(
-    classes: Sequence[str], items: Mapping[str, Mapping[str, list[Items]]], unit: str
-) -> pl.DataFrame:
+def confusion_rows(classes: Sequence[str], items: Mapping[str, Mapping[str, list[Items]]], unit: str) -> pl.DataFrame:
     """One row per item, as `dvc plots` with the confusion template counts them."""
     rows = [
         (method, classes[actual], classes[predicted])

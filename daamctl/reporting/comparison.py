@@ -178,9 +178,7 @@ def _group_row(name: str, group: Mapping[str, Any], baseline: Mapping[str, Any])
 
 def _paired_mean(group: Mapping[str, Any], baseline: Mapping[str, Any]) -> float | None:
     base = {(row["fold"], row["seed"]): row["accuracy"] for row in baseline["per_fold"]}
-    gaps = [
-        row["accuracy"] - base[key] for row in group["per_fold"] if (key := (row["fold"], row["seed"])) in base
-    ]
+    gaps = [row["accuracy"] - base[key] for row in group["per_fold"] if (key := (row["fold"], row["seed"])) in base]
     return sum(gaps) / len(gaps) if gaps else None
 
 

@@ -61,4 +61,4 @@ def _escape_markdown(value: Any) -> Any:
 
 def _verbatim(text: str) -> Markup:
     """An indented code block: no fence that the text could close."""
-    return Markup("\n".join(f"    {line}" if line else "" for line in text.splitlines()))  # noqa: S704
+    return Markup("\n".join(f"    {line}" if line else "" for line in text.splitlines()))

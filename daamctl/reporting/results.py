@@ -127,9 +127,7 @@ def selection(evaluation: Evaluation) -> Section:
 def missing(evaluation: Evaluation) -> Section:
     """Folds without a result, and methods left out."""
     rows = [
-        [name, str(fold), str(seed)]
-        for name, entry in evaluation["methods"].items()
-        for fold, seed in entry["missing"]
+        [name, str(fold), str(seed)] for name, entry in evaluation["methods"].items() for fold, seed in entry["missing"]
     ]
     skipped = list(evaluation.get("skipped", {}))
     paragraphs = [] if rows else ["Every fold of every method is finished."]

@@ -7,7 +7,6 @@ read here, so that later stages need not expect missing or broken files. Duratio
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -109,7 +108,7 @@ def select_classes(corpus: Corpus, rows: pl.DataFrame, asked: tuple[str, ...] | 
 def _locate(layout: Layout, corpus: Corpus, settings: DownloadConfig, source: Path | None, force: bool) -> Path:
     """What `prepare` reads: the root folder, or the manifest file."""
     if source is not None:
-        return _given(Path(os.path.abspath(source.expanduser())), corpus)
+        return _given(source.expanduser().absolute(), corpus)
     if settings.source is not None:
         return _given(layout.root / Path(settings.source).expanduser(), corpus)
     own = layout.corpora / corpus.name

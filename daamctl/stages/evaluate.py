@@ -64,9 +64,7 @@ def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None)
     return folder / "evaluation.json"
 
 
-def _collect(
-    layout: Layout, config: Config, methods: Sequence[str]
-) -> tuple[dict[str, list[Fold]], dict[str, Any]]:
+def _collect(layout: Layout, config: Config, methods: Sequence[str]) -> tuple[dict[str, list[Fold]], dict[str, Any]]:
     """The folds to score per method, checked, and what `skipped.json` says of methods that could not be trained."""
     folds: dict[str, list[Fold]] = {}
     skipped: dict[str, Any] = {}

@@ -183,9 +183,7 @@ def _note(maps: dict[str, list[Maps]], without: list[str]) -> str:
     return f"{text}; without a density: {', '.join(without)}." if without else f"{text}."
 
 
-def _write_pictures(
-    folder: Path, config: Config, maps: dict[str, list[Maps]], layers: dict[str, list[int]]
-) -> None:
+def _write_pictures(folder: Path, config: Config, maps: dict[str, list[Maps]], layers: dict[str, list[int]]) -> None:
     dpi, kept = config.importance.dpi, set()
     for method, (mean, *folds) in maps.items():
         runs = f"mean of {len(folds)} fold{'s' if len(folds) > 1 else ''}"

@@ -29,7 +29,7 @@ from daamctl.reporting.render import PICTURES_DIR, to_html, to_markdown
 logger = logging.getLogger(__name__)
 
 CURVES = {"train_accuracy": "Training", "dev_accuracy": "Held-out training group", "test_accuracy": "Test group"}
-HISTORY_TYPES = {name: pl.Float64 for name in ("train_loss", *CURVES)}
+HISTORY_TYPES = dict.fromkeys(("train_loss", *CURVES), pl.Float64)
 
 
 def run(layout: Layout, config: Config) -> Path:

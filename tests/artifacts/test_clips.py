@@ -30,7 +30,8 @@ def test_round_trip(tmp_path: Path, table: ClipTable) -> None:
     path = tmp_path / "deep" / "clips.parquet"
     write_clips(path, table)
     again = read_clips(path)
-    assert again.rows.equals(table.rows) and again.rows.schema == table.rows.schema
+    assert again.rows.equals(table.rows)
+    assert again.rows.schema == table.rows.schema
     assert (again.corpus, again.classes, again.settings) == (table.corpus, table.classes, table.settings)
     assert clips_key(again) == clips_key(table)
     first = path.read_bytes()

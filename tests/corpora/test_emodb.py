@@ -47,7 +47,7 @@ def test_groups_are_pairs_of_a_man_and_a_woman() -> None:
 
 
 def test_empty_folder(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="does not look like EmoDB: no .wav files") as caught:
+    with pytest.raises(CorpusError, match=r"does not look like EmoDB: no \.wav files") as caught:
         emodb.prepare(tmp_path)
     assert "daamctl download emodb --from DIR" in str(caught.value)
 
@@ -70,14 +70,16 @@ def test_obtain_unpacks_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(fetch_module, "fetch", fake)
     for _ in range(2):
         root = emodb.obtain(tmp_path / "emodb")
-    assert emodb.prepare(root).height == 1 and calls == [emodb.URL]
+    assert emodb.prepare(root).height == 1
+    assert calls == [emodb.URL]
     assert [path.name for path in tmp_path.iterdir()] == ["emodb"]
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"the shared copy of EmoDB is not at {SHARED}")
 def test_shared_copy_agrees_with_the_fingerprint() -> None:
     rows = emodb.prepare(SHARED)
-    assert rows.height == 535 and validate(emodb.CORPUS, rows) == []
+    assert rows.height == 535
+    assert validate(emodb.CORPUS, rows) == []
     assert rows["text"].n_unique() == 10
     without = validate(emodb.CORPUS, rows.filter(~rows["path"].str.contains("03a01Fa")))
     assert without == [

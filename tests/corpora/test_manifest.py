@@ -26,7 +26,8 @@ def test_smallest_manifest(tmp_path: Path) -> None:
         ("a", "wav/a.wav", "joy", "03", None, 0.0, None),
         ("b", "wav/b.wav", "anger", "04", None, 0.0, None),
     ]
-    assert rows.schema["group"] == pl.String and rows.schema["duration_s"] == pl.Float64
+    assert rows.schema["group"] == pl.String
+    assert rows.schema["duration_s"] == pl.Float64
 
 
 def test_pieces_groups_and_further_columns(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_inside_the_project_is_stored_relative(tmp_path: Path) -> None:
 
 def test_folder_that_is_gone(tmp_path: Path) -> None:
     register(tmp_path, "emodb", tmp_path / "gone")
-    with pytest.raises(CorpusError, match="was registered at .*gone, which is not there") as caught:
+    with pytest.raises(CorpusError, match=r"was registered at .*gone, which is not there") as caught:
         audio_root(tmp_path, "emodb")
     assert "daamctl download emodb --from DIR" in str(caught.value)
 

@@ -89,5 +89,5 @@ def test_every_table_reads(table):
 
 @pytest.mark.parametrize("table", ["T2-emodb", "T1", "daam-v4/T1", ""])
 def test_unknown_table_lists_the_known(table):
-    with pytest.raises(UnknownNameError, match="known: .*T2-iemocap"):
+    with pytest.raises(UnknownNameError, match=r"known: .*T2-iemocap"):
         read_published(table)

@@ -58,8 +58,10 @@ def test_manifest(project: Path, collection: Path) -> None:
         2,
     )
     assert table.rows["duration_s"][5] == 8005 / 8000
-    assert table.rows["group"].n_unique() == 3 and table.rows["group"].null_count() == 0
-    assert "source" not in table.settings and table.settings["num_groups"] == 3
+    assert table.rows["group"].n_unique() == 3
+    assert table.rows["group"].null_count() == 0
+    assert "source" not in table.settings
+    assert table.settings["num_groups"] == 3
     assert audio_root(project, table.corpus) == collection.parent
 
 
@@ -115,7 +117,8 @@ def test_unknown_corpus(project: Path) -> None:
 
 def test_classes(project: Path, collection: Path) -> None:
     table = make(project, collection, corpus="manifest", classes=["tense", "calm"])
-    assert table.classes == ("tense", "calm") and table.settings["classes"] == ["tense", "calm"]
+    assert table.classes == ("tense", "calm")
+    assert table.settings["classes"] == ["tense", "calm"]
     with pytest.raises(UnknownNameError, match=r"unknown class of corpus 'manifest' 'tens'\n.*did you mean 'tense'"):
         make(project, collection, corpus="manifest", classes=["tens", "calm"])
     with pytest.raises(ConfigError, match="at least two different classes are needed, met calm, calm"):
@@ -130,7 +133,9 @@ def test_unreadable_recordings_are_named(project: Path, collection: Path, caplog
     with pytest.raises(CorpusError, match=r"2 of 6 recordings are unreadable \(33\.33%\)") as caught:
         make_from(project, collection)
     message = str(caught.value)
-    assert "no recording" in message and "r0.wav" in message and "r3.wav is empty (0 bytes)" in message
+    assert "no recording" in message
+    assert "r0.wav" in message
+    assert "r3.wav is empty (0 bytes)" in message
     assert "--set download.max_unreadable_fraction=0.334" in message
     with caplog.at_level(logging.WARNING):
         table = make(project, collection, corpus="manifest", max_unreadable_fraction=0.334)
@@ -219,8 +224,10 @@ def test_known_class_without_utterances(tmp_path: Path) -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"the shared copy of EmoDB is not at {SHARED}")
 def test_shared_emodb(project: Path) -> None:
     table = make(project, SHARED, corpus="emodb")
-    assert table.rows.height == 339 and table.classes == emodb.CORPUS.classes
-    assert set(table.rows["duration_s"]) == {2.0} and set(table.rows["sampling_rate"]) == {22050}
+    assert table.rows.height == 339
+    assert table.classes == emodb.CORPUS.classes
+    assert set(table.rows["duration_s"]) == {2.0}
+    assert set(table.rows["sampling_rate"]) == {22050}
     every = make(project, corpus="emodb", classes=list(emodb.EMOTIONS.values()))
     assert every.rows.height == 535
 
@@ -236,4 +243,5 @@ def test_demo_is_made_registered_and_made_anew_only_by_force(project: Path) -> N
     make(project, corpus="demo")
     assert marker.exists()
     make(project, corpus="demo", force=True)
-    assert not marker.exists() and audio_root(project, "demo").is_dir()
+    assert not marker.exists()
+    assert audio_root(project, "demo").is_dir()

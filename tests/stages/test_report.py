@@ -201,7 +201,7 @@ def test_without_dev_group_and_densities(tmp_path):
 
 
 def test_no_evaluation_names_the_command(tmp_path):
-    with pytest.raises(ArtifactError, match="no file .*evaluation.json") as error:
+    with pytest.raises(ArtifactError, match=r"no file .*evaluation\.json") as error:
         report.run(make_layout(tmp_path), CONFIG)
     assert error.value.fix == "make it: daamctl evaluate --pipeline toy"
 
@@ -212,7 +212,7 @@ def test_lost_picture_names_the_command(made):
     data = picture.read_bytes()
     picture.unlink()
     try:
-        with pytest.raises(ArtifactError, match="no picture .*daam-v1-heatmap.png") as error:
+        with pytest.raises(ArtifactError, match=r"no picture .*daam-v1-heatmap\.png") as error:
             report.run(layout, CONFIG)
     finally:
         picture.write_bytes(data)

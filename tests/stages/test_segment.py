@@ -85,7 +85,8 @@ def test_clips_follow_each_other_and_lose_nothing(
         else:
             assert sum(sizes) == samples
         if tail == "merge":
-            assert len(sizes) == max(1, samples // longest) and sizes[-1] < 2 * longest
+            assert len(sizes) == max(1, samples // longest)
+            assert sizes[-1] < 2 * longest
         else:
             assert max(sizes) <= longest
         if tail in ("keep", "pad"):
@@ -95,12 +96,13 @@ def test_clips_follow_each_other_and_lose_nothing(
 
 def test_more_than_a_thousand_clips_stay_in_order() -> None:
     clips = segment.cut(utterances((16_000 * 1100, 16000)), SegmentConfig(max_duration_s=1.0))
-    assert clips["clip_id"].n_unique() == 1100 and clips["start_s"].is_sorted()
+    assert clips["clip_id"].n_unique() == 1100
+    assert clips["start_s"].is_sorted()
     assert clips["clip_id"][-1] == "u0#1099"
 
 
 def test_impossible_inputs() -> None:
-    with pytest.raises(ConfigError, match="segment.max_duration_s: 1e-06 s is less than one sample"):
+    with pytest.raises(ConfigError, match=r"segment\.max_duration_s: 1e-06 s is less than one sample"):
         segment.cut(utterances((10, 16000)), SegmentConfig(max_duration_s=1e-6))
     with pytest.raises(ArtifactError, match="utterance 'u0' holds no samples"):
         segment.cut(utterances((0, 16000)), SegmentConfig())
@@ -149,8 +151,10 @@ def test_export(project: Path) -> None:
     assert names == ["u0#000.flac", "u0#001.flac", "u0#002.flac", "u1#000.flac"]
     whole, _ = sf.read(project.parent / "elsewhere" / "u0.wav", dtype="int16")
     piece, rate = sf.read(path.parent / "audio" / "u0#002.flac", dtype="int16")
-    assert rate == 22050 and piece.shape == (5 * 22050, 2)
-    assert np.array_equal(piece[:22050], whole[10 * 22050 :]) and not piece[22050:].any()
+    assert rate == 22050
+    assert piece.shape == (5 * 22050, 2)
+    assert np.array_equal(piece[:22050], whole[10 * 22050 :])
+    assert not piece[22050:].any()
     segment.run(layout(project), config())
     assert not (path.parent / "audio").exists()
 
@@ -169,7 +173,8 @@ def test_export_without_the_audio(project: Path) -> None:
 def test_audio_names_are_safe_and_different() -> None:
     assert segment.audio_name("Ses01F_impro01_F000#002") == "Ses01F_impro01_F000#002.flac"
     names = {segment.audio_name(name) for name in ("a/b#000", "a_b#000", "a:b#000", "../../b#000")}
-    assert len(names) == 4 and all("/" not in name and not name.startswith("/") for name in names)
+    assert len(names) == 4
+    assert all("/" not in name and not name.startswith("/") for name in names)
     assert len(segment.audio_name("x" * 500)) < 200
 
 

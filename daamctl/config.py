@@ -29,7 +29,7 @@ Device = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")]
 class Section(BaseModel):
     """A group of settings; frozen, unknown keys refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class DownloadConfig(Section):
@@ -133,7 +133,7 @@ class TrainConfig(Section):
     float32."""
     device: Device = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
-    seeds: tuple[int, ...] = (1,)
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (1,)
     """Seeds; every fold is trained once with each."""
 
     @model_validator(mode="after")
@@ -335,7 +335,8 @@ def _explain(error: Any) -> str:
         hint = f"did you mean '{close}'?" if close else f"known: {', '.join(known)}"
         return f"{path}: unknown setting; {hint}"
     message = error["msg"].removeprefix("Value error, ")
-    return f"{path}: {message[0].lower()}{message[1:]} (met {error['input']!r})"
+    met = "" if error["type"] == "value_error" else f" (met {error['input']!r})"  # our own checks name it themselves
+    return f"{path}: {message[0].lower()}{message[1:]}{met}"
 
 
 def _fields_at(location: Sequence[Any]) -> list[str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from daamctl.config import ExtractConfig
@@ -141,7 +143,7 @@ def _pretrained(source: str, revision: str | None) -> tuple[nn.Module, bool, int
         extractor = AutoFeatureExtractor.from_pretrained(source, **options)
         # transformers reads safetensors, or .bin files with weights_only=True; never a free pickle.
         model = AutoModel.from_pretrained(source, dtype=torch.float32, **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, UnpicklingError, SafetensorError) as error:
         raise _explain(source, revision, error) from error
     return model, bool(getattr(extractor, "do_normalize", False)), int(extractor.sampling_rate)
 

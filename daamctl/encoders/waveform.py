@@ -51,9 +51,10 @@ class WaveformEncoder:
         norm = encoder.layer_norm if stable and options.final_norm and encoder is not None else None
         self.pooler = LayerPooler(list(layers), norm, layer_00=options.layer_00)
         # Group norm in the front end averages over time, padding included: such models get equal lengths, no mask.
-        group_norm = getattr(config, "feat_extract_norm", "layer") == "group"
-        self.masked = not group_norm and not options.all_frames
-        self.equal_length_batches = group_norm and not options.all_frames
+        # data2vec's stacked position convolutions carry padding into the clip, mask or not.
+        padding_leaks = getattr(config, "feat_extract_norm", "layer") == "group" or config.model_type == "data2vec-audio"
+        self.masked = not padding_leaks and not options.all_frames
+        self.equal_length_batches = padding_leaks and not options.all_frames
         self.convolutions = list(zip(config.conv_kernel, config.conv_stride, strict=True))
 
     def num_frames(self, num_samples: int) -> int:

@@ -1,0 +1,47 @@
+# Everything sets itself up in .venv; nothing outside the project is changed.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(abspath $(VENV))/bin
+JOBS ?= 2
+READY := $(VENV)/.ready
+# Two test processes share the machine: one thread each is faster than two fighting.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow check format clean
+
+help: ## show this help
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
+
+install: $(READY) ## set up .venv with pinned versions
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or newer is needed, $$($(PYTHON) --version) found; name one: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY) ## run the whole pipeline on the embedded corpus, to a report
+	PATH="$(BIN):$$PATH" $(BIN)/dvc repro report@demo
+	@echo "report: $(CURDIR)/data/report/demo/report.html"
+
+test: $(READY) ## run the tests (under ten minutes on two cores)
+	$(PYTEST) -n $(JOBS)
+
+test-slow: $(READY) ## run the tests that take minutes
+	$(PYTEST) -m slow
+
+check: $(READY) ## lint, format, types, spelling
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/codespell daamctl tests pipelines *.md
+	$(BIN)/daamctl check
+
+format: $(READY) ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove unfinished work (finished artifacts and corpora stay)
+	rm -rf data/.work

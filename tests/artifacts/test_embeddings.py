@@ -1,0 +1,186 @@
+"""Embeddings on disk: exact round trip, only the layers asked for, and damage that is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.fixtures.embeddings import config, write_embeddings
+
+from daamctl.artifacts import embeddings
+from daamctl.artifacts.embeddings import (
+    EmbeddingsHead,
+    check_settings,
+    layer_column,
+    read_embeddings,
+    read_head,
+    shard_is_whole,
+    shard_path,
+    value_settings,
+    write_head,
+    write_shard,
+)
+from daamctl.config import Config
+from daamctl.errors import ArtifactError
+
+LAYERS = (0, 1, 2, 7, 24)
+DIM = 6
+
+
+def write(folder: Path, dtype: str = "float16", sizes: tuple[int, ...] = (3, 1, 2)) -> tuple[pl.DataFrame, np.ndarray]:
+    """Shards of the sizes given, with random values; returns all clips and vectors."""
+    number = sum(sizes)
+    vectors = np.random.default_rng(0).standard_normal((number, len(LAYERS), DIM)).astype(dtype)
+    clips = pl.DataFrame({name: [f"{name}{i}" for i in range(number)] for name in embeddings.CLIP_COLUMNS})
+    start = 0
+    for index, size in enumerate(sizes):
+        rows = slice(start, start + size)
+        write_shard(shard_path(folder, index), clips[rows], np.arange(start, start + size), vectors[rows], LAYERS, {})
+        start += size
+    write_head(folder, head(num_clips=number))
+    return clips, vectors
+
+
+def head(**changes: Any) -> EmbeddingsHead:
+    facts: dict[str, Any] = {
+        "key": "k",
+        "corpus": "demo",
+        "classes": ("a", "b"),
+        "layers": LAYERS,
+        "embed_dim": DIM,
+        "encoder": {"id": "x", "revision": None},
+        "settings": {"extract": {"seed": 0}},
+        "num_clips": 6,
+        "unreadable": {"c": "broken"},
+    }
+    return EmbeddingsHead(**{**facts, **changes})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("sizes", [(6,), (3, 1, 2), (2, 0, 4)])
+def test_round_trip_is_exact(tmp_path: Path, dtype: str, sizes: tuple[int, ...]) -> None:
+    clips, vectors = write(tmp_path, dtype, sizes)
+    found, values, layers = read_embeddings(tmp_path, LAYERS)
+    assert layers == LAYERS
+    assert values.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(values, vectors)
+    assert found.drop("n_frames").equals(clips)
+    assert found["n_frames"].to_list() == list(range(6))
+
+
+def test_all_layers_are_all_but_the_embedding_output(tmp_path: Path) -> None:
+    _, vectors = write(tmp_path)
+    _, values, layers = read_embeddings(tmp_path)
+    assert layers == LAYERS[1:]
+    np.testing.assert_array_equal(values, vectors[:, 1:])
+
+
+def test_only_the_layers_asked_for_are_read_in_the_order_asked(tmp_path: Path, monkeypatch: Any) -> None:
+    _, vectors = write(tmp_path)
+    columns: list[list[str]] = []
+    real = pq.read_table
+
+    def recording(path: Path, **options: Any) -> pa.Table:
+        columns.append(options["columns"])
+        return real(path, **options)
+
+    monkeypatch.setattr(embeddings.pq, "read_table", recording)
+    _, values, layers = read_embeddings(tmp_path, (7, 1))
+    assert layers == (7, 1)
+    np.testing.assert_array_equal(values, vectors[:, [3, 1]])
+    assert columns == [[*embeddings.CLIP_COLUMNS, "n_frames", "layer_07", "layer_01"]] * 3
+
+
+def test_layer_that_is_not_stored(tmp_path: Path) -> None:
+    write(tmp_path)
+    with pytest.raises(ArtifactError) as caught:
+        read_embeddings(tmp_path, (1, 3, 9), fix="make them")
+    assert str(caught.value) == f"layers [3, 9] are not stored in {tmp_path}; stored: 0, 1, 2, 7, 24\n  make them"
+    with pytest.raises(ArtifactError, match="layers none are not stored"):
+        read_embeddings(tmp_path, ())
+
+
+def test_missing_set_and_damaged_head(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=f"^no embeddings in {tmp_path}\n  make them$"):
+        read_embeddings(tmp_path, fix="make them")
+    write(tmp_path)
+    for text, reason in (("{", "is not valid JSON"), ('{"key": "k"}', "is not a set of embeddings"), ("[]", "is not a")):
+        (tmp_path / "embeddings.json").write_text(text)
+        with pytest.raises(ArtifactError, match=rf"embeddings\.json {reason}"):
+            read_embeddings(tmp_path)
+
+
+def test_missing_shard_is_noticed(tmp_path: Path) -> None:
+    write(tmp_path)
+    shard_path(tmp_path, 1).unlink()
+    with pytest.raises(ArtifactError, match=f"^{tmp_path} holds 5 clips, its head says 6\n  make them$"):
+        read_embeddings(tmp_path, fix="make them")
+    for index in (0, 2):
+        shard_path(tmp_path, index).unlink()
+    with pytest.raises(ArtifactError, match=f"^embeddings in {tmp_path} cannot be read: "):
+        read_embeddings(tmp_path)
+
+
+@pytest.mark.parametrize("keep", [0, 40, -20])
+def test_damaged_shard_is_noticed(tmp_path: Path, keep: int) -> None:
+    write(tmp_path)
+    path = shard_path(tmp_path, 1)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ArtifactError, match=rf"^embeddings in {tmp_path} cannot be read: .*(?s:.*)\n  make them$"):
+        read_embeddings(tmp_path, fix="make them")
+    assert not shard_is_whole(path, 1)
+
+
+def test_shard_without_a_layer_is_noticed(tmp_path: Path) -> None:
+    clips, vectors = write(tmp_path)
+    write_shard(shard_path(tmp_path, 1), clips[3:4], np.ones(1), vectors[3:4, 1:], LAYERS[1:], {})
+    read_embeddings(tmp_path, (1,))
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        read_embeddings(tmp_path, (0,))
+
+
+def test_shard_is_whole(tmp_path: Path) -> None:
+    write(tmp_path)
+    assert shard_is_whole(shard_path(tmp_path, 0), 3)
+    assert not shard_is_whole(shard_path(tmp_path, 0), 2)
+    assert not shard_is_whole(shard_path(tmp_path, 9), 0)
+
+
+def test_head_round_trip(tmp_path: Path) -> None:
+    write_head(tmp_path, head())
+    assert read_head(tmp_path) == head()
+
+
+def test_fixture_reads_back(tmp_path: Path) -> None:
+    clips = write_embeddings(tmp_path, config())
+    found, values, layers = read_embeddings(tmp_path)
+    assert found.drop("n_frames").equals(clips)
+    assert values.shape == (120, 24, 16)
+    assert layers == tuple(range(1, 25))
+
+
+def test_layer_columns_sort_by_number() -> None:
+    assert [layer_column(layer) for layer in (0, 9, 10, 32)] == ["layer_00", "layer_09", "layer_10", "layer_32"]
+
+
+def test_settings_that_cannot_change_a_value_are_free() -> None:
+    made = Config.model_validate({"extract": {"device": "cpu", "max_batch_s": 10, "shard_clips": 7}})
+    assert value_settings(made) == value_settings(Config())
+    assert value_settings(Config.model_validate({"extract": {"storage": "float32"}})) != value_settings(Config())
+
+
+def test_check_settings_names_all_that_differ() -> None:
+    made = Config.model_validate({"extract": {"pooling": "all-frames"}, "segment": {"tail": "drop"}})
+    facts = head(settings=value_settings(made))
+    check_settings(facts, made, fix="make them")
+    with pytest.raises(ArtifactError) as caught:
+        check_settings(facts, Config(), fix="make them")
+    assert str(caught.value) == (
+        "the embeddings were made with other settings: segment.tail: made with 'drop', asked for 'keep'; "
+        "extract.pooling: made with 'all-frames', asked for 'valid-frames'\n  make them"
+    )

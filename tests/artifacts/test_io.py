@@ -1,0 +1,222 @@
+"""Files appear whole or not at all; keys are equal for equal values; a lock holds across processes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from daamctl.artifacts import io
+from daamctl.artifacts.io import (
+    atomic_path,
+    content_key,
+    link_or_copy,
+    locked,
+    read_json,
+    read_parquet,
+    replace_dir,
+    sha256_file,
+    write_json,
+    write_parquet,
+    write_text,
+)
+from daamctl.errors import ArtifactError
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_failure_inside_the_block_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_text(path, "old")
+    with pytest.raises(RuntimeError, match="crash"), atomic_path(path) as temporary:  # noqa: PT012
+        temporary.write_text("half")
+        raise RuntimeError("crash")
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_killed_process_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_text(path, "old")
+    script = (
+        "import os, sys; from pathlib import Path; from daamctl.artifacts.io import atomic_path\n"
+        "with atomic_path(Path(sys.argv[1])) as t:\n    t.write_text('half'); os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(path)], check=False).returncode == 9
+    assert path.read_text() == "old"
+
+
+def test_success_makes_folders_and_keeps_the_suffix(tmp_path: Path) -> None:
+    path = tmp_path / "x/y/a.parquet"
+    with atomic_path(path) as temporary:
+        assert temporary.parent == path.parent
+        assert temporary.suffix == ".parquet"
+        assert temporary != path
+        temporary.write_text("whole")
+    assert path.read_text() == "whole"
+    assert names(path.parent) == ["a.parquet"]
+
+
+def test_folder_may_be_written_too(tmp_path: Path) -> None:
+    with atomic_path(tmp_path / "folder") as temporary:
+        temporary.mkdir()
+        (temporary / "a").write_text("1")
+    assert names(tmp_path / "folder") == ["a"]
+    with pytest.raises(KeyError), atomic_path(tmp_path / "other") as temporary:  # noqa: PT012
+        temporary.mkdir()
+        raise KeyError
+    assert names(tmp_path) == ["folder"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_file_system_that_refuses_is_an_artifact_error(tmp_path: Path, code: int) -> None:
+    path = tmp_path / "a.txt"
+    write_text(path, "old")
+    with pytest.raises(ArtifactError) as caught, atomic_path(path) as temporary:  # noqa: PT012
+        temporary.write_text("half")
+        raise OSError(code, os.strerror(code))
+    assert str(caught.value) == (
+        f"cannot write {path}: {os.strerror(code)}\n  free space or fix permissions, then run it again"
+    )
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_json_round_trip_and_errors(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    value = {"b": [1, 2.5, None], "a": "ä"}
+    write_json(path, value)
+    assert path.read_text(encoding="utf-8") == '{\n  "b": [\n    1,\n    2.5,\n    null\n  ],\n  "a": "ä"\n}\n'
+    assert read_json(path) == value
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, float("nan"))
+    assert read_json(path) == value
+    with pytest.raises(ArtifactError, match=rf"^no file {tmp_path / 'b.json'}\n  make it$"):
+        read_json(tmp_path / "b.json", fix="make it")
+    path.write_text('{"a":')
+    with pytest.raises(ArtifactError, match=r"a\.json is not valid JSON: Expecting value"):
+        read_json(path)
+
+
+def test_parquet_round_trip_repeats_byte_for_byte(tmp_path: Path) -> None:
+    table = pa.table({"a": [1, 2], "b": ["x", "y"]}).replace_schema_metadata({b"k": b"v"})
+    for name in ("one", "two"):
+        write_parquet(tmp_path / f"{name}.parquet", table)
+    assert read_parquet(tmp_path / "one.parquet").equals(table)
+    assert read_parquet(tmp_path / "one.parquet", columns=["b"]).column_names == ["b"]
+    assert sha256_file(tmp_path / "one.parquet") == sha256_file(tmp_path / "two.parquet")
+
+
+@pytest.mark.parametrize("content", [b"", b"not parquet", b"PAR1" + b"\0" * 40])
+def test_damaged_parquet_names_file_and_fix(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.parquet"
+    with pytest.raises(ArtifactError, match=f"^no file {path}$"):
+        read_parquet(path)
+    path.write_bytes(content)
+    with pytest.raises(ArtifactError, match=r"a\.parquet cannot be read as Parquet: .*\n  make it$"):
+        read_parquet(path, fix="make it")
+
+
+def test_replace_dir_puts_the_new_folder_in_place(tmp_path: Path) -> None:
+    for name in ("new", "target"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_text(name)
+    replace_dir(tmp_path / "new", tmp_path / "target")
+    assert names(tmp_path) == ["target"]
+    assert names(tmp_path / "target") == ["new"]
+    replace_dir(tmp_path / "target", tmp_path / "deep/er/target")
+    assert names(tmp_path / "deep/er/target") == ["new"]
+
+
+def test_link_shares_the_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one")
+    link_or_copy(tmp_path / "a", tmp_path / "sub/b")
+    assert (tmp_path / "sub/b").samefile(tmp_path / "a")
+    (tmp_path / "c").write_text("other")
+    link_or_copy(tmp_path / "a", tmp_path / "c")
+    assert (tmp_path / "c").samefile(tmp_path / "a")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    link_or_copy(tmp_path / "link", tmp_path / "d")
+    assert not (tmp_path / "d").is_symlink()
+    assert (tmp_path / "d").samefile(tmp_path / "a")
+
+
+def test_copy_where_links_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EXDEV, "other device")
+
+    monkeypatch.setattr(io.os, "link", refuse)
+    (tmp_path / "a").write_text("one")
+    (tmp_path / "b").write_text("old")
+    link_or_copy(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").read_text() == "one"
+    assert not (tmp_path / "b").samefile(tmp_path / "a")
+    assert names(tmp_path) == ["a", "b"]
+
+
+def test_sha256_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")  # the example of FIPS 180-2
+    assert sha256_file(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_content_key_is_of_the_value() -> None:
+    key = content_key({"a": 1, "b": [1.5, None, "ä"]})
+    assert key == content_key({"b": [1.5, None, "ä"], "a": 1})
+    assert key == content_key({"b": (1.5, None, "ä"), "a": 1})
+    assert len(key) == 16
+    assert int(key, 16) >= 0
+    others = [{"a": 1, "b": [1.5, None, "a"]}, {"a": 2, "b": [1.5, None, "ä"]}, {"a": 1, "b": [None, 1.5, "ä"]}]
+    assert len({content_key(other) for other in others} | {key}) == 4
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        content_key(float("inf"))
+    with pytest.raises(TypeError):
+        content_key(np.int64(1))
+
+
+def test_content_key_does_not_change_between_versions() -> None:
+    """Finished work is found by its key, so its making is a format. Expected: first 16 digits of `sha256sum`."""
+    assert content_key({"b": 1, "a": ["x"]}) == "c9dd71e8999044f3"
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from daamctl.artifacts.io import locked
+import logging
+logging.basicConfig(format="%(message)s")
+with locked(Path(sys.argv[1]), what="the thing"):
+    Path(sys.argv[2]).write_text("inside")
+"""
+
+
+def test_lock_holds_across_processes(tmp_path: Path) -> None:
+    lock, mark = tmp_path / "sub/a.lock", tmp_path / "mark"
+    with locked(lock, what="the thing"):
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(lock), str(mark)], stderr=subprocess.PIPE, text=True
+        )
+        assert child.stderr is not None
+        assert child.stderr.readline() == "another process is making the thing; waiting for it\n"
+        assert not mark.exists()
+    assert child.wait(30) == 0
+    child.stderr.close()
+    assert mark.read_text() == "inside"
+
+
+def test_lock_is_given_back_after_a_failure(tmp_path: Path) -> None:
+    lock, mark = tmp_path / "a.lock", tmp_path / "mark"
+    with pytest.raises(KeyError), locked(lock, what="it"):
+        raise KeyError
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(lock), str(mark)], check=True, capture_output=True, text=True
+    )
+    assert mark.read_text() == "inside"
+    assert done.stderr == ""

@@ -1,0 +1,180 @@
+"""Settings: order of precedence, messages that name path, value and nearest name, and every problem at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daamctl.config import (
+    Config,
+    find_root,
+    load_config,
+    parse_overrides,
+    pipeline_names,
+    read_yaml,
+)
+from daamctl.errors import ConfigError
+
+
+def message(root: Path, overrides: dict[str, Any], pipeline: str | None = "demo") -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(root, pipeline, overrides)
+    return str(caught.value)
+
+
+def test_order_is_defaults_params_pipeline_overrides(project: Path) -> None:
+    (project / "params.yaml").write_text("train: {epochs: 7, lr: 0.5}\n")
+    (project / "pipelines/mine.yaml").write_text("train: {lr: 0.25, batch_size: 3}\n")
+    assert load_config(project).train.model_dump(include={"epochs", "lr", "batch_size"}) == {
+        "epochs": 7,
+        "lr": 0.5,
+        "batch_size": 8,
+    }
+    config = load_config(project, "mine", {"train.batch_size": 4})
+    assert (config.train.epochs, config.train.lr, config.train.batch_size) == (7, 0.25, 4)
+
+
+def test_empty_files_give_the_defaults(project: Path) -> None:
+    (project / "params.yaml").write_text("# nothing\n")
+    (project / "pipelines/empty.yaml").write_text("")
+    assert load_config(project, "empty") == Config()
+
+
+def test_every_problem_is_reported_at_once_with_its_path_and_nearest_name(project: Path) -> None:
+    text = message(project, {"train.epoch": 5, "extrac.encoder": "x", "segment.tail": "foo", "train.lr": 0})
+    assert text.splitlines() == [
+        "pipeline 'demo': segment.tail: input should be 'keep', 'pad', 'merge' or 'drop' (met 'foo')",
+        "  train.lr: input should be greater than 0 (met 0)",
+        "  train.epoch: unknown setting; did you mean 'epochs'?",
+        "  extrac: unknown setting; did you mean 'extract'?",
+    ]
+
+
+def test_unknown_key_far_from_all_lists_what_is_known(project: Path) -> None:
+    assert message(project, {"importance.zzz": 1}, None) == (
+        "params.yaml: importance.zzz: unknown setting; known: dpi"
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({"train": 5}, "train: input should be a valid dictionary or instance of TrainConfig (met 5)"),
+        ({"train.seeds": ["a"]}, "train.seeds.0: input should be a valid integer"),
+        ({"extract.device": "tpu"}, "extract.device: string should match pattern"),
+        ({"methods": "none"}, "methods: input should be a valid tuple (met 'none')"),
+        ({"train.lr": float("nan")}, "train.lr: "),
+        ({"train.lr": float("inf")}, "train.lr: input should be a finite number (met inf)"),
+        ({"segment.max_duration_s": float("inf")}, "segment.max_duration_s: input should be a finite number"),
+        ({"train.weight_decay": -0.1}, "train.weight_decay: input should be greater than or equal to 0 (met -0.1)"),
+        ({"download.max_unreadable_fraction": 1.5}, "input should be less than or equal to 1 (met 1.5)"),
+        ({"train.plateau_factor": 1.0}, "train.plateau_factor: input should be less than 1 (met 1.0)"),
+        ({"ablate.k": [0]}, "ablate.k.0: input should be greater than or equal to 1 (met 0)"),
+        # fold folders are named fold<k>-seed<s> and read back by that pattern, which has no sign
+        ({"train.seeds": [-1]}, "train.seeds.0: input should be greater than or equal to 0 (met -1)"),
+    ],
+)
+def test_wrong_values_name_path_and_value(project: Path, overrides: dict[str, Any], expected: str) -> None:
+    assert expected in message(project, overrides)
+
+
+@pytest.mark.parametrize("seeds", [[], [1, 1]])
+def test_seeds_must_differ(project: Path, seeds: list[int]) -> None:
+    assert message(project, {"train.seeds": seeds}) == (
+        f"pipeline 'demo': train: seeds must be one or more different integers, met {seeds}"
+    )
+
+
+def test_unknown_pipeline_names_the_nearest(project: Path) -> None:
+    text = message(project, {}, "dmeo")
+    assert text == (
+        "unknown pipeline 'dmeo'\n  did you mean 'demo'? known: demo, emodb, iemocap (pipelines/<name>.yaml)"
+    )
+
+
+def test_pipelines_key_belongs_in_params(project: Path) -> None:
+    (project / "pipelines/mine.yaml").write_text("pipelines: [demo]\n")
+    assert message(project, {}, "mine") == "pipeline 'mine': pipelines: belongs in params.yaml, not in a pipeline file"
+
+
+def test_merge_is_deep_and_keeps_what_is_not_named(project: Path) -> None:
+    (project / "params.yaml").write_text("method_settings: {daam-v1: {num_heads: 4}}\n")
+    config = load_config(project, None, {"method_settings.mha.num_heads": 2, "train.epochs": 3})
+    assert config.method_settings == {"daam-v1": {"num_heads": 4}, "mha": {"num_heads": 2}}
+    assert config.train.epochs == 3
+
+
+def test_overrides_are_yaml_values() -> None:
+    words = ["train.lr=1e-3", "train.seeds=[1, 2]", "download.classes=null", "a.b=x=y", "segment.write_audio=true"]
+    assert parse_overrides(words) == {
+        "train.lr": "1e-3",  # YAML 1.1 reads it as text; the typed tree turns it into a number
+        "train.seeds": [1, 2],
+        "download.classes": None,
+        "a.b": "x=y",
+        "segment.write_audio": True,
+    }
+
+
+def test_text_number_becomes_a_number(project: Path) -> None:
+    assert load_config(project, None, parse_overrides(["train.lr=1e-3"])).train.lr == 1e-3
+
+
+@pytest.mark.parametrize("word", ["train.lr", "=3"])
+def test_override_without_key_or_sign(word: str) -> None:
+    with pytest.raises(ConfigError, match=f"^--set takes section.key=value, met '{word}'$"):
+        parse_overrides([word])
+
+
+def test_override_that_is_not_yaml() -> None:
+    with pytest.raises(ConfigError, match=r"^--set train.seeds: '\[1' is not a YAML value$"):
+        parse_overrides(["train.seeds=[1"])
+
+
+def test_read_yaml_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    with pytest.raises(ConfigError, match=f"^no file {path}$"):
+        read_yaml(path)
+    path.write_text("a: [1")
+    with pytest.raises(ConfigError, match=r"a\.yaml is not valid YAML: .*line 1"):
+        read_yaml(path)
+    path.write_text("- 1\n")
+    with pytest.raises(ConfigError, match=r"must hold a mapping of settings, met list"):
+        read_yaml(path)
+
+
+def test_root_is_found_from_below(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "data/x").mkdir(parents=True)
+    monkeypatch.chdir(project / "data/x")
+    assert find_root() == project.resolve()
+    assert pipeline_names(find_root()) == ["demo", "emodb", "iemocap"]
+
+
+def test_root_by_environment(project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: Any) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    with pytest.raises(ConfigError, match=r"^no params.yaml in .* or above it\n  run daamctl inside the project"):
+        find_root()
+    monkeypatch.setenv("DAAMCTL_ROOT", str(project))
+    assert find_root() == project.resolve()
+    monkeypatch.setenv("DAAMCTL_ROOT", str(elsewhere))
+    with pytest.raises(ConfigError, match=f"^DAAMCTL_ROOT is '{elsewhere}', which holds no params.yaml$"):
+        find_root()
+
+
+def test_section_is_json_able() -> None:
+    assert Config().section("train")["seeds"] == [1]
+    assert Config().section("ablate")["k"] == [1, 3]
+
+
+def test_every_setting_has_a_description() -> None:
+    sections = [field.annotation for field in Config.model_fields.values() if hasattr(field.annotation, "model_fields")]
+    assert len(sections) == 8
+    fields = {f"{s.__name__}.{name}": field for s in [Config, *sections] for name, field in s.model_fields.items()}
+    lacking = [
+        name
+        for name, field in fields.items()
+        if not field.description and not hasattr(field.annotation, "model_fields")
+    ]
+    assert lacking == []

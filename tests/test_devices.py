@@ -1,0 +1,111 @@
+"""Devices and number formats, on machines made up for the test."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from daamctl import devices
+from daamctl.devices import autocast, cpu_has_bfloat16, resolve_device, resolve_precision
+from daamctl.errors import ConfigError
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+
+@pytest.mark.parametrize(("cuda", "mps", "best"), [(0, False, "cpu"), (0, True, "mps"), (2, False, "cuda")])
+def test_auto_takes_the_best(monkeypatch: pytest.MonkeyPatch, cuda: int, mps: bool, best: str) -> None:
+    machine(monkeypatch, cuda=cuda, mps=mps)
+    assert resolve_device("auto") == best
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda", "cuda:1"])
+def test_named_device_that_is_there(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    machine(monkeypatch, cuda=2)
+    assert resolve_device(name) == name
+
+
+@pytest.mark.parametrize(("name", "found"), [("cuda", "0 of kind 'cuda'"), ("mps", "0 of kind 'mps'")])
+def test_named_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch, name: str, found: str) -> None:
+    machine(monkeypatch)
+    with pytest.raises(ConfigError) as caught:
+        resolve_device(name)
+    assert str(caught.value) == f"device '{name}' is not on this machine ({found} found)\n  use --device auto"
+
+
+def test_number_beyond_the_last_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, cuda=2)
+    with pytest.raises(ConfigError, match=r"'cuda:2' is not on this machine \(2 of kind 'cuda' found\)"):
+        resolve_device("cuda:2")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "expected"),
+    [
+        ("flags\t\t: fpu sse avx512_bf16 avx2\n", "x86_64", True),
+        ("flags\t\t: fpu amx_bf16\n", "x86_64", True),
+        ("flags\t\t: fpu avx512f\nbugs : avx512_bf16\n", "x86_64", False),
+        ("Features\t: fp asimd bf16\n", "aarch64", True),
+        ("flags\t\t: fpu bf16\n", "x86_64", False),
+    ],
+)
+def test_bfloat16_of_the_processor(monkeypatch: Any, tmp_path: Path, text: str, kind: str, expected: bool) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setattr(devices.platform, "machine", lambda: kind)
+    monkeypatch.setattr(devices, "Path", lambda _: tmp_path / "cpuinfo")
+    assert cpu_has_bfloat16.__wrapped__() is expected
+    monkeypatch.setattr(devices, "Path", lambda _: tmp_path / "absent")
+    assert cpu_has_bfloat16.__wrapped__() is False
+
+
+@pytest.mark.parametrize(
+    ("device", "cpu_auto", "native", "expected"),
+    [
+        ("cpu", True, True, "bfloat16"),
+        ("cpu", True, False, "float32"),
+        ("cpu", False, True, "float32"),
+        ("mps", True, True, "float32"),
+        ("cuda", False, True, "bfloat16"),
+        ("cuda:1", False, False, "float16"),
+    ],
+)
+def test_auto_precision(monkeypatch: Any, device: str, cpu_auto: bool, native: bool, expected: str) -> None:
+    monkeypatch.setattr(devices, "cpu_has_bfloat16", lambda: native)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)
+    assert resolve_precision("auto", device, cpu_auto=cpu_auto) == expected
+
+
+def test_named_precision_is_taken_and_float16_needs_a_gpu() -> None:
+    assert resolve_precision("bfloat16", "cpu", cpu_auto=False) == "bfloat16"
+    assert resolve_precision("float16", "cuda", cpu_auto=False) == "float16"
+    with pytest.raises(ConfigError, match=r"^precision 'float16' needs a GPU\n  use auto, float32 or bfloat16$"):
+        resolve_precision("float16", "cpu", cpu_auto=True)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
+def test_autocast_sets_the_format_of_products(precision: str, dtype: torch.dtype) -> None:
+    x = torch.ones(2, 2)
+    with autocast("cpu", precision):
+        assert (x @ x).dtype == dtype
+    assert (x @ x).dtype == torch.float32
+
+
+def test_device_name_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from daamctl import provenance
+
+    class Info:
+        def __init__(self, _: str) -> None: ...
+
+        def read_text(self, encoding: str) -> str:
+            assert encoding == "utf-8"
+            return io.StringIO("processor : 0\nmodel name\t: A CPU @ 2 GHz\n").getvalue()
+
+    monkeypatch.setattr(provenance, "Path", Info)
+    assert provenance.device_name("cpu") == "cpu (A CPU @ 2 GHz)"

@@ -1,0 +1,111 @@
+"""Provenance: a code hash that follows what a module does, not how it is written; versions; the commit."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from daamctl.methods import METHODS
+from daamctl.provenance import code_hash, git_commit, versions
+
+MAIN = '''"""Doc."""
+from samplepkg.helper import double
+
+def f(x):
+    """Doc of f."""
+    return double(x) + 1
+'''
+
+
+@pytest.fixture
+def hash_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """Hash of `samplepkg.main` after writing the sources given."""
+    folder = tmp_path / "samplepkg"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "samplepkg", raising=False)
+
+    def write(main: str = MAIN, helper: str = "def double(x):\n    return 2 * x\n", init: str = "") -> str:
+        (folder / "__init__.py").write_text(init)
+        (folder / "main.py").write_text(main)
+        (folder / "helper.py").write_text(helper)
+        (folder / "unrelated.py").write_text("import os\n")
+        importlib.invalidate_caches()
+        code_hash.cache_clear()
+        return code_hash("samplepkg.main", "samplepkg")
+
+    yield write
+    sys.modules.pop("samplepkg", None)
+    code_hash.cache_clear()
+
+
+def test_comments_docstrings_and_layout_do_not_count(hash_with: Callable[..., str]) -> None:
+    plain = hash_with()
+    assert len(plain) == 16
+    edited = MAIN.replace('"""Doc of f."""', '"""Another text."""').replace("def f(x):", "# why\n\n\ndef f(\n    x\n):")
+    assert hash_with(edited) == plain
+    assert hash_with(MAIN.replace('    """Doc of f."""\n', "")) == plain
+    assert hash_with(init='"""The table."""\nTABLE = {"a": 1}\n') == plain  # the package itself only holds the table
+
+
+def test_code_counts(hash_with: Callable[..., str]) -> None:
+    plain = hash_with()
+    assert hash_with(MAIN.replace("+ 1", "+ 2")) != plain
+    assert hash_with(MAIN.replace("f(x)", "g(x)")) != plain
+
+
+def test_imports_within_are_followed_and_others_are_not(hash_with: Callable[..., str]) -> None:
+    plain = hash_with()
+    assert hash_with(helper="def double(x):\n    return 3 * x\n") != plain
+    assert hash_with(helper="def double(x):\n    # twice\n    return 2 * x\n") == plain
+
+
+def test_cycles_end(hash_with: Callable[..., str]) -> None:
+    cyclic = "from samplepkg.main import f\ndef double(x):\n    return 2 * x\n"
+    assert hash_with(helper=cyclic) != hash_with()
+
+
+@pytest.mark.parametrize("form", ["from samplepkg import helper", "import samplepkg.helper", "from .helper import double"])
+@pytest.mark.xfail(strict=True, reason="code_hash follows only `from package.module import name`")
+def test_every_form_of_import_is_followed(hash_with: Callable[..., str], form: str) -> None:
+    main = MAIN.replace("from samplepkg.helper import double", form)
+    assert hash_with(main) != hash_with(main, helper="def double(x):\n    return 3 * x\n")
+
+
+def test_every_method_has_a_hash_of_its_own_file() -> None:
+    hashes = {name: code_hash(METHODS.module_of(name), "daamctl.methods") for name in METHODS}
+    assert len(hashes) == 5
+    assert hashes["daam-v1"] == hashes["daam-v2"]  # one file
+    assert len(set(hashes.values())) == 4
+
+
+def test_versions_name_python_and_torch() -> None:
+    found = versions()
+    assert found["python"] == platform.python_version()
+    assert found["torch"].split("+")[0] == torch.__version__.split("+")[0]
+
+
+def test_commit_with_mark_for_changes(tmp_path: Path) -> None:
+    assert git_commit(tmp_path) is None
+
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        return subprocess.run(
+            ["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    git("init", "--quiet")
+    (tmp_path / "a").write_text("1")
+    git("add", "a")
+    git("commit", "--quiet", "-m", "one")
+    commit = git("rev-parse", "HEAD")
+    assert git_commit(tmp_path) == commit
+    (tmp_path / "a").write_text("2")
+    assert git_commit(tmp_path) == f"{commit}+changes"

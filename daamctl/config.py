@@ -60,6 +60,7 @@ class SegmentConfig(Section):
     write_audio: bool = False
     """Also export every clip as 16-bit FLAC at its original sampling rate."""
 
+
 class ExtractConfig(Section):
     """Which encoder, and how its layers become one vector each."""
 
@@ -232,9 +233,7 @@ def pipeline_names(root: Path) -> list[str]:
     return sorted(path.stem for path in (root / PIPELINES_DIR).glob("*.yaml"))
 
 
-def load_config(
-    root: Path, pipeline: str | None = None, overrides: Mapping[str, Any] | None = None
-) -> Config:
+def load_config(root: Path, pipeline: str | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read and validate the settings of a pipeline.
 
     Args:

@@ -35,15 +35,14 @@ def resolve_device(name: str) -> str:
 @lru_cache
 def cpu_has_bfloat16() -> bool:
     """Whether this processor multiplies bfloat16 natively; without that, bfloat16 is slower than float32."""
-    if platform.machine() in ("arm64", "aarch64"):
-        names = {"bf16"}
-    else:
-        names = {"avx512_bf16", "amx_bf16"}
+    names = {"bf16"} if platform.machine() in ("arm64", "aarch64") else {"avx512_bf16", "amx_bf16"}
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return False
-    return any(not names.isdisjoint(line.split()) for line in text.splitlines() if line.startswith(("flags", "Features")))
+    return any(
+        not names.isdisjoint(line.split()) for line in text.splitlines() if line.startswith(("flags", "Features"))
+    )
 
 
 def resolve_precision(name: str, device: str, *, cpu_auto: bool) -> str:

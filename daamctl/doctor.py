@@ -53,13 +53,17 @@ def _decoders() -> str:
     wanted = ("WAV", "FLAC", "OGG", "MP3")
     found = [name for name in wanted if name in formats]
     lacking = [name for name in wanted if name not in formats]
-    return f"soundfile {soundfile.__version__}: {', '.join(found)}" + (f"; lacks {', '.join(lacking)}" if lacking else "")
+    return f"soundfile {soundfile.__version__}: {', '.join(found)}" + (
+        f"; lacks {', '.join(lacking)}" if lacking else ""
+    )
 
 
 def _hub() -> str:
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 
-    cached = sorted(path.name.removeprefix("models--").replace("--", "/") for path in Path(HF_HUB_CACHE).glob("models--*"))
+    cached = sorted(
+        path.name.removeprefix("models--").replace("--", "/") for path in Path(HF_HUB_CACHE).glob("models--*")
+    )
     offline = "offline by HF_HUB_OFFLINE; " if HF_HUB_OFFLINE else ""
     return f"{offline}cache {HF_HUB_CACHE}: {', '.join(cached) or 'no models'}"
 

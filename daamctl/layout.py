@@ -23,12 +23,16 @@ class Layout:
         pipeline: pipeline name; None for an ad-hoc run.
         table_name: folder name of what depends on the corpus alone.
         run_name: folder name of what depends on the encoder too.
+        corpus: corpus of an ad-hoc run, to be named in commands.
+        encoder: encoder of an ad-hoc run, to be named in commands.
     """
 
     root: Path
     pipeline: str | None
     table_name: str
     run_name: str
+    corpus: str | None = None
+    encoder: str | None = None
 
     @classmethod
     def of(cls, root: Path, pipeline: str | None, config: Config) -> Layout:
@@ -36,7 +40,8 @@ class Layout:
         if pipeline is not None:
             return cls(root, pipeline, pipeline, pipeline)
         corpus, encoder = config.download.corpus, config.extract.encoder
-        return cls(root, None, corpus, f"{corpus}-{Path(encoder).name if '/' in encoder else encoder}")
+        run_name = f"{corpus}-{Path(encoder).name if '/' in encoder else encoder}"
+        return cls(root, None, corpus, run_name, corpus, encoder)
 
     @property
     def data(self) -> Path:
@@ -79,4 +84,8 @@ class Layout:
     def command(self, stage: str, *extra: str) -> str:
         """The command that runs `stage` for this layout, to be named in errors."""
         where = ["--pipeline", self.pipeline] if self.pipeline else []
+        if self.corpus is not None and self.encoder is not None:
+            where = {"download": [self.corpus], "segment": ["--corpus", self.corpus]}.get(
+                stage, ["--corpus", self.corpus, "--encoder", self.encoder]
+            )
         return " ".join(["daamctl", stage, *where, *extra])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from daamctl.config import Config
@@ -26,16 +28,16 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, track: bo
     from daamctl.stages import ablate, check, download, evaluate, extract, importance, report, segment, train
 
     check.run(layout.root, [layout.pipeline] if layout.pipeline else None)
-    steps = (
-        ("download", lambda: download.run(layout, config, source=source)),
-        ("segment", lambda: segment.run(layout, config)),
-        ("extract", lambda: extract.run(layout, config)),
-        *((f"train {name}", lambda name=name: train.run(layout, config, method=name, track=track)) for name in config.methods),
-        ("evaluate", lambda: evaluate.run(layout, config)),
-        ("importance", lambda: importance.run(layout, config)),
-        ("ablate", lambda: ablate.run(layout, config, track=track)),
-        ("report", lambda: report.run(layout, config)),
-    )
+    steps: list[tuple[str, Callable[[], Path]]] = [
+        ("download", partial(download.run, layout, config, source=source)),
+        ("segment", partial(segment.run, layout, config)),
+        ("extract", partial(extract.run, layout, config)),
+        *((f"train {name}", partial(train.run, layout, config, method=name, track=track)) for name in config.methods),
+        ("evaluate", partial(evaluate.run, layout, config)),
+        ("importance", partial(importance.run, layout, config)),
+        ("ablate", partial(ablate.run, layout, config, track=track)),
+        ("report", partial(report.run, layout, config)),
+    ]
     path = layout.root
     for number, (name, step) in enumerate(steps, start=1):
         log.info("[%d/%d] %s", number, len(steps), name)

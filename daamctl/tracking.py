@@ -157,9 +157,7 @@ class _Sender:
         if note.exists():
             self._end_interrupted(read_json(note))
         tags = {"pipeline": name, "method": method, "fold": str(fold), "seed": str(seed)}
-        run = self.client.create_run(
-            self._experiment(name), run_name=f"{method}-fold{fold}-seed{seed}", tags=tags
-        )
+        run = self.client.create_run(self._experiment(name), run_name=f"{method}-fold{fold}-seed{seed}", tags=tags)
         self._run_id = run.info.run_id
         write_json(note, {"run_id": self._run_id, "store": store_uri(self.root), "key": None})
 
@@ -171,7 +169,11 @@ class _Sender:
 
         run, meta = fold.result["run"], fold.result["meta"]
         params = [Param(key, str(value)[:MAX_PARAM_CHARS]) for key, value in _flat(run["config"])]
-        sizes = {"num_parameters": run["num_parameters"], "num_layers": len(run["layers"]), "embed_dim": run["embed_dim"]}
+        sizes = {
+            "num_parameters": run["num_parameters"],
+            "num_layers": len(run["layers"]),
+            "embed_dim": run["embed_dim"],
+        }
         params += [Param(key, str(value)) for key, value in sizes.items()]
         facts = {
             "git_commit": meta["git_commit"] or "none",

@@ -53,9 +53,7 @@ def test_every_problem_is_reported_at_once_with_its_path_and_nearest_name(projec
 
 
 def test_unknown_key_far_from_all_lists_what_is_known(project: Path) -> None:
-    assert message(project, {"importance.zzz": 1}, None) == (
-        "params.yaml: importance.zzz: unknown setting; known: dpi"
-    )
+    assert message(project, {"importance.zzz": 1}, None) == ("params.yaml: importance.zzz: unknown setting; known: dpi")
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,6 @@ def test_command_of_a_pipeline() -> None:
     assert layout.command("train", "--method", "mha") == "daamctl train --pipeline mine --method mha"
 
 
-@pytest.mark.xfail(strict=True, reason="Layout.command drops --corpus and --encoder of an ad-hoc run")
 def test_command_of_an_ad_hoc_run_repeats_its_options() -> None:
     layout = Layout.of(ROOT, None, config("emodb", "wavlm-large"))
     assert layout.command("extract") == "daamctl extract --corpus emodb --encoder wavlm-large"

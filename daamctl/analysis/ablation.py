@@ -42,13 +42,18 @@ def choose_groups(ranking: Sequence[int], ks: Sequence[int], given: Sequence[Seq
     groups = []
     for k in dict.fromkeys(ks):
         if 2 * k > len(ranking):
-            raise ConfigError(f"ablate.k: the {k} highest and {k} lowest of {len(ranking)} layers overlap; at most {len(ranking) // 2}")
+            raise ConfigError(
+                f"ablate.k: the {k} highest and {k} lowest of {len(ranking)} layers overlap; "
+                f"at most {len(ranking) // 2}"
+            )
         groups.append(LayerGroup(f"highest-{k}", "highest", k, tuple(sorted(ranking[:k]))))
         groups.append(LayerGroup(f"lowest-{k}", "lowest", k, tuple(sorted(ranking[-k:]))))
     for layers in given:
         absent = sorted(set(layers) - set(ranking))
         if absent or not layers:
-            raise ConfigError(f"ablate.layers: {absent or 'an empty group'} is not among the layers {min(ranking)} to {max(ranking)}")
+            raise ConfigError(
+                f"ablate.layers: {absent or 'an empty group'} is not among the layers {min(ranking)} to {max(ranking)}"
+            )
         chosen = tuple(sorted(set(layers)))
         groups.append(LayerGroup("layers-" + "-".join(map(str, chosen)), "given", len(chosen), chosen))
     return groups

@@ -163,7 +163,8 @@ def read_embeddings(
 
 
 def _numpy_dtype(kind: pa.DataType) -> np.dtype[Any]:
-    return np.dtype(kind.value_type.to_pandas_dtype())
+    dtype: np.dtype[Any] = np.dtype(kind.value_type.to_pandas_dtype())
+    return dtype
 
 
 # Settings that cannot change a stored value: how fast, how much is tolerated, where files lie.

@@ -31,7 +31,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex[:8]}{path.suffix}")
     try:
         yield temporary
-        os.replace(temporary, path)
+        temporary.replace(path)
     except OSError as error:
         raise ArtifactError(
             f"cannot write {path}: {error.strerror or error}", fix="free space or fix permissions, then run it again"
@@ -102,11 +102,11 @@ def replace_dir(new: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():
         old = target.with_name(f".{target.name}-old-{uuid.uuid4().hex[:8]}")
-        os.replace(target, old)
-        os.replace(new, target)
+        target.replace(old)
+        new.replace(target)
         shutil.rmtree(old, ignore_errors=True)
     else:
-        os.replace(new, target)
+        new.replace(target)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -58,7 +58,7 @@ def write_utterances(path: Path, table: UtteranceTable) -> None:
     if missing:
         raise ArtifactError(f"utterance table of '{table.corpus}' lacks the columns {', '.join(missing)}")
     further = [name for name in table.rows.columns if name not in SCHEMA]
-    rows = table.rows.select([*SCHEMA, *further]).cast(SCHEMA).sort("utterance_id")
+    rows = table.rows.select([*SCHEMA, *further]).cast(pl.Schema(SCHEMA)).sort("utterance_id")
     head = {"corpus": table.corpus, "classes": list(table.classes), "settings": table.settings}
     write_frame(path, rows, head)
 

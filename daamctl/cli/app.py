@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -34,7 +33,7 @@ FILE_SYSTEM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPER
 class _Group(TyperGroup):
     """Commands whose expected failures end in one message on stderr."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         from daamctl.errors import DaamctlError
 
         try:

@@ -11,7 +11,9 @@ from daamctl.cli import common
 
 def command(
     pipeline: common.Pipeline = None,
-    write: Annotated[bool, typer.Option("--write", help="Write what each stage reads to data/check/ (for DVC).")] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Write what each stage reads to data/check/ (for DVC).")
+    ] = False,
 ) -> None:
     """Validate every pipeline's settings and show all errors at once; needs no GPU and no torch."""
     from daamctl.config import find_root

@@ -48,14 +48,10 @@ Pipeline = Annotated[
     str | None,
     typer.Option("--pipeline", "-p", help="A file in pipelines/, without .yaml.", autocompletion=complete_pipeline),
 ]
-Corpus = Annotated[
-    str | None, typer.Option(help="Corpus, when no pipeline names it.", autocompletion=complete_corpus)
-]
+Corpus = Annotated[str | None, typer.Option(help="Corpus, when no pipeline names it.", autocompletion=complete_corpus)]
 EncoderName = Annotated[
     str | None,
-    typer.Option(
-        "--encoder", help="Preset, Hugging Face id or local folder.", autocompletion=complete_encoder
-    ),
+    typer.Option("--encoder", help="Preset, Hugging Face id or local folder.", autocompletion=complete_encoder),
 ]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; repeatable.")

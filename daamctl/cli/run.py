@@ -14,9 +14,7 @@ def command(
     pipeline: Annotated[
         str, typer.Argument(help="A file in pipelines/, without .yaml.", autocompletion=common.complete_pipeline)
     ],
-    source: Annotated[
-        Path | None, typer.Option("--from", help="Folder of the corpus, or a manifest file.")
-    ] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="Folder of the corpus, or a manifest file.")] = None,
     device: common.DeviceName = None,
     sets: common.Sets = None,
     no_track: common.NoTrack = False,

@@ -18,9 +18,7 @@ def command(
     dry_run: common.DryRun = False,
 ) -> None:
     """Cut recordings into clips of at most 5 s (a table; no audio is copied)."""
-    layout, config = common.resolve(
-        pipeline, sets, corpus=corpus, segment__tail=tail, segment__write_audio=write_audio
-    )
+    layout, config = common.resolve(pipeline, sets, corpus=corpus, segment__tail=tail, segment__write_audio=write_audio)
     common.stop_if_dry(dry_run, config)
     from daamctl.stages import segment
 

@@ -11,7 +11,10 @@ from daamctl.cli import common
 
 def command(
     method: Annotated[
-        str, typer.Option("--method", "-m", help="Method (see `daamctl ls methods`).", autocompletion=common.complete_method)
+        str,
+        typer.Option(
+            "--method", "-m", help="Method (see `daamctl ls methods`).", autocompletion=common.complete_method
+        ),
     ],
     pipeline: common.Pipeline = None,
     corpus: common.Corpus = None,

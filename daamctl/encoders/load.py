@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
 
 from daamctl.config import ExtractConfig
 from daamctl.encoders import ENCODERS, FAMILIES
@@ -112,7 +111,7 @@ def _source(name: str, preset: Preset | None) -> str:
     )
 
 
-def _random(name: str, preset: Preset | None, seed: int) -> tuple[nn.Module, bool, int]:
+def _random(name: str, preset: Preset | None, seed: int) -> tuple[Any, bool, int]:
     from transformers import AutoConfig, AutoModel
 
     if preset is None:
@@ -126,7 +125,7 @@ def _random(name: str, preset: Preset | None, seed: int) -> tuple[nn.Module, boo
     return model, preset.normalize, 16000
 
 
-def _pretrained(source: str, revision: str | None) -> tuple[nn.Module, bool, int]:
+def _pretrained(source: str, revision: str | None) -> tuple[Any, bool, int]:
     """Load config, check the family before any weights, then weights and the facts of the feature extractor."""
     from transformers import AutoConfig, AutoFeatureExtractor, AutoModel
 

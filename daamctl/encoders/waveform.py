@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ class WaveformEncoder:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Any,
         *,
         device: str,
         precision: str,
@@ -52,7 +53,9 @@ class WaveformEncoder:
         self.pooler = LayerPooler(list(layers), norm, layer_00=options.layer_00)
         # Group norm in the front end averages over time, padding included: such models get equal lengths, no mask.
         # data2vec's stacked position convolutions carry padding into the clip, mask or not.
-        padding_leaks = getattr(config, "feat_extract_norm", "layer") == "group" or config.model_type == "data2vec-audio"
+        padding_leaks = (
+            getattr(config, "feat_extract_norm", "layer") == "group" or config.model_type == "data2vec-audio"
+        )
         self.masked = not padding_leaks and not options.all_frames
         self.equal_length_batches = padding_leaks and not options.all_frames
         self.convolutions = list(zip(config.conv_kernel, config.conv_stride, strict=True))

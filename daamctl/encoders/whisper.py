@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from daamctl.devices import autocast
 from daamctl.encoders.base import LayerPooler, PoolingOptions
@@ -36,7 +37,7 @@ class WhisperEncoder:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Any,
         *,
         device: str,
         precision: str,
@@ -47,7 +48,7 @@ class WhisperEncoder:
         from transformers import WhisperFeatureExtractor
 
         config = model.config
-        self.encoder: nn.Module = model.get_encoder()  # type: ignore[operator]
+        self.encoder = model.get_encoder()
         self.device, self.precision = device, precision
         self.sampling_rate, self.normalize, self.options = sampling_rate, normalize, options
         self.embed_dim = int(config.d_model)
@@ -56,9 +57,9 @@ class WhisperEncoder:
         self.features = WhisperFeatureExtractor(
             feature_size=config.num_mel_bins, chunk_length=seconds, sampling_rate=sampling_rate, hop_length=HOP_SAMPLES
         )
-        layers = list(self.encoder.layers)  # type: ignore[arg-type]
+        layers = list(self.encoder.layers)
         self.layers = tuple(range(0 if options.layer_00 else 1, len(layers) + 1))
-        norm: nn.Module | None = self.encoder.layer_norm if options.final_norm else None  # type: ignore[assignment]
+        norm = self.encoder.layer_norm if options.final_norm else None
         self.pooler = LayerPooler(layers, norm, layer_00=options.layer_00)
 
     @torch.inference_mode()

@@ -76,13 +76,15 @@ def build(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **s
     from daamctl.errors import MethodError
 
     builder = METHODS.load(method)
-    for name, value, least in (("num_layers", num_layers, 1), ("embed_dim", embed_dim, 1), ("num_classes", num_classes, 2)):
+    for name, value, least in (
+        ("num_layers", num_layers, 1),
+        ("embed_dim", embed_dim, 1),
+        ("num_classes", num_classes, 2),
+    ):
         if value < least:
             raise MethodError(f"{method}: {name} must be at least {least}, met {value}")
     check_settings(method, settings)
-    model: FusionClassifier = builder(
-        num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, **settings
-    )
+    model: FusionClassifier = builder(num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, **settings)
     return model
 
 

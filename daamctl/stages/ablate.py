@@ -58,7 +58,9 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         results = {}
         for group in groups:
             subset = features.subset(group.layers)
-            results[group.name] = _train(subset, folder / f"{group.name}-{config.ablate.method}", layout, config, tracker, force)
+            results[group.name] = _train(
+                subset, folder / f"{group.name}-{config.ablate.method}", layout, config, tracker, force
+            )
         _remove_strays(folder, {f"{group.name}-{config.ablate.method}" for group in groups}, config.ablate.method)
         send_missing(tracker, [fold for folds in results.values() for fold in folds])
     finally:

@@ -75,7 +75,9 @@ def problems_of(root: Path, config: Config) -> list[str]:
         problems.append(f"methods: a method stands twice in {list(config.methods)}")
     unlisted = sorted(set(config.methods) - set(read_yaml(root / PARAMS_FILE).get("methods") or config.methods))
     if unlisted:
-        problems.append(f"methods: {', '.join(unlisted)} is not in methods of {PARAMS_FILE}, so dvc.yaml has no stage for it")
+        problems.append(
+            f"methods: {', '.join(unlisted)} is not in methods of {PARAMS_FILE}, so dvc.yaml has no stage for it"
+        )
     classes = config.download.classes
     if classes is not None and len(set(classes)) < 2:
         problems.append(f"download.classes: at least two different classes are needed, met {list(classes)}")

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 import polars as pl
 
@@ -26,10 +24,9 @@ from daamctl.corpora.manifest import assign_groups
 from daamctl.corpora.sources import MANIFEST, audio_root, key_of, register, source_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, UnknownNameError
 from daamctl.layout import Layout
+from daamctl.progress import progress
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 END_SLACK_S = 0.01
 """How far a piece may reach over the end of its file: tables often round times to hundredths."""
@@ -186,8 +183,11 @@ def _probe_all(paths: pl.Series, root: Path) -> pl.DataFrame:
             return path, None, None, None, error.message
         return path, info.num_samples, info.sampling_rate, info.n_channels, None
 
-    with ThreadPoolExecutor(PROBE_THREADS) as pool:
-        facts = list(_progress(pool.map(one, paths), len(paths)))
+    facts = []
+    with ThreadPoolExecutor(PROBE_THREADS) as pool, progress(len(paths), "reading file headers", "files") as bar:
+        for fact in pool.map(one, paths):
+            facts.append(fact)
+            bar.advance()
     schema = {
         "path": pl.String,
         "_samples": pl.Int64,
@@ -196,18 +196,6 @@ def _probe_all(paths: pl.Series, root: Path) -> pl.DataFrame:
         "_problem": pl.String,
     }
     return pl.DataFrame(facts, schema=schema, orient="row")
-
-
-def _progress(items: Iterable[T], total: int) -> Iterator[T]:
-    """A bar on a terminal, one log line elsewhere."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        log.info("reading %d file headers", total)
-        return iter(items)
-    return iter(track(items, description="reading file headers", total=total, console=console))
 
 
 def _check_readable(rows: pl.DataFrame, max_fraction: float) -> None:

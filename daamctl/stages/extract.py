@@ -103,7 +103,9 @@ def _check_clips(clips: ClipTable, config: Config, *, fix: str) -> None:
 def _head(clips: ClipTable, config: Config, opened: OpenedEncoder) -> EmbeddingsHead:
     facts, settings = opened.facts, value_settings(config)
     decisive = {name: facts[name] for name in ("weights_sha256", "normalize", "precision", "final_norm", "pooling")}
-    key = content_key({"format": FORMAT, "clips": clips_key(clips), "encoder": decisive, "settings": settings["extract"]})
+    key = content_key(
+        {"format": FORMAT, "clips": clips_key(clips), "encoder": decisive, "settings": settings["extract"]}
+    )
     return EmbeddingsHead(
         key=key,
         corpus=clips.corpus,
@@ -152,7 +154,10 @@ def _make_shards(
     settings, size = config.extract, config.extract.shard_clips
     root = audio_root(layout.root, clips.corpus)
     work.mkdir(parents=True, exist_ok=True)
-    parts = [(shard_path(work, i), clips.rows[start : start + size]) for i, start in enumerate(range(0, head.num_clips, size))]
+    parts = [
+        (shard_path(work, i), clips.rows[start : start + size])
+        for i, start in enumerate(range(0, head.num_clips, size))
+    ]
     todo = [(path, rows) for path, rows in parts if not _is_whole(path, len(rows))]
     for path in set(work.glob("embeddings-*.parquet")) - {path for path, _ in parts}:
         path.unlink()
@@ -160,7 +165,12 @@ def _make_shards(
     _check_disk(work, missing, head, settings.storage)
     if missing < head.num_clips:
         log.info("%d of %d clips are finished and kept", head.num_clips - missing, head.num_clips)
-    shard_head = {"key": head.key, "encoder": head.encoder, "settings": head.settings, "classes": list(head.classes)}
+    shard_head: dict[str, object] = {
+        "key": head.key,
+        "encoder": head.encoder,
+        "settings": head.settings,
+        "classes": list(head.classes),
+    }
     unreadable: dict[str, str] = {}
     marks: dict[str, list[str]] = {"silent": [], "clipped": []}
     with progress(head.num_clips, f"extracting {layout.run_name}", "clips", done=head.num_clips - missing) as bar:

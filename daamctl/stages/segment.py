@@ -180,7 +180,7 @@ def _write_flac(target: Path, source: Path, start_s: float, duration_s: float, p
 
 
 def _download_command(layout: Layout, config: Config) -> str:
-    return layout.command("download") if layout.pipeline else f"daamctl download {config.download.corpus}"
+    return layout.command("download")
 
 
 def _log_summary(clips: ClipTable, num_utterances: int) -> None:

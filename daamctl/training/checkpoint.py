@@ -15,7 +15,10 @@ FILE = "resume.pt"
 def save_state(work: Path, key: str, state: dict[str, Any]) -> None:
     """Write the state atomically under the fold's content key."""
     with atomic_path(work / FILE) as temporary:
-        torch.save({"key": key, **state}, temporary)
+        try:
+            torch.save({"key": key, **state}, temporary)
+        except RuntimeError as error:  # how torch words a full disk
+            raise OSError(f"torch could not finish the file: {error}") from error
 
 
 def load_state(work: Path, key: str) -> dict[str, Any] | None:

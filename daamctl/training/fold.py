@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -258,7 +259,9 @@ def _write(
     folder.mkdir(parents=True)
     head = {"key": result["run"]["key"], "classes": list(features.head.classes)}
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    save_file(weights, folder / "weights.safetensors", metadata={"method": spec.method, "key": head["key"]})
+    # One entry only: safetensors writes several in random order, and equal weights should give equal bytes.
+    origin = json.dumps({"method": spec.method, "settings": spec.settings, "key": result["run"]["key"]}, sort_keys=True)
+    save_file(weights, folder / "weights.safetensors", metadata={"daamctl": origin})
     rows = features.clips[split.test].select("clip_id", "utterance_id", "label", "speaker", "group")
     predictions = rows.with_columns(
         pl.Series("target", features.targets()[split.test].numpy()),

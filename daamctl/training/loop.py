@@ -159,7 +159,7 @@ class _Run:
             factor=config.plateau_factor,
             patience=config.plateau_patience,
         )
-        self.scaler = torch.amp.GradScaler(device.split(":")[0], enabled=precision == "float16")
+        self.scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], enabled=precision == "float16")
         self.gradients_checked = False
 
     def state(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ FOCAL_EPS = 1e-6  # inside the power, as in the published code (D39)
 
 
 def focal_loss(logits: Tensor, targets: Tensor, *, gamma: float, alpha: float) -> Tensor:
-    """alpha * (1 - p + 1e-6)^gamma * cross-entropy, averaged; p = softmax probability of the target class.
+    """Alpha * (1 - p + 1e-6)^gamma * cross-entropy, averaged; p = softmax probability of the target class.
 
     Args:
         logits: (B, C), any float type; computed in float32.
@@ -28,7 +28,5 @@ def focal_loss(logits: Tensor, targets: Tensor, *, gamma: float, alpha: float) -
 def build_loss(config: TrainConfig) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss the settings name, as a function of logits (B, C) and targets (B,)."""
     if config.loss == "focal":
-        return lambda logits, targets: focal_loss(
-            logits, targets, gamma=config.focal_gamma, alpha=config.focal_alpha
-        )
+        return lambda logits, targets: focal_loss(logits, targets, gamma=config.focal_gamma, alpha=config.focal_alpha)
     return lambda logits, targets: F.cross_entropy(logits.float(), targets)

@@ -36,7 +36,9 @@ class Split:
 
 def fold_groups(groups: pl.Series) -> list[str]:
     """Group names in natural order (group2 before group10); fold k tests the k-th."""
-    return sorted(groups.unique().to_list(), key=lambda name: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", name)])
+    return sorted(
+        groups.unique().to_list(), key=lambda name: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", name)]
+    )
 
 
 def make_split(clips: pl.DataFrame, fold: int, *, dev_group: bool) -> Split:
@@ -75,7 +77,8 @@ def make_split(clips: pl.DataFrame, fold: int, *, dev_group: bool) -> Split:
         if len(classes) < 2:
             where = {"test": test, "dev": dev}.get(part) or "the other groups"
             raise TrainingError(
-                f"fold {fold}: the {part} part ({where}) holds only class '{classes[0]}'; at least two classes are needed",
+                f"fold {fold}: the {part} part ({where}) holds only class '{classes[0]}'; "
+                "at least two classes are needed",
                 fix="regroup the corpus so that every group holds several classes",
             )
     return Split(fold, len(names), test, dev, parts["train"], parts["dev"], parts["test"])

@@ -10,7 +10,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.fixtures.embeddings import config, write_embeddings
 
 from daamctl.artifacts import embeddings
 from daamctl.artifacts.embeddings import (
@@ -27,6 +26,7 @@ from daamctl.artifacts.embeddings import (
 )
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
+from tests.fixtures.embeddings import config, write_embeddings
 
 LAYERS = (0, 1, 2, 7, 24)
 DIM = 6
@@ -109,7 +109,11 @@ def test_missing_set_and_damaged_head(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=f"^no embeddings in {tmp_path}\n  make them$"):
         read_embeddings(tmp_path, fix="make them")
     write(tmp_path)
-    for text, reason in (("{", "is not valid JSON"), ('{"key": "k"}', "is not a set of embeddings"), ("[]", "is not a")):
+    for text, reason in (
+        ("{", "is not valid JSON"),
+        ('{"key": "k"}', "is not a set of embeddings"),
+        ("[]", "is not a"),
+    ):
         (tmp_path / "embeddings.json").write_text(text)
         with pytest.raises(ArtifactError, match=rf"embeddings\.json {reason}"):
             read_embeddings(tmp_path)

@@ -200,9 +200,7 @@ with locked(Path(sys.argv[1]), what="the thing"):
 def test_lock_holds_across_processes(tmp_path: Path) -> None:
     lock, mark = tmp_path / "sub/a.lock", tmp_path / "mark"
     with locked(lock, what="the thing"):
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(lock), str(mark)], stderr=subprocess.PIPE, text=True
-        )
+        child = subprocess.Popen([sys.executable, "-c", CHILD, str(lock), str(mark)], stderr=subprocess.PIPE, text=True)
         assert child.stderr is not None
         assert child.stderr.readline() == "another process is making the thing; waiting for it\n"
         assert not mark.exists()

@@ -49,7 +49,9 @@ def test_unknown_setting_lists_the_known(method: str, known: str) -> None:
 
 
 def test_unknown_setting_names_the_nearest() -> None:
-    with pytest.raises(MethodError, match=r"^mha: unknown setting 'n_heads'\n  did you mean 'num_heads'\? known: hidden"):
+    with pytest.raises(
+        MethodError, match=r"^mha: unknown setting 'n_heads'\n  did you mean 'num_heads'\? known: hidden"
+    ):
         build("mha", **SIZES, n_heads=3)
 
 
@@ -92,7 +94,7 @@ def test_check_divides_accepts_every_divisor() -> None:
 
 def test_density_of_a_method_that_has_none() -> None:
     model = build("mha", **SIZES)
-    with pytest.raises(MethodError, match="^LayerSelfAttention has no density$"):
+    with pytest.raises(MethodError, match=r"^LayerSelfAttention has no density$"):
         model(torch.zeros(1, 8, 16), return_density=True)
 
 

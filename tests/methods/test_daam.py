@@ -78,7 +78,7 @@ def test_one_layer_is_the_identity_at_start_and_a_constant_later() -> None:
     with torch.no_grad():
         module.offset.copy_(torch.linspace(-0.004, 0.004, 5))
     _, density = module(x, return_density=True)
-    expected = torch.exp(-module.offset**2 / (2 * 2 * (1e-8 + 1e-5)))
+    expected = torch.exp(-(module.offset**2) / (2 * 2 * (1e-8 + 1e-5)))
     torch.testing.assert_close(density, expected.expand(4, 1, 5), rtol=1e-2, atol=1e-3)
     assert density.min() < 0.8
 

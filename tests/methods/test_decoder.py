@@ -14,7 +14,15 @@ from daamctl.methods import ConvDecoder, MLPDecoder, feature_grid
 
 @pytest.mark.parametrize(
     ("dim", "grid"),
-    [(1024, (32, 32)), (5120, (64, 80)), (768, (24, 32)), (1280, (32, 40)), (512, (16, 32)), (13, (1, 13)), (1, (1, 1))],
+    [
+        (1024, (32, 32)),
+        (5120, (64, 80)),
+        (768, (24, 32)),
+        (1280, (32, 40)),
+        (512, (16, 32)),
+        (13, (1, 13)),
+        (1, (1, 1)),
+    ],
 )
 def test_feature_grid(dim: int, grid: tuple[int, int]) -> None:
     assert feature_grid(dim) == grid

@@ -9,7 +9,6 @@ from typing import Any
 import polars as pl
 import pytest
 from safetensors.torch import load_file
-from tests.fixtures.embeddings import config, write_embeddings
 
 from daamctl.artifacts.results import Fold, read_fold
 from daamctl.config import Config
@@ -18,6 +17,7 @@ from daamctl.layout import Layout
 from daamctl.training import loop
 from daamctl.training.fold import Features, FoldSpec, kept_fold, train_fold
 from daamctl.training.run import load_features
+from tests.fixtures.embeddings import config, write_embeddings
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ PRESET = Preset(
         "num_conv_pos_embedding_groups": 4,
         "feat_extract_norm": "layer",
         "do_stable_layer_norm": True,
-        "initializer_range": 0.2,  # at the usual 0.02 a random layer hardly changes its input, and all layers look alike
+        # At the usual 0.02 a random layer hardly changes its input, and all layers look alike.
+        "initializer_range": 0.2,
         # Random layer-normed convolutions lose loudness unless they have biases to set it against.
         "conv_bias": True,
     },

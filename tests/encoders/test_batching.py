@@ -1,0 +1,52 @@
+"""Batches: every clip once, within the budget, neighbours in length, the same plan every time."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daamctl.encoders.batching import plan_batches
+
+lengths = st.lists(st.integers(1, 90), max_size=40).map(np.array)
+
+
+@settings(max_examples=150, deadline=None)
+@given(lengths, st.integers(1, 400), st.booleans())
+def test_plan(num_samples: np.ndarray, budget: int, equal_length: bool) -> None:
+    num_samples = num_samples.astype(np.int64)
+    batches = plan_batches(num_samples, budget, equal_length=equal_length)
+    rows = [row for batch in batches for row in batch.tolist()]
+    assert sorted(rows) == list(range(len(num_samples)))
+    for batch in batches:
+        own = num_samples[batch]
+        assert len(batch) == 1 or len(batch) * own.max() <= budget
+        assert not equal_length or len(set(own.tolist())) == 1
+    ordered = num_samples[rows]
+    assert (np.diff(ordered) <= 0).all()  # longest first: neighbours in length, and memory runs out at once or never
+    again = plan_batches(num_samples, budget, equal_length=equal_length)
+    assert [batch.tolist() for batch in again] == [batch.tolist() for batch in batches]
+
+
+@settings(max_examples=100, deadline=None)
+@given(lengths, st.integers(1, 400))
+def test_no_batch_could_take_the_next_clip(num_samples: np.ndarray, budget: int) -> None:
+    num_samples = num_samples.astype(np.int64)
+    batches = plan_batches(num_samples, budget, equal_length=False)
+    for batch, following in pairwise(batches):
+        assert (len(batch) + 1) * num_samples[batch].max() > budget
+        assert len(following) > 0
+
+
+def test_example_by_hand() -> None:
+    num_samples = np.array([10, 50, 10, 30, 50])
+    assert [b.tolist() for b in plan_batches(num_samples, 100, equal_length=False)] == [[1, 4], [3, 0, 2]]
+    assert [b.tolist() for b in plan_batches(num_samples, 100, equal_length=True)] == [[1, 4], [3], [0, 2]]
+    assert [b.tolist() for b in plan_batches(num_samples, 40, equal_length=False)] == [[1], [4], [3], [0, 2]]
+
+
+def test_nothing_and_clips_without_samples() -> None:
+    assert plan_batches(np.array([], np.int64), 100, equal_length=False) == []
+    assert [b.tolist() for b in plan_batches(np.array([0, 0]), 100, equal_length=False)] == [[0, 1]]

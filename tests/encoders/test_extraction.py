@@ -1,0 +1,259 @@
+"""Embedding clips: order, doubts, failures, and memory that runs out; then the stage around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import soundfile
+import torch
+from torch import Tensor
+
+from daamctl.artifacts.clips import SCHEMA, ClipTable, write_clips
+from daamctl.artifacts.embeddings import read_embeddings, read_head, value_settings
+from daamctl.config import Config
+from daamctl.corpora.sources import register
+from daamctl.encoders.extraction import embed_clips
+from daamctl.errors import AudioError, EncoderError
+from daamctl.layout import Layout
+from daamctl.stages import extract
+from daamctl.training.run import load_features
+
+RATE = 8000
+
+
+class MeanEncoder:
+    """Three features per layer: mean, mean square and length of the waveform, times the layer number."""
+
+    layers = (1, 2)
+    embed_dim = 3
+    sampling_rate = RATE
+    has_final_norm = False
+
+    def __init__(self, *, equal: bool = False, gain: float = 1.0, at_most: int = 99) -> None:
+        self.equal_length_batches, self.gain, self.at_most = equal, gain, at_most
+        self.sizes: list[list[int]] = []
+
+    def pool(self, waveforms: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        if len(waveforms) > self.at_most:
+            raise torch.OutOfMemoryError("too much")
+        self.sizes.append([len(wave) for wave in waveforms])
+        rows = [torch.stack([w.mean(), w.square().mean(), torch.tensor(float(len(w)))]) for w in waveforms]
+        first = torch.stack(rows)
+        second = 2 * self.gain * first
+        return torch.stack([first, second], 1), torch.tensor([len(w) // 100 for w in waveforms])
+
+
+def corpus(folder: Path, waves: dict[str, np.ndarray], **columns: Any) -> pl.DataFrame:
+    """WAV files and one clip of each, whole."""
+    for name, wave in waves.items():
+        soundfile.write(folder / f"{name}.wav", wave.astype(np.float32), RATE, subtype="FLOAT")
+    number = len(waves)
+    return pl.DataFrame(
+        {
+            "clip_id": [f"{name}#000" for name in waves],
+            "utterance_id": list(waves),
+            "path": [f"{name}.wav" for name in waves],
+            "label": [("a", "b")[i % 2] for i in range(number)],
+            "speaker": ["s"] * number,
+            "group": [f"g{i * 3 // number}" for i in range(number)],
+            "start_s": [0.0] * number,
+            "duration_s": [len(wave) / RATE for wave in waves.values()],
+            "pad_to_s": [None] * number,
+            "sampling_rate": [RATE] * number,
+            **columns,
+        },
+        schema=SCHEMA,
+    )
+
+
+def noise(*lengths: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {f"n{i}": 0.2 * rng.standard_normal(length).clip(-3, 3) for i, length in enumerate(lengths)}
+
+
+@pytest.mark.parametrize("equal", [False, True])
+@pytest.mark.parametrize("storage", ["float16", "float32"])
+def test_vectors_stand_in_the_order_of_the_clips(tmp_path: Path, equal: bool, storage: str) -> None:
+    waves = noise(800, 4000, 800, 1600, 2400, 800)
+    clips, encoder, counted = corpus(tmp_path, waves), MeanEncoder(equal=equal), list[int]()
+    done = embed_clips(encoder, clips, tmp_path, storage=storage, max_batch_s=0.4, on_clips=counted.append)
+    expected = np.array([[w.mean(), (w**2).mean(), len(w)] for w in waves.values()])
+    assert done.vectors.dtype == np.dtype(storage)
+    np.testing.assert_allclose(done.vectors[:, 0], expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(done.vectors[:, 1], 2 * expected, rtol=1e-3, atol=1e-4)
+    assert done.n_frames.tolist() == [8, 40, 8, 16, 24, 8]
+    assert sum(counted) == 6
+    assert all(len(sizes) * max(sizes) <= 3200 or len(sizes) == 1 for sizes in encoder.sizes)
+    assert not equal or all(len(set(sizes)) == 1 for sizes in encoder.sizes)
+    assert (done.unreadable, done.silent, done.clipped) == ({}, [], [])
+
+
+def test_pieces_and_padding_are_exact(tmp_path: Path) -> None:
+    waves = {"ramp": np.arange(2000) / 4000}
+    clips = corpus(tmp_path, waves, start_s=[0.05], duration_s=[0.1], pad_to_s=[0.2])
+    done = embed_clips(MeanEncoder(), clips, tmp_path, storage="float32", max_batch_s=9)
+    piece = waves["ramp"][400:1200]
+    np.testing.assert_allclose(done.vectors[0, 0], [piece.sum() / 1600, (piece**2).sum() / 1600, 1600], rtol=1e-5)
+
+
+def test_unreadable_clips_are_reported_and_the_rest_embedded(tmp_path: Path) -> None:
+    clips = corpus(tmp_path, noise(800, 800, 800))
+    (tmp_path / "n1.wav").write_bytes(b"RIFF nothing")
+    (tmp_path / "n2.wav").unlink()
+    done = embed_clips(MeanEncoder(), clips, tmp_path, storage="float16", max_batch_s=9)
+    assert set(done.unreadable) == {1, 2}
+    assert done.unreadable[1].startswith(f"{tmp_path / 'n1.wav'} is not audio that can be read")
+    assert done.unreadable[2].startswith(f"no recording {tmp_path / 'n2.wav'}")
+    assert done.vectors[0, 0, 2] == 800
+    assert not done.vectors[1:].any()
+    assert done.n_frames.tolist() == [8, 0, 0]
+
+
+def test_all_unreadable(tmp_path: Path) -> None:
+    clips = corpus(tmp_path, noise(800))
+    (tmp_path / "n0.wav").unlink()
+    encoder = MeanEncoder()
+    assert set(embed_clips(encoder, clips, tmp_path, storage="float16", max_batch_s=9).unreadable) == {0}
+    assert encoder.sizes == []
+
+
+def test_silent_and_clipped_clips_are_marked(tmp_path: Path) -> None:
+    waves = {**noise(800), "quiet": np.zeros(400), "loud": np.sign(noise(900)["n0"])}
+    done = embed_clips(MeanEncoder(), corpus(tmp_path, waves), tmp_path, storage="float32", max_batch_s=9)
+    assert (done.silent, done.clipped, done.unreadable) == ([1], [2], {})
+
+
+@pytest.mark.parametrize(("gain", "storage"), [(1000.0, "float16"), (float("nan"), "float32"), (3e38, "float32")])
+def test_values_beyond_the_storage_stop_with_layer_and_clip(tmp_path: Path, gain: float, storage: str) -> None:
+    clips = corpus(tmp_path, noise(800))
+    with pytest.raises(EncoderError) as caught:
+        embed_clips(MeanEncoder(gain=gain), clips, tmp_path, storage=storage, max_batch_s=9)
+    assert str(caught.value) == (
+        f"the encoder gives values that are not finite, or beyond {storage}, in layer 2 of clip 'n0#000'\n"
+        "  use --set extract.precision=float32 --set extract.storage=float32"
+    )
+
+
+def test_the_same_values_pass_in_float32(tmp_path: Path) -> None:
+    clips = corpus(tmp_path, noise(800))
+    done = embed_clips(MeanEncoder(gain=1000.0), clips, tmp_path, storage="float32", max_batch_s=9)
+    assert done.vectors[0, 1, 2] == 2 * 1000 * 800
+
+
+def test_memory_that_runs_out_is_met_with_halves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clips = corpus(tmp_path, noise(800, 700, 600, 500, 400))
+    whole = embed_clips(MeanEncoder(), clips, tmp_path, storage="float32", max_batch_s=9)
+    encoder = MeanEncoder(at_most=2)
+    halves = embed_clips(encoder, clips, tmp_path, storage="float32", max_batch_s=9)
+    np.testing.assert_array_equal(halves.vectors, whole.vectors)
+    assert halves.n_frames.tolist() == whole.n_frames.tolist()
+    assert max(len(sizes) for sizes in encoder.sizes) == 2
+    assert "out of memory with 5 clips in a batch; trying halves (lower extract.max_batch_s)" in caplog.messages
+
+
+def test_one_clip_too_large_for_the_memory(tmp_path: Path) -> None:
+    clips = corpus(tmp_path, noise(800))
+    with pytest.raises(
+        EncoderError, match=r"^one clip of 800 samples does not fit in the device's memory\n  use --device"
+    ):
+        embed_clips(MeanEncoder(at_most=0), clips, tmp_path, storage="float32", max_batch_s=9)
+
+
+def setting(**sections: Any) -> Config:
+    quick = {"device": "cpu", "precision": "float32", "shard_clips": 3, **sections.pop("extract", {})}
+    return Config.model_validate({"extract": quick, **sections})
+
+
+@pytest.fixture
+def layout(project: Path) -> Layout:
+    """A project with seven clips."""
+    audio = project / "audio"
+    audio.mkdir()
+    table = ClipTable("demo", ("a", "b"), corpus(audio, noise(*range(500, 1200, 100))), value_settings(setting()))
+    layout = Layout(project, "p", "p", "p")
+    write_clips(layout.clips, table)
+    register(project, "demo", audio)
+    return layout
+
+
+def test_stage_writes_whole_shards_and_keeps_them(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    extract.run(layout, setting())
+    clips, vectors, layers = read_embeddings(layout.embeddings)
+    assert vectors.shape == (7, 24, 64)
+    assert layers == tuple(range(1, 25))
+    assert clips["utterance_id"].to_list() == [f"n{i}" for i in range(7)]
+    assert len(list(layout.embeddings.glob("*.parquet"))) == 3
+
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("embedded again")
+
+    monkeypatch.setattr(extract, "embed_clips", never)
+    extract.run(layout, setting())
+    other = Layout(layout.root, "q", "p", "q")
+    extract.run(other, setting())  # another pipeline with the same inputs shares the files
+    one, two = (next(where.embeddings.glob("*.parquet")) for where in (layout, other))
+    assert one.samefile(two)
+    with pytest.raises(AssertionError, match="embedded again"):
+        extract.run(layout, setting(), force=True)
+    with pytest.raises(AssertionError, match="embedded again"):
+        extract.run(layout, setting(extract={"seed": 1}))
+
+
+def test_interrupted_stage_redoes_one_shard_at_most(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    extract.run(Layout(layout.root, "whole", "p", "whole"), setting(extract={"storage": "float32"}))
+    expected = read_embeddings(layout.data / "extract/whole")[1]
+    real, calls = extract.embed_clips, list[int]()
+
+    def dying(encoder: Any, rows: pl.DataFrame, *args: Any, **options: Any) -> Any:
+        calls.append(len(rows))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(encoder, rows, *args, **options)
+
+    monkeypatch.setattr(extract, "embed_clips", dying)
+    monkeypatch.setattr(extract, "_finished", lambda layout, key: None)  # else the set above is linked
+    with pytest.raises(KeyboardInterrupt):
+        extract.run(layout, setting(extract={"storage": "float32"}))
+    assert not layout.embeddings.exists()
+    extract.run(layout, setting(extract={"storage": "float32"}))
+    assert calls == [3, 3, 3, 1]
+    np.testing.assert_allclose(read_embeddings(layout.embeddings)[1], expected, atol=1e-6)
+
+
+def test_unreadable_clips_above_the_tolerance_stop_the_stage(layout: Layout) -> None:
+    (layout.root / "audio/n4.wav").write_bytes(b"")
+    with pytest.raises(AudioError, match=r"^1 of 7 clips cannot be read \(tolerated: 0.0%\): n4#000: .*is empty"):
+        extract.run(layout, setting())
+    extract.run(layout, setting(extract={"max_unreadable_fraction": 0.2}))
+    clips, vectors, _ = read_embeddings(layout.embeddings)
+    assert len(clips) == len(vectors) == 6
+    assert list(read_head(layout.embeddings).unreadable) == ["n4#000"]
+
+
+@pytest.mark.xfail(
+    strict=True, reason="extract._share keeps the old head, so train sends the user back to extract for ever"
+)
+def test_settings_that_leave_the_clips_as_they_were_do_not_lead_in_circles(layout: Layout) -> None:
+    extract.run(layout, setting())
+    changed = setting(download={"num_groups": 3})
+    rows = corpus(layout.root / "audio", noise(*range(500, 1200, 100)))
+    write_clips(layout.clips, ClipTable("demo", ("a", "b"), rows, value_settings(changed)))
+    extract.run(layout, changed)
+    load_features(layout, changed)
+
+
+@pytest.mark.xfail(strict=True, reason="segment.max_duration_s is not in the key of all-frames embeddings")
+def test_padding_length_is_part_of_the_key(layout: Layout) -> None:
+    def run(seconds: float) -> np.ndarray:
+        config = setting(extract={"pooling": "all-frames"}, segment={"max_duration_s": seconds})
+        rows = corpus(layout.root / "audio", noise(*range(500, 1200, 100)))
+        write_clips(layout.clips, ClipTable("demo", ("a", "b"), rows, value_settings(config)))
+        extract.run(layout, config)
+        return read_embeddings(layout.embeddings)[0]["n_frames"].to_numpy()
+
+    assert run(0.2).tolist() != run(0.4).tolist()

@@ -1,0 +1,87 @@
+"""Kill the process at the worst moment, start it again, and get the result of an undisturbed run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daamctl.artifacts.io import sha256_file
+from daamctl.artifacts.results import read_fold
+from tests.fixtures.recordings import write_pipeline
+
+TIMEOUT_S = 240.0
+
+
+def daamctl(*words: str) -> list[str]:
+    return [sys.executable, "-m", "daamctl", *words]
+
+
+def run(*words: str) -> None:
+    done = subprocess.run(daamctl(*words), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def kill_when(condition: Callable[[], bool], *words: str) -> None:
+    """Start a command and SIGKILL it as soon as the condition holds; it must not finish before."""
+    with subprocess.Popen(daamctl(*words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition():
+            assert process.poll() is None, "the command ended before it could be killed"
+            assert time.monotonic() < deadline, "the moment to kill never came"
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.fixture
+def tiny(project: Path) -> Path:
+    write_pipeline(project)
+    run("download", "--pipeline", "tiny")
+    run("segment", "--pipeline", "tiny")
+    return project
+
+
+def shards(folder: Path) -> dict[str, str]:
+    return {path.name: sha256_file(path) for path in sorted(folder.glob("embeddings*"))}
+
+
+def test_killed_extraction_redoes_at_most_one_shard(tiny: Path) -> None:
+    work, target = tiny / "data/.work/extract", tiny / "data/extract/tiny"
+    words = ("extract", "--pipeline", "tiny")
+    kill_when(lambda: len(list(work.glob("*/embeddings-*.parquet"))) >= 2, *words)
+    finished = {path.name: path.stat().st_mtime_ns for path in work.glob("*/embeddings-*.parquet")}
+    assert not target.exists()
+    run(*words)
+    resumed = shards(target)
+    redone = [name for name, mtime in finished.items() if (target / name).stat().st_mtime_ns != mtime]
+    assert len(redone) <= 1, f"more than one shard was made again: {redone}"
+    run(*words, "--force")
+    assert shards(target) == resumed
+    assert len(resumed) == 7  # 48 clips in shards of 8, and the head
+
+
+def test_killed_training_continues_to_the_same_result(tiny: Path) -> None:
+    run("extract", "--pipeline", "tiny")
+    folds = tiny / "data/train/tiny/daam-v1"
+    words = ("train", "--pipeline", "tiny", "--method", "daam-v1", "--fold", "1", "--no-track")
+    words += ("--set", "train.epochs=150")
+    kill_when(lambda: any((tiny / "data/.work/train/tiny").glob("*/resume.pt")), *words)
+    assert not list(folds.glob("fold*"))
+
+    def result() -> tuple[Any, ...]:
+        fold = read_fold(folds / "fold1-seed1")
+        weights = sha256_file(fold.folder / "weights.safetensors")
+        return fold.history().to_dicts(), fold.predictions().to_dicts(), fold.result["metrics"], weights
+
+    run(*words)
+    resumed = result()
+    run(*words, "--force")
+    assert result() == resumed

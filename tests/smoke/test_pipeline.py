@@ -1,0 +1,128 @@
+"""The whole pipeline in one process, on a tiny corpus of real audio files: every stage, every artifact, kept work."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from daamctl import pipeline
+from daamctl.artifacts.embeddings import HEAD_FILE, layer_column, read_head
+from daamctl.artifacts.io import read_parquet
+from daamctl.artifacts.results import read_folds
+from daamctl.config import Config, load_config
+from daamctl.errors import ArtifactError, EncoderError
+from daamctl.layout import Layout
+from daamctl.methods import METHODS
+from daamctl.stages import download, extract, segment
+from tests.fixtures.recordings import write_pipeline
+
+
+def settings(project: Path, name: str = "tiny") -> tuple[Layout, Config]:
+    config = load_config(project, name)
+    return Layout.of(project, name, config), config
+
+
+def test_every_stage_writes_what_the_next_one_reads(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_pipeline(project)
+    layout, config = settings(project)
+    report = pipeline.run(layout, config, track=False)
+    assert report.name == "report.html"
+    html = report.read_text(encoding="utf-8")
+    assert "http://" not in html.replace("http://www.w3.org", "")
+    for method in METHODS:
+        assert method in html
+        assert len(read_folds(layout.method(method))) == 3
+    metrics = json.loads((layout.stage("evaluate") / "metrics.json").read_text())
+    assert metrics["none"]["accuracy"] > 0.8  # two tones; chance is 0.5
+    ablation = json.loads((layout.stage("ablate") / "ablation.json").read_text())
+    assert [group["name"] for group in ablation["groups"]] == ["highest-1", "lowest-1", "highest-3", "lowest-3"]
+
+    before = {path: path.stat().st_mtime_ns for path in (layout.data / "train").rglob("result.json")}
+    with caplog.at_level(logging.INFO, logger="daamctl"):
+        pipeline.run(layout, config, track=False)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert "3 of 3 folds are finished and kept" in caplog.text
+    assert "are up to date" in caplog.text
+
+
+def test_two_pipelines_share_one_extraction(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, more in (("tiny", ""), ("twin", "evaluate: {unit: clip}\n")):
+        write_pipeline(project, name, more)
+        layout, config = settings(project, name)
+        download.run(layout, config)
+        segment.run(layout, config)
+    extract.run(*settings(project, "tiny"))
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("the clips were embedded twice")
+
+    monkeypatch.setattr(extract, "embed_clips", never)
+    extract.run(*settings(project, "twin"))
+    first, second = (project / "data/extract" / name for name in ("tiny", "twin"))
+    names = sorted(path.name for path in first.glob("*.parquet"))
+    assert len(names) == 6
+    assert [(second / name).read_bytes() for name in names] == [(first / name).read_bytes() for name in names]
+    assert read_head(second).key == read_head(first).key
+
+
+def test_embeddings_hold_one_column_per_layer_and_their_origin(project: Path) -> None:
+    write_pipeline(project, more="segment: {max_duration_s: 0.25}\n")
+    layout, config = settings(project)
+    download.run(layout, config)
+    segment.run(layout, config)
+    folder = extract.run(layout, config)
+    head = read_head(folder)
+    assert (len(head.layers), head.embed_dim) == (24, 64)
+    facts = ("weights_sha256", "transformers", "final_norm", "pooling", "normalize", "precision", "storage", "revision")
+    assert set(facts) <= head.encoder.keys()
+    table = read_parquet(folder / "embeddings-00000.parquet")
+    assert table.column_names[:6] == ["clip_id", "utterance_id", "label", "speaker", "group", "n_frames"]
+    assert table.column_names[6:] == [layer_column(layer) for layer in range(1, 25)]
+    assert str(table.schema.field("layer_01").type) == "fixed_size_list<element: halffloat>[64]"
+    frames = pl.Series(table["n_frames"].to_pylist())
+    assert frames.min() is not None
+    assert frames.max() == 12  # 0.25 s = 4000 samples: (4000 - 400) // 320 + 1
+
+
+def test_clips_made_with_other_settings_are_refused(project: Path) -> None:
+    write_pipeline(project)
+    layout, config = settings(project)
+    download.run(layout, config)
+    segment.run(layout, config)
+    write_pipeline(project, more="segment: {tail: pad}\n")
+    with pytest.raises(ArtifactError) as caught:
+        extract.run(*settings(project))
+    assert str(caught.value) == (
+        "the clips were made with other settings: segment.tail: made with 'keep', asked for 'pad'\n"
+        "  make them again: daamctl segment --pipeline tiny"
+    )
+
+
+def test_unreadable_audio_is_named_and_nothing_is_half_written(project: Path) -> None:
+    write_pipeline(project)
+    layout, config = settings(project)
+    download.run(layout, config)
+    segment.run(layout, config)
+    (project / "tones" / "s3-1.wav").write_bytes(b"RIFF")
+    with pytest.raises(Exception, match=r"1 of 48 clips cannot be read \(tolerated: 0.0%\): s3-1#000: .*s3-1.wav"):
+        extract.run(layout, config)
+    assert not (layout.embeddings / HEAD_FILE).exists()
+    tolerant = load_config(project, "tiny", {"extract.max_unreadable_fraction": 0.05})
+    head = read_head(extract.run(layout, tolerant))
+    assert head.num_clips == 47
+    assert list(head.unreadable) == ["s3-1#000"]
+
+
+def test_encoder_that_is_not_here_says_how_to_get_it(project: Path) -> None:
+    write_pipeline(project, more="")
+    path = project / "pipelines" / "tiny.yaml"
+    path.write_text(path.read_text().replace("extract: {", "extract: {encoder: wavlm-large, "))
+    layout, config = settings(project)
+    download.run(layout, config)
+    segment.run(layout, config)
+    with pytest.raises(EncoderError, match="hf download microsoft/wavlm-large"):
+        extract.run(layout, config)

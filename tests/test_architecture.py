@@ -1,0 +1,331 @@
+"""The shape of the project: imports point down, tables are complete, the command starts fast, the DAG fits together."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from daamctl.cli.app import app
+from daamctl.config import Config, load_config, pipeline_names, read_yaml
+from daamctl.corpora import CORPORA
+from daamctl.encoders import ENCODERS, FAMILIES
+from daamctl.evaluation import METRICS
+from daamctl.layout import STAGES
+from daamctl.listing import KINDS, TABLES, entries, header
+from daamctl.methods import METHODS
+from tests.conftest import REPOSITORY
+
+PACKAGE = REPOSITORY / "daamctl"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# Higher may import lower, never the other way, and within a level only what `SIDEWAYS` names.
+LEVELS = [
+    {"cli", "pipeline", "listing", "doctor", "__main__"},
+    {"stages"},
+    {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
+    {"methods", "audio", "artifacts", "tracking", "progress", "devices", "provenance"},
+    {"config", "registry", "errors", "layout", "environment", ""},
+]
+LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}
+SIDEWAYS = {
+    ("cli", "pipeline"),
+    ("cli", "listing"),
+    ("cli", "doctor"),
+    ("__main__", "cli"),
+    ("tracking", "artifacts"),
+    ("registry", "errors"),
+    ("config", "errors"),
+    ("layout", "config"),
+}
+
+
+def part_of(module: str) -> str:
+    """`daamctl.methods.daam` -> `methods`; the package itself -> empty."""
+    return [*module.split("."), ""][1]
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(REPOSITORY).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Dotted names of every module imported anywhere in a file, also inside functions."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            yield node.module
+            for alias in node.names:  # `from daamctl.stages import train` imports a module
+                if (REPOSITORY / node.module.replace(".", "/") / f"{alias.name}.py").exists():
+                    yield f"{node.module}.{alias.name}"
+
+
+def internal(path: Path) -> set[tuple[str, str]]:
+    """(importing part, imported part) for every import of our own."""
+    own = part_of(module_of(path))
+    found = {name for name in imports_of(path) if name.split(".")[0] == "daamctl"}
+    return {(own, part_of(name)) for name in found if part_of(name) != own}
+
+
+def test_every_part_has_a_level() -> None:
+    assert {part_of(module_of(path)) for path in MODULES} == set(LEVEL)
+    assert len(MODULES) > 80
+
+
+def test_imports_point_down() -> None:
+    pairs = {pair for path in MODULES for pair in internal(path) if pair[1] != ""}
+    assert len(pairs) > 40
+    wrong = {(a, b) for a, b in pairs if LEVEL[a] >= LEVEL[b] and (a, b) not in SIDEWAYS}
+    assert wrong == set()
+    assert pairs >= SIDEWAYS  # an exception that nothing needs any more must go
+
+
+def test_stages_never_import_stages() -> None:
+    for path in (PACKAGE / "stages").glob("*.py"):
+        others = {name for name in imports_of(path) if name.startswith("daamctl.stages")}
+        assert others == set(), path
+    assert any(name.startswith("daamctl.stages.") for name in imports_of(PACKAGE / "pipeline.py"))
+
+
+def test_methods_import_torch_and_little_else() -> None:
+    allowed = {"torch", "safetensors", "daamctl"} | set(sys.stdlib_module_names)
+    for path in (PACKAGE / "methods").glob("*.py"):
+        names = set(imports_of(path))
+        assert {name.split(".")[0] for name in names} <= allowed, path
+        ours = {part_of(name) for name in names if name.startswith("daamctl.")}
+        assert ours <= {"methods", "registry", "errors"}, path
+
+
+def test_settings_and_artifacts_import_no_torch() -> None:
+    for part in ("config.py", "layout.py", "errors.py", "registry.py", "listing.py", "stages/check.py"):
+        names = {name.split(".")[0] for name in imports_of(PACKAGE / part)}
+        assert names.isdisjoint({"torch", "transformers", "mlflow", "sklearn", "matplotlib"}), part
+
+
+def test_only_the_command_line_catches_our_errors_as_a_whole() -> None:
+    """`except DaamctlError` belongs in cli; `check` collects the errors of several pipelines."""
+    catching = set()
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ExceptHandler) and node.type and "DaamctlError" in ast.unparse(node.type):
+                catching.add(path.relative_to(PACKAGE).as_posix())
+    assert catching <= {"cli/app.py", "cli/common.py", "stages/check.py"}
+
+
+@pytest.mark.parametrize("table", [METHODS, ENCODERS, FAMILIES, CORPORA, METRICS], ids=lambda table: table.kind)
+def test_every_target_resolves_and_has_a_line_of_text(table: Any) -> None:
+    assert len(table) >= 3
+    for name in table:
+        assert table.load(name) is not None
+        assert table.summary(name)
+        assert re.fullmatch(r"[a-z0-9]+([_-][a-z0-9]+)*", name)
+
+
+@pytest.mark.parametrize(
+    ("folder", "tables", "support"),
+    [
+        ("methods", (METHODS,), {"base", "decoder", "published"}),
+        ("corpora", (CORPORA,), {"base", "fetch", "fingerprint", "sources"}),
+        ("encoders", (FAMILIES,), {"base", "batching", "extraction", "load"}),
+        ("encoders/presets", (ENCODERS,), set()),
+    ],
+)
+def test_every_file_is_in_its_table(folder: str, tables: tuple[Any, ...], support: set[str]) -> None:
+    files = {path.stem for path in (PACKAGE / folder).glob("*.py")} - {"__init__"}
+    listed = {table.module_of(name).rsplit(".", 1)[1] for table in tables for name in table}
+    assert listed
+    assert files == listed | support
+
+
+def test_presets_name_a_known_family() -> None:
+    for name in ENCODERS:
+        preset = ENCODERS.load(name)
+        assert preset.model_type in FAMILIES
+        assert preset.hub_id is None or re.fullmatch(r"[\w.-]+/[\w.-]+", preset.hub_id)
+
+
+def test_command_starts_without_heavy_imports() -> None:
+    heavy = [
+        "torch",
+        "torchaudio",
+        "transformers",
+        "mlflow",
+        "polars",
+        "pyarrow",
+        "pydantic",
+        "numpy",
+        "sklearn",
+        "dvc",
+    ]
+    script = (
+        "import json, sys, time; start = time.perf_counter(); import daamctl.cli.app; "
+        f"print(json.dumps([[n for n in {heavy} if n in sys.modules], time.perf_counter() - start]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    loaded, seconds = json.loads(done.stdout)
+    print(f"import daamctl.cli.app: {seconds:.2f} s")  # noqa: T201
+    assert loaded == []
+
+
+def test_listing_and_check_import_no_torch() -> None:
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from daamctl.listing import KINDS, entries; from daamctl.stages import check\n"
+        "assert all(entries(kind) for kind in KINDS); check.run(Path('.'))\n"
+        "print([n for n in ('torch', 'transformers', 'mlflow') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=REPOSITORY)
+    assert done.stdout == "[]\n"
+
+
+def test_everything_public_has_a_docstring() -> None:
+    lacking, met = [], 0
+    for path in MODULES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if not ast.get_docstring(tree):
+            lacking.append(str(path))
+        for owner in [tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))]:
+            if isinstance(owner, ast.ClassDef) and owner.name.startswith("_"):
+                continue
+            for node in owner.body:
+                if not isinstance(node, (ast.ClassDef, ast.FunctionDef)) or node.name.startswith("_"):
+                    continue
+                met += 1
+                decorators = {ast.unparse(item) for item in node.decorator_list}
+                if not ast.get_docstring(node) and "overload" not in decorators:
+                    lacking.append(f"{path}:{node.lineno} {node.name}")
+    assert met > 200
+    assert lacking == []
+
+
+def test_tests_mirror_modules_that_exist() -> None:
+    """A test file named after a module that is gone tests nothing its reader would look for."""
+    free = {"tests/test_architecture.py"}
+    for path in (REPOSITORY / "tests").rglob("test_*.py"):
+        where = path.relative_to(REPOSITORY).as_posix()
+        if where in free or where.startswith(("tests/contracts", "tests/smoke", "tests/known_issues")):
+            continue
+        relative = path.relative_to(REPOSITORY / "tests")
+        name = relative.name.removeprefix("test_")
+        target = PACKAGE / relative.parent / name
+        assert target.exists() or relative.as_posix() == "methods/test_build.py", f"{where}: no {target}"
+
+
+def test_params_file_equals_the_defaults() -> None:
+    """One place says what the defaults are; the file repeats them to be read and edited."""
+    params = load_config(REPOSITORY)
+    assert params.model_copy(update={"pipelines": ()}) == Config()
+    assert set(read_yaml(REPOSITORY / "params.yaml")) == set(Config.model_fields)
+    for name, section in read_yaml(REPOSITORY / "params.yaml").items():
+        if isinstance(section, dict) and name != "method_settings":
+            assert set(section) == set(type(getattr(params, name)).model_fields), name
+
+
+def test_every_pipeline_loads_and_says_what_it_is() -> None:
+    names = pipeline_names(REPOSITORY)
+    assert len(names) > 0
+    assert set(read_yaml(REPOSITORY / "params.yaml")["pipelines"]) <= set(names)
+    for name in names:
+        load_config(REPOSITORY, name)
+        path = REPOSITORY / "pipelines" / f"{name}.yaml"
+        assert header(path).endswith((".", "?")) or len(header(path)) > 20, name
+        comments = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+        text = " ".join(comments)
+        assert all(word in text for word in ("Source:", "Cost:", "Expect:")), name
+
+
+def test_listing_covers_every_table() -> None:
+    assert KINDS == ("pipelines", "corpora", "encoders", "methods", "metrics")
+    for kind in KINDS:
+        names = [name for name, _ in entries(kind)]
+        assert names == (pipeline_names(REPOSITORY) if kind == "pipelines" else list(TABLES[kind]))
+
+
+def dvc_stages() -> dict[str, dict[str, Any]]:
+    """Every stage of dvc.yaml once per pipeline and method, with its values filled in: address -> stage."""
+    raw = yaml.safe_load((REPOSITORY / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    params = read_yaml(REPOSITORY / "params.yaml")
+    stages = {}
+    for name, stage in raw.items():
+        assert stage["matrix"]["pipeline"] == "${pipelines}"
+        for pipeline in params["pipelines"]:
+            methods = params["methods"] if "method" in stage["matrix"] else [None]
+            for method in methods:
+                text = json.dumps({key: value for key, value in stage.items() if key != "matrix"})
+                text = text.replace("${item.pipeline}", pipeline).replace("${item.method}", str(method))
+                assert "${" not in text, name
+                stages["@".join([name, pipeline, *([method] if method else [])])] = json.loads(text)
+    return stages
+
+
+def outs_of(stage: dict[str, Any]) -> list[Path]:
+    items = [*stage.get("outs", []), *stage.get("metrics", []), *stage.get("plots", [])]
+    return [Path(next(iter(item)) if isinstance(item, dict) else item) for item in items]
+
+
+def test_dag_has_the_stages_of_the_layout() -> None:
+    raw = yaml.safe_load((REPOSITORY / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    assert tuple(raw) == ("check", *STAGES)
+    assert len(dvc_stages()) == 3 * 8 + 3 * 5
+
+
+def test_every_command_of_the_dag_exists_with_its_options() -> None:
+    group: Any = typer.main.get_command(app)
+    for address, stage in dvc_stages().items():
+        program, name, *words = stage["cmd"].split()
+        assert program == "daamctl"
+        assert name == address.split("@")[0]
+        command = group.commands[name]
+        context = command.make_context(name, list(words))  # refuses what the command does not take
+        assert context.params["pipeline"] == address.split("@")[1]
+
+
+def test_every_dependency_is_made_or_there() -> None:
+    stages = dvc_stages()
+    made = {out: address for address, stage in stages.items() for out in outs_of(stage)}
+    assert len(made) == sum(len(outs_of(stage)) for stage in stages.values())  # no out has two makers
+    met = 0
+    for address, stage in stages.items():
+        for dep in map(Path, stage.get("deps", [])):
+            makers = {maker for out, maker in made.items() if out in (dep, *dep.parents) or dep in out.parents}
+            assert makers or (REPOSITORY / dep).exists(), f"{address}: nothing makes {dep}"
+            order = ["check", *STAGES]
+            assert all(order.index(m.split("@")[0]) < order.index(address.split("@")[0]) for m in makers)
+            met += 1
+    assert met > 50
+
+
+def test_every_params_file_of_the_dag_is_there() -> None:
+    files = [next(iter(item)) for stage in dvc_stages().values() for item in stage.get("params", [])]
+    assert len(files) == 6
+    assert all((REPOSITORY / name).is_file() for name in files)
+
+
+def test_check_writes_every_settings_file_that_the_dag_reads(project: Path) -> None:
+    from daamctl.stages import check
+
+    check.run(project, write=True)
+    wanted = {dep for stage in dvc_stages().values() for dep in stage.get("deps", []) if dep.startswith("data/check/")}
+    assert len(wanted) == 3 * 7 + 3 * 5
+    assert {path.relative_to(project).as_posix() for path in (project / "data/check").rglob("*.json")} == wanted
+
+
+def test_stage_modules_are_the_stages_and_the_three_around_them() -> None:
+    names = {path.stem for path in (PACKAGE / "stages").glob("*.py")} - {"__init__"}
+    assert names == {*STAGES, "check", "track"}
+    for name in names:
+        assert callable(importlib.import_module(f"daamctl.stages.{name}").run)

@@ -1,0 +1,332 @@
+"""Tracking: what MLflow gets, and that no tracking store, however broken, stops or loses a training run."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daamctl.artifacts.results import Fold, read_fold
+from daamctl.config import Config
+from daamctl.errors import ArtifactError
+from daamctl.stages import track
+from daamctl.tracking import MLflowTracker, NoTracker, is_sent, make_tracker, send_missing, store_uri
+from tests.fixtures.folds import make_layout, random_predictions, write_fold
+
+# Deprecation notes of mlflow and its libraries are not ours to fix; anything else stays an error.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+def make_fold(root: Path, pipeline: str, fold: int = 1, method: str = "mha") -> Fold:
+    """A finished fold under `data/train/<pipeline>/<method>`."""
+    import numpy as np
+
+    rng = np.random.default_rng(fold)
+    folder = write_fold(
+        make_layout(root, pipeline),
+        Config(),
+        method,
+        fold,
+        1,
+        random_predictions(rng, fold, 1.0, 12),
+        epochs=3,
+        changes={"run.pipeline": pipeline},
+    )
+    return read_fold(folder)
+
+
+def send(root: Path, *folds: Fold) -> None:
+    tracker = MLflowTracker(root)
+    send_missing(tracker, folds)
+    tracker.close()
+
+
+def runs_of(root: Path, pipeline: str) -> list[Any]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(store_uri(root))
+    experiment = client.get_experiment_by_name(pipeline)
+    return [] if experiment is None else list(client.search_runs([experiment.experiment_id]))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One project for all tests of the local store, which takes seconds to make; each test has its own pipeline."""
+    return tmp_path_factory.mktemp("project")
+
+
+@pytest.fixture(autouse=True)
+def _own_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def test_run_has_settings_epochs_results_and_files(root: Path) -> None:
+    from mlflow import MlflowClient
+
+    fold = make_fold(root, "whole")
+    assert not is_sent(root, fold)
+    send(root, fold)
+    assert is_sent(root, fold)
+    (run,) = runs_of(root, "whole")
+    assert run.info.run_name == "mha-fold1-seed1"
+    assert run.info.status == "FINISHED"
+    assert {key: run.data.tags[key] for key in ("pipeline", "method", "fold", "seed", "test_group", "dev_group")} == {
+        "pipeline": "whole",
+        "method": "mha",
+        "fold": "1",
+        "seed": "1",
+        "test_group": "Ses01",
+        "dev_group": "Ses02",
+    }
+    assert run.data.tags["key"] == fold.result["run"]["key"]
+    assert run.data.tags["git_commit"] == "65d9b1d"
+    assert run.data.params["train.lr"] == "0.0001"
+    assert run.data.params["extract.encoder"] == "wavlm-micro"
+    assert run.data.params["method.name"] == "mha"
+    assert run.data.params["num_parameters"] == "1234"
+    assert run.data.params["num_layers"] == "24"
+    results = {key: value for key, value in fold.result["metrics"].items() if key != "dev_accuracy"}
+    assert {key: run.data.metrics[key] for key in results} == pytest.approx(results)
+    client = MlflowClient(store_uri(root))
+    history = fold.history()
+    for column in ("train_loss", "test_accuracy", "dev_accuracy", "lr"):
+        logged = client.get_metric_history(run.info.run_id, column)
+        epochs = {entry.step: entry.value for entry in logged if entry.step > 0}
+        assert epochs == pytest.approx(dict(zip(history["epoch"], history[column], strict=True)))
+    files = {item.path for item in client.list_artifacts(run.info.run_id)}
+    assert files == {path.name for path in fold.folder.iterdir()} >= {"result.json", "predictions.parquet"}
+    downloaded = client.download_artifacts(run.info.run_id, "result.json")
+    assert json.loads(Path(downloaded).read_text()) == fold.result
+
+
+@pytest.mark.xfail(strict=True, reason="dev_accuracy is both an epoch's metric and a result: the last epoch's is shown")
+def test_run_shows_the_dev_accuracy_of_the_selected_epoch(root: Path) -> None:
+    fold = make_fold(root, "selected")
+    send(root, fold)
+    (run,) = runs_of(root, "selected")
+    assert run.data.metrics["dev_accuracy"] == pytest.approx(fold.result["metrics"]["dev_accuracy"])
+
+
+def test_fold_is_sent_once_and_again_when_it_changes(root: Path) -> None:
+    fold = make_fold(root, "once")
+    send(root, fold)
+    send(root, fold)
+    assert len(runs_of(root, "once")) == 1
+    path = fold.folder / "result.json"
+    result = json.loads(path.read_text())
+    result["run"]["key"] = "another"
+    path.write_text(json.dumps(result))
+    changed = read_fold(fold.folder)
+    assert not is_sent(root, changed)
+    send(root, changed)
+    assert sorted(run.data.tags["key"] for run in runs_of(root, "once")) == sorted(
+        [fold.result["run"]["key"], "another"]
+    )
+
+
+def test_live_run_shows_its_epochs_and_an_interrupted_one_is_marked_killed(root: Path) -> None:
+    tracker = MLflowTracker(root)
+    tracker.start("live", "mha", 1, 1)
+    tracker.epoch({"epoch": 1, "train_loss": 0.5, "dev_accuracy": None})
+    tracker.close()  # the process dies here: no finish
+    (run,) = runs_of(root, "live")
+    assert run.info.status == "RUNNING"
+    assert run.data.metrics == {"train_loss": 0.5}
+    send(root, make_fold(root, "live"))
+    status = {run.info.status: run.info.run_id for run in runs_of(root, "live")}
+    assert set(status) == {"KILLED", "FINISHED"}
+    assert status["KILLED"] == run.info.run_id
+
+
+def test_runs_of_ablations_go_by_their_folder(root: Path) -> None:
+    fold = make_fold(root, "ablated")
+    folder = root / "data/ablate/ablated/highest-1-none/fold1-seed1"
+    folder.parent.mkdir(parents=True)
+    fold.folder.rename(folder)
+    send(root, read_fold(folder))
+    (run,) = runs_of(root, "ablated")
+    assert run.info.run_name == "highest-1-none-fold1-seed1"
+    assert is_sent(root, read_fold(folder))
+    assert not is_sent(root, make_fold(root, "ablated"))  # the plain fold of the same numbers is another run
+
+
+def test_track_sends_what_is_missing(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="daamctl")
+    folds = [make_fold(root, "later", number) for number in (1, 2)]
+    send(root, folds[0])
+    assert track.run(root, "later") == root / "data"
+    assert caplog.messages == [f"1 finished fold(s) to send to sqlite:///{root}/mlflow.db"]
+    assert len(runs_of(root, "later")) == 2
+    assert all(is_sent(root, fold) for fold in folds)
+
+
+SENDER = """
+import sys
+from pathlib import Path
+import mlflow
+from daamctl.artifacts.results import read_fold
+from daamctl.tracking import MLflowTracker, is_sent
+print("ready", flush=True)
+sys.stdin.readline()
+root, fold = Path(sys.argv[1]), read_fold(Path(sys.argv[2]))
+tracker = MLflowTracker(root)
+tracker.send(fold)
+tracker.close()
+print(is_sent(root, fold), flush=True)
+"""
+
+
+def test_four_processes_at_once_on_a_fresh_store(tmp_path: Path) -> None:
+    folds = [make_fold(tmp_path, "crowd", number) for number in (1, 2, 3, 4)]
+    crowd = [
+        subprocess.Popen(
+            [sys.executable, "-c", SENDER, str(tmp_path), str(fold.folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for fold in folds
+    ]
+    assert not (tmp_path / "mlflow.db").exists()
+    for process in crowd:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in crowd:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    ends = [process.communicate(timeout=120) for process in crowd]
+    assert [out for out, _ in ends] == ["True\n"] * 4, ends
+    assert all("MLflow at" not in err for _, err in ends)
+    assert sorted(run.data.tags["fold"] for run in runs_of(tmp_path, "crowd")) == ["1", "2", "3", "4"]
+    assert {run.info.status for run in runs_of(tmp_path, "crowd")} == {"FINISHED"}
+
+
+@pytest.fixture
+def dead_server(monkeypatch: pytest.MonkeyPatch) -> str:
+    """An address on this machine where nothing listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://someone:secret@127.0.0.1:{port}")
+    return f"http://127.0.0.1:{port}"
+
+
+def test_dead_server_never_raises_and_warns_once(
+    root: Path, dead_server: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folds = [make_fold(root, "dead", number) for number in (1, 2)]
+    tracker = make_tracker(root)
+    for fold in folds:
+        tracker.start("dead", "mha", fold.fold, 1)
+        tracker.epoch({"epoch": 1, "train_loss": 0.5})
+        tracker.finish(fold)
+    send_missing(tracker, folds)
+    tracker.close()
+    warnings = [record.getMessage() for record in caplog.records if record.name == "daamctl.tracking"]
+    assert len(warnings) == 1
+    assert warnings[0].startswith(f"MLflow at {dead_server} does not take our runs (")
+    assert warnings[0].endswith("; results are safe in data/, send them later with: daamctl track")
+    assert not any(is_sent(root, fold) for fold in folds)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    track.run(root, "dead")
+    assert all(is_sent(root, fold) for fold in folds)
+    assert len(runs_of(root, "dead")) == 2
+
+
+def test_track_says_when_the_store_is_still_dead(root: Path, dead_server: str) -> None:
+    make_fold(root, "still")
+    with pytest.raises(ArtifactError) as caught:
+        track.run(root, "still")
+    text = str(caught.value)
+    assert text.startswith("1 of 1 folds could not be sent to http://")
+    assert text.endswith("\n  start the tracking server or fix MLFLOW_TRACKING_URI, then: daamctl track")
+
+
+@pytest.mark.xfail(strict=True, reason="stages/track.py shows store_uri() as it is, and notes under .daamctl hold it")
+def test_password_is_shown_nowhere(root: Path, dead_server: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", logger="daamctl")
+    make_fold(root, "secretive")
+    with pytest.raises(ArtifactError) as caught:
+        track.run(root, "secretive")
+    assert "secret@" not in str(caught.value)
+    assert "secret@" not in caplog.text
+
+
+@pytest.mark.xfail(strict=True, reason="the reason in the warning is mlflow's own text, which holds the whole address")
+def test_password_is_not_in_the_warning(root: Path, dead_server: str, caplog: pytest.LogCaptureFixture) -> None:
+    send(root, make_fold(root, "quiet"))
+    assert dead_server.removeprefix("http://") in caplog.text
+    assert "secret@" not in caplog.text
+
+
+@pytest.fixture
+def slow_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A server that takes connections and never answers; closing it ends them."""
+    held: list[socket.socket] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def accept() -> None:
+        while True:
+            try:
+                held.append(listener.accept()[0])
+            except OSError:
+                return
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{listener.getsockname()[1]}")
+    yield listener
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    for connection in held:
+        connection.close()
+    thread.join()
+
+
+def test_slow_server_does_not_hold_the_training(
+    root: Path, slow_server: socket.socket, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+    fold = make_fold(root, "slow")
+    tracker = MLflowTracker(root, close_timeout_s=0.2)
+    tracker.send(fold)
+    tracker.close()
+    assert tracker._thread.is_alive()  # close came back while the store still had not answered
+    port = slow_server.getsockname()[1]
+    assert caplog.messages == [
+        f"MLflow at http://127.0.0.1:{port} is slow; what is not sent yet can be sent with: daamctl track"
+    ]
+    assert not is_sent(root, fold)
+    tracker._thread.join(60)
+    assert not tracker._thread.is_alive()
+
+
+def test_no_tracker_logs_nothing(tmp_path: Path) -> None:
+    tracker = make_tracker(tmp_path, enabled=False)
+    assert isinstance(tracker, NoTracker)
+    fold = make_fold(tmp_path, "none")
+    tracker.start("none", "mha", 1, 1)
+    tracker.epoch({"epoch": 1})
+    tracker.finish(fold)
+    send_missing(tracker, [fold])
+    tracker.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"data"}
+
+
+def test_store_is_the_one_named_or_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert store_uri(tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    assert store_uri(tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
+    assert store_uri(tmp_path) == "http://host:5000"

@@ -1,0 +1,309 @@
+"""The training loop by its parts: optimiser steps against NumPy, schedule, selection, clipping, resume."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from daamctl.config import TrainConfig
+from daamctl.errors import ArtifactError, TrainingError
+from daamctl.methods import FusionClassifier, build
+from daamctl.training import loop
+from daamctl.training.checkpoint import FILE, load_state, save_state
+from daamctl.training.loop import Part, Trained, check_gradients, fit, mean_density, predict
+
+LAYERS, DIM, CLASSES = 2, 3, 2
+
+
+def part(number: int, seed: int = 0) -> Part:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(number, LAYERS, DIM, generator=generator)
+    return Part(x, torch.arange(number) % CLASSES)
+
+
+def linear(seed: int = 0) -> FusionClassifier:
+    torch.manual_seed(seed)
+    return FusionClassifier(nn.Flatten(), nn.Linear(LAYERS * DIM, CLASSES))
+
+
+def train(model: FusionClassifier, work: Path, data: Part | None = None, **settings: Any) -> Trained:
+    seed = settings.pop("seed", 1)
+    config = TrainConfig.model_validate({"batch_size": 4, "epochs": 3, "device": "cpu", **settings})
+    dev = part(6, 2) if config.selection == "dev-group" else None
+    return fit(
+        model,
+        data or part(10),
+        dev,
+        part(6, 3),
+        config,
+        seed=seed,
+        device="cpu",
+        precision="float32",
+        work=work,
+        key="k",
+    )
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam"])
+def test_first_step_equals_numpy(tmp_path: Path, optimizer: str) -> None:
+    """One full batch, one epoch: Adam's first step is lr * g / (|g| + eps); AdamW decays the weight itself."""
+    model, data = linear(), part(4)
+    weight = model.decoder.weight.detach().double().numpy().copy()
+    bias = model.decoder.bias.detach().double().numpy().copy()
+    train(model, tmp_path, data, optimizer=optimizer, loss="cross-entropy", lr=0.1, weight_decay=0.5, epochs=1)
+    x, y = data.x.flatten(1).double().numpy(), np.eye(CLASSES)[data.y.numpy()]
+    powers = np.exp(x @ weight.T + bias)
+    error = (powers / powers.sum(1, keepdims=True) - y) / 4
+    gradient = error.T @ x
+    if optimizer == "adam":
+        gradient = gradient + 0.5 * weight
+        expected = weight - 0.1 * gradient / (np.abs(gradient) + 1e-8)
+    else:
+        expected = weight * (1 - 0.1 * 0.5) - 0.1 * gradient / (np.abs(gradient) + 1e-8)
+    np.testing.assert_allclose(model.decoder.weight.detach().numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_training_figures_weigh_every_clip_the_same(tmp_path: Path) -> None:
+    """Ten clips in batches of four, four and two; the rate is too small to move anything."""
+    model, data = linear(), part(10)
+    with torch.no_grad():
+        logits = model(data.x)
+    expected = nn.functional.cross_entropy(logits, data.y).item()
+    entry = train(model, tmp_path, data, loss="cross-entropy", lr=1e-12, epochs=1).history[0]
+    assert entry["train_loss"] == pytest.approx(expected, rel=1e-6)
+    assert entry["train_accuracy"] == pytest.approx((logits.argmax(1) == data.y).double().mean().item())
+
+
+def test_every_clip_is_seen_once_an_epoch_in_an_order_of_seed_and_epoch(tmp_path: Path) -> None:
+    data = part(10)
+    marks = data.x[:, 0, 0].tolist()
+
+    class Watching(nn.Flatten):
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training:
+                seen.extend(marks.index(value) for value in x[:, 0, 0].tolist())
+            return super().forward(x)
+
+    def orders(seed: int) -> list[list[int]]:
+        seen.clear()
+        model = FusionClassifier(Watching(), nn.Linear(LAYERS * DIM, CLASSES))
+        train(model, tmp_path, data, seed=seed)
+        return [seen[i : i + 10] for i in (0, 10, 20)]
+
+    seen: list[int] = []
+    first = orders(1)
+    assert [sorted(order) for order in first] == [list(range(10))] * 3
+    assert len({tuple(order) for order in first}) == 3
+    assert orders(1) == first
+    assert orders(2) != first
+
+
+def test_plateau_lowers_the_rate_after_its_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "accuracy_of", lambda *_: 0.5)
+    settings = {"epochs": 6, "lr": 0.1, "plateau_factor": 0.5, "plateau_patience": 1}
+    history = train(linear(), tmp_path, **settings).history
+    assert [entry["lr"] for entry in history] == pytest.approx([0.1, 0.1, 0.1, 0.05, 0.05, 0.025])
+    history = train(linear(), tmp_path, schedule="constant", **settings).history
+    assert [entry["lr"] for entry in history] == [0.1] * 6
+
+
+def test_plateau_watches_the_training_loss_when_the_last_epoch_is_taken(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(loop, "accuracy_of", lambda *_: 0.5)
+    losses = iter([3.0, 2.0, 1.0, 1.0, 1.0])
+    monkeypatch.setattr(loop._Run, "_pass", lambda *_: (next(losses), 0.5))
+    done = train(linear(), tmp_path, selection="last", epochs=5, lr=0.1, plateau_patience=0, plateau_factor=0.5)
+    assert [entry["lr"] for entry in done.history] == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.05])
+
+
+@pytest.mark.parametrize(
+    ("selection", "column"), [("dev-group", "dev_accuracy"), ("best-on-test", "test_accuracy"), ("last", "-")]
+)
+def test_selection_keeps_the_first_of_equals(tmp_path: Path, monkeypatch: Any, selection: str, column: str) -> None:
+    dev, test = [0.2, 0.6, 0.5, 0.6, 0.1], [0.7, 0.1, 0.7, 0.3, 0.4]
+    values = {id(dev): iter(dev), id(test): iter(test)}
+    order = [dev, test] if selection == "dev-group" else [test]
+    calls: list[int] = []
+
+    def scripted(*_: Any) -> float:
+        calls.append(0)
+        return next(values[id(order[(len(calls) - 1) % len(order)])])
+
+    monkeypatch.setattr(loop, "accuracy_of", scripted)
+    snapshots: list[Tensor] = []
+    model = linear()
+    done = fit(
+        model,
+        part(10),
+        part(6, 2) if selection == "dev-group" else None,
+        part(6, 3),
+        TrainConfig(epochs=5, lr=0.1, selection=selection),
+        seed=1,
+        device="cpu",
+        precision="float32",
+        work=tmp_path,
+        key="k",
+        on_epoch=lambda _: snapshots.append(model.decoder.weight.detach().clone()),
+    )
+    expected = {"dev_accuracy": 2, "test_accuracy": 1, "-": 5}[column]
+    assert done.selected_epoch == expected
+    assert torch.equal(model.decoder.weight, snapshots[expected - 1])
+    assert len({tuple(s.flatten().tolist()) for s in snapshots}) == 5
+    with torch.no_grad():
+        assert torch.equal(done.logits, model(part(6, 3).x))
+    assert [entry["dev_accuracy"] for entry in done.history] == (dev if selection == "dev-group" else [None] * 5)
+
+
+@pytest.mark.parametrize("limit", [0.01, None])
+def test_gradients_are_clipped_to_the_norm_asked_for(tmp_path: Path, monkeypatch: Any, limit: float | None) -> None:
+    norms: list[float] = []
+    real = torch.optim.AdamW.step
+
+    def recording(self: Any, *args: Any, **kwargs: Any) -> Any:
+        grads = [p.grad.flatten() for group in self.param_groups for p in group["params"]]
+        norms.append(torch.cat(grads).norm().item())
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", recording)
+    train(linear(), tmp_path, grad_clip_norm=limit, loss="cross-entropy")
+    assert len(norms) == 9
+    if limit is None:
+        assert min(norms) > 0.05
+    else:
+        assert norms == pytest.approx([limit] * 9, rel=1e-3)
+
+
+class Idle(nn.Flatten):
+    """A fusion with a parameter that nothing uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(2))
+        self.frozen = nn.Parameter(torch.zeros(2), requires_grad=False)
+
+
+def test_parameter_without_gradient_stops_the_training(tmp_path: Path) -> None:
+    model = FusionClassifier(Idle(), nn.Linear(LAYERS * DIM, CLASSES))
+    with pytest.raises(TrainingError, match=r"^no gradient reaches fusion.unused: they would never be trained$"):
+        train(model, tmp_path)
+
+
+def test_check_gradients_names_all() -> None:
+    model = linear()
+    with pytest.raises(TrainingError, match=r"no gradient reaches decoder.weight, decoder.bias: "):
+        check_gradients(model)
+    model(part(2).x).sum().backward()
+    check_gradients(model)
+
+
+def test_loss_that_is_not_finite_names_the_epoch(tmp_path: Path) -> None:
+    data = part(10)
+    data.x[3] = float("nan")
+    with pytest.raises(TrainingError) as caught:
+        train(linear(), tmp_path, data)
+    assert str(caught.value) == (
+        "the training loss is nan in epoch 1\n  lower train.lr, or train with --set train.precision=float32"
+    )
+
+
+def test_predict_keeps_the_order_over_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data = linear().train(), part(11)
+    with torch.no_grad():
+        expected = model(data.x)
+    monkeypatch.setattr(loop, "EVAL_BATCH", 4)
+    found = predict(model, data.x, "cpu")
+    torch.testing.assert_close(found, expected)
+    assert not found.requires_grad
+    assert not model.training
+    assert predict(model, data.x.half(), "cpu").dtype == torch.float32
+
+
+def test_mean_density_weighs_every_clip_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D19: the published code averages batch means, so that the clips of a short last batch count more."""
+    torch.manual_seed(0)
+    model = build("daam-v2", num_layers=6, embed_dim=4, num_classes=2)
+    x = torch.randn(9, 6, 4, generator=torch.Generator().manual_seed(1))
+    monkeypatch.setattr(loop, "EVAL_BATCH", 4)
+    with torch.no_grad():
+        expected = model(x, return_density=True)[1].mean(0)
+    torch.testing.assert_close(mean_density(model, x, "cpu"), expected)
+
+
+def test_density_is_taken_before_and_after(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = build("daam-v2", num_layers=LAYERS, embed_dim=DIM, num_classes=CLASSES)
+    test = part(6, 3)
+    before = mean_density(model, test.x, "cpu")
+    done = train(model, tmp_path, lr=0.05)
+    assert done.density is not None
+    assert torch.equal(done.untrained_density, before)
+    assert torch.equal(done.density, mean_density(model, test.x, "cpu"))
+    assert not torch.equal(done.density, before)
+    assert train(linear(), tmp_path).density is None
+
+
+@pytest.mark.parametrize("content", [b"", b"not torch", b"PK\x03\x04 half"])
+def test_damaged_resume_file_is_ignored(tmp_path: Path, content: bytes) -> None:
+    fresh = train(linear(), tmp_path / "fresh")
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / FILE).write_bytes(content)
+    again = train(linear(), tmp_path / "cut")
+    assert again.history == fresh.history
+    assert torch.equal(again.logits, fresh.logits)
+
+
+def test_state_is_found_by_its_key_alone(tmp_path: Path) -> None:
+    assert load_state(tmp_path, "k") is None
+    save_state(tmp_path, "k", {"history": [{"epoch": 1}], "best": {"w": torch.ones(2)}})
+    state = load_state(tmp_path, "k")
+    assert state is not None
+    assert state["history"] == [{"epoch": 1}]
+    assert torch.equal(state["best"]["w"], torch.ones(2))
+    assert load_state(tmp_path, "other") is None
+    torch.save([1], tmp_path / FILE)
+    assert load_state(tmp_path, "k") is None
+
+
+def test_half_written_state_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_state(tmp_path, "k", {"n": 1})
+
+    def half(_: Any, path: Path) -> None:
+        path.write_bytes(b"PK")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("daamctl.training.checkpoint.torch.save", half)
+    with pytest.raises(KeyboardInterrupt):
+        save_state(tmp_path, "k", {"n": 2})
+    state = load_state(tmp_path, "k")
+    assert state is not None
+    assert state["n"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_disk_that_takes_no_more_is_an_artifact_error(tmp_path: Path) -> None:
+    save_state(tmp_path, "k", {"n": 1})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))  # stands in for a full disk: torch words both alike
+    try:
+        with pytest.raises(ArtifactError, match=r"^cannot write .*resume\.pt: torch could not finish the file: "):
+            save_state(tmp_path, "k", {"n": 2, "w": torch.ones(100_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    state = load_state(tmp_path, "k")
+    assert state is not None
+    assert state["n"] == 1
+
+
+def test_checkpoints_are_written_now_and_then_and_not_after_the_last(tmp_path: Path, monkeypatch: Any) -> None:
+    saved: list[int] = []
+    monkeypatch.setattr(loop, "save_state", lambda work, key, state: saved.append(len(state["history"])))
+    train(linear(), tmp_path, epochs=4)
+    assert saved == []  # a run of milliseconds needs none
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
+    train(linear(), tmp_path, epochs=4)
+    assert saved == [1, 2, 3]

@@ -1,0 +1,100 @@
+"""Folds: natural order of groups, no clip in two parts, and refusals that say what to change."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from daamctl.errors import TrainingError
+from daamctl.training.splits import fold_groups, make_split
+
+
+def clips(groups: list[str], labels: list[str] | None = None) -> pl.DataFrame:
+    """Two clips per group, one of each label unless given."""
+    repeated = [name for name in groups for _ in range(2)]
+    return pl.DataFrame({"group": repeated, "label": labels or ["a", "b"] * len(groups)})
+
+
+@pytest.mark.parametrize(
+    ("met", "ordered"),
+    [
+        (["group10", "group2", "group1"], ["group1", "group2", "group10"]),
+        (["10", "9", "1"], ["1", "9", "10"]),
+        (["Ses05", "Ses01"], ["Ses01", "Ses05"]),
+        (["b", "a", "2"], ["2", "a", "b"]),
+        (["s1e10", "s1e9", "s02e1"], ["s1e9", "s1e10", "s02e1"]),
+    ],
+)
+def test_groups_stand_in_natural_order(met: list[str], ordered: list[str]) -> None:
+    assert fold_groups(pl.Series(met * 2)) == ordered
+
+
+def test_group_named_by_a_raised_digit() -> None:
+    assert fold_groups(pl.Series(["²", "1"])) == ["1", "²"]
+
+
+@pytest.mark.parametrize("dev_group", [True, False])
+def test_every_clip_stands_in_exactly_one_part(dev_group: bool) -> None:
+    table = clips(["g3", "g1", "g2", "g1", "g10"])
+    names = ["g1", "g2", "g3", "g10"]
+    for fold in range(1, 5):
+        split = make_split(table, fold, dev_group=dev_group)
+        rows = np.concatenate([split.train, split.dev, split.test])
+        assert sorted(rows.tolist()) == list(range(10))
+        assert (split.fold, split.num_folds, split.test_group) == (fold, 4, names[fold - 1])
+        assert split.dev_group == (names[fold % 4] if dev_group else None)
+        group = table["group"].to_numpy()
+        assert set(group[split.test]) == {split.test_group}
+        assert set(group[split.dev]) == ({split.dev_group} if dev_group else set())
+
+
+def test_every_group_selects_once() -> None:
+    table = clips(["a", "b", "c"])
+    assert [make_split(table, fold, dev_group=True).dev_group for fold in (1, 2, 3)] == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "dev_group", "expected"),
+    [
+        (
+            ["a", "b"],
+            True,
+            "2 group(s) (a, b) cannot be split into train, dev and test; at least 3 are needed\n"
+            "  give the corpus more groups (folds), or use train.selection=last",
+        ),
+        (
+            ["a"],
+            False,
+            "1 group(s) (a) cannot be split into train and test; at least 2 are needed\n"
+            "  give the corpus more groups (folds)",
+        ),
+    ],
+)
+def test_too_few_groups(groups: list[str], dev_group: bool, expected: str) -> None:
+    with pytest.raises(TrainingError) as caught:
+        make_split(clips(groups), 1, dev_group=dev_group)
+    assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize("fold", [0, 4, -1])
+def test_no_such_fold(fold: int) -> None:
+    with pytest.raises(TrainingError, match=f"^fold must be 1 to 3 or 'all', met {fold}$"):
+        make_split(clips(["a", "b", "c"]), fold, dev_group=True)
+
+
+@pytest.mark.parametrize(
+    ("labels", "fold", "part"),
+    [
+        (["x", "x", "x", "y", "x", "y"], 1, "test part (a)"),
+        (["x", "x", "x", "y", "x", "y"], 3, "dev part (a)"),
+        (["x", "x", "x", "y", "x", "y"], 2, "train part (the other groups)"),
+    ],
+)
+def test_part_with_one_class_is_named(labels: list[str], fold: int, part: str) -> None:
+    with pytest.raises(TrainingError) as caught:
+        make_split(clips(["a", "b", "c"], labels), fold, dev_group=True)
+    assert str(caught.value) == (
+        f"fold {fold}: the {part} holds only class 'x'; at least two classes are needed\n"
+        "  regroup the corpus so that every group holds several classes"
+    )

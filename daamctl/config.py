@@ -203,6 +203,16 @@ class Config(Section):
     ablate: AblateConfig = AblateConfig()
     report: ReportConfig = ReportConfig()
 
+    @model_validator(mode="after")
+    def _check(self) -> Config:
+        if self.extract.pooling == "all-frames" and self.segment.tail == "merge":
+            raise ValueError(
+                "extract.pooling=all-frames pads clips to segment.max_duration_s, which segment.tail=merge exceeds"
+            )
+        if not self.ablate.k and not self.ablate.layers:
+            raise ValueError("ablate.k and ablate.layers are both empty, so there is nothing to ablate")
+        return self
+
     def section(self, stage: str) -> dict[str, Any]:
         """The JSON-able settings of one stage."""
         section: Section = getattr(self, stage)

@@ -10,7 +10,7 @@ from daamctl.corpora import CORPORA
 from daamctl.corpora.sources import source_of
 from daamctl.devices import cpu_has_bfloat16, resolve_device, resolve_precision
 from daamctl.provenance import device_name, git_commit, versions
-from daamctl.tracking import store_uri
+from daamctl.tracking import shown_store, store_uri
 
 
 def examine(root: Path) -> list[tuple[str, str]]:
@@ -73,7 +73,7 @@ def _tracking(root: Path) -> str:
     if uri.startswith("sqlite:///"):
         path = Path(uri.removeprefix("sqlite:///"))
         return f"{uri} ({f'{path.stat().st_size / 1e6:.1f} MB' if path.exists() else 'not made yet'})"
-    return f"{uri} (from MLFLOW_TRACKING_URI)"
+    return f"{shown_store(root)} (from MLFLOW_TRACKING_URI)"
 
 
 def _corpus(root: Path, name: str) -> str:

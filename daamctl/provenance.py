@@ -64,21 +64,51 @@ def code_hash(module: str, within: str) -> str:
     Args:
         module: dotted name; its source is read, it is not imported.
         within: dotted package; imports from elsewhere are not followed.
+
+    Raises:
+        ImportError: there is no such module.
     """
     trees: dict[str, str] = {}
     todo = [module]
     while todo:
         name = todo.pop()
-        spec = importlib.util.find_spec(name) if name not in trees else None
-        if spec is None or spec.origin is None or name == within:  # the package itself only holds the table
+        if name in trees or (name == within and name != module):  # the package itself only holds the table
             continue
-        tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(within + "."):
-                todo.append(node.module)
-        trees[name] = ast.dump(_without_docstrings(tree))
+        source = _source(name, within)
+        if source is None:
+            if name == module:
+                raise ImportError(f"no module {module}")
+            continue  # an imported name that is no module
+        tree = ast.parse(source)
+        todo += [found for found in _imports(tree, name) if found.startswith(within + ".")]
+        # unparsed text, unlike a dumped tree, is the same in every Python version
+        trees[name] = ast.unparse(_without_docstrings(tree))
     text = "\n".join(f"{name}\n{trees[name]}" for name in sorted(trees))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _source(module: str, within: str) -> str | None:
+    """Source of a module of the package `within`, found without importing it; None if there is no such module."""
+    package = importlib.util.find_spec(within)
+    for folder in (package.submodule_search_locations or []) if package is not None else []:
+        path = Path(folder, *module.removeprefix(within).strip(".").split("."))
+        for file in (path.with_suffix(".py"), path / "__init__.py"):
+            if file.is_file():
+                return file.read_text(encoding="utf-8")
+    return None
+
+
+def _imports(tree: ast.Module, module: str) -> list[str]:
+    """Dotted names that a module imports, whatever the form; some may be functions rather than modules."""
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            package = ".".join(module.split(".")[: -node.level]) if node.level else ""
+            base = ".".join(part for part in (package, node.module) if part)
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return names
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:

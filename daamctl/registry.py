@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -73,13 +74,31 @@ class Registry:
         Raises:
             UnknownNameError: `name` is not in the table.
         """
+        tree, attribute = self._parse(name)
+        text = _docstring(tree, attribute) or ast.get_docstring(tree) or ""
+        return text.splitlines()[0] if text else ""
+
+    def defaults(self, name: str) -> dict[str, Any]:
+        """Keyword arguments with a default of the function that `name` stands for, read without importing it.
+
+        Raises:
+            UnknownNameError: `name` is not in the table.
+        """
+        tree, attribute = self._parse(name)
+        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == attribute]
+        return {
+            argument.arg: ast.literal_eval(default)
+            for function in functions
+            for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+            if default is not None
+        }
+
+    def _parse(self, name: str) -> tuple[ast.Module, str]:
         module, attribute = self._target(name).split(":")
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
             raise ImportError(f"{self.kind} '{name}': no module {module}")
-        tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-        text = _docstring(tree, attribute) or ast.get_docstring(tree) or ""
-        return text.splitlines()[0] if text else ""
+        return ast.parse(Path(spec.origin).read_text(encoding="utf-8")), attribute
 
 
 def _docstring(tree: ast.Module, attribute: str) -> str | None:
@@ -88,7 +107,9 @@ def _docstring(tree: ast.Module, attribute: str) -> str | None:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == attribute:
             return ast.get_docstring(node)
         targets = node.targets if isinstance(node, ast.Assign) else []
+        if isinstance(node, ast.AnnAssign):
+            targets = [node.target]
         assigned = any(isinstance(target, ast.Name) and target.id == attribute for target in targets)
         if assigned and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-            return str(following.value.value)
+            return inspect.cleandoc(str(following.value.value))
     return None

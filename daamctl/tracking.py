@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -109,7 +111,9 @@ class MLflowTracker:
         self._queue.put(None)
         self._thread.join(self.close_timeout_s)
         if self._thread.is_alive():
-            log.warning("MLflow at %s is slow; what is not sent yet can be sent with: daamctl track", _shown(self.root))
+            log.warning(
+                "MLflow at %s is slow; what is not sent yet can be sent with: daamctl track", shown_store(self.root)
+            )
 
     def _work(self) -> None:
         while (event := self._queue.get()) is not None:
@@ -119,11 +123,11 @@ class MLflowTracker:
                 event()
             except Exception as error:  # a tracking store may fail in any way; training must go on
                 self._failed = True
-                reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+                reason = without_credentials(str(error)).splitlines()[0][:200] if str(error) else type(error).__name__
                 log.warning(
                     "MLflow at %s does not take our runs (%s); results are safe in data/, send them later with: "
                     "daamctl track",
-                    _shown(self.root),
+                    shown_store(self.root),
                     reason,
                 )
 
@@ -147,7 +151,8 @@ class _Sender:
             logging.getLogger("alembic").setLevel(logging.WARNING)
             uri = store_uri(self.root)
             # Two processes that create the tables of one SQLite file at once make each other fail.
-            with locked(self.root / ".daamctl" / "mlflow.lock", what="the tracking store"):
+            alone = locked(self.root / ".daamctl" / "mlflow.lock", what="the tracking store")
+            with alone if uri.startswith("sqlite:") else nullcontext():
                 self._client = MlflowClient(uri)
                 self._client.search_experiments(max_results=1)
         return self._client
@@ -159,7 +164,7 @@ class _Sender:
         tags = {"pipeline": name, "method": method, "fold": str(fold), "seed": str(seed)}
         run = self.client.create_run(self._experiment(name), run_name=f"{method}-fold{fold}-seed{seed}", tags=tags)
         self._run_id = run.info.run_id
-        write_json(note, {"run_id": self._run_id, "store": store_uri(self.root), "key": None})
+        write_json(note, {"run_id": self._run_id, "store": shown_store(self.root), "key": None})
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
         self._metrics({k: v for k, v in entry.items() if k != "epoch"}, step=int(entry["epoch"] or 0))
@@ -187,11 +192,13 @@ class _Sender:
         for start in range(0, len(params), 100):  # MLflow takes at most 100 params a call
             self.client.log_batch(self._run_id, params=params[start : start + 100])
         self.client.log_batch(self._run_id, tags=[RunTag(key, value) for key, value in facts.items()])
-        self._metrics({**fold.result["metrics"], "train_s": meta["train_s"]}, step=0)
+        results = dict(fold.result["metrics"])
+        results["selected_dev_accuracy"] = results.pop("dev_accuracy")  # that name is an epoch's metric
+        self._metrics({**results, "train_s": meta["train_s"]}, step=0)
         self.client.log_artifacts(self._run_id, str(fold.folder))
         self.client.set_terminated(self._run_id, "FINISHED")
         note = _note(self.root, run["pipeline"], _address(fold), run["fold"], run["seed"])
-        write_json(note, {"run_id": self._run_id, "store": store_uri(self.root), "key": run["key"]})
+        write_json(note, {"run_id": self._run_id, "store": shown_store(self.root), "key": run["key"]})
 
     def _metrics(self, values: Mapping[str, float | int | None], *, step: int) -> None:
         from mlflow.entities import Metric
@@ -215,7 +222,7 @@ class _Sender:
 
     def _end_interrupted(self, note: dict[str, Any]) -> None:
         """Mark the run that was in progress when its process was killed; it would stay `running` for ever."""
-        if note.get("key") is None and note.get("store") == store_uri(self.root):
+        if note.get("key") is None and note.get("store") == shown_store(self.root):
             from mlflow.exceptions import MlflowException
 
             try:
@@ -236,7 +243,7 @@ def is_sent(root: Path, fold: Fold) -> bool:
     if not path.exists():
         return False
     note = read_json(path)
-    return bool(note.get("key") == run["key"] and note.get("store") == store_uri(root))
+    return bool(note.get("key") == run["key"] and note.get("store") == shown_store(root))
 
 
 def send_missing(tracker: Tracker, folds: Iterable[Fold]) -> None:
@@ -260,11 +267,14 @@ def _artifacts(root: Path) -> str | None:
     return None if os.environ.get("MLFLOW_TRACKING_URI") else (root / "mlartifacts").as_uri()
 
 
-def _shown(root: Path) -> str:
-    """The store's address without credentials."""
-    uri = store_uri(root)
-    scheme, sign, rest = uri.partition("://")
-    return f"{scheme}{sign}{rest.rpartition('@')[2]}" if sign else uri
+def shown_store(root: Path) -> str:
+    """The store's address without credentials, fit for messages and files."""
+    return without_credentials(store_uri(root))
+
+
+def without_credentials(text: str) -> str:
+    """Any text with `user:password@` cut out of the addresses in it."""
+    return re.sub(r"://[^/\s]*@", "://", text)
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

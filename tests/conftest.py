@@ -12,6 +12,7 @@ from daamctl.environment import QUIET
 for _name, _value in QUIET.items():
     os.environ.setdefault(_name, _value)
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: threads that share two cores only wait for one another
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

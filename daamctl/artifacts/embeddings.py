@@ -8,6 +8,7 @@ content key. Rows stand in the order of the clip table.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,11 +92,13 @@ def write_shard(
 
 
 def shard_is_whole(path: Path, num_rows: int) -> bool:
-    """Whether a shard file exists, opens, and has that many rows."""
+    """Whether a shard opens and holds all its clips; not so where it left out unreadable ones, now perhaps repaired."""
     try:
-        return bool(pq.ParquetFile(path).metadata.num_rows == num_rows)
-    except (OSError, pa.ArrowInvalid):
+        metadata = pq.ParquetFile(path).metadata
+        head = json.loads(metadata.metadata[METADATA_KEY])
+    except (OSError, ValueError, KeyError, TypeError):
         return False
+    return bool(metadata.num_rows == num_rows and head.get("unreadable") == 0)
 
 
 def write_head(folder: Path, head: EmbeddingsHead) -> None:
@@ -183,18 +186,24 @@ def value_settings(config: Config) -> dict[str, Any]:
     }
 
 
-def check_settings(head: EmbeddingsHead, config: Config, *, fix: str) -> None:
-    """Check that embeddings were made with the settings asked for.
+def check_settings(made: Mapping[str, Any], config: Config, *, what: str, fix: str) -> None:
+    """Check that an artifact was made with the settings asked for.
+
+    Args:
+        made: section -> settings it was made with; only these sections are compared.
+        config: settings asked for.
+        what: the artifact, in the plural, for the message.
+        fix: the command that makes it again.
 
     Raises:
         ArtifactError: names every setting that differs, with both values.
     """
-    wanted = value_settings(config)
     differing = [
-        f"{stage}.{name}: made with {head.settings.get(stage, {}).get(name)!r}, asked for {value!r}"
-        for stage, section in wanted.items()
+        f"{stage}.{name}: made with {made[stage].get(name)!r}, asked for {value!r}"
+        for stage, section in value_settings(config).items()
+        if stage in made
         for name, value in section.items()
-        if head.settings.get(stage, {}).get(name) != value
+        if made[stage].get(name) != value
     ]
     if differing:
-        raise ArtifactError("the embeddings were made with other settings: " + "; ".join(differing), fix=fix)
+        raise ArtifactError(f"the {what} were made with other settings: " + "; ".join(differing), fix=fix)

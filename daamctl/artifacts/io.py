@@ -27,9 +27,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
     Raises:
         ArtifactError: the file system refuses the write (disk full, read-only, no permission).
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex[:8]}{path.suffix}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         temporary.replace(path)
     except OSError as error:

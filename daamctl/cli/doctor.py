@@ -6,6 +6,7 @@ from __future__ import annotations
 def command() -> None:
     """Show what this machine has: devices, precision, versions, disk, decoders, tracking store, corpora."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from daamctl.config import find_root
@@ -15,7 +16,7 @@ def command() -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in examine(find_root()):
-        table.add_row(name, text)
+        table.add_row(name, escape(text))
     Console().print(table)
 
 

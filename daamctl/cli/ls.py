@@ -19,6 +19,7 @@ def command(
     if what is not None and what not in KINDS:
         raise UnknownNameError("kind of thing", what, KINDS)
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     console = Console(soft_wrap=False)
@@ -27,7 +28,7 @@ def command(
         table.add_column(no_wrap=True, style="bold")
         table.add_column()
         for name, text in entries(kind):
-            table.add_row(name, text)
+            table.add_row(escape(name), escape(text))
         console.print(f"[bold underline]{kind}[/]")
         console.print(table)
 

@@ -20,7 +20,9 @@ def command(
     corpus: common.Corpus = None,
     encoder: common.EncoderName = None,
     fold: Annotated[str, typer.Option(help="Fold number, or all.")] = "all",
-    seed: Annotated[int | None, typer.Option(help="One seed instead of those of the settings.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**32 - 1, help="One seed instead of those of the settings.")
+    ] = None,
     device: common.DeviceName = None,
     sets: common.Sets = None,
     force: common.Force = False,
@@ -31,7 +33,7 @@ def command(
     """Train one method on every fold, or one; finished folds from identical inputs are kept."""
     layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder, train__device=device)
     common.stop_if_dry(dry_run, config)
-    if fold != "all" and not fold.isdigit():
+    if fold != "all" and not fold.isdecimal():
         raise typer.BadParameter(f"must be a number or 'all', met '{fold}'", param_hint="--fold")
     from daamctl.stages import train
 

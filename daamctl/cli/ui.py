@@ -21,7 +21,9 @@ def command(
     root = find_root()
     remote = os.environ.get("MLFLOW_TRACKING_URI")
     if remote and remote.startswith("http"):
-        typer.echo(f"runs are logged to the server at {remote}: open that address")
+        from daamctl.tracking import shown_store
+
+        typer.echo(f"runs are logged to the server at {shown_store(root)}: open that address")
         return
     uri = remote or f"sqlite:///{root / 'mlflow.db'}"
     if not remote and not (root / "mlflow.db").exists():

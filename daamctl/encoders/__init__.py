@@ -4,7 +4,12 @@
 model. Nothing here imports torch or transformers before an encoder is opened.
 """
 
+import re
+
 from daamctl.registry import Registry
+
+HUB_ID = re.compile(r"^\w[\w.-]*/\w[\w.-]*$")
+"""What a Hugging Face id looks like: owner/name."""
 
 ENCODERS = Registry(
     "encoder",

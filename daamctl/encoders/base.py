@@ -15,6 +15,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from daamctl.errors import EncoderError
+
+NORMALIZE_EPS = 1e-7  # as in the feature extractors of the waveform models
+
 
 @dataclass(frozen=True)
 class Preset:
@@ -117,6 +121,26 @@ class LayerPooler:
             for handle in handles:
                 handle.remove()
         return torch.stack([pooled[number] for number in sorted(pooled)], dim=1)
+
+
+def normalized(clip: Tensor) -> Tensor:
+    """Zero mean and unit variance over the clip's own samples (T,)."""
+    return (clip - clip.mean()) / (clip.var(correction=0) + NORMALIZE_EPS).sqrt()
+
+
+def padded_samples(longest: int, pad_to_s: float, sampling_rate: int) -> int:
+    """Samples that the published pooling pads every clip to.
+
+    Raises:
+        EncoderError: a clip is longer, so that its vector would depend on the clips beside it.
+    """
+    samples = round(pad_to_s * sampling_rate)
+    if longest > samples:
+        raise EncoderError(
+            f"pooling over all frames pads to {pad_to_s:g} s, but a clip has {longest / sampling_rate:g} s",
+            fix="use extract.pooling=valid-frames, or a segment.tail other than merge",
+        )
+    return samples
 
 
 def weights_hash(model: nn.Module) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -12,11 +11,9 @@ import torch
 from safetensors import SafetensorError
 
 from daamctl.config import ExtractConfig
-from daamctl.encoders import ENCODERS, FAMILIES
+from daamctl.encoders import ENCODERS, FAMILIES, HUB_ID
 from daamctl.encoders.base import Encoder, PoolingOptions, Preset, weights_hash
 from daamctl.errors import EncoderError, nearest
-
-HUB_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
 
 
 @dataclass(frozen=True)
@@ -141,9 +138,14 @@ def _pretrained(source: str, revision: str | None) -> tuple[Any, bool, int]:
             )
         extractor = AutoFeatureExtractor.from_pretrained(source, **options)
         # transformers reads safetensors, or .bin files with weights_only=True; never a free pickle.
-        model = AutoModel.from_pretrained(source, dtype=torch.float32, **options)
+        model, loading = AutoModel.from_pretrained(source, dtype=torch.float32, output_loading_info=True, **options)
     except (OSError, ValueError, RuntimeError, UnpicklingError, SafetensorError) as error:
         raise _explain(source, revision, error) from error
+    # transformers fills what is missing at random; only the mask vector of pretraining may be absent.
+    missing = sorted(name for name in loading["missing_keys"] if not name.endswith("masked_spec_embed"))
+    if missing:
+        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise EncoderError(f"encoder '{source}' lacks weights that its config.json asks for: {shown}")
     return model, bool(getattr(extractor, "do_normalize", False)), int(extractor.sampling_rate)
 
 

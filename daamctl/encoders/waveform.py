@@ -9,10 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from daamctl.devices import autocast
-from daamctl.encoders.base import LayerPooler, PoolingOptions
+from daamctl.encoders.base import LayerPooler, PoolingOptions, normalized, padded_samples
 from daamctl.errors import EncoderError
-
-NORMALIZE_EPS = 1e-7  # as in the feature extractors of these models
 
 
 class WaveformEncoder:
@@ -77,11 +75,11 @@ class WaveformEncoder:
     @torch.inference_mode()
     def pool(self, waveforms: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Run a batch; see `Encoder.pool`. Clips shorter than one frame are zero-padded to it."""
-        clips = [_normalized(clip) if self.normalize else clip for clip in waveforms]
+        clips = [normalized(clip) if self.normalize else clip for clip in waveforms]
         lengths = [max(len(clip), self.min_samples) for clip in clips]
         width = max(lengths)
         if self.options.all_frames:
-            width = max(width, round(self.options.pad_to_s * self.sampling_rate))
+            width = padded_samples(width, self.options.pad_to_s, self.sampling_rate)
             lengths = [width] * len(clips)
         batch = torch.zeros(len(clips), width)
         for row, clip in zip(batch, clips, strict=True):
@@ -96,8 +94,3 @@ class WaveformEncoder:
         with autocast(self.device, self.precision):
             pooled = self.pooler.run(lambda: self.model(inputs, attention_mask=attention), mask)
         return pooled.cpu(), n_frames
-
-
-def _normalized(clip: Tensor) -> Tensor:
-    """Zero mean and unit variance over the clip's own samples."""
-    return (clip - clip.mean()) / (clip.var(correction=0) + NORMALIZE_EPS).sqrt()

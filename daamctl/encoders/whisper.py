@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from daamctl.devices import autocast
-from daamctl.encoders.base import LayerPooler, PoolingOptions
-from daamctl.encoders.waveform import _normalized
+from daamctl.encoders.base import LayerPooler, PoolingOptions, normalized, padded_samples
 from daamctl.errors import EncoderError
 
 HOP_SAMPLES = 160  # one mel frame; the front end halves the rate once more
@@ -69,7 +68,7 @@ class WhisperEncoder:
         Raises:
             EncoderError: a clip is longer than the model's positions.
         """
-        clips = [_normalized(clip) if self.normalize else clip for clip in waveforms]
+        clips = [normalized(clip) if self.normalize else clip for clip in waveforms]
         limit = self.max_frames * SAMPLES_PER_FRAME
         longest = max(len(clip) for clip in clips)
         if longest > limit:
@@ -81,9 +80,9 @@ class WhisperEncoder:
         mels = self.features(
             [clip.numpy() for clip in clips], sampling_rate=self.sampling_rate, return_tensors="pt"
         ).input_features.to(self.device)  # (B, mels, 2 T)
-        samples = [round(self.options.pad_to_s * self.sampling_rate)] * len(clips)
-        if not self.options.all_frames:
-            samples = [len(clip) for clip in clips]
+        samples = [len(clip) for clip in clips]
+        if self.options.all_frames:
+            samples = [padded_samples(longest, self.options.pad_to_s, self.sampling_rate)] * len(clips)
         n_frames = torch.tensor([min(max(1, -(-n // SAMPLES_PER_FRAME)), self.max_frames) for n in samples])
         mask = (torch.arange(self.max_frames) < n_frames[:, None]).to(self.device)  # (B, T)
         with autocast(self.device, self.precision):

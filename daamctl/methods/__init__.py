@@ -89,22 +89,25 @@ def build(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **s
 
 
 def check_settings(method: str, settings: dict[str, Any]) -> None:
-    """Check the names of a method's own settings.
+    """Check names and kinds of a method's own settings, without importing the method.
 
     Raises:
-        MethodError: a setting is unknown to the method; names the nearest and all known ones.
+        UnknownNameError: there is no such method.
+        MethodError: a setting is unknown to the method, or its value is of the wrong kind.
     """
-    import inspect
-
     from daamctl.errors import MethodError, nearest
 
-    sizes = {"num_layers", "embed_dim", "num_classes"}
-    known = sorted(set(inspect.signature(METHODS.load(method)).parameters) - sizes)
-    for name in settings:
-        if name not in known:
-            close = nearest(name, known)
+    defaults = METHODS.defaults(method)
+    for name, value in settings.items():
+        if name not in defaults:
+            close = nearest(name, defaults)
             hint = f"did you mean '{close}'? " if close else ""
-            raise MethodError(f"{method}: unknown setting '{name}'", fix=f"{hint}known: {', '.join(known) or 'none'}")
+            known = ", ".join(sorted(defaults)) or "none"
+            raise MethodError(f"{method}: unknown setting '{name}'", fix=f"{hint}known: {known}")
+        if type(defaults[name]) is int and (type(value) is not int or value < 1):
+            raise MethodError(f"{method}: {name} must be a whole number of at least 1, met {value!r}")
+        if type(defaults[name]) is not type(value):
+            raise MethodError(f"{method}: {name} must be like {defaults[name]!r}, met {value!r}")
 
 
 def __getattr__(name: str) -> Any:

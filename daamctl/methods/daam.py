@@ -32,13 +32,12 @@ def density_weights(x: Tensor, offset: Tensor, scaled_variance: Tensor, *, varia
             the mean is large against the spread (D25).
 
     Returns:
-        w, shape of x, in (0, 1].
+        w, shape of x; in (0, 1] as long as `scaled_variance` is positive, which training does not enforce (D61).
 
     Raises:
         MethodError: unknown `variance`.
     """
-    if variance not in ("two-pass", "moments"):
-        raise MethodError(f"variance must be 'two-pass' or 'moments', met '{variance}'")
+    check_variance(variance)
     with torch.autocast(x.device.type, enabled=False):
         x = x if x.dtype == torch.float64 else x.float()
         mean = x.mean(dim=-2, keepdim=True)
@@ -48,6 +47,16 @@ def density_weights(x: Tensor, offset: Tensor, scaled_variance: Tensor, *, varia
             spread = (x.square().mean(dim=-2, keepdim=True) - mean.square()).abs()
         y = (x - (mean + offset)) / (spread + VARIANCE_FLOOR + ROOT_FLOOR).sqrt()
         return torch.exp(-y.square() / (2 * scaled_variance))
+
+
+def check_variance(variance: str) -> None:
+    """Check the name of a variance formula.
+
+    Raises:
+        MethodError: it is neither `two-pass` nor `moments`.
+    """
+    if variance not in ("two-pass", "moments"):
+        raise MethodError(f"variance must be 'two-pass' or 'moments', met '{variance}'")
 
 
 class MultiHeadDAAM(nn.Module):
@@ -64,12 +73,13 @@ class MultiHeadDAAM(nn.Module):
         variance: `two-pass` or `moments`, see `density_weights`.
 
     Raises:
-        MethodError: `num_heads` does not divide `num_layers`.
+        MethodError: `num_heads` does not divide `num_layers`, or `variance` is unknown.
     """
 
     def __init__(self, *, num_layers: int, embed_dim: int, num_heads: int, variance: str = "two-pass") -> None:
         super().__init__()
         check_divides("num_heads", num_heads, num_layers, "the number of layers")
+        check_variance(variance)
         self.num_heads = num_heads
         self.variance = variance
         self.offset = nn.Parameter(torch.zeros(num_heads, embed_dim))

@@ -47,30 +47,28 @@ def load_published(source: Path | str | Mapping[str, Tensor]) -> FusionClassifie
     whole = bool(heads) and sorted(heads) == list(range(len(heads))) and all(len(head) == 2 for head in heads.values())
     if missing or extra or not whole:
         raise MethodError(
-            "not a published DAAM checkpoint: "
-            f"missing {missing or 'no decoder key'}, unknown {extra[:5] or 'no key'}, heads found {sorted(heads)}"
+            f"not a published DAAM checkpoint: missing keys {missing}, unknown keys {extra[:5]}, "
+            f"heads found {sorted(heads)}, each of which needs c and mean_offset"
         )
     return _assemble(state, [heads[i] for i in sorted(heads)])
 
 
 def _assemble(state: Mapping[str, Tensor], heads: list[dict[str, Tensor]]) -> FusionClassifier:
-    num_layers = state["conv1.weight"].shape[1]
-    settings = {"num_heads": len(heads)} if len(heads) > 1 else {}
-    model = build(
-        "daam-v1" if len(heads) > 1 else "daam-v2",
-        num_layers=num_layers,
-        embed_dim=heads[0]["c"].shape[-1],
-        num_classes=state["fc.weight"].shape[0],
-        variance="moments",
-        hidden_channels=state["conv1.weight"].shape[0],
-        **settings,
-    )
-    ours = {f"decoder.{key}": state[key] for key in DECODER_KEYS}
-    ours["fusion.scaled_variance"] = torch.cat([head["c"].reshape(1, -1) for head in heads])
-    ours["fusion.offset"] = torch.cat([head["mean_offset"].reshape(1, -1) for head in heads])
     try:
+        model = build(
+            "daam-v1" if len(heads) > 1 else "daam-v2",
+            num_layers=state["conv1.weight"].shape[1],
+            embed_dim=heads[0]["c"].shape[-1],
+            num_classes=state["fc.weight"].shape[0],
+            variance="moments",
+            hidden_channels=state["conv1.weight"].shape[0],
+            **({"num_heads": len(heads)} if len(heads) > 1 else {}),
+        )
+        ours = {f"decoder.{key}": state[key] for key in DECODER_KEYS}
+        ours["fusion.scaled_variance"] = torch.cat([head["c"].reshape(1, -1) for head in heads])
+        ours["fusion.offset"] = torch.cat([head["mean_offset"].reshape(1, -1) for head in heads])
         model.load_state_dict(ours)
-    except RuntimeError as error:
+    except (RuntimeError, IndexError) as error:
         raise MethodError(f"published checkpoint does not fit together: {error}") from error
     return model.eval()
 

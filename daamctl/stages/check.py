@@ -7,8 +7,6 @@ pipeline does not touch another.
 from __future__ import annotations
 
 import logging
-import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,11 @@ from daamctl.artifacts.embeddings import value_settings
 from daamctl.artifacts.io import write_json
 from daamctl.config import PARAMS_FILE, Config, load_config, pipeline_names, read_yaml
 from daamctl.corpora import CORPORA
-from daamctl.encoders import ENCODERS
-from daamctl.errors import ConfigError, DaamctlError, nearest
-from daamctl.methods import METHODS
+from daamctl.encoders import ENCODERS, HUB_ID
+from daamctl.errors import ConfigError, DaamctlError, MethodError, nearest
+from daamctl.methods import METHODS, check_settings
 
 log = logging.getLogger(__name__)
-
-ENCODER_LIKE = re.compile(r"^[\w.-]+/[\w.-]+$")
 
 
 def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) -> list[str]:
@@ -63,12 +59,20 @@ def problems_of(root: Path, config: Config) -> list[str]:
     if config.download.corpus not in CORPORA:
         problems.append(_unknown("download.corpus", config.download.corpus, CORPORA))
     encoder = config.extract.encoder
-    if encoder not in ENCODERS and not ENCODER_LIKE.match(encoder) and not Path(encoder).expanduser().is_dir():
+    if encoder not in ENCODERS and not HUB_ID.match(encoder) and not Path(encoder).expanduser().is_dir():
         problems.append(_unknown("extract.encoder", encoder, ENCODERS) + "; or a Hugging Face id or a local folder")
     named = [("methods", name) for name in config.methods]
     named += [("method_settings", name) for name in config.method_settings]
     named += [("ablate.rank_by", config.ablate.rank_by), ("ablate.method", config.ablate.method)]
     problems += [_unknown(where, name, METHODS) for where, name in named if name not in METHODS]
+    for name, settings in config.method_settings.items():
+        if name in METHODS:
+            try:
+                check_settings(name, settings)
+            except MethodError as error:
+                problems.append(f"method_settings: {error}")
+    if config.extract.weights == "random" and encoder not in ENCODERS:
+        problems.append(f"extract.weights: random works with presets only, met encoder '{encoder}'")
     if not config.methods:
         problems.append("methods: at least one method is needed")
     if len(set(config.methods)) != len(config.methods):
@@ -112,6 +116,7 @@ def _write(root: Path, pipeline: str, config: Config) -> None:
         "importance": {"importance": config.section("importance"), "methods": list(config.methods)},
         "ablate": {
             "ablate": config.section("ablate"),
+            "evaluate": config.section("evaluate"),
             "train": train,
             "settings": config.method_settings.get(config.ablate.method, {}),
         },
@@ -122,6 +127,8 @@ def _write(root: Path, pipeline: str, config: Config) -> None:
         settings = config.method_settings.get(method, {})
         parts[f"train-{method}"] = {"train": train, "settings": settings} if listed else {"listed": False}
     folder = root / "data" / "check" / pipeline
-    shutil.rmtree(folder, ignore_errors=True)
     for name, part in parts.items():
         write_json(folder / f"{name}.json", part)
+    for path in folder.iterdir():
+        if path.stem not in parts:
+            path.unlink()

@@ -7,14 +7,13 @@ computed again.
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-import pyarrow.parquet as pq
 
 from daamctl.artifacts.clips import ClipTable, clips_key, read_clips
 from daamctl.artifacts.embeddings import (
@@ -22,13 +21,13 @@ from daamctl.artifacts.embeddings import (
     EmbeddingsHead,
     check_settings,
     read_head,
+    shard_is_whole,
     shard_path,
     value_settings,
     write_head,
     write_shard,
 )
 from daamctl.artifacts.io import content_key, link_or_copy, locked, replace_dir
-from daamctl.artifacts.utterances import METADATA_KEY
 from daamctl.config import Config
 from daamctl.corpora.sources import audio_root
 from daamctl.devices import resolve_device, resolve_precision
@@ -62,7 +61,8 @@ def run(layout: Layout, config: Config, *, force: bool = False) -> Path:
     """
     command = layout.command("segment")
     clips = read_clips(layout.clips, fix=f"make them: {command}")
-    _check_clips(clips, config, fix=f"make them again: {command}")
+    made = {stage: clips.settings[stage] for stage in ("download", "segment")}
+    check_settings(made, config, what="clips", fix=f"make them again: {command}")
     device = resolve_device(config.extract.device)
     precision = resolve_precision(config.extract.precision, device, cpu_auto=True)
     opened = open_encoder(
@@ -70,39 +70,32 @@ def run(layout: Layout, config: Config, *, force: bool = False) -> Path:
     )
     head = _head(clips, config, opened)
     if not force:
-        finished = _finished(layout, head.key)
+        finished = _finished(layout, head, config)
         if finished is not None:
             return _share(finished, layout.embeddings, head)
     work = layout.work / "extract" / f"{head.key}-{config.extract.shard_clips}"  # shards of one size only
     with locked(work.with_suffix(".lock"), what=f"the embeddings of {layout.run_name}"):
-        finished = None if force else _finished(layout, head.key)
+        finished = None if force else _finished(layout, head, config)
         if finished is not None:  # another process has made them meanwhile
             return _share(finished, layout.embeddings, head)
         if force:
             shutil.rmtree(work, ignore_errors=True)
         unreadable = _make_shards(work, clips, head, opened, config, layout)
-        whole = EmbeddingsHead(
-            **{**head.__dict__, "num_clips": head.num_clips - len(unreadable), "unreadable": unreadable}
-        )
+        whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable)
         write_head(work, whole)
         replace_dir(work, layout.embeddings)
     log.info("%d clips x %d layers x %d in %s", whole.num_clips, len(whole.layers), whole.embed_dim, layout.embeddings)
     return layout.embeddings
 
 
-def _check_clips(clips: ClipTable, config: Config, *, fix: str) -> None:
-    """Check that the clip table was made with the settings asked for."""
-    made = {**clips.settings, "extract": value_settings(config)["extract"]}
-    head = EmbeddingsHead("", clips.corpus, clips.classes, (), 0, {}, made, 0)
-    try:
-        check_settings(head, config, fix=fix)
-    except ArtifactError as error:
-        raise ArtifactError(error.message.replace("the embeddings were", "the clips were"), fix=fix) from None
-
-
 def _head(clips: ClipTable, config: Config, opened: OpenedEncoder) -> EmbeddingsHead:
     facts, settings = opened.facts, value_settings(config)
-    decisive = {name: facts[name] for name in ("weights_sha256", "normalize", "precision", "final_norm", "pooling")}
+    decisive = {
+        name: facts[name]
+        for name in ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate")
+    }
+    if facts["pooling"] == "all-frames":
+        decisive["pad_to_s"] = config.segment.max_duration_s
     key = content_key(
         {"format": FORMAT, "clips": clips_key(clips), "encoder": decisive, "settings": settings["extract"]}
     )
@@ -118,12 +111,14 @@ def _head(clips: ClipTable, config: Config, opened: OpenedEncoder) -> Embeddings
     )
 
 
-def _finished(layout: Layout, key: str) -> Path | None:
-    """A finished set with this key: our own folder first, then any other pipeline's."""
+def _finished(layout: Layout, head: EmbeddingsHead, config: Config) -> Path | None:
+    """A finished set with this key and no more clips left out than tolerated: our own first, then any pipeline's."""
+    tolerated = config.extract.max_unreadable_fraction * head.num_clips
     others = sorted(path.parent for path in (layout.data / "extract").glob(f"*/{HEAD_FILE}"))
     for folder in [layout.embeddings, *others]:
         try:
-            if read_head(folder).key == key:
+            found = read_head(folder)
+            if found.key == head.key and len(found.unreadable) <= tolerated:
                 return folder
         except ArtifactError:
             continue
@@ -132,17 +127,20 @@ def _finished(layout: Layout, key: str) -> Path | None:
 
 def _share(finished: Path, target: Path, head: EmbeddingsHead) -> Path:
     """Use a finished set: leave our own as it is, link another pipeline's files."""
+    found = read_head(finished)
+    # Settings that leave the clips as they are, and names, are this pipeline's own.
+    own = replace(head, num_clips=found.num_clips, unreadable=found.unreadable)
     if finished == target:
         log.info("embeddings in %s are up to date", target)
+        if own != found:
+            write_head(target, own)
         return target
     log.info("the same embeddings exist in %s; linking them", finished)
     staging = target.with_name(f".{target.name}-linking")
     shutil.rmtree(staging, ignore_errors=True)
     for path in finished.glob("embeddings-*.parquet"):
         link_or_copy(path, staging / path.name)
-    found = read_head(finished)  # settings that cannot change a value, and names, are this pipeline's own
-    own = {"num_clips": found.num_clips, "unreadable": found.unreadable}
-    write_head(staging, EmbeddingsHead(**{**head.__dict__, **own}))
+    write_head(staging, own)
     replace_dir(staging, target)
     return target
 
@@ -158,7 +156,7 @@ def _make_shards(
         (shard_path(work, i), clips.rows[start : start + size])
         for i, start in enumerate(range(0, head.num_clips, size))
     ]
-    todo = [(path, rows) for path, rows in parts if not _is_whole(path, len(rows))]
+    todo = [(path, rows) for path, rows in parts if not shard_is_whole(path, len(rows))]
     for path in set(work.glob("embeddings-*.parquet")) - {path for path, _ in parts}:
         path.unlink()
     missing = sum(len(rows) for _, rows in todo)
@@ -199,16 +197,6 @@ def _write(path: Path, rows: pl.DataFrame, done: Embedded, head: EmbeddingsHead,
     keep = np.array([row not in done.unreadable for row in range(len(rows))])
     left_out = {**shard_head, "unreadable": len(done.unreadable)}
     write_shard(path, rows.filter(pl.Series(keep)), done.n_frames[keep], done.vectors[keep], head.layers, left_out)
-
-
-def _is_whole(path: Path, num_rows: int) -> bool:
-    """Whether a shard holds all its clips; one that left out unreadable clips is made again, they may be repaired."""
-    try:
-        metadata = pq.ParquetFile(path).metadata
-        head = json.loads(metadata.metadata[METADATA_KEY])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return bool(metadata.num_rows == num_rows and head.get("unreadable") == 0)
 
 
 def _check_tolerance(unreadable: dict[str, str], total: int, tolerated: float, layout: Layout) -> None:

@@ -13,11 +13,11 @@ import re
 import shutil
 import uuid
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from daamctl.artifacts.clips import SCHEMA, ClipTable, write_clips
+from daamctl.artifacts.embeddings import check_settings
 from daamctl.artifacts.io import replace_dir
 from daamctl.artifacts.utterances import UtteranceTable, read_utterances
 from daamctl.config import Config, SegmentConfig
@@ -40,9 +40,9 @@ def run(layout: Layout, config: Config) -> Path:
         ArtifactError: the utterance table is missing, or was made with other settings than these.
         AudioError: a recording to be exported cannot be read.
     """
-    fix = _download_command(layout, config)
+    fix = layout.command("download")
     utterances = read_utterances(layout.utterances, fix=f"make it: {fix}")
-    check_settings(layout, config, utterances)
+    _check_utterances(layout, config, utterances)
     rows = cut(utterances.rows, config.segment)
     settings = {"download": utterances.settings, "segment": config.section("segment")}
     clips = ClipTable(utterances.corpus, utterances.classes, rows, settings)
@@ -56,27 +56,18 @@ def run(layout: Layout, config: Config) -> Path:
     return layout.clips
 
 
-def check_settings(layout: Layout, config: Config, table: UtteranceTable) -> None:
+def _check_utterances(layout: Layout, config: Config, table: UtteranceTable) -> None:
     """Refuse an utterance table that was made with other settings than `config` asks for.
 
     Raises:
         ArtifactError: naming every setting that differs, and the command that makes the table anew.
     """
-    asked: dict[str, Any] = {key: value for key, value in config.section("download").items() if key != "source"}
-    differing = [
-        f"download.{key} is {asked.get(key)!r}, the table was made with {table.settings.get(key)!r}"
-        for key in sorted(asked.keys() | table.settings.keys())
-        if asked.get(key) != table.settings.get(key)
-    ]
-    if not differing and config.download.source is not None:
+    fix = f"make them again: {layout.command('download')}"
+    check_settings({"download": table.settings}, config, what="utterances", fix=fix)
+    if config.download.source is not None:
         key = key_of(config.download.corpus, Path(config.download.source))
         if key != table.corpus:
-            differing = [f"download.source means corpus '{key}', the table was made from '{table.corpus}'"]
-    if differing:
-        raise ArtifactError(
-            f"{layout.utterances} was made with other settings: {'; '.join(differing)}",
-            fix=f"make it anew: {_download_command(layout, config)}",
-        )
+            raise ArtifactError(f"the utterances are those of '{table.corpus}', asked for '{key}'", fix=fix)
 
 
 def cut(utterances: pl.DataFrame, config: SegmentConfig) -> pl.DataFrame:
@@ -177,10 +168,6 @@ def _write_flac(target: Path, source: Path, start_s: float, duration_s: float, p
         sf.write(target, np.clip(samples, -1.0, 1.0), rate, format="FLAC", subtype="PCM_16")
     except sf.LibsndfileError as error:
         raise AudioError(f"cannot write {source} as FLAC: {error}") from error
-
-
-def _download_command(layout: Layout, config: Config) -> str:
-    return layout.command("download")
 
 
 def _log_summary(clips: ClipTable, num_utterances: int) -> None:

@@ -6,8 +6,8 @@ import logging
 from pathlib import Path
 
 from daamctl.artifacts.results import Fold, read_folds
-from daamctl.errors import ArtifactError
-from daamctl.tracking import MLflowTracker, is_sent, store_uri
+from daamctl.errors import ArtifactError, UnknownNameError
+from daamctl.tracking import MLflowTracker, is_sent, shown_store
 
 log = logging.getLogger(__name__)
 
@@ -24,10 +24,15 @@ def run(root: Path, pipeline: str | None = None) -> Path:
 
     Raises:
         ArtifactError: the store did not take everything.
+        UnknownNameError: the pipeline has no finished folds.
     """
     folder = root / "data"
-    missing = [fold for fold in _finished(folder, pipeline) if not is_sent(root, fold)]
-    log.info("%d finished fold(s) to send to %s", len(missing), store_uri(root))
+    finished = _finished(folder, pipeline)
+    if pipeline is not None and not finished:
+        known = {path.name for path in (folder / "train").glob("*") if path.is_dir()}
+        raise UnknownNameError("pipeline with finished folds", pipeline, known)
+    missing = [fold for fold in finished if not is_sent(root, fold)]
+    log.info("%d finished fold(s) to send to %s", len(missing), shown_store(root))
     tracker = MLflowTracker(root, close_timeout_s=3600.0)
     for fold in missing:
         tracker.send(fold)
@@ -35,7 +40,7 @@ def run(root: Path, pipeline: str | None = None) -> Path:
     left = sum(not is_sent(root, fold) for fold in missing)
     if left:
         raise ArtifactError(
-            f"{left} of {len(missing)} folds could not be sent to {store_uri(root)}",
+            f"{left} of {len(missing)} folds could not be sent to {shown_store(root)}",
             fix="start the tracking server or fix MLFLOW_TRACKING_URI, then: daamctl track",
         )
     return folder

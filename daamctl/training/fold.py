@@ -142,7 +142,11 @@ def train_fold(
     precision = resolve_precision(spec.config.train.precision, device, cpu_auto=False)
     split = make_split(features.clips, spec.fold, dev_group=spec.config.train.selection == "dev-group")
     folder = work / f"{method_dir.name}-fold{spec.fold}-seed{spec.seed}"
+    before = _identity(fold_dir(method_dir, spec.fold, spec.seed))
     with locked(folder.with_suffix(".lock"), what=f"{spec.method} fold {spec.fold}"):
+        kept = kept_fold(method_dir, spec, features)
+        if kept is not None and _identity(kept.folder) != before:  # another process has trained it meanwhile
+            return kept
         folder.mkdir(parents=True, exist_ok=True)
         seed_everything(spec.seed)
         model = build(
@@ -172,6 +176,12 @@ def train_fold(
         replace_dir(folder / "finished", target)
         shutil.rmtree(folder, ignore_errors=True)
     return read_fold(target)
+
+
+def _identity(folder: Path) -> int | None:
+    """Changes when a finished fold is replaced."""
+    path = folder / "result.json"
+    return path.stat().st_mtime_ns if path.exists() else None
 
 
 def _parts(features: Features, split: Split, device: str) -> tuple[Part, Part | None, Part]:

@@ -194,7 +194,8 @@ class _Run:
         torch.manual_seed(seed * 1_000_003 + epoch)  # dropout, where a method has it, also repeats after a resume
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
         self.model.train()
-        total = torch.zeros((), device=self.device, dtype=torch.float64)
+        exact = torch.float32 if self.device == "mps" else torch.float64  # mps has no float64
+        total = torch.zeros((), device=self.device, dtype=exact)
         correct = torch.zeros((), device=self.device, dtype=torch.int64)
         for rows in order.split(self.config.batch_size):
             rows = rows.to(train.x.device)
@@ -251,10 +252,10 @@ def mean_density(model: FusionClassifier, x: Tensor, device: str) -> Tensor:
     model.eval()
     total: Tensor | None = None
     for batch in x.split(EVAL_BATCH):
-        density = model(batch.to(device, torch.float32), return_density=True)[1].double().sum(0)
+        density = model(batch.to(device, torch.float32), return_density=True)[1].cpu().double().sum(0)
         total = density if total is None else total + density
     assert total is not None
-    return (total / len(x)).float().cpu()
+    return (total / len(x)).float()
 
 
 def accuracy_of(logits: Tensor, targets: Tensor) -> float:

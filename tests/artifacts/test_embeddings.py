@@ -149,10 +149,13 @@ def test_shard_without_a_layer_is_noticed(tmp_path: Path) -> None:
 
 
 def test_shard_is_whole(tmp_path: Path) -> None:
-    write(tmp_path)
-    assert shard_is_whole(shard_path(tmp_path, 0), 3)
-    assert not shard_is_whole(shard_path(tmp_path, 0), 2)
+    clips = write_embeddings(tmp_path, config())
+    assert shard_is_whole(shard_path(tmp_path, 0), 60)
+    assert not shard_is_whole(shard_path(tmp_path, 0), 59)
     assert not shard_is_whole(shard_path(tmp_path, 9), 0)
+    left_out = {"unreadable": 1}  # made again, as the audio may be repaired by now
+    write_shard(shard_path(tmp_path, 3), clips[:2], np.ones(2), np.zeros((2, 1, 4), np.float16), (1,), left_out)
+    assert not shard_is_whole(shard_path(tmp_path, 3), 2)
 
 
 def test_head_round_trip(tmp_path: Path) -> None:
@@ -180,10 +183,10 @@ def test_settings_that_cannot_change_a_value_are_free() -> None:
 
 def test_check_settings_names_all_that_differ() -> None:
     made = Config.model_validate({"extract": {"pooling": "all-frames"}, "segment": {"tail": "drop"}})
-    facts = head(settings=value_settings(made))
-    check_settings(facts, made, fix="make them")
+    facts = value_settings(made)
+    check_settings(facts, made, what="embeddings", fix="make them")
     with pytest.raises(ArtifactError) as caught:
-        check_settings(facts, Config(), fix="make them")
+        check_settings(facts, Config(), what="embeddings", fix="make them")
     assert str(caught.value) == (
         "the embeddings were made with other settings: segment.tail: made with 'drop', asked for 'keep'; "
         "extract.pooling: made with 'all-frames', asked for 'valid-frames'\n  make them"

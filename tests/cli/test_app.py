@@ -336,7 +336,6 @@ def test_check_finds_contradictions(project: Path, text: str, message: str) -> N
     assert result.stderr == f"ConfigError: pipeline 'mine': {message}\n"
 
 
-@pytest.mark.xfail(strict=True, reason="check does not look into method_settings nor at combinations of settings")
 @pytest.mark.parametrize(
     "text",
     [
@@ -382,7 +381,6 @@ def test_check_writes_what_each_stage_reads(project: Path) -> None:
     assert with_train == {name for name in before if name.startswith("train-")} | {"ablate.json"}
 
 
-@pytest.mark.xfail(strict=True, reason="ablate scores by evaluate.unit, which data/check/<pipeline>/ablate.json lacks")
 def test_ablation_is_made_again_when_the_unit_changes(project: Path) -> None:
     path = project / "data/check/demo/ablate.json"
     assert call("check", "--pipeline", "demo", "--write").exit_code == 0

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from daamctl.encoders import FAMILIES
 from daamctl.encoders.base import PoolingOptions
+from daamctl.errors import EncoderError
 
 TINY = {
     "hidden_size": 16,
@@ -211,14 +212,10 @@ def test_all_frames_pads_to_five_seconds(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["wavlm-stable", "whisper"])
-@pytest.mark.xfail(strict=True, reason="all-frames pooling of clips longer than pad_to_s (segment.tail=merge)")
-def test_all_frames_of_a_longer_clip(case: str) -> None:
-    """A clip's vector must not depend on its neighbours, nor leave out its own end."""
+def test_all_frames_of_a_longer_clip_are_refused(case: str) -> None:
     encoder = encoder_of(case, layer_00=True, all_frames=True, pad_to_s=0.5)
-    short, long = waves(6000, 12000)
-    pooled, _ = encoder.pool([short, long])
-    torch.testing.assert_close(pooled[0], encoder.pool([short])[0][0], **TOLERANCE)
-    torch.testing.assert_close(pooled[1], reference(case, long), **TOLERANCE)
+    with pytest.raises(EncoderError, match=r"pads to 0.5 s, but a clip has 0.75 s\n  use extract.pooling=valid-frames"):
+        encoder.pool(waves(6000, 12000))
 
 
 @pytest.mark.parametrize("case", NAMES)

@@ -190,7 +190,7 @@ def test_table_made_with_other_settings(project: Path) -> None:
     asked = config().model_copy(update={"download": DownloadConfig(corpus="emodb", classes=("anger", "sadness"))})
     with pytest.raises(ArtifactError) as caught:
         segment.run(layout(project), asked)
-    assert "download.classes is ['anger', 'sadness'], the table was made with None" in str(caught.value)
+    assert "download.classes: made with None, asked for ['anger', 'sadness']" in str(caught.value)
     assert "daamctl download emodb" in str(caught.value)
 
 
@@ -204,5 +204,5 @@ def test_another_manifest_is_a_difference(tmp_path: Path) -> None:
     settings = {key: value for key, value in asked.section("download").items() if key != "source"}
     place = Layout.of(tmp_path, None, asked)
     write_utterances(place.utterances, UtteranceTable("manifest:old", ("x", "y"), utterances((9, 8000)), settings))
-    with pytest.raises(ArtifactError, match="means corpus 'manifest:new', the table was made from 'manifest:old'"):
+    with pytest.raises(ArtifactError, match="the utterances are those of 'manifest:old', asked for 'manifest:new'"):
         segment.run(place, asked)

@@ -99,12 +99,7 @@ class MLflowTracker:
 
     def send(self, fold: Fold) -> None:
         """Log a fold that finished earlier, unless it was sent already."""
-        if not is_sent(self.root, fold):
-            run = fold.result["run"]
-            self.start(run["pipeline"], _address(fold), run["fold"], run["seed"])
-            for entry in fold.history().to_dicts():
-                self.epoch(entry)
-            self.finish(fold)
+        self._queue.put(lambda: self._sender.send(fold))
 
     def close(self) -> None:
         """Wait, for a limited time, until everything is sent."""
@@ -156,6 +151,15 @@ class _Sender:
                 self._client = MlflowClient(uri)
                 self._client.search_experiments(max_results=1)
         return self._client
+
+    def send(self, fold: Fold) -> None:
+        if is_sent(self.root, fold):  # asked here, in the order of events: it may just have been finished
+            return
+        run = fold.result["run"]
+        self.start(run["pipeline"], _address(fold), run["fold"], run["seed"])
+        for entry in fold.history().to_dicts():
+            self.epoch(entry)
+        self.finish(fold)
 
     def start(self, name: str, method: str, fold: int, seed: int) -> None:
         note = _note(self.root, name, method, fold, seed)

@@ -327,3 +327,13 @@ def test_store_is_the_one_named_or_local(tmp_path: Path, monkeypatch: pytest.Mon
     assert store_uri(tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
     assert store_uri(tmp_path) == "http://host:5000"
+
+
+def test_fold_just_finished_is_not_sent_again(root: Path) -> None:
+    fold = make_fold(root, "fresh")
+    tracker = make_tracker(root)
+    tracker.start("fresh", fold.folder.parent.name, fold.fold, fold.seed)
+    tracker.finish(fold)
+    send_missing(tracker, [fold])  # asked before the background thread has come to the first two
+    tracker.close()
+    assert len(runs_of(root, "fresh")) == 1

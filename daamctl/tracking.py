@@ -217,7 +217,8 @@ class _Sender:
         found = self.client.get_experiment_by_name(name)
         if found is None:
             try:
-                return str(self.client.create_experiment(name, artifact_location=_artifacts(self.root)))
+                tags = {"mlflow.experimentKind": "custom_model_development"}  # what the UI opens with
+                return str(self.client.create_experiment(name, _artifacts(self.root), tags))
             except MlflowException:  # another process was faster
                 found = self.client.get_experiment_by_name(name)
                 if found is None:

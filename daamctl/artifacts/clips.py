@@ -8,15 +8,14 @@ by utterance_id, then by position.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from daamctl.artifacts.io import content_key
-from daamctl.artifacts.utterances import frame_key, read_frame, write_frame
-from daamctl.errors import ArtifactError
+from daamctl.artifacts.utterances import CorpusTable, frame_key, read_table, write_table
 
 SCHEMA: dict[str, Any] = {
     "clip_id": pl.String,
@@ -32,34 +31,18 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class ClipTable:
-    """The clips of one corpus.
-
-    Args:
-        corpus: key under which the corpus root is registered (`daamctl.corpora.sources.audio_root`).
-        classes: class names in label order (index = class id).
-        rows: table with the columns of `SCHEMA`.
-        settings: the settings it was made with, under `download` and `segment`.
-    """
-
-    corpus: str
-    classes: tuple[str, ...]
-    rows: pl.DataFrame
-    settings: dict[str, Any]
+class ClipTable(CorpusTable):
+    """The clips of one corpus; `settings` are those of `download` and `segment`, under these names."""
 
 
 def write_clips(path: Path, table: ClipTable) -> None:
-    """Write the table atomically, rows in the order given.
+    """Write the table atomically, rows in the order given; further columns are dropped.
 
     Raises:
         ArtifactError: a column of `SCHEMA` is missing.
     """
-    missing = [name for name in SCHEMA if name not in table.rows.columns]
-    if missing:
-        raise ArtifactError(f"clip table of '{table.corpus}' lacks the columns {', '.join(missing)}")
-    head = {"corpus": table.corpus, "classes": list(table.classes), "settings": table.settings}
-    write_frame(path, table.rows.select(list(SCHEMA)).cast(pl.Schema(SCHEMA)), head)
+    columns = [name for name in SCHEMA if name in table.rows.columns]
+    write_table(path, replace(table, rows=table.rows.select(columns)), SCHEMA, "clip table")
 
 
 def read_clips(path: Path, *, fix: str | None = None) -> ClipTable:
@@ -72,10 +55,7 @@ def read_clips(path: Path, *, fix: str | None = None) -> ClipTable:
     Raises:
         ArtifactError: the file is missing, damaged, or no clip table.
     """
-    rows, head = read_frame(path, fix=fix)
-    if not set(SCHEMA) <= set(rows.columns):
-        raise ArtifactError(f"{path} is not a clip table", fix=fix)
-    return ClipTable(head["corpus"], tuple(head["classes"]), rows, head["settings"])
+    return ClipTable(*read_table(path, SCHEMA, "clip table", fix=fix))
 
 
 def clips_key(table: ClipTable) -> str:

@@ -8,7 +8,8 @@ where the corpus lies on this machine (see `daamctl.corpora.sources`), so it is 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,14 @@ METADATA_KEY = b"daamctl"
 
 
 @dataclass(frozen=True)
-class UtteranceTable:
-    """The utterances of one corpus.
+class CorpusTable:
+    """Rows of one corpus with what must be known of them.
 
     Args:
-        corpus: name under which the corpus root is registered on this machine.
+        corpus: key under which the corpus root is registered (`daamctl.corpora.sources.audio_root`).
         classes: class names in label order (index = class id).
-        rows: table with the columns of `SCHEMA` first, further columns after them.
-        settings: the `download` settings it was made with.
+        rows: the columns of the table's schema first, further columns after them.
+        settings: the settings it was made with.
     """
 
     corpus: str
@@ -48,29 +49,54 @@ class UtteranceTable:
     settings: dict[str, Any]
 
 
+class UtteranceTable(CorpusTable):
+    """The utterances of one corpus; `settings` are those of `download`."""
+
+
 def write_utterances(path: Path, table: UtteranceTable) -> None:
     """Write the table atomically, sorted by utterance_id.
 
     Raises:
         ArtifactError: a column of `SCHEMA` is missing.
     """
-    missing = [name for name in SCHEMA if name not in table.rows.columns]
-    if missing:
-        raise ArtifactError(f"utterance table of '{table.corpus}' lacks the columns {', '.join(missing)}")
-    further = [name for name in table.rows.columns if name not in SCHEMA]
-    rows = table.rows.select([*SCHEMA, *further]).cast(pl.Schema(SCHEMA)).sort("utterance_id")
-    head = {"corpus": table.corpus, "classes": list(table.classes), "settings": table.settings}
-    write_frame(path, rows, head)
+    write_table(path, replace(table, rows=table.rows.sort("utterance_id")), SCHEMA, "utterance table")
 
 
 def read_utterances(path: Path, *, fix: str | None = None) -> UtteranceTable:
     """Read the table.
 
     Raises:
-        ArtifactError: the file is missing, damaged or was not written by daamctl.
+        ArtifactError: the file is missing, damaged, or no utterance table.
+    """
+    return UtteranceTable(*read_table(path, SCHEMA, "utterance table", fix=fix))
+
+
+def write_table(path: Path, table: CorpusTable, schema: Mapping[str, Any], what: str) -> None:
+    """Write a table atomically: the columns of the schema, then further ones.
+
+    Raises:
+        ArtifactError: a column of the schema is missing.
+    """
+    missing = [name for name in schema if name not in table.rows.columns]
+    if missing:
+        raise ArtifactError(f"{what} of '{table.corpus}' lacks the columns {', '.join(missing)}")
+    further = [name for name in table.rows.columns if name not in schema]
+    rows = table.rows.select([*schema, *further]).cast(pl.Schema(schema))
+    write_frame(path, rows, {"corpus": table.corpus, "classes": list(table.classes), "settings": table.settings})
+
+
+def read_table(
+    path: Path, schema: Mapping[str, Any], what: str, *, fix: str | None
+) -> tuple[str, tuple[str, ...], pl.DataFrame, dict[str, Any]]:
+    """Read what `write_table` wrote: the fields of `CorpusTable`.
+
+    Raises:
+        ArtifactError: the file is missing, damaged, or lacks columns of the schema.
     """
     rows, head = read_frame(path, fix=fix)
-    return UtteranceTable(head["corpus"], tuple(head["classes"]), rows, head["settings"])
+    if not set(schema) <= set(rows.columns):
+        raise ArtifactError(f"{path} is not {'an' if what[0] in 'aeiou' else 'a'} {what}", fix=fix)
+    return head["corpus"], tuple(head["classes"]), rows, head["settings"]
 
 
 def write_frame(path: Path, rows: pl.DataFrame, head: dict[str, Any]) -> None:

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import polars as pl
+
+PREPARED: dict[str, Any] = {
+    "utterance_id": pl.String,
+    "path": pl.String,
+    "label": pl.String,
+    "speaker": pl.String,
+    "group": pl.String,
+    "start_s": pl.Float64,
+    "duration_s": pl.Float64,
+}
+"""Columns that every `prepare` gives; a null duration: the whole file; a null group: groups are still to be formed."""
 
 
 @dataclass(frozen=True)

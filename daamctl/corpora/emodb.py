@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
-from daamctl.corpora.base import Corpus, Fingerprint
+from daamctl.corpora.base import PREPARED, Corpus, Fingerprint
 from daamctl.errors import CorpusError
 
 URL = "http://emodb.bilderbar.info/download/download.zip"
@@ -72,13 +72,7 @@ def prepare(root: Path) -> pl.DataFrame:
 
 
 _SCHEMA = {
-    "utterance_id": pl.String,
-    "path": pl.String,
-    "label": pl.String,
-    "speaker": pl.String,
-    "group": pl.String,
-    "start_s": pl.Float64,
-    "duration_s": pl.Float64,
+    **PREPARED,
     "text": pl.String,
 }
 

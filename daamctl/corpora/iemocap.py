@@ -14,7 +14,7 @@ from pathlib import Path
 
 import polars as pl
 
-from daamctl.corpora.base import Corpus
+from daamctl.corpora.base import PREPARED, Corpus
 from daamctl.corpora.fingerprint import TOTAL, HintedFingerprint
 from daamctl.errors import CorpusError
 
@@ -45,13 +45,7 @@ GET_IT = (
     "daamctl download iemocap --from DIR"
 )
 SCHEMA = {
-    "utterance_id": pl.String,
-    "path": pl.String,
-    "label": pl.String,
-    "speaker": pl.String,
-    "group": pl.String,
-    "start_s": pl.Float64,
-    "duration_s": pl.Float64,
+    **PREPARED,
     "annotation": pl.String,
     "kind": pl.String,
     "valence": pl.Float64,

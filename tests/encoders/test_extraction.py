@@ -241,7 +241,7 @@ def test_settings_that_leave_the_clips_as_they_were_do_not_lead_in_circles(layou
     rows = corpus(layout.root / "audio", noise(*range(500, 1200, 100)))
     write_clips(layout.clips, ClipTable("demo", ("a", "b"), rows, value_settings(changed)))
     extract.run(layout, changed)
-    load_features(layout, changed)
+    assert load_features(layout, changed).head.settings == value_settings(changed)
 
 
 def test_padding_length_is_part_of_the_key(layout: Layout) -> None:

@@ -81,7 +81,7 @@ def make(heads: int = 8, name: str = "gcts") -> Published:
     return model.eval()
 
 
-def check(model: Published, source: Path | str | Mapping[str, Tensor]) -> None:
+def check_equal(model: Published, source: Path | str | Mapping[str, Tensor]) -> None:
     x = 2 * torch.randn(BATCH, LAYERS, DIM, generator=torch.Generator().manual_seed(9)) + 0.5
     ours = load_published(source)
     assert not ours.training
@@ -109,7 +109,7 @@ def test_golden_tensors() -> None:
 @pytest.mark.parametrize("name", ["gcts", "daams"])
 def test_state_dict_gives_the_published_numbers(heads: int, name: str) -> None:
     model = make(heads, name)
-    check(model, model.state_dict())
+    check_equal(model, model.state_dict())
 
 
 def test_ten_heads_and_more_stay_in_numeric_order() -> None:
@@ -117,7 +117,7 @@ def test_ten_heads_and_more_stay_in_numeric_order() -> None:
     model = make(12)
     shuffled = dict(sorted(model.state_dict().items()))
     assert list(shuffled).index("daam.gcts.10.c") < list(shuffled).index("daam.gcts.2.c")
-    check(model, shuffled)
+    check_equal(model, shuffled)
 
 
 @pytest.mark.parametrize("wrapper", [None, "model_state_dict", "state_dict", "model"])
@@ -127,8 +127,8 @@ def test_torch_files(tmp_path: Path, wrapper: str | None, prefix: str) -> None:
     state: Any = {prefix + key: value for key, value in model.state_dict().items()}
     path = tmp_path / "best.pt"
     torch.save(state if wrapper is None else {"epoch": 3, wrapper: state}, path)
-    check(model, path)
-    check(model, str(path))
+    check_equal(model, path)
+    check_equal(model, str(path))
 
 
 @pytest.mark.parametrize("prefix", ["", "module."])
@@ -136,7 +136,7 @@ def test_safetensors_files(tmp_path: Path, prefix: str) -> None:
     model = make(1, "daams")
     path = tmp_path / "best.safetensors"
     save_file({prefix + key: value.contiguous() for key, value in model.state_dict().items()}, path)
-    check(model, path)
+    check_equal(model, path)
 
 
 def test_half_precision_weights_are_widened(tmp_path: Path) -> None:

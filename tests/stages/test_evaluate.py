@@ -159,7 +159,7 @@ def test_device_and_seeds_may_differ(layout):
     rows = predictions_frame(["a", "b"], [0, 1], [[1, 0, 0, 0], [0, 1, 0, 0]])
     changes = {"run.config.train.device": "cuda", "run.config.train.seeds": [1, 2], "run.config.extract.device": "cpu"}
     write_fold(layout, CONFIG, "none", 5, 1, rows, changes=changes)
-    evaluate.run(layout, CONFIG)
+    assert evaluate.run(layout, CONFIG).is_file()
 
 
 def test_methods_on_different_embeddings_are_refused(layout):

@@ -148,7 +148,7 @@ def train_fold(
         if kept is not None and _identity(kept.folder) != before:  # another process has trained it meanwhile
             return kept
         folder.mkdir(parents=True, exist_ok=True)
-        seed_everything(spec.seed)
+        seed_everything(spec.seed, device)
         model = build(
             spec.method,
             num_layers=len(features.layers),

@@ -8,6 +8,7 @@ epoch continues exactly as an uninterrupted one.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -70,11 +71,14 @@ class Trained:
     train_s: float = 0.0
 
 
-def seed_everything(seed: int) -> None:
-    """Seed Python-level torch generators and ask for repeatable kernels."""
+def seed_everything(seed: int, device: str) -> None:
+    """Seed torch's generators and, on a GPU, ask for kernels that repeat themselves to the bit."""
     torch.manual_seed(seed)
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.deterministic = True
+    if device.startswith("cuda"):
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses deterministic mode
+        torch.backends.cudnn.benchmark = False
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def fit(

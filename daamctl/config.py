@@ -163,12 +163,12 @@ class AblateConfig(Section):
     """Retraining on few layers."""
 
     rank_by: str = "daam-v1"
-    """Method whose Importance Factor ranks the layers."""
+    """Method whose Importance Factor ranks the layers; a pipeline that does not train it ablates `layers` only."""
     method: str = "none"
     """Method retrained on the chosen layers. `none` (decoder only) measures the layers themselves: a DAAM over one
     layer is the identity at start (D6)."""
     k: tuple[Count, ...] = (1, 3)
-    """Numbers of highest and lowest layers to train on."""
+    """Numbers of highest and lowest layers to train on; none (and no `layers`) switches the ablation off."""
     layers: tuple[tuple[int, ...], ...] = ()
     """Further layer groups to train on, e.g. [[9], [22, 23, 24]]."""
 
@@ -209,8 +209,6 @@ class Config(Section):
             raise ValueError(
                 "extract.pooling=all-frames pads clips to segment.max_duration_s, which segment.tail=merge exceeds"
             )
-        if not self.ablate.k and not self.ablate.layers:
-            raise ValueError("ablate.k and ablate.layers are both empty, so there is nothing to ablate")
         return self
 
     def section(self, stage: str) -> dict[str, Any]:
@@ -254,14 +252,37 @@ def load_config(root: Path, pipeline: str | None = None, overrides: Mapping[str,
     Raises:
         ConfigError: every problem found, one per line.
     """
+    config, problems = inspect_config(root, pipeline, overrides)
+    if problems or config is None:
+        where = f"pipeline '{pipeline}'" if pipeline else PARAMS_FILE
+        where += " with the options given" if overrides else ""
+        raise ConfigError(f"{where}: " + ("\n" + " " * 2).join(problems))
+    return config
+
+
+def inspect_config(
+    root: Path, pipeline: str | None = None, overrides: Mapping[str, Any] | None = None
+) -> tuple[Config | None, list[str]]:
+    """Settings and what is wrong with them; wrong ones are replaced by defaults, so that the rest can be looked at.
+
+    Args:
+        root: project folder.
+        pipeline: name of a file in `pipelines/`; None: params.yaml alone.
+        overrides: dotted key -> value, applied last.
+
+    Raises:
+        ConfigError: a file is missing or is not YAML.
+    """
     tree, problems = _merged(root, pipeline, overrides or {})
-    if not problems:
+    while True:
         try:
-            return Config.model_validate(tree)
+            return Config.model_validate(tree), problems
         except ValidationError as error:
-            problems = [_explain(item) for item in error.errors()]
-    where = f"pipeline '{pipeline}'" if pipeline else PARAMS_FILE
-    raise ConfigError(f"{where}: " + ("\n" + " " * 2).join(problems))
+            # Checks across settings only run once every single one is valid, so there may be several rounds.
+            problems += [_explain(item) for item in error.errors()]
+            removed = [_remove(tree, item["loc"]) for item in error.errors()]
+            if not any(removed):
+                return None, problems
 
 
 def parse_overrides(items: Sequence[str]) -> dict[str, Any]:
@@ -321,6 +342,20 @@ def _merged(root: Path, pipeline: str | None, overrides: Mapping[str, Any]) -> t
     return tree, problems
 
 
+def _remove(tree: Any, location: Sequence[Any]) -> bool:
+    """Remove the setting at a location, of a list the whole; False where there is nothing to remove."""
+    for part in location[:-1]:
+        below = tree.get(part) if isinstance(tree, dict) else None
+        if not isinstance(below, dict):
+            location = location[: list(location).index(part) + 1]
+            break
+        tree = below
+    if not location or not isinstance(tree, dict) or location[-1] not in tree:
+        return False
+    del tree[location[-1]]
+    return True
+
+
 def _merge(tree: dict[str, Any], difference: Mapping[str, Any]) -> None:
     for key, value in difference.items():
         if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
@@ -345,7 +380,8 @@ def _explain(error: Any) -> str:
         return f"{path}: unknown setting; {hint}"
     message = error["msg"].removeprefix("Value error, ")
     met = "" if error["type"] == "value_error" else f" (met {error['input']!r})"  # our own checks name it themselves
-    return f"{path}: {message[0].lower()}{message[1:]}{met}"
+    # a check across sections has no path and names its settings itself
+    return f"{path}: {message[0].lower()}{message[1:]}{met}" if path else str(message)
 
 
 def _fields_at(location: Sequence[Any]) -> list[str]:

@@ -13,6 +13,7 @@ QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DVC_NO_ANALYTICS": "1",
     "DO_NOT_TRACK": "1",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
     "GIT_PYTHON_REFRESH": "quiet",
     "TOKENIZERS_PARALLELISM": "false",
 }
@@ -28,10 +29,12 @@ def prepare(*, verbose: bool = False) -> None:
         from rich.logging import RichHandler
 
         handler = RichHandler(console=Console(stderr=True), show_path=False, show_level=False, log_time_format="%X")
+        handler.setFormatter(logging.Formatter("%(message)s"))
     else:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # its retries are ours to report
     logging.getLogger("daamctl").setLevel(logging.DEBUG if verbose else logging.INFO)
     # transformers passes a bool padding mask beside a float bias, which torch announces on every WavLM call.
     warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask and attn_mask")

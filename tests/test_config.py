@@ -45,7 +45,8 @@ def test_empty_files_give_the_defaults(project: Path) -> None:
 def test_every_problem_is_reported_at_once_with_its_path_and_nearest_name(project: Path) -> None:
     text = message(project, {"train.epoch": 5, "extrac.encoder": "x", "segment.tail": "foo", "train.lr": 0})
     assert text.splitlines() == [
-        "pipeline 'demo': segment.tail: input should be 'keep', 'pad', 'merge' or 'drop' (met 'foo')",
+        "pipeline 'demo' with the options given: "
+        "segment.tail: input should be 'keep', 'pad', 'merge' or 'drop' (met 'foo')",
         "  train.lr: input should be greater than 0 (met 0)",
         "  train.epoch: unknown setting; did you mean 'epochs'?",
         "  extrac: unknown setting; did you mean 'extract'?",
@@ -53,7 +54,9 @@ def test_every_problem_is_reported_at_once_with_its_path_and_nearest_name(projec
 
 
 def test_unknown_key_far_from_all_lists_what_is_known(project: Path) -> None:
-    assert message(project, {"importance.zzz": 1}, None) == ("params.yaml: importance.zzz: unknown setting; known: dpi")
+    assert message(project, {"importance.zzz": 1}, None) == (
+        "params.yaml with the options given: importance.zzz: unknown setting; known: dpi"
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,7 +84,7 @@ def test_wrong_values_name_path_and_value(project: Path, overrides: dict[str, An
 @pytest.mark.parametrize("seeds", [[], [1, 1]])
 def test_seeds_must_differ(project: Path, seeds: list[int]) -> None:
     assert message(project, {"train.seeds": seeds}) == (
-        f"pipeline 'demo': train: seeds must be one or more different integers, met {seeds}"
+        f"pipeline 'demo' with the options given: train: seeds must be one or more different integers, met {seeds}"
     )
 
 

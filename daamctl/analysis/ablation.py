@@ -27,20 +27,23 @@ class LayerGroup:
     layers: tuple[int, ...]
 
 
-def choose_groups(ranking: Sequence[int], ks: Sequence[int], given: Sequence[Sequence[int]]) -> list[LayerGroup]:
+def choose_groups(
+    ranking: Sequence[int], ks: Sequence[int], given: Sequence[Sequence[int]], layers: Sequence[int]
+) -> list[LayerGroup]:
     """The k highest and k lowest layers for every k, then the given groups.
 
     Args:
-        ranking: layers from most to least important.
+        ranking: layers from most to least important; empty: no highest and lowest groups.
         ks: numbers of layers.
         given: further groups.
+        layers: every layer there is.
 
     Raises:
         ConfigError: a k is more than half the layers (highest and lowest would overlap), or a given layer is not one
-            of the ranked ones.
+            of them.
     """
     groups = []
-    for k in dict.fromkeys(ks):
+    for k in dict.fromkeys(ks if ranking else ()):
         if 2 * k > len(ranking):
             raise ConfigError(
                 f"ablate.k: the {k} highest and {k} lowest of {len(ranking)} layers overlap; "
@@ -48,13 +51,13 @@ def choose_groups(ranking: Sequence[int], ks: Sequence[int], given: Sequence[Seq
             )
         groups.append(LayerGroup(f"highest-{k}", "highest", k, tuple(sorted(ranking[:k]))))
         groups.append(LayerGroup(f"lowest-{k}", "lowest", k, tuple(sorted(ranking[-k:]))))
-    for layers in given:
-        absent = sorted(set(layers) - set(ranking))
-        if absent or not layers:
+    for group in given:
+        absent = sorted(set(group) - set(layers))
+        if absent or not group:
             raise ConfigError(
-                f"ablate.layers: {absent or 'an empty group'} is not among the layers {min(ranking)} to {max(ranking)}"
+                f"ablate.layers: {absent or 'an empty group'} is not among the layers {min(layers)} to {max(layers)}"
             )
-        chosen = tuple(sorted(set(layers)))
+        chosen = tuple(sorted(set(group)))
         groups.append(LayerGroup("layers-" + "-".join(map(str, chosen)), "given", len(chosen), chosen))
     return groups
 

@@ -8,6 +8,7 @@ epoch) and, for methods with a density, `density.safetensors` (mean maps over th
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -15,10 +16,11 @@ from typing import Any, TypedDict
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.io import read_json
+from daamctl.artifacts.io import read_json, write_json
 from daamctl.artifacts.utterances import read_frame
 from daamctl.errors import ArtifactError
 
+SKIPPED_FILE = "skipped.json"
 FOLD_DIR = re.compile(r"^fold(\d+)-seed(\d+)$")
 
 
@@ -114,6 +116,12 @@ class Fold:
         from safetensors.numpy import load_file
 
         return load_file(path)
+
+
+def mark_skipped(method_dir: Path, method: str) -> None:
+    """Leave a note in the place of folds: the pipeline does not list the method. Earlier folds are removed."""
+    shutil.rmtree(method_dir, ignore_errors=True)
+    write_json(method_dir / SKIPPED_FILE, {"method": method, "reason": "not listed by the pipeline"})
 
 
 def fold_dir(method_dir: Path, fold: int, seed: int) -> Path:

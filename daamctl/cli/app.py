@@ -27,6 +27,7 @@ from daamctl.cli import (
 )
 
 EXPECTED_FAILURE = 3
+INTERRUPTED = 130
 FILE_SYSTEM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -38,6 +39,9 @@ class _Group(TyperGroup):
 
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("interrupted; the same command goes on where it was", err=True)
+            raise typer.Exit(INTERRUPTED) from None
         except DaamctlError as error:
             message = f"{type(error).__name__}: {error}"
         except Exception as error:

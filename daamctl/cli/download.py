@@ -23,6 +23,8 @@ def command(
     dry_run: common.DryRun = False,
 ) -> None:
     """Obtain or register a corpus, validate it, write its utterance table."""
+    if corpus is None and pipeline is None:
+        raise typer.BadParameter("name a corpus, or a pipeline with --pipeline", param_hint="CORPUS")
     layout, config = common.resolve(pipeline, sets, corpus=corpus)
     common.stop_if_dry(dry_run, config)
     from daamctl.stages import download

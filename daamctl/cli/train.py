@@ -35,6 +35,12 @@ def command(
     common.stop_if_dry(dry_run, config)
     if fold != "all" and not fold.isdecimal():
         raise typer.BadParameter(f"must be a number or 'all', met '{fold}'", param_hint="--fold")
+    if if_listed and method not in config.methods:  # the DAG expands over all pipelines and methods; no torch for a no
+        from daamctl.artifacts.results import mark_skipped
+
+        mark_skipped(layout.method(method), method)
+        typer.echo(f"{method}: not among the methods of {layout.run_name}, nothing to train")
+        return
     from daamctl.stages import train
 
     folder = train.run(
@@ -44,7 +50,6 @@ def command(
         fold=None if fold == "all" else int(fold),
         seed=seed,
         force=force,
-        if_listed=if_listed,
         track=not no_track,
     )
     common.show_path(folder)

@@ -107,8 +107,8 @@ def _expand(root: Path, entry: str | None) -> Path | None:
 
 
 def _check_free(registered: Path | None, new: Path) -> None:
-    if registered is None or not registered.is_file() or _absolute(registered) == new:
-        return
+    if registered is None or not registered.is_file() or _absolute(registered).with_suffix("") == new.with_suffix(""):
+        return  # the same table, perhaps in the other format
     raise CorpusError(
         f"another manifest named '{new.stem}' is registered: {registered}",
         fix=f"rename {new}, so that tables made from the two can be told apart",

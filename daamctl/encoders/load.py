@@ -41,10 +41,12 @@ def open_encoder(config: ExtractConfig, *, max_duration_s: float, device: str, p
     Raises:
         EncoderError: it is unknown, not available offline, not a speech encoder, or has no random form.
     """
+    import huggingface_hub
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
+    huggingface_hub.utils.logging.set_verbosity_error()
     name = config.encoder
     preset: Preset | None = ENCODERS.load(name) if name in ENCODERS else None
     if config.weights == "random" or (preset is not None and preset.hub_id is None):

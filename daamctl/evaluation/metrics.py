@@ -61,8 +61,11 @@ def _macro_f1(targets: ClassIds, predictions: ClassIds, num_classes: int) -> flo
 
 
 ACCURACY = Metric("accuracy", "Accuracy (WA)", True, _accuracy)
+"""Share of items predicted rightly (the field's WA)."""
 BALANCED_ACCURACY = Metric("balanced_accuracy", "Balanced accuracy (UA)", True, _balanced_accuracy)
+"""Mean recall of the classes present (the field's UA)."""
 MACRO_F1 = Metric("macro_f1", "Macro-F1", True, _macro_f1)
+"""Mean F1 of the classes present."""
 
 
 def score(targets: ClassIds, predictions: ClassIds, num_classes: int) -> dict[str, float]:

@@ -77,14 +77,15 @@ def ablation(result: Mapping[str, Any] | None, command: str, table: PublishedTab
     title = "Training on few layers"
     if result is None:
         return Section("ablation", title, [f"Not made yet; make it: {command}"])
+    if not result["groups"]:
+        return Section("ablation", title, ["No layers were chosen, so none were trained alone.", *result["notes"]])
     baseline = result["baseline"]
     rows = [_group_row("baseline", baseline, baseline)]
     rows += [_group_row(group["name"], group, baseline) for group in result["groups"]]
-    text = (
-        f"Layers are ranked by the Importance Factor of {result['rank_by']}: "
-        f"{', '.join(map(str, result['ranking']))} (highest first). The method “{result['method']}” is then trained "
-        "again on the chosen layers alone."
-    )
+    text = f"The method “{result['method']}” is trained again on the chosen layers alone."
+    if result["ranking"]:
+        ranking = ", ".join(map(str, result["ranking"]))
+        text = f"By the Importance Factor of {result['rank_by']}, from high to low: layers {ranking}. {text}"
     columns = ["Layers chosen", "Numbers", "Mean ± std", "n", "Against baseline (points)"]
     tables = [Table(f"Accuracy per {result['unit']} in percent", columns, rows, frozenset({1}))]
     tables += _differences(result)

@@ -27,6 +27,7 @@ NOTES = {
     "maps come from test clips, but no label enters them.",
     "none": "The layers are measured with the decoder alone ('none'): a DAAM over a single layer multiplies its input "
     "by a constant and would measure nothing of its own.",
+    "unranked": "Layers are not ranked: {why}. Highest and lowest groups are left out; ablate.layers names others.",
     "daam": "'{method}' over a single layer is the identity at the start and a constant factor later: its k = 1 rows "
     "measure the decoder, not the attention.",
 }
@@ -48,13 +49,14 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         ArtifactError: no finished folds of the ranking method, or no embeddings.
         ConfigError: layer groups that do not fit.
     """
-    ranking = _ranking(layout, config)
-    groups = choose_groups(ranking, config.ablate.k, config.ablate.layers)
+    ranking, note = _ranking(layout, config)
     features = load_features(layout, config)
+    groups = choose_groups(ranking, config.ablate.k, config.ablate.layers, features.layers)
     folder = layout.stage("ablate")
     tracker = make_tracker(layout.root, enabled=track)
     try:
-        baseline = _baseline(features, folder, layout, config, tracker, force=force)
+        folder.mkdir(parents=True, exist_ok=True)
+        baseline = _baseline(features, folder, layout, config, tracker, force=force) if groups else []
         results = {}
         for group in groups:
             subset = features.subset(group.layers)
@@ -66,21 +68,28 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
     finally:
         tracker.close()
     path = folder / "ablation.json"
-    write_json(path, _table(config, ranking, features, baseline, groups, results))
+    write_json(path, _table(config, ranking, note, features, baseline, groups, results))
     return path
 
 
-def _ranking(layout: Layout, config: Config) -> list[int]:
+def _ranking(layout: Layout, config: Config) -> tuple[list[int], str]:
+    """Layers from most to least important, with a note for the report; empty where there is nothing to rank by.
+
+    Raises:
+        ArtifactError: the pipeline lists the ranking method, but it is not trained.
+    """
     name = config.ablate.rank_by
     folds = read_folds(layout.method(name))
-    maps = [(fold, density) for fold in folds if (density := fold.density()) is not None]
-    if not maps:
-        what = "has no density" if folds else "is not trained"
+    if not folds and name in config.methods:
         raise ArtifactError(
-            f"layers cannot be ranked: '{name}' {what} in {layout.method(name)}",
-            fix="train it: " + layout.command("train", "--method", name) + ", or set ablate.rank_by to a DAAM method",
+            f"layers cannot be ranked: '{name}' is not trained in {layout.method(name)}",
+            fix="train it: " + layout.command("train", "--method", name),
         )
-    return rank_layers([density["trained"] for _, density in maps], maps[0][0].result["run"]["layers"])
+    maps = [density["trained"] for fold in folds if (density := fold.density()) is not None]
+    if not maps:
+        what = "has no density" if folds else "is not among the methods of this pipeline"
+        return [], NOTES["unranked"].format(why=f"'{name}' (ablate.rank_by) {what}")
+    return rank_layers(maps, folds[0].result["run"]["layers"]), NOTES["ranking"].format(rank_by=name)
 
 
 def _specs(features: Features, layout: Layout, config: Config) -> list[FoldSpec]:
@@ -129,6 +138,7 @@ def _scores(folds: list[Fold], unit: str) -> list[dict[str, Any]]:
 def _table(
     config: Config,
     ranking: list[int],
+    note: str,
     features: Features,
     baseline: list[Fold],
     groups: list[LayerGroup],
@@ -138,11 +148,11 @@ def _table(
     rows = {name: _scores(folds, unit) for name, folds in results.items()}
     base = _scores(baseline, unit)
     differences = []
-    for k in dict.fromkeys(settings.k):
+    for k in dict.fromkeys(settings.k if ranking else ()):
         pairs = paired_differences(rows[f"highest-{k}"], rows[f"lowest-{k}"])
         differences.append({"k": k, "per_fold": pairs, **summarize([pair["difference"] for pair in pairs])})
-    notes = [NOTES["ranking"].format(rank_by=settings.rank_by)]
-    if settings.method == "none" or settings.method.startswith("daam"):
+    notes = [note]
+    if groups and (settings.method == "none" or settings.method.startswith("daam")):
         notes.append(NOTES[settings.method.split("-")[0]].format(method=settings.method))
     return {
         "rank_by": settings.rank_by,
@@ -152,7 +162,7 @@ def _table(
         "baseline": {
             "layers": list(features.layers),
             "per_fold": base,
-            **summarize([row["accuracy"] for row in base]),
+            **(summarize([row["accuracy"] for row in base]) if base else {}),
         },
         "groups": [
             {

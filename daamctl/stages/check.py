@@ -12,7 +12,7 @@ from typing import Any
 
 from daamctl.artifacts.embeddings import value_settings
 from daamctl.artifacts.io import write_json
-from daamctl.config import PARAMS_FILE, Config, load_config, pipeline_names, read_yaml
+from daamctl.config import PARAMS_FILE, Config, inspect_config, pipeline_names, read_yaml
 from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.errors import ConfigError, DaamctlError, MethodError, nearest
@@ -40,11 +40,14 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
     configs: dict[str, Config] = {}
     for name in names:
         try:
-            configs[name] = load_config(root, name)
+            config, found = inspect_config(root, name)
         except DaamctlError as error:
             problems.append(str(error))
             continue
-        problems += [f"pipeline '{name}': {problem}" for problem in problems_of(root, configs[name])]
+        if config is not None:
+            configs[name] = config
+            found += [problem for problem in problems_of(root, config) if problem not in found]
+        problems += [f"pipeline '{name}': {problem}" for problem in found]
     if problems:
         raise ConfigError("\n".join(problems))
     if write:

@@ -22,9 +22,10 @@ from daamctl.corpora.base import Corpus
 from daamctl.corpora.fingerprint import validate
 from daamctl.corpora.manifest import assign_groups
 from daamctl.corpora.sources import MANIFEST, audio_root, key_of, register, source_of
-from daamctl.errors import AudioError, ConfigError, CorpusError, UnknownNameError
+from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.progress import progress
+from daamctl.training.splits import make_split
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     rows = _measure(rows, audio_root(layout.root, key), settings.max_unreadable_fraction)
     _check_populated(rows, classes)
     rows = _group(rows, settings.num_groups)
+    _check_folds(rows, layout, config)
     kept = {name: value for name, value in config.section("download").items() if name != "source"}
     write_utterances(layout.utterances, UtteranceTable(key, classes, rows, kept))
     _log_summary(key, rows, classes)
@@ -91,7 +93,7 @@ def select_classes(corpus: Corpus, rows: pl.DataFrame, asked: tuple[str, ...] | 
             raise UnknownNameError(f"class of corpus '{corpus.name}'", name, known)
     if len(set(classes)) < max(2, len(classes)):
         raise ConfigError(
-            f"download.classes: at least two different classes are needed, met {', '.join(names) or 'none'}",
+            f"at least two different classes are needed, met {', '.join(names) or 'none'}",
             fix=f"classes of corpus '{corpus.name}': {', '.join(sorted(known))}",
         )
     absent = [name for name in classes if name not in found]
@@ -212,7 +214,7 @@ def _check_readable(rows: pl.DataFrame, max_fraction: float) -> None:
     if fraction > max_fraction:
         raise CorpusError(
             f"{message}\n  allowed: download.max_unreadable_fraction = {max_fraction:g}",
-            fix="restore the files, or go on without them: "
+            fix="repair the files or the table that names them, or go on without them: "
             f"--set download.max_unreadable_fraction={_round_up(fraction):g}",
         )
     log.warning("left out: %s", message)
@@ -243,6 +245,17 @@ def _group(rows: pl.DataFrame, num_groups: int) -> pl.DataFrame:
     if (formed := rows["group"].n_unique()) < num_groups:
         log.warning("%d speakers give %d groups, %d were asked for", rows["speaker"].n_unique(), formed, num_groups)
     return rows
+
+
+def _check_folds(rows: pl.DataFrame, layout: Layout, config: Config) -> None:
+    """Try every split before hours of extraction; only a warning where no pipeline says that training will follow."""
+    try:
+        for fold in range(1, rows["group"].n_unique() + 1):
+            make_split(rows, fold, dev_group=config.train.selection == "dev-group")
+    except TrainingError as error:
+        if layout.pipeline is not None:
+            raise
+        log.warning("training will not be possible: %s", error)
 
 
 def _names(values: pl.Series) -> str:

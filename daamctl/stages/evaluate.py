@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from daamctl.artifacts.io import read_json, write_json, write_text
-from daamctl.artifacts.results import Fold, read_folds
+from daamctl.artifacts.results import SKIPPED_FILE, Fold, read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
 from daamctl.evaluation import METRICS
@@ -28,7 +28,6 @@ from daamctl.layout import Layout
 logger = logging.getLogger(__name__)
 
 SELECTION_FIGURES = ("accuracy", "accuracy_best_on_test", "accuracy_last")
-SKIPPED_FILE = "skipped.json"
 
 
 def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None) -> Path:
@@ -54,6 +53,8 @@ def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None)
     report["skipped"] = skipped
     for note in report["notes"]:
         logger.warning(note)
+    for method, scores in _flat_metrics(report).items():
+        logger.info("%s: accuracy %.1f %% per %s", method, 100 * scores["accuracy"], config.evaluate.unit)
     folder = layout.stage("evaluate")
     write_json(folder / "evaluation.json", report)
     write_json(folder / "metrics.json", _flat_metrics(report))

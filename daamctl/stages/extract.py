@@ -8,12 +8,14 @@ computed again.
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+import torch
 
 from daamctl.artifacts.clips import ClipTable, clips_key, read_clips
 from daamctl.artifacts.embeddings import (
@@ -36,6 +38,7 @@ from daamctl.encoders.load import OpenedEncoder, open_encoder
 from daamctl.errors import ArtifactError, AudioError
 from daamctl.layout import Layout
 from daamctl.progress import progress
+from daamctl.training.fold import build_method
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +61,7 @@ def run(layout: Layout, config: Config, *, force: bool = False) -> Path:
         ArtifactError: no clips, clips made with other settings, or not enough disk space.
         EncoderError: the encoder cannot be opened or fails on a clip.
         AudioError: more clips are unreadable than tolerated.
+        MethodError: a method of the pipeline does not fit the encoder's layers.
     """
     command = layout.command("segment")
     clips = read_clips(layout.clips, fix=f"make them: {command}")
@@ -69,6 +73,10 @@ def run(layout: Layout, config: Config, *, force: bool = False) -> Path:
         config.extract, max_duration_s=config.segment.max_duration_s, device=device, precision=precision
     )
     head = _head(clips, config, opened)
+    if layout.pipeline is not None:  # the methods that will follow should fit, before hours of work
+        with torch.device("meta"):
+            for method in config.methods:
+                build_method(method, config, sum(layer > 0 for layer in head.layers), head.embed_dim, len(head.classes))
     if not force:
         finished = _finished(layout, head, config)
         if finished is not None:
@@ -201,11 +209,12 @@ def _write(path: Path, rows: pl.DataFrame, done: Embedded, head: EmbeddingsHead,
 
 def _check_tolerance(unreadable: dict[str, str], total: int, tolerated: float, layout: Layout) -> None:
     if len(unreadable) > tolerated * total:
+        share = min(1.0, math.ceil(1000 * len(unreadable) / total) / 1000)
         named = "; ".join(f"{clip}: {reason}" for clip, reason in list(unreadable.items())[:NAMED_AT_MOST])
         raise AudioError(
             f"{len(unreadable)} of {total} clips cannot be read (tolerated: {tolerated:.1%}): {named}",
             fix="repair the files, or accept it: "
-            + layout.command("extract", "--set extract.max_unreadable_fraction=0.01"),
+            + layout.command("extract", f"--set extract.max_unreadable_fraction={share:g}"),
         )
 
 

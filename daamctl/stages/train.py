@@ -7,8 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from daamctl.artifacts.io import write_json
-from daamctl.artifacts.results import FOLD_DIR, fold_dir, read_folds
+from daamctl.artifacts.results import FOLD_DIR, SKIPPED_FILE, fold_dir, read_folds
 from daamctl.config import Config
 from daamctl.errors import TrainingError
 from daamctl.layout import Layout
@@ -29,7 +28,6 @@ def run(
     fold: int | None = None,
     seed: int | None = None,
     force: bool = False,
-    if_listed: bool = False,
     track: bool = True,
 ) -> Path:
     """Train a method.
@@ -41,8 +39,6 @@ def run(
         fold: 1-based fold; None: all.
         seed: one seed instead of `train.seeds`.
         force: train again even what is finished.
-        if_listed: do nothing (but leave a note) when the pipeline does not list the method; used by the DAG, which
-            expands over all pipelines and methods.
         track: log to MLflow.
 
     Returns:
@@ -55,12 +51,7 @@ def run(
     """
     METHODS.module_of(method)
     folder = layout.method(method)
-    if if_listed and method not in config.methods:
-        log.info("%s: not among the methods of %s, nothing to train", method, layout.run_name)
-        shutil.rmtree(folder, ignore_errors=True)
-        write_json(folder / "skipped.json", {"method": method, "reason": "not listed by the pipeline"})
-        return folder
-    (folder / "skipped.json").unlink(missing_ok=True)
+    (folder / SKIPPED_FILE).unlink(missing_ok=True)
     features = load_features(layout, config)
     seeds = config.train.seeds if seed is None else (seed,)
     num_folds = len(fold_groups(features.clips["group"]))

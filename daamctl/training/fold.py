@@ -23,7 +23,7 @@ from daamctl.artifacts.results import Fold, FoldResult, fold_dir, read_fold
 from daamctl.artifacts.utterances import write_frame
 from daamctl.config import Config
 from daamctl.devices import resolve_device, resolve_precision
-from daamctl.errors import ArtifactError
+from daamctl.errors import ArtifactError, MethodError
 from daamctl.methods import METHODS, build
 from daamctl.methods.base import FusionClassifier
 from daamctl.provenance import code_hash, device_name, git_commit, versions
@@ -104,6 +104,22 @@ class FoldSpec:
         )
 
 
+def build_method(method: str, config: Config, num_layers: int, embed_dim: int, num_classes: int) -> FusionClassifier:
+    """Build a method with its settings.
+
+    Raises:
+        MethodError: it does not fit these sizes; names where its settings are made.
+    """
+    settings = config.method_settings.get(method, {})
+    try:
+        return build(method, num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, **settings)
+    except MethodError as error:
+        raise MethodError(
+            f"{method}: {error.message}",
+            fix=error.fix or f"set it, e.g. --set method_settings.{method}.num_heads=1, or leave the method out",
+        ) from error
+
+
 def kept_fold(method_dir: Path, spec: FoldSpec, features: Features) -> Fold | None:
     """The finished fold on disk, if it was made from identical inputs."""
     folder = fold_dir(method_dir, spec.fold, spec.seed)
@@ -149,13 +165,8 @@ def train_fold(
             return kept
         folder.mkdir(parents=True, exist_ok=True)
         seed_everything(spec.seed, device)
-        model = build(
-            spec.method,
-            num_layers=len(features.layers),
-            embed_dim=features.head.embed_dim,
-            num_classes=len(features.head.classes),
-            **spec.settings,
-        )
+        sizes = (len(features.layers), features.head.embed_dim, len(features.head.classes))
+        model = build_method(spec.method, spec.config, *sizes)
         train, dev, test = _parts(features, split, device)
         trained = fit(
             model,

@@ -58,7 +58,8 @@ def make_split(clips: pl.DataFrame, fold: int, *, dev_group: bool) -> Split:
         raise TrainingError(
             f"{len(names)} group(s) ({', '.join(names)}) cannot be split into train{', dev' if dev_group else ''} and "
             f"test; at least {needed} are needed",
-            fix="give the corpus more groups (folds)" + (", or use train.selection=last" if dev_group else ""),
+            fix="give the corpus more groups, by a group column or download.num_groups, each with its own speakers"
+            + ("; with two groups, use train.selection=last" if dev_group else ""),
         )
     if not 1 <= fold <= len(names):
         raise TrainingError(f"fold must be 1 to {len(names)} or 'all', met {fold}")
@@ -79,6 +80,6 @@ def make_split(clips: pl.DataFrame, fold: int, *, dev_group: bool) -> Split:
             raise TrainingError(
                 f"fold {fold}: the {part} part ({where}) holds only class '{classes[0]}'; "
                 "at least two classes are needed",
-                fix="regroup the corpus so that every group holds several classes",
+                fix="regroup the corpus (group column or download.num_groups): every group needs several classes",
             )
     return Split(fold, len(names), test, dev, parts["train"], parts["dev"], parts["test"])

@@ -106,7 +106,8 @@ def test_usage_errors_exit_with_2(project: Path, words: list[str]) -> None:
         ),
         (
             ["extract", "--pipeline", "demo", "--set", "extract.poling=x", "--set", "train.lr=-1"],
-            "ConfigError: pipeline 'demo': extract.poling: unknown setting; did you mean 'pooling'?\n"
+            "ConfigError: pipeline 'demo' with the options given: extract.poling: unknown setting; "
+            "did you mean 'pooling'?\n"
             "  train.lr: input should be greater than 0 (met -1)\n",
         ),
         (
@@ -231,9 +232,9 @@ def test_dry_run_prints_the_resolved_settings_and_runs_nothing(project: Path, mo
         (["extract", "--device", "cpu", "--precision", "float32"], {"extract.device": "cpu"}, {"force": False}),
         (["extract", "--revision", "abc", "--force"], {"extract.revision": "abc"}, {"force": True}),
         (["segment", "--tail", "drop", "--write-audio"], {"segment.tail": "drop", "segment.write_audio": True}, {}),
-        (["train", "-m", "none", "--fold", "2"], {}, {"method": "none", "fold": 2, "seed": None, "if_listed": False}),
+        (["train", "-m", "none", "--fold", "2"], {}, {"method": "none", "fold": 2, "seed": None}),
         (["train", "-m", "none", "--seed", "7", "--no-track"], {}, {"fold": None, "seed": 7, "track": False}),
-        (["train", "-m", "none", "--if-listed", "--force"], {}, {"if_listed": True, "force": True, "track": True}),
+        (["train", "-m", "none", "--if-listed", "--force"], {}, {"force": True, "track": True}),
         (["train", "-m", "none", "--device", "cpu"], {"train.device": "cpu", "extract.device": "auto"}, {}),
         (["ablate", "--layers", "9", "--layers", "22,23"], {"ablate.layers": ((9,), (22, 23))}, {"track": True}),
         (["ablate", "-m", "mha"], {"ablate.method": "mha"}, {"force": False}),
@@ -447,3 +448,37 @@ def test_ui_without_runs_and_with_a_server(project: Path, monkeypatch: pytest.Mo
 def test_errors_of_an_artifact_carry_their_fix(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "run", Recorder(ArtifactError("gone", fix="make it: daamctl x")))
     assert call("report").stderr == "ArtifactError: gone\n  make it: daamctl x\n"
+
+
+def test_method_that_is_not_listed_leaves_a_note_without_torch(project: Path) -> None:
+    (project / "pipelines/mine.yaml").write_text("methods: [none]\n")
+    result = call("train", "--pipeline", "mine", "--method", "mha", "--if-listed")
+    assert result.exit_code == 0
+    assert result.stdout == "mha: not among the methods of mine, nothing to train\n"
+    assert (project / "data/train/mine/mha/skipped.json").exists()
+
+
+def test_download_wants_a_corpus_or_a_pipeline(project: Path) -> None:
+    result = call("download")
+    assert result.exit_code == 2
+    assert "name a corpus, or a pipeline with --pipeline" in result.stderr
+
+
+def test_check_shows_wrong_types_and_unknown_names_together(project: Path) -> None:
+    (project / "pipelines/mine.yaml").write_text("methods: [none, daam-v9]\ntrain: {seeds: [], lr: x}\n")
+    result = call("check", "--pipeline", "mine")
+    assert result.exit_code == 3
+    for text in ("unknown name 'daam-v9'", "seeds must be one or more different integers", "train.lr: "):
+        assert text in result.stderr
+
+
+def test_interruption_says_how_to_go_on(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from daamctl.stages import evaluate
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluate, "run", interrupt)
+    result = call("evaluate", "--pipeline", "demo")
+    assert result.exit_code == 130
+    assert result.stderr == "interrupted; the same command goes on where it was\n"

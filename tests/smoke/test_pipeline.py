@@ -14,7 +14,7 @@ from daamctl.artifacts.embeddings import HEAD_FILE, layer_column, read_head
 from daamctl.artifacts.io import read_parquet
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, load_config
-from daamctl.errors import ArtifactError, EncoderError
+from daamctl.errors import ArtifactError, EncoderError, MethodError, TrainingError
 from daamctl.layout import Layout
 from daamctl.methods import METHODS
 from daamctl.stages import download, extract, segment
@@ -126,3 +126,39 @@ def test_encoder_that_is_not_here_says_how_to_get_it(project: Path) -> None:
     segment.run(layout, config)
     with pytest.raises(EncoderError, match="hf download microsoft/wavlm-large"):
         extract.run(layout, config)
+
+
+def test_pipeline_without_a_ranking_method_still_ends_in_a_report(project: Path) -> None:
+    write_pipeline(project, more="methods: [weighted-sum]\nablate: {layers: [[3], [20, 21]], method: weighted-sum}\n")
+    layout, config = settings(project)
+    report = pipeline.run(layout, config, track=False)
+    ablation = json.loads((layout.stage("ablate") / "ablation.json").read_text())
+    assert [group["layers"] for group in ablation["groups"]] == [[3], [20, 21]]
+    assert ablation["notes"][0].startswith(
+        "Layers are not ranked: 'daam-v1' (ablate.rank_by) is not among the methods of this pipeline."
+    )
+    assert "Layers are not ranked" in report.read_text(encoding="utf-8")
+    write_pipeline(project, more="methods: [weighted-sum]\n")
+    report = pipeline.run(*settings(project), track=False)
+    assert "No layers were chosen, so none were trained alone." in report.read_text(encoding="utf-8")
+
+
+def test_method_that_does_not_fit_is_found_before_the_extraction(project: Path) -> None:
+    write_pipeline(project, more="method_settings: {daam-v1: {num_heads: 7}}\n")
+    layout, config = settings(project)
+    download.run(layout, config)
+    segment.run(layout, config)
+    with pytest.raises(MethodError) as caught:
+        extract.run(layout, config)
+    assert str(caught.value) == (
+        "daam-v1: num_heads (7) must divide the number of layers (24); possible: 1, 2, 3, 4, 6, 8, 12, 24\n"
+        "  set it, e.g. --set method_settings.daam-v1.num_heads=1, or leave the method out"
+    )
+
+
+def test_folds_that_cannot_be_trained_are_found_in_download(project: Path) -> None:
+    write_pipeline(project)
+    manifest = project / "tones" / "tones.csv"
+    manifest.write_text(manifest.read_text().replace("low,s4", "high,s4").replace("low,s5", "high,s5"))
+    with pytest.raises(TrainingError, match=r"fold 1: the train part \(the other groups\) holds only class 'high'"):
+        download.run(*settings(project))

@@ -61,13 +61,14 @@ def test_every_group_selects_once() -> None:
             ["a", "b"],
             True,
             "2 group(s) (a, b) cannot be split into train, dev and test; at least 3 are needed\n"
-            "  give the corpus more groups (folds), or use train.selection=last",
+            "  give the corpus more groups, by a group column or download.num_groups, each with its own speakers; "
+            "with two groups, use train.selection=last",
         ),
         (
             ["a"],
             False,
             "1 group(s) (a) cannot be split into train and test; at least 2 are needed\n"
-            "  give the corpus more groups (folds)",
+            "  give the corpus more groups, by a group column or download.num_groups, each with its own speakers",
         ),
     ],
 )
@@ -96,5 +97,5 @@ def test_part_with_one_class_is_named(labels: list[str], fold: int, part: str) -
         make_split(clips(["a", "b", "c"], labels), fold, dev_group=True)
     assert str(caught.value) == (
         f"fold {fold}: the {part} holds only class 'x'; at least two classes are needed\n"
-        "  regroup the corpus so that every group holds several classes"
+        "  regroup the corpus (group column or download.num_groups): every group needs several classes"
     )

@@ -83,7 +83,11 @@ def _check_columns(rows: pl.DataFrame, path: Path) -> None:
     found = [name for name in rows.columns if name != _LINE]
     missing = [name for name in REQUIRED if name not in found]
     if missing:
-        raise CorpusError(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(found)}", fix=GET_IT)
+        shown = ", ".join(found)[:200]
+        if not shown.isprintable():
+            raise CorpusError(f"{path} is not a text table", fix=GET_IT)
+        commas = "; columns must be separated by commas" if any(mark in shown for mark in ";|") else ""
+        raise CorpusError(f"{path} lacks the columns {', '.join(missing)}; it has {shown}{commas}", fix=GET_IT)
     reserved = [name for name in RESERVED if name in found]
     if reserved:
         raise CorpusError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import polars as pl
@@ -119,3 +120,17 @@ def test_groups_are_speaker_disjoint_and_balanced(speakers: list[int], num_group
     assert max(sizes) - min(sizes) <= largest_speaker
     shuffled = assign_groups(rows.sample(fraction=1.0, shuffle=True, seed=1), num_groups)
     assert dict(grouped.unique().rows()) == dict(shuffled.unique().rows())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"path;label;speaker\na.wav;x;s\n", "it has path;label;speaker; columns must be separated by commas"),
+        (b"\x01\x02\x03\n\x04\n", "is not a text table"),
+    ],
+)
+def test_what_is_not_a_comma_separated_table(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_bytes(content)
+    with pytest.raises(CorpusError, match=re.escape(message)):
+        prepare(path)

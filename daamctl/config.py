@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from daamctl.errors import ConfigError, nearest
+from daamctl.errors import ConfigError, nearest, suggest
 
 PARAMS_FILE = "params.yaml"
 PIPELINES_DIR = "pipelines"
@@ -328,10 +328,8 @@ def _merged(root: Path, pipeline: str | None, overrides: Mapping[str, Any]) -> t
     if pipeline is not None:
         known = pipeline_names(root)
         if pipeline not in known:
-            close = nearest(pipeline, known)
-            hint = f"did you mean '{close}'? " if close else ""
             raise ConfigError(
-                f"unknown pipeline '{pipeline}'", fix=f"{hint}known: {', '.join(known)} ({PIPELINES_DIR}/<name>.yaml)"
+                f"unknown pipeline '{pipeline}'", fix=f"{suggest(pipeline, known)} ({PIPELINES_DIR}/<name>.yaml)"
             )
         difference = read_yaml(root / PIPELINES_DIR / f"{pipeline}.yaml")
         if "pipelines" in difference:

@@ -38,10 +38,7 @@ class UnknownNameError(ConfigError):
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        names = sorted(known)
-        close = nearest(name, names)
-        hint = f"did you mean '{close}'? " if close else ""
-        super().__init__(f"unknown {kind} '{name}'", fix=f"{hint}known: {', '.join(names)}")
+        super().__init__(f"unknown {kind} '{name}'", fix=suggest(name, known))
 
 
 class CorpusError(DaamctlError):
@@ -70,6 +67,13 @@ class TrainingError(DaamctlError):
 
 class DownloadError(DaamctlError):
     """A download failed or did not match its checksum."""
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'x'? known: …`: the nearest name, if any, and all known ones, sorted."""
+    names = sorted(known)
+    close = nearest(name, names)
+    return (f"did you mean '{close}'? " if close else "") + f"known: {', '.join(names) or 'none'}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

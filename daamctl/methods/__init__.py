@@ -95,15 +95,12 @@ def check_settings(method: str, settings: dict[str, Any]) -> None:
         UnknownNameError: there is no such method.
         MethodError: a setting is unknown to the method, or its value is of the wrong kind.
     """
-    from daamctl.errors import MethodError, nearest
+    from daamctl.errors import MethodError, suggest
 
     defaults = METHODS.defaults(method)
     for name, value in settings.items():
         if name not in defaults:
-            close = nearest(name, defaults)
-            hint = f"did you mean '{close}'? " if close else ""
-            known = ", ".join(sorted(defaults)) or "none"
-            raise MethodError(f"{method}: unknown setting '{name}'", fix=f"{hint}known: {known}")
+            raise MethodError(f"{method}: unknown setting '{name}'", fix=suggest(name, defaults))
         if type(defaults[name]) is int and (type(value) is not int or value < 1):
             raise MethodError(f"{method}: {name} must be a whole number of at least 1, met {value!r}")
         if type(defaults[name]) is not type(value):

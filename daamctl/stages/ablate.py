@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,8 @@ from daamctl.errors import ArtifactError
 from daamctl.evaluation.scoring import items_of, score_items
 from daamctl.layout import Layout
 from daamctl.tracking import Tracker, make_tracker, send_missing
-from daamctl.training.fold import Features, FoldSpec, kept_fold
-from daamctl.training.run import load_features, train_all
-from daamctl.training.splits import fold_groups
-
-log = logging.getLogger(__name__)
+from daamctl.training.fold import Features, kept_fold
+from daamctl.training.run import fold_specs, load_features, train_all
 
 NOTES = {
     "ranking": "Layers are ranked by the mean Importance Factor of '{rank_by}' over all folds, as in the papers; the "
@@ -92,27 +88,18 @@ def _ranking(layout: Layout, config: Config) -> tuple[list[int], str]:
     return rank_layers(maps, folds[0].result["run"]["layers"]), NOTES["ranking"].format(rank_by=name)
 
 
-def _specs(features: Features, layout: Layout, config: Config) -> list[FoldSpec]:
-    num_folds = len(fold_groups(features.clips["group"]))
-    method = config.ablate.method
-    return [
-        FoldSpec(layout.run_name, method, fold, seed, config)
-        for fold in range(1, num_folds + 1)
-        for seed in config.train.seeds
-    ]
-
-
 def _train(
     features: Features, folder: Path, layout: Layout, config: Config, tracker: Tracker, force: bool
 ) -> list[Fold]:
-    return train_all(_specs(features, layout, config), features, folder, layout, tracker, force=force)
+    specs = fold_specs(layout.run_name, config.ablate.method, features, config)
+    return train_all(specs, features, folder, layout, tracker, force=force)
 
 
 def _baseline(
     features: Features, folder: Path, layout: Layout, config: Config, tracker: Tracker, *, force: bool
 ) -> list[Fold]:
     """All layers: the folds of the train stage if they were made from the same inputs, else trained here."""
-    specs = _specs(features, layout, config)
+    specs = fold_specs(layout.run_name, config.ablate.method, features, config)
     kept = [kept_fold(layout.method(config.ablate.method), spec, features) for spec in specs]
     if all(kept):
         return [fold for fold in kept if fold is not None]

@@ -15,7 +15,7 @@ from daamctl.artifacts.io import write_json
 from daamctl.config import PARAMS_FILE, Config, inspect_config, pipeline_names, read_yaml
 from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS, HUB_ID
-from daamctl.errors import ConfigError, DaamctlError, MethodError, nearest
+from daamctl.errors import ConfigError, DaamctlError, MethodError, suggest
 from daamctl.methods import METHODS, check_settings
 
 log = logging.getLogger(__name__)
@@ -102,9 +102,7 @@ def _table_problems(root: Path) -> list[str]:
 
 
 def _unknown(where: str, name: str, known: Any) -> str:
-    close = nearest(name, known)
-    hint = f"did you mean '{close}'? " if close else ""
-    return f"{where}: unknown name '{name}'; {hint}known: {', '.join(sorted(known))}"
+    return f"{where}: unknown name '{name}'; {suggest(name, known)}"
 
 
 def _write(root: Path, pipeline: str, config: Config) -> None:

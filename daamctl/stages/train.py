@@ -9,13 +9,11 @@ from pathlib import Path
 
 from daamctl.artifacts.results import FOLD_DIR, SKIPPED_FILE, fold_dir, read_folds
 from daamctl.config import Config
-from daamctl.errors import TrainingError
 from daamctl.layout import Layout
 from daamctl.methods import METHODS
 from daamctl.tracking import make_tracker, send_missing
 from daamctl.training.fold import FoldSpec
-from daamctl.training.run import load_features, train_all
-from daamctl.training.splits import fold_groups
+from daamctl.training.run import fold_specs, load_features, train_all
 
 log = logging.getLogger(__name__)
 
@@ -53,12 +51,8 @@ def run(
     folder = layout.method(method)
     (folder / SKIPPED_FILE).unlink(missing_ok=True)
     features = load_features(layout, config)
-    seeds = config.train.seeds if seed is None else (seed,)
-    num_folds = len(fold_groups(features.clips["group"]))
-    if fold is not None and not 1 <= fold <= num_folds:
-        raise TrainingError(f"--fold must be 1 to {num_folds} or all, met {fold}")
-    chosen = range(1, num_folds + 1) if fold is None else (fold,)
-    specs = [FoldSpec(layout.run_name, method, number, value, config) for number in chosen for value in seeds]
+    seeds = None if seed is None else (seed,)
+    specs = fold_specs(layout.run_name, method, features, config, fold=fold, seeds=seeds)
     if fold is None and seed is None:
         _remove_strays(folder, specs)
     tracker = make_tracker(layout.root, enabled=track)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,8 +28,6 @@ from daamctl.methods.base import FusionClassifier
 from daamctl.provenance import code_hash, device_name, git_commit, versions
 from daamctl.training.loop import Epoch, Part, Trained, fit, seed_everything
 from daamctl.training.splits import Split, make_split
-
-log = logging.getLogger(__name__)
 
 KEY_FORMAT = 1  # raise it when the loop changes in a way that makes finished folds wrong
 

@@ -10,13 +10,44 @@ import torch
 from daamctl.artifacts.embeddings import check_settings, read_embeddings, read_head
 from daamctl.artifacts.results import Fold
 from daamctl.config import Config
+from daamctl.errors import TrainingError
 from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.tracking import Tracker
 from daamctl.training.fold import Features, FoldSpec, kept_fold, train_fold
 from daamctl.training.loop import Epoch
+from daamctl.training.splits import fold_groups
 
 log = logging.getLogger(__name__)
+
+
+def fold_specs(
+    name: str,
+    method: str,
+    features: Features,
+    config: Config,
+    *,
+    fold: int | None = None,
+    seeds: tuple[int, ...] | None = None,
+) -> list[FoldSpec]:
+    """The folds of a method, fold by fold, each with every seed.
+
+    Args:
+        name: pipeline or ad-hoc run name.
+        method: a name from the table of methods.
+        features: the embeddings; their groups are the folds.
+        config: all settings.
+        fold: one fold, 1-based; None: all.
+        seeds: None: those of the settings.
+
+    Raises:
+        TrainingError: there is no such fold.
+    """
+    num_folds = len(fold_groups(features.clips["group"]))
+    if fold is not None and not 1 <= fold <= num_folds:
+        raise TrainingError(f"--fold must be 1 to {num_folds} or all, met {fold}")
+    chosen = range(1, num_folds + 1) if fold is None else (fold,)
+    return [FoldSpec(name, method, number, seed, config) for number in chosen for seed in seeds or config.train.seeds]
 
 
 def load_features(layout: Layout, config: Config, layers: tuple[int, ...] | None = None) -> Features:

@@ -93,12 +93,34 @@ class Registry:
             if default is not None
         }
 
+    def choices(self, name: str) -> dict[str, tuple[Any, ...]]:
+        """Allowed values of the keyword arguments annotated `Literal[...]`, read as `defaults` reads them.
+
+        Raises:
+            UnknownNameError: `name` is not in the table.
+        """
+        tree, attribute = self._parse(name)
+        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == attribute]
+        return {
+            argument.arg: tuple(ast.literal_eval(item) for item in _literal_items(argument.annotation))
+            for function in functions
+            for argument in function.args.kwonlyargs
+            if _literal_items(argument.annotation)
+        }
+
     def _parse(self, name: str) -> tuple[ast.Module, str]:
         module, attribute = self._target(name).split(":")
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
             raise ImportError(f"{self.kind} '{name}': no module {module}")
         return ast.parse(Path(spec.origin).read_text(encoding="utf-8")), attribute
+
+
+def _literal_items(annotation: ast.expr | None) -> list[ast.expr]:
+    """The values within `Literal[...]`; nothing for any other annotation."""
+    if not (isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Literal"):
+        return []
+    return annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
 
 
 def _docstring(tree: ast.Module, attribute: str) -> str | None:

@@ -15,6 +15,10 @@ SOURCE = '''
 
 More."""
 
+from __future__ import annotations
+
+from typing import Literal
+
 def documented() -> int:
     """Function line.
 
@@ -25,6 +29,17 @@ def bare() -> None: ...
 
 class Thing:
     """Class line."""
+
+def chosen(
+    *,
+    size: int,
+    shape: Literal["round", "square"] = "round",
+    level: Literal[3] = 3,
+    name: str = "x",
+    other: Optional[int] = None,
+    nested: "list[Literal['a']]" = (),
+) -> int:
+    return 4
 
 VALUE = 5
 """Value line."""
@@ -42,14 +57,14 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def make(module: str) -> Registry:
-    names = ("documented", "bare", "Thing", "VALUE", "OTHER")
+    names = ("documented", "bare", "Thing", "chosen", "VALUE", "OTHER")
     return Registry("thing", {name.lower(): f"{module}:{name}" for name in names})
 
 
 def test_names_keep_their_order_and_nothing_is_imported(module: str) -> None:
     table = make(module)
-    assert list(table) == ["documented", "bare", "thing", "value", "other"]
-    assert len(table) == 5
+    assert list(table) == ["documented", "bare", "thing", "chosen", "value", "other"]
+    assert len(table) == 6
     assert "bare" in table
     assert "Bare" not in table
     assert table.module_of("bare") == module
@@ -78,17 +93,29 @@ def test_summary_is_the_nearest_docstring(module: str, name: str, line: str) -> 
     assert make(module).summary(name) == line
 
 
-@pytest.mark.parametrize("method", ["load", "module_of", "summary"])
+def test_defaults_and_choices_are_read_without_importing(module: str) -> None:
+    table = make(module)
+    assert table.defaults("chosen") == {"shape": "round", "level": 3, "name": "x", "other": None, "nested": ()}
+    assert table.choices("chosen") == {"shape": ("round", "square"), "level": (3,)}
+    assert module not in sys.modules
+
+
+@pytest.mark.parametrize("name", ["documented", "thing", "value", "other"])
+def test_what_takes_no_keywords_has_no_defaults_and_no_choices(module: str, name: str) -> None:
+    assert make(module).defaults(name) == make(module).choices(name) == {}
+
+
+@pytest.mark.parametrize("method", ["load", "module_of", "summary", "defaults", "choices"])
 def test_unknown_name_gets_the_nearest_and_all(module: str, method: str) -> None:
     with pytest.raises(UnknownNameError) as caught:
         getattr(make(module), method)("documentd")
     assert str(caught.value) == (
-        "unknown thing 'documentd'\n  did you mean 'documented'? known: bare, documented, other, thing, value"
+        "unknown thing 'documentd'\n  did you mean 'documented'? known: bare, chosen, documented, other, thing, value"
     )
 
 
 def test_unknown_name_far_from_all(module: str) -> None:
-    with pytest.raises(UnknownNameError, match=r"^unknown thing 'zzz'\n  known: bare, documented"):
+    with pytest.raises(UnknownNameError, match=r"^unknown thing 'zzz'\n  known: bare, chosen, documented"):
         make(module).load("zzz")
 
 

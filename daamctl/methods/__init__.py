@@ -9,53 +9,112 @@ knows nothing of configuration files, folders or the command line, so it can be 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from daamctl.registry import Registry
 
 if TYPE_CHECKING:
-    from daamctl.methods.base import FusionClassifier
+    from daamctl.methods.base import FusionClassifier, Traits
     from daamctl.methods.daam import MultiHeadDAAM, density_weights
     from daamctl.methods.decoder import ConvDecoder, MLPDecoder, feature_grid
-    from daamctl.methods.mha import LayerSelfAttention
+    from daamctl.methods.gct import LayerGate
+    from daamctl.methods.gqa import GroupedQueryAttention, SummedQueryAttention
+    from daamctl.methods.mha import BatchSelfAttention, LayerSelfAttention
+    from daamctl.methods.mixture import DensityAttention, DensityBlock, mixture_weights
     from daamctl.methods.published import load_published
     from daamctl.methods.weighted_sum import WeightedSum
+    from daamctl.methods.weights import load_weights, save_weights
 
 METHODS = Registry(
     "method",
     {
+        # controls
         "none": "daamctl.methods.none:none",
-        "weighted-sum": "daamctl.methods.weighted_sum:weighted_sum",
-        "mha": "daamctl.methods.mha:mha",
+        "last-layer": "daamctl.methods.single_layer:last_layer",
+        "best-layer": "daamctl.methods.single_layer:best_layer",
+        "mean": "daamctl.methods.weighted_sum:mean",
+        "static-gate": "daamctl.methods.static_gate:static_gate",
+        "daam-frozen": "daamctl.methods.daam:daam_frozen",
+        # Density Adaptive Attention
         "daam-v1": "daamctl.methods.daam:daam_v1",
         "daam-v2": "daamctl.methods.daam:daam_v2",
+        "gqdaam": "daamctl.methods.gqdaam:gqdaam",
+        "gqdaam-published": "daamctl.methods.gqdaam:gqdaam_published",
+        "mixture-daam": "daamctl.methods.mixture:mixture_daam",
+        # dot-product attention
+        "mha": "daamctl.methods.mha:mha",
+        "mha-published": "daamctl.methods.mha:mha_published",
+        "mha-bn": "daamctl.methods.mha:mha_bn",
+        "gqa": "daamctl.methods.gqa:gqa",
+        "gqa-published": "daamctl.methods.gqa:gqa_published",
+        # Gaussian and sigmoid gates of standardised layers
+        "gct-b0": "daamctl.methods.gct:gct_b0",
+        "gct-b1": "daamctl.methods.gct:gct_b1",
+        "lct": "daamctl.methods.lct:lct",
+        "sga": "daamctl.methods.sga:sga",
+        "bi-sga": "daamctl.methods.sga:bi_sga",
+        # layer fusion of the field
+        "weighted-sum": "daamctl.methods.weighted_sum:weighted_sum",
+        "weighted-sum-ln": "daamctl.methods.weighted_sum:weighted_sum_ln",
+        "scalar-mix": "daamctl.methods.weighted_sum:scalar_mix",
+        "attentive": "daamctl.methods.attentive:attentive",
+        "se": "daamctl.methods.se:se",
+        "eca": "daamctl.methods.eca:eca",
+        "sls": "daamctl.methods.sls:sls",
+        "hconv": "daamctl.methods.hconv:hconv",
+        "concat": "daamctl.methods.concat:concat",
+        "dwatt": "daamctl.methods.dwatt:dwatt",
+        "dwatt-scaled": "daamctl.methods.dwatt:dwatt_scaled",
+        "base-plus-n": "daamctl.methods.base_plus_n:base_plus_n",
     },
 )
 
 _LAZY = {
     "FusionClassifier": "base",
-    "MultiHeadDAAM": "daam",
-    "density_weights": "daam",
+    "Traits": "base",
     "ConvDecoder": "decoder",
     "MLPDecoder": "decoder",
     "feature_grid": "decoder",
+    "MultiHeadDAAM": "daam",
+    "density_weights": "daam",
+    "DensityAttention": "mixture",
+    "DensityBlock": "mixture",
+    "mixture_weights": "mixture",
     "LayerSelfAttention": "mha",
+    "BatchSelfAttention": "mha",
+    "GroupedQueryAttention": "gqa",
+    "SummedQueryAttention": "gqa",
+    "LayerGate": "gct",
     "WeightedSum": "weighted_sum",
     "load_published": "published",
+    "load_weights": "weights",
+    "save_weights": "weights",
 }
 
 __all__ = [
     "METHODS",
+    "BatchSelfAttention",
     "ConvDecoder",
+    "DensityAttention",
+    "DensityBlock",
     "FusionClassifier",
+    "GroupedQueryAttention",
+    "LayerGate",
     "LayerSelfAttention",
     "MLPDecoder",
     "MultiHeadDAAM",
+    "SummedQueryAttention",
+    "Traits",
     "WeightedSum",
     "build",
     "density_weights",
     "feature_grid",
     "load_published",
+    "load_weights",
+    "mixture_weights",
+    "resolve_method",
+    "save_weights",
 ]
 
 
@@ -63,7 +122,7 @@ def build(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **s
     """Build any method of the table as a module that maps (B, L, D) to logits (B, C).
 
     Args:
-        method: a name from `METHODS`.
+        method: a name from `METHODS`, or one with a decoder's name behind it, e.g. `daam-v1-mlp`.
         num_layers: L, number of stored encoder layers.
         embed_dim: D, width of one layer's vector.
         num_classes: C.
@@ -75,36 +134,77 @@ def build(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **s
     """
     from daamctl.errors import MethodError
 
-    builder = METHODS.load(method)
-    for name, value, least in (
+    name, preset = resolve_method(method)
+    builder = METHODS.load(name)
+    for what, value, least in (
         ("num_layers", num_layers, 1),
         ("embed_dim", embed_dim, 1),
         ("num_classes", num_classes, 2),
     ):
         if value < least:
-            raise MethodError(f"{method}: {name} must be at least {least}, met {value}")
+            raise MethodError(f"{method}: {what} must be at least {least}, met {value}")
     check_settings(method, settings)
-    model: FusionClassifier = builder(num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, **settings)
+    sizes = {"num_layers": num_layers, "embed_dim": embed_dim, "num_classes": num_classes}
+    model: FusionClassifier = builder(**sizes, **{**settings, **preset})
     return model
 
 
-def check_settings(method: str, settings: dict[str, Any]) -> None:
-    """Check names and kinds of a method's own settings, without importing the method.
+def resolve_method(method: str) -> tuple[str, dict[str, Any]]:
+    """The name in the table and the settings that a method's full name stands for.
+
+    `daam-v1-mlp` is `daam-v1` with `decoder="mlp"`: under a name of its own it is trained and reported beside
+    `daam-v1`, so that a fusion and its decoder can be told apart.
+
+    Raises:
+        UnknownNameError: there is no such method, or it does not have that decoder.
+    """
+    name, _, decoder = method.rpartition("-")
+    if method not in METHODS and name in METHODS:
+        decoders = METHODS.choices(name).get("decoder", ())
+        if decoder in decoders and decoder != METHODS.defaults(name)["decoder"]:
+            return name, {"decoder": decoder}
+    METHODS.module_of(method)
+    return method, {}
+
+
+def settings_of(method: str, method_settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The settings of a method, with those of the method it is a variant of below them.
+
+    Args:
+        method: full name, e.g. `daam-v1-mlp`.
+        method_settings: settings by full name.
 
     Raises:
         UnknownNameError: there is no such method.
-        MethodError: a setting is unknown to the method, or its value is of the wrong kind.
+    """
+    name, preset = resolve_method(method)
+    return {**method_settings.get(name, {}), **preset, **method_settings.get(method, {})}
+
+
+def check_settings(method: str, settings: Mapping[str, Any]) -> None:
+    """Check names, kinds and named choices of a method's own settings, without importing the method.
+
+    Raises:
+        UnknownNameError: there is no such method.
+        MethodError: a setting is unknown to the method, or its value is of the wrong kind or none of the choices.
     """
     from daamctl.errors import MethodError, suggest
 
-    defaults = METHODS.defaults(method)
-    for name, value in settings.items():
-        if name not in defaults:
-            raise MethodError(f"{method}: unknown setting '{name}'", fix=suggest(name, defaults))
-        if type(defaults[name]) is int and (type(value) is not int or value < 1):
-            raise MethodError(f"{method}: {name} must be a whole number of at least 1, met {value!r}")
-        if type(defaults[name]) is not type(value):
-            raise MethodError(f"{method}: {name} must be like {defaults[name]!r}, met {value!r}")
+    name, preset = resolve_method(method)
+    defaults, choices = METHODS.defaults(name), METHODS.choices(name)
+    for key, value in settings.items():
+        if key not in defaults:
+            raise MethodError(f"{method}: unknown setting '{key}'", fix=suggest(key, defaults))
+        if key in preset and value != preset[key]:
+            raise MethodError(f"{method}: {key} is {preset[key]!r} by its name, met {value!r}", fix=f"use '{name}'")
+        default = defaults[key]
+        if key in choices and value not in choices[key]:
+            allowed = " or ".join(repr(choice) for choice in choices[key])
+            raise MethodError(f"{method}: {key} must be {allowed}, met {value!r}")
+        if type(default) is int and (type(value) is not int or value < 1):
+            raise MethodError(f"{method}: {key} must be a whole number of at least 1, met {value!r}")
+        if type(default) is not type(value) and not (type(default) is float and type(value) is int):
+            raise MethodError(f"{method}: {key} must be like {default!r}, met {value!r}")
 
 
 def __getattr__(name: str) -> Any:

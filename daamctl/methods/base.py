@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, overload
 
 from torch import Tensor, nn
@@ -9,21 +11,47 @@ from torch import Tensor, nn
 from daamctl.errors import MethodError
 
 
+@dataclass(frozen=True)
+class Traits:
+    """What a reader of a method's figures must know of it; the contract tests hold every claim.
+
+    Args:
+        density: the fusion has a density, one weight per layer and feature.
+        batch_dependent: a prediction depends on the other rows of its batch.
+        reconstructed: which reading of a method whose own definition is not available, e.g. `reading A, scalar`;
+            empty for all others.
+        inert: trainable tensors that cannot change the output, e.g. a key bias, to which softmax is blind; they exist
+            because the source has them and counts them.
+        needs_dev: part of the method is chosen on a held-out group, so training needs one.
+    """
+
+    density: bool = False
+    batch_dependent: bool = False
+    reconstructed: str = ""
+    inert: tuple[str, ...] = ()
+    needs_dev: bool = False
+
+
 class FusionClassifier(nn.Module):
     """A layer fusion followed by a decoder.
 
     Args:
-        fusion: maps (B, L, D) to what the decoder takes: (B, L, D) for the convolutional decoder, (B, D) for the MLP.
+        fusion: maps (B, L, D) to what the decoder takes: (B, L, D') for a map of layers, (B, D) for one vector.
             With a density it accepts `return_density=True` and then returns (output, density).
         decoder: maps the fused layers to logits (B, C).
-        has_density: whether the fusion has a density, one weight per layer and feature.
+        traits: what a reader must know.
     """
 
-    def __init__(self, fusion: nn.Module, decoder: nn.Module, *, has_density: bool = False) -> None:
+    def __init__(self, fusion: nn.Module, decoder: nn.Module, traits: Traits = Traits()) -> None:
         super().__init__()
         self.fusion = fusion
         self.decoder = decoder
-        self.has_density = has_density
+        self.traits = traits
+
+    @property
+    def has_density(self) -> bool:
+        """Whether `forward` can return a density."""
+        return self.traits.density
 
     @overload
     def forward(self, x: Tensor, *, return_density: Literal[False] = False) -> Tensor: ...
@@ -51,6 +79,30 @@ class FusionClassifier(nn.Module):
             raise MethodError(f"{type(self.fusion).__name__} has no density")
         fused, density = self.fusion(x, return_density=True)
         return self.decoder(fused), density
+
+    def training_loss(
+        self, x: Tensor, y: Tensor, criterion: Callable[[Tensor, Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Loss of one training batch; a method that trains several candidates at once adds theirs.
+
+        Args:
+            x: (B, L, D) pooled layers.
+            y: (B,) class ids.
+            criterion: maps logits (B, C) and class ids to a scalar.
+
+        Returns:
+            the loss, and the logits (B, C).
+        """
+        logits = self(x)
+        return criterion(logits, y), logits
+
+    def choose(self, x: Tensor, y: Tensor) -> None:
+        """Settle on the held-out group what training leaves open; called after each epoch, in eval mode.
+
+        Args:
+            x: (N, L, D) pooled layers of the held-out group.
+            y: (N,) class ids.
+        """
 
 
 def check_divides(what: str, parts: int, whole: int, whole_name: str) -> None:

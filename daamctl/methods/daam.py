@@ -1,62 +1,107 @@
-"""Density Adaptive Attention over layers (arXiv 2401.11143, Algorithm 1), versions 1 (eight heads) and 2 (one head)."""
+"""Density Adaptive Attention (arXiv 2401.11143, Algorithm 1): version 1 (eight heads), version 2 (one head), frozen.
+
+Readings on which text and published code disagree, or that we found to matter numerically, are settings: `variance`
+(D25), `eps` (D24), `kernel` (D28) and `scaled_variance` (D61). Unlike the published heads, which flatten time into the
+layers (D26), a module here normalises one axis, whatever other axes there are, and takes a mask.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Literal, overload
 
 import torch
 from torch import Tensor, nn
 
 from daamctl.errors import MethodError
-from daamctl.methods.base import FusionClassifier, check_divides
-from daamctl.methods.decoder import ConvDecoder
+from daamctl.methods.base import FusionClassifier, Traits, check_divides
+from daamctl.methods.decoder import check_choice, classify_map
 
 VARIANCE_FLOOR = 1e-8  # added to the variance itself
-ROOT_FLOOR = 1e-5  # added again under the root: Algorithm 1 and the published code have both (D24)
+ROOT_FLOOR = 1e-5  # added under the root; Algorithm 1 and the published code have both, the text has one (D24)
 
 
-def density_weights(x: Tensor, offset: Tensor, scaled_variance: Tensor, *, variance: str = "two-pass") -> Tensor:
-    """Gaussian weight of every layer and feature.
+def density_weights(
+    x: Tensor,
+    offset: Tensor,
+    scaled_variance: Tensor,
+    *,
+    variance: str = "two-pass",
+    eps: str = "double",
+    kernel: str = "2xi",
+    dim: int = -2,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Gaussian weight of every entry against the others along one axis.
 
-    m = mean over layers, v = biased variance over layers + 1e-8,
+    m = mean along the axis, v = biased variance along the axis + 1e-8,
     y = (x - (m + offset)) / sqrt(v + 1e-5),  w = exp(-y^2 / (2 * scaled_variance))
 
     Our `offset` is the paper's delta (feature units), our `scaled_variance` its xi, which stands where a Gaussian has
-    its variance. Statistics and weights are computed in float32 at least, also under autocast.
+    its variance. Statistics are those of the sample itself, in training as in evaluation (D62). Statistics and weights
+    are computed in float32 at least, also under autocast.
 
     Args:
-        x: (..., L, D), the layers of one head.
-        offset: broadcastable to (..., 1, D).
-        scaled_variance: broadcastable to (..., 1, D).
+        x: (..., L, D), the layers of one head, or any shape with `dim`.
+        offset: broadcastable to x with size 1 along the axis, e.g. (..., 1, D).
+        scaled_variance: broadcastable like `offset`.
         variance: `two-pass`, or `moments` for the published |mean(x^2) - mean(x)^2|, which cancels in float32 when
             the mean is large against the spread (D25).
+        eps: `double` for both floors, or `single` for 1e-5 under the root only, as the paper's text has it (D24).
+        kernel: `2xi`, or `2c2` for exp(-y^2 / (2 * scaled_variance^2)), the paper's entropy section (D28).
+        dim: axis of the statistics.
+        mask: bool, broadcastable to x, True = valid. Statistics are over the valid entries; the others have weight 0.
 
     Returns:
-        w, shape of x; in (0, 1] as long as `scaled_variance` is positive, which training does not enforce (D61).
+        w, shape of x; in (0, 1] where valid, as long as `scaled_variance` is positive, which training does not
+        enforce (D61).
 
     Raises:
-        MethodError: unknown `variance`.
+        MethodError: unknown `variance`, `eps` or `kernel`, or `mask` is not bool.
     """
-    check_variance(variance)
+    check_formula(variance=variance, eps=eps, kernel=kernel)
     with torch.autocast(x.device.type, enabled=False):
         x = x if x.dtype == torch.float64 else x.float()
-        mean = x.mean(dim=-2, keepdim=True)
+        ignored = None if mask is None else ~_full_mask(mask, x)  # shape of x
+        if ignored is not None:
+            x = x.masked_fill(ignored, 0)
+        mean = _mean(x, dim, ignored)
         if variance == "two-pass":
-            spread = (x - mean).square().mean(dim=-2, keepdim=True)
+            spread = _mean((x - mean).square(), dim, ignored)
         else:
-            spread = (x.square().mean(dim=-2, keepdim=True) - mean.square()).abs()
-        y = (x - (mean + offset)) / (spread + VARIANCE_FLOOR + ROOT_FLOOR).sqrt()
-        return torch.exp(-y.square() / (2 * scaled_variance))
+            spread = (_mean(x.square(), dim, ignored) - mean.square()).abs()
+        if eps == "double":
+            spread = spread + VARIANCE_FLOOR
+        y = (x - (mean + offset)) / (spread + ROOT_FLOOR).sqrt()
+        width = scaled_variance if kernel == "2xi" else scaled_variance.square()
+        weights = torch.exp(-y.square() / (2 * width))
+        return weights if ignored is None else weights.masked_fill(ignored, 0)
 
 
-def check_variance(variance: str) -> None:
-    """Check the name of a variance formula.
+def _mean(x: Tensor, dim: int, ignored: Tensor | None) -> Tensor:
+    """Mean along an axis, kept with size 1, over the entries that are not ignored; 0 where all are."""
+    if ignored is None:
+        return x.mean(dim=dim, keepdim=True)
+    count = (~ignored).sum(dim=dim, keepdim=True).clamp(min=1)
+    return x.masked_fill(ignored, 0).sum(dim=dim, keepdim=True) / count
+
+
+def _full_mask(mask: Tensor, x: Tensor) -> Tensor:
+    """The mask in the shape of x. Other types are refused: an additive mask has 0 where a bool one has True."""
+    if mask.dtype != torch.bool:
+        raise MethodError(f"mask must be bool with True = valid, met {mask.dtype}")
+    return mask.broadcast_to(x.shape)
+
+
+def check_formula(*, variance: str, eps: str, kernel: str) -> None:
+    """Check the named choices of `density_weights`.
 
     Raises:
-        MethodError: it is neither `two-pass` nor `moments`.
+        MethodError: one of them is unknown.
     """
-    if variance not in ("two-pass", "moments"):
-        raise MethodError(f"variance must be 'two-pass' or 'moments', met '{variance}'")
+    check_choice("variance", variance, ("two-pass", "moments"))
+    check_choice("eps", eps, ("double", "single"))
+    check_choice("kernel", kernel, ("2xi", "2c2"))
 
 
 class MultiHeadDAAM(nn.Module):
@@ -66,58 +111,124 @@ class MultiHeadDAAM(nn.Module):
     The output is x * w: no softmax, no residual, no projection. Trainable: 2 * h * D.
     Start: offset 0, scaled variance 2 (FACTS 2-3).
 
+    Any axis but the last can take the place of the layers: with frames (B, L, T, D) and `norm_axis=-2`, heads are runs
+    of frames. Splitting the features among the heads instead (D27) needs no setting: every statistic and parameter
+    belongs to one feature already, so that is one head over all layers (`daam-v2`), whatever the number of heads.
+
     Args:
-        num_layers: L.
+        num_heads: h; must divide the size of the axis.
         embed_dim: D.
-        num_heads: h; must divide L.
+        num_layers: size of the axis, to check it here rather than at the first call.
+        norm_axis: axis of the statistics and heads, counted as in the tensor given to `forward`.
         variance: `two-pass` or `moments`, see `density_weights`.
+        eps: `double` or `single`, see `density_weights`.
+        kernel: `2xi` or `2c2`, see `density_weights`.
+        scaled_variance: `free` as published, or `softplus`: softplus of the parameter, which keeps it positive (D61).
+            The parameter then starts at ln(e^2 - 1), where softplus gives exactly 2.
+        trainable: False: offset and scaled variance stay at their start, as buffers.
 
     Raises:
-        MethodError: `num_heads` does not divide `num_layers`, or `variance` is unknown.
+        MethodError: `num_heads` does not divide `num_layers`, or a choice is unknown.
     """
 
-    def __init__(self, *, num_layers: int, embed_dim: int, num_heads: int, variance: str = "two-pass") -> None:
+    offset: Tensor  # (h, D)
+    scaled_variance: Tensor  # (h, D); before the softplus, if there is one
+
+    def __init__(
+        self,
+        *,
+        num_heads: int,
+        embed_dim: int,
+        num_layers: int | None = None,
+        norm_axis: int = -2,
+        variance: str = "two-pass",
+        eps: str = "double",
+        kernel: str = "2xi",
+        scaled_variance: str = "free",
+        trainable: bool = True,
+    ) -> None:
         super().__init__()
-        check_divides("num_heads", num_heads, num_layers, "the number of layers")
-        check_variance(variance)
+        if num_layers is not None:
+            check_divides("num_heads", num_heads, num_layers, "the number of layers")
+        check_formula(variance=variance, eps=eps, kernel=kernel)
+        check_choice("scaled_variance", scaled_variance, ("free", "softplus"))
         self.num_heads = num_heads
+        self.norm_axis = norm_axis
         self.variance = variance
-        self.offset = nn.Parameter(torch.zeros(num_heads, embed_dim))
-        self.scaled_variance = nn.Parameter(torch.full((num_heads, embed_dim), 2.0))
+        self.eps = eps
+        self.kernel = kernel
+        self.softplus = scaled_variance == "softplus"
+        start = math.log(math.expm1(2)) if self.softplus else 2.0
+        for name, value in (("offset", 0.0), ("scaled_variance", start)):
+            tensor = torch.full((num_heads, embed_dim), value)
+            if trainable:
+                self.register_parameter(name, nn.Parameter(tensor))
+            else:
+                self.register_buffer(name, tensor)
 
     @overload
-    def forward(self, x: Tensor, *, return_density: Literal[False] = False) -> Tensor: ...
+    def forward(self, x: Tensor, *, mask: Tensor | None = None, return_density: Literal[False] = False) -> Tensor: ...
 
     @overload
-    def forward(self, x: Tensor, *, return_density: Literal[True]) -> tuple[Tensor, Tensor]: ...
+    def forward(
+        self, x: Tensor, *, mask: Tensor | None = None, return_density: Literal[True]
+    ) -> tuple[Tensor, Tensor]: ...
 
-    def forward(self, x: Tensor, *, return_density: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, *, mask: Tensor | None = None, return_density: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Weight every layer and feature.
 
         Args:
-            x: (..., L, D).
+            x: (..., L, D), or any shape that ends in D with `norm_axis`.
+            mask: bool, broadcastable to x, True = valid. Entries that are not valid have no part in the statistics
+                and pass through unchanged, with density 0.
             return_density: also return the weights.
 
         Returns:
-            x * w, shape and dtype of x; with `return_density` also w (..., L, D), float32 at least.
+            x * w, shape and dtype of x; with `return_density` also w, shape of x, float32 at least.
+
+        Raises:
+            MethodError: `norm_axis` is the last axis of x or no axis of it, `num_heads` does not divide its size, or
+                `mask` is not bool.
         """
-        heads = x.unflatten(-2, (self.num_heads, -1))  # (..., h, L/h, D)
+        axis = self._axis(x)
+        mask = None if mask is None else _full_mask(mask, x)
+        split = (self.num_heads, x.shape[axis] // self.num_heads)
         density = density_weights(
-            heads, self.offset.unsqueeze(-2), self.scaled_variance.unsqueeze(-2), variance=self.variance
-        )
-        density = density.flatten(-3, -2)  # (..., L, D)
-        output = x * density.to(x.dtype)
+            x.unflatten(axis, split),  # (..., h, L/h, ..., D)
+            self._per_head(self.offset, axis),
+            self._per_head(self._xi(), axis),
+            variance=self.variance,
+            eps=self.eps,
+            kernel=self.kernel,
+            dim=axis,
+            mask=None if mask is None else mask.unflatten(axis, split),
+        ).flatten(axis - 1, axis)  # (..., L, ..., D)
+        gain = density if mask is None else density.masked_fill(~mask, 1)
+        output = x * gain.to(x.dtype)
         return (output, density) if return_density else output
 
+    def _axis(self, x: Tensor) -> int:
+        """The axis of the heads, counted from the end, so that it also holds once the heads have their own."""
+        axis = self.norm_axis if self.norm_axis < 0 else self.norm_axis - x.ndim
+        if axis == -1:
+            raise MethodError(
+                f"norm_axis ({self.norm_axis}) must not be the last axis of x: offset and scaled variance run along it"
+            )
+        if not -x.ndim <= axis < -1:
+            raise MethodError(f"norm_axis ({self.norm_axis}) must be an axis of x, which has {x.ndim}")
+        check_divides("num_heads", self.num_heads, x.shape[axis], f"the size of axis {self.norm_axis}")
+        return axis
 
-def _daam(
-    *, num_layers: int, embed_dim: int, num_classes: int, num_heads: int, variance: str, hidden_channels: int
-) -> FusionClassifier:
-    fusion = MultiHeadDAAM(num_layers=num_layers, embed_dim=embed_dim, num_heads=num_heads, variance=variance)
-    decoder = ConvDecoder(
-        num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, hidden_channels=hidden_channels
-    )
-    return FusionClassifier(fusion, decoder, has_density=True)
+    def _xi(self) -> Tensor:
+        xi: Tensor = nn.functional.softplus(self.scaled_variance) if self.softplus else self.scaled_variance
+        return xi
+
+    @staticmethod
+    def _per_head(parameter: Tensor, axis: int) -> Tensor:
+        """(h, D) to (h, 1, …, 1, D), which lines up with an input whose heads stand before `axis`."""
+        return parameter.reshape(parameter.shape[0], *[1] * (-1 - axis), parameter.shape[1])
 
 
 def daam_v1(
@@ -126,33 +237,106 @@ def daam_v1(
     embed_dim: int,
     num_classes: int,
     num_heads: int = 8,
-    variance: str = "two-pass",
+    variance: Literal["two-pass", "moments"] = "two-pass",
+    eps: Literal["double", "single"] = "double",
+    kernel: Literal["2xi", "2c2"] = "2xi",
+    scaled_variance: Literal["free", "softplus"] = "free",
+    decoder: Literal["conv", "mlp"] = "conv",
     hidden_channels: int = 512,
+    hidden_dim: int = 256,
 ) -> FusionClassifier:
-    """Density Adaptive Attention with eight heads over the layers, then the conv decoder.
+    """Density Adaptive Attention with eight heads over the layers.
 
     Raises:
         MethodError: `num_heads` does not divide `num_layers`.
     """
-    return _daam(
+    fusion = MultiHeadDAAM(
+        num_heads=num_heads,
+        embed_dim=embed_dim,
+        num_layers=num_layers,
+        variance=variance,
+        eps=eps,
+        kernel=kernel,
+        scaled_variance=scaled_variance,
+    )
+    return classify_map(
+        fusion,
         num_layers=num_layers,
         embed_dim=embed_dim,
         num_classes=num_classes,
-        num_heads=num_heads,
-        variance=variance,
+        decoder=decoder,
         hidden_channels=hidden_channels,
+        hidden_dim=hidden_dim,
+        traits=Traits(density=True),
     )
 
 
 def daam_v2(
-    *, num_layers: int, embed_dim: int, num_classes: int, variance: str = "two-pass", hidden_channels: int = 512
+    *,
+    num_layers: int,
+    embed_dim: int,
+    num_classes: int,
+    variance: Literal["two-pass", "moments"] = "two-pass",
+    eps: Literal["double", "single"] = "double",
+    kernel: Literal["2xi", "2c2"] = "2xi",
+    scaled_variance: Literal["free", "softplus"] = "free",
+    decoder: Literal["conv", "mlp"] = "conv",
+    hidden_channels: int = 512,
+    hidden_dim: int = 256,
 ) -> FusionClassifier:
-    """Density Adaptive Attention with one head over all layers, then the conv decoder."""
-    return _daam(
+    """Density Adaptive Attention with one head over all layers."""
+    return daam_v1(
         num_layers=num_layers,
         embed_dim=embed_dim,
         num_classes=num_classes,
         num_heads=1,
         variance=variance,
+        eps=eps,
+        kernel=kernel,
+        scaled_variance=scaled_variance,
+        decoder=decoder,
         hidden_channels=hidden_channels,
+        hidden_dim=hidden_dim,
+    )
+
+
+def daam_frozen(
+    *,
+    num_layers: int,
+    embed_dim: int,
+    num_classes: int,
+    num_heads: int = 8,
+    variance: Literal["two-pass", "moments"] = "two-pass",
+    eps: Literal["double", "single"] = "double",
+    kernel: Literal["2xi", "2c2"] = "2xi",
+    decoder: Literal["conv", "mlp"] = "conv",
+    hidden_channels: int = 512,
+    hidden_dim: int = 256,
+) -> FusionClassifier:
+    """Control: Density Adaptive Attention held at its start, offset 0 and scaled variance 2.
+
+    What the published weights learn stays near that start (BASELINES 1), so a gain of `daam-v1` over this one, not
+    over `none`, is what learning them brings.
+
+    Raises:
+        MethodError: `num_heads` does not divide `num_layers`.
+    """
+    fusion = MultiHeadDAAM(
+        num_heads=num_heads,
+        embed_dim=embed_dim,
+        num_layers=num_layers,
+        variance=variance,
+        eps=eps,
+        kernel=kernel,
+        trainable=False,
+    )
+    return classify_map(
+        fusion,
+        num_layers=num_layers,
+        embed_dim=embed_dim,
+        num_classes=num_classes,
+        decoder=decoder,
+        hidden_channels=hidden_channels,
+        hidden_dim=hidden_dim,
+        traits=Traits(density=True),
     )

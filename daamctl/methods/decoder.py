@@ -1,7 +1,8 @@
 """Decoders: from fused layers to class logits.
 
 `ConvDecoder` is the published one (two 3x3 convolutions over the layers as image channels, then one linear layer).
-`MLPDecoder` serves fusions that give a single vector.
+`MLPDecoder` is the head that every single-vector fusion shares; a map of layers can take it too, summed over the layers
+first, so that a fusion and its decoder can be told apart.
 """
 
 from __future__ import annotations
@@ -10,14 +11,28 @@ import math
 
 from torch import Tensor, nn
 
+from daamctl.errors import MethodError
+from daamctl.methods.base import FusionClassifier, Traits
 
-def feature_grid(embed_dim: int) -> tuple[int, int]:
-    """Height and width of the image that one feature row becomes: the factor pair nearest to a square, H <= W.
 
-    Gives the published shapes 32x32 for D = 1024 and 64x80 for D = 5120.
+def feature_grid(width: int, *, embed_dim: int | None = None, num_heads: int = 8) -> tuple[int, int]:
+    """Height and width of the image that one feature row becomes, in its stored order.
+
+    A row of the encoder's own width becomes the factor pair nearest to a square, H <= W: 32x32 for 1024, 64x80 for
+    5120. A row that an attention with heads has projected from `embed_dim` to `width` has one side of `num_heads` and
+    one of the head width; the head width comes first where it is the encoder's own height, else the number of heads:
+    8x64 for 1024 -> 512, 64x8 for 5120 -> 512. These are the published shapes (FACTS 1).
+
+    Args:
+        width: length of the row.
+        embed_dim: encoder width D that the row was projected from; None: the row has the encoder's own width.
+        num_heads: heads of the projecting attention; where it does not divide `width`, the first rule holds.
     """
-    height = next(h for h in range(math.isqrt(embed_dim), 0, -1) if embed_dim % h == 0)
-    return height, embed_dim // height
+    if embed_dim is None or width % num_heads:
+        height = next(h for h in range(math.isqrt(width), 0, -1) if width % h == 0)
+        return height, width // height
+    head_dim = width // num_heads
+    return (head_dim, num_heads) if feature_grid(embed_dim)[0] == head_dim else (num_heads, head_dim)
 
 
 class ConvDecoder(nn.Module):
@@ -28,14 +43,23 @@ class ConvDecoder(nn.Module):
 
     Args:
         num_layers: L, image channels.
-        embed_dim: D = H * W, see `feature_grid`.
+        embed_dim: width of a row, H * W.
         num_classes: C.
         hidden_channels: width between the convolutions.
+        grid: (H, W); None: see `feature_grid`.
     """
 
-    def __init__(self, *, num_layers: int, embed_dim: int, num_classes: int, hidden_channels: int = 512) -> None:
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        embed_dim: int,
+        num_classes: int,
+        hidden_channels: int = 512,
+        grid: tuple[int, int] | None = None,
+    ) -> None:
         super().__init__()
-        self.grid = feature_grid(embed_dim)
+        self.grid = grid or feature_grid(embed_dim)
         self.conv1 = nn.Conv2d(num_layers, hidden_channels, 3, padding=1)
         self.conv2 = nn.Conv2d(hidden_channels, num_layers, 3, padding=1)
         self.fc = nn.Linear(num_layers * embed_dim, num_classes)
@@ -52,7 +76,7 @@ class ConvDecoder(nn.Module):
 
 
 class MLPDecoder(nn.Module):
-    """Classifier for fusions that give one vector: linear D->256, ReLU, linear 256->C.
+    """The head of all single-vector fusions: linear D->256, ReLU, linear 256->C.
 
     The width is that of the projector in SUPERB's downstream probe (Yang et al., 2021), which has no activation.
 
@@ -60,14 +84,84 @@ class MLPDecoder(nn.Module):
         embed_dim: D.
         num_classes: C.
         hidden_dim: width of the hidden layer.
+        sum_layers: the input is a map of layers (B, L, D), summed over L first (BASELINES 5).
     """
 
-    def __init__(self, *, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> None:
+    def __init__(self, *, embed_dim: int, num_classes: int, hidden_dim: int = 256, sum_layers: bool = False) -> None:
         super().__init__()
+        self.sum_layers = sum_layers
         self.projector = nn.Linear(embed_dim, hidden_dim)
         self.classifier = nn.Linear(hidden_dim, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map one vector per sample (B, D) to logits (B, C)."""
+        """Map one vector per sample (B, D), or a map of layers (B, L, D) with `sum_layers`, to logits (B, C)."""
+        if self.sum_layers:
+            x = x.sum(-2)  # (B, D)
         logits: Tensor = self.classifier(self.projector(x).relu())
         return logits
+
+
+def classify_map(
+    fusion: nn.Module,
+    *,
+    num_layers: int,
+    embed_dim: int,
+    num_classes: int,
+    decoder: str,
+    hidden_channels: int,
+    hidden_dim: int,
+    grid: tuple[int, int] | None = None,
+    traits: Traits = Traits(),  # noqa: B008
+) -> FusionClassifier:
+    """Join a fusion that gives a map of layers to either decoder.
+
+    Args:
+        fusion: maps (B, L, D) to (B, num_layers, embed_dim).
+        num_layers: rows of the fused map.
+        embed_dim: width of a row of the fused map.
+        num_classes: C.
+        decoder: `conv`, or `mlp` on the sum over layers.
+        hidden_channels: of the conv decoder.
+        hidden_dim: of the MLP decoder.
+        grid: of the conv decoder; None: see `feature_grid`.
+        traits: what a reader must know of the method.
+
+    Raises:
+        MethodError: unknown decoder.
+    """
+    check_choice("decoder", decoder, ("conv", "mlp"))
+    head: nn.Module
+    if decoder == "conv":
+        head = ConvDecoder(
+            num_layers=num_layers,
+            embed_dim=embed_dim,
+            num_classes=num_classes,
+            hidden_channels=hidden_channels,
+            grid=grid,
+        )
+    else:
+        head = MLPDecoder(embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim, sum_layers=True)
+    return FusionClassifier(fusion, head, traits)
+
+
+def classify_vector(
+    fusion: nn.Module,
+    *,
+    embed_dim: int,
+    num_classes: int,
+    hidden_dim: int,
+    traits: Traits = Traits(),  # noqa: B008
+) -> FusionClassifier:
+    """Join a fusion that gives one vector (B, embed_dim) to the shared MLP head."""
+    head = MLPDecoder(embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    return FusionClassifier(fusion, head, traits)
+
+
+def check_choice(what: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Check a named choice.
+
+    Raises:
+        MethodError: it is none of the allowed names.
+    """
+    if value not in allowed:
+        raise MethodError(f"{what} must be {' or '.join(repr(name) for name in allowed)}, met {value!r}")

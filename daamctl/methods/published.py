@@ -1,14 +1,29 @@
-"""Read checkpoints of the code published with the papers.
+"""Read checkpoints of the code published with the papers: which module it is, its sizes, and ours with its weights.
 
-Its key names: `daam.gcts.<i>.c` or `daam.daams.<i>.c` (scaled variance of head i, shape (1, D)), `….mean_offset`,
-`conv1`, `conv2`, `fc`; all of them with a leading `module.` when trained with data parallelism.
+Key names of the published modules, and the method here that computes the same:
+
+| module | attention keys | method |
+|---|---|---|
+| DAAM v1, v2 | `daam.gcts.<head>.c`, `.mean_offset` | daam-v1, daam-v2 |
+| GQDAAM | the same, `embed_transform.*`, `gqa.{q_proj,k_proj,v_proj,out_proj,norm}.*` | gqdaam-published |
+| GQA | those of GQDAAM without DAAM | gqa-published |
+| MHA | `mha.{in_proj_weight,in_proj_bias}`, `mha.out_proj.*` | mha-published |
+| MHA->BN | the same, `batch_norm.*` | mha-bn over the batch |
+| Mixture | `daam.layers.<block>.attention_heads.<head>.c`, `.mean_offsets` | mixture-daam |
+| DensityBlock | the same without `daam.` and without a decoder | density-block: a bare `DensityBlock` |
+
+All but the last have the decoder's `conv1.*`, `conv2.*` and `fc.*`. The text scripts say `gct` for `daam` and `mha`,
+some say `daams` for `gcts`, and training with data parallelism puts `module.` in front.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,82 +31,346 @@ from torch import Tensor
 from daamctl.errors import MethodError
 from daamctl.methods import build
 from daamctl.methods.base import FusionClassifier
+from daamctl.methods.mixture import DensityBlock
+from daamctl.methods.weights import fill, listed, read_safetensors
 
-HEAD_KEY = re.compile(r"^daam\.(?:gcts|daams)\.(\d+)\.(c|mean_offset)$")
-DECODER_KEYS = tuple(f"{layer}.{part}" for layer in ("conv1", "conv2", "fc") for part in ("weight", "bias"))
+WRAPPERS = ("state_dict", "model_state_dict", "model")
+ALIASES = (
+    (r"^module\.", ""),
+    (r"^gct\.(?=(in|out)_proj)", "mha."),  # the text scripts call every attention `gct`
+    (r"^gct\.", "daam."),
+    (r"^daam\.daams\.", "daam.gcts."),
+)
+PARAMETERS = "param/"  # the weights' folder in files that also hold inputs and outputs
+DENSITY_KEY = re.compile(r"daam\.gcts\.(\d+)\.(?:c|mean_offset)")
+MIXTURE_KEY = re.compile(r"(daam\.)?layers\.(\d+)\.attention_heads\.(\d+)\.(?:c|mean_offsets)")
+MOST_HEADS = 4096  # of a module; a larger number in a key is no reason to list all below it
+PAIR = ("weight", "bias")
+
+# Their names to ours.
+DECODER = {f"{layer}.{part}": f"decoder.{layer}.{part}" for layer in ("conv1", "conv2", "fc") for part in PAIR}
+ATTENTION = {
+    f"mha.{name}": f"fusion.attention.{name}"
+    for name in ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
+}
+BATCH_NORM = {
+    f"batch_norm.{name}": f"fusion.norm.{name}"
+    for name in (*PAIR, "running_mean", "running_var", "num_batches_tracked")
+}
+GROUPED = {
+    f"{theirs}.{part}": f"fusion.{ours}.{part}"
+    for theirs, ours in {
+        "embed_transform": "projection",
+        "gqa.q_proj": "attention.query",
+        "gqa.k_proj": "attention.key",
+        "gqa.v_proj": "attention.value",
+        "gqa.norm": "attention.norm",
+        "gqa.out_proj": "attention.output",
+    }.items()
+    for part in PAIR
+}
+DENSITY_BLOCK = "density-block"
+RENAMED: dict[str, dict[str, str]] = {
+    "daam-v1": DECODER,
+    "daam-v2": DECODER,
+    "gqdaam-published": {**GROUPED, **DECODER},
+    "gqa-published": {**GROUPED, **DECODER},
+    "mha-published": {**ATTENTION, **DECODER},
+    "mha-bn": {**ATTENTION, **BATCH_NORM, **DECODER},
+    "mixture-daam": DECODER,
+    DENSITY_BLOCK: {},
+}
 
 
-def load_published(source: Path | str | Mapping[str, Tensor]) -> FusionClassifier:
-    """Load a DAAM v1 or v2 checkpoint trained with the published code.
-
-    The moment-difference variance of that code is kept (D25).
+@dataclass(frozen=True)
+class Recognised:
+    """What a checkpoint of the published code is.
 
     Args:
-        source: a state dict, or a `.safetensors` / `.pt` / `.pth` file that holds one, plain or under
-            `model_state_dict`, `state_dict` or `model`. Files are read without unpickling code.
+        method: a name of the table of methods, or `density-block` for the appendix module without a decoder.
+        sizes: num_layers, embed_dim and num_classes; empty for a density block.
+        settings: the method's (or `DensityBlock`'s) own arguments, from the shapes.
+        note: what the file does not hold and is assumed, and where ours departs.
+    """
+
+    method: str
+    sizes: dict[str, int]
+    settings: dict[str, Any]
+    note: str
+
+
+def load_published(
+    source: Path | str | Mapping[str, Tensor], *, norm_axis: int | Sequence[int] = 1, query_heads: int = 8
+) -> FusionClassifier | DensityBlock:
+    """Load a checkpoint trained with the published code, as the method that computes the same.
+
+    Sizes come from the shapes; how the feature row becomes an image comes from `feature_grid`. The one-layer MHA of the
+    published ablation takes (B, 1, D) here: its script picks one of the 24 layers (index 22) itself (D6).
+
+    Args:
+        source: a state dict, or a file that holds one: `.safetensors`, or else what `torch.save` writes; plain or under
+            `state_dict`, `model_state_dict` or `model`. Files are read without unpickling code.
+        norm_axis: axis of the Mixture, which its checkpoint does not hold; for a bare block one for all its layers or
+            one each, within a decoder 1 or -2 (layers), 2 or -1 (features).
+        query_heads: heads of a dot-product attention, which its checkpoint does not hold; 8 in all published scripts.
 
     Returns:
-        Our module in eval mode, on CPU, with the same logits and densities.
+        Our module in eval mode, on CPU, in float32, with the logits and densities of the published one; a
+        `DensityBlock` if there is no decoder.
 
     Raises:
-        MethodError: the file cannot be read, or the keys or shapes are not those of a published DAAM decoder.
+        MethodError: the file cannot be read; or the keys or shapes are not those of a published module, or of one that
+            cannot run (D9).
     """
-    state = _strip(_read(Path(source)) if isinstance(source, (str, Path)) else dict(source))
-    heads: dict[int, dict[str, Tensor]] = {}
-    for key, value in state.items():
-        match = HEAD_KEY.match(key)
-        if match:
-            heads.setdefault(int(match[1]), {})[match[2]] = value
-    missing = [key for key in DECODER_KEYS if key not in state]
-    extra = [key for key in state if not HEAD_KEY.match(key) and key not in DECODER_KEYS]
-    whole = bool(heads) and sorted(heads) == list(range(len(heads))) and all(len(head) == 2 for head in heads.values())
-    if missing or extra or not whole:
-        raise MethodError(
-            f"not a published DAAM checkpoint: missing keys {missing}, unknown keys {extra[:5]}, "
-            f"heads found {sorted(heads)}, each of which needs c and mean_offset"
-        )
-    return _assemble(state, [heads[i] for i in sorted(heads)])
-
-
-def _assemble(state: Mapping[str, Tensor], heads: list[dict[str, Tensor]]) -> FusionClassifier:
-    try:
-        model = build(
-            "daam-v1" if len(heads) > 1 else "daam-v2",
-            num_layers=state["conv1.weight"].shape[1],
-            embed_dim=heads[0]["c"].shape[-1],
-            num_classes=state["fc.weight"].shape[0],
-            variance="moments",
-            hidden_channels=state["conv1.weight"].shape[0],
-            **({"num_heads": len(heads)} if len(heads) > 1 else {}),
-        )
-        ours = {f"decoder.{key}": state[key] for key in DECODER_KEYS}
-        ours["fusion.scaled_variance"] = torch.cat([head["c"].reshape(1, -1) for head in heads])
-        ours["fusion.offset"] = torch.cat([head["mean_offset"].reshape(1, -1) for head in heads])
-        model.load_state_dict(ours)
-    except (RuntimeError, IndexError) as error:
-        raise MethodError(f"published checkpoint does not fit together: {error}") from error
+    state = read_published(source) if isinstance(source, (str, Path)) else _plain(source, "the state dict")
+    seen = recognise(state, norm_axis=norm_axis, query_heads=query_heads)
+    model: FusionClassifier | DensityBlock
+    if seen.method == DENSITY_BLOCK:
+        model = DensityBlock(**seen.settings)
+    else:
+        model = build(seen.method, **seen.sizes, **seen.settings)
+    tensors, names = _translate(seen.method, state)
+    fill(model, tensors, names=names)
     return model.eval()
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
+def read_published(path: Path | str) -> dict[str, Tensor]:
+    """The state dict of a file, under the names of the table above.
 
-            return load_file(path)
-        value = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise MethodError(f"no file {path}") from error
-    except Exception as error:  # torch and safetensors raise many kinds for a damaged file
-        raise MethodError(f"{path} cannot be read as weights: {error}") from error
-    for name in ("model_state_dict", "state_dict", "model"):
+    Raises:
+        MethodError: the file is missing or damaged, carries code, or holds no state dict.
+    """
+    path = Path(path)
+    if path.suffix == ".safetensors":
+        return _plain(read_safetensors(path)[0], str(path))
+    if not path.is_file():
+        raise MethodError(f"no file {path}")
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of torch, on pickles that it then refuses
+            value = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for a damaged file
+        code = re.search(r"GLOBAL (\S+)", str(error))
+        reason = f"it carries code ({code[1]}), which is not run" if code else "it is damaged or of another kind"
+        if isinstance(error, PermissionError):
+            reason = str(error.strerror)
+        raise MethodError(f"{path} cannot be read as weights: {reason}") from error
+    for name in WRAPPERS:
         if isinstance(value, dict) and isinstance(value.get(name), dict):
             value = value[name]
-    if not isinstance(value, dict) or not all(isinstance(item, Tensor) for item in value.values()):
-        raise MethodError(f"{path} holds no state dict")
-    return value
+    return _plain(value, str(path))
 
 
-def _strip(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Drop the DataParallel prefix `module.`."""
-    return {key.removeprefix("module."): value for key, value in state.items()}
+def recognise(state: Mapping[str, Tensor], *, norm_axis: int | Sequence[int] = 1, query_heads: int = 8) -> Recognised:
+    """Tell which published module a state dict belongs to, and its sizes; arguments as in `load_published`.
+
+    Raises:
+        MethodError: it belongs to none, or to one that cannot run (D9).
+    """
+    state = _plain(state, "the state dict")
+    method = _method(state)
+    _check_keys(method, state)
+    if method == DENSITY_BLOCK:
+        settings = {**_blocks(state), "norm_axis": norm_axis}
+        return Recognised(method, {}, settings, f"no decoder; norm axis {norm_axis} is assumed")
+    hidden_channels, num_layers = _shape(state, "conv1.weight", 4)[:2]
+    num_classes, inputs = _shape(state, "fc.weight", 2)
+    if method == "mixture-daam":
+        embed_dim, settings, note = _mixture(state, num_layers, inputs, norm_axis)
+    elif method in ("mha-published", "mha-bn"):
+        embed_dim, settings, note = _attention(state, method, query_heads)
+    elif method in ("daam-v1", "daam-v2"):
+        embed_dim, settings, note = _density(state, method)
+    else:
+        embed_dim, settings, note = _grouped(state, method, num_layers, inputs, query_heads)
+    sizes = {"num_layers": num_layers, "embed_dim": embed_dim, "num_classes": num_classes}
+    return Recognised(method, sizes, {**settings, "hidden_channels": hidden_channels}, note)
+
+
+Description = tuple[int, dict[str, Any], str]
+"""embed_dim, settings and note of one kind of module."""
+
+
+def _density(state: Mapping[str, Tensor], method: str) -> Description:
+    settings: dict[str, Any] = {"variance": "moments"}
+    if method != "daam-v2":
+        settings["num_heads"] = len(_heads(state))
+    return _shape(state, "daam.gcts.0.c", 2)[1], settings, "variance as a difference of moments (D25)"
+
+
+def _grouped(state: Mapping[str, Tensor], method: str, num_layers: int, inputs: int, query_heads: int) -> Description:
+    width, embed_dim = _shape(state, "embed_transform.weight", 2)
+    if inputs == num_layers * embed_dim != num_layers * width:
+        raise MethodError(
+            "this is the published vision GQDAAM, which cannot run (D9): "
+            f"its fc takes {num_layers}*{embed_dim} inputs, its attention gives {num_layers}*{width}"
+        )
+    rows = _shape(state, "gqa.k_proj.weight", 2)[0]
+    if rows * query_heads % width:
+        raise MethodError(f"gqa.k_proj has {rows} rows, not a multiple of the head width {width}/{query_heads}")
+    settings = {"width": width, "query_heads": query_heads, "kv_heads": rows * query_heads // width}
+    note = f"queries of a group summed before the softmax (D5); {query_heads} query heads are assumed"
+    if method == "gqa-published":
+        return embed_dim, settings, note
+    _, density, density_note = _density(state, method)
+    return embed_dim, {**density, **settings}, f"{density_note}; {note}"
+
+
+def _attention(state: Mapping[str, Tensor], method: str, num_heads: int) -> Description:
+    settings: dict[str, Any] = {"num_heads": num_heads}
+    note = f"attends over the samples of the batch (D1); {num_heads} heads are assumed"
+    if method == "mha-bn":
+        settings["attend_over"] = "batch"
+        note += "; batch normalisation after the reshape, before which the published one stops (D10)"
+    if _shape(state, "conv1.weight", 4)[1] == 1:
+        note += "; one layer, which the published script picks itself (D6): give (B, 1, D)"
+    return _shape(state, "mha.in_proj_weight", 2)[1], settings, note
+
+
+def _mixture(state: Mapping[str, Tensor], num_layers: int, inputs: int, norm_axis: int | Sequence[int]) -> Description:
+    axes = {norm_axis} if isinstance(norm_axis, int) else set(norm_axis)
+    names = {{1: "layers", -2: "layers", 2: "features", -1: "features"}.get(axis) for axis in axes}
+    if len(names) != 1 or None in names:
+        raise MethodError(f"norm_axis within a decoder must be 1 or -2 (layers), 2 or -1 (features), met {norm_axis}")
+    if inputs % num_layers:
+        raise MethodError(f"fc.weight has {inputs} inputs, not a multiple of the {num_layers} layers")
+    settings: dict[str, Any] = {"norm_axis": names.pop(), **_blocks(state)}
+    for name in ("num_heads", "num_densities"):
+        if len(set(settings[name])) > 1:
+            raise MethodError(f"{name} must be the same in all blocks within a decoder, met {settings[name]}")
+        settings[name] = settings[name][0]
+    return inputs // num_layers, settings, f"norm axis '{settings['norm_axis']}' is assumed"
+
+
+def _plain(state: Any, what: str) -> dict[str, Tensor]:
+    """A published state dict under one set of names, those of the table above.
+
+    Raises:
+        MethodError: it is not names and tensors.
+    """
+    if not isinstance(state, Mapping) or not all(
+        isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()
+    ):
+        raise MethodError(f"{what} holds no state dict")
+    if any(key.startswith(PARAMETERS) for key in state):
+        state = {key.removeprefix(PARAMETERS): value for key, value in state.items() if key.startswith(PARAMETERS)}
+    plain = {}
+    for key, value in state.items():
+        for pattern, name in ALIASES:
+            key = re.sub(pattern, name, key)
+        plain[key] = value
+    return plain
+
+
+def _method(state: Mapping[str, Tensor]) -> str:
+    """The method whose keys a state dict has, or resembles most.
+
+    Raises:
+        MethodError: it has the keys of none.
+    """
+
+    def has(*starts: str) -> bool:
+        return any(key.startswith(starts) for key in state)
+
+    if any(MIXTURE_KEY.fullmatch(key) for key in state):
+        return "mixture-daam" if has("daam.", "conv1.", "conv2.", "fc.") else DENSITY_BLOCK
+    if has("mha."):
+        return "mha-bn" if has("batch_norm.") else "mha-published"
+    heads = _heads(state)
+    if has("gqa.", "embed_transform."):
+        return "gqdaam-published" if heads else "gqa-published"
+    if heads:
+        return "daam-v1" if len(heads) > 1 else "daam-v2"
+    raise MethodError(f"no published module has these keys: {listed(set(state))}")
+
+
+def _check_keys(method: str, state: Mapping[str, Tensor]) -> None:
+    """Check that all keys of the method are there, and no others.
+
+    Raises:
+        MethodError: they are not, or a tensor holds no floating-point numbers.
+    """
+    wanted = set(RENAMED[method])
+    if method in ("daam-v1", "daam-v2", "gqdaam-published"):
+        wanted |= {f"daam.gcts.{head}.{part}" for head in _run(_heads(state)) for part in ("c", "mean_offset")}
+    for block, heads in _mixture_heads(state).items() if method in ("mixture-daam", DENSITY_BLOCK) else ():
+        start = f"{'daam.' if method == 'mixture-daam' else ''}layers.{block}.attention_heads"
+        wanted |= {f"{start}.{head}.{part}" for head in _run(heads) for part in ("c", "mean_offsets")}
+    missing, unknown = wanted - state.keys(), state.keys() - wanted
+    if missing or unknown:
+        raise MethodError(
+            f"not a published checkpoint, most like {method}: missing {listed(missing)}; unknown {listed(unknown)}"
+        )
+    for key, value in state.items():
+        if not value.is_floating_point() and key != "batch_norm.num_batches_tracked":
+            raise MethodError(f"{key} holds {value.dtype}, not floating-point numbers")
+
+
+def _heads(state: Mapping[str, Tensor]) -> set[int]:
+    """Numbers of the DAAM heads met."""
+    return {int(match[1]) for match in map(DENSITY_KEY.fullmatch, state) if match}
+
+
+def _mixture_heads(state: Mapping[str, Tensor]) -> dict[int, set[int]]:
+    """Numbers of the heads met, for every block up to the last."""
+    found: dict[int, set[int]] = {}
+    for match in map(MIXTURE_KEY.fullmatch, state):
+        if match:
+            found.setdefault(int(match[2]), set()).add(int(match[3]))
+    return {block: found.get(block, {0}) for block in _run(set(found))}
+
+
+def _run(numbers: set[int]) -> range:
+    """All numbers from 0 to the largest."""
+    return range(min(max(numbers, default=-1) + 1, MOST_HEADS))
+
+
+def _blocks(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Arguments of a `DensityBlock` that the shapes tell."""
+    start = "daam." if any(key.startswith("daam.") for key in state) else ""
+    heads = _mixture_heads(state)
+    densities = [_shape(state, f"{start}layers.{block}.attention_heads.0.c", 1)[0] for block in heads]
+    return {
+        "num_blocks": len(heads),
+        "num_heads": [len(numbers) for numbers in heads.values()],
+        "num_densities": densities,
+    }
+
+
+def _shape(state: Mapping[str, Tensor], key: str, num_axes: int) -> tuple[int, ...]:
+    """Shape of a tensor.
+
+    Raises:
+        MethodError: it has another number of axes, or an empty one.
+    """
+    shape = tuple(state[key].shape)
+    if len(shape) != num_axes or 0 in shape:
+        raise MethodError(f"weights do not fit: {key} is {shape} where {num_axes} axes, none empty, are needed")
+    return shape
+
+
+def _translate(method: str, state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors under our names, and for every name of ours theirs."""
+    names = {ours: theirs for theirs, ours in RENAMED[method].items()}
+    tensors = {ours: state[theirs] for ours, theirs in names.items()}
+
+    def stack(ours: str, start: str, heads: int, end: str) -> None:
+        """Join one parameter of all heads to (heads, …)."""
+        keys = [f"{start}.{head}.{end}" for head in range(heads)]
+        for key in keys:
+            if state[key].shape != state[keys[0]].shape:
+                shapes = [tuple(state[name].shape) for name in (key, keys[0])]
+                raise MethodError(f"weights do not fit: {key} is {shapes[0]} where {shapes[1]} is needed")
+        tensors[ours] = torch.stack([state[key].flatten() for key in keys])
+        names[ours] = f"{start}.*.{end}"
+
+    heads = len(_heads(state))
+    if heads:
+        ours = "fusion.daam" if method == "gqdaam-published" else "fusion"
+        stack(f"{ours}.scaled_variance", "daam.gcts", heads, "c")
+        stack(f"{ours}.offset", "daam.gcts", heads, "mean_offset")
+    for block, numbers in _mixture_heads(state).items():
+        theirs, ours = ("", "") if method == DENSITY_BLOCK else ("daam.", "fusion.block.")
+        start = f"{theirs}layers.{block}.attention_heads"
+        stack(f"{ours}layers.{block}.spreads", start, len(numbers), "c")
+        stack(f"{ours}layers.{block}.offsets", start, len(numbers), "mean_offsets")
+    return tensors, names

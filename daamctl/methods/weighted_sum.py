@@ -1,4 +1,8 @@
-"""Softmax-weighted sum over layers, the standard probe of speech encoders (SUPERB, Yang et al., 2021)."""
+"""Weighted sums over layers whose weights do not depend on the input: the standard probes of frozen encoders.
+
+`weighted-sum` is SUPERB's (Yang et al., 2021); `weighted-sum-ln` normalises each layer first, which s3prl offers and
+SUPERB does not use; `scalar-mix` is ELMo's (Peters et al., 2018); `mean` learns nothing (BASELINES 6).
+"""
 
 from __future__ import annotations
 
@@ -6,29 +10,85 @@ import torch
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier
-from daamctl.methods.decoder import MLPDecoder
+from daamctl.methods.decoder import classify_vector
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Widen float16 and bfloat16 to float32; float64 stays."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def weigh_layers(x: Tensor, weights: Tensor) -> Tensor:
+    """sum_l w_l * x_l, in float32 at least, also under autocast.
+
+    Args:
+        x: (..., L, D).
+        weights: (..., L), float32 at least.
+
+    Returns:
+        (..., D), dtype of x.
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        return (x * weights.unsqueeze(-1)).sum(-2).to(x.dtype)
 
 
 class WeightedSum(nn.Module):
-    """y = sum_l softmax(a)_l * x_l, with one learned scalar a_l per layer, zero at start (the plain mean).
-
-    As in SUPERB, layers are not normalised first.
+    """y = gamma * sum_l softmax(a)_l * x_l, with one scalar a_l per layer, zero at start (the plain mean).
 
     Args:
         num_layers: L.
+        learned: train the scores a; otherwise the sum stays the plain mean.
+        layer_norm: normalise each x_l over its features first (eps 1e-5, no scale or shift).
+        learned_scale: train gamma, 1 at start; otherwise there is none.
     """
 
-    def __init__(self, *, num_layers: int) -> None:
+    def __init__(
+        self, *, num_layers: int, learned: bool = True, layer_norm: bool = False, learned_scale: bool = False
+    ) -> None:
         super().__init__()
-        self.scores = nn.Parameter(torch.zeros(num_layers))
+        self.layer_norm = layer_norm
+        self.scores: Tensor
+        if learned:
+            self.scores = nn.Parameter(torch.zeros(num_layers))
+        else:
+            self.register_buffer("scores", torch.zeros(num_layers), persistent=False)
+        self.gamma = nn.Parameter(torch.ones(())) if learned_scale else None
+
+    def layer_weights(self, x: Tensor) -> Tensor:
+        """Weights of the layers of x (..., L, D), the same for every sample: (..., L), sum 1 or gamma."""
+        weights = at_least_float32(self.scores).softmax(0)  # (L,)
+        if self.gamma is not None:
+            weights = self.gamma * weights
+        return weights.expand(x.shape[:-1])
 
     def forward(self, x: Tensor) -> Tensor:
         """Sum layers (..., L, D) to (..., D)."""
-        weights = self.scores.softmax(0)  # (L,)
-        return (x * weights.unsqueeze(-1).to(x.dtype)).sum(-2)
+        layers = x
+        if self.layer_norm:
+            with torch.autocast(x.device.type, enabled=False):
+                layers = nn.functional.layer_norm(at_least_float32(x), x.shape[-1:])
+        return weigh_layers(layers, self.layer_weights(x)).to(x.dtype)
 
 
 def weighted_sum(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
     """Softmax-weighted sum of the layers, then the MLP decoder."""
-    decoder = MLPDecoder(embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
-    return FusionClassifier(WeightedSum(num_layers=num_layers), decoder)
+    fusion = WeightedSum(num_layers=num_layers)
+    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+
+
+def weighted_sum_ln(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+    """Softmax-weighted sum of layers that are normalised over their features first, then the MLP decoder."""
+    fusion = WeightedSum(num_layers=num_layers, layer_norm=True)
+    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+
+
+def scalar_mix(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+    """Softmax-weighted sum of the layers times one learned scale, as in ELMo, then the MLP decoder."""
+    fusion = WeightedSum(num_layers=num_layers, learned_scale=True)
+    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+
+
+def mean(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+    """Control: the plain mean of the layers, nothing learned in it, then the MLP decoder."""
+    fusion = WeightedSum(num_layers=num_layers, learned=False)
+    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)

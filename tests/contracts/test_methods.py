@@ -1,172 +1,214 @@
-"""What every method must do: one set of behaviours, run over every name of the table."""
+"""What every method must do: the checks of `daamctl.methods.contract`, run over every name of the table."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
 
-from daamctl.errors import MethodError
-from daamctl.methods import METHODS, FusionClassifier, build
+from daamctl.methods import METHODS, build
+from daamctl.methods.contract import CHECKS, PUBLISHED_PARAMETERS, SPEECH, TEXT, VISION, Case, trainable
 
 NAMES = list(METHODS)
-LAYERS, DIM, CLASSES = 24, 16, 4
+SLOW = {"parameters", "autocast", "compile", "export", "sizes"}  # or not a matter of settings
 
-# FACTS 7: trainable parameters for (num_layers, embed_dim, num_classes). The weighted sum is not in the papers: one
-# scalar per layer, then D -> 256 -> C with biases.
-SPEECH, VISION, TEXT = (24, 1024, 4), (24, 1024, 100), (40, 5120, 4)
-COUNTS = {
-    "none": {SPEECH: 320_028, VISION: 2_679_420, TEXT: 1_188_396},
-    "weighted-sum": {
-        SPEECH: 24 + 1024 * 256 + 256 + 256 * 4 + 4,
-        VISION: 24 + 1024 * 256 + 256 + 256 * 100 + 100,
-        TEXT: 40 + 5120 * 256 + 256 + 256 * 4 + 4,
-    },
-    "mha": {SPEECH: 4_518_428, VISION: 6_877_820, TEXT: 106_066_476},
-    "daam-v1": {SPEECH: 336_412, VISION: 2_695_804, TEXT: 1_270_316},
-    "daam-v2": {SPEECH: 322_076, VISION: 2_681_468, TEXT: 1_198_636},
-}
-WITH_DENSITY = {"daam-v1", "daam-v2"}
+# Traits as the sources have them, so that none can go missing together with what it stands for.
+GATES = {"gct-b0", "gct-b1", "lct", "sga", "bi-sga"}
+DENSITY = {"daam-frozen", "daam-v1", "daam-v2", "gqdaam", "gqdaam-published", "mixture-daam"} | GATES
+INERT = {name: {"fusion.attention.key.bias"} for name in ("gqa", "gqa-published", "gqdaam", "gqdaam-published")}
+INERT |= {name: {"fusion.key.bias"} for name in ("dwatt", "dwatt-scaled")}
 
 
-def make(method: str, seed: int = 0) -> FusionClassifier:
-    """A method with every parameter moved off its start value."""
-    torch.manual_seed(seed)
-    model = build(method, num_layers=LAYERS, embed_dim=DIM, num_classes=CLASSES)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.05 * torch.randn(p.shape))
-    return model
+def small(method: str) -> dict[str, Any]:
+    """Settings that leave the formulas as they are and the matrices tiny."""
+    sizes = {"hidden_channels": 16, "hidden_dim": 16, "width": 16, "attention_dim": 8}
+    return {key: value for key, value in sizes.items() if key in METHODS.defaults(method)}
 
 
-def batch(size: int = 6, seed: int = 1) -> Tensor:
-    return torch.randn(size, LAYERS, DIM, generator=torch.Generator().manual_seed(seed))
+def variants() -> list[tuple[str, str, Any]]:
+    """Every named choice of every method that is not its default."""
+    return [
+        (method, key, value)
+        for method in NAMES
+        for key, values in METHODS.choices(method).items()
+        for value in values
+        if value != METHODS.defaults(method)[key]
+    ]
+
+
+@pytest.mark.parametrize("method", NAMES)
+@pytest.mark.parametrize("check", [name for name in CHECKS if name != "parameters"])
+def test_method_holds(check: str, method: str) -> None:
+    finding = CHECKS[check](Case(method, small(method)))
+    assert finding.name == check
+    assert finding.ok, finding.text
+
+
+@pytest.mark.parametrize(("method", "key", "value"), variants())
+def test_every_choice_holds(method: str, key: str, value: Any) -> None:
+    case = Case(method, {**small(method), key: value})
+    findings = [CHECKS[name](case) for name in CHECKS if name not in SLOW]
+    assert [f"{finding.name}: {finding.text}" for finding in findings if not finding.ok] == []
 
 
 def test_table_is_met() -> None:
-    assert len(NAMES) == 5
-    assert set(COUNTS) == set(NAMES)
+    assert len(NAMES) == 33
+    assert len(CHECKS) == 15
+    assert len(variants()) > 40
+
+
+def test_traits_are_those_of_the_sources() -> None:
+    traits = {method: build(method, num_layers=24, embed_dim=16, num_classes=4).traits for method in NAMES}
+    assert {name for name, value in traits.items() if value.density} == DENSITY
+    assert {name for name, value in traits.items() if value.batch_dependent} == {"mha-published"}
+    assert {name for name, value in traits.items() if value.reconstructed} == GATES
+    assert {name for name, value in traits.items() if value.needs_dev} == {"best-layer"}
+    assert {name: set(value.inert) for name, value in traits.items() if value.inert} == INERT
+
+
+@pytest.mark.parametrize("method", PUBLISHED_PARAMETERS)
+def test_published_parameter_counts(method: str) -> None:
+    finding = CHECKS["parameters"](Case(method))
+    assert finding.ok, finding.text
+    assert set(PUBLISHED_PARAMETERS[method]) == {SPEECH, VISION, TEXT}
+    assert finding.text.count("as defined") == 3
+
+
+def linear(before: int, after: int) -> int:
+    """Weights and biases of a linear map."""
+    return (before + 1) * after
+
+
+def mlp(width: int, classes: int) -> int:
+    """The head of all single-vector fusions."""
+    return linear(width, 256) + linear(256, classes)
+
+
+def conv(layers: int, width: int, classes: int) -> int:
+    """The published decoder."""
+    return linear(layers * 9, 512) + linear(512 * 9, layers) + linear(layers * width, classes)
+
+
+def attention(layers: int, dim: int) -> int:
+    """Standard grouped-query attention at width 512 with 8 query and 2 key and value heads, and the map to it."""
+    return linear(dim, 512) + 2 * linear(512, 512) + 2 * linear(512, 128) + 2 * 512
+
+
+def hierarchy(layers: int, dim: int) -> int:
+    """Convolutions of 5 layers over D channels, as many as 3 goes into the number of layers (24: 2, 40: 3)."""
+    convolutions, rest = {24: (2, 3), 40: (3, 2)}[layers]
+    return (convolutions - 1) * linear(5 * dim, dim) + linear(5 * dim, dim // rest)
+
+
+def depth_wise(layers: int, dim: int) -> int:
+    """An MLP with layer norm for every value and for the query, a layer norm for every value, and the map of keys."""
+    bottleneck = linear(dim, dim // 2) + 2 * (dim // 2) + linear(dim // 2, dim)
+    return (layers + 1) * bottleneck + layers * 2 * dim + linear(24, dim)
+
+
+# Fusions that the papers do not count, from the formulas of BASELINES 1-6 and FACTS 4-6, 19: (L, D) -> parameters.
+FUSIONS: dict[str, Callable[[int, int], int]] = {
+    "last-layer": lambda layers, dim: 0,
+    "best-layer": lambda layers, dim: 0,
+    "mean": lambda layers, dim: 0,
+    "static-gate": lambda layers, dim: layers * dim,
+    "daam-frozen": lambda layers, dim: 0,
+    "gqdaam": lambda layers, dim: 2 * 8 * dim + attention(layers, dim),
+    "mha-published": lambda layers, dim: 4 * linear(dim, dim),
+    "gqa": attention,
+    "gct-b0": lambda layers, dim: 0,
+    "gct-b1": lambda layers, dim: 1,
+    "lct": lambda layers, dim: 2 * dim,
+    "sga": lambda layers, dim: 2,
+    "bi-sga": lambda layers, dim: 3,
+    "weighted-sum": lambda layers, dim: layers,
+    "weighted-sum-ln": lambda layers, dim: layers,
+    "scalar-mix": lambda layers, dim: layers + 1,
+    "attentive": lambda layers, dim: linear(dim, 128) + 128,
+    "se": lambda layers, dim: linear(layers, layers // 4) + linear(layers // 4, layers),
+    "eca": lambda layers, dim: 3,
+    "sls": lambda layers, dim: linear(dim, 1) + 2,
+    "hconv": hierarchy,
+    "concat": lambda layers, dim: linear(layers * dim, dim),
+    "dwatt": depth_wise,
+    "dwatt-scaled": depth_wise,
+    "base-plus-n": lambda layers, dim: (
+        2 * (4 * linear(dim, dim) + linear(dim, 4 * dim) + linear(4 * dim, dim) + 4 * dim)
+    ),
+}
+MAPS = {"static-gate", "daam-frozen", "gqdaam", "mha-published", "gqa"} | GATES
+
+
+def decoder_of(method: str, layers: int, dim: int, classes: int) -> int:
+    """What follows a fusion, at its defaults."""
+    if method in MAPS:
+        return conv(layers, 512 if method in ("gqdaam", "gqa") else dim, classes)
+    if method == "hconv":
+        return mlp({24: dim // 3 * 3, 40: dim // 2 * 2}[layers], classes)
+    return mlp(dim, classes) * (layers if method == "best-layer" else 1)
+
+
+def test_every_method_has_a_count() -> None:
+    assert sorted([*FUSIONS, *PUBLISHED_PARAMETERS]) == sorted(NAMES)
+    speech = {method: FUSIONS[method](24, 1024) for method in FUSIONS}
+    assert speech["dwatt"] == 26_353_152  # figures of the sources, BASELINES 5-6 and FACTS 7, 19
+    assert speech["concat"] == 25_166_848
+    assert speech["base-plus-n"] == 25_192_448
+    assert speech["hconv"] == 6_990_165
+    assert speech["se"] == 318
+    assert speech["mha-published"] == 4_198_400
+    assert conv(*SPEECH) == 320_028
 
 
 @pytest.mark.parametrize("sizes", [SPEECH, VISION, TEXT])
-@pytest.mark.parametrize("method", NAMES)
-def test_exact_parameter_count(method: str, sizes: tuple[int, int, int]) -> None:
-    with torch.device("meta"):
-        model = build(method, num_layers=sizes[0], embed_dim=sizes[1], num_classes=sizes[2])
-    assert sum(p.numel() for p in model.parameters() if p.requires_grad) == COUNTS[method][sizes]
-
-
-@pytest.mark.parametrize("method", NAMES)
-@pytest.mark.parametrize("sizes", [(24, 16, 4), (8, 8, 2), (8, 24, 7), (40, 40, 3)])
-def test_logits_have_one_column_per_class(method: str, sizes: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("method", FUSIONS)
+def test_parameter_counts_outside_the_papers(method: str, sizes: tuple[int, int, int]) -> None:
     layers, dim, classes = sizes
-    model = build(method, num_layers=layers, embed_dim=dim, num_classes=classes)
-    for size in (1, 3):
-        assert model(torch.randn(size, layers, dim)).shape == (size, classes)
+    with torch.device("meta"):
+        model = build(method, num_layers=layers, embed_dim=dim, num_classes=classes)
+    assert trainable(model.fusion) == FUSIONS[method](layers, dim)
+    assert trainable(model.decoder) == decoder_of(method, layers, dim, classes)
+    assert trainable(model) == trainable(model.fusion) + trainable(model.decoder)
 
 
-@pytest.mark.parametrize("method", NAMES)
-def test_gradient_reaches_every_parameter(method: str) -> None:
-    model = make(method)
-    nn.functional.cross_entropy(model(batch()), torch.tensor([0, 1, 2, 3, 0, 1])).backward()
-    without = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
-    assert without == []
-    assert len(list(model.parameters())) > 0
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+# Every figure that the papers or the released scripts print, made from what it counts (FACTS 7).
+PRINTED = {
+    ("daam-v1", SPEECH): ("336,412", "total", {}),
+    ("daam-v1", VISION): ("238,104", "without fc", {}),
+    ("daam-v2", SPEECH): ("322,076", "total", {}),
+    ("daam-v2", VISION): ("221,720", "convolutions", {}),
+    ("daam-v2", TEXT): ("451,112", "without fc", {"method": "daam-v1"}),
+    ("gqdaam-published", SPEECH): ("1,223,192", "without fc", {}),
+    ("gqdaam-published", VISION): ("1,208,856", "without fc", {"num_heads": 1}),
+    ("gqdaam-published", TEXT): ("3,533,352", "without fc", {}),
+    ("mixture-daam", SPEECH): ("64", "fusion", {}),
+    ("mixture-daam", VISION): ("64", "fusion", {}),
+    ("mixture-daam", TEXT): ("64", "fusion", {}),
+    ("mha", VISION): ("6,877,820", "total", {}),
+    ("mha-bn", SPEECH): ("4,420,168", "without fc", {}),
+    ("mha-bn", VISION): ("6,877,868", "total", {}),
+}
 
 
-@pytest.mark.parametrize("method", NAMES)
-def test_batch_of_one_equals_its_row(method: str) -> None:
-    model, x = make(method).eval(), batch()
-    with torch.no_grad():
-        whole = model(x)
-        rows = torch.cat([model(row[None]) for row in x])
-    torch.testing.assert_close(rows, whole, atol=1e-5, rtol=1e-4)
-    assert whole.std(0).min() > 1e-3  # rows differ, so the comparison says something
+@pytest.mark.parametrize(("method", "sizes"), PRINTED)
+def test_printed_figures_count_what_is_said(method: str, sizes: tuple[int, int, int]) -> None:
+    figure, what, settings = PRINTED[method, sizes]
+    arguments = {"num_layers": sizes[0], "embed_dim": sizes[1], "num_classes": sizes[2], **settings}
+    with torch.device("meta"):
+        model = build(arguments.pop("method", method), **arguments)
+    fc = trainable(model.decoder.fc)
+    counts = {
+        "total": trainable(model),
+        "without fc": trainable(model) - fc,
+        "convolutions": trainable(model.decoder) - fc,
+        "fusion": trainable(model.fusion),
+    }
+    assert f"{counts[what]:,}" == figure
+    assert PUBLISHED_PARAMETERS[method][sizes].printed.startswith(figure)
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("method", NAMES)
-def test_order_of_the_batch_does_not_matter(method: str, training: bool) -> None:
-    model, x = make(method).train(training), batch()
-    order = torch.tensor([4, 0, 5, 2, 1, 3])
-    with torch.no_grad():
-        torch.testing.assert_close(model(x[order]), model(x)[order], atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("method", NAMES)
-def test_evaluation_repeats_and_leaves_no_state(method: str) -> None:
-    model, x = make(method).eval(), batch()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    with torch.no_grad():
-        assert torch.equal(model(x), model(x))
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert before.keys() == dict(model.named_parameters()).keys()
-
-
-@pytest.mark.parametrize("scale", [1.0, 300.0])
-@pytest.mark.parametrize("method", NAMES)
-def test_finite_under_bfloat16_autocast(method: str, scale: float) -> None:
-    model = make(method)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        logits = model(scale * batch())
-    assert logits.isfinite().all()
-    nn.functional.cross_entropy(logits.float(), torch.tensor([0, 1, 2, 3, 0, 1])).backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-
-
-@pytest.mark.parametrize("method", NAMES)
-def test_saved_weights_load_to_the_same_outputs(method: str, tmp_path: Path) -> None:
-    model, x = make(method).eval(), batch()
-    save_file(model.state_dict(), tmp_path / "w.safetensors")
-    other = make(method, seed=7).eval()
-    with torch.no_grad():
-        assert not torch.equal(other(x), model(x))
-        other.load_state_dict(load_file(tmp_path / "w.safetensors"))
-        assert torch.equal(other(x), model(x))
-
-
-@pytest.mark.parametrize("method", NAMES)
-def test_same_seed_same_start(method: str) -> None:
-    def start(seed: int) -> dict[str, Tensor]:
-        torch.manual_seed(seed)
-        return build(method, num_layers=LAYERS, embed_dim=DIM, num_classes=CLASSES).state_dict()
-
-    first, second, third = start(3), start(3), start(4)
-    assert all(torch.equal(value, second[name]) for name, value in first.items())
-    assert any(not torch.equal(value, third[name]) for name, value in first.items())
-
-
-@pytest.mark.parametrize("method", NAMES)
-def test_density_is_there_or_refused(method: str) -> None:
-    model, x = make(method).eval(), batch()
-    assert model.has_density == (method in WITH_DENSITY)
-    if model.has_density:
-        with torch.no_grad():
-            logits, density = model(x, return_density=True)
-            assert torch.equal(logits, model(x))
-        assert density.shape == x.shape
-        assert density.dtype == torch.float32
-        assert 0 < density.min() < density.max() <= 1
-    else:
-        with pytest.raises(MethodError, match=r"has no density$"):
-            model(x, return_density=True)
-
-
-@pytest.mark.parametrize("method", NAMES)
-def test_float16_features_train_like_their_float32_copy(method: str) -> None:
-    """The loop casts stored float16 to float32; a method must not depend on what it was stored as."""
-    model, x = make(method).eval(), batch().half()
-    with torch.no_grad():
-        assert model(x.float()).dtype == torch.float32
-        assert torch.equal(model(x.float()), model(x.half().float()))
-
-
-@pytest.mark.parametrize("method", NAMES)
-def test_summary_is_one_line_of_text(method: str) -> None:
-    line = METHODS.summary(method)
-    assert line.endswith(".")
-    assert 20 < len(line) < 120
+def test_no_printed_figure_is_left_out() -> None:
+    printed = {(m, s) for m, counts in PUBLISHED_PARAMETERS.items() for s, count in counts.items() if count.printed}
+    assert printed == set(PRINTED)

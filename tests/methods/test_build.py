@@ -10,7 +10,7 @@ from torch import nn
 
 import daamctl.methods
 from daamctl.errors import MethodError, UnknownNameError
-from daamctl.methods import METHODS, FusionClassifier, build
+from daamctl.methods import METHODS, FusionClassifier, Traits, build, check_settings, resolve_method, settings_of
 from daamctl.methods.base import check_divides
 
 SIZES = {"num_layers": 8, "embed_dim": 16, "num_classes": 4}
@@ -21,7 +21,7 @@ def test_unknown_method_names_the_nearest() -> None:
     with pytest.raises(UnknownNameError) as caught:
         build("daam-v3", **SIZES)
     assert str(caught.value) == (
-        "unknown method 'daam-v3'\n  did you mean 'daam-v2'? known: daam-v1, daam-v2, mha, none, weighted-sum"
+        f"unknown method 'daam-v3'\n  did you mean 'daam-v2'? known: {', '.join(sorted(NAMES))}"
     )
 
 
@@ -35,11 +35,11 @@ def test_sizes_too_small(method: str, size: str, value: int, least: int) -> None
 @pytest.mark.parametrize(
     ("method", "known"),
     [
-        ("none", "hidden_channels"),
+        ("none", "decoder, hidden_channels, hidden_dim"),
+        ("none-mlp", "decoder, hidden_channels, hidden_dim"),
         ("weighted-sum", "hidden_dim"),
-        ("mha", "hidden_channels, num_heads"),
-        ("daam-v1", "hidden_channels, num_heads, variance"),
-        ("daam-v2", "hidden_channels, variance"),
+        ("mha", "decoder, hidden_channels, hidden_dim, num_heads"),
+        ("daam-v1", "decoder, eps, hidden_channels, hidden_dim, kernel, num_heads, scaled_variance, variance"),
     ],
 )
 def test_unknown_setting_lists_the_known(method: str, known: str) -> None:
@@ -50,7 +50,7 @@ def test_unknown_setting_lists_the_known(method: str, known: str) -> None:
 
 def test_unknown_setting_names_the_nearest() -> None:
     with pytest.raises(
-        MethodError, match=r"^mha: unknown setting 'n_heads'\n  did you mean 'num_heads'\? known: hidden"
+        MethodError, match=r"^mha: unknown setting 'n_heads'\n  did you mean 'num_heads'\? known: decoder"
     ):
         build("mha", **SIZES, n_heads=3)
 
@@ -75,6 +75,7 @@ def test_heads_that_do_not_divide_name_the_divisors(method: str, heads: int, who
         ("mha", {"num_heads": -4}),
         ("daam-v1", {"variance": "one-pass"}),
         ("daam-v2", {"variance": None}),
+        ("mixture-daam", {"num_blocks": True}),
         ("mha", {"num_heads": None}),
         ("none", {"hidden_channels": -1}),
         ("none", {"hidden_channels": 0}),
@@ -84,6 +85,86 @@ def test_heads_that_do_not_divide_name_the_divisors(method: str, heads: int, who
 def test_setting_with_a_wrong_value_is_refused_at_once(method: str, settings: dict[str, Any]) -> None:
     with pytest.raises(MethodError, match=next(iter(settings))):
         build(method, **SIZES, **settings)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        ("daam-v1", {"variance": "one-pass"}, "daam-v1: variance must be 'two-pass' or 'moments', met 'one-pass'"),
+        ("daam-v1-mlp", {"eps": 2}, "daam-v1-mlp: eps must be 'double' or 'single', met 2"),
+        ("mha", {"num_heads": 2.0}, "mha: num_heads must be a whole number of at least 1, met 2.0"),
+        ("none", {"decoder": "cnn"}, "none: decoder must be 'conv' or 'mlp', met 'cnn'"),
+        (
+            "daam-v1-mlp",
+            {"decoder": "conv"},
+            "daam-v1-mlp: decoder is 'mlp' by its name, met 'conv'\n  use 'daam-v1'",
+        ),
+    ],
+)
+def test_settings_are_checked_without_building(method: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(MethodError) as caught:
+        check_settings(method, settings)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("none", {}),
+        ("none", {"decoder": "mlp"}),
+        ("none-mlp", {"decoder": "mlp", "hidden_dim": 3}),
+        ("daam-v1", {"num_heads": 1, "variance": "moments"}),
+    ],
+)
+def test_settings_that_are_right_pass(method: str, settings: dict[str, Any]) -> None:
+    check_settings(method, settings)
+    assert build(method, **SIZES, **settings) is not None
+
+
+def test_every_named_choice_is_checked_by_its_builder_too() -> None:
+    """The builders are public: a wrong choice must not fall through to another one."""
+    met = 0
+    for method in NAMES:
+        sizes = {**SIZES, "num_layers": 16, **({"num_heads": 2} if "num_heads" in METHODS.defaults(method) else {})}
+        for key in METHODS.choices(method):
+            with pytest.raises(MethodError, match=f"^{key} must be .*, met 'zzz'$"):
+                METHODS.load(method)(**sizes, **{key: "zzz"})
+            met += 1
+    assert met > 40
+
+
+@pytest.mark.parametrize("method", [name for name in NAMES if "decoder" in METHODS.choices(name)])
+def test_variant_with_the_other_decoder(method: str) -> None:
+    """Under a name of its own, a map-type method takes the MLP on the sum over layers."""
+    assert resolve_method(method) == (method, {})
+    assert resolve_method(f"{method}-mlp") == (method, {"decoder": "mlp"})
+    sizes = {**SIZES, "num_layers": 16}
+    torch.manual_seed(0)
+    named = build(f"{method}-mlp", **sizes).eval()
+    torch.manual_seed(0)
+    plain = build(method, **sizes, decoder="mlp").eval()
+    x = torch.randn(3, 16, 16)
+    assert isinstance(named.decoder, daamctl.methods.MLPDecoder)
+    assert torch.equal(named(x), plain(x))
+
+
+@pytest.mark.parametrize(
+    "method", ["daam-v1-conv", "weighted-sum-mlp", "daam-v1-cnn", "mlp", "-mlp", "", "daam-v1-mlp-mlp"]
+)
+def test_no_other_name_stands_for_a_variant(method: str) -> None:
+    for call in (resolve_method, lambda name: build(name, **SIZES), lambda name: settings_of(name, {})):
+        with pytest.raises(UnknownNameError, match=f"^unknown method '{method}'"):
+            call(method)
+
+
+def test_settings_of_a_variant_lie_above_those_of_its_method() -> None:
+    given = {"mha": {"num_heads": 4, "hidden_dim": 9}, "mha-mlp": {"hidden_dim": 5}, "none": {"hidden_dim": 1}}
+    assert settings_of("mha", given) == {"num_heads": 4, "hidden_dim": 9}
+    assert settings_of("mha-mlp", given) == {"num_heads": 4, "hidden_dim": 5, "decoder": "mlp"}
+    assert settings_of("mha-mlp", {"mha": {"decoder": "conv"}}) == {"decoder": "mlp"}
+    assert settings_of("se", given) == {}
+    model = build("mha-mlp", **SIZES, **settings_of("mha-mlp", given))
+    assert model.decoder.projector.out_features == 5
 
 
 def test_check_divides_accepts_every_divisor() -> None:
@@ -102,12 +183,22 @@ def test_classifier_passes_the_density_through() -> None:
         def forward(self, x: torch.Tensor, *, return_density: bool = False) -> Any:
             return (x + 1, x * 2) if return_density else x + 1
 
-    model = FusionClassifier(Fusion(), nn.Flatten(), has_density=True)
+    model = FusionClassifier(Fusion(), nn.Flatten(), Traits(density=True))
     x = torch.arange(6.0).view(1, 2, 3)
     logits, density = model(x, return_density=True)
     assert torch.equal(logits, model(x))
     assert torch.equal(logits, (x + 1).flatten(1))
     assert torch.equal(density, x * 2)
+
+
+def test_training_loss_of_a_plain_method() -> None:
+    model = build("none", **SIZES, hidden_channels=2)
+    x, y = torch.randn(5, 8, 16), torch.tensor([0, 1, 2, 3, 0])
+    loss, logits = model.training_loss(x, y, nn.functional.cross_entropy)
+    assert torch.equal(logits, model(x))
+    assert torch.equal(loss, nn.functional.cross_entropy(model(x), y))
+    model.choose(x, y)
+    assert torch.equal(logits, model(x))
 
 
 def test_public_names_are_importable_and_no_others() -> None:

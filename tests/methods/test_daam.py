@@ -13,22 +13,39 @@ from daamctl.errors import MethodError
 from daamctl.methods import MultiHeadDAAM, build, density_weights
 
 
-def reference(x: np.ndarray, offset: np.ndarray, scaled_variance: np.ndarray) -> np.ndarray:
-    """FACTS 2, written out per sample and feature in float64: x (B, n, D), offset and scaled variance (D,)."""
-    weights = np.empty(x.shape)
-    for b in range(x.shape[0]):
-        for j in range(x.shape[2]):
-            column = x[b, :, j].astype(np.float64)
-            m = sum(column) / len(column)
-            v = sum((value - m) ** 2 for value in column) / len(column) + 1e-8
-            for layer, value in enumerate(column):
-                y = (value - (m + offset[j])) / math.sqrt(v + 1e-5)
-                weights[b, layer, j] = math.exp(-y * y / (2 * scaled_variance[j]))
-    return weights
+def reference(
+    x: np.ndarray,
+    offset: np.ndarray,
+    scaled_variance: np.ndarray,
+    *,
+    eps: str = "double",
+    kernel: str = "2xi",
+    mask: np.ndarray | None = None,
+    axis: int = 1,
+) -> np.ndarray:
+    """FACTS 2, written out per column of `axis` in float64: x (..., D), offset and scaled variance (D,)."""
+    columns = np.moveaxis(x.astype(np.float64), axis, 0)
+    valid = np.moveaxis(np.broadcast_to(True if mask is None else mask, x.shape), axis, 0)
+    weights = np.zeros(columns.shape)
+    for place in np.ndindex(*columns.shape[1:]):
+        rows = [row for row in range(len(columns)) if valid[(row, *place)]]
+        values = [columns[(row, *place)] for row in rows]
+        xi, delta = scaled_variance[place[-1]], offset[place[-1]]
+        for row, value in zip(rows, values, strict=True):
+            m = sum(values) / len(values)
+            v = sum((other - m) ** 2 for other in values) / len(values) + {"double": 1e-8, "single": 0}[eps]
+            y = (value - (m + delta)) / math.sqrt(v + 1e-5)
+            weights[(row, *place)] = math.exp(-y * y / {"2xi": 2 * xi, "2c2": 2 * xi**2}[kernel])
+    return np.moveaxis(weights, 0, axis)
 
 
 def sample(*shape: int, seed: int = 0, mean: float = 0.0) -> Tensor:
     return torch.from_numpy(np.random.default_rng(seed).normal(mean, 1, shape))
+
+
+def holes(*shape: int) -> Tensor:
+    """A mask with about a third of the entries not valid."""
+    return sample(*shape, seed=1) > -0.4
 
 
 def parameters(dim: int) -> tuple[Tensor, Tensor]:
@@ -47,6 +64,24 @@ def test_weights_equal_the_formula(variance: str, layers: int) -> None:
     single = density_weights(x.float(), offset.float(), scaled_variance.float(), variance=variance)
     assert single.dtype == torch.float32
     np.testing.assert_allclose(single.numpy(), expected, atol=1e-5 if layers > 1 else 1e-3)
+
+
+@pytest.mark.parametrize("variance", ["two-pass", "moments"])
+@pytest.mark.parametrize("eps", ["double", "single"])
+@pytest.mark.parametrize("kernel", ["2xi", "2c2"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_every_formula(variance: str, eps: str, kernel: str, masked: bool) -> None:
+    x, (offset, scaled_variance) = 1e-3 * sample(3, 6, 7), parameters(7)  # near the floors, where `eps` matters
+    offset = 1e-3 * offset
+    mask = holes(3, 6, 7) if masked else None
+    found = density_weights(x, offset, scaled_variance, variance=variance, eps=eps, kernel=kernel, mask=mask)
+    keep = None if mask is None else mask.numpy()
+    settings = {"eps": eps, "kernel": kernel, "mask": keep}
+    expected = reference(x.numpy(), offset.numpy(), scaled_variance.numpy(), **settings)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9)
+    for other in ({"eps": "single" if eps == "double" else "double"}, {"kernel": "2c2" if kernel == "2xi" else "2xi"}):
+        apart = reference(x.numpy(), offset.numpy(), scaled_variance.numpy(), **{**settings, **other})
+        assert np.abs(apart - expected).max() > 1e-6
 
 
 @pytest.mark.parametrize("layers", [2, 3, 5, 24, 40])
@@ -105,9 +140,22 @@ def test_moments_is_the_published_variance() -> None:
     torch.testing.assert_close(density_weights(x, offset, scaled_variance, variance="moments"), expected)
 
 
-def test_unknown_variance() -> None:
-    with pytest.raises(MethodError, match=r"^variance must be 'two-pass' or 'moments', met 'one-pass'$"):
-        density_weights(torch.zeros(2, 3), torch.zeros(3), torch.ones(3), variance="one-pass")
+@pytest.mark.parametrize(
+    ("choice", "allowed"),
+    [
+        ("variance", "'two-pass' or 'moments'"),
+        ("eps", "'double' or 'single'"),
+        ("kernel", "'2xi' or '2c2'"),
+        ("scaled_variance", "'free' or 'softplus'"),
+    ],
+)
+def test_unknown_choices(choice: str, allowed: str) -> None:
+    wrong = {choice: "other"}
+    with pytest.raises(MethodError, match=f"^{choice} must be {allowed}, met 'other'$"):
+        MultiHeadDAAM(num_heads=1, embed_dim=3, **wrong)
+    if choice != "scaled_variance":
+        with pytest.raises(MethodError, match=f"^{choice} must be {allowed}, met 'other'$"):
+            density_weights(torch.zeros(2, 3), torch.zeros(3), torch.ones(3), **wrong)
 
 
 @pytest.mark.parametrize("variance", ["two-pass", "moments"])
@@ -133,11 +181,41 @@ def test_half_input_gives_half_output_and_full_weights(dtype: torch.dtype) -> No
     assert output.isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("variance", ["two-pass", "moments"])
-def test_gradients(variance: str) -> None:
-    x, (offset, scaled_variance) = sample(2, 5, 3).requires_grad_(), parameters(3)
-    inputs = (x, offset.requires_grad_(), scaled_variance.requires_grad_())
-    assert torch.autograd.gradcheck(lambda *args: density_weights(*args, variance=variance), inputs)
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_large_inputs_stay_finite_under_autocast(dtype: torch.dtype, variance: str, scale: float) -> None:
+    module = MultiHeadDAAM(num_heads=2, embed_dim=5, variance=variance)
+    for x in (scale * sample(3, 6, 5), scale + sample(3, 6, 5), torch.full((3, 6, 5), scale)):
+        half = x.to(dtype).requires_grad_()
+        with torch.autocast("cpu", dtype=dtype):
+            output, density = module(half, return_density=True)
+        assert density.dtype == torch.float32
+        output.float().mean().backward()
+        found = [output, density, half.grad, module.offset.grad, module.scaled_variance.grad]
+        assert all(value is not None and value.isfinite().all() for value in found)
+
+
+@pytest.mark.parametrize("variance", ["two-pass", "moments"])
+@pytest.mark.parametrize("eps", ["double", "single"])
+@pytest.mark.parametrize("kernel", ["2xi", "2c2"])
+@pytest.mark.parametrize("scaled_variance", ["free", "softplus"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradients(variance: str, eps: str, kernel: str, scaled_variance: str, masked: bool) -> None:
+    module = MultiHeadDAAM(
+        num_heads=2, embed_dim=3, variance=variance, eps=eps, kernel=kernel, scaled_variance=scaled_variance
+    ).double()
+    mask = holes(2, 6, 3) if masked else None
+
+    def run(x: Tensor, offset: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
+        state = {"offset": offset, "scaled_variance": width}
+        found: tuple[Tensor, Tensor] = torch.func.functional_call(
+            module, state, (x,), {"mask": mask, "return_density": True}
+        )
+        return found
+
+    offset, width = (value.view(2, 3).requires_grad_() for value in parameters(6))
+    assert torch.autograd.gradcheck(run, (sample(2, 6, 3).requires_grad_(), offset, width))
 
 
 def test_gradient_is_finite_where_all_layers_are_equal() -> None:
@@ -182,11 +260,132 @@ def test_heads_are_contiguous_groups_of_layers(num_heads: int) -> None:
     np.testing.assert_allclose(output.detach().numpy(), x.numpy() * expected, atol=5e-3 if size == 1 else 2e-5)
 
 
+def test_features_split_among_heads_are_one_head() -> None:
+    """D27: with parameters per feature, heads that take runs of features instead of layers change nothing."""
+    x = sample(3, 6, 8).float()
+    whole = ramp(MultiHeadDAAM(num_heads=1, embed_dim=8))
+    parts = []
+    for run in range(4):
+        part = MultiHeadDAAM(num_heads=1, embed_dim=2)
+        part.load_state_dict({name: value[:, 2 * run : 2 * run + 2] for name, value in whole.state_dict().items()})
+        parts.append(part(x[..., 2 * run : 2 * run + 2]))
+    torch.testing.assert_close(torch.cat(parts, -1), whole(x))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("axis", "shape"), [(1, (2, 6, 3, 5)), (2, (2, 3, 6, 5)), (0, (6, 2, 5)), (0, (6, 5))])
+def test_any_axis_but_the_last(axis: int, shape: tuple[int, ...], masked: bool) -> None:
+    x, mask = sample(*shape), holes(*shape) if masked else None
+    for norm_axis in (axis, axis - len(shape)):
+        module = ramp(MultiHeadDAAM(num_heads=2, embed_dim=5, norm_axis=norm_axis)).double()
+        output, density = module(x, mask=mask, return_density=True)
+        keep = np.ones(shape, dtype=bool) if mask is None else mask.numpy()
+        heads = []
+        for i, (part, valid) in enumerate(zip(np.split(x.numpy(), 2, axis), np.split(keep, 2, axis), strict=True)):
+            offset, scaled_variance = (p[i].detach().numpy() for p in (module.offset, module.scaled_variance))
+            heads.append(reference(part, offset, scaled_variance, mask=valid, axis=axis))
+        expected = np.concatenate(heads, axis)
+        np.testing.assert_allclose(density.detach().numpy(), expected, rtol=1e-9)
+        np.testing.assert_allclose(output.detach().numpy(), np.where(keep, x.numpy() * expected, x.numpy()), rtol=1e-9)
+
+
+@pytest.mark.parametrize("norm_axis", [-1, 2])
+def test_the_last_axis_is_refused(norm_axis: int) -> None:
+    module = MultiHeadDAAM(num_heads=1, embed_dim=5, norm_axis=norm_axis)
+    message = rf"^norm_axis \({norm_axis}\) must not be the last axis of x: offset and scaled variance run along it$"
+    with pytest.raises(MethodError, match=message):
+        module(torch.zeros(2, 5, 5))
+
+
+@pytest.mark.parametrize("norm_axis", [-4, 3])
+def test_an_axis_that_is_not_there_is_refused(norm_axis: int) -> None:
+    module = MultiHeadDAAM(num_heads=1, embed_dim=5, norm_axis=norm_axis)
+    with pytest.raises(MethodError, match=rf"^norm_axis \({norm_axis}\) must be an axis of x, which has 3$"):
+        module(torch.zeros(2, 5, 5))
+
+
+@pytest.mark.parametrize("variance", ["two-pass", "moments"])
+def test_masked_layers_count_as_absent(variance: str) -> None:
+    module = ramp(MultiHeadDAAM(num_heads=1, embed_dim=4, variance=variance))
+    x = sample(3, 6, 4).float()
+    mask = torch.tensor([True, False, True, True, False, True]).view(6, 1)
+    garbage = x.masked_fill(~mask, float("nan"))
+    output, density = module(garbage, mask=mask, return_density=True)
+    keep = mask.flatten()
+    expected, expected_density = module(x[:, keep], return_density=True)
+    torch.testing.assert_close(density[:, keep], expected_density)
+    torch.testing.assert_close(output[:, keep], expected)
+    assert not density[:, ~keep].any()
+    torch.testing.assert_close(output[:, ~keep], garbage[:, ~keep], equal_nan=True, rtol=0, atol=0)
+
+
+def test_masked_entries_pass_and_reach_nothing_else() -> None:
+    module = ramp(MultiHeadDAAM(num_heads=2, embed_dim=4))
+    mask = holes(3, 6, 4)
+    x = sample(3, 6, 4).float().requires_grad_()
+    module(x, mask=mask)[~mask].sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, (~mask).float(), rtol=0, atol=0)
+    x.grad = None
+    module(x, mask=mask)[mask].sum().backward()
+    assert not x.grad[~mask].any()
+
+
+@pytest.mark.parametrize("variance", ["two-pass", "moments"])
+@pytest.mark.parametrize("fill", [0.7, float("nan")])
+def test_a_slice_without_valid_entries_stays_finite(variance: str, fill: float) -> None:
+    module = ramp(MultiHeadDAAM(num_heads=2, embed_dim=4, variance=variance))
+    x = sample(2, 6, 4).float()
+    x[0] = fill
+    mask = torch.tensor([False, True]).view(2, 1, 1)
+    x.requires_grad_()
+    output, density = module(x, mask=mask, return_density=True)
+    assert not density[0].any()
+    torch.testing.assert_close(output[0], x[0], equal_nan=True, rtol=0, atol=0)
+    torch.testing.assert_close(output[1], module(x[1:])[0])
+    output[mask.expand_as(output)].sum().backward()
+    for parameter in (x, *module.parameters()):
+        assert parameter.grad is not None
+        assert parameter.grad.isfinite().all()
+    assert not x.grad[0].any()
+
+
+def test_mask_must_be_bool() -> None:
+    with pytest.raises(MethodError, match=r"^mask must be bool with True = valid, met torch\.float32$"):
+        MultiHeadDAAM(num_heads=1, embed_dim=3)(torch.zeros(1, 2, 3), mask=torch.zeros(1, 2, 1))
+
+
 def test_start_values_and_number_of_parameters() -> None:
     module = MultiHeadDAAM(num_layers=24, embed_dim=10, num_heads=8)
     assert torch.equal(module.offset, torch.zeros(8, 10))
     assert torch.equal(module.scaled_variance, torch.full((8, 10), 2.0))
     assert sum(p.numel() for p in module.parameters()) == 2 * 8 * 10
+    assert set(module.state_dict()) == {"offset", "scaled_variance"}
+
+
+def test_softplus_starts_like_the_free_form_and_stays_positive() -> None:
+    free, soft = (MultiHeadDAAM(num_heads=2, embed_dim=5, scaled_variance=form) for form in ("free", "softplus"))
+    assert torch.equal(torch.nn.functional.softplus(soft.scaled_variance), free.scaled_variance)
+    x = sample(3, 6, 5).float()
+    assert torch.equal(soft(x), free(x))
+    with torch.no_grad():
+        free.scaled_variance.fill_(-1.0)
+        soft.scaled_variance.fill_(-1.0)
+    assert free(x, return_density=True)[1].max() > 1
+    width = np.full(5, math.log1p(math.exp(-1.0)))
+    expected = np.concatenate([reference(half, np.zeros(5), width) for half in np.split(x.numpy(), 2, 1)], 1)
+    np.testing.assert_allclose(soft(x, return_density=True)[1].detach().numpy(), expected, atol=1e-5)
+
+
+def test_frozen_is_version_one_at_its_start() -> None:
+    frozen, trained = (build(name, num_layers=8, embed_dim=6, num_classes=3) for name in ("daam-frozen", "daam-v1"))
+    assert not list(frozen.fusion.parameters())
+    frozen.load_state_dict(trained.state_dict())  # the same tensors under the same names
+    x = sample(2, 8, 6).float()
+    logits, density = frozen.eval()(x, return_density=True)
+    expected, expected_density = trained.eval()(x, return_density=True)
+    assert torch.equal(logits, expected)
+    assert torch.equal(density, expected_density)
 
 
 def test_heads_must_divide_the_layers() -> None:
@@ -195,6 +394,15 @@ def test_heads_must_divide_the_layers() -> None:
         match=r"^num_heads \(7\) must divide the number of layers \(24\); possible: 1, 2, 3, 4, 6, 8, 12, 24$",
     ):
         MultiHeadDAAM(num_layers=24, embed_dim=4, num_heads=7)
+
+
+def test_heads_must_divide_the_axis_met_at_the_call() -> None:
+    module = MultiHeadDAAM(embed_dim=4, num_heads=4)
+    assert module(torch.zeros(2, 8, 4)).shape == (2, 8, 4)
+    with pytest.raises(
+        MethodError, match=r"^num_heads \(4\) must divide the size of axis -2 \(6\); possible: 1, 2, 3, 6$"
+    ):
+        module(torch.zeros(2, 6, 4))
 
 
 def test_versions_differ_in_heads_only() -> None:

@@ -1,0 +1,97 @@
+"""Further transformer layers on top: the `Base+n` baseline of DWAtt (ElNokrashy et al., LREC-COLING 2024; FACTS 19).
+
+The source puts them on the last layer's tokens. Pooled layers have no tokens left, so here they attend over the layer
+axis, and the vector at the last layer's place is taken. They are standard layers like those of the source's base model,
+RoBERTa: normalised after each residual, with GELU; no dropout.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from daamctl.methods.base import FusionClassifier, check_divides
+from daamctl.methods.decoder import classify_vector
+
+
+class TransformerLayer(nn.Module):
+    """One encoder layer: x = LN(x + attention(x)), then x = LN(x + W2 gelu(W1 x)) with a hidden width of 4 D.
+
+    The same numbers as `nn.TransformerEncoderLayer`, whose shortcut for inference cannot be compiled. Torch's start:
+    Xavier uniform for the stacked query, key and value projection, zero biases in the attention.
+    Trainable: 12 * D^2 + 13 * D.
+
+    Args:
+        embed_dim: D.
+        num_heads: attention heads; must divide D.
+
+    Raises:
+        MethodError: `num_heads` does not divide `embed_dim`.
+    """
+
+    def __init__(self, *, embed_dim: int, num_heads: int) -> None:
+        super().__init__()
+        check_divides("num_heads", num_heads, embed_dim, "the layer width")
+        self.num_heads = num_heads
+        self.in_proj = nn.Linear(embed_dim, 3 * embed_dim)
+        self.out_proj = nn.Linear(embed_dim, embed_dim)
+        self.linear1 = nn.Linear(embed_dim, 4 * embed_dim)
+        self.linear2 = nn.Linear(4 * embed_dim, embed_dim)
+        self.norm1 = nn.LayerNorm(embed_dim)
+        self.norm2 = nn.LayerNorm(embed_dim)
+        nn.init.xavier_uniform_(self.in_proj.weight)
+        nn.init.zeros_(self.in_proj.bias)
+        nn.init.zeros_(self.out_proj.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Let the layers attend to one another: (..., L, D) to (..., L, D)."""
+        stacked = self.in_proj(x).unflatten(-1, (3, self.num_heads, -1))  # (..., L, 3, H, D/H)
+        query, key, value = stacked.transpose(-4, -2).unbind(-3)  # each (..., H, L, D/H)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value)
+        mixed = mixed.transpose(-3, -2).flatten(-2)  # (..., L, D)
+        x = self.norm1(x + self.out_proj(mixed))
+        output: Tensor = self.norm2(x + self.linear2(nn.functional.gelu(self.linear1(x))))
+        return output
+
+
+class ExtraLayers(nn.Module):
+    """Transformer layers over the layer axis; gives the vector at the last layer's place.
+
+    There is no position encoding, so the order of the layers before the last does not matter.
+
+    Args:
+        embed_dim: D.
+        num_extra_layers: transformer layers.
+        num_heads: attention heads of each; must divide D.
+
+    Raises:
+        MethodError: `num_heads` does not divide `embed_dim`.
+    """
+
+    def __init__(self, *, embed_dim: int, num_extra_layers: int = 2, num_heads: int = 8) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(TransformerLayer(embed_dim=embed_dim, num_heads=num_heads) for _ in range(num_extra_layers))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Fuse layers (..., L, D) to (..., D)."""
+        mixed: Tensor = self.layers(x)
+        return mixed[..., -1, :].to(x.dtype)
+
+
+def base_plus_n(
+    *,
+    num_layers: int,
+    embed_dim: int,
+    num_classes: int,
+    num_extra_layers: int = 2,
+    num_heads: int = 8,
+    hidden_dim: int = 256,
+) -> FusionClassifier:
+    """Transformer layers over the layer axis, the vector at the last layer's place, then the MLP decoder.
+
+    Raises:
+        MethodError: `num_heads` does not divide `embed_dim`.
+    """
+    fusion = ExtraLayers(embed_dim=embed_dim, num_extra_layers=num_extra_layers, num_heads=num_heads)
+    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)

@@ -1,0 +1,37 @@
+"""One linear map of the concatenated layers, the `Concat` baseline of DWAtt (ElNokrashy et al., LREC-COLING 2024).
+
+The source applies it to tokens; here it fuses pooled layers (FACTS 19).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from daamctl.methods.base import FusionClassifier
+from daamctl.methods.decoder import classify_vector
+
+
+class ConcatLinear(nn.Module):
+    """y = sum_l W_l x_l + b, the W_l being the blocks of one linear map of all layers side by side.
+
+    Torch's start for a linear layer of L * D inputs. Trainable: L * D^2 + D.
+
+    Args:
+        num_layers: L.
+        embed_dim: D.
+    """
+
+    def __init__(self, *, num_layers: int, embed_dim: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(num_layers * embed_dim, embed_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Fuse layers (..., L, D) to (..., D)."""
+        fused: Tensor = self.linear(x.flatten(-2))
+        return fused.to(x.dtype)
+
+
+def concat(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+    """One linear map of all layers side by side, then the MLP decoder."""
+    fusion = ConcatLinear(num_layers=num_layers, embed_dim=embed_dim)
+    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)

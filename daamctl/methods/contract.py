@@ -1,0 +1,577 @@
+"""What every method must hold: one set of checks, run by the tests and by `daamctl doctor --method`.
+
+A check builds a method at small sizes, with every parameter moved off its start, and says in one line what it found.
+A departure that a method declares in its `Traits` must be there; one that it does not declare must not.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from daamctl.errors import MethodError
+from daamctl.methods import METHODS, build, resolve_method
+from daamctl.methods.base import FusionClassifier
+
+log = logging.getLogger(__name__)
+
+Sizes = tuple[int, int, int]
+"""(num_layers, embed_dim, num_classes)."""
+
+SPEECH, VISION, TEXT = (24, 1024, 4), (24, 1024, 100), (40, 5120, 4)
+"""Sizes of the papers' three experiments: WavLM-Large on IEMOCAP, BEiT-Large on CIFAR-100, Llama2-13B on AG News."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """Trainable parameters of a published method at one size.
+
+    Args:
+        fusion: of the attention module.
+        total: of the whole, decoder included.
+        printed: the figure that the papers or the released scripts print, with what it counts; empty: none.
+    """
+
+    fusion: int
+    total: int
+    printed: str = ""
+
+
+PUBLISHED_PARAMETERS: dict[str, dict[Sizes, Count]] = {
+    "none": {SPEECH: Count(0, 320_028), VISION: Count(0, 2_679_420), TEXT: Count(0, 1_188_396)},
+    "daam-v1": {
+        SPEECH: Count(16_384, 336_412, "336,412"),
+        VISION: Count(16_384, 2_695_804, "238,104 without fc"),
+        TEXT: Count(81_920, 1_270_316),
+    },
+    "daam-v2": {
+        SPEECH: Count(2_048, 322_076, "322,076"),
+        VISION: Count(2_048, 2_681_468, "221,720 for the convolutions alone"),
+        TEXT: Count(10_240, 1_198_636, "451,112 without fc, with eight heads"),
+    },
+    "gqdaam-published": {
+        SPEECH: Count(1_001_472, 1_272_348, "1,223,192 without fc"),
+        VISION: Count(1_001_472, 2_452_092, "1,208,856 without fc, with one head"),
+        TEXT: Count(3_164_160, 3_615_276, "3,533,352 without fc"),
+    },
+    "mixture-daam": {
+        SPEECH: Count(64, 320_092, "64 for the attention alone"),
+        VISION: Count(64, 2_679_484, "64 for the attention alone"),
+        TEXT: Count(64, 1_188_460, "64 for the attention alone"),
+    },
+    "mha": {
+        SPEECH: Count(4_198_400, 4_518_428),
+        VISION: Count(4_198_400, 6_877_820, "6,877,820"),
+        TEXT: Count(104_878_080, 106_066_476),
+    },
+    "mha-bn": {
+        SPEECH: Count(4_198_448, 4_518_476, "4,420,168 without fc"),
+        VISION: Count(4_198_448, 6_877_868, "6,877,868"),
+        TEXT: Count(104_878_160, 106_066_556),
+    },
+    "gqa-published": {
+        SPEECH: Count(985_088, 1_255_964),
+        VISION: Count(985_088, 2_435_708),
+        TEXT: Count(3_082_240, 3_533_356),
+    },
+}
+"""Exact counts of the papers' methods, computed from their definitions, beside what is printed (FACTS 7)."""
+
+SMALL: Sizes = (24, 16, 4)
+FURTHER: tuple[Sizes, ...] = ((24, 16, 4), (8, 8, 2), (8, 24, 7), (40, 40, 3), (7, 13, 3))
+"""Sizes at which a method is built and run; the last has a number of layers and a width that only 1 divides."""
+
+SCALES = (1.0, 300.0)  # hidden states of large encoders reach hundreds
+GRADIENT_FLOOR = 1e-9  # of the largest gradient of the model, in float64
+ABSOLUTE, RELATIVE = 1e-5, 1e-4  # how near two float32 results must be
+ROUNDED_TO_ZERO = 0.1  # share of a density; float32 has nothing smaller for the far tail of a narrow Gaussian
+BATCH = 6
+ORDER = (4, 0, 5, 2, 1, 3)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method to check.
+
+    Args:
+        method: name in the table, or a variant such as `daam-v1-mlp`.
+        settings: the method's own settings; the others keep their defaults.
+        sizes: where numbers are computed.
+        counted: where parameters are counted, on no device.
+        seed: of start, parameters and data.
+    """
+
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Sizes = SMALL
+    counted: tuple[Sizes, ...] = (SPEECH, VISION, TEXT)
+    seed: int = 0
+
+    def build(
+        self, sizes: Sizes | None = None, settings: Mapping[str, Any] | None = None, seed: int | None = None
+    ) -> FusionClassifier:
+        """The method as it starts; random numbers of others are left alone.
+
+        Args:
+            sizes: instead of those of the case.
+            settings: besides those of the case.
+            seed: instead of that of the case.
+
+        Raises:
+            MethodError: it cannot be built for these sizes and settings.
+        """
+        num_layers, embed_dim, num_classes = sizes or self.sizes
+        wanted = {**self.settings, **(settings or {})}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed if seed is None else seed)
+            return build(self.method, num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, **wanted)
+
+    def make(self, seed: int | None = None) -> FusionClassifier:
+        """The method with every trainable parameter moved off its start, where much is zero and says nothing."""
+        seed = self.seed if seed is None else seed
+        model = self.build(seed=seed)
+        generator = torch.Generator().manual_seed(seed + 1)
+        with torch.no_grad():
+            for p in model.parameters():
+                if p.requires_grad:
+                    p.add_(0.05 * torch.randn(p.shape, generator=generator))
+        return model
+
+    def data(self, size: int = BATCH, seed: int = 1) -> tuple[Tensor, Tensor]:
+        """Layers (size, L, D), standard normal, and labels (size,) that go through the classes."""
+        num_layers, embed_dim, num_classes = self.sizes
+        generator = torch.Generator().manual_seed(self.seed + seed)
+        x = torch.randn(size, num_layers, embed_dim, generator=generator)
+        return x, torch.arange(size) % num_classes
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found.
+
+    Args:
+        name: of the check.
+        ok: whether the method holds it.
+        text: one line; what is wrong, or what was seen.
+    """
+
+    name: str
+    ok: bool
+    text: str
+
+
+def run_checks(case: Case, names: Iterable[str] | None = None) -> Iterator[Finding]:
+    """Run checks, one after another; an error inside a check is a finding too.
+
+    Args:
+        case: what to check.
+        names: of `CHECKS`; None: all.
+    """
+    for name in CHECKS if names is None else names:
+        try:
+            yield CHECKS[name](case)
+        except Exception as error:  # a broken method may fail in any way, inside torch too
+            log.debug("%s of %s", name, case.method, exc_info=True)
+            first = next(iter(str(error).splitlines()), "")
+            yield Finding(name, False, f"{type(error).__name__}: {first}")
+
+
+def check_parameters(case: Case) -> Finding:
+    """Number of trainable parameters, against the published one where there is one."""
+    problems, seen = [], []
+    name, preset = resolve_method(case.method)
+    known = {} if case.settings or preset else PUBLISHED_PARAMETERS.get(name, {})
+    for sizes in case.counted:
+        with torch.device("meta"):
+            model = case.build(sizes)
+        fusion, total = trainable(model.fusion), trainable(model)
+        last = getattr(model.decoder, "fc", None)
+        of_which = f" of which fc {trainable(last):,}" if last is not None else ""
+        text = (
+            f"{sizes[0]} x {sizes[1]} to {sizes[2]} classes: {total:,} trainable "
+            f"(fusion {fusion:,}, decoder {total - fusion:,}{of_which})"
+        )
+        count = known.get(sizes)
+        if total == 0:
+            problems.append(f"{text}; nothing to train")
+        if count is not None:
+            if (count.fusion, count.total) != (fusion, total):
+                problems.append(f"{text}, not {count.total:,} (fusion {count.fusion:,}) as defined")
+            text += f", as defined; printed: {count.printed or 'nothing'}"
+        seen.append(text)
+    return _finding("parameters", problems, "; ".join(seen))
+
+
+def check_gradient(case: Case) -> Finding:
+    """The gradient of the training loss reaches every trainable tensor, and no other than the inert ones lack it."""
+    model = case.make().double().train()
+    x, y = case.data()
+    loss, _ = model.training_loss(x.double(), y, nn.functional.cross_entropy)
+    loss.backward()
+    size = {
+        name: 0.0 if p.grad is None else p.grad.abs().max().item()
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    }
+    largest = max(size.values(), default=0.0)
+    lacking = {name for name, value in size.items() if not value > GRADIENT_FLOOR * largest}
+    inert = set(model.traits.inert)
+    problems = [f"{name} gets no gradient" for name in sorted(lacking - inert)]
+    problems += [f"{name} is declared inert and gets a gradient" for name in sorted((inert & size.keys()) - lacking)]
+    problems += [f"{name} is declared inert and is no trainable tensor" for name in sorted(inert - size.keys())]
+    text = f"reaches {len(size) - len(lacking)} of {len(size)} trainable tensors"
+    return _finding("gradient", problems, text + (f"; inert: {', '.join(sorted(inert))}" if inert else ""))
+
+
+def check_batch(case: Case) -> Finding:
+    """A batch of one gives what its row in a batch gives, unless the method is declared to depend on its batch."""
+    model = case.make().eval()
+    x, _ = case.data()
+    with torch.no_grad():
+        whole = model(x)
+        rows = torch.cat([model(row[None]) for row in x])
+    problems = [] if whole.isfinite().all() and rows.isfinite().all() else ["logits are not finite"]
+    if whole.std(0).min() < 1e-3:
+        problems.append("logits hardly differ between samples")
+    depends = not _close(rows, whole)
+    moved = f"alone, logits differ by up to {_gap(rows, whole)}"
+    if depends and not model.traits.batch_dependent:
+        problems.append(f"a prediction depends on its batch: {moved}")
+    if model.traits.batch_dependent and not depends:
+        problems.append("declared to depend on its batch, and does not")
+    text = f"a prediction depends on its batch (D1): {moved}" if depends else "a sample alone and in a batch: equal"
+    return _finding("batch", problems, text)
+
+
+def check_order(case: Case) -> Finding:
+    """Samples in another order give the same logits in that order, in training and in evaluation."""
+    problems = []
+    x, _ = case.data()
+    order = torch.tensor(ORDER)
+    for mode in ("training", "evaluation"):
+        model = case.make().train(mode == "training")
+        with torch.no_grad():
+            found, expected = model(x[order]), model(x)[order]
+        if not _close(found, expected):
+            problems.append(f"in {mode}, logits change by {_gap(found, expected)} with the order of the batch")
+    return _finding("order", problems, "the order of the batch does not matter")
+
+
+def check_evaluation(case: Case) -> Finding:
+    """Evaluation repeats, gives float32 logits, and changes neither the module nor its input."""
+    problems = []
+    model = case.make().eval()
+    x, _ = case.data()
+    given, before = x.clone(), _copy_state(model)
+    with torch.no_grad():
+        first, second = model(x), model(x)
+    if not torch.equal(first, second):
+        problems.append("two passes over the same input differ")
+    if first.dtype != torch.float32:
+        problems.append(f"logits of float32 input are {first.dtype}")
+    if not torch.equal(x, given):
+        problems.append("the input is overwritten")
+    changed = _changed(before, model)
+    if changed:
+        problems.append(f"evaluation changes {', '.join(changed)}")
+    return _finding("evaluation", problems, "repeats exactly and leaves no state")
+
+
+def check_saving(case: Case) -> Finding:
+    """What is saved after a training step loads into a module of another start, to the same logits."""
+    model, other = _step(case.make(), case), case.make(case.seed + 7)
+    x, _ = case.data()
+    model.eval()
+    other.eval()
+    with torch.no_grad():
+        expected, different = model(x), other(x)
+        state = load(save(model.state_dict()))
+        other.load_state_dict(state)
+        found = other(x)
+    problems = ["logits differ after loading"] if not torch.equal(found, expected) else []
+    if torch.equal(different, expected):
+        problems.append("another start gives the same logits, so nothing is compared")
+    return _finding("saving", problems, f"{len(state)} tensors, equal after loading")
+
+
+def check_autocast(case: Case) -> Finding:
+    """Logits and gradients stay finite in half precision, also for large inputs."""
+    problems, skipped = [], []
+    x, y = case.data()
+    for dtype in (torch.bfloat16, torch.float16):
+        for scale in SCALES:
+            what = f"{str(dtype).removeprefix('torch.')}, inputs x {scale:g}"
+            model = case.make().train()
+            try:
+                with torch.autocast("cpu", dtype=dtype):
+                    loss, logits = model.training_loss(scale * x, y, _float_cross_entropy)
+                loss.backward()
+            except RuntimeError as error:
+                if dtype is torch.float16 and "not implemented for 'Half'" in str(error):
+                    skipped.append(f"{what} skipped: {str(error).splitlines()[0]}")
+                    continue
+                raise
+            if not (loss.isfinite() and logits.isfinite().all()):
+                problems.append(f"{what}: logits are not finite")
+            broken = [n for n, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+            if broken:
+                problems.append(f"{what}: gradient of {', '.join(broken)} is not finite")
+    scales = " and ".join(f"x {scale:g}" for scale in SCALES)
+    text = (
+        f"finite where tried; {'; '.join(skipped)}" if skipped else f"finite in bfloat16 and float16, inputs {scales}"
+    )
+    return _finding("autocast", problems, text)
+
+
+def check_compile(case: Case) -> Finding:
+    """Compiled as one graph, the method gives the logits and the input's gradient of its plain form."""
+    torch.compiler.reset()  # code that all methods share would else be compiled for each, up to torch's limit
+    plain = case.make().train()
+    compiled = copy.deepcopy(plain)
+    results = []
+    for call in (plain, torch.compile(compiled, fullgraph=True, backend="aot_eager")):
+        x = case.data()[0].requires_grad_()
+        logits = call(x)
+        results.append((logits.detach(), *torch.autograd.grad(logits.square().sum(), x)))
+    torch.compiler.reset()
+    problems = [
+        f"{what} of the compiled method differ by up to {_gap(found, expected)}"
+        for what, expected, found in zip(("logits", "input gradients"), *results, strict=True)
+        if not _close(found, expected)
+    ]
+    return _finding("compile", problems, "one graph; logits and gradients equal those of the plain method")
+
+
+def check_export(case: Case) -> Finding:
+    """Exported with a batch of any size, the method gives its own logits at a size not seen on export."""
+    model = case.make().eval()
+    x, _ = case.data()
+    batch = torch.export.Dim("batch")
+    with torch.no_grad():
+        program = torch.export.export(model, (x,), dynamic_shapes=({0: batch},), strict=False)
+        found, expected = program.module()(x[:3]), model(x[:3])
+    problems = []
+    if not _close(found, expected):
+        problems.append(f"logits of the exported method differ by up to {_gap(found, expected)}")
+    return _finding("export", problems, "exports with a batch of any size, logits equal")
+
+
+def check_sensitivity(case: Case) -> Finding:
+    """How much the order of the layers and of the features means to the method; seen, never a failure."""
+    model = case.make().eval()
+    x, _ = case.data()
+    texts = []
+    generator = torch.Generator().manual_seed(case.seed)
+    with torch.no_grad():
+        logits, fused = model(x), model.fusion(x)
+        for axis, what in ((1, "layers"), (2, "features")):
+            order = torch.randperm(x.shape[axis], generator=generator)
+            shuffled = x.index_select(axis, order)
+            moved = ((model(shuffled) - logits).norm() / logits.norm()).item()
+            law = _law(model, x, fused, axis, order)
+            texts.append(f"shuffled {what} move logits by {moved:.0%}, the fusion is {law}")
+    return Finding("sensitivity", True, "; ".join(texts))
+
+
+def check_density(case: Case) -> Finding:
+    """A density, if there is one, has one weight in (0, 1] per layer and feature; layer weights one per layer."""
+    model = case.make().eval()
+    x, _ = case.data()
+    problems, seen = [], []
+    with torch.no_grad():
+        if model.has_density:
+            logits, density = model(x, return_density=True)
+            if not torch.equal(logits, model(x)):
+                problems.append("logits differ when the density is asked for")
+            if density.shape != x.shape or density.dtype != torch.float32:
+                problems.append(f"density is {density.dtype} {tuple(density.shape)}, not float32 {tuple(x.shape)}")
+            low, high = density.min().item(), density.max().item()
+            if not 0 <= low < high <= 1:
+                problems.append(f"density goes from {low:.3g} to {high:.3g}, outside (0, 1] or constant")
+            if (density == 0).float().mean() > ROUNDED_TO_ZERO:
+                problems.append(f"{(density == 0).float().mean():.0%} of the density is 0")
+            seen.append(f"density from {low:.3g} to {high:.3g}")
+        else:
+            try:
+                model(x, return_density=True)
+                problems.append("a density is given that is not declared")
+            except MethodError:
+                seen.append("no density")
+        for owner in (model, model.fusion):
+            weigh = getattr(owner, "layer_weights", None)
+            if callable(weigh):
+                weights = weigh(x)
+                if weights.shape != x.shape[:2] or weights.dtype != torch.float32 or not weights.isfinite().all():
+                    problems.append(f"layer weights are {weights.dtype} {tuple(weights.shape)} or not finite")
+                seen.append(f"layer weights from {weights.min():.3g} to {weights.max():.3g}")
+    return _finding("density", problems, "; ".join(seen))
+
+
+def check_training(case: Case) -> Finding:
+    """The training loss is one finite number beside logits; the choice on a held-out group is made, and kept."""
+    problems = []
+    model = case.make().train()
+    x, y = case.data()
+    loss, logits = model.training_loss(x, y, nn.functional.cross_entropy)
+    if loss.shape != () or not loss.isfinite():
+        problems.append(f"the loss is no finite number: {loss}")
+    if logits.shape != (len(x), case.sizes[2]):
+        problems.append(f"logits of training have shape {tuple(logits.shape)}")
+    model.eval()
+    before = _copy_state(model)
+    moved = wavers = False
+    for seed in range(2, 10):  # different held-out groups
+        group = case.data(seed=seed)
+        model.choose(*group)
+        moved |= bool(_changed(before, model))
+        before = _copy_state(model)
+        model.choose(*group)
+        wavers |= bool(_changed(before, model))
+    if wavers:
+        problems.append("a second choice on the same held-out group differs from the first")
+    if moved and not model.traits.needs_dev:
+        problems.append("chooses on a held-out group without saying so")
+    if model.traits.needs_dev and not moved:
+        problems.append("needs a held-out group and chooses the same on every one")
+    with torch.no_grad():
+        after = model(x)
+    if after.shape != logits.shape or not after.isfinite().all():
+        problems.append("unusable after the choice")
+    text = f"loss {loss.item():.3g}; " + ("chooses on a held-out group" if moved else "nothing left to choose")
+    return _finding("training", problems, text)
+
+
+def check_summary(case: Case) -> Finding:
+    """The line in the table is a sentence, and says so of a method that is reconstructed."""
+    line = METHODS.summary(resolve_method(case.method)[0])
+    reading = case.build().traits.reconstructed
+    problems = []
+    if not (20 < len(line) < 120 and line.endswith(".")):
+        problems.append(f"not one sentence of 21 to 119 characters: '{line}'")
+    if ("reconstructed" in line) != bool(reading):
+        problems.append(f"reconstructed is '{reading}', the line says '{line}'")
+    return _finding("summary", problems, f"reconstructed: {reading}" if reading else "one sentence")
+
+
+def check_start(case: Case) -> Finding:
+    """The same seed gives the same start, another seed another."""
+    first, second, third = (case.build(seed=seed).state_dict() for seed in (3, 3, 4))
+    problems = [f"{name} differs for one seed" for name, value in first.items() if not torch.equal(value, second[name])]
+    if all(torch.equal(value, third[name]) for name, value in first.items()):
+        problems.append("two seeds give the same start")
+    return _finding("start", problems, "same seed, same start")
+
+
+def check_sizes(case: Case) -> Finding:
+    """Any number of layers, any width; a refusal names a setting that is too large and, of heads, those that divide."""
+    problems, seen = [], []
+    for sizes in FURTHER:
+        settings: dict[str, int] = {}
+        model = None
+        while model is None:
+            try:
+                model = case.build(sizes, settings)
+            except MethodError as error:
+                refused = re.match(r"(\w+) \(\d+\) ", error.message)
+                if refused is None or refused[1] in settings:
+                    raise
+                settings[refused[1]] = 1
+                problems += _wrong_divisors(error.message)
+        seen += [f"{key}=1 at {sizes[0]} x {sizes[1]}" for key in settings]
+        for size in (1, 3):
+            with torch.no_grad():
+                logits = model.eval()(replace(case, sizes=sizes).data(size)[0])
+            if logits.shape != (size, sizes[2]) or not logits.isfinite().all():
+                problems.append(f"{sizes}: logits of {size} samples have shape {tuple(logits.shape)} or are not finite")
+    text = f"runs at {len(FURTHER)} sizes" + (f", with {', '.join(seen)}" if seen else "")
+    return _finding("sizes", problems, text)
+
+
+CHECKS: dict[str, Callable[[Case], Finding]] = {
+    "parameters": check_parameters,
+    "gradient": check_gradient,
+    "batch": check_batch,
+    "order": check_order,
+    "evaluation": check_evaluation,
+    "saving": check_saving,
+    "autocast": check_autocast,
+    "compile": check_compile,
+    "export": check_export,
+    "sensitivity": check_sensitivity,
+    "density": check_density,
+    "training": check_training,
+    "summary": check_summary,
+    "start": check_start,
+    "sizes": check_sizes,
+}
+"""All checks in reading order."""
+
+
+def trainable(module: nn.Module) -> int:
+    """Number of trainable parameters."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+def _finding(name: str, problems: list[str], text: str) -> Finding:
+    return Finding(name, not problems, "; ".join(problems) or text)
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, atol=ABSOLUTE, rtol=RELATIVE)
+
+
+def _gap(a: Tensor, b: Tensor) -> str:
+    return f"{(a - b).abs().max():.2g}"
+
+
+def _wrong_divisors(message: str) -> list[str]:
+    """What is wrong with the divisors that a refusal offers."""
+    match = re.search(r" must divide .* \((\d+)\)(.*)$", message)
+    if match is None:
+        return []
+    whole = int(match[1])
+    right = f"; possible: {', '.join(str(n) for n in range(1, whole + 1) if whole % n == 0)}"
+    return [] if match[2] == right else [f"the refusal '{message}' should end in '{right}'"]
+
+
+def _float_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(logits.float(), y)
+
+
+def _copy_state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def _changed(before: Mapping[str, Tensor], model: nn.Module) -> list[str]:
+    """Names of what differs from an earlier copy of the state, or is in one of them only."""
+    now = model.state_dict()
+    same = {name for name in before.keys() & now.keys() if torch.equal(before[name], now[name])}
+    return sorted((before.keys() | now.keys()) - same)
+
+
+def _step(model: FusionClassifier, case: Case) -> FusionClassifier:
+    """One step of training and a choice on a held-out group, so that buffers too leave their start."""
+    loss, _ = model.train().training_loss(*case.data(), nn.functional.cross_entropy)
+    loss.backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    model.eval().choose(*case.data(seed=2))
+    return model
+
+
+def _law(model: FusionClassifier, x: Tensor, fused: Tensor, axis: int, order: Tensor) -> str:
+    """What a shuffle of one axis of the input does to the fused layers.
+
+    A map of layers, and a row as wide as the input, can follow the shuffle; what has lost the axis can only ignore it.
+    """
+    follows = fused.dim() == 3 if axis == 1 else fused.shape[-1] == x.shape[-1]
+    expected = fused.index_select(axis - x.dim(), order) if follows else fused
+    holds = _close(model.fusion(x.index_select(axis, order)), expected)
+    return ("" if holds else "not ") + ("equivariant" if follows else "invariant")

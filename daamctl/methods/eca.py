@@ -1,0 +1,52 @@
+"""Efficient channel attention over layers (Wang et al., 2020, arXiv 1910.03151).
+
+The source gates the channels of an image. Here the layers stand for the channels and the D features for the pixels, and
+the gated layers are summed, so that the shared MLP head can follow; both are this project's adaptation (BASELINES 6).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from daamctl.methods.base import FusionClassifier
+from daamctl.methods.decoder import classify_vector
+from daamctl.methods.weighted_sum import at_least_float32, weigh_layers
+
+
+def kernel_size(num_channels: int) -> int:
+    """Width of the convolution: int((log2 C + 1) / 2), made odd upwards; 3 for 24, 5 for 768."""
+    # floor(log2 C) + 1 is the bit length, so no logarithm can be off at a power of two
+    return (num_channels.bit_length() // 2) | 1
+
+
+class EfficientChannelAttention(nn.Module):
+    """y = sum_l s_l x_l with s = sigmoid(conv_k(u)) and u_l the mean of x_l over its features.
+
+    One kernel of k weights without bias slides over the layers, zeros beyond both ends; torch's start. Trainable: k.
+
+    Args:
+        num_layers: L.
+    """
+
+    def __init__(self, *, num_layers: int) -> None:
+        super().__init__()
+        size = kernel_size(num_layers)
+        self.conv = nn.Conv1d(1, 1, size, padding=size // 2, bias=False)
+
+    def layer_weights(self, x: Tensor) -> Tensor:
+        """Weights of the layers of x (..., L, D): (..., L), each in (0, 1)."""
+        with torch.autocast(x.device.type, enabled=False):
+            pooled = at_least_float32(x).mean(-1)  # (..., L)
+            gates: Tensor = self.conv(pooled.reshape(-1, 1, pooled.shape[-1]))  # (N, 1, L)
+            return gates.reshape(pooled.shape).sigmoid()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Sum layers (..., L, D) to (..., D)."""
+        return weigh_layers(x, self.layer_weights(x))
+
+
+def eca(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+    """Efficient channel attention: sigmoid gates of neighbouring layers' means, layers summed, then the MLP decoder."""
+    fusion = EfficientChannelAttention(num_layers=num_layers)
+    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)

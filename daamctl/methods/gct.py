@@ -1,0 +1,216 @@
+"""Gaussian Context Transformer over layers (Ruan et al., CVPR 2021), and what the gates of its kind share.
+
+A gate standardises the layers and maps each z-score to a weight. The paper's code is not public: form and constants
+here are those of third-party ports and explainers (BASELINES 3), so figures carry the label "reconstructed". It was
+made for image channels; the two adaptations to layers are
+
+- feature (a): z over the layers of every feature, one weight per layer and feature, as in DAAM;
+- layer (b): the literal form with layers as channels, z over the layers' means over features, one weight per layer.
+
+The explainers have z = (x - m) / (SD + eps); we have the root of v + eps of the papers' own harness (BASELINES 1-2), so
+that all Gaussian gates share one z. Not to be confused with the other GCT, Gated Channel Transformation (CVPR 2020).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+from daamctl.methods.base import FusionClassifier, Traits
+from daamctl.methods.decoder import check_choice, classify_map
+
+ROOT_FLOOR = 1e-5  # added to the variance under the root
+WIDTH_RANGE, WIDTH_FLOOR = 3.0, 1.0  # of a learned width; two ports agree on them
+
+
+def standardize(x: Tensor, *, num_groups: int = 1, shift: Tensor | None = None) -> Tensor:
+    """Z-score of every layer: z = (x - m) / sqrt(v + 1e-5).
+
+    m and v are the mean and the biased variance, in two passes, over the layers of a group. Float32 at least, also
+    under autocast.
+
+    Args:
+        x: (..., L, K).
+        num_groups: contiguous groups of layers, each with its own m and v; must divide L.
+        shift: broadcastable to (..., L, K); the centre is then m * (1 + shift), while v stays that about m.
+
+    Returns:
+        z (..., L, K).
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        x = x if x.dtype == torch.float64 else x.float()
+        groups: Tensor = x.unflatten(-2, (num_groups, -1))  # (..., groups, L/groups, K)
+        mean = groups.mean(-2, keepdim=True)
+        deviation = groups - mean
+        root = (deviation.square().mean(-2, keepdim=True) + ROOT_FLOOR).sqrt()
+        if shift is not None:
+            deviation = deviation - mean * shift
+        return (deviation / root).flatten(-3, -2)
+
+
+def bounded_width(score: Tensor) -> Tensor:
+    """Width c = 3 * sigmoid(score) + 1 of a Gaussian gate, in (1, 4): 2.5 at score 0, 2 at ln(1/2)."""
+    return WIDTH_RANGE * score.sigmoid() + WIDTH_FLOOR
+
+
+class GaussianGate(nn.Module):
+    """w = exp(-z^2 / (2 c^2)), with c = 2 (GCT-B0) or c = 3 * sigmoid(theta) + 1, theta a scalar, 0 at start (GCT-B1).
+
+    Args:
+        learned: learn the width.
+    """
+
+    def __init__(self, *, learned: bool) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(torch.zeros(())) if learned else None
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Weigh z-scores of any shape."""
+        width = 2.0 if self.theta is None else bounded_width(self.theta)
+        return torch.exp(-(z / width).square() / 2)
+
+
+class LayerGate(nn.Module):
+    """y = x * w, with w = gate(z) for every layer and feature, z standardised over the layers (see `standardize`).
+
+    Args:
+        gate: maps z (..., L, K) to weights of the same shape.
+        num_groups: contiguous groups of layers that are standardised apart; must divide L.
+    """
+
+    def __init__(self, gate: nn.Module, *, num_groups: int = 1) -> None:
+        super().__init__()
+        self.gate = gate
+        self.num_groups = num_groups
+
+    def density(self, x: Tensor) -> Tensor:
+        """The weights w (..., L, D) of layers x (..., L, D), float32 at least."""
+        weights: Tensor = self.gate(standardize(x, num_groups=self.num_groups))
+        return weights
+
+    @overload
+    def forward(self, x: Tensor, *, return_density: Literal[False] = False) -> Tensor: ...
+
+    @overload
+    def forward(self, x: Tensor, *, return_density: Literal[True]) -> tuple[Tensor, Tensor]: ...
+
+    def forward(self, x: Tensor, *, return_density: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """Weight every layer and feature.
+
+        Args:
+            x: (..., L, D).
+            return_density: also return the weights.
+
+        Returns:
+            x * w, shape and dtype of x; with `return_density` also w (..., L, D), float32 at least.
+        """
+        density = self.density(x)
+        output = x * density.to(x.dtype)
+        return (output, density) if return_density else output
+
+
+class PooledLayerGate(LayerGate):
+    """The literal form, layers as channels: w = gate(z) with z of the layers' means over features, one w per layer."""
+
+    def layer_weights(self, x: Tensor) -> Tensor:
+        """Weights (..., L) of layers x (..., L, D), float32 at least."""
+        pooled = (x if x.dtype == torch.float64 else x.float()).mean(-1, keepdim=True)  # (..., L, 1)
+        return super().density(pooled).squeeze(-1)
+
+    def density(self, x: Tensor) -> Tensor:
+        """The weights of the layers, repeated over the features: (..., L, D)."""
+        return self.layer_weights(x).unsqueeze(-1).expand_as(x)
+
+
+def classify_gate(
+    gate: nn.Module,
+    *,
+    form: str,
+    source: str,
+    num_layers: int,
+    embed_dim: int,
+    num_classes: int,
+    decoder: str,
+    hidden_channels: int,
+    hidden_dim: int,
+    num_groups: int = 1,
+) -> FusionClassifier:
+    """Join a gate over z-scores, in either adaptation to layers, to either decoder.
+
+    Args:
+        gate: see `LayerGate`.
+        form: `feature` for adaptation (a), `layer` for (b).
+        source: where what the papers do not say comes from; goes into the label of a reconstruction.
+        num_layers: L.
+        embed_dim: D.
+        num_classes: C.
+        decoder: see `classify_map`.
+        hidden_channels: see `classify_map`.
+        hidden_dim: see `classify_map`.
+        num_groups: see `LayerGate`.
+
+    Raises:
+        MethodError: unknown `form` or `decoder`.
+    """
+    check_choice("form", form, ("feature", "layer"))
+    kind, letter = (LayerGate, "a") if form == "feature" else (PooledLayerGate, "b")
+    return classify_map(
+        kind(gate, num_groups=num_groups),
+        num_layers=num_layers,
+        embed_dim=embed_dim,
+        num_classes=num_classes,
+        decoder=decoder,
+        hidden_channels=hidden_channels,
+        hidden_dim=hidden_dim,
+        traits=Traits(density=True, reconstructed=f"adaptation ({letter}), {source}"),
+    )
+
+
+def gct_b0(
+    *,
+    num_layers: int,
+    embed_dim: int,
+    num_classes: int,
+    form: Literal["feature", "layer"] = "feature",
+    decoder: Literal["conv", "mlp"] = "conv",
+    hidden_channels: int = 512,
+    hidden_dim: int = 256,
+) -> FusionClassifier:
+    """Gaussian gate of fixed width over the layers (GCT-B0, reconstructed), then the conv decoder."""
+    return classify_gate(
+        GaussianGate(learned=False),
+        form=form,
+        source="constants from ports",
+        num_layers=num_layers,
+        embed_dim=embed_dim,
+        num_classes=num_classes,
+        decoder=decoder,
+        hidden_channels=hidden_channels,
+        hidden_dim=hidden_dim,
+    )
+
+
+def gct_b1(
+    *,
+    num_layers: int,
+    embed_dim: int,
+    num_classes: int,
+    form: Literal["feature", "layer"] = "feature",
+    decoder: Literal["conv", "mlp"] = "conv",
+    hidden_channels: int = 512,
+    hidden_dim: int = 256,
+) -> FusionClassifier:
+    """Gaussian gate of one learned width over the layers (GCT-B1, reconstructed), then the conv decoder."""
+    return classify_gate(
+        GaussianGate(learned=True),
+        form=form,
+        source="constants from ports",
+        num_layers=num_layers,
+        embed_dim=embed_dim,
+        num_classes=num_classes,
+        decoder=decoder,
+        hidden_channels=hidden_channels,
+        hidden_dim=hidden_dim,
+    )

@@ -1,0 +1,66 @@
+"""Hierarchical convolution over layers (Shih and Harwath, Interspeech 2024, arXiv 2406.12209), on pooled layers.
+
+Differs from the released code in that any number of layers from 1 up is taken, and that the output width is worked out
+instead of asked for: 1023, not 1024, for the 24 or 25 layers of a 1024-wide encoder (BASELINES 6).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+from daamctl.methods.base import FusionClassifier
+from daamctl.methods.decoder import classify_vector
+
+KERNEL, STRIDE, PADDING = 5, 3, 2
+
+
+def num_convolutions(num_layers: int) -> int:
+    """Number of convolutions: floor(log3 L), at least 1."""
+    # counted in whole numbers: a quotient of logarithms can fall short of a whole number at powers of three
+    count = 1
+    while STRIDE ** (count + 1) <= num_layers:
+        count += 1
+    return count
+
+
+class HierarchicalConv(nn.Module):
+    """Convolutions along the layer axis, features as channels, each with a ReLU and a third of the length before.
+
+    Kernel 5, stride 3, padding 2: 24 -> 8 -> 3 layers. All have D channels but the last, which has D // L' for its L'
+    layers (at least 1), so that the flattened output, channel by channel, is about as wide as one layer. Torch's start.
+
+    Args:
+        num_layers: L.
+        embed_dim: D.
+
+    Attributes:
+        output_dim: width of the fused vector, (D // L') * L'.
+    """
+
+    def __init__(self, *, num_layers: int, embed_dim: int) -> None:
+        super().__init__()
+        count = num_convolutions(num_layers)
+        length = num_layers
+        for _ in range(count):
+            length = (length + 2 * PADDING - KERNEL) // STRIDE + 1
+        channels = max(1, embed_dim // length)
+        self.output_dim = channels * length
+        widths = [embed_dim] * count + [channels]
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(before, after, KERNEL, stride=STRIDE, padding=PADDING) for before, after in pairwise(widths)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Fuse layers (..., L, D) to (..., output_dim)."""
+        image = x.reshape(-1, *x.shape[-2:]).transpose(1, 2)  # (N, D, L)
+        for convolution in self.convolutions:
+            image = convolution(image).relu()
+        return image.reshape(*x.shape[:-2], self.output_dim).to(x.dtype)
+
+
+def hconv(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+    """Hierarchical convolution along the layers, flattened to one vector, then the MLP decoder."""
+    fusion = HierarchicalConv(num_layers=num_layers, embed_dim=embed_dim)
+    return classify_vector(fusion, embed_dim=fusion.output_dim, num_classes=num_classes, hidden_dim=hidden_dim)

@@ -1,0 +1,75 @@
+"""Linear Context Transform over layers (Ruan et al., AAAI 2020, arXiv 1909.03834): GCT with a sigmoid for its Gaussian.
+
+The ports disagree on the start of w = sigmoid(a * z + b): a=1, b=0 or a=0, b=1 (BASELINES 3). Here it is a=0, b=1, so
+all weights start at sigmoid(1) = 0.731. The adaptations to layers are those of `gct`; as there, z has the root of
+v + 1e-5.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from daamctl.methods.base import FusionClassifier, check_divides
+from daamctl.methods.gct import classify_gate
+
+
+class SigmoidGate(nn.Module):
+    """w = sigmoid(a * z + b) with learned slope a, 0 at start, and bias b, 1 at start.
+
+    Args:
+        shape: of a and b, broadcastable to z.
+    """
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.zeros(shape))
+        self.bias = nn.Parameter(torch.ones(shape))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Weigh z-scores (..., L, K)."""
+        return (self.slope * z + self.bias).sigmoid()
+
+
+def lct(
+    *,
+    num_layers: int,
+    embed_dim: int,
+    num_classes: int,
+    form: Literal["feature", "layer"] = "feature",
+    num_groups: int = 1,
+    decoder: Literal["conv", "mlp"] = "conv",
+    hidden_channels: int = 512,
+    hidden_dim: int = 256,
+) -> FusionClassifier:
+    """Sigmoid gate over the standardised layers (LCT, reconstructed), then the conv decoder.
+
+    Args:
+        num_layers: L.
+        embed_dim: D.
+        num_classes: C.
+        form: `feature`: z over the layers of every feature, a and b per feature, 2 D parameters; `layer`: z over the
+            layers' means over features, a and b per layer, 2 L parameters.
+        num_groups: contiguous groups of layers that are standardised apart.
+        decoder: `conv`, or `mlp` on the sum over layers.
+        hidden_channels: of the conv decoder.
+        hidden_dim: of the MLP decoder.
+
+    Raises:
+        MethodError: `num_groups` does not divide `num_layers`, or `form` is unknown.
+    """
+    check_divides("num_groups", num_groups, num_layers, "the number of layers")
+    return classify_gate(
+        SigmoidGate(embed_dim) if form == "feature" else SigmoidGate(num_layers, 1),
+        form=form,
+        source="start a=0, b=1 from ports that disagree",
+        num_layers=num_layers,
+        embed_dim=embed_dim,
+        num_classes=num_classes,
+        decoder=decoder,
+        hidden_channels=hidden_channels,
+        hidden_dim=hidden_dim,
+        num_groups=num_groups,
+    )

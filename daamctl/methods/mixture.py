@@ -1,0 +1,424 @@
+"""Mixture of Density Adaptive Attention: the appendix DensityBlock (FACTS 5), for any tensor and axis, and as a method.
+
+Without a mask the defaults compute what the released module computes. What the papers say instead is one option each:
+`op` (D30), `variance` (D33), `init` (D32), `padding` (D34). Two things differ for good: `eps` is the value given, where
+the released heads always took 1e-8 (D31); and a masked position leaves the block unchanged, where the released block
+adds it to itself, which is the same for the usual padding value 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+from daamctl.errors import MethodError
+from daamctl.methods.base import FusionClassifier, Traits
+from daamctl.methods.decoder import check_choice, classify_map
+
+EPS = 1e-8  # added to the variance, and lower bound of the sum that normalises (D35)
+
+
+def mixture_weights(
+    x: Tensor,
+    offsets: Tensor,
+    spreads: Tensor,
+    *,
+    dim: int,
+    op: str = "product",
+    variance: str = "unbiased",
+    eps: float = EPS,
+    mask: Tensor | None = None,
+    padding: str = "masked",
+) -> Tensor:
+    """Joint weight of M Gaussians for every position on one axis.
+
+    z_i = (x - (mean + m_i)) / sqrt(var + eps),  g_i = exp(-z_i^2 / (2 c_i^2)) / sqrt(2 pi c_i^2),
+    P = product or mean of g_i over i,  w = P / max(sum of P over the axis, eps)
+
+    The offsets m_i are in units of x; of a spread c_i only the square counts. The published P overflows float32 for
+    narrow or many Gaussians; here everything stays a logarithm until the last step. Computed in float32 at least, also
+    under autocast.
+
+    Args:
+        x: (..., n, ...), n positions on axis `dim`.
+        offsets: (M,), or (M, ...) whose further axes broadcast with x.
+        spreads: like `offsets`.
+        dim: the axis of the statistics and of the sum.
+        op: `product` as published, which is again one Gaussian, of precision sum 1/c_i^2; or `sum`, a real mixture with
+            equal shares (D30).
+        variance: `unbiased` as published, undefined for n = 1; or `biased` (D33). A single valid position among masked
+            ones counts as variance 0.
+        eps: added to the variance, and lower bound of the sum.
+        mask: bool, broadcastable to x, True = valid; masked positions get weight 0.
+        padding: `masked`: statistics and sum over valid positions only; or `counted` as published: masked positions are
+            zeros in mean and variance, and their own values take part in the sum (D34).
+
+    Returns:
+        w, shape of x; sums to 1 over the axis wherever the sum of P is at least `eps`.
+
+    Raises:
+        MethodError: unknown `op`, `variance` or `padding`; or n = 1 with the unbiased variance.
+    """
+    _check_options(op, variance, padding)
+    if x.shape[dim] == 1 and variance == "unbiased":
+        raise MethodError("one position has no unbiased variance; use variance='biased' or fewer heads")
+    with torch.autocast(x.device.type, enabled=False):
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        x, offsets, spreads = x.to(dtype), _lead(offsets.to(dtype), x.dim()), _lead(spreads.to(dtype), x.dim())
+        if mask is not None and padding == "masked":
+            x = x.where(mask, 0)  # also keeps what is not a number in a masked position out of the gradients
+        mean, var = _moments(x, dim, variance, mask, padding)
+        z = (x - (mean + offsets)) / (var + eps).sqrt()  # (M, ..., n, ...)
+        log_g = -0.5 * (z / spreads).square() - spreads.abs().log() - 0.5 * math.log(2 * math.pi)
+        log_p = log_g.sum(0) if op == "product" else log_g.logsumexp(0) - math.log(len(offsets))  # (..., n, ...)
+        if mask is not None and padding == "masked":
+            log_p = log_p.masked_fill(~mask, -math.inf)
+        weights = (log_p - log_p.logsumexp(dim, keepdim=True).clamp(min=math.log(eps))).exp()
+        return weights if mask is None else weights.masked_fill(~mask, 0)
+
+
+def _lead(values: Tensor, num_axes: int) -> Tensor:
+    """(M, ...) to (M, 1, ..., 1, ...) that broadcasts with x behind its first axis."""
+    return values.reshape(len(values), *[1] * (num_axes + 1 - values.dim()), *values.shape[1:])
+
+
+def _moments(x: Tensor, dim: int, variance: str, mask: Tensor | None, padding: str) -> tuple[Tensor, Tensor]:
+    """Mean and variance over one axis, kept as an axis of length 1."""
+    lost = 1 if variance == "unbiased" else 0
+    if mask is None:
+        return x.mean(dim, keepdim=True), x.var(dim, correction=lost, keepdim=True)
+    zeroed = x.where(mask, 0)
+    if padding == "counted":
+        return zeroed.mean(dim, keepdim=True), zeroed.var(dim, correction=lost, keepdim=True)
+    count = mask.expand_as(x).sum(dim, keepdim=True)
+    mean = zeroed.sum(dim, keepdim=True) / count.clamp(min=1)
+    squares = (x - mean).where(mask, 0).square().sum(dim, keepdim=True)
+    return mean, squares / (count - lost).clamp(min=1)
+
+
+class DensityAttention(nn.Module):
+    """Heads that split one axis, each weighting its own positions by its own few Gaussians.
+
+    Heads take floor(n / H) consecutive positions each, the last one also the remainder. Weights of a head sum to 1 over
+    its positions; the output is x * w, masked positions pass unchanged. Trainable: 2 * H * M, whatever the shape of x.
+
+    Args:
+        norm_axis: axis of x that is split and normalised; may be negative.
+        num_heads: H.
+        num_densities: M, Gaussians of a head.
+        op: see `mixture_weights`.
+        variance: see `mixture_weights`.
+        init: `lognormal` as published: offsets 0, spreads exp(standard normal); or `constant`: spreads sqrt(2), so that
+            each Gaussian starts with the scaled variance 2 that the paper gives for DAAM, c^2 standing here where its
+            xi stands there (D28, D32).
+        eps: see `mixture_weights`; the value given counts (D31).
+        padding: see `mixture_weights`.
+
+    Raises:
+        MethodError: unknown option, or a number below 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        norm_axis: int = 1,
+        num_heads: int = 8,
+        num_densities: int = 4,
+        op: str = "product",
+        variance: str = "unbiased",
+        init: str = "lognormal",
+        eps: float = EPS,
+        padding: str = "masked",
+    ) -> None:
+        super().__init__()
+        _check_options(op, variance, padding)
+        check_choice("init", init, ("lognormal", "constant"))
+        for what, value in (("num_heads", num_heads), ("num_densities", num_densities)):
+            if value < 1:
+                raise MethodError(f"{what} must be at least 1, met {value}")
+        if not eps > 0:
+            raise MethodError(f"eps must be above 0, met {eps}")
+        self.norm_axis = norm_axis
+        self.op = op
+        self.variance = variance
+        self.eps = eps
+        self.padding = padding
+        self.offsets = nn.Parameter(torch.zeros(num_heads, num_densities))
+        start = torch.randn(num_heads, num_densities).exp() if init == "lognormal" else math.sqrt(2)
+        self.spreads = nn.Parameter(torch.ones(num_heads, num_densities) * start)
+
+    @overload
+    def forward(self, x: Tensor, *, mask: Tensor | None = None, return_density: Literal[False] = False) -> Tensor: ...
+
+    @overload
+    def forward(
+        self, x: Tensor, *, mask: Tensor | None = None, return_density: Literal[True]
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def forward(
+        self, x: Tensor, *, mask: Tensor | None = None, return_density: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Weight every element.
+
+        Args:
+            x: at least two axes.
+            mask: bool, as many axes as x and broadcastable to it, True = valid.
+            return_density: also return the weights.
+
+        Returns:
+            x * w, masked positions as they were, shape and dtype of x; with `return_density` also w (shape of x,
+            float32 at least), 0 in masked positions.
+
+        Raises:
+            MethodError: no such axis; fewer positions than heads; one position per head with the unbiased variance; a
+                mask that does not fit.
+        """
+        if x.dim() < 2 or not -x.dim() <= self.norm_axis < x.dim():
+            raise MethodError(f"norm_axis {self.norm_axis} is no axis of an input of shape {tuple(x.shape)}")
+        axis = self.norm_axis % x.dim()
+        positions, num_heads = x.shape[axis], len(self.offsets)
+        _check_positions(positions, num_heads, self.variance)
+        mask = None if mask is None else _expand(mask, x)
+        if positions % num_heads == 0:
+            density = self._weights(x, mask, self.offsets, self.spreads, axis)
+        else:  # all heads but the last are of equal size
+            sizes = [positions // num_heads * (num_heads - 1), positions // num_heads + positions % num_heads]
+            masks = [None, None] if mask is None else mask.split(sizes, axis)
+            offsets, spreads = (values.split([num_heads - 1, 1]) for values in (self.offsets, self.spreads))
+            parts = zip(x.split(sizes, axis), masks, offsets, spreads, strict=True)
+            density = torch.cat([self._weights(*part, axis) for part in parts], axis)
+        output = x * density.to(x.dtype)
+        if mask is not None:
+            output = output.where(mask, x)
+        return (output, density) if return_density else output
+
+    def _weights(self, x: Tensor, mask: Tensor | None, offsets: Tensor, spreads: Tensor, axis: int) -> Tensor:
+        """Weights of heads of equal size, whose parameters are (h, M): shape of x."""
+        split = (len(offsets), x.shape[axis] // len(offsets))
+        rest = [1] * (x.dim() - axis)
+        weights = mixture_weights(
+            x.unflatten(axis, split),  # (..., h, n/h, ...)
+            offsets.T.unflatten(1, (split[0], *rest)),  # (M, h, 1, ..., 1)
+            spreads.T.unflatten(1, (split[0], *rest)),
+            dim=axis + 1,
+            op=self.op,
+            variance=self.variance,
+            eps=self.eps,
+            mask=None if mask is None else mask.unflatten(axis, split),
+            padding=self.padding,
+        )
+        return weights.flatten(axis, axis + 1)
+
+
+class DensityBlock(nn.Module):
+    """Several density attentions in a row, each with its residual: x <- layer(x) + x, that is x * (1 + w).
+
+    With three positions a head the gain is 1 + 1/3 on average (D35). Masked positions keep their value.
+
+    Args:
+        num_blocks: density attentions in a row.
+        norm_axis: one for all, or one per block.
+        num_heads: one for all, or one per block.
+        num_densities: one for all, or one per block.
+        op: see `mixture_weights`.
+        variance: see `mixture_weights`.
+        init: see `DensityAttention`.
+        eps: see `mixture_weights`.
+        padding: see `mixture_weights`.
+
+    Raises:
+        MethodError: a sequence is not of length `num_blocks`; or see `DensityAttention`.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 1,
+        norm_axis: int | Sequence[int] = 1,
+        num_heads: int | Sequence[int] = 8,
+        num_densities: int | Sequence[int] = 4,
+        op: str = "product",
+        variance: str = "unbiased",
+        init: str = "lognormal",
+        eps: float = EPS,
+        padding: str = "masked",
+    ) -> None:
+        super().__init__()
+        if num_blocks < 1:
+            raise MethodError(f"num_blocks must be at least 1, met {num_blocks}")
+        self.layers = nn.ModuleList(
+            DensityAttention(
+                norm_axis=axis,
+                num_heads=heads,
+                num_densities=densities,
+                op=op,
+                variance=variance,
+                init=init,
+                eps=eps,
+                padding=padding,
+            )
+            for axis, heads, densities in zip(
+                _per_block("norm_axis", norm_axis, num_blocks),
+                _per_block("num_heads", num_heads, num_blocks),
+                _per_block("num_densities", num_densities, num_blocks),
+                strict=True,
+            )
+        )
+
+    @overload
+    def forward(self, x: Tensor, *, mask: Tensor | None = None, return_density: Literal[False] = False) -> Tensor: ...
+
+    @overload
+    def forward(
+        self, x: Tensor, *, mask: Tensor | None = None, return_density: Literal[True]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]: ...
+
+    def forward(
+        self, x: Tensor, *, mask: Tensor | None = None, return_density: bool = False
+    ) -> Tensor | tuple[Tensor, tuple[Tensor, ...]]:
+        """Weight every element, once per block; arguments and errors as in `DensityAttention.forward`.
+
+        Returns:
+            the output, shape and dtype of x; with `return_density` also the weights of each block (shape of x, float32
+            at least), so that the output is x times the product of 1 + w over the blocks.
+        """
+        densities = []
+        for layer in self.layers:
+            weighted, density = layer(x, mask=mask, return_density=True)
+            x = weighted + x if mask is None else (weighted + x).where(mask, x)
+            densities.append(density)
+        return (x, tuple(densities)) if return_density else x
+
+
+class LayerMixture(nn.Module):
+    """A density block over the pooled layers, with one density for all its blocks.
+
+    Args:
+        block: the block; its axes must exist in (..., L, D).
+    """
+
+    def __init__(self, block: DensityBlock) -> None:
+        super().__init__()
+        self.block = block
+
+    @overload
+    def forward(self, x: Tensor, *, return_density: Literal[False] = False) -> Tensor: ...
+
+    @overload
+    def forward(self, x: Tensor, *, return_density: Literal[True]) -> tuple[Tensor, Tensor]: ...
+
+    def forward(self, x: Tensor, *, return_density: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """Weight every layer and feature.
+
+        Args:
+            x: (..., L, D).
+            return_density: also return the density.
+
+        Returns:
+            the fused map, shape and dtype of x; with `return_density` also the product of 1 + w over the blocks, less
+            1: w itself for one block. Because of the residual the map is x * (1 + density), not x * density.
+        """
+        if not return_density:
+            return self.block(x)  # type: ignore[no-any-return]
+        fused, densities = self.block(x, return_density=True)
+        total = densities[0]
+        for density in densities[1:]:
+            total = total + density + total * density
+        return fused, total
+
+
+def _check_positions(positions: int, num_heads: int, variance: str) -> None:
+    """Check that an axis has enough positions for its heads.
+
+    Raises:
+        MethodError: fewer positions than heads, or one per head with the unbiased variance, where the released module
+            gives NaN (D33).
+    """
+    if positions < num_heads:
+        raise MethodError(f"num_heads ({num_heads}) must not exceed the positions on the norm axis ({positions})")
+    if positions < 2 * num_heads and variance == "unbiased":
+        fewer = f" or at most {positions // 2} heads" if positions > 1 else ""
+        raise MethodError(
+            f"num_heads ({num_heads}) leaves one of {positions} positions to a head, which has no unbiased variance; "
+            f"use variance='biased'{fewer}"
+        )
+
+
+def _check_options(op: str, variance: str, padding: str) -> None:
+    check_choice("op", op, ("product", "sum"))
+    check_choice("variance", variance, ("unbiased", "biased"))
+    check_choice("padding", padding, ("masked", "counted"))
+
+
+def _expand(mask: Tensor, x: Tensor) -> Tensor:
+    """The mask in the shape of x.
+
+    Raises:
+        MethodError: it is not bool, or has other axes than x.
+    """
+    fits = mask.dim() == x.dim() and all(m in (1, n) for m, n in zip(mask.shape, x.shape, strict=True))
+    if mask.dtype != torch.bool or not fits:
+        raise MethodError(
+            f"mask must be bool with axes of length 1 or those of the input {tuple(x.shape)}, "
+            f"met {mask.dtype} {tuple(mask.shape)}"
+        )
+    return mask.expand_as(x)
+
+
+def _per_block(what: str, value: int | Sequence[int], num_blocks: int) -> Sequence[int]:
+    if isinstance(value, int):
+        return [value] * num_blocks
+    if len(value) != num_blocks:
+        raise MethodError(f"{what} must be one number or {num_blocks}, one per block, met {len(value)}")
+    return value
+
+
+def mixture_daam(
+    *,
+    num_layers: int,
+    embed_dim: int,
+    num_classes: int,
+    norm_axis: Literal["layers", "features"] = "layers",
+    num_blocks: int = 1,
+    num_heads: int = 8,
+    num_densities: int = 4,
+    op: Literal["product", "sum"] = "product",
+    variance: Literal["unbiased", "biased"] = "unbiased",
+    init: Literal["lognormal", "constant"] = "lognormal",
+    decoder: Literal["conv", "mlp"] = "conv",
+    hidden_channels: int = 512,
+    hidden_dim: int = 256,
+) -> FusionClassifier:
+    """Mixture of Density Adaptive Attention: the released density block over the layers, 64 numbers at its defaults.
+
+    The density is the product of 1 + w over the blocks, less 1: w itself for one block; the fused map is
+    x * (1 + density).
+
+    Raises:
+        MethodError: fewer layers (or features) than heads, or one per head with the unbiased variance.
+    """
+    check_choice("norm_axis", norm_axis, ("layers", "features"))
+    _check_positions(num_layers if norm_axis == "layers" else embed_dim, num_heads, variance)
+    block = DensityBlock(
+        num_blocks=num_blocks,
+        norm_axis=-2 if norm_axis == "layers" else -1,
+        num_heads=num_heads,
+        num_densities=num_densities,
+        op=op,
+        variance=variance,
+        init=init,
+    )
+    return classify_map(
+        LayerMixture(block),
+        num_layers=num_layers,
+        embed_dim=embed_dim,
+        num_classes=num_classes,
+        decoder=decoder,
+        hidden_channels=hidden_channels,
+        hidden_dim=hidden_dim,
+        traits=Traits(density=True),
+    )

@@ -1,0 +1,51 @@
+"""Squeeze-and-excitation over layers (Hu et al., 2018, arXiv 1709.01507).
+
+The source gates the channels of an image. Here the layers stand for the channels and the D features for the pixels, and
+the gated layers are summed, so that the shared MLP head can follow; both are this project's adaptation (BASELINES 6).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from daamctl.methods.base import FusionClassifier
+from daamctl.methods.decoder import classify_vector
+from daamctl.methods.weighted_sum import at_least_float32, weigh_layers
+
+
+class SqueezeExcitation(nn.Module):
+    """y = sum_l s_l x_l with s = sigmoid(W2 relu(W1 u + b1) + b2) and u_l the mean of x_l over its features.
+
+    Torch's start for linear layers. The hidden width is L // r, at least 1, so with few layers the ReLU can start dead
+    for all inputs; then only b2 learns. Trainable: 2 * L * (L // r) + L // r + L, 318 for 24 layers.
+
+    Args:
+        num_layers: L.
+        reduction: r.
+    """
+
+    def __init__(self, *, num_layers: int, reduction: int = 4) -> None:
+        super().__init__()
+        width = max(1, num_layers // reduction)
+        self.squeeze = nn.Linear(num_layers, width)
+        self.excite = nn.Linear(width, num_layers)
+
+    def layer_weights(self, x: Tensor) -> Tensor:
+        """Weights of the layers of x (..., L, D): (..., L), each in (0, 1)."""
+        with torch.autocast(x.device.type, enabled=False):
+            pooled = at_least_float32(x).mean(-1)  # (..., L)
+            gates: Tensor = self.excite(self.squeeze(pooled).relu())
+            return gates.sigmoid()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Sum layers (..., L, D) to (..., D)."""
+        return weigh_layers(x, self.layer_weights(x))
+
+
+def se(
+    *, num_layers: int, embed_dim: int, num_classes: int, reduction: int = 4, hidden_dim: int = 256
+) -> FusionClassifier:
+    """Squeeze-and-excitation: sigmoid gates of all layer means, gated layers summed, then the MLP decoder."""
+    fusion = SqueezeExcitation(num_layers=num_layers, reduction=reduction)
+    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)

@@ -1,0 +1,196 @@
+"""SGA and bi-SGA, the skewed and the asymmetric Gaussian gate (Chen and Li, Pattern Recognition 139, 2023).
+
+Their definition is not available: the papers compared here say only that a mean m * (1 + tanh theta) is learned on top
+of GCT, and print figures (FACTS 17). Both are therefore reconstructions in two readings (BASELINES 2), and every figure
+carries the label:
+
+- A: GCT with a learned centre; bi-SGA has a width for either side besides;
+- B: the skew-normal density of Azzalini, centred on m, divided by its maximum; for bi-SGA the width of either side goes
+  in, which is our own extension of that reading.
+
+Both equal GCT-B1 at the start. z is that of `gct`, over all layers, single head.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from daamctl.methods.base import FusionClassifier, Traits
+from daamctl.methods.decoder import check_choice, classify_map
+from daamctl.methods.gct import LayerGate, bounded_width, standardize
+
+NEWTON_STEPS = 12  # relative error of the maximum below 1e-6 for every skew, at rounding for |a| <= 100
+
+
+def skewed_density(t: Tensor, skew: Tensor) -> Tensor:
+    """Skew-normal shape exp(-t^2 / 2) * 2 * Phi(a t), not normalised; Phi is the normal distribution function."""
+    return torch.exp(-t.square() / 2) * torch.erfc(-skew * t / math.sqrt(2))
+
+
+def skewed_peak(skew: Tensor) -> Tensor:
+    """Largest value of `skewed_density` over t: 1 at a = 0, 1.22 at 1, 1.65 at 3, towards 2.
+
+    The peak solves t = a * phi(a t) / Phi(a t). Newton's steps from t = 0 reach it without overshooting, as that ratio
+    is convex. They are taken outside the gradient: at a maximum the derivative by t is zero, so the gradient by a is
+    that of the density at the fixed peak.
+    """
+    size = skew.detach().abs()
+    t = torch.zeros_like(size)
+    for _ in range(NEWTON_STEPS):
+        u = size * t
+        ratio = math.sqrt(2 / math.pi) * torch.exp(-u.square() / 2) / torch.erfc(-u / math.sqrt(2))
+        t = t + (size * ratio - t) / (1 + size.square() * ratio * (u + ratio))
+    return skewed_density(t * skew.detach().sign(), skew)
+
+
+class SkewedGate(nn.Module):
+    """w = exp(-t^2 / 2) with t = z / c; with a skew a: w = exp(-t^2 / 2) * 2 * Phi(a t) / its maximum over t.
+
+    c = 3 * sigmoid(phi) + 1, one for all z or one for z < 0 and one for z >= 0. All parameters start at 0: c = 2.5, no
+    skew.
+
+    Args:
+        shape: of every parameter, broadcastable to z; empty for scalars.
+        two_sided: a width for either side.
+        skewed: learn a skew.
+    """
+
+    phi: Tensor
+    phi_left: Tensor
+    phi_right: Tensor
+
+    def __init__(self, *shape: int, two_sided: bool, skewed: bool) -> None:
+        super().__init__()
+        for name in ("phi_left", "phi_right") if two_sided else ("phi",):
+            self.register_parameter(name, nn.Parameter(torch.zeros(shape)))
+        self.two_sided = two_sided
+        self.skew = nn.Parameter(torch.zeros(shape)) if skewed else None
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Weigh z-scores (..., L, D): in (0, 1], as far as float32 reaches."""
+        if self.two_sided:
+            width = torch.where(z < 0, bounded_width(self.phi_left), bounded_width(self.phi_right))
+        else:
+            width = bounded_width(self.phi)
+        t = z / width
+        if self.skew is None:
+            return torch.exp(-t.square() / 2)
+        density = skewed_density(t, self.skew) / skewed_peak(self.skew)
+        return density.clamp(max=1)  # rounding at the peak, where all its derivatives are zero
+
+
+class ShiftedLayerGate(LayerGate):
+    """A gate of z = (x - m * (1 + tanh theta)) / sqrt(v + 1e-5), theta learned, 0 at start.
+
+    The shift is relative: theta does nothing where m is near 0 and much where |m| is large against the spread.
+
+    Args:
+        gate: see `LayerGate`.
+        shape: of theta, broadcastable to x; empty for a scalar.
+    """
+
+    def __init__(self, gate: nn.Module, *shape: int) -> None:
+        super().__init__(gate)
+        self.theta = nn.Parameter(torch.zeros(shape))
+
+    def density(self, x: Tensor) -> Tensor:
+        """The weights w (..., L, D) of layers x (..., L, D), float32 at least."""
+        weights: Tensor = self.gate(standardize(x, shift=self.theta.tanh()))
+        return weights
+
+
+def _sga(
+    *,
+    two_sided: bool,
+    num_layers: int,
+    embed_dim: int,
+    num_classes: int,
+    reading: str,
+    granularity: str,
+    decoder: str,
+    hidden_channels: int,
+    hidden_dim: int,
+) -> FusionClassifier:
+    check_choice("reading", reading, ("A", "B"))
+    check_choice("granularity", granularity, ("scalar", "feature"))
+    shape = () if granularity == "scalar" else (embed_dim,)
+    gate = SkewedGate(*shape, two_sided=two_sided, skewed=reading == "B")
+    label = f"reading {reading}, {granularity}"
+    if two_sided and reading == "B":
+        label = f"reading B extended to two widths, {granularity}"
+    return classify_map(
+        ShiftedLayerGate(gate, *shape) if reading == "A" else LayerGate(gate),
+        num_layers=num_layers,
+        embed_dim=embed_dim,
+        num_classes=num_classes,
+        decoder=decoder,
+        hidden_channels=hidden_channels,
+        hidden_dim=hidden_dim,
+        traits=Traits(density=True, reconstructed=label),
+    )
+
+
+def sga(
+    *,
+    num_layers: int,
+    embed_dim: int,
+    num_classes: int,
+    reading: Literal["A", "B"] = "A",
+    granularity: Literal["scalar", "feature"] = "scalar",
+    decoder: Literal["conv", "mlp"] = "conv",
+    hidden_channels: int = 512,
+    hidden_dim: int = 256,
+) -> FusionClassifier:
+    """Skewed Gaussian gate over the layers (SGA, reconstructed), then the conv decoder.
+
+    Trainable besides the decoder: 2 scalars, or 2 D with `granularity="feature"`.
+
+    Raises:
+        MethodError: `reading` or `granularity` is unknown.
+    """
+    return _sga(
+        two_sided=False,
+        num_layers=num_layers,
+        embed_dim=embed_dim,
+        num_classes=num_classes,
+        reading=reading,
+        granularity=granularity,
+        decoder=decoder,
+        hidden_channels=hidden_channels,
+        hidden_dim=hidden_dim,
+    )
+
+
+def bi_sga(
+    *,
+    num_layers: int,
+    embed_dim: int,
+    num_classes: int,
+    reading: Literal["A", "B"] = "A",
+    granularity: Literal["scalar", "feature"] = "scalar",
+    decoder: Literal["conv", "mlp"] = "conv",
+    hidden_channels: int = 512,
+    hidden_dim: int = 256,
+) -> FusionClassifier:
+    """Skewed Gaussian gate with a width for either side (bi-SGA, reconstructed), then the conv decoder.
+
+    Trainable besides the decoder: 3 scalars, or 3 D with `granularity="feature"`.
+
+    Raises:
+        MethodError: `reading` or `granularity` is unknown.
+    """
+    return _sga(
+        two_sided=True,
+        num_layers=num_layers,
+        embed_dim=embed_dim,
+        num_classes=num_classes,
+        reading=reading,
+        granularity=granularity,
+        decoder=decoder,
+        hidden_channels=hidden_channels,
+        hidden_dim=hidden_dim,
+    )

@@ -1,0 +1,168 @@
+"""Controls that read one layer: the last stored one, or the best one on a held-out group.
+
+`best_layer` trains one MLP head per layer at once and picks the layer by its accuracy on the held-out group, the
+usual way to ask whether a fusion beats the best single layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+from daamctl.methods.base import FusionClassifier, Traits
+from daamctl.methods.decoder import MLPDecoder, classify_vector
+
+CHUNK = 256  # held-out samples per forward pass
+
+
+class LastLayer(nn.Module):
+    """The vector of the last stored layer; nothing is learned."""
+
+    def layer_weights(self, x: Tensor) -> Tensor:
+        """1 for the last layer, 0 for all others: (..., L), float32 at least."""
+        return _one_hot(x, x.shape[-2] - 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pick from layers (..., L, D) the last: (..., D)."""
+        return x[..., -1, :]
+
+
+class ChosenLayer(nn.Module):
+    """The vector of one chosen layer: the buffer `chosen`, the last one at start, saved with the weights.
+
+    Args:
+        num_layers: L.
+    """
+
+    chosen: Tensor
+
+    def __init__(self, *, num_layers: int) -> None:
+        super().__init__()
+        self.register_buffer("chosen", torch.tensor(num_layers - 1))  # int64
+
+    def layer_weights(self, x: Tensor) -> Tensor:
+        """1 for the chosen layer, 0 for all others: (..., L), float32 at least."""
+        return _one_hot(x, self.chosen)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pick from layers (..., L, D) the chosen one: (..., D)."""
+        return x.index_select(-2, self.chosen.view(1)).squeeze(-2)
+
+
+class LayerHeads(nn.Module):
+    """One `MLPDecoder` per layer, their tensors stacked and started as L separate ones.
+
+    Args:
+        num_layers: L.
+        embed_dim: D.
+        num_classes: C.
+        hidden_dim: width of the hidden layer of each.
+    """
+
+    def __init__(self, *, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> None:
+        super().__init__()
+        heads = [
+            MLPDecoder(embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim) for _ in range(num_layers)
+        ]
+        self.projector_weight = _stack([head.projector.weight for head in heads])  # (L, hidden, D)
+        self.projector_bias = _stack([head.projector.bias for head in heads])  # (L, hidden)
+        self.classifier_weight = _stack([head.classifier.weight for head in heads])  # (L, C, hidden)
+        self.classifier_bias = _stack([head.classifier.bias for head in heads])  # (L, C)
+
+    def forward(self, x: Tensor, layers: Tensor | None = None) -> Tensor:
+        """Classify every layer by its own head.
+
+        Args:
+            x: (..., K, D).
+            layers: (K,) whose heads; None: those of all layers, K = L.
+
+        Returns:
+            logits (..., K, C).
+        """
+
+        def of(stacked: Tensor) -> Tensor:
+            return stacked if layers is None else stacked.index_select(0, layers)
+
+        hidden = torch.einsum("...kd,khd->...kh", x, of(self.projector_weight)) + of(self.projector_bias)
+        return torch.einsum("...kh,kch->...kc", hidden.relu(), of(self.classifier_weight)) + of(self.classifier_bias)
+
+
+class BestLayer(FusionClassifier):
+    """A head per layer, all trained at once; predictions come from the layer that is best on the held-out group.
+
+    Each head trains as it would alone: the loss is the sum of the heads' losses, which share no parameter, and Adam
+    scales every parameter by itself. Only clipping by the norm of the whole gradient would tie them together.
+
+    Args:
+        num_layers: L.
+        embed_dim: D.
+        num_classes: C.
+        hidden_dim: width of the hidden layer of each head.
+    """
+
+    fusion: ChosenLayer
+    decoder: LayerHeads
+
+    def __init__(self, *, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> None:
+        heads = LayerHeads(num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+        super().__init__(ChosenLayer(num_layers=num_layers), heads, Traits(needs_dev=True))
+
+    @overload
+    def forward(self, x: Tensor, *, return_density: Literal[False] = False) -> Tensor: ...
+
+    @overload
+    def forward(self, x: Tensor, *, return_density: Literal[True]) -> tuple[Tensor, Tensor]: ...
+
+    def forward(self, x: Tensor, *, return_density: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """Logits (B, C) of the chosen layer of x (B, L, D).
+
+        Raises:
+            MethodError: a density is asked for.
+        """
+        if return_density:
+            return super().forward(x, return_density=True)
+        logits: Tensor = self.decoder(self.fusion(x).unsqueeze(-2), self.fusion.chosen.view(1))  # (B, 1, C)
+        return logits.squeeze(-2)
+
+    def training_loss(
+        self, x: Tensor, y: Tensor, criterion: Callable[[Tensor, Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Sum of the losses of all heads, and the logits of the chosen layer; see `FusionClassifier`."""
+        logits: Tensor = self.decoder(x)  # (B, L, C)
+        loss = torch.stack([criterion(layer, y) for layer in logits.unbind(1)]).sum()
+        chosen: Tensor = self.fusion(logits)
+        return loss, chosen
+
+    @torch.no_grad()
+    def choose(self, x: Tensor, y: Tensor) -> None:
+        """Choose the layer with the most held-out samples right, the first of equals; see `FusionClassifier`."""
+        like = self.decoder.projector_weight
+        correct = torch.zeros(like.shape[0], dtype=torch.int64, device=like.device)
+        for rows, targets in zip(x.split(CHUNK), y.split(CHUNK), strict=True):
+            predicted = self.decoder(rows.to(like.device, like.dtype)).argmax(-1)  # (b, L)
+            correct += (predicted == targets.to(like.device).unsqueeze(-1)).sum(0)
+        counts = correct.tolist()
+        self.fusion.chosen.fill_(counts.index(max(counts)))
+
+
+def _one_hot(x: Tensor, layer: Tensor | int) -> Tensor:
+    """1 for one layer of x (..., L, D), 0 for all others: (..., L), float32 at least."""
+    hot = torch.arange(x.shape[-2], device=x.device) == layer
+    return hot.to(torch.promote_types(x.dtype, torch.float32)).expand(x.shape[:-1])
+
+
+def _stack(tensors: list[Tensor]) -> nn.Parameter:
+    return nn.Parameter(torch.stack([tensor.detach() for tensor in tensors]))
+
+
+def last_layer(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+    """Control: the last stored layer alone, then the MLP head."""
+    return classify_vector(LastLayer(), embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+
+
+def best_layer(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+    """Control: an MLP head on every layer, of which the best on a held-out group is used."""
+    return BestLayer(num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)

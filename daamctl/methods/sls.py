@@ -1,0 +1,57 @@
+"""Sensitive layer selection (Zhang et al., ACM Multimedia 2024), on pooled layers.
+
+The source gates each layer by its mean over time, sums the gated frames to a map (T, D), normalises that map as an
+image of one channel, and goes on with max pooling over time and features and its own classifier. Pooled layers have no
+time axis left, so here the map is the fused vector itself, and the shared MLP head follows at once.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from daamctl.methods.base import FusionClassifier
+from daamctl.methods.decoder import classify_vector
+from daamctl.methods.weighted_sum import at_least_float32, weigh_layers
+
+
+class SensitiveLayerSelection(nn.Module):
+    """y = selu(BN(sum_l s_l x_l)) with s_l = sigmoid(w . x_l + b), w and b shared by all layers.
+
+    The batch norm has one channel: one mean and one variance over all samples and features of a training batch, so a
+    batch of one can be trained on, and running ones in eval mode. Torch's start. Trainable: D + 1 + 2.
+
+    Args:
+        embed_dim: D.
+    """
+
+    def __init__(self, *, embed_dim: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(embed_dim, 1)
+        self.norm = nn.BatchNorm1d(1)
+
+    def layer_weights(self, x: Tensor) -> Tensor:
+        """Weights of the layers of x (..., L, D): (..., L), each in (0, 1)."""
+        with torch.autocast(x.device.type, enabled=False):
+            gates: Tensor = self.gate(at_least_float32(x))  # (..., L, 1)
+            return gates.squeeze(-1).sigmoid()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Sum layers (..., L, D) to (..., D), normalised over all samples."""
+        fused = weigh_layers(at_least_float32(x), self.layer_weights(x))  # (..., D)
+        with torch.autocast(x.device.type, enabled=False):
+            channel = fused.reshape(1, 1, -1)
+            if self.training and fused.numel() == 1:  # a single value has no spread: take the running statistics
+                norm = self.norm
+                channel = nn.functional.batch_norm(
+                    channel, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
+                )
+            else:
+                channel = self.norm(channel)
+            return nn.functional.selu(channel).reshape(fused.shape).to(x.dtype)
+
+
+def sls(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+    """Sensitive layer selection: layers gated one by one and summed, batch norm, SELU, then the MLP decoder."""
+    fusion = SensitiveLayerSelection(embed_dim=embed_dim)
+    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)

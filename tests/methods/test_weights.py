@@ -1,0 +1,170 @@
+"""Our weights files: what is saved is what is loaded, and a file that does not fit says why."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from daamctl.errors import ArtifactError, MethodError
+from daamctl.methods import FusionClassifier, build, load_weights, save_weights
+
+SIZES = {"num_layers": 6, "embed_dim": 8, "num_classes": 3}
+HEAD = {"method": "daam-v1", "settings": {"num_heads": 2, "hidden_channels": 4}, **SIZES}
+
+
+def make(method: str, settings: dict[str, Any], seed: int = 0) -> FusionClassifier:
+    """A model with every parameter off its start, and some running statistics."""
+    torch.manual_seed(seed)
+    model = build(method, **SIZES, **settings)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn(p.shape))
+        model(torch.randn(5, 6, 8))
+    return model.eval()
+
+
+def save(path: Path, head: Any = HEAD, **changes: Any) -> FusionClassifier:
+    model = make(HEAD["method"], HEAD["settings"])
+    save_weights(model, path, **{**head, **changes})
+    return model
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("daam-v1", {"num_heads": 3, "variance": "moments", "hidden_channels": 4}),
+        ("daam-v1-mlp", {"num_heads": 2, "hidden_dim": 5}),
+        ("mha-bn", {"num_heads": 2, "attend_over": "batch", "hidden_channels": 4}),
+        ("mixture-daam", {"num_heads": 3, "num_blocks": 2, "op": "sum", "norm_axis": "features", "hidden_channels": 4}),
+        ("weighted-sum", {}),
+    ],
+)
+def test_a_file_rebuilds_its_model(tmp_path: Path, method: str, settings: dict[str, Any]) -> None:
+    model, x = make(method, settings), torch.randn(4, 6, 8)
+    path = tmp_path / "made" / "weights.safetensors"
+    save_weights(model, path, method=method, settings=settings, **SIZES)
+    for source in (path, str(path)):
+        other = load_weights(source)
+        assert not other.training
+        assert other.traits == model.traits
+        assert torch.equal(other(x), model(x))
+        for name, value in model.state_dict().items():
+            assert torch.equal(other.state_dict()[name], value), name
+    assert [item.name for item in path.parent.iterdir()] == ["weights.safetensors"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_number_format_is_kept(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = make("daam-v1", HEAD["settings"]).to(dtype)
+    save_weights(model, tmp_path / "w.safetensors", **HEAD)
+    other = load_weights(tmp_path / "w.safetensors")
+    x = torch.randn(4, 6, 8, dtype=dtype)
+    assert {p.dtype for p in other.parameters()} == {dtype}
+    assert torch.equal(other(x), model(x))
+
+
+def test_equal_models_give_equal_bytes(tmp_path: Path) -> None:
+    a, b = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    save(a)
+    save(b, dict(reversed(HEAD.items())), settings={"hidden_channels": 4, "num_heads": 2})
+    assert a.read_bytes() == b.read_bytes()
+
+
+@pytest.mark.parametrize("step", ["write", "rename"])
+def test_a_file_is_replaced_whole_or_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(b"old")
+
+    def refuse(target: Path, *_: Any) -> None:
+        target.touch()
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((Path, "write_bytes") if step == "write" else (os, "replace")), refuse)
+        with pytest.raises(ArtifactError, match=f"^cannot write {path}: No space left on device\n  free space"):
+            save(path)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+    save(path)
+    assert load_weights(path).fusion.num_heads == 2
+
+
+def test_a_folder_in_the_way(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=f"^cannot write {tmp_path}: "):
+        save(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(MethodError) as caught:
+        load_weights(path)
+    assert "\n" not in caught.value.message
+    return str(caught.value)
+
+
+def test_missing_and_damaged_files(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    assert refusal(path) == f"no file {path}"
+    assert refusal(tmp_path) == f"no file {tmp_path}"
+    save(path)
+    for content in (b"", b"not weights", path.read_bytes()[:-1]):
+        path.write_bytes(content)
+        assert refusal(path).startswith(f"{path} cannot be read as weights: ")
+
+
+def test_foreign_file_names_the_importer(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    for metadata in (None, {"format": "pt"}):
+        save_file({"fc.weight": torch.zeros(2)}, path, metadata=metadata)
+        assert refusal(path) == (
+            f"{path} is not a weights file of daamctl: no metadata entry 'daamctl'\n"
+            "  a checkpoint of the published code: daamctl import-checkpoint FILE"
+        )
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("{", "metadata entry 'daamctl' is not JSON: Expecting property name"),
+        ("[]", "metadata entry 'daamctl' lacks a valid method, settings, num_layers, embed_dim, num_classes"),
+        (json.dumps({**HEAD, "embed_dim": "8"}), "metadata entry 'daamctl' lacks a valid embed_dim"),
+        (json.dumps({**HEAD, "num_layers": True}), "metadata entry 'daamctl' lacks a valid num_layers"),
+        (json.dumps({"method": "daam-v1", "settings": {}, "key": "1"}), "metadata entry 'daamctl' lacks a valid num_l"),
+        (json.dumps({**HEAD, "method": "daam-v7"}), "unknown method 'daam-v7'"),
+        (json.dumps({**HEAD, "settings": {"heads": 2}}), "daam-v1: unknown setting 'heads'"),
+        (json.dumps({**HEAD, "settings": {"num_heads": 4}}), "num_heads (4) must divide the number of layers (6)"),
+        (json.dumps({**HEAD, "num_layers": 0}), "daam-v1: num_layers must be at least 1, met 0"),
+        (json.dumps({**HEAD, "num_classes": 4}), "weights do not fit: decoder.fc.weight is (3, 48) where (4, 48) is"),
+        (
+            json.dumps({**HEAD, "method": "none", "settings": {}}),
+            "weights do not fit: missing none; unknown fusion.off",
+        ),
+    ],
+)
+def test_metadata_that_does_not_fit(tmp_path: Path, entry: str, message: str) -> None:
+    path = tmp_path / "w.safetensors"
+    save(path)
+    save_file(load_file(path), path, metadata={"daamctl": entry})
+    assert refusal(path).startswith(f"{path}: {message}")
+
+
+def test_tensors_that_do_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    save(path)
+    tensors, metadata = load_file(path), {"daamctl": json.dumps(HEAD)}
+    save_file({name: value for name, value in tensors.items() if "conv" not in name}, path, metadata=metadata)
+    assert refusal(path) == (
+        f"{path}: weights do not fit: missing decoder.conv1.bias, decoder.conv1.weight, decoder.conv2.bias, "
+        "decoder.conv2.weight; unknown none"
+    )
+    save_file({**tensors, "fusion.offset": torch.zeros(2, 9)}, path, metadata=metadata)
+    assert refusal(path) == f"{path}: weights do not fit: fusion.offset is (2, 9) where (2, 8) is needed"
+    many = {f"more.{i}": torch.zeros(1) for i in range(7)}
+    save_file({**tensors, **many}, path, metadata=metadata)
+    assert refusal(path).endswith("missing none; unknown more.0, more.1, more.2, more.3, more.4 and 2 more")

@@ -1,16 +1,24 @@
-"""What this machine has that matters here, as lines to read."""
+"""What this machine has that matters here, and whether a method holds what every method must, as lines to read."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from daamctl.corpora import CORPORA
 from daamctl.corpora.sources import source_of
 from daamctl.devices import cpu_has_bfloat16, resolve_device, resolve_precision
+from daamctl.errors import MethodError
 from daamctl.provenance import device_name, git_commit, versions
 from daamctl.tracking import shown_store, store_uri
+
+if TYPE_CHECKING:
+    from daamctl.methods.contract import Case, Finding
+
+NUMERIC_WIDTH = 16  # wide enough for every check, small enough for seconds
 
 
 def examine(root: Path) -> list[tuple[str, str]]:
@@ -25,6 +33,48 @@ def examine(root: Path) -> list[tuple[str, str]]:
     lines.append(("tracking", _tracking(root)))
     lines += [(f"corpus {name}", _corpus(root, name)) for name in CORPORA if name != "manifest"]
     return lines
+
+
+def examine_method(
+    method: str, settings: Mapping[str, Any], *, num_layers: int, embed_dim: int, num_classes: int
+) -> Iterator[Finding]:
+    """Check a method: numbers at a small width, parameters at the sizes asked for and at those of the papers.
+
+    Args:
+        method: a name in the table, or a variant such as `daam-v1-mlp`.
+        settings: the method's own settings.
+        num_layers: L.
+        embed_dim: D.
+        num_classes: C.
+
+    Raises:
+        UnknownNameError: there is no such method.
+        MethodError: it cannot be built for these sizes and settings.
+    """
+    from daamctl.methods.contract import run_checks
+
+    yield from run_checks(_case(method, settings, (num_layers, embed_dim, num_classes)))
+
+
+def _case(method: str, settings: Mapping[str, Any], sizes: tuple[int, int, int]) -> Case:
+    """Numbers are computed at the smallest part of the width, 16 or more, that the settings (heads) allow."""
+    import torch
+
+    from daamctl.methods.contract import PUBLISHED_PARAMETERS, Case
+
+    def fits(width: int) -> bool:
+        try:
+            Case(method, settings, (sizes[0], width, sizes[2])).build()
+        except MethodError:
+            return False
+        return True
+
+    widths = [width for width in range(NUMERIC_WIDTH, sizes[1]) if sizes[1] % width == 0]
+    with torch.device("meta"):
+        Case(method, settings, sizes).build()
+        width = next(filter(fits, widths), sizes[1])
+    published = {} if settings else PUBLISHED_PARAMETERS.get(method, {})
+    return Case(method, settings, (sizes[0], width, sizes[2]), tuple(dict.fromkeys([sizes, *published])))
 
 
 def _devices() -> list[tuple[str, str]]:

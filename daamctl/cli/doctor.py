@@ -2,9 +2,48 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated
 
-def command() -> None:
-    """Show what this machine has: devices, precision, versions, disk, decoders, tracking store, corpora."""
+import typer
+
+from daamctl.cli import common
+
+if TYPE_CHECKING:
+    from daamctl.methods.contract import Finding
+
+ALL = "all"
+
+
+def complete(incomplete: str) -> list[str]:
+    """Shell completion: methods, and all of them."""
+    return [name for name in (*common.complete_method(incomplete), ALL) if name.startswith(incomplete)]
+
+
+def command(
+    method: Annotated[
+        str | None,
+        typer.Option("--method", "-m", help="Check this method instead, or all of them.", autocompletion=complete),
+    ] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; repeatable.")
+    ] = None,
+    layers: Annotated[int, typer.Option(min=2, help="Encoder layers, with --method.")] = 24,
+    width: Annotated[int, typer.Option(min=1, help="Width of a layer, with --method.")] = 1024,
+    classes: Annotated[int, typer.Option(min=2, help="Classes, with --method.")] = 4,
+) -> None:
+    """Show what this machine has, from devices to corpora; with --method, check that a method holds what it must."""
+    if sets and method in (None, ALL):
+        raise typer.BadParameter("needs one method, named with --method", param_hint="--set")
+    sizes = {"num_layers": layers, "embed_dim": width, "num_classes": classes}
+    if method is None:
+        _machine()
+    elif method == ALL:
+        _methods(sizes)
+    else:
+        _method(method, sets or [], sizes)
+
+
+def _machine() -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -18,6 +57,67 @@ def command() -> None:
     for name, text in examine(find_root()):
         table.add_row(name, escape(text))
     Console().print(table)
+
+
+def _method(method: str, sets: list[str], sizes: dict[str, int]) -> None:
+    """Check one method, a line for each check."""
+    from daamctl.config import parse_overrides
+    from daamctl.doctor import examine_method
+    from daamctl.errors import MethodError
+
+    findings = list(examine_method(method, parse_overrides(sets), **sizes))
+    _show(findings)
+    failing = [finding for finding in findings if not finding.ok]
+    if failing:
+        lines = "".join(f"\n  {finding.name}: {finding.text}" for finding in failing)
+        raise MethodError(f"{method}: failed {len(failing)} of {len(findings)} checks{lines}")
+
+
+def _show(findings: list[Finding]) -> None:
+    """A table on a terminal, else one unbroken line for each finding."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        for finding in findings:
+            typer.echo(f"{_word(finding.ok):<6}  {finding.name:<11}  {finding.text}")
+        return
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        colour = "green" if finding.ok else "red"
+        table.add_row(f"[{colour}]{_word(finding.ok)}[/]", finding.name, escape(finding.text))
+    console.print(table)
+
+
+def _methods(sizes: dict[str, int]) -> None:
+    """Check every method, a line for each."""
+    from daamctl.doctor import examine_method
+    from daamctl.errors import MethodError
+    from daamctl.methods import METHODS
+
+    width = max(map(len, METHODS))
+    lines = []
+    for method in METHODS:
+        try:
+            findings = list(examine_method(method, {}, **sizes))
+        except MethodError as error:  # these sizes are not for this method, which is no fault of it
+            typer.echo(f"{'-':<6}  {method:<{width}}  {error.message}")
+            continue
+        failing = [finding.name for finding in findings if not finding.ok]
+        text = f"fails {', '.join(failing)}" if failing else f"{len(findings)} checks"
+        typer.echo(f"{_word(not failing):<6}  {method:<{width}}  {text}")
+        lines += [f"\n  {method}: {finding.name}: {finding.text}" for finding in findings if not finding.ok]
+    if lines:
+        raise MethodError(f"failed checks: {len(lines)}{''.join(lines)}")
+
+
+def _word(ok: bool) -> str:
+    return "ok" if ok else "FAILED"
 
 
 command.__name__ = "doctor"

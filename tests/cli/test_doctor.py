@@ -1,0 +1,169 @@
+"""`daamctl doctor --method`: what it prints, its exit codes, and the sizes at which it checks."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from daamctl.cli.app import app
+from daamctl.cli.doctor import complete
+from daamctl.doctor import examine_method
+from daamctl.methods import METHODS, contract
+from daamctl.methods.contract import Case, Finding
+
+
+@pytest.fixture(autouse=True)
+def _restore_logging() -> Iterator[None]:
+    """The command sets up logging for its process; here it must not outlive the test."""
+    root, ours = logging.getLogger(), logging.getLogger("daamctl")
+    handlers, level, own = root.handlers[:], root.level, ours.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    ours.setLevel(own)
+
+
+def call(*words: str) -> Any:
+    return CliRunner().invoke(app, ["doctor", *words])
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Case]:
+    """Replace all checks by two, of which the second fails for `mha`; gives the cases they met."""
+    cases: list[Case] = []
+
+    def count(case: Case) -> Finding:
+        cases.append(case)
+        return Finding("count", True, f"sizes {case.sizes}")
+
+    def order(case: Case) -> Finding:
+        return Finding("order", case.method != "mha", "seen [as] it is")
+
+    monkeypatch.setattr(contract, "CHECKS", {"count": count, "order": order})
+    return cases
+
+
+def test_every_check_has_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # no project is needed
+    result = call("--method", "daam-v1")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert [line.split()[:2] for line in lines] == [["ok", name] for name in contract.CHECKS]
+    assert "24 x 1024 to 4 classes: 336,412 trainable (fusion 16,384, decoder 320,028 of which fc 98,308)" in lines[0]
+    assert "as defined; printed: 238,104 without fc;" in lines[0]  # vision, beside our 2,695,804
+    assert "\x1b" not in result.stdout
+
+
+def test_a_terminal_gets_a_table(seen: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    result = call("-m", "none")
+    assert result.exit_code == 0
+    assert "\x1b[" in result.stdout
+    plain = re.sub(r"\x1b\[[\d;]*m", "", result.stdout)
+    assert [line.rstrip() for line in plain.splitlines()] == [
+        "ok  count  sizes (24, 16, 4)",
+        "ok  order  seen [as] it is",
+    ]
+
+
+def test_failing_checks_are_named_and_exit_with_3(seen: list[Case]) -> None:
+    result = call("--method", "mha")
+    assert result.exit_code == 3
+    assert [line.split()[:2] for line in result.stdout.splitlines()] == [["ok", "count"], ["FAILED", "order"]]
+    assert result.stderr == "MethodError: mha: failed 1 of 2 checks\n  order: seen [as] it is\n"
+
+
+def test_all_methods_have_a_line_each(seen: list[Case]) -> None:
+    result = call("--method", "all", "--width", "32")
+    assert result.exit_code == 3
+    lines = result.stdout.splitlines()
+    assert [line.split()[1] for line in lines] == list(METHODS)
+    assert {line.split(maxsplit=2)[2] for line in lines} == {"2 checks", "fails order"}
+    assert result.stderr == "MethodError: failed checks: 1\n  mha: order: seen [as] it is\n"
+
+
+def test_sizes_that_a_method_refuses_are_no_fault(seen: list[Case]) -> None:
+    result = call("--method", "all", "--layers", "7", "--width", "15")
+    lines = {line.split()[1]: line for line in result.stdout.splitlines()}
+    assert lines["daam-v1"].split(maxsplit=2)[0] == "-"
+    assert lines["daam-v1"].endswith("num_heads (8) must divide the number of layers (7); possible: 1, 7")
+    assert lines["daam-v2"].split(maxsplit=1)[0] == "ok"
+    assert lines["mha"].endswith("must divide the layer width (15); possible: 1, 3, 5, 15")
+    assert result.exit_code == 0  # the method that fails here cannot be built
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--layers", "7"], "num_heads (8) must divide the number of layers (7); possible: 1, 7"),
+        (["--set", "num_heads=5"], "num_heads (5) must divide the number of layers (24); possible: 1, 2, 3, 4"),
+        (["--set", "heads=2"], "daam-v1: unknown setting 'heads'\n  did you mean 'num_heads'? known: decoder"),
+        (["--set", "variance=none"], "daam-v1: variance must be 'two-pass' or 'moments', met 'none'"),
+    ],
+)
+def test_what_cannot_be_built_is_one_message(seen: list[Case], words: list[str], message: str) -> None:
+    result = call("--method", "daam-v1", *words)
+    assert result.exit_code == 3
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"MethodError: {message}")
+
+
+def test_unknown_method(seen: list[Case]) -> None:
+    result = call("--method", "daam-v3")
+    assert result.exit_code == 3
+    assert result.stderr.startswith("UnknownNameError: unknown method 'daam-v3'\n  did you mean 'daam-v2'?")
+
+
+@pytest.mark.parametrize(
+    "words", [["--set", "num_heads=2"], ["--method", "all", "--set", "num_heads=2"], ["-m", "none", "--classes", "1"]]
+)
+def test_usage_errors(words: list[str]) -> None:
+    result = call(*words)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+
+
+def test_settings_and_sizes_reach_the_checks(seen: list[Case]) -> None:
+    words = ["--set", "num_heads=2", "--set", "variance=moments", "--layers", "6", "--width", "64", "--classes", "3"]
+    assert call("--method", "daam-v1-mlp", *words).exit_code == 0
+    settings = {"num_heads": 2, "variance": "moments"}
+    assert seen == [Case("daam-v1-mlp", settings, sizes=(6, 16, 3), counted=((6, 64, 3),))]
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "width", "numeric"),
+    [
+        ("none", {}, 1024, 16),
+        ("none", {}, 10, 10),  # narrower than wanted: as it is
+        ("none", {}, 34, 17),  # the smallest part of the width that is wide enough
+        ("none", {}, 37, 37),
+        ("mha", {}, 5120, 16),
+        ("mha", {"num_heads": 32}, 1024, 32),  # 16 cannot have 32 heads
+        ("mha", {"num_heads": 5}, 5120, 20),
+    ],
+)
+def test_numbers_are_computed_at_a_small_width(
+    seen: list[Case], method: str, settings: dict[str, int], width: int, numeric: int
+) -> None:
+    list(examine_method(method, settings, num_layers=24, embed_dim=width, num_classes=4))
+    assert [case.sizes for case in seen] == [(24, numeric, 4)]
+    assert seen[0].counted[0] == (24, width, 4)
+
+
+def test_published_sizes_are_counted_with_the_defaults_only(seen: list[Case]) -> None:
+    for method, settings in (("mha", {}), ("mha", {"num_heads": 4}), ("mha-mlp", {}), ("se", {})):
+        list(examine_method(method, settings, num_layers=24, embed_dim=1024, num_classes=4))
+    assert [len(case.counted) for case in seen] == [3, 1, 1, 1]
+
+
+def test_completion_offers_methods_and_all() -> None:
+    assert complete("al") == ["all"]
+    assert set(complete("")) >= {"all", *METHODS}
+    assert "daam-v1" in complete("daam")

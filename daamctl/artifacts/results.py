@@ -2,7 +2,8 @@
 
 Files: `result.json` (three parts: run, metrics, meta; written last, so its presence means the fold is whole),
 `weights.safetensors`, `predictions.parquet` (one row per test clip, with logits), `history.parquet` (one row per
-epoch) and, for methods with a density, `density.safetensors` (mean maps over the test pass, shape (L, D)).
+epoch) and, for methods with a density, `density.safetensors` (mean maps over the test pass, shape (L, D)), for methods
+that weigh whole layers `layer_weights.safetensors` (shape (L,)).
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ class RunPart(TypedDict):
     embed_dim: int
     num_parameters: int
     """Trainable parameters, decoder included."""
+    reconstructed: str
+    """Which reading, for methods whose own definition is not available; empty for all others."""
+    eval_batches: dict[str, int | str] | None
+    """For methods whose predictions depend on their batch: size, order and clips_sha256, a hash of the test clips in
+    that order; None for all others."""
     config: dict[str, Any]
     """Resolved settings: sections download, segment, extract, train and the method's own."""
 
@@ -74,7 +80,8 @@ class FoldResult(TypedDict):
     metrics: dict[str, float | int | None]
     """On clips of the test group. accuracy: at the selected epoch; accuracy_best_on_test: best epoch on the test
     group itself (published style); accuracy_last: final epoch; dev_accuracy: on the dev group at the selected epoch
-    (None without one); selected_epoch: 1-based; epochs: number trained."""
+    (None without one); selected_epoch: 1-based; epochs: number trained; chosen_layer: for methods that pick one
+    layer on the dev group."""
     meta: MetaPart
 
 
@@ -100,8 +107,17 @@ class Fold:
         """Seed of the run."""
         return self.result["run"]["seed"]
 
+    @property
+    def label(self) -> str:
+        """The method's name as it stands beside a figure: `sga (reconstructed)` where its definition is ours."""
+        run = self.result["run"]
+        return f"{run['method']} (reconstructed)" if run.get("reconstructed") else run["method"]
+
     def predictions(self) -> pl.DataFrame:
-        """Test clips: clip_id, utterance_id, label, speaker, group, target (class id), logits (list of C)."""
+        """Test clips: clip_id, utterance_id, label, speaker, group, target (class id), logits (list of C).
+
+        Where predictions depend on their batch, also batch (its number).
+        """
         return read_frame(self.folder / "predictions.parquet")[0]
 
     def history(self) -> pl.DataFrame:
@@ -110,7 +126,14 @@ class Fold:
 
     def density(self) -> dict[str, np.ndarray] | None:
         """Mean density maps `trained` and `untrained`, each (L, D) float32; None for methods without a density."""
-        path = self.folder / "density.safetensors"
+        return self._maps("density.safetensors")
+
+    def layer_weights(self) -> dict[str, np.ndarray] | None:
+        """Mean layer weights `trained` and `untrained`, each (L,) float32; None for methods that weigh no layers."""
+        return self._maps("layer_weights.safetensors")
+
+    def _maps(self, name: str) -> dict[str, np.ndarray] | None:
+        path = self.folder / name
         if not path.exists():
             return None
         from safetensors.numpy import load_file

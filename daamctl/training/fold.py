@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
+import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,11 +24,13 @@ from daamctl.artifacts.utterances import write_frame
 from daamctl.config import Config
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.errors import ArtifactError, MethodError
-from daamctl.methods import METHODS, build
+from daamctl.methods import METHODS, build, resolve_method, save_weights, settings_of
 from daamctl.methods.base import FusionClassifier
 from daamctl.provenance import code_hash, device_name, git_commit, versions
-from daamctl.training.loop import Epoch, Part, Trained, fit, seed_everything
+from daamctl.training.loop import Epoch, Part, Trained, eval_batch, fit, seed_everything
 from daamctl.training.splits import Split, make_split
+
+log = logging.getLogger(__name__)
 
 KEY_FORMAT = 1  # raise it when the loop changes in a way that makes finished folds wrong
 
@@ -80,7 +83,7 @@ class FoldSpec:
     @property
     def settings(self) -> dict[str, Any]:
         """The method's own settings."""
-        return dict(self.config.method_settings.get(self.method, {}))
+        return settings_of(self.method, self.config.method_settings)
 
     def key(self, features: Features) -> str:
         """Content key of everything that determines the result, except the machine it runs on."""
@@ -93,7 +96,7 @@ class FoldSpec:
                 "layers": features.layers,
                 "method": self.method,
                 "settings": self.settings,
-                "code": code_hash(METHODS.module_of(self.method), "daamctl.methods"),
+                "code": code_hash(METHODS.module_of(resolve_method(self.method)[0]), "daamctl.methods"),
                 "train": train,
                 "fold": self.fold,
                 "seed": self.seed,
@@ -105,16 +108,24 @@ def build_method(method: str, config: Config, num_layers: int, embed_dim: int, n
     """Build a method with its settings.
 
     Raises:
-        MethodError: it does not fit these sizes; names where its settings are made.
+        MethodError: it does not fit these sizes, or needs a held-out group that the settings do not set aside; names
+            where its settings are made.
     """
-    settings = config.method_settings.get(method, {})
+    settings = settings_of(method, config.method_settings)
     try:
-        return build(method, num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, **settings)
+        model = build(method, num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, **settings)
     except MethodError as error:
         raise MethodError(
             f"{method}: {error.message}",
             fix=error.fix or f"set it, e.g. --set method_settings.{method}.num_heads=1, or leave the method out",
         ) from error
+    if model.traits.needs_dev and config.train.selection != "dev-group":
+        raise MethodError(
+            f"{method}: part of it is chosen on a held-out group, which train.selection={config.train.selection} "
+            "does not set aside",
+            fix="leave the method out, or use --set train.selection=dev-group",
+        )
+    return model
 
 
 def kept_fold(method_dir: Path, spec: FoldSpec, features: Features) -> Fold | None:
@@ -164,6 +175,13 @@ def train_fold(
         seed_everything(spec.seed, device)
         sizes = (len(features.layers), features.head.embed_dim, len(features.head.classes))
         model = build_method(spec.method, spec.config, *sizes)
+        if model.traits.batch_dependent:
+            log.warning(
+                "%s: a prediction depends on the other clips of its batch (D1); evaluated %d at a time, in the order "
+                "of the clip table",
+                spec.method,
+                eval_batch(model, spec.config.train),
+            )
         train, dev, test = _parts(features, split, device)
         trained = fit(
             model,
@@ -220,6 +238,7 @@ def _result(
     root: Path,
 ) -> FoldResult:
     test = [float(entry["test_accuracy"] or 0.0) for entry in trained.history]
+    chosen = _chosen_layer(model)
     selected = trained.history[trained.selected_epoch - 1]
     config = {stage: spec.config.section(stage) for stage in ("download", "segment", "extract", "train")}
     return {
@@ -236,6 +255,8 @@ def _result(
             "layers": list(features.layers),
             "embed_dim": features.head.embed_dim,
             "num_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+            "reconstructed": model.traits.reconstructed,
+            "eval_batches": _eval_batches(spec, features, split, model),
             "config": {**config, "method": spec.settings},
         },
         "metrics": {
@@ -245,6 +266,7 @@ def _result(
             "dev_accuracy": selected["dev_accuracy"],
             "selected_epoch": trained.selected_epoch,
             "epochs": len(trained.history),
+            **({"chosen_layer": features.layers[chosen]} if chosen is not None else {}),
         },
         "meta": {
             "daamctl": __version__,
@@ -263,6 +285,26 @@ def _result(
     }
 
 
+def _chosen_layer(model: FusionClassifier) -> int | None:
+    """Index of the layer that a method picked on the held-out group; None for methods that pick none."""
+    index = dict(model.named_buffers()).get("fusion.chosen")
+    return None if index is None else int(index)
+
+
+def _eval_batches(
+    spec: FoldSpec, features: Features, split: Split, model: FusionClassifier
+) -> dict[str, int | str] | None:
+    """How the test clips were batched, where predictions depend on it."""
+    if not model.traits.batch_dependent:
+        return None
+    order = "\n".join(features.clips["clip_id"].gather(split.test).to_list())
+    return {
+        "size": eval_batch(model, spec.config.train),
+        "order": "clip table",
+        "clips_sha256": hashlib.sha256(order.encode()).hexdigest(),
+    }
+
+
 def _write(
     folder: Path,
     spec: FoldSpec,
@@ -276,20 +318,31 @@ def _write(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     head = {"key": result["run"]["key"], "classes": list(features.head.classes)}
-    weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    # One entry only: safetensors writes several in random order, and equal weights should give equal bytes.
-    origin = json.dumps({"method": spec.method, "settings": spec.settings, "key": result["run"]["key"]}, sort_keys=True)
-    save_file(weights, folder / "weights.safetensors", metadata={"daamctl": origin})
+    save_weights(
+        model,
+        folder / "weights.safetensors",
+        method=spec.method,
+        num_layers=len(features.layers),
+        embed_dim=features.head.embed_dim,
+        num_classes=len(features.head.classes),
+        settings=spec.settings,
+    )
     rows = features.clips[split.test].select("clip_id", "utterance_id", "label", "speaker", "group")
     predictions = rows.with_columns(
         pl.Series("target", features.targets()[split.test].numpy()),
         pl.Series("logits", trained.logits.numpy().tolist(), dtype=pl.List(pl.Float32)),
     )
+    if model.traits.batch_dependent:
+        size = eval_batch(model, spec.config.train)
+        predictions = predictions.with_columns(pl.int_range(pl.len()).floordiv(size).alias("batch"))
     write_frame(folder / "predictions.parquet", predictions, head)
     columns = {name: pl.Float64 for name in trained.history[0] if name != "epoch"}
     write_frame(folder / "history.parquet", pl.DataFrame(trained.history, schema={"epoch": pl.Int64, **columns}), head)
     if trained.density is not None and trained.untrained_density is not None:
         maps = {"trained": trained.density.contiguous(), "untrained": trained.untrained_density.cpu().contiguous()}
         save_file(maps, folder / "density.safetensors")
+    if trained.layer_weights is not None and trained.untrained_layer_weights is not None:
+        weights = {"trained": trained.layer_weights, "untrained": trained.untrained_layer_weights}
+        save_file(weights, folder / "layer_weights.safetensors")
     write_text(folder / "config.yaml", yaml.safe_dump(spec.config.model_dump(mode="json"), sort_keys=False))
     write_json(folder / "result.json", result)

@@ -60,6 +60,8 @@ class Trained:
         logits: (N_test, C) float32 at that epoch.
         density: mean density over the test clips, (L, D); None without one.
         untrained_density: the same before the first step.
+        layer_weights: mean over the test clips of the weight each layer gets, (L,); None for methods that weigh none.
+        untrained_layer_weights: the same before the first step.
         train_s: wall time spent in epochs, in seconds, interruptions not counted.
     """
 
@@ -68,6 +70,8 @@ class Trained:
     logits: Tensor = field(default_factory=lambda: torch.empty(0))
     density: Tensor | None = None
     untrained_density: Tensor | None = None
+    layer_weights: Tensor | None = None
+    untrained_layer_weights: Tensor | None = None
     train_s: float = 0.0
 
 
@@ -115,14 +119,23 @@ def fit(
     """
     run = _Run(model.to(device), config, device, precision)
     done = Trained()
+    if model.traits.needs_dev and dev is None:
+        raise TrainingError(
+            "part of this method is chosen on a held-out group, which only train.selection=dev-group sets aside",
+            fix="leave the method out, or train with --set train.selection=dev-group",
+        )
     if model.has_density:
         done.untrained_density = mean_density(model, test.x, device)
+    done.untrained_layer_weights = mean_layer_weights(model, test.x, device)
+    maps = _EpochMaps() if model.has_density and config.density_maps == "all-epochs" else None
     best: dict[str, Tensor] = {}
     state = load_state(work, key)
     if state is not None:
         run.restore(state)
         best, done.history, done.train_s = state["best"], state["history"], state["train_s"]
         done.selected_epoch = state["selected_epoch"]
+        if maps is not None:
+            maps.__dict__.update(state["maps"])
         log.info("resuming after epoch %d of %d", len(done.history), config.epochs)
         for entry in done.history:
             on_epoch(entry)
@@ -132,19 +145,49 @@ def fit(
         entry = run.epoch(epoch, train, dev, test, seed)
         done.train_s += time.monotonic() - started
         done.history.append(entry)
+        if maps is not None:
+            maps.add(model, test.x, device, config.batch_size)
         if _improves(done.history, done.selected_epoch, config.selection):
             done.selected_epoch = epoch
+            if maps is not None:
+                maps.keep()
             best = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
         on_epoch(entry)
         if time.monotonic() - saved_at >= CHECKPOINT_EVERY_S and epoch < config.epochs:
             extra = {"best": best, "history": done.history, "train_s": done.train_s}
+            if maps is not None:
+                extra["maps"] = dict(maps.__dict__)
             save_state(work, key, {**run.state(), **extra, "selected_epoch": done.selected_epoch})
             saved_at = time.monotonic()
     model.load_state_dict(best)
-    done.logits = predict(model, test.x, device)
+    done.logits = predict(model, test.x, device, eval_batch(model, config))
     if model.has_density:
-        done.density = mean_density(model, test.x, device)
+        done.density = mean_density(model, test.x, device) if maps is None else maps.kept
+    done.layer_weights = mean_layer_weights(model, test.x, device)
     return done
+
+
+class _EpochMaps:
+    """Mean density as the published code keeps it: over batches of every epoch up to the selected one (D19)."""
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None
+        self.count = 0
+        self.kept: Tensor | None = None
+
+    @torch.no_grad()
+    def add(self, model: FusionClassifier, x: Tensor, device: str, batch_size: int) -> None:
+        """Add one pass over (N, L, D); every batch counts the same, a small last one too."""
+        model.eval()
+        for batch in x.split(batch_size):
+            density = model(batch.to(device, torch.float32), return_density=True)[1].cpu().double().mean(0)
+            self.total = density if self.total is None else self.total + density
+            self.count += 1
+
+    def keep(self) -> None:
+        """Remember the mean so far, (L, D) float32."""
+        assert self.total is not None
+        self.kept = (self.total / self.count).float()
 
 
 class _Run:
@@ -177,9 +220,14 @@ class _Run:
     def epoch(self, epoch: int, train: Part, dev: Part | None, test: Part, seed: int) -> Epoch:
         lr = self.optimizer.param_groups[0]["lr"]
         train_loss, train_accuracy = self._pass(epoch, train, seed)
+        size = eval_batch(self.model, self.config)
+        if dev is not None and self.model.traits.needs_dev:
+            self.model.eval()
+            with torch.no_grad():
+                self.model.choose(dev.x.to(self.device, torch.float32), dev.y.to(self.device))
         accuracy = {
-            "dev": None if dev is None else accuracy_of(predict(self.model, dev.x, self.device), dev.y),
-            "test": accuracy_of(predict(self.model, test.x, self.device), test.y),
+            "dev": None if dev is None else accuracy_of(predict(self.model, dev.x, self.device, size), dev.y),
+            "test": accuracy_of(predict(self.model, test.x, self.device, size), test.y),
         }
         if self.config.schedule == "plateau":
             watched = {"dev-group": accuracy["dev"], "best-on-test": accuracy["test"], "last": train_loss}
@@ -206,8 +254,7 @@ class _Run:
             x = train.x[rows].to(self.device, torch.float32)  # (B, L, D)
             y = train.y[rows].to(self.device)  # (B,)
             with autocast(self.device, self.precision):
-                logits = self.model(x)
-            loss = self.loss(logits, y)
+                loss, logits = self.model.training_loss(x, y, self.loss)
             self._step(loss)
             total += loss.detach() * len(rows)
             correct += (logits.argmax(-1) == y).sum()
@@ -226,7 +273,8 @@ class _Run:
             check_gradients(self.model)
             self.gradients_checked = True
         if self.config.grad_clip_norm is not None:
-            self.scaler.unscale_(self.optimizer)  # the threshold is meant for true gradients (D21)
+            if self.config.grad_clip == "unscaled":
+                self.scaler.unscale_(self.optimizer)  # the threshold is meant for true gradients (D21)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -243,11 +291,16 @@ def check_gradients(model: nn.Module) -> None:
         raise TrainingError(f"no gradient reaches {', '.join(without)}: they would never be trained")
 
 
+def eval_batch(model: FusionClassifier, config: TrainConfig) -> int:
+    """Clips per batch in evaluation: free, except where predictions depend on it; then that of training (FACTS 9)."""
+    return config.batch_size if model.traits.batch_dependent else EVAL_BATCH
+
+
 @torch.no_grad()
-def predict(model: nn.Module, x: Tensor, device: str) -> Tensor:
+def predict(model: nn.Module, x: Tensor, device: str, batch_size: int = EVAL_BATCH) -> Tensor:
     """Logits (N, C) float32 on CPU, in eval mode and float32, in the order of `x` (N, L, D)."""
     model.eval()
-    return torch.cat([model(batch.to(device, torch.float32)).float().cpu() for batch in x.split(EVAL_BATCH)])
+    return torch.cat([model(batch.to(device, torch.float32)).float().cpu() for batch in x.split(batch_size)])
 
 
 @torch.no_grad()
@@ -260,6 +313,19 @@ def mean_density(model: FusionClassifier, x: Tensor, device: str) -> Tensor:
         total = density if total is None else total + density
     assert total is not None
     return (total / len(x)).float()
+
+
+@torch.no_grad()
+def mean_layer_weights(model: FusionClassifier, x: Tensor, device: str) -> Tensor | None:
+    """Mean over clips of the weight that every layer gets, (L,) float32; None for a fusion that weighs no layers."""
+    weights_of: Callable[[Tensor], Tensor] | None = getattr(model.fusion, "layer_weights", None)
+    if weights_of is None:
+        return None
+    model.eval()
+    total = sum(
+        weights_of(batch.to(device, torch.float32)).double().cpu().sum(0) for batch in x.split(EVAL_BATCH)
+    )
+    return (torch.as_tensor(total) / len(x)).float()
 
 
 def accuracy_of(logits: Tensor, targets: Tensor) -> float:

@@ -102,11 +102,16 @@ def summary_line(fold: Fold) -> str:
     run, metrics, meta = fold.result["run"], fold.result["metrics"], fold.result["meta"]
     dev = metrics["dev_accuracy"]
     return (
-        f"{fold.folder.parent.name} fold {run['fold']}/{run['num_folds']} ({run['test_group']}) seed {run['seed']}: "
+        f"{_name(fold)} fold {run['fold']}/{run['num_folds']} ({run['test_group']}) seed {run['seed']}: "
         f"accuracy {_percent(metrics['accuracy'])} at epoch {metrics['selected_epoch']}"
         + (f" (dev {_percent(dev)})" if dev is not None else "")
         + f", best on test {_percent(metrics['accuracy_best_on_test'])}, {meta['train_s']:.1f} s"
     )
+
+
+def _name(fold: Fold) -> str:
+    """The folder's name, which in an ablation also says which layers, with what a reader must know of the method."""
+    return fold.folder.parent.name + fold.label.removeprefix(fold.result["run"]["method"])
 
 
 def _percent(value: float | None) -> str:

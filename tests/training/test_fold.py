@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from daamctl.artifacts.results import Fold, read_fold
 from daamctl.config import Config
-from daamctl.errors import ArtifactError, TrainingError
+from daamctl.errors import ArtifactError, MethodError, TrainingError
 from daamctl.layout import Layout
+from daamctl.methods import load_weights
 from daamctl.training import loop
 from daamctl.training.fold import Features, FoldSpec, kept_fold, train_fold
-from daamctl.training.run import load_features
+from daamctl.training.run import load_features, summary_line
 from tests.fixtures.embeddings import config, write_embeddings
 
 
@@ -184,3 +187,53 @@ def test_history_columns_are_typed(features: Features, project: Path) -> None:
     history = make(features, project, method="none", selection="last").history()
     assert history.schema["dev_accuracy"] == pl.Float64
     assert history["dev_accuracy"].null_count() == 3
+
+
+def test_batch_dependent_method_records_its_batches_and_warns(
+    features: Features, project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fold = make(features, project, method="mha-published", batch_size=7)
+    table = fold.predictions()
+    assert table["batch"].to_list() == [i // 7 for i in range(len(table))]
+    order = "\n".join(features.clips.filter(pl.col("group") == "group2")["clip_id"].to_list())
+    assert fold.result["run"]["eval_batches"] == {
+        "size": 7,
+        "order": "clip table",
+        "clips_sha256": hashlib.sha256(order.encode()).hexdigest(),
+    }
+    assert "a prediction depends on the other clips of its batch (D1)" in caplog.text
+    model = load_weights(fold.folder / "weights.safetensors").eval()
+    x = features.x[torch.from_numpy((features.clips["group"] == "group2").to_numpy())].float()
+    with torch.no_grad():
+        expected = torch.cat([model(rows) for rows in x.split(7)])
+    torch.testing.assert_close(torch.tensor(table["logits"].to_list()), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_other_methods_record_no_batches(features: Features, project: Path) -> None:
+    fold = make(features, project, method="none")
+    assert fold.result["run"]["eval_batches"] is None
+    assert "batch" not in fold.predictions().columns
+
+
+def test_best_layer_says_which_and_needs_a_held_out_group(features: Features, project: Path) -> None:
+    fold = make(features, project, method="best-layer", epochs=6)
+    assert fold.result["metrics"]["chosen_layer"] in range(6, 10)  # the class is in layers 6 to 9
+    with pytest.raises(MethodError, match=r"best-layer: part of it is chosen on a held-out group") as caught:
+        make(features, project, "b", method="best-layer", selection="last")
+    assert "--set train.selection=dev-group" in str(caught.value)
+
+
+def test_variant_with_the_other_decoder_takes_the_settings_of_its_method(features: Features, project: Path) -> None:
+    settings = config().model_copy(update={"method_settings": {"daam-v1": {"num_heads": 4}}})
+    spec = FoldSpec("test", "daam-v1-mlp", 1, 1, settings)
+    assert spec.settings == {"num_heads": 4, "decoder": "mlp"}
+    fold = train_fold(spec, features, project / "daam-v1-mlp", project / "work", root=project)
+    assert fold.result["run"]["num_parameters"] == 2 * 4 * 16 + 16 * 256 + 256 + 256 * 4 + 4
+    assert fold.label == "daam-v1-mlp"
+
+
+def test_reconstructed_methods_are_labelled(features: Features, project: Path) -> None:
+    fold = make(features, project, method="sga")
+    assert fold.label == "sga (reconstructed)"
+    assert fold.result["run"]["reconstructed"] == "reading A, scalar"
+    assert summary_line(fold).startswith("sga (reconstructed) fold 2/5")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from daamctl.config import TrainConfig
 from daamctl.errors import ArtifactError, TrainingError
-from daamctl.methods import FusionClassifier, build
+from daamctl.methods import FusionClassifier, Traits, build
 from daamctl.training import loop
 from daamctl.training.checkpoint import FILE, load_state, save_state
 from daamctl.training.loop import Part, Trained, check_gradients, fit, mean_density, predict
@@ -307,3 +307,106 @@ def test_checkpoints_are_written_now_and_then_and_not_after_the_last(tmp_path: P
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
     train(linear(), tmp_path, epochs=4)
     assert saved == [1, 2, 3]
+
+
+class Density(nn.Module):
+    """Passes its input on; the density is the input itself, so its mean can be computed by hand."""
+
+    def forward(self, x: Tensor, *, return_density: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        return (x, x) if return_density else x
+
+
+def test_published_maps_are_means_over_batches_of_every_epoch_so_far(tmp_path: Path) -> None:
+    """Six test clips in batches of four and two: the small batch counts as much as the full one (D19)."""
+    test = part(6, 3).x
+    torch.manual_seed(0)
+    decoder = nn.Sequential(nn.Flatten(), nn.Linear(LAYERS * DIM, CLASSES))
+    model = FusionClassifier(Density(), decoder, Traits(density=True))
+    done = train(model, tmp_path, density_maps="all-epochs")
+    assert done.density is not None
+    torch.testing.assert_close(done.density, (test[:4].mean(0) + test[4:].mean(0)) / 2)
+    done = train(model, tmp_path / "b", density_maps="final-model")
+    torch.testing.assert_close(done.density, test.mean(0))
+
+
+def test_published_maps_cover_the_epochs_up_to_the_selected_one(tmp_path: Path, monkeypatch: Any) -> None:
+    torch.manual_seed(0)
+    model = build("daam-v1", num_layers=LAYERS, embed_dim=DIM, num_classes=CLASSES, num_heads=1, hidden_channels=4)
+    seen: list[Tensor] = []
+    add = loop._EpochMaps.add
+
+    def watch(self: Any, model: FusionClassifier, x: Tensor, device: str, size: int) -> None:
+        with torch.no_grad():
+            seen.append(torch.stack([model(rows, return_density=True)[1].mean(0) for rows in x.split(size)]).mean(0))
+        add(self, model, x, device, size)
+
+    monkeypatch.setattr(loop._EpochMaps, "add", watch)
+    done = train(model, tmp_path, density_maps="all-epochs", epochs=5, lr=0.05)
+    assert len(seen) == 5
+    torch.testing.assert_close(done.density, torch.stack(seen[: done.selected_epoch]).mean(0))
+
+
+class Centred(nn.Module):
+    """Takes the batch mean away: a prediction depends on its batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0, keepdim=True)
+
+
+def test_batch_dependent_methods_are_evaluated_in_batches_of_training(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    decoder = nn.Sequential(nn.Flatten(), nn.Linear(LAYERS * DIM, CLASSES))
+    model = FusionClassifier(Centred(), decoder, Traits(batch_dependent=True))
+    done = train(model, tmp_path, selection="last")
+    x = part(6, 3).x
+    with torch.no_grad():
+        torch.testing.assert_close(done.logits, torch.cat([model(x[:4]), model(x[4:])]))
+        assert not torch.allclose(done.logits, model(x))
+
+
+class Choosing(FusionClassifier):
+    """Remembers what it was shown to choose by."""
+
+    shown: list[tuple[int, bool]]
+
+    def choose(self, x: Tensor, y: Tensor) -> None:
+        self.shown.append((len(x), self.training))
+
+
+def test_choices_are_made_on_the_held_out_group_after_every_epoch(tmp_path: Path) -> None:
+    model = Choosing(nn.Flatten(), nn.Linear(LAYERS * DIM, CLASSES), Traits(needs_dev=True))
+    model.shown = []
+    train(model, tmp_path, epochs=2)
+    assert model.shown == [(6, False), (6, False)]
+    with pytest.raises(TrainingError, match=r"held-out group, which only train\.selection=dev-group sets aside"):
+        train(model, tmp_path, selection="last")
+
+
+@pytest.mark.parametrize(("clip", "expected"), [("scaled", 1 / 1024), ("unscaled", 1.0)])
+def test_clipping_before_or_after_the_loss_scale_is_taken_away(clip: str, expected: float) -> None:
+    """D21: on gradients still multiplied by the loss scale 1024, a threshold of 1 is a true one of 1/1024."""
+    model = linear()
+    config = TrainConfig.model_validate({"grad_clip_norm": 1.0, "grad_clip": clip, "optimizer": "adam"})
+    run = loop._Run(model, config, "cpu", "float32")
+    run.scaler = torch.amp.grad_scaler.GradScaler("cpu", init_scale=1024.0)
+    norms = []
+    run.optimizer.register_step_pre_hook(
+        lambda *_: norms.append(torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item())
+    )
+    data = part(4)
+    run._step(1000 * nn.functional.cross_entropy(model(data.x), data.y))
+    assert norms == [pytest.approx(expected, rel=1e-4)]
+
+
+def test_layer_weights_are_means_over_test_clips(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = build("attentive", num_layers=LAYERS, embed_dim=DIM, num_classes=CLASSES)
+    with torch.no_grad():
+        before = model.fusion.layer_weights(part(6, 3).x).mean(0)
+    done = train(model, tmp_path, lr=0.05)
+    assert done.layer_weights is not None
+    torch.testing.assert_close(done.untrained_layer_weights, before)
+    with torch.no_grad():
+        torch.testing.assert_close(done.layer_weights, model.fusion.layer_weights(part(6, 3).x).mean(0))
+    assert not torch.allclose(done.layer_weights, before)
+    assert train(linear(), tmp_path).layer_weights is None

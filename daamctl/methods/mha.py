@@ -40,6 +40,18 @@ class LayerSelfAttention(nn.Module):
         rows = x.reshape(-1, *x.shape[-2:])  # (B, L, D)
         return _attend(self.attention, rows).reshape(x.shape).to(x.dtype)
 
+    def layer_weights(self, x: Tensor) -> Tensor:
+        """Attention that every layer receives, mean over heads and asking layers: (..., L, D) to (..., L), sum 1.
+
+        This is what is usually read as the importance of a layer; unlike a gate it does not multiply the layer itself.
+        """
+        rows = x.reshape(-1, *x.shape[-2:])  # (B, L, D)
+        with torch.autocast(x.device.type, enabled=False):
+            rows = rows.to(torch.promote_types(x.dtype, self.attention.in_proj_weight.dtype))
+            maps = self.attention(rows, rows, rows, need_weights=True)[1]  # (B, L, L), asking by asked
+        received: Tensor = maps.mean(-2).reshape(x.shape[:-1])
+        return received
+
 
 class BatchSelfAttention(nn.Module):
     """The released layer: built for (sequence, batch, D) and fed (B, L, D), so the samples of a batch are its sequence.

@@ -116,6 +116,18 @@ def test_inference_equals_training(make_module: Any) -> None:
         torch.testing.assert_close(module.eval()(x), expected, atol=1e-5, rtol=1e-5)
 
 
+def test_layer_weights_are_the_attention_received() -> None:
+    module, x = make(), layers(4)
+    found = module.layer_weights(x)
+    assert found.shape == (4, LAYERS)
+    torch.testing.assert_close(found.sum(-1), torch.ones(4))
+    weight, bias = (p.detach().double() for p in (module.attention.in_proj_weight, module.attention.in_proj_bias))
+    q, k, _ = (x.double() @ weight.T + bias).chunk(3, -1)
+    q, k = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (q, k))
+    scores = (q @ k.transpose(-2, -1) / (DIM // HEADS) ** 0.5).softmax(-1)
+    torch.testing.assert_close(found.double(), scores.mean((1, 2)), atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("make_module", [make, make_batch])
 def test_attention_leaves_float16_autocast_and_follows_bfloat16(make_module: Any) -> None:
     module, x = make_module(), layers(4)

@@ -19,6 +19,7 @@ from daamctl.errors import ConfigError, nearest, suggest
 
 PARAMS_FILE = "params.yaml"
 PIPELINES_DIR = "pipelines"
+EXPANSION = ("pipelines", "trainable")  # what dvc.yaml expands over
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -55,8 +56,10 @@ class SegmentConfig(Section):
     max_duration_s: Positive = 5.0
     """Longest clip, in seconds."""
     tail: Literal["keep", "pad", "merge", "drop"] = "keep"
-    """Rest piece shorter than `max_duration_s`: keep as is (published), pad with zeros to full length, merge into
+    """Rest piece shorter than `max_duration_s`: keep as is (published, D23), pad with zeros to full length, merge into
     the clip before it, or drop (a recording's only clip is never dropped)."""
+    tail_below_s: Positive | None = None
+    """`tail` concerns only rest pieces shorter than this, in seconds; longer ones are kept (D23). null: all."""
     write_audio: bool = False
     """Also export every clip as 16-bit FLAC at its original sampling rate."""
 
@@ -76,7 +79,7 @@ class ExtractConfig(Section):
     """Also store the embedding output (Hugging Face's hidden state 0)."""
     final_norm: bool = True
     """Whether the last hidden state is taken after the encoder's final norm (as in transformers before 5 and in the
-    published features) or before it. Encoders without a final norm ignore this."""
+    published features, D48) or before it. Encoders without a final norm ignore this."""
     pooling: Literal["valid-frames", "all-frames"] = "valid-frames"
     """Mean over the frames of the clip itself, or (published, D13) zero-padded to `segment.max_duration_s` without
     attention mask and averaged over every frame."""
@@ -99,7 +102,11 @@ class ExtractConfig(Section):
 
 
 class TrainConfig(Section):
-    """How a method is trained; defaults are the published set-up, except the selection (FACTS 9, DEVIATIONS D7)."""
+    """How a method is trained.
+
+    Defaults are the published code's (FACTS 9), except selection (D7), density maps (D19), clipping (D21) and
+    precision (D42).
+    """
 
     epochs: Count = 35
     """Passes over the training clips."""
@@ -112,11 +119,11 @@ class TrainConfig(Section):
     focal_alpha: Positive = 0.25
     """Constant factor of the focal loss (published code: 0.25 for every class, D39)."""
     optimizer: Literal["adamw", "adam"] = "adamw"
-    """adamw: decoupled decay (published code); adam: decay added to the gradient (the papers' text, D11)."""
+    """adamw: decoupled decay (published code); adam: decay added to the gradient (the papers' text; D11)."""
     lr: Positive = 1e-4
     """Initial learning rate."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
-    """Weight decay (0.01 in the published code, 0.1 in the papers' text)."""
+    """Weight decay (0.01 in the published code, 0.1 in the papers' text; D11)."""
     schedule: Literal["plateau", "constant"] = "plateau"
     """plateau: multiply the rate by `plateau_factor` after `plateau_patience` epochs without improvement of the
     selection accuracy (of the training loss when selection is `last`)."""
@@ -125,17 +132,24 @@ class TrainConfig(Section):
     plateau_patience: Annotated[int, Field(ge=0)] = 10
     """Epochs without improvement that the plateau schedule tolerates."""
     grad_clip_norm: Positive | None = None
-    """Largest gradient norm, measured on unscaled gradients; null: no clipping."""
+    """Largest gradient norm (published: 1000); null: no clipping."""
+    grad_clip: Literal["unscaled", "scaled"] = "unscaled"
+    """Which gradients `grad_clip_norm` measures: unscaled: the true ones; scaled: those still multiplied by the loss
+    scale of float16 (published, D21), which makes the true threshold smaller by that factor."""
     selection: Literal["dev-group", "best-on-test", "last"] = "dev-group"
     """Which epoch is reported. dev-group: the best on one training group held out for that; best-on-test: the best on
-    the test group itself, as published (optimistic); last: the final epoch."""
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Mixed precision of the training step; auto: bfloat16 or float16 on GPU, float32 on CPU. Evaluation is always
-    float32."""
+    the test group itself, as published (optimistic, D7); last: the final epoch."""
+    density_maps: Literal["final-model", "all-epochs"] = "final-model"
+    """Which maps the Importance Factor is made from. final-model: the mean over test clips under the selected weights,
+    every clip counting alike; all-epochs: the mean over the test batches of every epoch up to the selected one
+    (published, D19)."""
+    precision: Literal["auto", "float32", "bfloat16", "float16", "published"] = "auto"
+    """Mixed precision of the training step; auto: bfloat16 or float16 on GPU, float32 on CPU; published: float16 with
+    loss scaling on CUDA, float32 elsewhere (D42). Evaluation is always float32."""
     device: Device = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = (1,)
-    """Seeds; every fold is trained once with each."""
+    """Seeds; every fold is trained once with each (published: 1 alone, D40)."""
 
     @model_validator(mode="after")
     def _check(self) -> TrainConfig:
@@ -150,13 +164,23 @@ class EvaluateConfig(Section):
     unit: Literal["utterance", "clip"] = "utterance"
     """The main figure: clip logits averaged per utterance, or every clip by itself (published, D22). Both are always
     written."""
+    reference: str | None = None
+    """Method that every other is tested against, as one family; null: `none` where it is trained, else the first
+    method. Declare it before looking."""
 
 
 class ImportanceConfig(Section):
-    """Importance Factor maps."""
+    """Importance Factor maps, and whether they and layer weights say what the layers are worth."""
 
     dpi: Count = 150
     """Resolution of the pictures, in dots per inch."""
+    audit: bool = True
+    """Test the scores of the layers against linear probes, and by replacing layers under the trained models; the latter
+    takes about a tenth of the time of a method's training."""
+    audit_clips: Count = 400
+    """Most test clips per fold on which layers are replaced; a seeded choice."""
+    audit_orders: Count = 19
+    """Random orders of the layers beside the score's own; 19 are the fewest with which p can reach 0.05."""
 
 
 class AblateConfig(Section):
@@ -166,11 +190,14 @@ class AblateConfig(Section):
     """Method whose Importance Factor ranks the layers; a pipeline that does not train it ablates `layers` only."""
     method: str = "none"
     """Method retrained on the chosen layers. `none` (decoder only) measures the layers themselves: a DAAM over one
-    layer is the identity at start (D6)."""
+    layer is the identity at start; `mha-published` is what the released ablation trains (D6)."""
     k: tuple[Count, ...] = (1, 3)
     """Numbers of highest and lowest layers to train on; none (and no `layers`) switches the ablation off."""
     layers: tuple[tuple[int, ...], ...] = ()
     """Further layer groups to train on, e.g. [[9], [22, 23, 24]]."""
+    presets: tuple[Literal["speech-9-23", "vision-10-12-22-24", "text-19-21-37-39"], ...] = ()
+    """The papers' pairs of a high and a low group (FACTS 14): layer 9 against 23; 10-12 against 22-24; 19-21 against
+    37-39."""
 
 
 class ReportConfig(Section):
@@ -180,20 +207,27 @@ class ReportConfig(Section):
     """Table of the papers to set beside our figures, e.g. `T2-iemocap`; null: no published counterpart."""
     title: str | None = None
     """Title of the report; null: made from the pipeline's name."""
+    interactive: bool = True
+    """Embed plotly.js (5 MB) in the page, so that figures can be explored; without it, and on paper, pictures stand in
+    their place."""
 
 
 class Config(Section):
     """Every setting of one pipeline.
 
-    `download … report` hold one stage each. `pipelines` and `methods` are what a plain `dvc repro` expands over.
+    `download … report` hold one stage each. `pipelines` and `trainable` are what a plain `dvc repro` expands over.
     """
 
     pipelines: tuple[str, ...] = ()
     """Pipelines that `dvc repro` makes; only read from params.yaml."""
+    trainable: tuple[str, ...] = ()
+    """Methods that have a train stage in `dvc repro`; only read from params.yaml. A pipeline trains those of its
+    `methods`, the other stages do nothing."""
     methods: tuple[str, ...] = ("none", "weighted-sum", "mha", "daam-v1", "daam-v2")
-    """Methods to train, in report order."""
+    """Methods to train, in report order; `-mlp` behind a name gives it the MLP decoder, e.g. daam-v1-mlp."""
     method_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Per method: arguments of its builder other than the defaults, e.g. {daam-v1: {num_heads: 4}}."""
+    """Per method: arguments of its builder other than the defaults, e.g. {daam-v1: {num_heads: 4}}; they also hold for
+    the method with another decoder."""
     download: DownloadConfig = DownloadConfig()
     segment: SegmentConfig = SegmentConfig()
     extract: ExtractConfig = ExtractConfig()
@@ -332,8 +366,9 @@ def _merged(root: Path, pipeline: str | None, overrides: Mapping[str, Any]) -> t
                 f"unknown pipeline '{pipeline}'", fix=f"{suggest(pipeline, known)} ({PIPELINES_DIR}/<name>.yaml)"
             )
         difference = read_yaml(root / PIPELINES_DIR / f"{pipeline}.yaml")
-        if "pipelines" in difference:
-            problems.append(f"pipelines: belongs in {PARAMS_FILE}, not in a pipeline file")
+        problems += [
+            f"{key}: belongs in {PARAMS_FILE}, not in a pipeline file" for key in EXPANSION if key in difference
+        ]
         _merge(tree, difference)
     for key, value in overrides.items():
         _merge(tree, _nest(key.split("."), value))

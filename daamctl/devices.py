@@ -46,10 +46,10 @@ def cpu_has_bfloat16() -> bool:
 
 
 def resolve_precision(name: str, device: str, *, cpu_auto: bool) -> str:
-    """Turn `auto` into float32, bfloat16 or float16.
+    """Turn `auto` and `published` into float32, bfloat16 or float16.
 
     Args:
-        name: the setting.
+        name: the setting. `published` is the released code's autocast: float16 on CUDA, nothing elsewhere (D42).
         device: a resolved device.
         cpu_auto: whether `auto` may choose bfloat16 on a CPU that has it.
 
@@ -60,6 +60,8 @@ def resolve_precision(name: str, device: str, *, cpu_auto: bool) -> str:
 
     if name == "float16" and device == "cpu":
         raise ConfigError("precision 'float16' needs a GPU", fix="use auto, float32 or bfloat16")
+    if name == "published":
+        return "float16" if device.startswith("cuda") else "float32"
     if name != "auto":
         return name
     if device.startswith("cuda"):

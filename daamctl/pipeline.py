@@ -36,7 +36,7 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, track: bo
         ("evaluate", partial(evaluate.run, layout, config)),
         ("importance", partial(importance.run, layout, config)),
         ("ablate", partial(ablate.run, layout, config, track=track)),
-        ("report", partial(report.run, layout, config)),
+        ("report", partial(report.run, layout, config, track=track)),
     ]
     path = layout.root
     for number, (name, step) in enumerate(steps, start=1):

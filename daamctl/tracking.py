@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from daamctl.artifacts.io import locked, read_json, write_json
+from daamctl.artifacts.io import locked, read_json, sha256_file, write_json
 from daamctl.artifacts.results import Fold
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ class Tracker(Protocol):
     def finish(self, fold: Fold) -> None:
         """Log parameters, results and files of the finished fold and end the run."""
 
+    def report(self, name: str, folder: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
+        """Log a report as the one run `report` of its pipeline; an earlier one is replaced."""
+
     def close(self) -> None:
         """Wait, for a limited time, until everything is sent."""
 
@@ -56,6 +59,9 @@ class NoTracker:
         """Do nothing."""
 
     def finish(self, fold: Fold) -> None:
+        """Do nothing."""
+
+    def report(self, name: str, folder: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
         """Do nothing."""
 
     def close(self) -> None:
@@ -73,10 +79,12 @@ class MLflowTracker:
     Args:
         root: project folder.
         close_timeout_s: longest wait in `close`, in seconds.
+        again: command that sends what the store did not take; named in warnings.
     """
 
-    def __init__(self, root: Path, *, close_timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+    def __init__(self, root: Path, *, close_timeout_s: float = CLOSE_TIMEOUT_S, again: str = "daamctl track") -> None:
         self.root = root
+        self.again = again
         self.close_timeout_s = close_timeout_s
         self._sender = _Sender(root)
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -97,6 +105,17 @@ class MLflowTracker:
         """Log parameters, results and files of the finished fold and end the run."""
         self._queue.put(lambda: self._sender.finish(fold))
 
+    def report(self, name: str, folder: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
+        """Log a report as the one run `report` of its pipeline, unless this very one was logged already.
+
+        Args:
+            name: pipeline or ad-hoc run.
+            folder: holds report.html and tables/.
+            metrics: headline figures.
+            tags: what they are of.
+        """
+        self._queue.put(lambda: self._sender.report(name, folder, metrics, tags))
+
     def send(self, fold: Fold) -> None:
         """Log a fold that finished earlier, unless it was sent already."""
         self._queue.put(lambda: self._sender.send(fold))
@@ -107,7 +126,7 @@ class MLflowTracker:
         self._thread.join(self.close_timeout_s)
         if self._thread.is_alive():
             log.warning(
-                "MLflow at %s is slow; what is not sent yet can be sent with: daamctl track", shown_store(self.root)
+                "MLflow at %s is slow; what is not sent yet can be sent with: %s", shown_store(self.root), self.again
             )
 
     def _work(self) -> None:
@@ -120,10 +139,10 @@ class MLflowTracker:
                 self._failed = True
                 reason = without_credentials(str(error)).splitlines()[0][:200] if str(error) else type(error).__name__
                 log.warning(
-                    "MLflow at %s does not take our runs (%s); results are safe in data/, send them later with: "
-                    "daamctl track",
+                    "MLflow at %s does not take our runs (%s); results are safe in data/, send them later with: %s",
                     shown_store(self.root),
                     reason,
+                    self.again,
                 )
 
 
@@ -193,6 +212,8 @@ class _Sender:
             "dev_group": run["dev_group"] or "none",
             "key": run["key"],
         }
+        if run.get("reconstructed"):
+            facts["reconstructed"] = run["reconstructed"]
         for start in range(0, len(params), 100):  # MLflow takes at most 100 params a call
             self.client.log_batch(self._run_id, params=params[start : start + 100])
         self.client.log_batch(self._run_id, tags=[RunTag(key, value) for key, value in facts.items()])
@@ -203,6 +224,34 @@ class _Sender:
         self.client.set_terminated(self._run_id, "FINISHED")
         note = _note(self.root, run["pipeline"], _address(fold), run["fold"], run["seed"])
         write_json(note, {"run_id": self._run_id, "store": shown_store(self.root), "key": run["key"]})
+
+    def report(self, name: str, folder: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
+        from mlflow.exceptions import MlflowException
+
+        note, store = _note_path(self.root, name, "report"), shown_store(self.root)
+        before = read_json(note) if note.exists() else {}
+        key = sha256_file(folder / "report.html")
+        if before.get("store") != store:
+            before = {}
+        if before.get("key") == key:
+            return
+        replaced = [*before.get("replaces", []), *([before["run_id"]] if before else [])]
+        run = self.client.create_run(
+            self._experiment(name), run_name="report", tags={"pipeline": name, "kind": "report", **tags}
+        )
+        self._run_id = run.info.run_id
+        entry = {"run_id": self._run_id, "store": store, "key": None, "replaces": replaced}
+        write_json(note, entry)
+        self._metrics(metrics, step=0)
+        self.client.log_artifact(self._run_id, str(folder / "report.html"))
+        self.client.log_artifacts(self._run_id, str(folder / "tables"), "tables")
+        self.client.set_terminated(self._run_id, "FINISHED")
+        for old in replaced:
+            try:
+                self.client.delete_run(old)
+            except MlflowException:
+                log.debug("run %s is gone from the store", old)
+        write_json(note, {**entry, "key": key, "replaces": []})
 
     def _metrics(self, values: Mapping[str, float | int | None], *, step: int) -> None:
         from mlflow.entities import Metric
@@ -236,9 +285,9 @@ class _Sender:
                 log.debug("run %s is gone from the store", note["run_id"])
 
 
-def make_tracker(root: Path, *, enabled: bool = True) -> Tracker:
-    """MLflow, or nothing when tracking is switched off."""
-    return MLflowTracker(root) if enabled else NoTracker()
+def make_tracker(root: Path, *, enabled: bool = True, again: str = "daamctl track") -> Tracker:
+    """MLflow, or nothing when tracking is switched off; `again` is what warnings tell to run."""
+    return MLflowTracker(root, again=again) if enabled else NoTracker()
 
 
 def is_sent(root: Path, fold: Fold) -> bool:
@@ -264,7 +313,11 @@ def _address(fold: Fold) -> str:
 
 
 def _note(root: Path, name: str, method: str, fold: int, seed: int) -> Path:
-    return root / ".daamctl" / "tracking" / name / f"{method}-fold{fold}-seed{seed}.json"
+    return _note_path(root, name, f"{method}-fold{fold}-seed{seed}")
+
+
+def _note_path(root: Path, name: str, run: str) -> Path:
+    return root / ".daamctl" / "tracking" / name / f"{run}.json"
 
 
 def _artifacts(root: Path) -> str | None:

@@ -23,7 +23,7 @@ from daamctl.encoders import ENCODERS, FAMILIES
 from daamctl.evaluation import METRICS
 from daamctl.layout import STAGES
 from daamctl.listing import KINDS, TABLES, entries, header
-from daamctl.methods import METHODS
+from daamctl.methods import METHODS, resolve_method
 from tests.conftest import REPOSITORY
 
 PACKAGE = REPOSITORY / "daamctl"
@@ -31,7 +31,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Higher may import lower, never the other way, and within a level only what `SIDEWAYS` names.
 LEVELS = [
-    {"cli", "pipeline", "listing", "doctor", "__main__"},
+    {"cli", "pipeline", "listing", "deviations", "doctor", "__main__"},
     {"stages"},
     {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
     {"methods", "audio", "artifacts", "tracking", "progress", "devices", "provenance"},
@@ -41,6 +41,7 @@ LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}
 SIDEWAYS = {
     ("cli", "pipeline"),
     ("cli", "listing"),
+    ("cli", "deviations"),
     ("cli", "doctor"),
     ("__main__", "cli"),
     ("tracking", "artifacts"),
@@ -111,7 +112,8 @@ def test_methods_import_torch_and_little_else() -> None:
 
 
 def test_settings_and_artifacts_import_no_torch() -> None:
-    for part in ("config.py", "layout.py", "errors.py", "registry.py", "listing.py", "stages/check.py"):
+    parts = ("config.py", "layout.py", "errors.py", "registry.py", "listing.py", "deviations.py", "stages/check.py")
+    for part in parts:
         names = {name.split(".")[0] for name in imports_of(PACKAGE / part)}
         assert names.isdisjoint({"torch", "transformers", "mlflow", "sklearn", "matplotlib"}), part
 
@@ -138,7 +140,7 @@ def test_every_target_resolves_and_has_a_line_of_text(table: Any) -> None:
 @pytest.mark.parametrize(
     ("folder", "tables", "support"),
     [
-        ("methods", (METHODS,), {"base", "decoder", "published"}),
+        ("methods", (METHODS,), {"base", "contract", "decoder", "published", "weights"}),
         ("corpora", (CORPORA,), {"base", "fetch", "fingerprint", "sources"}),
         ("encoders", (FAMILIES,), {"base", "batching", "extraction", "load"}),
         ("encoders/presets", (ENCODERS,), set()),
@@ -184,8 +186,10 @@ def test_command_starts_without_heavy_imports() -> None:
 def test_listing_and_check_import_no_torch() -> None:
     script = (
         "import sys; from pathlib import Path\n"
+        "from daamctl.config import load_config; from daamctl.deviations import DEVIATIONS, verdict\n"
         "from daamctl.listing import KINDS, entries; from daamctl.stages import check\n"
-        "assert all(entries(kind) for kind in KINDS); check.run(Path('.'))\n"
+        "assert all(entries(kind) for kind in KINDS); names = check.run(Path('.'))\n"
+        "assert all(verdict(row, load_config(Path('.'), name)) for row in DEVIATIONS for name in names)\n"
         "print([n for n in ('torch', 'transformers', 'mlflow') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=REPOSITORY)
@@ -228,7 +232,7 @@ def test_tests_mirror_modules_that_exist() -> None:
 def test_params_file_equals_the_defaults() -> None:
     """One place says what the defaults are; the file repeats them to be read and edited."""
     params = load_config(REPOSITORY)
-    assert params.model_copy(update={"pipelines": ()}) == Config()
+    assert params.model_copy(update={"pipelines": (), "trainable": ()}) == Config()
     assert set(read_yaml(REPOSITORY / "params.yaml")) == set(Config.model_fields)
     for name, section in read_yaml(REPOSITORY / "params.yaml").items():
         if isinstance(section, dict) and name != "method_settings":
@@ -238,7 +242,7 @@ def test_params_file_equals_the_defaults() -> None:
 def test_every_pipeline_loads_and_says_what_it_is() -> None:
     names = pipeline_names(REPOSITORY)
     assert len(names) > 0
-    assert set(read_yaml(REPOSITORY / "params.yaml")["pipelines"]) <= set(names)
+    assert sorted(read_yaml(REPOSITORY / "params.yaml")["pipelines"]) == names
     for name in names:
         load_config(REPOSITORY, name)
         path = REPOSITORY / "pipelines" / f"{name}.yaml"
@@ -255,15 +259,27 @@ def test_listing_covers_every_table() -> None:
         assert names == (pipeline_names(REPOSITORY) if kind == "pipelines" else list(TABLES[kind]))
 
 
+def test_every_method_can_be_trained_by_dvc() -> None:
+    """`trainable` is the table of methods and some of them with another decoder."""
+    trainable = load_config(REPOSITORY).trainable
+    assert len(set(trainable)) == len(trainable)
+    assert set(trainable) >= set(METHODS)
+    assert {resolve_method(name)[0] for name in trainable} == set(METHODS)  # raises for what is no method
+    variants = set(trainable) - set(METHODS)
+    assert len(variants) >= 4
+    assert all(resolve_method(name)[1] for name in variants)
+
+
 def dvc_stages() -> dict[str, dict[str, Any]]:
-    """Every stage of dvc.yaml once per pipeline and method, with its values filled in: address -> stage."""
+    """Every stage of dvc.yaml once per pipeline and trainable method, with its values filled in: address -> stage."""
     raw = yaml.safe_load((REPOSITORY / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
     params = read_yaml(REPOSITORY / "params.yaml")
     stages = {}
     for name, stage in raw.items():
         assert stage["matrix"]["pipeline"] == "${pipelines}"
         for pipeline in params["pipelines"]:
-            methods = params["methods"] if "method" in stage["matrix"] else [None]
+            assert stage["matrix"].get("method", "${trainable}") == "${trainable}"
+            methods = params["trainable"] if "method" in stage["matrix"] else [None]
             for method in methods:
                 text = json.dumps({key: value for key, value in stage.items() if key != "matrix"})
                 text = text.replace("${item.pipeline}", pipeline).replace("${item.method}", str(method))
@@ -280,7 +296,8 @@ def outs_of(stage: dict[str, Any]) -> list[Path]:
 def test_dag_has_the_stages_of_the_layout() -> None:
     raw = yaml.safe_load((REPOSITORY / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
     assert tuple(raw) == ("check", *STAGES)
-    assert len(dvc_stages()) == 3 * 8 + 3 * 5
+    pipelines, trainable = (len(read_yaml(REPOSITORY / "params.yaml")[name]) for name in ("pipelines", "trainable"))
+    assert len(dvc_stages()) == pipelines * (len(STAGES) + trainable)  # check is no stage of the layout, train is many
 
 
 def test_every_command_of_the_dag_exists_with_its_options() -> None:
@@ -311,7 +328,7 @@ def test_every_dependency_is_made_or_there() -> None:
 
 def test_every_params_file_of_the_dag_is_there() -> None:
     files = [next(iter(item)) for stage in dvc_stages().values() for item in stage.get("params", [])]
-    assert len(files) == 6
+    assert len(files) == 2 * len(pipeline_names(REPOSITORY))
     assert all((REPOSITORY / name).is_file() for name in files)
 
 
@@ -320,12 +337,12 @@ def test_check_writes_every_settings_file_that_the_dag_reads(project: Path) -> N
 
     check.run(project, write=True)
     wanted = {dep for stage in dvc_stages().values() for dep in stage.get("deps", []) if dep.startswith("data/check/")}
-    assert len(wanted) == 3 * 7 + 3 * 5
+    assert len(wanted) == len(dvc_stages()) - len(pipeline_names(project))  # each stage but check itself has its own
     assert {path.relative_to(project).as_posix() for path in (project / "data/check").rglob("*.json")} == wanted
 
 
-def test_stage_modules_are_the_stages_and_the_three_around_them() -> None:
+def test_stage_modules_are_the_stages_and_the_four_around_them() -> None:
     names = {path.stem for path in (PACKAGE / "stages").glob("*.py")} - {"__init__"}
-    assert names == {*STAGES, "check", "track"}
+    assert names == {*STAGES, "check", "compare", "preflight", "track"}
     for name in names:
         assert callable(importlib.import_module(f"daamctl.stages.{name}").run)

@@ -54,8 +54,8 @@ def test_every_problem_is_reported_at_once_with_its_path_and_nearest_name(projec
 
 
 def test_unknown_key_far_from_all_lists_what_is_known(project: Path) -> None:
-    assert message(project, {"importance.zzz": 1}, None) == (
-        "params.yaml with the options given: importance.zzz: unknown setting; known: dpi"
+    assert message(project, {"report.zzz": 1}, None) == (
+        "params.yaml with the options given: report.zzz: unknown setting; known: published, title"
     )
 
 
@@ -72,6 +72,14 @@ def test_unknown_key_far_from_all_lists_what_is_known(project: Path) -> None:
         ({"train.weight_decay": -0.1}, "train.weight_decay: input should be greater than or equal to 0 (met -0.1)"),
         ({"download.max_unreadable_fraction": 1.5}, "input should be less than or equal to 1 (met 1.5)"),
         ({"train.plateau_factor": 1.0}, "train.plateau_factor: input should be less than 1 (met 1.0)"),
+        ({"segment.tail_below_s": 0}, "segment.tail_below_s: input should be greater than 0 (met 0)"),
+        ({"train.grad_clip": "norm"}, "train.grad_clip: input should be 'unscaled' or 'scaled' (met 'norm')"),
+        (
+            {"train.density_maps": "all"},
+            "train.density_maps: input should be 'final-model' or 'all-epochs' (met 'all')",
+        ),
+        ({"train.precision": "fp16"}, "'auto', 'float32', 'bfloat16', 'float16' or 'published' (met 'fp16')"),
+        ({"extract.precision": "published"}, "'auto', 'float32', 'bfloat16' or 'float16' (met 'published')"),
         ({"ablate.k": [0]}, "ablate.k.0: input should be greater than or equal to 1 (met 0)"),
         # fold folders are named fold<k>-seed<s> and read back by that pattern, which has no sign
         ({"train.seeds": [-1]}, "train.seeds.0: input should be greater than or equal to 0 (met -1)"),
@@ -91,13 +99,24 @@ def test_seeds_must_differ(project: Path, seeds: list[int]) -> None:
 def test_unknown_pipeline_names_the_nearest(project: Path) -> None:
     text = message(project, {}, "dmeo")
     assert text == (
-        "unknown pipeline 'dmeo'\n  did you mean 'demo'? known: demo, emodb, iemocap (pipelines/<name>.yaml)"
+        "unknown pipeline 'dmeo'\n  did you mean 'demo'? known: demo, emodb, emodb-as-published, iemocap, "
+        "iemocap-as-published (pipelines/<name>.yaml)"
     )
 
 
-def test_pipelines_key_belongs_in_params(project: Path) -> None:
-    (project / "pipelines/mine.yaml").write_text("pipelines: [demo]\n")
-    assert message(project, {}, "mine") == "pipeline 'mine': pipelines: belongs in params.yaml, not in a pipeline file"
+@pytest.mark.parametrize("key", ["pipelines", "trainable"])
+def test_what_dvc_expands_over_belongs_in_params(project: Path, key: str) -> None:
+    (project / "pipelines/mine.yaml").write_text(f"{key}: [demo]\n")
+    assert message(project, {}, "mine") == f"pipeline 'mine': {key}: belongs in params.yaml, not in a pipeline file"
+
+
+@pytest.mark.parametrize("below", [None, 0.5])
+def test_padding_every_clip_alike_rules_out_longer_ones(project: Path, below: float | None) -> None:
+    overrides = {"extract.pooling": "all-frames", "segment.tail": "merge", "segment.tail_below_s": below}
+    assert message(project, overrides) == (
+        "pipeline 'demo' with the options given: extract.pooling=all-frames pads clips to segment.max_duration_s, "
+        "which segment.tail=merge exceeds"
+    )
 
 
 def test_merge_is_deep_and_keeps_what_is_not_named(project: Path) -> None:
@@ -149,7 +168,7 @@ def test_root_is_found_from_below(project: Path, monkeypatch: pytest.MonkeyPatch
     (project / "data/x").mkdir(parents=True)
     monkeypatch.chdir(project / "data/x")
     assert find_root() == project.resolve()
-    assert pipeline_names(find_root()) == ["demo", "emodb", "iemocap"]
+    assert pipeline_names(find_root()) == ["demo", "emodb", "emodb-as-published", "iemocap", "iemocap-as-published"]
 
 
 def test_root_by_environment(project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: Any) -> None:

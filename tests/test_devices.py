@@ -82,6 +82,17 @@ def test_auto_precision(monkeypatch: Any, device: str, cpu_auto: bool, native: b
     assert resolve_precision("auto", device, cpu_auto=cpu_auto) == expected
 
 
+@pytest.mark.parametrize(
+    ("device", "expected"), [("cuda", "float16"), ("cuda:1", "float16"), ("cpu", "float32"), ("mps", "float32")]
+)
+@pytest.mark.parametrize("native", [False, True])
+def test_published_precision(monkeypatch: Any, device: str, expected: str, native: bool) -> None:
+    """The released autocast is CUDA's, at its default of that time, whatever the hardware could do (D42)."""
+    monkeypatch.setattr(devices, "cpu_has_bfloat16", lambda: native)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)
+    assert resolve_precision("published", device, cpu_auto=True) == expected
+
+
 def test_named_precision_is_taken_and_float16_needs_a_gpu() -> None:
     assert resolve_precision("bfloat16", "cpu", cpu_auto=False) == "bfloat16"
     assert resolve_precision("float16", "cuda", cpu_auto=False) == "float16"

@@ -56,6 +56,10 @@ EncoderName = Annotated[
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; repeatable.")
 ]
+Seeds = Annotated[
+    str | None,
+    typer.Option("--seeds", metavar="N,N,…", help="Seeds to train every fold with, instead of train.seeds."),
+]
 DeviceName = Annotated[str | None, typer.Option("--device", help="auto, cpu, mps, cuda or cuda:N.")]
 Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is finished.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings and stop.")]
@@ -101,6 +105,42 @@ def resolve(
     root = find_root()
     config = load_config(root, pipeline, overrides)
     return Layout.of(root, pipeline, config), config
+
+
+def seed_list(text: str | None) -> list[int] | None:
+    """The value of `--seeds`.
+
+    Raises:
+        BadParameter: it is not a list of whole numbers with commas between.
+    """
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise typer.BadParameter(f"must be whole numbers with commas between, met '{text}'", param_hint="--seeds")
+    return [int(word) for word in words]
+
+
+def with_decoder(method: str, decoder: str, config: Config) -> str:
+    """The full name of a method with one of its decoders: `daam-v1` and `mlp` give `daam-v1-mlp`.
+
+    Raises:
+        UnknownNameError: there is no such method.
+        MethodError: it has no such decoder, or its name or the settings say another one.
+    """
+    from daamctl.errors import MethodError
+    from daamctl.methods import METHODS, resolve_method, settings_of
+
+    base, preset = resolve_method(method)
+    choices, default = METHODS.choices(base).get("decoder", ()), METHODS.defaults(base).get("decoder")
+    if decoder not in choices:
+        known = f"its decoders: {', '.join(choices)}" if choices else "it has no choice of decoder"
+        raise MethodError(f"{method}: no decoder '{decoder}'; {known}")
+    name = base if decoder == default else f"{base}-{decoder}"
+    for what, said in ((f"'{method}'", preset), ("method_settings", settings_of(name, config.method_settings))):
+        if said.get("decoder", decoder) != decoder:
+            raise MethodError(f"{name}: --decoder {decoder} contradicts {what}, which says {said['decoder']}")
+    return name
 
 
 def stop_if_dry(dry_run: bool, config: Config) -> None:

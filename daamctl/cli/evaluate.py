@@ -9,11 +9,13 @@ def command(
     pipeline: common.Pipeline = None,
     corpus: common.Corpus = None,
     encoder: common.EncoderName = None,
+    seeds: common.Seeds = None,
     sets: common.Sets = None,
     dry_run: common.DryRun = False,
 ) -> None:
-    """Score every method: accuracy, balanced accuracy, macro-F1, per clip and per utterance."""
-    layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder)
+    """Score every method, per clip and per utterance, and test every one against the reference."""
+    named = {"train__seeds": common.seed_list(seeds)}
+    layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder, **named)
     common.stop_if_dry(dry_run, config)
     from daamctl.stages import evaluate
 

@@ -15,13 +15,15 @@ def command(
         str, typer.Argument(help="A file in pipelines/, without .yaml.", autocompletion=common.complete_pipeline)
     ],
     source: Annotated[Path | None, typer.Option("--from", help="Folder of the corpus, or a manifest file.")] = None,
+    seeds: common.Seeds = None,
     device: common.DeviceName = None,
     sets: common.Sets = None,
     no_track: common.NoTrack = False,
     dry_run: common.DryRun = False,
 ) -> None:
     """Run every stage of a pipeline in this process, without DVC; what is finished is kept."""
-    layout, config = common.resolve(pipeline, sets, extract__device=device, train__device=device)
+    named = {"extract__device": device, "train__device": device, "train__seeds": common.seed_list(seeds)}
+    layout, config = common.resolve(pipeline, sets, **named)
     common.stop_if_dry(dry_run, config)
     from daamctl import pipeline as whole
 

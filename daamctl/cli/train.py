@@ -16,6 +16,9 @@ def command(
             "--method", "-m", help="Method (see `daamctl ls methods`).", autocompletion=common.complete_method
         ),
     ],
+    decoder: Annotated[
+        str | None, typer.Option(help="conv or mlp, where the method has the choice: daam-v1 with mlp is daam-v1-mlp.")
+    ] = None,
     pipeline: common.Pipeline = None,
     corpus: common.Corpus = None,
     encoder: common.EncoderName = None,
@@ -23,6 +26,7 @@ def command(
     seed: Annotated[
         int | None, typer.Option(min=0, max=2**32 - 1, help="One seed instead of those of the settings.")
     ] = None,
+    seeds: common.Seeds = None,
     device: common.DeviceName = None,
     sets: common.Sets = None,
     force: common.Force = False,
@@ -31,7 +35,10 @@ def command(
     dry_run: common.DryRun = False,
 ) -> None:
     """Train one method on every fold, or one; finished folds from identical inputs are kept."""
-    layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder, train__device=device)
+    named = {"train__device": device, "train__seeds": common.seed_list(seeds)}
+    layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder, **named)
+    if decoder is not None:
+        method = common.with_decoder(method, decoder, config)
     common.stop_if_dry(dry_run, config)
     if fold != "all" and not fold.isdecimal():
         raise typer.BadParameter(f"must be a number or 'all', met '{fold}'", param_hint="--fold")

@@ -1,88 +1,159 @@
-"""The metrics and the confusion matrix, computed by scikit-learn. All values are fractions in [0, 1].
+"""The metrics, per-class recall and the confusion matrix, computed by scikit-learn.
 
-A new metric is one `Metric` object here (or in a file of its own) and one line in `daamctl.evaluation.METRICS`.
+All values are fractions in [0, 1], except the log loss, which is in nats. scikit-learn has no expected calibration
+error (scikit-learn/scikit-learn#18268 is open), so that one is written here. A new metric is one `Metric` object here
+(or in a file of its own) and one line in `daamctl.evaluation.METRICS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, f1_score, recall_score
 from sklearn.metrics import confusion_matrix as _confusion_matrix
+from sklearn.metrics import log_loss as _sklearn_log_loss
 
 from daamctl.evaluation import METRICS
 
 ClassIds = NDArray[np.integer[Any]]
+Probabilities = NDArray[np.float64]
+
+ECE_BINS = 15
+
+
+class Scored(Protocol):
+    """What a metric is computed from, N items of C classes: `daamctl.evaluation.scoring.Items`, or anything alike."""
+
+    @property
+    def targets(self) -> ClassIds:
+        """True class ids, shape (N,)."""
+
+    @property
+    def predictions(self) -> ClassIds:
+        """Predicted class ids, shape (N,)."""
+
+    @property
+    def probabilities(self) -> Probabilities:
+        """Predicted probabilities, shape (N, C); rows sum to 1."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure computed from true and predicted class ids.
+    """One figure computed from true classes, predicted classes and predicted probabilities.
 
     Args:
         name: key in tables and files.
         alias: what the field calls it; heading in reports.
         higher_is_better: direction.
-        compute: (targets, predictions, num_classes) -> value; called by `score`, which checks the input first.
+        unit: "fraction" (in [0, 1], shown in percent) or "nats".
+        compute: items -> value; called by `score`, which checks the items first.
     """
 
     name: str
     alias: str
     higher_is_better: bool
-    compute: Callable[[ClassIds, ClassIds, int], float]
+    unit: Literal["fraction", "nats"]
+    compute: Callable[[Scored], float]
 
 
-def _accuracy(targets: ClassIds, predictions: ClassIds, num_classes: int) -> float:
+def _accuracy(items: Scored) -> float:
     """Share of items predicted rightly; every item counts the same."""
-    return float(accuracy_score(targets, predictions))
+    return float(accuracy_score(items.targets, items.predictions))
 
 
-def _balanced_accuracy(targets: ClassIds, predictions: ClassIds, num_classes: int) -> float:
+def _balanced_accuracy(items: Scored) -> float:
     """Mean of the recalls of the classes present in the targets.
 
     A class without a target has no recall; it is left out rather than counted as zero, so a fold that lacks a class
     stays comparable. Predictions of such a class still count as errors of the class they were taken from.
     """
     # balanced_accuracy_score gives the same, but warns when an absent class is predicted.
-    return float(recall_score(targets, predictions, labels=np.unique(targets), average="macro", zero_division=0.0))
+    present = np.unique(items.targets)
+    return float(recall_score(items.targets, items.predictions, labels=present, average="macro", zero_division=0.0))
 
 
-def _macro_f1(targets: ClassIds, predictions: ClassIds, num_classes: int) -> float:
+def _macro_f1(items: Scored) -> float:
     """Mean of the F1 of the classes present in targets or predictions.
 
     A class predicted but never true has F1 = 0 and is counted; a class in neither is left out.
     """
-    present = np.union1d(targets, predictions)
-    return float(f1_score(targets, predictions, labels=present, average="macro", zero_division=0.0))
+    present = np.union1d(items.targets, items.predictions)
+    return float(f1_score(items.targets, items.predictions, labels=present, average="macro", zero_division=0.0))
 
 
-ACCURACY = Metric("accuracy", "Accuracy (WA)", True, _accuracy)
+def _weighted_f1(items: Scored) -> float:
+    """Mean of the F1 of the classes present in the targets, each weighted by its number of targets."""
+    present = np.unique(items.targets)
+    return float(f1_score(items.targets, items.predictions, labels=present, average="weighted", zero_division=0.0))
+
+
+def _log_loss(items: Scored) -> float:
+    """Mean of -ln(probability of the true class).
+
+    scikit-learn raises a probability to at least 2.2e-16, so one item adds at most 36 nats.
+    """
+    labels = np.arange(items.probabilities.shape[1])
+    return float(_sklearn_log_loss(items.targets, items.probabilities, labels=labels))
+
+
+def _ece(items: Scored) -> float:
+    """Expected calibration error (Guo et al. 2017, eq. 3), with 15 bins of equal width.
+
+    Items are binned by their top probability, bin b holding ((b - 1) / 15, b / 15]. The figure is the mean over items
+    of their bin's gap, |share predicted rightly - mean top probability|. It is biased upwards when bins hold few items.
+    """
+    confidence = items.probabilities.max(axis=1)  # (N,)
+    surplus = (items.predictions == items.targets) - confidence
+    edges = np.linspace(0.0, 1.0, ECE_BINS + 1)
+    bins = np.digitize(confidence, edges[1:-1], right=True)
+    return float(np.abs(np.bincount(bins, weights=surplus)).sum() / len(confidence))
+
+
+ACCURACY = Metric("accuracy", "Accuracy (WA)", True, "fraction", _accuracy)
 """Share of items predicted rightly (the field's WA)."""
-BALANCED_ACCURACY = Metric("balanced_accuracy", "Balanced accuracy (UA)", True, _balanced_accuracy)
+BALANCED_ACCURACY = Metric("balanced_accuracy", "Balanced accuracy (UA)", True, "fraction", _balanced_accuracy)
 """Mean recall of the classes present (the field's UA)."""
-MACRO_F1 = Metric("macro_f1", "Macro-F1", True, _macro_f1)
+MACRO_F1 = Metric("macro_f1", "Macro-F1", True, "fraction", _macro_f1)
 """Mean F1 of the classes present."""
+WEIGHTED_F1 = Metric("weighted_f1", "Weighted F1", True, "fraction", _weighted_f1)
+"""Mean F1, each class weighted by its number of items."""
+LOG_LOSS = Metric("log_loss", "Log loss (nats)", False, "nats", _log_loss)
+"""Mean negative log probability of the true class, in nats; lower is better."""
+ECE = Metric("ece", "Calibration error (ECE)", False, "fraction", _ece)
+"""Expected calibration error over 15 equal bins of the top probability; lower is better."""
 
 
-def score(targets: ClassIds, predictions: ClassIds, num_classes: int) -> dict[str, float]:
+def score(items: Scored) -> dict[str, float]:
     """Every metric of the table, by name.
+
+    Raises:
+        ValueError: there is no item, the lengths differ, a class id is outside 0 .. C - 1, or the probabilities of an
+            item are not finite or do not sum to 1.
+    """
+    _check_probabilities(items)
+    _check(items.targets, items.predictions, items.probabilities.shape[1])
+    return {name: METRICS.load(name).compute(items) for name in METRICS}
+
+
+def class_recalls(targets: ClassIds, predictions: ClassIds, num_classes: int) -> list[float | None]:
+    """Recall of every class, in class order; None for a class without a target.
 
     Raises:
         ValueError: there is no item, the lengths differ, or a class id is outside 0 .. num_classes - 1.
     """
-    _check(targets, predictions, num_classes)
-    return {name: METRICS.load(name).compute(targets, predictions, num_classes) for name in METRICS}
+    counts = confusion_matrix(targets, predictions, num_classes)
+    return [float(row[index] / row.sum()) if row.sum() else None for index, row in enumerate(counts)]
 
 
 def confusion_matrix(targets: ClassIds, predictions: ClassIds, num_classes: int) -> NDArray[np.int64]:
     """Counts, shape (C, C): row = actual class, column = predicted class.
 
     Raises:
-        ValueError: as for `score`.
+        ValueError: there is no item, the lengths differ, or a class id is outside 0 .. num_classes - 1.
     """
     _check(targets, predictions, num_classes)
     counts = _confusion_matrix(targets, predictions, labels=np.arange(num_classes))
@@ -95,3 +166,13 @@ def _check(targets: ClassIds, predictions: ClassIds, num_classes: int) -> None:
     for what, ids in (("target", targets), ("prediction", predictions)):
         if ids.min() < 0 or ids.max() >= num_classes:
             raise ValueError(f"{what} class ids span {ids.min()} .. {ids.max()}; allowed 0 .. {num_classes - 1}")
+
+
+def _check_probabilities(items: Scored) -> None:
+    if items.probabilities.ndim != 2 or len(items.probabilities) != len(items.targets):
+        shape = items.probabilities.shape
+        raise ValueError(f"probabilities have shape {shape}; need ({len(items.targets)}, number of classes)")
+    sums = items.probabilities.sum(axis=1)
+    if not np.allclose(sums, 1.0, atol=1e-6):  # also false for what is not finite
+        worst = int(np.argmax(np.where(np.isfinite(sums), np.abs(sums - 1.0), np.inf)))
+        raise ValueError(f"probabilities of item {worst} sum to {sums[worst]:g}; need 1")

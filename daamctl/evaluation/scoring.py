@@ -1,7 +1,8 @@
 """From the logits of clips to scores per clip and per utterance.
 
-An utterance's logits are the mean of its clips' logits, each clip counting the same whatever its length. The published
-figures score every clip by itself (DEVIATIONS D22).
+An utterance's logits are the mean of its clips' logits, each clip counting the same whatever its length; its
+probabilities are the softmax of that mean, not the mean of the clips' probabilities. The published figures score every
+clip by itself (DEVIATIONS D22).
 """
 
 from __future__ import annotations
@@ -12,26 +13,31 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from daamctl.errors import ArtifactError
-from daamctl.evaluation.metrics import ClassIds, score
+from daamctl.evaluation.metrics import ClassIds, Probabilities, score
 
 UNITS = ("utterance", "clip")
 
 
 @dataclass(frozen=True)
 class Items:
-    """What is scored: clips or utterances.
+    """What is scored: N clips or utterances of C classes.
 
     Args:
         ids: clip or utterance ids, sorted for utterances.
-        targets: true class ids.
-        predictions: class ids of the largest logit; the lowest id on ties.
+        speakers: who speaks; None where the corpus does not say.
+        targets: true class ids, shape (N,).
+        predictions: class ids of the largest logit; the lowest id on ties; shape (N,).
+        probabilities: softmax of the logits, shape (N, C).
     """
 
     ids: list[str]
+    speakers: list[str | None]
     targets: ClassIds
     predictions: ClassIds
+    probabilities: Probabilities
 
     def __len__(self) -> int:
         """Number of items."""
@@ -42,34 +48,48 @@ def items_of(predictions: pl.DataFrame, unit: str) -> Items:
     """The items of one test pass.
 
     Args:
-        predictions: columns clip_id, utterance_id, target, logits (list of C).
+        predictions: columns clip_id, utterance_id, speaker, target, logits (list of C).
         unit: "clip" or "utterance".
 
     Raises:
-        ArtifactError: a logit is not finite, there are no rows, or the clips of an utterance differ in target.
+        ArtifactError: a logit is not finite, there are no rows, or the clips of an utterance differ in target or
+            speaker.
         ValueError: `unit` is unknown.
     """
     if unit not in UNITS:
         raise ValueError(f"unknown unit '{unit}'; known: {', '.join(UNITS)}")
     logits = _logits(predictions)  # (B, C)
     targets = predictions["target"].to_numpy()
+    speakers = [name or None for name in predictions["speaker"].to_list()]
     if unit == "clip":
-        return Items(predictions["clip_id"].to_list(), targets, logits.argmax(axis=1))
-    return _pool(predictions["utterance_id"].to_numpy(), targets, logits)
+        return _items(predictions["clip_id"].to_list(), speakers, targets, logits)
+    return _pool(predictions["utterance_id"].to_numpy(), speakers, targets, logits)
 
 
 def join(parts: list[Items]) -> Items:
     """The items of several test passes as one."""
     return Items(
         [name for part in parts for name in part.ids],
+        [name for part in parts for name in part.speakers],
         np.concatenate([part.targets for part in parts]),
         np.concatenate([part.predictions for part in parts]),
+        np.concatenate([part.probabilities for part in parts]),
     )
 
 
 def score_items(items: Items, num_classes: int) -> dict[str, Any]:
-    """Every metric, and `n`, the number of items."""
-    return {**score(items.targets, items.predictions, num_classes), "n": len(items)}
+    """Every metric, and `n`, the number of items.
+
+    Raises:
+        ValueError: the items were predicted among another number of classes than `num_classes`.
+    """
+    if items.probabilities.shape[1] != num_classes:
+        raise ValueError(f"predictions are among {items.probabilities.shape[1]} classes; need {num_classes}")
+    return {**score(items), "n": len(items)}
+
+
+def _items(ids: list[str], speakers: list[str | None], targets: ClassIds, logits: NDArray[np.float64]) -> Items:
+    return Items(ids, speakers, targets, logits.argmax(axis=1), softmax(logits, axis=1))
 
 
 def _logits(predictions: pl.DataFrame) -> NDArray[np.float64]:
@@ -83,12 +103,16 @@ def _logits(predictions: pl.DataFrame) -> NDArray[np.float64]:
     return logits
 
 
-def _pool(utterances: NDArray[Any], targets: ClassIds, logits: NDArray[np.float64]) -> Items:
+def _pool(
+    utterances: NDArray[Any], speakers: list[str | None], targets: ClassIds, logits: NDArray[np.float64]
+) -> Items:
     ids, first, index, counts = np.unique(utterances, return_index=True, return_inverse=True, return_counts=True)
-    pooled_targets = targets[first]
-    if not np.array_equal(pooled_targets[index], targets):
-        wrong = utterances[int(np.argmax(pooled_targets[index] != targets))]
-        raise ArtifactError(f"clips of utterance '{wrong}' have different targets")
+    names = np.asarray(speakers, dtype=object)
+    for what, values in (("targets", targets), ("speakers", names)):
+        same = values[first][index] == values
+        if not same.all():
+            wrong = utterances[int(np.argmin(same))]
+            raise ArtifactError(f"clips of utterance '{wrong}' have different {what}")
     sums = np.zeros((len(ids), logits.shape[1]))
     np.add.at(sums, index, logits)
-    return Items(ids.tolist(), pooled_targets, (sums / counts[:, None]).argmax(axis=1))
+    return _items(ids.tolist(), names[first].tolist(), targets[first], sums / counts[:, None])

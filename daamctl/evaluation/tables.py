@@ -16,8 +16,13 @@ def accuracy_rows(report: Mapping[str, Any]) -> pl.DataFrame:
     unit = report["main_unit"]
     return pl.DataFrame(
         [
-            {"method": method, "fold": row["fold"], "seed": row["seed"], **{n: row[unit][n] for n in report["metrics"]}}
-            for method, entry in report["methods"].items()
+            {
+                "method": entry["label"],
+                "fold": row["fold"],
+                "seed": row["seed"],
+                **{name: row[unit][name] for name in report["metrics"]},
+            }
+            for entry in report["methods"].values()
             for row in entry["per_fold"]
         ]
     )
@@ -31,16 +36,21 @@ def history_rows(folds: Mapping[str, Sequence[Fold]]) -> pl.DataFrame:
         fold.history()
         .select(columns)
         .cast(types)  # type: ignore[arg-type]
-        .select(pl.lit(method).alias("method"), pl.lit(fold.fold).alias("fold"), pl.lit(fold.seed).alias("seed"), "*")
-        for method, part in folds.items()
+        .select(
+            pl.lit(fold.label).alias("method"), pl.lit(fold.fold).alias("fold"), pl.lit(fold.seed).alias("seed"), "*"
+        )
+        for part in folds.values()
         for fold in part
     )
 
 
-def confusion_rows(classes: Sequence[str], items: Mapping[str, Mapping[str, list[Items]]], unit: str) -> pl.DataFrame:
+def confusion_rows(
+    report: Mapping[str, Any], items: Mapping[str, Mapping[str, list[Items]]], unit: str
+) -> pl.DataFrame:
     """One row per item, as `dvc plots` with the confusion template counts them."""
+    classes = report["classes"]
     rows = [
-        (method, classes[actual], classes[predicted])
+        (report["methods"][method]["label"], classes[actual], classes[predicted])
         for method, parts in items.items()
         for part in parts[unit]
         for actual, predicted in zip(part.targets, part.predictions, strict=True)

@@ -15,8 +15,8 @@ from daamctl.artifacts.io import write_json
 from daamctl.config import PARAMS_FILE, Config, inspect_config, pipeline_names, read_yaml
 from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS, HUB_ID
-from daamctl.errors import ConfigError, DaamctlError, MethodError, suggest
-from daamctl.methods import METHODS, check_settings
+from daamctl.errors import ConfigError, DaamctlError, MethodError, UnknownNameError, suggest
+from daamctl.methods import METHODS, check_settings, resolve_method, settings_of
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
             continue
         if config is not None:
             configs[name] = config
-            found += [problem for problem in problems_of(root, config) if problem not in found]
+            found += [problem for problem in problems_of(config) if problem not in found]
         problems += [f"pipeline '{name}': {problem}" for problem in found]
     if problems:
         raise ConfigError("\n".join(problems))
@@ -56,7 +56,7 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
     return names
 
 
-def problems_of(root: Path, config: Config) -> list[str]:
+def problems_of(config: Config) -> list[str]:
     """Everything wrong with valid-looking settings: names that no table has, contradictions."""
     problems = []
     if config.download.corpus not in CORPORA:
@@ -67,9 +67,9 @@ def problems_of(root: Path, config: Config) -> list[str]:
     named = [("methods", name) for name in config.methods]
     named += [("method_settings", name) for name in config.method_settings]
     named += [("ablate.rank_by", config.ablate.rank_by), ("ablate.method", config.ablate.method)]
-    problems += [_unknown(where, name, METHODS) for where, name in named if name not in METHODS]
+    problems += [_unknown(where, name, METHODS) for where, name in named if not _is_method(name)]
     for name, settings in config.method_settings.items():
-        if name in METHODS:
+        if _is_method(name):
             try:
                 check_settings(name, settings)
             except MethodError as error:
@@ -80,11 +80,10 @@ def problems_of(root: Path, config: Config) -> list[str]:
         problems.append("methods: at least one method is needed")
     if len(set(config.methods)) != len(config.methods):
         problems.append(f"methods: a method stands twice in {list(config.methods)}")
-    unlisted = sorted(set(config.methods) - set(read_yaml(root / PARAMS_FILE).get("methods") or config.methods))
-    if unlisted:
-        problems.append(
-            f"methods: {', '.join(unlisted)} is not in methods of {PARAMS_FILE}, so dvc.yaml has no stage for it"
-        )
+    stageless = [name for name in config.methods if name not in config.trainable and _is_method(name)]
+    if stageless and config.trainable:
+        names = ", ".join(dict.fromkeys(stageless))
+        problems.append(f"methods: dvc.yaml has no train stage for {names}; add it to trainable of {PARAMS_FILE}")
     classes = config.download.classes
     if classes is not None and len(set(classes)) < 2:
         problems.append(f"download.classes: at least two different classes are needed, met {list(classes)}")
@@ -92,13 +91,27 @@ def problems_of(root: Path, config: Config) -> list[str]:
 
 
 def _table_problems(root: Path) -> list[str]:
-    """The list of pipelines that `dvc repro` expands over, against the files."""
-    listed = read_yaml(root / PARAMS_FILE).get("pipelines") or []
+    """The lists that `dvc repro` expands over, against the files and the table of methods."""
+    params = read_yaml(root / PARAMS_FILE)
+    listed, trainable = params.get("pipelines") or [], [str(name) for name in params.get("trainable") or []]
     files = pipeline_names(root)
     problems = [_unknown(f"{PARAMS_FILE}: pipelines", str(name), files) for name in listed if name not in files]
+    problems += [_unknown(f"{PARAMS_FILE}: trainable", name, METHODS) for name in trainable if not _is_method(name)]
+    twice = sorted({name for name in trainable if trainable.count(name) > 1})
+    if twice:
+        problems.append(f"{PARAMS_FILE}: trainable: {', '.join(twice)} stands there twice")
     for name in sorted(set(files) - set(listed)):
         log.warning("pipeline '%s' is not in pipelines of %s: dvc repro leaves it out", name, PARAMS_FILE)
     return problems
+
+
+def _is_method(name: str) -> bool:
+    """Whether it is a method of the table, or one with another decoder."""
+    try:
+        resolve_method(name)
+    except UnknownNameError:
+        return False
+    return True
 
 
 def _unknown(where: str, name: str, known: Any) -> str:
@@ -119,14 +132,13 @@ def _write(root: Path, pipeline: str, config: Config) -> None:
             "ablate": config.section("ablate"),
             "evaluate": config.section("evaluate"),
             "train": train,
-            "settings": config.method_settings.get(config.ablate.method, {}),
+            "settings": settings_of(config.ablate.method, config.method_settings),
         },
         "report": {"report": config.section("report"), "methods": list(config.methods)},
     }
-    for method in read_yaml(root / PARAMS_FILE).get("methods") or config.methods:
-        listed = method in config.methods
-        settings = config.method_settings.get(method, {})
-        parts[f"train-{method}"] = {"train": train, "settings": settings} if listed else {"listed": False}
+    parts |= {f"train-{method}": {"listed": False} for method in config.trainable}
+    for method in config.methods:
+        parts[f"train-{method}"] = {"train": train, "settings": settings_of(method, config.method_settings)}
     folder = root / "data" / "check" / pipeline
     for name, part in parts.items():
         write_json(folder / f"{name}.json", part)

@@ -12,13 +12,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from daamctl.artifacts.io import read_json, write_json, write_text
 from daamctl.artifacts.results import SKIPPED_FILE, Fold, read_folds
 from daamctl.config import Config
-from daamctl.errors import ArtifactError
+from daamctl.errors import ArtifactError, ConfigError
 from daamctl.evaluation import METRICS
+from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals
 from daamctl.evaluation.consistency import check_method, check_methods, differences
-from daamctl.evaluation.metrics import confusion_matrix
+from daamctl.evaluation.metrics import class_recalls, confusion_matrix
 from daamctl.evaluation.provenance import chance_of, counts, provenance
 from daamctl.evaluation.scoring import UNITS, Items, items_of, join, score_items
 from daamctl.evaluation.summary import spread
@@ -61,7 +64,7 @@ def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None)
     unit = config.evaluate.unit
     write_text(folder / "accuracy.csv", accuracy_rows(report).write_csv())
     write_text(folder / "history.csv", history_rows(folds).write_csv())
-    write_text(folder / "confusion.csv", confusion_rows(report["classes"], items, unit).write_csv())
+    write_text(folder / "confusion.csv", confusion_rows(report, items, unit).write_csv())
     return folder / "evaluation.json"
 
 
@@ -106,6 +109,10 @@ def _evaluation(
         method: _method(part, items[method], run_part["num_folds"], config.train.seeds, run_part["classes"])
         for method, part in folds.items()
     }
+    tables = {method: item_table(part, items[method][config.evaluate.unit]) for method, part in folds.items()}
+    for method, table in tables.items():
+        methods[method]["intervals"] = method_intervals(method, table)
+        methods[method]["per_speaker"] = _per_speaker(table)
     return {
         "run": layout.run_name,
         "pipeline": layout.pipeline,
@@ -119,9 +126,35 @@ def _evaluation(
         "counts": counts(folds, items),
         "chance": {unit: chance_of(items, unit, run_part["classes"]) for unit in UNITS},
         "methods": methods,
+        "comparison": _comparison(config, tables, methods),
         "notes": _notes(config, folds, methods),
         "provenance": provenance(folds),
     }
+
+
+def _comparison(config: Config, tables: Mapping[str, pl.DataFrame], methods: Mapping[str, Any]) -> dict[str, Any]:
+    """Every method against the reference on the same items; methods with missing folds are left out and named.
+
+    Raises:
+        ConfigError: `evaluate.reference` is not among the methods.
+        ArtifactError: methods were tested on different items though no fold is missing.
+    """
+    whole = {method: table for method, table in tables.items() if not methods[method]["missing"]}
+    wanted = config.evaluate.reference
+    if wanted is not None and wanted not in tables:
+        raise ConfigError(f"evaluate.reference: '{wanted}' is not among the methods {', '.join(tables)}")
+    left_out = [method for method in tables if method not in whole]
+    reference = wanted or ("none" if "none" in whole else next(iter(whole), None))
+    if reference not in whole:
+        return {"reference": reference, "left_out": left_out, "result": None}
+    return {"reference": reference, "left_out": left_out, "result": compare_methods(whole, reference=reference)}
+
+
+def _per_speaker(table: pl.DataFrame) -> list[dict[str, Any]]:
+    """Accuracy of every speaker over all folds and seeds, in the main unit; an unknown speaker is None."""
+    figures = [pl.col("item").n_unique().alias("n"), pl.col("correct").mean().alias("accuracy")]
+    rows = table.group_by("speaker").agg(figures)
+    return rows.sort("speaker", nulls_last=True).to_dicts()
 
 
 def _method(
@@ -135,15 +168,25 @@ def _method(
     done = {(fold.fold, fold.seed) for fold in folds}
     wanted = [(fold, seed) for fold in range(1, num_folds + 1) for seed in sorted(seeds)]
     joined = {unit: join(items[unit]) for unit in UNITS}
+    run_part = folds[0].result["run"]
     return {
-        "num_parameters": folds[0].result["run"]["num_parameters"],
-        "layers": folds[0].result["run"]["layers"],
-        "embed_dim": folds[0].result["run"]["embed_dim"],
+        "label": folds[0].label,
+        "reconstructed": run_part.get("reconstructed", ""),
+        "eval_batches": run_part.get("eval_batches"),
+        "num_parameters": run_part["num_parameters"],
+        "layers": run_part["layers"],
+        "embed_dim": run_part["embed_dim"],
         "per_fold": per_fold,
         "missing": [list(pair) for pair in wanted if pair not in done],
         "summary": {unit: {name: spread([row[unit][name] for row in per_fold]) for name in METRICS} for unit in UNITS},
         "selection": {name: _spread_known([row[name] for row in per_fold]) for name in SELECTION_FIGURES},
         "pooled": {unit: score_items(joined[unit], size) for unit in UNITS},
+        "recalls": {
+            unit: dict(
+                zip(classes, class_recalls(joined[unit].targets, joined[unit].predictions, size), strict=True)
+            )
+            for unit in UNITS
+        },
         "confusion": {
             unit: confusion_matrix(joined[unit].targets, joined[unit].predictions, size).tolist() for unit in UNITS
         },
@@ -179,7 +222,7 @@ def _spread_known(values: Sequence[float | None]) -> dict[str, Any] | None:
 
 def _describe(name: str) -> dict[str, Any]:
     metric = METRICS.load(name)
-    return {"alias": metric.alias, "higher_is_better": metric.higher_is_better}
+    return {"alias": metric.alias, "higher_is_better": metric.higher_is_better, "unit": metric.unit}
 
 
 def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping[str, Any]) -> list[str]:
@@ -189,6 +232,16 @@ def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping
         if entry["missing"]:
             pairs = ", ".join(f"fold {fold} seed {seed}" for fold, seed in entry["missing"])
             notes.append(f"{method}: not every fold is finished; missing {pairs}")
+        if entry["reconstructed"]:
+            notes.append(
+                f"{entry['label']}: {entry['reconstructed']}; its own definition was not available, so this is a "
+                "reconstruction, not a replication"
+            )
+        if entry["eval_batches"]:
+            notes.append(
+                f"{method}: a prediction depends on the other clips of its batch (D1); tested "
+                f"{entry['eval_batches']['size']} at a time in the order of the clip table (hash in each result.json)"
+            )
     now = config.section("train")
     changed = {text for part in folds.values() for fold in part for text in differences(fold, now)}
     notes += [f"trained with other settings than those of now: {text}" for text in sorted(changed)]
@@ -198,10 +251,10 @@ def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping
 def _flat_metrics(report: Mapping[str, Any]) -> dict[str, Any]:
     """Main-unit means to six digits; accuracy_best_on_test stays per clip, the only unit it is known for."""
     flat = {}
-    for method, entry in report["methods"].items():
+    for entry in report["methods"].values():
         summary, best = entry["summary"][report["main_unit"]], entry["selection"]["accuracy_best_on_test"]
         deviation = summary["accuracy"]["sample_std"]
-        flat[method] = {
+        flat[entry["label"]] = {
             **{name: round(summary[name]["mean"], 6) for name in report["metrics"]},
             "accuracy_sample_std": None if deviation is None else round(deviation, 6),
             "accuracy_best_on_test": None if best is None else round(best["mean"], 6),

@@ -1,8 +1,8 @@
 """The stage `segment`: cut every utterance into consecutive clips.
 
-Source: the published set-up cuts at 5 s and keeps the rest piece however short (FACTS 11); the other tails are this
-project's. Cuts are computed in samples of the file's own rate, so 5.0 s gives one clip. Nothing is copied: a clip is a
-row that says where it lies. Times are in seconds.
+Source: the published set-up cuts at 5 s and keeps the rest piece however short (FACTS 11, D23); the other tails, and
+that they may concern only the shortest pieces, are this project's. Cuts are computed in samples of the file's own rate,
+so 5.0 s gives one clip. Nothing is copied: a clip is a row that says where it lies. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -96,11 +96,21 @@ def cut(utterances: pl.DataFrame, config: SegmentConfig) -> pl.DataFrame:
     if empty.height:
         raise ArtifactError(f"utterance '{empty['utterance_id'][0]}' holds no samples ({empty.height} such rows)")
     length, longest = pl.col("_length"), pl.col("_longest")
+    rows = rows.with_columns(_short=pl.min_horizontal(longest, _first_kept(config.tail_below_s, rate)))
     count = -(-length // longest)
     if config.tail in ("merge", "drop"):
-        count = (length // longest).clip(lower_bound=1)
+        rest = length % longest
+        gone = (rest > 0) & (rest < pl.col("_short")) & (length > longest)  # the only clip always stays
+        count -= gone.cast(pl.Int64)
     rows = rows.with_columns(_count=count).with_columns(_index=pl.int_ranges(0, pl.col("_count")))
     return _describe(rows.explode("_index"), config)
+
+
+def _first_kept(tail_below_s: float | None, rate: pl.Expr) -> pl.Expr:
+    """Samples of the shortest rest piece that `tail` leaves alone; null where it concerns all of them."""
+    if tail_below_s is None:
+        return pl.lit(None, pl.Int64)
+    return (tail_below_s * rate).round(6).ceil().cast(pl.Int64)  # 1.1 * 16000 is a little more than 17600
 
 
 def _describe(rows: pl.DataFrame, config: SegmentConfig) -> pl.DataFrame:
@@ -114,7 +124,7 @@ def _describe(rows: pl.DataFrame, config: SegmentConfig) -> pl.DataFrame:
     )
     pad_to = pl.lit(None, pl.Float64)
     if config.tail == "pad":
-        pad_to = pl.when(size < longest).then(longest / pl.col("sampling_rate")).otherwise(pad_to)
+        pad_to = pl.when(size < pl.col("_short")).then(longest / pl.col("sampling_rate")).otherwise(pad_to)
     return (
         rows.with_columns(
             clip_id=pl.col("utterance_id") + "#" + index.cast(pl.String).str.zfill(3),

@@ -10,7 +10,7 @@ from pathlib import Path
 from daamctl.artifacts.results import FOLD_DIR, SKIPPED_FILE, fold_dir, read_folds
 from daamctl.config import Config
 from daamctl.layout import Layout
-from daamctl.methods import METHODS
+from daamctl.methods import resolve_method
 from daamctl.tracking import make_tracker, send_missing
 from daamctl.training.fold import FoldSpec
 from daamctl.training.run import fold_specs, load_features, train_all
@@ -33,7 +33,7 @@ def run(
     Args:
         layout: where artifacts lie.
         config: all settings.
-        method: a name from the table of methods.
+        method: a name from the table of methods, or a variant with another decoder (`daam-v1-mlp`).
         fold: 1-based fold; None: all.
         seed: one seed instead of `train.seeds`.
         force: train again even what is finished.
@@ -47,7 +47,7 @@ def run(
         ArtifactError: no embeddings, or embeddings made with other settings.
         TrainingError: no such fold, or the data or numbers do not allow training.
     """
-    METHODS.module_of(method)
+    resolve_method(method)
     folder = layout.method(method)
     (folder / SKIPPED_FILE).unlink(missing_ok=True)
     features = load_features(layout, config)

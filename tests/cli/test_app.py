@@ -17,9 +17,11 @@ from typer.testing import CliRunner
 
 from daamctl import __version__, pipeline
 from daamctl.cli.app import app
-from daamctl.config import Config, load_config
+from daamctl.config import Config, load_config, pipeline_names
 from daamctl.errors import ArtifactError
+from daamctl.methods import METHODS
 from daamctl.stages import ablate, check, download, evaluate, extract, importance, report, segment, track, train
+from tests.conftest import REPOSITORY
 
 STAGES = {
     "download": download,
@@ -97,12 +99,12 @@ def test_usage_errors_exit_with_2(project: Path, words: list[str]) -> None:
         (
             ["extract", "--pipeline", "dmeo"],
             "ConfigError: unknown pipeline 'dmeo'\n"
-            "  did you mean 'demo'? known: demo, emodb, iemocap (pipelines/<name>.yaml)\n",
+            f"  did you mean 'demo'? known: {', '.join(pipeline_names(REPOSITORY))} (pipelines/<name>.yaml)\n",
         ),
         (
             ["train", "--pipeline", "demo", "--method", "daam-v3"],
             "UnknownNameError: unknown method 'daam-v3'\n"
-            "  did you mean 'daam-v2'? known: daam-v1, daam-v2, mha, none, weighted-sum\n",
+            f"  did you mean 'daam-v2'? known: {', '.join(sorted(METHODS))}\n",
         ),
         (
             ["extract", "--pipeline", "demo", "--set", "extract.poling=x", "--set", "train.lr=-1"],
@@ -185,7 +187,7 @@ def test_bug_keeps_its_traceback(project: Path, monkeypatch: pytest.MonkeyPatch,
 def test_bug_shows_its_traceback_on_stderr(project: Path) -> None:
     script = (
         "from daamctl.stages import report\n"
-        "def run(*_): raise KeyError('bug')\n"
+        "def run(*_, **__): raise KeyError('bug')\n"
         "report.run = run\n"
         "from daamctl.cli.app import main; main()"
     )
@@ -314,13 +316,24 @@ def test_check_reports_every_error_of_every_pipeline(project: Path) -> None:
         "pipeline 'worse': extract.encoder: unknown name 'wavlm-larg'; did you mean 'wavlm-large'?",
         "pipeline 'worse': methods: unknown name 'daam-v9'; did you mean 'daam-v",
         "pipeline 'worse': method_settings: unknown name 'mah'; did you mean 'mha'?",
-        "pipeline 'worse': ablate.rank_by: unknown name 'daam'; did you mean 'daam-v",
+        "pipeline 'worse': ablate.rank_by: unknown name 'daam'; ",
         "pipeline 'worse': methods: a method stands twice in ['daam-v1', 'daam-v9', 'daam-v1']",
-        "pipeline 'worse': methods: daam-v9 is not in methods of params.yaml, so dvc.yaml has no stage for it",
     ]
     for text in expected:
         assert any(text in line for line in lines), text
     assert sum(line.startswith("ConfigError: ") for line in lines) == 1
+
+
+def test_seeds_of_the_command_line_replace_those_of_the_settings(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder()
+    monkeypatch.setattr(evaluate, "run", recorder)
+    assert call("evaluate", "--pipeline", "demo", "--seeds", "1, 2,3").exit_code == 0
+    assert recorder.args[1].train.seeds == (1, 2, 3)
+    result = call("evaluate", "--pipeline", "demo", "--seeds", "1;2")
+    assert result.exit_code == 2
+    assert "must be whole numbers with commas between" in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -363,7 +376,7 @@ def test_check_writes_what_each_stage_reads(project: Path) -> None:
     assert result.exit_code == 0
     folder = project / "data/check/demo"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert len(before) == 7 + 5
+    assert len(before) == 7 + len(load_config(project).trainable)
 
     def changed(text: str) -> set[str]:
         (project / "pipelines/demo.yaml").write_text(text)
@@ -379,7 +392,8 @@ def test_check_writes_what_each_stage_reads(project: Path) -> None:
     assert changed(demo.replace("{encoder: wavlm-micro}", "{encoder: wavlm-micro, device: cpu}")) == set()
     assert changed(demo.replace("{encoder: wavlm-micro}", "{encoder: wavlm-micro, seed: 1}")) == {"extract.json"}
     with_train = changed(demo.replace("epochs: 12", "epochs: 13"))
-    assert with_train == {name for name in before if name.startswith("train-")} | {"ablate.json"}
+    listed = {f"train-{name}.json" for name in load_config(project, "demo").methods}
+    assert with_train == listed | {"ablate.json"}
 
 
 def test_ablation_is_made_again_when_the_unit_changes(project: Path) -> None:

@@ -1,9 +1,11 @@
 """Clips and utterances from one set of logits."""
 
 import numpy as np
+import polars as pl
 import pytest
 
 from daamctl.errors import ArtifactError
+from daamctl.evaluation import METRICS
 from daamctl.evaluation.scoring import items_of, join, score_items
 from tests.fixtures.folds import predictions_frame
 
@@ -12,6 +14,10 @@ def frame():
     """Utterance b: its first clip is wrong by little, its second right by much."""
     logits = [[0, 0, 0, 3], [2, 0, 1, 0], [0, 0, 4, 0], [1, 0, 0, 0]]
     return predictions_frame(["a", "b", "b", "c"], [3, 2, 2, 1], logits)
+
+
+def spoken_by(*names):
+    return frame().with_columns(pl.Series("speaker", names, dtype=pl.String))
 
 
 def test_clips_are_scored_by_themselves():
@@ -28,6 +34,27 @@ def test_utterances_take_the_mean_of_logits():
     assert items.targets.tolist() == [3, 2, 1]
     assert items.predictions.tolist() == [3, 2, 0]
     assert score_items(items, 4)["accuracy"] == pytest.approx(2 / 3)
+
+
+def test_probabilities_are_the_softmax_of_the_mean_logits():
+    exps = np.exp([[0, 0, 0, 3], [1, 0, 2.5, 0], [1, 0, 0, 0]])
+    items = items_of(frame(), "utterance")
+    assert items.probabilities == pytest.approx(exps / exps.sum(axis=1, keepdims=True))
+    clips = items_of(frame(), "clip").probabilities[1:3]
+    assert abs(items.probabilities[1] - clips.mean(axis=0)).max() > 0.05  # not the mean of the clips' probabilities
+    assert score_items(items, 4)["log_loss"] == pytest.approx(-np.log(items.probabilities[range(3), [3, 2, 1]]).mean())
+
+
+def test_large_logits_do_not_overflow():
+    items = items_of(predictions_frame(["a"], [1], [[1e4, 1e4 + 1]]), "clip")
+    assert items.probabilities[0] == pytest.approx([1 / (1 + np.e), np.e / (1 + np.e)])
+
+
+def test_speakers_stay_with_their_items():
+    rows = spoken_by("F", "M", "M", None)
+    assert items_of(rows, "clip").speakers == ["F", "M", "M", None]
+    assert items_of(rows, "utterance").speakers == ["F", "M", None]
+    assert items_of(spoken_by("F", "", "", "M"), "utterance").speakers == ["F", None, "M"]
 
 
 def test_pooling_equals_a_loop():
@@ -49,7 +76,10 @@ def test_order_of_clips_does_not_matter():
 
 def test_join():
     both = join([items_of(frame(), "clip"), items_of(frame(), "clip")])
-    assert len(both) == len(both.targets) == 8
+    assert len(both) == len(both.targets) == len(both.speakers) == len(both.predictions) == 8
+    assert both.probabilities.shape == (8, 4)
+    assert score_items(both, 4) == {**score_items(items_of(frame(), "clip"), 4), "n": 8}
+    assert set(score_items(both, 4)) == {*METRICS, "n"}
 
 
 def test_errors_say_what_is_wrong():
@@ -57,7 +87,11 @@ def test_errors_say_what_is_wrong():
         items_of(predictions_frame(["a", "b"], [0, 1], [[0, 1], [np.nan, 0]]), "clip")
     with pytest.raises(ArtifactError, match="clips of utterance 'a' have different targets"):
         items_of(predictions_frame(["a", "a"], [0, 1], [[0, 1], [1, 0]]), "utterance")
+    with pytest.raises(ArtifactError, match="clips of utterance 'b' have different speakers"):
+        items_of(spoken_by("F", "M", None, "F"), "utterance")
     with pytest.raises(ArtifactError, match="no test clip"):
         items_of(frame().clear(), "clip")
     with pytest.raises(ValueError, match="unknown unit 'word'; known: utterance, clip"):
         items_of(frame(), "word")
+    with pytest.raises(ValueError, match="predictions are among 4 classes; need 3"):
+        score_items(items_of(frame(), "clip"), 3)

@@ -10,6 +10,7 @@ from daamctl.artifacts.io import write_json
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
+from daamctl.evaluation import METRICS
 from daamctl.stages import evaluate
 from tests.fixtures.folds import make_layout, predictions_frame, write_fold, write_method
 
@@ -59,12 +60,12 @@ def test_files(layout):
     folder = layout.stage("evaluate")
     flat = json.loads((folder / "metrics.json").read_text())
     assert list(flat["none"]) == [
-        "accuracy", "balanced_accuracy", "macro_f1", "accuracy_sample_std", "accuracy_best_on_test", "folds",
+        *METRICS, "accuracy_sample_std", "accuracy_best_on_test", "folds",
     ]  # fmt: skip
     assert flat["none"]["accuracy"] == round(report["methods"]["none"]["summary"]["utterance"]["accuracy"]["mean"], 6)
     accuracy = rows_of(folder / "accuracy.csv")
     assert len(accuracy) == 10
-    assert list(accuracy[0]) == ["method", "fold", "seed", "accuracy", "balanced_accuracy", "macro_f1"]
+    assert list(accuracy[0]) == ["method", "fold", "seed", *METRICS]
     history = rows_of(folder / "history.csv")
     assert len(history) == 2 * 5 * 6
     assert list(history[0]) == [
@@ -156,7 +157,7 @@ def test_folds_made_differently_are_refused(layout, changes, message):
 
 
 def test_device_and_seeds_may_differ(layout):
-    rows = predictions_frame(["a", "b"], [0, 1], [[1, 0, 0, 0], [0, 1, 0, 0]])
+    rows = read_folds(layout.method("none"))[4].predictions()
     changes = {"run.config.train.device": "cuda", "run.config.train.seeds": [1, 2], "run.config.extract.device": "cpu"}
     write_fold(layout, CONFIG, "none", 5, 1, rows, changes=changes)
     assert evaluate.run(layout, CONFIG).is_file()
@@ -174,3 +175,27 @@ def test_settings_changed_since_are_noted(layout):
     config = CONFIG.model_copy(update={"train": CONFIG.train.model_copy(update={"epochs": 7})})
     report = json.loads(evaluate.run(layout, config).read_text())
     assert "trained with other settings than those of now: train.epochs: 35 (now 7)" in report["notes"]
+
+
+def test_reconstructions_and_batch_dependence_are_named_wherever_figures_stand(tmp_path, caplog):
+    config = Config.model_validate({"methods": ["sga", "mha-published"]})
+    layout = make_layout(tmp_path)
+    write_method(layout, config, "sga", changes={"run.reconstructed": "reading A, scalar"})
+    batches = {"size": 8, "order": "clip table", "clips_sha256": "0" * 64}
+    write_method(layout, config, "mha-published", changes={"run.eval_batches": batches})
+    caplog.set_level("INFO")
+    report = json.loads(evaluate.run(layout, config).read_text())
+    assert report["methods"]["sga"]["label"] == "sga (reconstructed)"
+    assert report["methods"]["mha-published"]["label"] == "mha-published"
+    assert any(
+        note.startswith("sga (reconstructed): reading A, scalar; its own definition") for note in report["notes"]
+    )
+    assert any(
+        "mha-published: a prediction depends on the other clips" in note and "8 at a time" in note
+        for note in report["notes"]
+    )
+    folder = layout.stage("evaluate")
+    assert set(json.loads((folder / "metrics.json").read_text())) == {"sga (reconstructed)", "mha-published"}
+    for name in ("accuracy.csv", "history.csv", "confusion.csv"):
+        assert {row["method"] for row in rows_of(folder / name)} == {"sga (reconstructed)", "mha-published"}
+    assert "sga (reconstructed): accuracy" in caplog.text

@@ -59,6 +59,32 @@ def test_tails(tail: str, expected: list[int], pad_to: list[float | None]) -> No
     assert clips["clip_id"].to_list() == [f"u0#{index:03d}" for index in range(len(expected))]
 
 
+@pytest.mark.parametrize(
+    ("tail", "short", "pad_to"),
+    [("keep", [80000, 7999], None), ("pad", [80000, 7999], 5.0), ("merge", [87999], None), ("drop", [80000], None)],
+)
+def test_tails_below_a_threshold(tail: str, short: list[int], pad_to: float | None) -> None:
+    """Half a second is 8000 samples: 7999 are below, exactly 8000 and more are kept whatever `tail` says."""
+    config = SegmentConfig.model_validate({"tail": tail, "tail_below_s": 0.5})
+    rows = utterances((87_999, 16000), (88_000, 16000), (159_999, 16000), (80_000, 16000), (5, 16000))
+    clips = segment.cut(rows, config)
+    assert lengths(clips) == [*short, 80000, 8000, 80000, 79999, 80000, 5]
+    padded = clips.filter(pl.col("pad_to_s").is_not_null())
+    assert padded["clip_id"].to_list() == ([] if pad_to is None else ["u0#001", "u4#000"])
+    assert padded["pad_to_s"].unique().to_list() == ([] if pad_to is None else [pad_to])
+
+
+@pytest.mark.parametrize(
+    ("rate", "below_s", "shortest_kept"),
+    [(16000, 1.1, 17600), (11025, 0.5, 5513), (44100, 0.7, 30870), (22050, 1e-9, 1), (8000, 9.0, 40_000)],
+)
+def test_threshold_in_samples(rate: int, below_s: float, shortest_kept: int) -> None:
+    """Products that a float misses by a hair, a rate that halves unevenly, and thresholds beyond both ends."""
+    config = SegmentConfig(tail="drop", tail_below_s=below_s)
+    rows = utterances(*((5 * rate + rest, rate) for rest in (shortest_kept - 1, shortest_kept)))
+    assert lengths(segment.cut(rows, config)) == [5 * rate, 5 * rate, shortest_kept]
+
+
 @pytest.mark.parametrize("tail", ["keep", "pad", "merge", "drop"])
 def test_the_only_clip_of_an_utterance_always_stays(tail: str) -> None:
     clips = segment.cut(utterances((1, 16000), (80_000, 16000)), SegmentConfig.model_validate({"tail": tail}))
@@ -67,6 +93,26 @@ def test_the_only_clip_of_an_utterance_always_stays(tail: str) -> None:
 
 
 PIECES = st.lists(st.tuples(st.integers(1, 400_000), st.sampled_from(RATES)), min_size=1, max_size=12)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 200_000), st.sampled_from([8000, 16000])), min_size=1, max_size=8),
+    st.sampled_from(["keep", "pad", "merge", "drop"]),
+    st.integers(1, 30_000),
+)
+def test_rest_pieces_by_arithmetic(pieces: list[tuple[int, int]], tail: str, below_ms: int) -> None:
+    """Clip lengths from whole-number arithmetic: at these rates a millisecond is 8 or 16 samples."""
+    config = SegmentConfig.model_validate({"tail": tail, "tail_below_s": below_ms / 1000})
+    clips = segment.cut(utterances(*pieces), config)
+    for index, (samples, rate) in enumerate(pieces):
+        whole, rest = divmod(samples, 5 * rate)
+        expected = [5 * rate] * whole + [rest] * (rest > 0)
+        if tail in ("merge", "drop") and whole and 0 < rest < below_ms * rate // 1000:
+            expected = [5 * rate] * (whole - 1) + [5 * rate + rest * (tail == "merge")]
+        own = clips.filter(pl.col("utterance_id") == f"u{index}")
+        assert lengths(own) == expected
+        is_padded = tail == "pad" and 0 < rest < below_ms * rate // 1000
+        assert own["pad_to_s"].to_list() == [None] * (len(expected) - is_padded) + [5.0] * is_padded
 
 
 @given(PIECES, st.sampled_from(["keep", "pad", "merge", "drop"]), st.floats(0.3, 7.0), st.integers(0, 100_000))

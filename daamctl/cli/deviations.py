@@ -1,0 +1,62 @@
+"""`daamctl deviations`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from daamctl.cli import common
+
+PLAIN_WIDTH = 220
+"""Columns of the table where there is no terminal to ask."""
+
+
+def command(
+    pipelines: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Files in pipelines/, without .yaml; nothing: all.", autocompletion=common.complete_pipeline
+        ),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+) -> None:
+    """Show where the papers' code departs from their text, and what each pipeline does about it."""
+    from daamctl.config import find_root, load_config, pipeline_names
+    from daamctl.deviations import DEVIATIONS, verdict
+
+    root = find_root()
+    configs = {name: load_config(root, name) for name in pipelines or pipeline_names(root)}
+    head = ["D", "class", "finding", "switch", "as-published", "corrected", *configs]
+    rows = [
+        [f"D{row.number}", row.kind, row.what, row.where, row.published, row.corrected]
+        + [verdict(row, config) for config in configs.values()]
+        for row in DEVIATIONS
+    ]
+    if markdown:
+        for cells in [head, ["---"] * len(head), *rows]:
+            typer.echo(f"| {' | '.join(cells)} |")
+        return
+    _print(head, rows)
+
+
+def _print(head: list[str], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from daamctl.deviations import ALWAYS, AS_PUBLISHED, CORRECTED, NOT_HERE
+
+    styles = {AS_PUBLISHED: "yellow", CORRECTED: "green", ALWAYS: "green", NOT_HERE: "dim"}
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PLAIN_WIDTH)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for index, name in enumerate(head):
+        table.add_column(escape(name), no_wrap=index < 2)
+    for cells in rows:
+        table.add_row(*(f"[{styles[cell]}]{cell}[/]" if cell in styles else escape(cell) for cell in cells))
+    console.print(table)
+
+
+command.__name__ = "deviations"

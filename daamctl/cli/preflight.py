@@ -1,0 +1,130 @@
+"""`daamctl preflight`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from daamctl.cli import common
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+BAR_WIDTH = 12
+PLAIN_WIDTH = 120
+FUSIONS = {
+    "best_layer": "best layer",
+    "last_layer": "last layer",
+    "mean": "mean of layers",
+    "average": "average of scores",
+    "concatenation": "all concatenated",
+    "best_fusion": "best fusion",
+}
+STYLES = {"ok": "green", "note": "yellow", "warning": "bold red"}
+
+
+def command(
+    pipeline: common.Pipeline = None,
+    corpus: common.Corpus = None,
+    encoder: common.EncoderName = None,
+    sets: common.Sets = None,
+    dry_run: common.DryRun = False,
+) -> None:
+    """Before training: a linear probe of every layer, whether fusing them promises anything, and checks of the data."""
+    layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder)
+    common.stop_if_dry(dry_run, config)
+    from rich.console import Console
+
+    from daamctl.artifacts.io import read_json
+    from daamctl.stages import preflight
+
+    path = preflight.run(layout, config)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    _show(console, read_json(path))
+    common.show_path(path)
+
+
+def _show(console: Console, result: dict[str, Any]) -> None:
+    """Print the tables and the verdict; without colours, and long lines whole, where nobody watches."""
+    if result["probe"] is not None:
+        _show_probe(console, result)
+    _line(console, "\n[bold]Data[/]")
+    for finding in result["checks"]:
+        _line(console, f"[{STYLES[finding['severity']]}]{finding['severity']:<8}[/]{_escaped(finding['text'])}")
+        if finding["severity"] != "ok" and finding["examples"]:
+            _line(console, f"{'':8}[dim]{_escaped('; '.join(finding['examples']))}[/]")
+    verdict = result["verdict"]
+    _line(console, f"\n[bold]Verdict: {verdict['case']}[/]")
+    _line(console, _escaped(verdict["text"]))
+    _line(console, f"[dim]Rule. {_escaped(verdict['rule'])}[/]")
+
+
+def _show_probe(console: Console, result: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    probe, headroom = result["probe"], result["headroom"]
+    chance = probe["chance"]
+    low = chance["accuracy"]["mean"]
+    shown = [*probe["layers"].values(), *(probe[name] for name in FUSIONS if probe[name] is not None)]
+    high = max(one["accuracy"]["mean"] for one in shown)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("layer", "accuracy %", "over chance", "balanced %", "gain ± s.e."):
+        table.add_column(heading, no_wrap=True)
+
+    def add(name: str, one: dict[str, Any], *, gain: str = "", style: str | None = None) -> None:
+        share = (one["accuracy"]["mean"] - low) / (high - low) if high > low else 0.0
+        bar = ("█" if console.is_terminal else "#") * max(0, round(BAR_WIDTH * share))
+        table.add_row(name, _spread(one["accuracy"]), bar, _spread(one["balanced_accuracy"]), gain, style=style)
+
+    for layer, one in probe["layers"].items():
+        add(layer, one)
+    table.add_section()
+    for key, name in FUSIONS.items():
+        if probe[key] is not None:
+            add(name, probe[key], gain=_gain(headroom[key]) if key in headroom else "", style="bold")
+    add("chance", chance, style="dim")
+    folds = result["folds"]
+    _line(
+        console,
+        f"[bold]{_escaped(result['run'])}[/]: linear probes of {len(result['layers'])} layers, {len(folds)} folds, by "
+        f"{result['unit']}; mean ± standard deviation over folds; gain over the best layer, in points",
+    )
+    console.print(table)
+    where = "on the held-out group" if folds[0]["dev_group"] else "by leaving out training clips"
+    _line(console, f"Chosen {where}, fold by fold: layer {', '.join(map(str, probe['best_layer']['chosen']))}; "
+          f"fusion {', '.join(probe['best_fusion']['chosen'])}.")  # fmt: skip
+    _line(
+        console,
+        f"Chance: accuracy {_percent(chance['accuracy']['mean'])} (always the most frequent training class), "
+        f"balanced accuracy {_percent(chance['balanced_accuracy']['mean'])}.",
+    )
+    if "note" in probe:
+        _line(console, probe["note"])
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, soft_wrap=not console.is_terminal)
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _spread(figure: dict[str, Any]) -> str:
+    std = figure["sample_std"]
+    return f"{100 * figure['mean']:5.1f}" + (f" ± {100 * std:4.1f}" if std is not None else "")
+
+
+def _gain(gain: dict[str, Any]) -> str:
+    error = gain["standard_error"]
+    return f"{100 * gain['mean']:+5.1f}" + (f" ± {100 * error:4.1f}" if error is not None else "")
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+command.__name__ = "preflight"

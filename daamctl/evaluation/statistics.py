@@ -1,0 +1,318 @@
+"""Intervals and tests for few speakers and few folds (BASELINES 8). Pure functions on arrays; results are plain dicts.
+
+Utterances of one speaker share a voice, and folds share training data, so neither utterances nor seeds are independent:
+McNemar's test on pooled utterances rejected in 34 % of simulated null comparisons at a level of 5 %. Speakers are the
+units here; seeds are averaged before anything is tested. scipy, statsmodels and confidence_intervals compute what they
+have. Written here: the corrected t-test (no library in use has it) and the sign-flip sums (`scipy.stats.
+permutation_test` gives the same, in 9 s for 20 differences). scipy's bootstrap knows no clusters.
+
+Every p-value is two-sided. `floor` is the smallest p-value that the number of units allows: above the level of the
+test, no difference can be called significant, however large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from confidence_intervals import get_bootstrap_indices, get_conf_int
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
+
+Floats = NDArray[np.float64]
+
+FEW_CLUSTERS = 20
+EXACT_FLIPS_UP_TO = 20
+RANDOM_FLIPS = 100_000
+
+
+def cluster_bootstrap(
+    values: ArrayLike,
+    clusters: ArrayLike,
+    *,
+    classes: ArrayLike | None = None,
+    statistic: Callable[[NDArray[Any]], float] | None = None,
+    resample: Literal["clusters", "clusters-and-items"] = "clusters",
+    level: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Percentile interval of a figure when items come in clusters: speakers are redrawn with replacement.
+
+    A drawn speaker brings all its items along; drawing items within it as well adds their noise a second time (Davison
+    and Hinkley 1997, section 3.8; Field and Welsh 2007 show that drawing clusters is consistent). With few clusters the
+    interval is too narrow (Cameron, Gelbach and Miller 2008).
+
+    Args:
+        values: one row per item, shape (N, ...); shape (N,) without a `statistic`.
+        clusters: the cluster of each item, shape (N,).
+        classes: the true class of each item, shape (N,): the figure is then the mean of `values` over the items of a
+            class, averaged over the classes drawn (balanced accuracy). Without them it is the mean of `values`.
+        statistic: any other figure: rows of `values` -> number. Slow; `classes` is not used.
+        resample: "clusters", or "clusters-and-items", which also draws items within each drawn cluster, as
+            confidence_intervals has it (a cluster drawn twice repeats one inner draw); wider and slow.
+        level: of the interval.
+        resamples: how many draws.
+        seed: of the draws.
+
+    Returns:
+        value: the figure on all items; low, high: the interval; level; n_clusters; resample; resamples; warning: text
+        when there are fewer than 20 clusters, else None.
+
+    Raises:
+        ValueError: the lengths differ, or there are fewer than two clusters.
+    """
+    rows = np.asarray(values)
+    names, codes = np.unique(np.asarray(clusters), return_inverse=True)
+    labels = np.zeros(len(rows), dtype=np.int64) if classes is None else np.asarray(classes)
+    if not len(rows) == len(codes) == len(labels):
+        raise ValueError(f"{len(rows)} values, {len(codes)} clusters, {len(labels)} classes; need one each per item")
+    if len(names) < 2:
+        raise ValueError(f"{len(names)} clusters; an interval needs at least 2")
+
+    def figure(items: NDArray[np.int64]) -> float:
+        return float(statistic(rows[items]) if statistic else _class_mean(*_totals(rows[items], labels[items]))[0])
+
+    if resample == "clusters-and-items":
+        state = np.random.RandomState(seed)  # an int would give every call within a draw the same numbers
+        figures = [figure(get_bootstrap_indices(len(rows), codes, random_state=state)) for _ in range(resamples)]
+    else:
+        drawn = np.random.default_rng(seed).integers(len(names), size=(resamples, len(names)))
+        if statistic:
+            members = [np.flatnonzero(codes == code) for code in range(len(names))]
+            figures = [figure(np.concatenate([members[code] for code in draw])) for draw in drawn]
+        else:
+            times = np.zeros(drawn.shape)  # how often each cluster was drawn
+            np.add.at(times, (np.arange(resamples)[:, None], drawn), 1.0)
+            sums, counts = _totals(rows, labels, codes)
+            figures = _class_mean(times @ sums, times @ counts).tolist()
+    low, high = get_conf_int(figures, alpha=100 * (1 - level))
+    few = f"only {len(names)} clusters: the interval is optimistic (too narrow)"
+    # Sums in another order differ by rounding: without this an end at 0 might seem to lie beside it.
+    value, low, high = (round(float(end), 12) + 0.0 for end in (figure(np.arange(len(rows))), low, high))
+    return {
+        "value": value,
+        "low": low,
+        "high": high,
+        "level": level,
+        "n_clusters": len(names),
+        "resample": resample,
+        "resamples": resamples,
+        "warning": few if len(names) < FEW_CLUSTERS else None,
+    }
+
+
+def paired_sign_flip(differences: Sequence[float] | Floats, *, seed: int = 0) -> dict[str, Any]:
+    """Sign-flip test that paired differences are symmetric around zero (Fisher 1935); the statistic is their mean.
+
+    Exact over all 2^n signs for n <= 20; else 100,000 random ones, with the observed one counted among them (Phipson
+    and Smyth 2010), so p is never 0.
+
+    Args:
+        differences: one per unit, units being independent: speakers, with seeds averaged first.
+        seed: of random signs; without effect when exact.
+
+    Returns:
+        mean; p; floor: the smallest p these n allow (a difference of zero is no evidence, so it does not count); n;
+        exact; flips: how many signs were looked at.
+
+    Raises:
+        ValueError: there is no difference, or one is not finite.
+    """
+    array = _finite(differences)
+    n, exact = len(array), len(array) <= EXACT_FLIPS_UP_TO
+    rng = np.random.default_rng(seed)
+    sums = np.zeros(1 if exact else RANDOM_FLIPS)
+    for difference in array:
+        if exact:
+            sums = np.concatenate([sums + difference, sums - difference])
+        else:
+            sums += difference * rng.choice((-1.0, 1.0), RANDOM_FLIPS)
+    # Sums that are equal by value may differ by rounding.
+    as_large = int((np.abs(sums) >= abs(array.sum()) - 1e-12 * np.abs(array).sum()).sum())
+    p = as_large / len(sums) if exact else (as_large + 1) / (RANDOM_FLIPS + 1)
+    informative = int((np.abs(array) > 1e-12 * np.abs(array).max()).sum())
+    return {
+        "mean": float(array.mean()),
+        "p": p,
+        "floor": max(sign_flip_floor(informative), 0.0 if exact else 1 / (RANDOM_FLIPS + 1)),
+        "n": n,
+        "exact": exact,
+        "flips": len(sums),
+    }
+
+
+def sign_flip_floor(n: int) -> float:
+    """The smallest two-sided p of a sign-flip test on n non-zero differences; 1 for n = 0 and n = 1."""
+    exact = min(1.0, 2.0 ** (1 - n))
+    return exact if n <= EXACT_FLIPS_UP_TO else max(exact, 1 / (RANDOM_FLIPS + 1))
+
+
+def nadeau_bengio(
+    differences: Sequence[float] | Floats, n_test: float | Sequence[float], n_train: float | Sequence[float]
+) -> dict[str, Any]:
+    """t-test on fold differences with the variance corrected for shared training data (Nadeau and Bengio 2003).
+
+    t = mean / sqrt((1 / J + n_test / n_train) s^2) with J - 1 degrees of freedom, s^2 the sample variance. The ratio
+    stands for a correlation that cannot be estimated: a heuristic, not an exact test.
+
+    Args:
+        differences: one per fold, seeds averaged first; J of them. With repeated folds, one per fold and repeat.
+        n_test: items tested, one number or one per fold.
+        n_train: items trained on, likewise. Where folds differ the mean of n_test / n_train is used.
+
+    Returns:
+        mean; t, p: None when the differences do not vary (or J = 1); df; ratio: n_test / n_train; n: J.
+
+    Raises:
+        ValueError: there is no difference, one is not finite, or a size is not positive.
+    """
+    array = _finite(differences)
+    tested, trained = np.asarray(n_test, dtype=np.float64), np.asarray(n_train, dtype=np.float64)
+    if not (np.all(tested > 0) and np.all(trained > 0)):
+        raise ValueError(f"n_test {n_test} and n_train {n_train} must be positive")
+    ratio, n = float(np.mean(tested / trained)), len(array)
+    result = {"mean": float(array.mean()), "t": None, "df": n - 1, "p": None, "ratio": ratio, "n": n}
+    if np.ptp(array) <= 1e-12 * np.abs(array).max():
+        return result
+    t = float(array.mean() / np.sqrt((1 / n + ratio) * array.var(ddof=1)))
+    return {**result, "t": t, "p": float(2 * stats.t.sf(abs(t), n - 1))}
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm-adjusted p-values of one family, by statsmodels; a test without a p counts in the family as p = 1."""
+    if len(p_values) < 2:
+        return list(p_values)
+    adjusted = multipletests([1.0 if p is None else p for p in p_values], method="holm")[1]
+    return [None if p is None else float(value) for p, value in zip(p_values, adjusted, strict=True)]
+
+
+def minimal_detectable_difference(
+    differences: Sequence[float] | Floats, *, power: float = 0.8, alpha: float = 0.05
+) -> dict[str, Any]:
+    """The smallest true mean difference that a paired t-test on as many units would detect (Cohen 1988, chapter 2).
+
+    Found from the non-central t distribution with the observed spread taken as the true one, so it is an estimate, and
+    an optimistic one for the sign-flip test, whose floor may lie above alpha.
+
+    Args:
+        differences: observed, one per unit (fractions).
+        power: chance of detection.
+        alpha: two-sided level; divide it by the size of the family for the strictest step of Holm's procedure.
+
+    Returns:
+        points: in percentage points, None for a single unit or without spread; std: sample deviation of the differences
+        (fraction), None for a single unit; power; alpha; n.
+
+    Raises:
+        ValueError: there is no difference, or one is not finite.
+    """
+    array = _finite(differences)
+    result = {"points": None, "std": None, "power": power, "alpha": alpha, "n": len(array)}
+    if len(array) < 2:
+        return result
+    std = float(array.std(ddof=1))
+    if std <= 1e-12:
+        return {**result, "std": std}
+    effect = TTestPower().solve_power(effect_size=None, nobs=len(array), alpha=alpha, power=power)
+    return {**result, "points": 100 * std * float(effect), "std": std}
+
+
+def friedman_nemenyi(
+    scores: Mapping[str, Sequence[float]], *, higher_is_better: bool = True, alpha: float = 0.05
+) -> dict[str, Any]:
+    """Friedman's test and Nemenyi's critical difference of average ranks (Demšar 2006), for a CD diagram over folds.
+
+    Demšar ranks over data sets, which are independent; folds share training data, so both are optimistic here, and
+    with the usual 5 folds the chi-squared p is rough. The critical difference is q sqrt(k (k + 1) / (6 n)), q the
+    studentized range of k means (infinite df) divided by sqrt 2.
+
+    Args:
+        scores: method -> one score per fold, folds in the same order.
+        higher_is_better: direction; rank 1 is best, ties share the mean rank.
+        alpha: level of the critical difference.
+
+    Returns:
+        average_ranks: method -> rank, best first; critical_difference; groups: lists of methods whose ranks span less
+        than that (each as long as can be, best first); chi2, p: Friedman's; n: folds; k: methods; alpha; note.
+
+    Raises:
+        ValueError: there are fewer than three methods, fewer than two folds, or methods differ in their number.
+    """
+    sizes = sorted({len(values) for values in scores.values()})
+    k, n = len(scores), sizes[-1] if sizes else 0
+    if k < 3 or n < 2 or len(sizes) > 1:
+        raise ValueError(f"{k} methods with {sizes} folds; ranks need 3 methods or more with the same 2 folds or more")
+    table = np.array(list(scores.values()), dtype=np.float64)  # (k, n)
+    ranks = stats.rankdata(-table if higher_is_better else table, axis=0).mean(axis=1)
+    order = sorted(zip(scores, ranks.tolist(), strict=True), key=lambda pair: pair[1])
+    critical = float(stats.studentized_range.isf(alpha, k, np.inf) / np.sqrt(2) * np.sqrt(k * (k + 1) / (6 * n)))
+    tied = bool((np.ptp(table, axis=0) == 0).all())
+    chi2, p = (0.0, 1.0) if tied else map(float, stats.friedmanchisquare(*table))
+    return {
+        "average_ranks": dict(order),
+        "critical_difference": critical,
+        "groups": _groups(order, critical),
+        "chi2": chi2,
+        "p": p,
+        "n": n,
+        "k": k,
+        "alpha": alpha,
+        "note": f"ranks of {k} methods over {n} folds, which share training data; Demšar's test assumes independence",
+    }
+
+
+def _totals(values: NDArray[Any], labels: NDArray[Any], codes: NDArray[Any] | None = None) -> tuple[Floats, Floats]:
+    """Sum of values and number of items by cluster and class, shapes (clusters, classes); all one cluster if None."""
+    kinds, kind = np.unique(labels, return_inverse=True)
+    rows = np.zeros(len(values), dtype=np.int64) if codes is None else codes
+    sums = np.zeros((int(rows.max()) + 1, len(kinds)))
+    counts = np.zeros_like(sums)
+    np.add.at(sums, (rows, kind), values)
+    np.add.at(counts, (rows, kind), 1.0)
+    return sums, counts
+
+
+def _class_mean(sums: Floats, counts: Floats) -> Floats:
+    """Mean over the classes with items of sum / count, along the last axis."""
+    present = counts > 0
+    means = np.divide(sums, counts, out=np.zeros_like(sums), where=present)
+    return np.asarray(means.sum(axis=-1) / present.sum(axis=-1))
+
+
+def grouped_means(values: ArrayLike, groups: ArrayLike, classes: ArrayLike | None = None) -> Floats:
+    """Mean of `values` in each group, groups in sorted order; with `classes`, the mean of the class means.
+
+    Of right (1) and wrong (0) answers that is the accuracy, with classes the balanced accuracy, of each group. A class
+    that a group lacks is left out.
+
+    Args:
+        values: one per item, shape (N,).
+        groups: the group of each item, shape (N,).
+        classes: the true class of each item, shape (N,).
+    """
+    array = np.asarray(values)
+    labels = np.zeros(len(array), dtype=np.int64) if classes is None else np.asarray(classes)
+    return _class_mean(*_totals(array, labels, np.unique(np.asarray(groups), return_inverse=True)[1]))
+
+
+def _groups(order: list[tuple[str, float]], critical: float) -> list[list[str]]:
+    """Longest runs of at least two methods, sorted by rank, whose ends lie less than `critical` apart."""
+    groups: list[list[str]] = []
+    reached = 0
+    for start, (_, first) in enumerate(order):
+        run = [name for name, rank in order[start:] if rank - first < critical]
+        if len(run) > 1 and start + len(run) > reached:
+            groups.append(run)
+            reached = start + len(run)
+    return groups
+
+
+def _finite(differences: Sequence[float] | Floats) -> Floats:
+    array = np.asarray(differences, dtype=np.float64)
+    if array.ndim != 1 or len(array) == 0 or not np.isfinite(array).all():
+        raise ValueError(f"differences must be one or more finite numbers, not {array.tolist()}")
+    return array

@@ -1,0 +1,208 @@
+"""Every check on data with one planted fault, and on data without any."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from daamctl.analysis import data_checks
+from daamctl.analysis.data_checks import NUM_CHECKS, check_data
+
+CLASSES = ("anger", "neutral", "sadness")
+CHECKS = [
+    "values", "group-sizes", "class-balance", "absent-classes", "speakers", "utterances", "duplicates",
+    "near-duplicates", "duplicate-labels",
+]  # fmt: skip
+
+
+def make_clips(*, groups=5, utterances=102):
+    """Two clips per utterance, two speakers per group."""
+    number = groups * utterances
+    owner = np.repeat(np.arange(number), 2)
+    group = owner // utterances
+    return pl.DataFrame(
+        {
+            "clip_id": [f"u{u}#{i % 2}" for i, u in enumerate(owner)],
+            "utterance_id": [f"u{u}" for u in owner],
+            "label": [CLASSES[u % len(CLASSES)] for u in owner],
+            "speaker": [f"s{2 * g + u % 2}" for g, u in zip(group, owner, strict=True)],
+            "group": [f"g{g}" for g in group],
+        }
+    )
+
+
+def make_values(clips, *, layers=3, features=16, dtype=np.float16):
+    """Large offsets and one huge feature, as large encoders have."""
+    values = np.random.default_rng(0).standard_normal((len(clips), layers, features))
+    values[..., 3] = 50 * values[..., 3] + 400
+    return (values + 5).astype(dtype)
+
+
+def changed(clips, rows, **columns):
+    """The clips with other values in some rows."""
+    index = pl.int_range(pl.len()).is_in(rows)
+    return clips.with_columns(pl.when(index).then(pl.lit(value)).otherwise(pl.col(name)).alias(name)
+                              for name, value in columns.items())  # fmt: skip
+
+
+def found(clips, values, classes=CLASSES):
+    findings = check_data(clips, values, classes)
+    assert [finding.check for finding in findings] == CHECKS
+    return {finding.check: finding for finding in findings}
+
+
+def not_ok(findings):
+    return {name: finding.severity for name, finding in findings.items() if finding.severity != "ok"}
+
+
+@pytest.fixture
+def clips():
+    return make_clips()
+
+
+@pytest.fixture
+def values(clips):
+    return make_values(clips)
+
+
+def test_clean_data(clips, values):
+    steps = []
+    findings = check_data(clips, values, CLASSES, on_check=lambda: steps.append(1))
+    assert len(steps) == len(findings) == NUM_CHECKS
+    assert [finding.severity for finding in findings] == ["ok"] * NUM_CHECKS
+    for finding in findings:
+        assert finding.text.endswith(".")
+        assert finding.examples == ()
+    by_name = {finding.check: finding for finding in findings}
+    assert by_name["speakers"].numbers == {"speakers": 10, "shared": 0, "clips": 0}
+    assert by_name["class-balance"].numbers["clips"] == dict.fromkeys(CLASSES, 340)
+    assert by_name["class-balance"].numbers["most_frequent_share_per_group"] == {f"g{g}": 1 / 3 for g in range(5)}
+    assert by_name["group-sizes"].numbers == {"groups": 5, "utterances": {f"g{g}": 102 for g in range(5)}}
+
+
+def test_values_that_are_not_finite(clips, values):
+    values[7, 2, 1], values[9, 0, 0], values[9, 1, 0] = np.nan, np.inf, -np.inf
+    findings = found(clips, values)
+    assert not_ok(findings) == {"values": "warning"}
+    assert findings["values"].numbers == {"clips": 2}
+    assert findings["values"].examples == ("u3#1", "u4#1")
+    assert findings["values"].text.startswith("Values that are not finite stand in 2 clips: ")
+
+
+def test_speaker_in_two_groups(clips, values):
+    findings = found(changed(clips, [0, 1, 2], speaker="s9"), values)
+    assert not_ok(findings) == {"speakers": "warning"}
+    assert findings["speakers"].numbers == {"speakers": 10, "shared": 1, "clips": 3 + 102}
+    assert findings["speakers"].examples == ("s9",)
+    assert findings["speakers"].text.startswith("More than one group holds 1 of 10 speakers (105 clips): a test group ")
+
+
+def test_utterance_in_two_groups(clips, values):
+    findings = found(changed(clips, [1], group="g3", speaker="s6"), values)
+    assert not_ok(findings) == {"utterances": "warning"}
+    assert findings["utterances"].numbers == {"utterances": 510, "shared": 1, "clips": 2}
+    assert findings["utterances"].examples == ("u0",)
+
+
+def test_equal_embeddings_across_groups(clips, values):
+    values[1017] = values[3]  # u508 in g4 is u1 in g0, both neutral
+    findings = found(clips, values)
+    assert not_ok(findings) == {"duplicates": "warning"}
+    assert findings["duplicates"].numbers == {"sets": 1, "clips": 2, "sets_across_groups": 1}
+    assert findings["duplicates"].examples == ("u1#1 = u508#1",)
+
+
+def test_equal_embeddings_within_a_group_or_an_utterance(clips, values):
+    values[1] = values[0]  # both clips of u0: no finding
+    values[12] = values[6]  # u6 is u3, one group, one label
+    findings = found(clips, values)
+    assert not_ok(findings) == {"duplicates": "note"}
+    assert findings["duplicates"].numbers == {"sets": 1, "clips": 2, "sets_across_groups": 0}
+    assert findings["duplicates"].text.endswith("(1 set), all within one group.")
+
+
+def test_equal_embeddings_with_different_labels(clips, values):
+    values[4] = values[2] = values[0]  # u0, u1 and u2 of g0, one label each
+    findings = found(clips, values)
+    assert not_ok(findings) == {"duplicates": "note", "duplicate-labels": "warning"}
+    assert findings["duplicate-labels"].numbers == {"sets": 1, "near_pairs": 0, "utterances": 0}
+    assert findings["duplicate-labels"].examples == ("u0#0 = u1#0 = u2#0",)
+
+
+def test_utterance_with_two_labels(clips, values):
+    findings = found(changed(clips, [8], label="sadness"), values)
+    assert not_ok(findings) == {"duplicate-labels": "warning"}
+    assert findings["duplicate-labels"].numbers == {"sets": 0, "near_pairs": 0, "utterances": 1}
+    assert findings["duplicate-labels"].examples == ("u4",)
+
+
+@pytest.mark.parametrize("block", [100, 10_000])
+def test_almost_equal_embeddings(clips, values, monkeypatch, block):
+    monkeypatch.setattr(data_checks, "BLOCK_ROWS", block)
+    noise = np.random.default_rng(1).standard_normal(values[0].shape)
+    values[1017] = values[3] + 0.01 * noise  # across groups, one label
+    values[10] = values[9] + 0.01 * noise  # u5 and u4: one group, two labels
+    values[1] = values[0] + 0.01 * noise  # one utterance: no finding
+    findings = found(clips, values)
+    assert not_ok(findings) == {"near-duplicates": "warning", "duplicate-labels": "warning"}
+    assert findings["near-duplicates"].numbers == {"pairs": 1, "cosine": 0.999}
+    assert findings["near-duplicates"].examples == ("u1#1 ~ u508#1",)
+    assert findings["duplicate-labels"].numbers == {"sets": 0, "near_pairs": 1, "utterances": 0}
+    assert findings["duplicate-labels"].examples == ("u4#1 ~ u5#0",)
+
+
+def test_cosine_is_that_of_standardised_means(clips, values):
+    """All pairs by the formula, at a cosine that many of them pass."""
+    mean = values.astype(np.float64).mean(axis=1)
+    z = (mean - mean.mean(axis=0)) / mean.std(axis=0)
+    cosine = z @ z.T / np.linalg.norm(z, axis=1) / np.linalg.norm(z, axis=1)[:, None]
+    group, label, owner = (clips[name].to_numpy() for name in ("group", "label", "utterance_id"))
+    pairs = np.triu(cosine > 0.7, 1) & (owner[:, None] != owner)
+    expected = (pairs & (group[:, None] != group)).sum(), (pairs & (label[:, None] != label)).sum()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data_checks, "NEAR_COSINE", 0.7)
+        met = data_checks.near_pairs(clips, values, data_checks.content_ids(values))
+    assert expected[0] > 100
+    assert (met.across, met.mislabelled) == expected
+    assert len(met.across_examples) == len(met.mislabelled_examples) == 5
+
+
+def test_embeddings_that_do_not_vary_are_duplicates_and_nothing_else(clips):
+    values = np.full((len(clips), 2, 4), 0.1, np.float32)
+    findings = found(clips, values)
+    assert not_ok(findings) == {"duplicates": "warning", "duplicate-labels": "warning"}
+    assert findings["duplicates"].numbers == {"sets": 1, "clips": 1020, "sets_across_groups": 1}
+    assert findings["duplicates"].examples == ("u0#0 = u0#1 = u1#0 = u1#1 = u2#0",)
+
+
+def test_classes(clips, values):
+    rows = [row for row, group in enumerate(clips["group"]) if group != "g2"]
+    findings = found(changed(clips, rows, label="anger"), values, (*CLASSES, "joy"))
+    assert not_ok(findings) == {"class-balance": "note", "absent-classes": "warning"}
+    share = (4 * 204 + 68) / 1020
+    assert findings["class-balance"].numbers["most_frequent_share"] == pytest.approx(share)
+    assert findings["class-balance"].numbers["most_frequent_share_per_group"]["g0"] == 1.0
+    assert f"anger, has {100 * share:.0f} % of the clips, {4 * share:.1f} times" in findings["class-balance"].text
+    absent = findings["absent-classes"]
+    assert absent.numbers["absent"]["g2"] == ["joy"]
+    assert absent.numbers["absent"]["g0"] == ["joy", "neutral", "sadness"]
+    assert absent.examples[0] == "g0: joy, neutral, sadness"
+    assert absent.text == "Classes are absent from 5 of 5 groups, whose figures leave them out."
+
+
+@pytest.mark.parametrize(("utterances", "severity"), [(15, "warning"), (21, "note"), (99, "note"), (102, "ok")])
+def test_group_sizes(utterances, severity):
+    clips = make_clips(utterances=utterances)
+    finding = found(clips, make_values(clips))["group-sizes"]
+    assert finding.severity == severity
+    assert finding.text == (
+        f"The smallest of 5 groups, g0, holds {utterances} utterances: one of them moves its accuracy by "
+        f"{100 / utterances:.1f} points."
+    )
+    assert len(finding.examples) == (0 if severity == "ok" else 5)
+
+
+def test_too_few_groups():
+    clips = make_clips(groups=2)
+    finding = found(clips, make_values(clips))["group-sizes"]
+    assert finding.severity == "warning"
+    assert finding.text.startswith("There are 2 groups; ")

@@ -1,0 +1,356 @@
+"""Paired comparisons on synthetic items: independent figures, refusals, and what happens without speakers."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy import stats
+
+from daamctl.artifacts.results import read_folds
+from daamctl.config import Config
+from daamctl.errors import ArtifactError, UnknownNameError
+from daamctl.evaluation.comparison import COMPARED, SCHEMA, compare_methods, item_table, method_intervals
+from daamctl.evaluation.scoring import items_of
+from daamctl.evaluation.statistics import holm, nadeau_bengio, paired_sign_flip
+from tests.fixtures.folds import make_layout, predictions_frame, write_fold
+
+FOLDS, PER_SPEAKER, CLASSES = 5, 30, 4
+
+
+def make_table(skill=0.7, *, rng=0, seeds=(1, 2, 3), speakers=2, folds=FOLDS):
+    """Items of one method: `speakers` per fold; speaker and class of every item are the same for every method."""
+    fixed, own = np.random.default_rng(99), np.random.default_rng(rng)
+    rows = []
+    for fold in range(1, folds + 1):
+        for index in range(speakers * PER_SPEAKER):
+            speaker = f"S{fold}{'FMXYZ'[index % speakers]}"
+            # The second speaker of fold 1 lacks class 3.
+            target = int(fixed.integers(0, 3 if speaker == "S1M" else CLASSES))
+            rows += [
+                (f"{fold}-{index:03d}", speaker, fold, seed, target, bool(own.random() < skill), 60 + fold, 240)
+                for seed in seeds
+            ]
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+def shares(table):
+    """item -> (speaker, fold, target, share of seeds right), in plain Python."""
+    found = {}
+    for row in table.iter_rows(named=True):
+        entry = found.setdefault(row["item"], (row["speaker"], row["fold"], row["target"], []))
+        entry[3].append(row["correct"])
+    return {item: (*entry[:3], np.mean(entry[3])) for item, entry in found.items()}
+
+
+def compare(**changes):
+    tables = {"a": make_table(0.75, rng=1), "b": make_table(0.6, rng=2), "c": make_table(0.7, rng=3)}
+    return compare_methods(tables, resamples=200, **changes)
+
+
+def test_figures_equal_an_independent_computation():
+    a, b = make_table(0.75, rng=1), make_table(0.6, rng=2)
+    result = compare_methods({"a": a, "b": b}, resamples=200)["comparisons"][0]
+    left, right = shares(a), shares(b)
+    rows = [(speaker, fold, target, share - right[item][3]) for item, (speaker, fold, target, share) in left.items()]
+    speaker, fold, target, d = (np.array(column) for column in zip(*rows, strict=True))
+    size = np.bincount(target)
+
+    def balanced(mask):
+        return np.mean([d[mask & (target == c)].mean() for c in np.unique(target[mask])])
+
+    everything = np.ones(len(d), dtype=bool)
+    expected = {
+        "accuracy": (
+            d.mean(),
+            [d[speaker == name].mean() for name in np.unique(speaker)],
+            [d[fold == k].mean() for k in range(1, 6)],
+        ),
+        "balanced_accuracy": (
+            balanced(everything),
+            [np.average(d[speaker == name], weights=1 / size[target[speaker == name]]) for name in np.unique(speaker)],
+            [balanced(fold == k) for k in range(1, 6)],
+        ),
+    }
+    for metric, (difference, speakers, folds) in expected.items():
+        figures = result["metrics"][metric]
+        assert figures["difference"] == pytest.approx(difference)
+        assert figures["first_value"] - figures["second_value"] == pytest.approx(difference)
+        assert figures["interval"]["value"] == pytest.approx(difference)
+        assert figures["interval"]["n_clusters"] == 10
+        primary, secondary = figures["primary"], figures["secondary"]
+        assert (primary["test"], primary["unit"], primary["n"]) == ("sign-flip", "speaker", 10)
+        assert primary["mean"] == pytest.approx(np.mean(speakers))
+        assert primary["p"] == paired_sign_flip(speakers)["p"]
+        assert (secondary["test"], secondary["unit"], secondary["n"]) == ("nadeau-bengio", "fold", 5)
+        assert secondary["mean"] == pytest.approx(np.mean(folds))
+        assert secondary["ratio"] == pytest.approx(63 / 240)  # tested: 61 to 65 clips
+        assert secondary["p"] == pytest.approx(nadeau_bengio(folds, 63, 240)["p"])
+        assert figures["minimal_detectable"]["std"] == pytest.approx(np.std(speakers, ddof=1))
+    assert result["wins"] == sum(left[item][3] > 0.5 >= right[item][3] for item in left)
+    assert result["losses"] == sum(right[item][3] > 0.5 >= left[item][3] for item in left)
+    assert result["wins"] + result["losses"] + result["ties"] == len(left) == 300
+
+
+def test_a_speaker_without_a_class_has_a_balanced_difference():
+    """Speaker A: one item of class 0 (won); speaker B: two of class 0 (one won) and one of class 1 (lost)."""
+    speakers = ["A", "B", "B", "B", "C", "D", "E"]
+    targets = [0, 0, 0, 1, 1, 1, 1]
+    first, second = [1, 1, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1, 1]
+    tables = {
+        name: pl.DataFrame(
+            [(f"u{i}", speakers[i], 1 + i % 2, 1, targets[i], bool(right[i]), 3, 4) for i in range(7)],
+            schema=SCHEMA, orient="row",
+        )
+        for name, right in (("x", first), ("y", second))
+    }  # fmt: skip
+    figures = compare_methods(tables, resamples=50)["comparisons"][0]["metrics"]
+    assert figures["accuracy"]["difference"] == pytest.approx(1 / 7)
+    assert figures["accuracy"]["primary"]["mean"] == pytest.approx((1 + 0) / 5)
+    assert figures["balanced_accuracy"]["difference"] == pytest.approx((2 / 3 - 1 / 4) / 2)
+    # Weights 1/3 (class 0) and 1/4 (class 1): speaker B has (1/3 + 0 - 1/4) / (1/3 + 1/3 + 1/4).
+    assert figures["balanced_accuracy"]["primary"]["mean"] == pytest.approx((1 + (1 / 12) / (11 / 12)) / 5)
+
+
+def test_seeds_are_averaged_not_counted():
+    """Copies of a run under further seeds are no further evidence."""
+    one = {"a": make_table(0.7, rng=1, seeds=(1,)), "b": make_table(0.65, rng=2, seeds=(1,))}
+    copies = {
+        name: pl.concat([table.with_columns(pl.lit(seed, pl.Int64).alias("seed")) for seed in range(20)])
+        for name, table in one.items()
+    }
+    first, second = (compare_methods(tables, resamples=200)["comparisons"] for tables in (one, copies))
+    assert json.dumps(second) == json.dumps(first)
+
+
+def test_a_win_takes_more_than_half_of_the_seeds():
+    """Of two seeds `a` gets u right twice, v once and w never; `b` gets all three right."""
+    rights = {
+        "a": {"u": (True, True), "v": (True, False), "w": (False, False)},
+        "b": dict.fromkeys("uvw", (True, True)),
+    }
+    tables = {
+        method: pl.DataFrame(
+            [(item, "S", 1, seed, 0, right[seed], 3, 4) for item, right in items.items() for seed in (0, 1)],
+            schema=SCHEMA, orient="row",
+        )
+        for method, items in rights.items()
+    }  # fmt: skip
+    result = compare_methods(tables)["comparisons"][0]
+    assert (result["wins"], result["losses"], result["ties"]) == (0, 2, 1)
+
+
+def test_order_of_rows_does_not_matter():
+    tables = {"a": make_table(0.75, rng=1), "b": make_table(0.6, rng=2)}
+    turned = {name: table.sample(fraction=1.0, shuffle=True, seed=4) for name, table in tables.items()}
+    assert compare_methods(turned, resamples=200) == compare_methods(tables, resamples=200)
+
+
+def test_one_family_is_corrected_together():
+    against, pairs = compare(reference="b"), compare()
+    assert [(entry["first"], entry["second"]) for entry in against["comparisons"]] == [("b", "a"), ("b", "c")]
+    assert [(e["first"], e["second"]) for e in pairs["comparisons"]] == [("a", "b"), ("a", "c"), ("b", "c")]
+    for result in (against, pairs):
+        assert result["family"]["size"] == len(result["comparisons"])
+        for metric in COMPARED:
+            for test in ("primary", "secondary"):
+                tests = [entry["metrics"][metric][test] for entry in result["comparisons"]]
+                assert [part["p_holm"] for part in tests] == pytest.approx(holm([part["p"] for part in tests]))
+    same, flipped = against["comparisons"][0]["metrics"], pairs["comparisons"][0]["metrics"]
+    assert same["accuracy"]["difference"] == pytest.approx(-flipped["accuracy"]["difference"])
+    assert pairs["family"] == {
+        "methods": ["a", "b", "c"], "reference": None, "size": 3, "alpha": 0.05, "correction": "holm",
+        "floor": 2**-9, "floor_holm": 3 * 2**-9,
+    }  # fmt: skip
+    assert compare(alpha=0.1)["comparisons"][0]["metrics"]["accuracy"]["interval"]["level"] == 0.9
+    assert pairs["design"] == {
+        "unit": "speaker", "reason": "10 speakers are tested", "n_items": 300, "n_speakers": 10, "n_folds": 5,
+        "seeds": {"a": [1, 2, 3], "b": [1, 2, 3], "c": [1, 2, 3]},
+    }  # fmt: skip
+    assert pairs["ranks"]["accuracy"]["k"] == 3
+    assert list(pairs["ranks"]["balanced_accuracy"]["average_ranks"])[-1] == "b"
+    with pytest.raises(UnknownNameError, match="unknown method 'd'"):
+        compare(reference="d")
+
+
+def test_a_planted_difference_is_found_and_none_is_not():
+    rng = np.random.default_rng(0)
+    found = {0.0: 0, 0.08: 0}
+    for shift in found:
+        for _ in range(60):
+            one, two = (int(value) for value in rng.integers(0, 2**31, 2))
+            tables = {"a": make_table(0.65 + shift, rng=one, seeds=(1,)), "b": make_table(0.65, rng=two, seeds=(1,))}
+            figures = compare_methods(tables, resamples=2)["comparisons"][0]["metrics"]["accuracy"]
+            found[shift] += figures["primary"]["p"] < 0.05
+    assert stats.binomtest(found[0.0], 60, 0.05).pvalue > 0.01
+    assert found[0.08] > 20
+
+
+def test_identical_methods_do_not_differ():
+    table = make_table()
+    figures = compare_methods({"a": table, "b": table}, resamples=100)["comparisons"][0]
+    assert (figures["wins"], figures["losses"], figures["ties"]) == (0, 0, 300)
+    for metric in COMPARED:
+        part = figures["metrics"][metric]
+        assert part["difference"] == part["interval"]["low"] == part["interval"]["high"] == 0.0
+        assert part["primary"]["p"] == part["primary"]["p_holm"] == part["primary"]["floor"] == 1.0
+        assert part["secondary"]["p"] is part["secondary"]["p_holm"] is part["minimal_detectable"]["points"] is None
+
+
+def test_result_is_plain_json():
+    result = compare()
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+
+
+def test_one_method_alone_compares_with_nothing():
+    result = compare_methods({"a": make_table()})
+    assert result["comparisons"] == []
+    assert result["ranks"] == {"accuracy": None, "balanced_accuracy": None}
+    assert result["family"]["size"] == 0
+
+
+def relabelled(table, where):
+    return table.with_columns(pl.when(where).then(7).otherwise("target").alias("target"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda table: table.filter(pl.col("fold") != 3),
+            "'b' lacks 60 of 300 and has 0 others, e.g. '3-000' of fold 3",
+        ),
+        (
+            lambda table: table.with_columns(pl.col("item").str.replace("5-059", "5-999")),
+            "'b' lacks 1 of 300 and has 1 others, e.g. '5-059' of fold 5",
+        ),
+        (
+            lambda table: table.with_columns(pl.col("fold").replace({1: 2, 2: 1})),
+            "'b' lacks 120 of 300 and has 120 others, e.g. '1-000' of fold 1",
+        ),
+        (
+            lambda table: relabelled(table, pl.col("item") == "2-004"),
+            "'a' and 'b' were tested with different targets: 1 of 300 items differ, e.g. '2-004': . and 7",
+        ),
+        (
+            lambda table: table.with_columns(pl.col("speaker").replace({"S4F": None})),
+            "'a' and 'b' were tested with different speakers: 30 of 300 items differ, e.g. '4-000': S4F and None",
+        ),
+        (
+            lambda table: pl.concat([table, table.filter(pl.col("item") == "2-004").head(1)]),
+            "test item '2-004' of 'b' occurs more than once in fold 2, seed 1 .2 such rows.",
+        ),
+        (
+            lambda table: relabelled(table, (pl.col("item") == "2-004") & (pl.col("seed") == 2)),
+            "1 test items of 'b' change their target from seed to seed, e.g. '2-004' in fold 2",
+        ),
+    ],
+)
+def test_runs_on_other_items_are_refused(change, message):
+    with pytest.raises(ArtifactError, match=message) as error:
+        compare_methods({"a": make_table(rng=1), "b": change(make_table(rng=2))})
+    assert "\n" not in error.value.message
+
+
+def without_speakers(table):
+    return table.with_columns(pl.lit(None, pl.String).alias("speaker"))
+
+
+def one_unknown(table):
+    return table.with_columns(pl.col("speaker").replace({"S4F": None}))
+
+
+def one_speaker_in_two_folds(table):
+    return table.with_columns(pl.col("speaker").replace({"S6F": "S1F"}))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "change", "unit", "n", "reason"),
+    [
+        ({}, without_speakers, "fold", 5, "the speaker of 300 of 300 test items is unknown; it runs over the 5 folds"),
+        ({}, one_unknown, "fold", 5, "the speaker of 30 of 300 test items is unknown; it runs over the 5 folds"),
+        ({"speakers": 1, "folds": 6}, one_speaker_in_two_folds, "speaker", 5, "5 speakers are tested"),
+        ({"speakers": 1}, None, "fold", 5, "each fold tests one speaker; it runs over the 5 folds"),
+        ({"speakers": 1, "folds": 10}, None, "fold", 10, "each fold tests one speaker; it runs over the 10 folds"),
+        ({"folds": 2}, None, "fold", 2, "only 4 speakers are tested, 5 are needed; it runs over the 2 folds"),
+        ({"folds": 1, "speakers": 5}, None, "speaker", 5, "5 speakers are tested"),
+    ],
+)
+def test_where_speakers_cannot_carry_the_test_folds_do(sizes, change, unit, n, reason):
+    tables = {name: make_table(skill, rng=1, **sizes) for name, skill in (("a", 0.9), ("b", 0.4))}
+    result = compare_methods({name: change(t) if change else t for name, t in tables.items()}, resamples=100)
+    assert result["design"]["unit"] == unit
+    assert reason in result["design"]["reason"]
+    primary = result["comparisons"][0]["metrics"]["accuracy"]["primary"]
+    assert (primary["unit"], primary["n"]) == (unit, n)
+    assert primary["p"] == primary["floor"] == result["family"]["floor"] == 2.0 ** (1 - n)
+    assert result["comparisons"][0]["metrics"]["accuracy"]["interval"]["n_clusters"] == n
+    told = f"no p below {2.0 ** (1 - n):.4g} is possible, so no difference can reach 0.05, however large"
+    assert (told in result["notes"]) == (n < 6)
+    assert (result["design"]["reason"] in result["notes"]) == (unit == "fold")
+
+
+def test_one_fold_without_speakers_has_no_test():
+    tables = {name: without_speakers(make_table(rng=rng, folds=1)) for name, rng in (("a", 1), ("b", 2))}
+    result = compare_methods(tables)
+    assert result["design"]["unit"] is None
+    assert result["design"]["n_speakers"] is None
+    assert result["notes"][0] == (
+        "no test is available: the speaker of 60 of 60 test items is unknown, and there is one fold"
+    )
+    part = result["comparisons"][0]["metrics"]["accuracy"]
+    assert part["interval"] is part["primary"] is part["secondary"] is part["minimal_detectable"] is None
+    assert part["difference"] == pytest.approx(part["first_value"] - part["second_value"])
+    assert result["family"]["floor"] is result["family"]["floor_holm"] is None
+
+
+def test_notes_name_what_limits_the_result():
+    notes = compare()["notes"]
+    assert notes == [
+        "intervals redraw only 10 speakers and are optimistic (too narrow)",
+        "speakers of one fold are tested on the same trained models: not fully independent",
+        "accuracy and balanced accuracy are two families; the better of the two is not a result",
+    ]
+    tables = {f"m{index}": make_table(rng=index, seeds=(1,)) for index in range(8)}
+    tables["m0"] = make_table(rng=0, seeds=(1, 2))
+    result = compare_methods(tables, resamples=2)
+    assert result["family"]["floor_holm"] == 28 / 512
+    assert result["notes"][0] == (
+        "corrected over 28 comparisons no p below 0.05469 is possible, so no difference can reach 0.05, however large; "
+        "a smaller family could"
+    )
+    assert result["notes"][-1].startswith("methods differ in their seeds")
+
+
+def test_interval_of_one_method():
+    table = make_table()
+    result = method_intervals("a", table, level=0.9, resamples=300)
+    right = np.array([share for *_, share in shares(table).values()])
+    assert result["unit"] == "speaker"
+    assert result["metrics"]["accuracy"]["value"] == pytest.approx(right.mean())
+    assert result["metrics"]["accuracy"]["level"] == 0.9
+    for metric in COMPARED:
+        assert result["metrics"][metric]["low"] < result["metrics"][metric]["value"] < result["metrics"][metric]["high"]
+    alone = method_intervals("a", without_speakers(make_table(folds=1)))
+    assert alone["metrics"] == {"accuracy": None, "balanced_accuracy": None}
+    with pytest.raises(ArtifactError, match="test item '1-000' of 'a' occurs more than once"):
+        method_intervals("a", pl.concat([table, table]))
+
+
+def test_table_of_finished_folds(tmp_path):
+    layout, config = make_layout(tmp_path), Config()
+    logits = np.eye(4)[[0, 1, 1, 3]]
+    for fold in (1, 2):
+        for seed in (1, 2):
+            rows = predictions_frame(["u", "v", "v", "w"], [0, 1, 1, 2], logits, group=f"Ses0{fold}")
+            write_fold(layout, config, "none", fold, seed, rows)
+    folds = read_folds(layout.method("none"))
+    table = item_table(folds, [items_of(fold.predictions(), "utterance") for fold in folds])
+    assert dict(table.schema) == SCHEMA
+    assert table["item"].to_list() == ["u", "v", "w"] * 4
+    assert table["correct"].to_list() == [True, True, False] * 4
+    assert table.rows()[3] == ("u", "Ses01M", 1, 2, 0, True, 4, 300)
+    clips = item_table(folds, [items_of(fold.predictions(), "clip") for fold in folds])
+    assert clips["item"].to_list()[:4] == ["u-c0", "v-c1", "v-c2", "w-c3"]
+    values = compare_methods({"x": table, "y": table}, resamples=10)["comparisons"][0]["metrics"]["accuracy"]
+    assert values["first_value"] == pytest.approx(2 / 3)

@@ -1,0 +1,258 @@
+"""Stage and command `preflight` on synthetic embeddings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from daamctl.artifacts.embeddings import EmbeddingsHead, shard_path, value_settings, write_head, write_shard
+from daamctl.cli.app import app
+from daamctl.config import Config, load_config
+from daamctl.errors import ArtifactError
+from daamctl.layout import Layout
+from daamctl.stages import preflight
+from tests.fixtures.embeddings import CLASSES, write_embeddings
+
+EMBED_DIM = 12
+
+
+def make_set(kind: str = "one", *, groups: int = 5, utterances: int = 48, layers: int = 4) -> Any:
+    """Clips and vectors: one clip per utterance, two speakers per group.
+
+    Args:
+        kind: one: layer 2 tells all classes apart; parts: each layer tells one class from the rest, so only all of them
+            together do; none: no layer knows anything.
+    """
+    rng = np.random.default_rng(0)
+    number = groups * utterances
+    target, group = np.arange(number) % len(CLASSES), np.arange(number) // utterances
+    clips = pl.DataFrame(
+        {
+            "clip_id": [f"u{i}#000" for i in range(number)],
+            "utterance_id": [f"u{i}" for i in range(number)],
+            "label": [CLASSES[t] for t in target],
+            "speaker": [f"s{2 * g + (i // 4) % 2}" for i, g in enumerate(group)],
+            "group": [f"group{g + 1}" for g in group],
+        }
+    )
+    vectors = rng.standard_normal((number, layers, EMBED_DIM))
+    if kind == "one":
+        vectors[:, 1] += 3 * rng.standard_normal((len(CLASSES), EMBED_DIM))[target]
+    if kind == "parts":
+        for layer in range(layers):
+            vectors[:, layer, layer] += 4.0 * (target == layer)
+    return clips, vectors.astype(np.float16)
+
+
+def write(layout: Layout, config: Config, clips: pl.DataFrame, vectors: np.ndarray) -> None:
+    layers = tuple(range(1, vectors.shape[1] + 1))
+    head = {"key": "test", "unreadable": 0}
+    folder = layout.embeddings
+    write_shard(shard_path(folder, 0), clips, np.full(len(clips), 49), vectors, layers, head)
+    write_head(
+        folder,
+        EmbeddingsHead(
+            key="test",
+            corpus="demo",
+            classes=CLASSES,
+            layers=layers,
+            embed_dim=vectors.shape[2],
+            encoder={"name": "wavlm-micro"},
+            settings=value_settings(config),
+            num_clips=len(clips),
+        ),
+    )
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path, "toy", "toy", "toy")
+
+
+def result_of(layout: Layout, clips: pl.DataFrame, vectors: np.ndarray, **settings: Any) -> Any:
+    config = Config.model_validate(settings)
+    write(layout, config, clips, vectors)
+    path = preflight.run(layout, config)
+    assert path == layout.root / "data/preflight/toy/preflight.json"
+    return json.loads(path.read_text())
+
+
+def warnings_of(result: Any) -> dict[str, Any]:
+    return {one["check"]: one for one in result["checks"] if one["severity"] == "warning"}
+
+
+def test_one_good_layer_means_fusion_is_unlikely_to_help(layout: Layout) -> None:
+    result = result_of(layout, *make_set("one"))
+    assert result["probe"]["best_layer"]["chosen"] == [2] * 5
+    assert result["probe"]["best_layer"]["accuracy"] == result["probe"]["layers"]["2"]["accuracy"]
+    assert result["probe"]["layers"]["2"]["accuracy"]["mean"] > 0.95
+    assert result["probe"]["last_layer"] == result["probe"]["layers"]["4"]
+    assert result["verdict"]["case"] == "unlikely"
+    assert result["verdict"]["text"].startswith("Fusing layers is unlikely to help here: the best linear fusion has ")
+    assert result["verdict"]["rule"] == preflight.RULE
+    assert warnings_of(result) == {}
+    assert result["skipped"] is None
+    assert result["layers"] == [1, 2, 3, 4]
+    assert result["folds"][4] == {
+        "fold": 5, "test_group": "group5", "dev_group": "group1", "num_train_clips": 144, "num_dev_clips": 48,
+        "num_test_clips": 48,
+    }  # fmt: skip
+
+
+def test_layers_that_complete_one_another_mean_fusion_is_likely_to_help(layout: Layout) -> None:
+    result = result_of(layout, *make_set("parts"))
+    assert result["verdict"]["case"] == "likely"
+    probe, headroom = result["probe"], result["headroom"]
+    assert probe["concatenation"]["accuracy"]["mean"] > 0.9 > probe["best_layer"]["accuracy"]["mean"]
+    single, fused = (probe[name]["accuracy"]["per_fold"] for name in ("best_layer", "concatenation"))
+    gain = np.subtract(fused, single)
+    assert headroom["concatenation"]["per_fold"] == pytest.approx(gain.tolist())
+    assert headroom["concatenation"]["mean"] == pytest.approx(gain.mean())
+    assert headroom["concatenation"]["standard_error"] == pytest.approx(gain.std(ddof=1) / np.sqrt(5))
+    assert set(headroom) == {"mean", "average", "concatenation", "best_fusion", "last_layer"}
+
+
+def test_nothing_above_chance_cannot_be_told(layout: Layout) -> None:
+    result = result_of(layout, *make_set("none"))
+    assert result["verdict"]["case"] == "cannot be told"
+    assert "neither the best layer nor a fusion is above chance" in result["verdict"]["text"]
+    assert result["probe"]["chance"]["accuracy"]["mean"] == pytest.approx(0.25)
+    assert result["probe"]["chance"]["balanced_accuracy"]["mean"] == pytest.approx(0.25)
+
+
+def test_planted_leaks_and_duplicates_are_caught(layout: Layout) -> None:
+    clips, vectors = make_set("one")
+    row = pl.int_range(pl.len())
+    clips = clips.with_columns(speaker=pl.when(row == 5).then(pl.lit("s8")).otherwise("speaker"))
+    vectors[201] = vectors[6]  # u201 of group5 is u6 of group1, with another label
+    result = result_of(layout, clips, vectors)
+    found = warnings_of(result)
+    assert set(found) == {"speakers", "duplicates", "duplicate-labels"}
+    assert found["speakers"]["examples"] == ["s8"]
+    assert found["duplicates"]["examples"] == found["duplicate-labels"]["examples"] == ["u6#000 = u201#000"]
+    assert "The data checks warn of speakers, duplicates, duplicate-labels" in result["verdict"]["text"]
+
+
+def test_unit_is_the_one_of_the_evaluation(layout: Layout, tmp_path: Path) -> None:
+    config = Config()
+    clips = write_embeddings(layout.embeddings, config)
+    utterances = json.loads(preflight.run(layout, config).read_text())
+    by_clip = Config.model_validate({"evaluate": {"unit": "clip"}})
+    single = json.loads(preflight.run(layout, by_clip).read_text())
+    assert (utterances["unit"], single["unit"]) == ("utterance", "clip")
+    per_group = len(clips) // 5
+    for result, items in ((utterances, per_group // 2), (single, per_group)):
+        for value in result["probe"]["layers"]["1"]["accuracy"]["per_fold"]:
+            assert value * items == pytest.approx(round(value * items))
+    assert utterances["probe"]["layers"]["1"] != single["probe"]["layers"]["1"]
+
+
+def test_two_groups_are_probed_but_tell_nothing(layout: Layout) -> None:
+    result = result_of(layout, *make_set("one", groups=2))
+    assert [fold["dev_group"] for fold in result["folds"]] == [None, None]
+    assert result["probe"]["best_layer"]["chosen"] == [2, 2]
+    assert result["verdict"]["case"] == "cannot be told"
+    assert "2 folds are too few" in result["verdict"]["text"]
+    assert set(warnings_of(result)) == {"group-sizes"}
+
+
+def test_one_layer_cannot_be_fused(layout: Layout) -> None:
+    result = result_of(layout, *make_set("none", layers=1))
+    assert result["verdict"]["case"] == "unlikely"
+    assert result["verdict"]["text"] == "Fusing layers cannot help here: there is only one layer."
+
+
+@pytest.mark.parametrize("fault", ["values", "classes"])
+def test_what_cannot_be_probed_is_still_checked(layout: Layout, fault: str) -> None:
+    clips, vectors = make_set("one")
+    if fault == "values":
+        vectors[3, 0, 0] = np.nan
+    else:
+        first = pl.col("group") == "group1"
+        clips = clips.with_columns(label=pl.when(first).then(pl.lit("anger")).otherwise("label"))
+    result = result_of(layout, clips, vectors)
+    reason = {
+        "values": "Values that are not finite stand in 1 clip",
+        "classes": "fold 1: the test part (group1) holds only class 'anger'",
+    }[fault]
+    assert result["skipped"].startswith(reason)
+    assert result["verdict"]["case"] == "cannot be told"
+    assert result["verdict"]["text"].startswith(f"Whether fusing layers helps here cannot be told: {reason}")
+    assert (result["probe"], result["headroom"], result["folds"]) == (None, None, [])
+    assert set(warnings_of(result)) == {"values": {"values"}, "classes": {"absent-classes"}}[fault]
+
+
+def test_many_clips_are_told_to_lack_the_concatenation(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daamctl.analysis.probe.MAX_KERNEL_CLIPS", 100)
+    result = result_of(layout, *make_set("one"))
+    assert result["probe"]["concatenation"] is None
+    assert result["probe"]["note"].startswith("The concatenation is left out above ")
+    assert "concatenation" not in result["headroom"]
+
+
+def test_missing_embeddings_name_the_command(layout: Layout) -> None:
+    with pytest.raises(ArtifactError, match="no embeddings in ") as error:
+        preflight.run(layout, Config())
+    assert error.value.fix == "make them: daamctl extract --pipeline toy"
+
+
+def call(*words: str) -> Any:
+    return CliRunner().invoke(app, list(words))
+
+
+def test_command_prints_tables_and_ends_with_the_verdict(project: Path) -> None:
+    config = load_config(project, "demo")
+    clips, vectors = make_set("parts")
+    vectors[201] = vectors[6]
+    write(Layout.of(project, "demo", config), config, clips, vectors)
+    result = call("preflight", "--pipeline", "demo")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert "\x1b" not in result.stdout
+    assert lines[-1] == "data/preflight/demo/preflight.json"
+    stored = json.loads((project / lines[-1]).read_text())
+    assert lines[-3] == stored["verdict"]["text"]
+    assert lines[-4] == "Verdict: likely"
+    assert lines[0].startswith("demo: linear probes of 4 layers, 5 folds, by utterance; ")
+    rows = {name: line for line in lines for name in ("1", "4", "best layer", "all concatenated", "chance") if
+            line.startswith(f"{name} ")}  # fmt: skip
+    for name, key in (("best layer", "best_layer"), ("all concatenated", "concatenation"), ("chance", "chance")):
+        figure = stored["probe"][key]["accuracy"]
+        assert f"{100 * figure['mean']:.1f} ± {100 * figure['sample_std']:4.1f}" in rows[name]
+    assert "############" in rows["all concatenated"]
+    assert "#" not in rows["chance"]
+    assert f"{100 * stored['headroom']['concatenation']['mean']:+.1f} ± " in rows["all concatenated"]
+    chosen = ", ".join(map(str, stored["probe"]["best_layer"]["chosen"]))
+    assert any(line.startswith(f"Chosen on the held-out group, fold by fold: layer {chosen}; ") for line in lines)
+    assert "        u6#000 = u201#000" in lines
+    assert sum(line.startswith(("ok ", "note ", "warning ")) for line in lines) == 9
+
+
+def test_command_without_a_probe_and_without_embeddings(project: Path) -> None:
+    result = call("preflight", "--corpus", "emodb", "--encoder", "wavlm-micro")
+    assert result.exit_code == 3
+    assert result.stderr == (
+        f"ArtifactError: no embeddings in {project}/data/extract/emodb-wavlm-micro\n"
+        "  make them: daamctl extract --corpus emodb --encoder wavlm-micro\n"
+    )
+    config = load_config(project, "demo")
+    clips, vectors = make_set("one")
+    vectors[3, 0, 0] = np.nan
+    write(Layout.of(project, "demo", config), config, clips, vectors)
+    result = call("preflight", "-p", "demo")
+    assert result.exit_code == 0, result.output
+    assert "linear probes of" not in result.stdout
+    assert "Verdict: cannot be told\n" in result.stdout
+
+
+def test_dry_run_prints_settings_and_writes_nothing(project: Path) -> None:
+    result = call("preflight", "-p", "demo", "--set", "evaluate.unit=clip", "--dry-run")
+    assert result.exit_code == 0
+    assert "unit: clip" in result.stdout
+    assert not (project / "data").exists()

@@ -1,0 +1,204 @@
+"""The table of deviations: complete, true to the settings it names; the pairs of pipelines stand at its two ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from daamctl.config import Config, load_config
+from daamctl.deviations import (
+    ALWAYS,
+    AS_PUBLISHED,
+    CORRECTED,
+    DEVIATIONS,
+    NOT_HERE,
+    Always,
+    Choice,
+    Deviation,
+    Elsewhere,
+    Kept,
+    MethodSetting,
+    Settings,
+    verdict,
+)
+from daamctl.errors import UnknownNameError
+from daamctl.methods import METHODS
+from daamctl.stages.check import problems_of
+from tests.conftest import REPOSITORY
+
+ROWS = {row.number: row for row in DEVIATIONS}
+CLASS_A = {*range(1, 17), 18, 19, 20, 29, 30, 52, 58}
+"""As the list of findings has them; 17 is B."""
+PAIRS = [("iemocap", "iemocap-as-published"), ("emodb", "emodb-as-published")]
+
+
+def config(methods: tuple[str, ...] = ("none",), **sections: Any) -> Config:
+    return Config.model_validate({"methods": methods, **sections})
+
+
+def switchable(row: Deviation) -> bool:
+    """Whether a pipeline on pooled speech can decide the row, for the settings or methods that exist."""
+    return not all(isinstance(switch, (Always, Elsewhere, Kept)) for switch in row.switches)
+
+
+def test_every_row_is_there_once_in_order() -> None:
+    assert [row.number for row in DEVIATIONS] == list(range(1, 65))
+    assert {row.number for row in DEVIATIONS if row.kind == "A"} == CLASS_A
+    assert {row.kind for row in DEVIATIONS} == {"A", "B", "C"}
+    for row in DEVIATIONS:
+        assert row.switches
+        assert all((row.what, row.published, row.corrected, row.where))
+        assert len(row.what) <= 110
+
+
+def test_methods_and_settings_that_rows_name_exist() -> None:
+    met = 0
+    for row in DEVIATIONS:
+        for switch in row.switches:
+            if isinstance(switch, Choice):
+                assert {*switch.published, *switch.corrected} <= set(METHODS)
+            if isinstance(switch, MethodSetting):
+                for method in switch.methods:
+                    default = METHODS.defaults(method)[switch.name]
+                    assert default in (switch.published, switch.corrected)
+                    choices = METHODS.choices(method).get(switch.name)
+                    if choices is not None:
+                        assert set(choices) == {switch.published, switch.corrected}
+                    met += 1
+    assert met > 20
+
+
+@pytest.mark.parametrize("value", ["published", "corrected"])
+def test_values_of_rows_are_values_of_their_settings(value: str) -> None:
+    met = 0
+    for row in DEVIATIONS:
+        for switch in row.switches:
+            if isinstance(switch, Settings):
+                wanted: tuple[Mapping[str, Any], ...] = (switch.published,)
+                if value == "corrected":
+                    wanted = switch.corrected or ()
+                for values in wanted:
+                    made = with_values(values)
+                    assert verdict(row, made) == (AS_PUBLISHED if value == "published" else CORRECTED), row.number
+                    met += 1
+    assert met > (10 if value == "published" else 5)
+
+
+def with_values(values: Mapping[str, Any]) -> Config:
+    """The defaults with these dotted settings; refuses what is no setting or no value of it."""
+    tree: dict[str, dict[str, Any]] = {}
+    for path, value in values.items():
+        section, name = path.split(".")
+        tree.setdefault(section, {})[name] = value
+    return Config.model_validate(tree)
+
+
+@pytest.mark.parametrize(
+    ("number", "made", "expected"),
+    [
+        (1, config(("mha",)), CORRECTED),
+        (1, config(("mha-published",)), AS_PUBLISHED),
+        (1, config(("mha-published-mlp",)), AS_PUBLISHED),
+        (1, config(("mha", "mha-published")), "other (mha-published, mha)"),
+        (1, config(("mha-bn",)), CORRECTED),
+        (1, config(("mha-bn",), method_settings={"mha-bn": {"attend_over": "batch"}}), AS_PUBLISHED),
+        (
+            1,
+            config(("mha", "mha-bn"), method_settings={"mha-bn": {"attend_over": "batch"}}),
+            "other (mha, mha-bn: batch)",
+        ),
+        (1, config(("daam-v1",)), NOT_HERE),
+        (5, config(("gqa-published", "gqdaam-published")), AS_PUBLISHED),
+        (6, config(), CORRECTED),
+        (6, config(ablate={"method": "mha-published"}), AS_PUBLISHED),
+        (6, config(ablate={"method": "mha-published", "k": []}), NOT_HERE),
+        (7, config(train={"selection": "last"}), CORRECTED),
+        (10, config(), ALWAYS),
+        (11, config(), AS_PUBLISHED),
+        (11, config(train={"optimizer": "adam"}), "other (adam, 0.01)"),
+        (14, config(extract={"normalize": "always"}), "other (always)"),
+        (21, config(train={"grad_clip": "scaled", "grad_clip_norm": 1000}), AS_PUBLISHED),
+        (21, config(train={"grad_clip": "scaled"}), CORRECTED),
+        (21, config(train={"grad_clip_norm": 1000}), CORRECTED),
+        (21, config(train={"grad_clip": "scaled", "grad_clip_norm": 5}), "other (scaled, 5.0)"),
+        (23, config(segment={"tail": "pad"}), "other (pad)"),
+        (25, config(("daam-v1",)), CORRECTED),
+        (25, config(("daam-v1-mlp",), method_settings={"daam-v1": {"variance": "moments"}}), AS_PUBLISHED),
+        (
+            25,
+            config(("daam-v1", "daam-v2"), method_settings={"daam-v2": {"variance": "moments"}}),
+            "other (daam-v1: two-pass, daam-v2: moments)",
+        ),
+        (25, config(("mixture-daam",)), NOT_HERE),
+        (33, config(("mixture-daam",), method_settings={"mixture-daam": {"variance": "biased"}}), CORRECTED),
+        (39, config(train={"loss": "cross-entropy"}), NOT_HERE),
+        (39, config(train={"focal_alpha": 0.5}), "other (0.5)"),
+        (40, config(train={"seeds": [1, 2]}), CORRECTED),
+        (42, config(), CORRECTED),
+        (58, config(("daam-v1",)), AS_PUBLISHED),
+        (58, config(("none", "daam-v1")), "other (none)"),
+        (58, config(("none", "weighted-sum")), CORRECTED),
+        (60, config(("gqa",), method_settings={"gqa": {"width": 64}}), "other (gqa: 64)"),
+        (62, config(("daam-v1",)), AS_PUBLISHED),
+        (62, config(("mha",)), NOT_HERE),
+        (2, config(), NOT_HERE),
+    ],
+)  # fmt: skip
+def test_verdict(number: int, made: Config, expected: str) -> None:
+    assert verdict(ROWS[number], made) == expected
+
+
+def test_unknown_method_is_named() -> None:
+    with pytest.raises(UnknownNameError, match="unknown method 'daam-v9'"):
+        verdict(ROWS[25], config(("daam-v9",)))
+
+
+@pytest.mark.parametrize(("corrected", "published"), PAIRS)
+def test_pairs_of_pipelines_stand_at_both_ends(corrected: str, published: str) -> None:
+    first, second = load_config(REPOSITORY, corrected), load_config(REPOSITORY, published)
+    assert problems_of(first) == problems_of(second) == []
+    rows = [row for row in DEVIATIONS if switchable(row)]
+    assert len(rows) >= 25
+    assert {row.number: verdict(row, second) for row in rows} == {row.number: AS_PUBLISHED for row in rows}
+    class_a = [row for row in rows if row.kind == "A"]
+    assert len(class_a) >= 10
+    assert {row.number: verdict(row, first) for row in class_a} == {row.number: CORRECTED for row in class_a}
+    assert first.download == second.download
+    assert first.extract.encoder == second.extract.encoder
+
+
+@pytest.mark.parametrize("name", [published for _, published in PAIRS])
+def test_as_published_names_every_switch(name: str) -> None:
+    """A default that changes must not change what was published."""
+    said = yaml.safe_load((REPOSITORY / "pipelines" / f"{name}.yaml").read_text(encoding="utf-8"))
+    for row in DEVIATIONS:
+        for switch in row.switches:
+            if isinstance(switch, Settings):
+                for path in switch.published:
+                    section, setting = path.split(".")
+                    assert setting in said[section], path
+            if isinstance(switch, MethodSetting):
+                for method in set(switch.methods) & set(said["methods"]):
+                    assert switch.name in said["method_settings"][method], (method, switch.name)
+
+
+def test_published_training_is_that_of_the_released_scripts() -> None:
+    """What no row is about (FACTS 9): 35 epochs of batches of 8 at 1e-4, plateau of 10 epochs, focal loss of 2.5."""
+    train = load_config(REPOSITORY, "iemocap-as-published").train
+    assert (train.epochs, train.batch_size, train.lr) == (35, 8, 1e-4)
+    assert (train.schedule, train.plateau_factor, train.plateau_patience) == ("plateau", 0.1, 10)
+    assert (train.loss, train.focal_gamma) == ("focal", 2.5)
+
+
+LIST = Path(__file__).resolve().parents[2] / "shared" / "paper" / "DEVIATIONS.md"
+
+
+@pytest.mark.skipif(not LIST.exists(), reason="the list of findings is not on this machine")
+def test_numbers_and_classes_are_those_of_the_list() -> None:
+    found = re.findall(r"^\| D(\d+) \| ([ABC]) \|", LIST.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [(int(number), kind) for number, kind in found] == [(row.number, row.kind) for row in DEVIATIONS]

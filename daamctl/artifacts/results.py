@@ -12,14 +12,14 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
-
-import numpy as np
-import polars as pl
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from daamctl.artifacts.io import read_json, write_json
-from daamctl.artifacts.utterances import read_frame
 from daamctl.errors import ArtifactError
+
+if TYPE_CHECKING:  # only to leave a note, `daamctl train --if-listed` should load neither
+    import numpy as np
+    import polars as pl
 
 SKIPPED_FILE = "skipped.json"
 FOLD_DIR = re.compile(r"^fold(\d+)-seed(\d+)$")
@@ -118,10 +118,14 @@ class Fold:
 
         Where predictions depend on their batch, also batch (its number).
         """
+        from daamctl.artifacts.utterances import read_frame
+
         return read_frame(self.folder / "predictions.parquet")[0]
 
     def history(self) -> pl.DataFrame:
         """Epochs: epoch, lr, train_loss, train_accuracy, dev_accuracy, test_accuracy (fractions; clips)."""
+        from daamctl.artifacts.utterances import read_frame
+
         return read_frame(self.folder / "history.parquet")[0]
 
     def density(self) -> dict[str, np.ndarray] | None:

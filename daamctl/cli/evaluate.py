@@ -14,8 +14,9 @@ def command(
     dry_run: common.DryRun = False,
 ) -> None:
     """Score every method, per clip and per utterance, and test every one against the reference."""
-    named = {"train__seeds": common.seed_list(seeds)}
-    layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder, **named)
+    layout, config = common.resolve(
+        pipeline, sets, corpus=corpus, encoder=encoder, train__seeds=common.seed_list(seeds)
+    )
     common.stop_if_dry(dry_run, config)
     from daamctl.stages import evaluate
 

@@ -22,8 +22,9 @@ def command(
     dry_run: common.DryRun = False,
 ) -> None:
     """Run every stage of a pipeline in this process, without DVC; what is finished is kept."""
-    named = {"extract__device": device, "train__device": device, "train__seeds": common.seed_list(seeds)}
-    layout, config = common.resolve(pipeline, sets, **named)
+    layout, config = common.resolve(
+        pipeline, sets, extract__device=device, train__device=device, train__seeds=common.seed_list(seeds)
+    )
     common.stop_if_dry(dry_run, config)
     from daamctl import pipeline as whole
 

@@ -35,8 +35,14 @@ def command(
     dry_run: common.DryRun = False,
 ) -> None:
     """Train one method on every fold, or one; finished folds from identical inputs are kept."""
-    named = {"train__device": device, "train__seeds": common.seed_list(seeds)}
-    layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder, **named)
+    layout, config = common.resolve(
+        pipeline,
+        sets,
+        corpus=corpus,
+        encoder=encoder,
+        train__device=device,
+        train__seeds=common.seed_list(seeds),
+    )
     if decoder is not None:
         method = common.with_decoder(method, decoder, config)
     common.stop_if_dry(dry_run, config)

@@ -12,12 +12,16 @@ from daamctl import __version__
 from daamctl.cli import (
     ablate,
     check,
+    compare,
+    deviations,
     doctor,
     download,
     evaluate,
     extract,
+    import_checkpoint,
     importance,
     ls,
+    preflight,
     report,
     run,
     segment,
@@ -69,7 +73,7 @@ app = typer.Typer(
 
 for _module in (download, segment, extract, train, evaluate, importance, ablate, report):
     app.command(rich_help_panel="Stages")(_module.command)
-for _module in (run, ls, check, doctor, track, ui):
+for _module in (run, preflight, compare, ls, deviations, check, doctor, track, ui, import_checkpoint):
     app.command(rich_help_panel="Around them")(_module.command)
 
 

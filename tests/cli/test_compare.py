@@ -1,0 +1,178 @@
+"""`daamctl compare`: what it prints with and without a terminal, `--json`, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from daamctl.cli.app import app
+from daamctl.cli.compare import complete
+from daamctl.config import load_config
+from daamctl.layout import Layout
+from daamctl.stages import compare
+from tests.fixtures.folds import write_method
+
+
+@pytest.fixture(autouse=True)
+def _restore_logging() -> Iterator[None]:
+    """The command sets up logging for its process; here it must not outlive the test."""
+    root, ours = logging.getLogger(), logging.getLogger("daamctl")
+    handlers, level, own = root.handlers[:], root.level, ours.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    ours.setLevel(own)
+
+
+def call(*words: str) -> Any:
+    return CliRunner().invoke(app, ["compare", *words])
+
+
+@pytest.fixture
+def made(project: Path) -> Path:
+    """Pipelines `one` and `two`, which differ in their learning rate and in what their report is called."""
+    for name, lr, skill in (("one", 0.001, 1.5), ("two", 0.002, 0.5)):
+        settings = {
+            "download": {"corpus": "iemocap"}, "extract": {"encoder": "wavlm-large"}, "methods": ["mha", "daam-v1"],
+            "train": {"lr": lr}, "report": {"title": f"[b]{name}[/b]"},
+        }  # fmt: skip
+        (project / "pipelines" / f"{name}.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+        config = load_config(project, name)
+        for method in config.methods:
+            write_method(Layout.of(project, name, config), config, method, skill=skill)
+    return project
+
+
+def rows(text: str, first: str) -> list[list[str]]:
+    """Cells of the printed lines that begin with a word."""
+    return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines() if line.split("  ")[0].strip() == first]
+
+
+def test_plain_output_has_every_part(made: Path) -> None:
+    result = call("one", "two")
+    assert result.exit_code == 0, result.output
+    text = result.stdout
+    path = made / "data/compare/one__two/comparison.json"
+    report = json.loads(path.read_text(encoding="utf-8"))
+    assert "\x1b" not in text
+    assert text.splitlines()[0] == "one (A) and two (B), by utterance; 2 methods matched by name"
+    assert text.splitlines()[-1] == "data/compare/one__two/comparison.json"
+    assert rows(text, "train.lr") == [["train.lr", "0.001", "0.002"]]
+    assert rows(text, "report.title") == [["report.title", "[b]one[/b]", "[b]two[/b]"]]
+    assert "What differs and can change the figures: 1\n" in text
+    assert "What differs and cannot change the figures: 1\n" in text
+    for entry, method in zip(report["comparisons"], ("mha", "daam-v1"), strict=True):
+        printed = rows(text, method)
+        wa, ua, counts, *items = printed
+        figures = entry["metrics"]["accuracy"]
+        interval = figures["interval"]
+        assert wa == [
+            method, "WA", f"{100 * figures['first_value']:.1f}", f"{100 * figures['second_value']:.1f}",
+            f"{100 * figures['difference']:+.1f}", f"{100 * interval['low']:+.1f} to {100 * interval['high']:+.1f}",
+            f"{figures['primary']['p']:.3g}", f"{figures['primary']['p_holm']:.3g}",
+            f"{figures['secondary']['p']:.3g}", f"{figures['secondary']['p_holm']:.3g}",
+            f"{figures['minimal_detectable']['points']:.1f}",
+        ]  # fmt: skip
+        assert ua[1] == "UA"
+        assert counts == [method, *(str(entry[name]) for name in ("wins", "losses", "ties"))]
+        assert [row[1] for row in items] == [row["item"] for row in entry["disagreements"][:3]]
+    assert "p: sign-flip over speakers; p folds: nadeau-bengio over folds; Holm over 2 in the family" in text
+    assert "Design: 200 items, 5 folds, 10 speakers; 10 speakers are tested; seeds A 1; B 1" in text
+    assert all(f"- {note}\n" in text for note in report["notes"])
+
+
+def test_a_single_pair_shows_ten_disagreements(made: Path) -> None:
+    text = call("one/mha", "two/mha").stdout
+    report = json.loads((made / "data/compare/one.mha__two.mha/comparison.json").read_text(encoding="utf-8"))
+    items = [row[1] for row in rows(text, "mha")[3:]]
+    assert items == [row["item"] for row in report["comparisons"][0]["disagreements"]]
+    assert len(items) == 10
+
+
+def test_identical_sides_say_none(made: Path) -> None:
+    (made / "pipelines" / "three.yaml").write_text((made / "pipelines" / "one.yaml").read_text(encoding="utf-8"))
+    config = load_config(made, "three")
+    write_method(Layout.of(made, "three", config), config, "mha", skill=1.5)
+    text = call("one/mha", "three/mha").stdout
+    assert "can change the figures: none\n" in text
+    assert "cannot change the figures: none\n" in text
+
+
+def test_json_alone_on_stdout(made: Path) -> None:
+    result = call("one", "two", "--json", "--unit", "clip")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["unit"] == "clip"
+
+
+def test_a_terminal_gets_colours_and_no_line_is_lost(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    result = call("one", "two")
+    assert result.exit_code == 0
+    assert "\x1b[" in result.stdout
+    plain = re.sub(r"\x1b\[[\d;]*m", "", result.stdout)
+    assert rows(plain, "report.title") == [["report.title", "[b]one[/b]", "[b]two[/b]"]]
+
+
+def test_printed_rows(made: Path) -> None:
+    text = call("one", "published:T2-iemocap").stdout
+    assert "only in B: lora-plus-r4" in text
+    assert rows(text, "B")[0][1:4] == ["published:T2-iemocap/mha", "62.3 ± 2.00 ✗", "62.3 ± 2.2 (n = 5)"]
+    assert rows(text, "B")[1][1:4] == ["published:T2-iemocap/daam-v1", "67.4 ± 1.49", "67.4 ± 1.7 (n = 5)"]
+    assert len(rows(text, "mha")) == len(rows(text, "daam-v1")) == 5  # sessions
+    assert text.count("no p: a printed row has no test items") == 1
+    text = call("published:gaam-v1/T2/daam-v1", "published:gaam-v1/T2/sga").stdout
+    assert rows(text, "daam-v1 - sga")[-1] == ["daam-v1 - sga", "+3.2", "0.0144", "0.0144"]
+    assert "n_test / n_train taken as 0.25" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["onne", "two"], "UnknownNameError: unknown pipeline or run 'onne'\n  did you mean 'one'?"),
+        (["one", "demo/none"], "unknown method of 'one' 'none'"),
+        (["one/mha", "demo/mha"], "'demo/mha' has no finished fold\n  train it: daamctl train --pipeline demo"),
+        (["one", "one"], "are one and the same"),
+    ],
+)
+def test_refusals_exit_with_3(made: Path, words: list[str], message: str) -> None:
+    result = call(*words)
+    assert result.exit_code == 3
+    assert message in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("words", [["one"], ["one", "two", "--unit", "word"], ["one", "two", "three"]])
+def test_usage_errors_exit_with_2(made: Path, words: list[str]) -> None:
+    assert call(*words).exit_code == 2
+
+
+def test_the_stage_gets_the_words(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def run(*args: Any, **options: Any) -> Path:
+        seen.append((args, options))
+        path = project / "comparison.json"
+        path.write_text("{}\n", encoding="utf-8")
+        return path
+
+    monkeypatch.setattr(compare, "run", run)
+    assert call("a", "b", "--json").stdout == "{}\n"
+    call("a/x", "published:T/y", "--unit", "clip", "--json")
+    assert seen == [((project, "a", "b"), {"unit": None}), ((project, "a/x", "published:T/y"), {"unit": "clip"})]
+
+
+@pytest.mark.usefixtures("project")
+def test_completion() -> None:
+    assert "iemocap" in complete("iem")
+    assert complete("pub") == ["published:"]
+    assert "published:daam-v4/T2-iemocap" in complete("published:daam")
+    assert set(complete("demo/daam-v")) == {"demo/daam-v1", "demo/daam-v2"}

@@ -1,0 +1,182 @@
+"""What two methods differ in: every recorded setting is found, and sorted by whether it can change a figure."""
+
+import pytest
+
+from daamctl.artifacts.results import MetaPart, RunPart, read_folds
+from daamctl.config import Config
+from daamctl.evaluation.settings_diff import ABSENT, can_change, code_changed, differing, facts, merged
+from daamctl.methods import METHODS
+from tests.fixtures.folds import make_layout, write_fold, write_method
+
+CONFIG = Config.model_validate({"methods": ["mha"]})
+SECTIONS = ("download", "segment", "extract", "train")
+SETTINGS = [f"{name}.{key}" for name in SECTIONS for key in CONFIG.section(name)]
+HARMLESS = {
+    "download.source", "download.check_fingerprint", "download.max_unreadable_fraction", "segment.write_audio",
+    "extract.device", "extract.max_batch_s", "extract.shard_clips", "extract.max_unreadable_fraction",
+    "train.seeds", "train.device", "train.density_maps",
+}  # fmt: skip
+BATCHES = {"size": 8, "order": "clip table", "clips_sha256": "0" * 64}
+RECORDS = [
+    ("run.key", "other", ["code.content_key"]),
+    ("run.method", "gqa", ["method"]),
+    ("run.num_folds", 10, ["runs.num_folds"]),
+    ("run.test_group", "Ses09", ["data.test_groups"]),
+    ("run.dev_group", None, ["data.held_out_groups"]),
+    ("run.classes", ["a", "b", "c", "d"], ["data.classes"]),
+    ("run.layers", [9], ["model.layers"]),
+    ("run.embed_dim", 32, ["model.embed_dim"]),
+    ("run.num_parameters", 99, ["model.num_parameters"]),
+    ("run.reconstructed", "reading A", ["model.reconstructed"]),
+    ("run.eval_batches", BATCHES, ["batches.size", "batches.order", "batches.clips_key"]),
+    ("run.config.method.num_heads", 2, ["method.num_heads"]),
+    ("meta.daamctl", "0.2.0", ["code.daamctl"]),
+    ("meta.versions", {"python": "3.11.9", "torch": "2.12.0"}, ["versions.torch"]),
+    ("meta.git_commit", None, ["code.git_commit"]),
+    ("meta.device", "cuda (NVIDIA A100)", ["machine.device"]),
+    ("meta.precision", "float16", ["machine.precision"]),
+    ("meta.embeddings_key", "ffff", ["embeddings_key"]),
+    ("meta.encoder.revision", "def456", ["encoder.revision"]),
+    ("meta.encoder", {"id": "microsoft/wavlm-large", "num_layers": 24}, ["encoder.revision"]),
+    ("meta.num_train_clips", 301, ["data.train_clips"]),
+    ("meta.num_dev_clips", 0, ["data.held_out_clips"]),
+    ("meta.num_test_clips", 1, ["data.test_clips"]),
+]
+"""Dotted key of result.json, another value, and the facts that then differ."""
+
+
+def told(root, *, changes=None, method="mha", seeds=(1,), edit=None):
+    layout = make_layout(root)
+    write_method(layout, CONFIG, method, changes=changes, seeds=seeds)
+    folds = read_folds(layout.method(method))
+    predictions = [fold.predictions() for fold in folds]
+    return folds, facts(folds, [edit(part) for part in predictions] if edit else predictions)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return told(tmp_path_factory.mktemp("plain"))
+
+
+def named(difference):
+    return {group: [row["name"] for row in rows] for group, rows in difference.items()}
+
+
+def test_the_same_folds_differ_in_nothing(tmp_path, plain):
+    assert differing(plain[1], told(tmp_path)[1]) == {"can_change": [], "cannot_change": []}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_is_listed_alone_and_in_its_group(tmp_path, plain, name):
+    before = plain[1][name]
+    found = differing(plain[1], told(tmp_path, changes={f"run.config.{name}": "other"})[1])
+    group, other = ("cannot_change", "can_change") if name in HARMLESS else ("can_change", "cannot_change")
+    assert found[group] == [{"name": name, "first": before, "second": "other"}]
+    assert found[other] == []
+
+
+def test_harmless_settings_exist():
+    assert set(SETTINGS) >= HARMLESS
+
+
+@pytest.mark.parametrize(("change", "value", "names"), RECORDS)
+def test_every_other_record_is_listed(tmp_path, plain, change, value, names):
+    found = named(differing(plain[1], told(tmp_path, changes={change: value})[1]))
+    assert set(found["can_change"]) >= set(names)
+    if change != "run.method":  # another method brings other settings along
+        assert found == {"can_change": names, "cannot_change": []}
+
+
+def test_nothing_recorded_is_forgotten():
+    """A field added to result.json must be compared, or be named here as no setting."""
+    covered = {change.split(".")[1] for change, _, _ in RECORDS}
+    elsewhere = {"pipeline", "fold", "seed"}  # the name of a side; the folds and seeds are facts of all folds
+    measured = {"train_s", "peak_memory_bytes"}
+    assert covered | elsewhere | measured == {*RunPart.__annotations__, *MetaPart.__annotations__}
+
+
+def test_seeds_and_folds_count(tmp_path, plain):
+    found = differing(plain[1], told(tmp_path, seeds=(1, 2))[1])["can_change"]
+    assert {"name": "runs.seeds", "first": [1], "second": [1, 2]} in found
+
+
+@pytest.mark.parametrize(
+    ("column", "names"),
+    [
+        ("label", ["data.test_utterances_key", "data.test_clips_key"]),
+        ("speaker", ["data.test_utterances_key", "data.test_clips_key"]),
+        ("clip_id", ["data.test_clips_key"]),
+        ("utterance_id", ["data.test_utterances_key", "data.test_clips_key"]),
+    ],
+)
+def test_test_items_are_compared_by_content(tmp_path, plain, column, names):
+    found = named(differing(plain[1], told(tmp_path, edit=lambda part: part.with_columns(part[column] + "x"))[1]))
+    assert found["can_change"] == names
+
+
+def test_a_default_written_out_is_no_difference(tmp_path, plain):
+    default = METHODS.defaults("mha")["num_heads"]
+    changed = {"run.config.method.num_heads": default}
+    assert plain[1]["method.num_heads"] == default
+    assert differing(plain[1], told(tmp_path, changes=changed)[1]) == {"can_change": [], "cannot_change": []}
+
+
+def test_settings_of_a_variant_and_of_a_method_that_is_gone(tmp_path):
+    assert told(tmp_path / "a", method="mha-mlp")[1]["method.decoder"] == "mlp"
+    gone = told(tmp_path / "b", method="gone")[1]
+    assert [name for name in gone if name.startswith("method")] == ["method", "method.name"]
+
+
+def test_what_only_one_side_has_is_shown_as_absent(plain):
+    found = differing({**plain[1], "encoder.new": None}, plain[1])["can_change"]
+    assert found == [{"name": "encoder.new", "first": None, "second": ABSENT}]
+
+
+def test_folds_that_disagree_show_all_they_say(tmp_path):
+    layout = make_layout(tmp_path)
+    write_method(layout, CONFIG, "mha")
+    rows = read_folds(layout.method("mha"))[4].predictions()
+    write_fold(layout, CONFIG, "mha", 5, 1, rows, changes={"meta.device": "cuda"})
+    folds = read_folds(layout.method("mha"))
+    assert facts(folds, [fold.predictions() for fold in folds])["machine.device"] == ["cpu", "cuda"]
+
+
+def test_merged_names_each_difference_once():
+    def row(name, first, second):
+        return {"name": name, "first": first, "second": second}
+
+    parts = {
+        "a": {"can_change": [row("train.lr", 1, 2), row("method.k", 1, 2)], "cannot_change": []},
+        "b": {"can_change": [row("train.lr", 1, 2), row("method.k", 1, 3)], "cannot_change": [row("methods", 1, 2)]},
+    }
+    assert merged(parts) == {
+        "can_change": [
+            {**row("train.lr", 1, 2), "methods": None},
+            {**row("method.k", 1, 2), "methods": ["a"]},
+            {**row("method.k", 1, 3), "methods": ["b"]},
+        ],
+        "cannot_change": [{**row("methods", 1, 2), "methods": ["b"]}],
+    }
+
+
+def test_what_is_read_after_training_cannot_change_a_figure():
+    assert not can_change("report.title")
+    assert not can_change("methods")
+    assert can_change("method.num_heads")
+    assert can_change("something.new")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, False),
+        ({"run.key": "other"}, True),
+        ({"run.key": "other", "run.config.train.seeds": [1, 2]}, True),
+        ({"run.key": "other", "run.config.train.lr": 1.0}, False),
+        ({"run.key": "other", "meta.embeddings_key": "ffff"}, False),
+        ({"run.key": "other", "run.layers": [9]}, False),
+        ({"run.key": "other", "run.config.method.num_heads": 2}, False),
+    ],
+)
+def test_a_key_that_differs_alone_betrays_changed_code(tmp_path, plain, changes, expected):
+    assert code_changed(plain[0], told(tmp_path, changes=changes)[0]) is expected

@@ -1,0 +1,449 @@
+"""Stage `compare` on synthetic folds: figures against `compare_methods`, printed rows, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+
+from daamctl.artifacts.results import read_folds
+from daamctl.config import load_config
+from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
+from daamctl.evaluation.comparison import COMPARED, compare_methods, item_table
+from daamctl.evaluation.scoring import items_of
+from daamctl.evaluation.statistics import holm, nadeau_bengio
+from daamctl.layout import Layout
+from daamctl.reporting.published import read_published
+from daamctl.stages import compare, evaluate
+from tests.fixtures.folds import write_fold, write_method
+
+BASE = {"download": {"corpus": "iemocap"}, "extract": {"encoder": "wavlm-large"}, "methods": ["mha", "daam-v1"]}
+
+
+def make(project, name, *, skill=1.0, changes=None, **settings):
+    """A pipeline with folds of all its methods; returns its layout and settings."""
+    (project / "pipelines" / f"{name}.yaml").write_text(yaml.safe_dump({**BASE, **settings}), encoding="utf-8")
+    config = load_config(project, name)
+    layout = Layout.of(project, name, config)
+    for method in config.methods:
+        write_method(layout, config, method, skill=skill, changes=changes, seeds=config.train.seeds)
+    return layout, config
+
+
+def result_of(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def rewrite(layout, config, method, edit, **options):
+    """Write a method's folds again with other predictions or records."""
+    for fold in read_folds(layout.method(method)):
+        write_fold(layout, config, method, fold.fold, fold.seed, edit(fold.predictions()), **options)
+
+
+@pytest.fixture
+def pair(project):
+    """`left` and `right`: other embeddings, other tail and learning rate, two seeds each."""
+    left = make(project, "left", skill=1.0, train={"seeds": [1, 2]})
+    right = make(
+        project, "right", skill=0.7, train={"seeds": [1, 2], "lr": 0.001}, segment={"tail": "merge"},
+        changes={"meta.embeddings_key": "ffff000011112222"},
+    )  # fmt: skip
+    rng = np.random.default_rng(5)
+
+    def noisy(part):  # without it the fixture gives both sides the same noise
+        logits = np.asarray(part["logits"].to_list()) + rng.normal(size=(len(part), 4))
+        return part.with_columns(logits=pl.Series(logits.tolist(), dtype=pl.List(pl.Float32)))
+
+    for method in ("mha", "daam-v1"):
+        rewrite(*right, method, noisy, changes={"meta.embeddings_key": "ffff000011112222"})
+    return left, right
+
+
+def tables(layout, method, unit="utterance"):
+    folds = read_folds(layout.method(method))
+    return item_table(folds, [items_of(fold.predictions(), unit) for fold in folds])
+
+
+def test_figures_equal_compare_methods_with_holm_over_the_methods(project, pair):
+    result = result_of(compare.run(project, "left", "right"))
+    expected = {
+        method: compare_methods({"left": tables(pair[0][0], method), "right": tables(pair[1][0], method)})
+        for method in ("mha", "daam-v1")
+    }
+    assert result["kind"] == "paired"
+    assert result["matched"] == [["mha", "mha"], ["daam-v1", "daam-v1"]]
+    assert [entry["first"] for entry in result["comparisons"]] == ["left/mha", "left/daam-v1"]
+    for metric in COMPARED:
+        for test in ("primary", "secondary"):
+            raw = [expected[method]["comparisons"][0]["metrics"][metric][test]["p"] for method in expected]
+            met = [entry["metrics"][metric][test]["p_holm"] for entry in result["comparisons"]]
+            assert met == pytest.approx(holm(raw))
+            assert met != pytest.approx(raw)
+    for entry, alone in zip(result["comparisons"], expected.values(), strict=True):
+        other = alone["comparisons"][0]
+        assert [entry[name] for name in ("wins", "losses", "ties")] == [other[n] for n in ("wins", "losses", "ties")]
+        for metric, figures in entry["metrics"].items():
+            for name in ("first_value", "second_value", "difference", "interval", "minimal_detectable"):
+                assert figures[name] == other["metrics"][metric][name]
+            assert figures["primary"]["p"] == other["metrics"][metric]["primary"]["p"]
+            assert figures["secondary"]["t"] == other["metrics"][metric]["secondary"]["t"]
+        assert entry["design"]["n_items"] == 200
+        assert entry["design"]["seeds"] == {entry["first"]: [1, 2], entry["second"]: [1, 2]}
+    assert result["family"]["size"] == 2
+    assert result["family"]["floor_holm"] == pytest.approx(2 * 2.0**-9)
+
+
+def test_swapped_sides_swap_signs_and_keep_p(project, pair):
+    # the sides differ in the share tested, so a test that took the first side's would depend on the order
+    rewrite(*pair[0], "mha", lambda part: part, changes={"meta.num_train_clips": 200})
+    one, other = (result_of(compare.run(project, *sides)) for sides in (("left/mha", "right/mha"),
+                                                                       ("right/mha", "left/mha")))  # fmt: skip
+    for metric in COMPARED:
+        first, second = (result["comparisons"][0]["metrics"][metric] for result in (one, other))
+        assert first["difference"] == pytest.approx(-second["difference"])
+        assert first["secondary"]["p"] == pytest.approx(second["secondary"]["p"])
+        assert first["secondary"]["ratio"] == second["secondary"]["ratio"]
+    sizes = [fold.result["meta"] for fold in read_folds(pair[0][0].method("mha")) if fold.seed == 1]
+    expected = np.mean([meta["num_test_clips"] / meta["num_train_clips"] for meta in sizes])
+    assert one["comparisons"][0]["metrics"]["accuracy"]["secondary"]["ratio"] == pytest.approx(expected)
+    assert any("the test over folds takes the larger one" in note for note in one["notes"])
+    assert [one["comparisons"][0][name] for name in ("wins", "losses")] == [
+        other["comparisons"][0][name] for name in ("losses", "wins")
+    ]
+
+
+def test_every_planted_difference_is_listed_and_no_other(project, pair):
+    settings = result_of(compare.run(project, "left", "right"))["settings"]
+    listed = {row["name"]: (row["first"], row["second"], row["methods"]) for row in settings["can_change"]}
+    assert listed == {
+        "segment.tail": ("keep", "merge", None),
+        "train.lr": (0.0001, 0.001, None),
+        "embeddings_key": ("00112233aabbccdd", "ffff000011112222", None),
+    }
+    assert settings["cannot_change"] == []
+
+
+def test_what_one_method_differs_in_names_it(project, pair):
+    rewrite(*pair[1], "daam-v1", lambda part: part,
+            changes={"run.num_parameters": 9, "meta.embeddings_key": "ffff000011112222"})  # fmt: skip
+    settings = result_of(compare.run(project, "left", "right"))["settings"]
+    row = next(row for row in settings["can_change"] if row["name"] == "model.num_parameters")
+    assert row == {"name": "model.num_parameters", "first": 1234, "second": 9, "methods": ["daam-v1"]}
+
+
+def test_settings_read_after_training_are_listed_as_harmless(project):
+    make(project, "left")
+    make(project, "right", report={"title": "Other"}, methods=["mha", "daam-v1", "gqa"])
+    settings = result_of(compare.run(project, "left", "right"))["settings"]
+    assert settings["can_change"] == []
+    assert [row["name"] for row in settings["cannot_change"]] == ["report.title", "methods"]
+
+
+def test_identical_pipelines_differ_in_nothing(project):
+    make(project, "left")
+    make(project, "right")
+    result = result_of(compare.run(project, "left", "right"))
+    assert (result["settings"]["can_change"], result["settings"]["cannot_change"]) == ([], [])
+    for entry in result["comparisons"]:
+        assert (entry["wins"], entry["losses"], entry["disagreements"]) == (0, 0, [])
+        assert entry["metrics"]["accuracy"]["difference"] == 0.0
+    assert "nothing that is recorded and can change a figure differs" in result["notes"]
+
+
+def test_methods_of_one_side_only_are_named(project):
+    make(project, "left", methods=["mha", "gqa"])
+    make(project, "right", methods=["none", "mha"])
+    result = result_of(compare.run(project, "left", "right"))
+    assert result["matched"] == [["mha", "mha"]]
+    assert result["unmatched"] == {"first": ["gqa"], "second": ["none"]}
+
+
+def test_two_methods_of_one_pipeline(project):
+    make(project, "left")
+    path = compare.run(project, "left/mha", "left/daam-v1")
+    assert path == project / "data/compare/left.mha__left.daam-v1/comparison.json"
+    assert result_of(path)["matched"] == [["mha", "daam-v1"]]
+
+
+def test_one_method_meets_its_namesake(project, pair):
+    assert result_of(compare.run(project, "left/mha", "right"))["matched"] == [["mha", "mha"]]
+
+
+def test_most_consistent_disagreements_come_first(project, pair):
+    entry = result_of(compare.run(project, "left/mha", "right/mha"))["comparisons"][0]
+    sides = []
+    for layout, _ in pair:
+        answers = {}
+        for fold in read_folds(layout.method("mha")):
+            items = items_of(fold.predictions(), "utterance")
+            for index, name in enumerate(items.ids):
+                target = items.targets[index]
+                answers.setdefault(name, []).append(
+                    (items.predictions[index] == target, items.probabilities[index, target])
+                )
+        sides.append({name: np.mean(values, axis=0) for name, values in answers.items()})
+    gaps = {name: sides[0][name] - sides[1][name] for name in sides[0]}
+    ranked = sorted((name for name in gaps if gaps[name][0]), key=lambda n: (-abs(gaps[n][0]), -abs(gaps[n][1]), n))
+    assert len(ranked) > 10
+    assert [row["item"] for row in entry["disagreements"]] == ranked[:10]
+    for row in entry["disagreements"]:
+        assert [row["first_right"], row["first_probability"]] == pytest.approx(sides[0][row["item"]])
+        assert [row["second_right"], row["second_probability"]] == pytest.approx(sides[1][row["item"]])
+    shares = {abs(row["first_right"] - row["second_right"]) for row in entry["disagreements"]}
+    assert shares == {1.0}
+
+
+def test_notes_name_selection_on_test_reconstruction_batches_and_stale_settings(project):
+    make(project, "left", methods=["sga"], changes={"run.reconstructed": "reading A"})
+    batches = {"size": 8, "order": "clip table", "clips_sha256": "0" * 64}
+    make(project, "right", methods=["sga"], train={"selection": "best-on-test"},
+         changes={"run.eval_batches": batches, "run.config.train.epochs": 3})  # fmt: skip
+    result = result_of(compare.run(project, "left", "right"))
+    text = "\n".join(result["notes"])
+    assert "right: epochs are selected on the test groups themselves (D7)" in text
+    assert "left: epochs are selected" not in text
+    assert "left/sga: reading A; a reconstruction" in text
+    assert "right/sga: a prediction depends on the other clips of its batch (D1)" in text
+    assert "right/sga: trained with other settings than those of now: train.epochs: 3 (now 35)" in text
+    assert result["comparisons"][0]["first_label"] == "left/sga (reconstructed)"
+
+
+def test_changed_code_is_noted(project):
+    make(project, "left", methods=["mha"])
+    make(project, "right", methods=["mha"], changes={"run.key": "other"})
+    assert any(
+        "code of the method changed" in note for note in result_of(compare.run(project, "left", "right"))["notes"]
+    )
+
+
+def test_family_too_large_for_its_floor_is_noted(project):
+    methods = ["none", "mean", "mha", "gqa", "daam-v1"]
+    for name in ("left", "right"):
+        layout, config = make(project, name, methods=methods)
+        for method in methods:  # six speakers: floor 1/32, five methods: 5/32
+            rewrite(layout, config, method, lambda part: part.with_columns(
+                speaker=part["group"] + (part["utterance_id"].str.starts_with("f1u00")).cast(str)))  # fmt: skip
+    result = result_of(compare.run(project, "left", "right"))
+    assert result["family"]["floor"] == pytest.approx(1 / 32)
+    assert any("corrected over 5 methods no p below 0.1562 is possible" in note for note in result["notes"])
+
+
+def test_ad_hoc_runs_are_sides(project):
+    config = load_config(project, None, {"download.corpus": "iemocap", "extract.encoder": "wavlm-large"})
+    write_method(Layout.of(project, None, config), config, "mha", seeds=(3, 4))
+    make(project, "left")
+    result = result_of(compare.run(project, "iemocap-wavlm-large", "left/mha"))
+    assert result["matched"] == [["mha", "mha"]]
+    assert result["comparisons"][0]["design"]["seeds"] == {"iemocap-wavlm-large/mha": [3, 4], "left/mha": [1]}
+    assert {row["name"] for row in result["settings"]["can_change"]} == {"runs.seeds", "code.content_key"}
+
+
+# refusals
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kind", "message", "fix"),
+    [
+        ("lefft", "right", UnknownNameError, "unknown pipeline or run 'lefft'", "did you mean 'left'"),
+        ("left/daam-v9", "right", UnknownNameError, "unknown method of 'left' 'daam-v9'", "did you mean 'daam-v1'"),
+        ("left/mha/fold1-seed1", "right", UnknownNameError, "unknown method of 'left'", "known: daam-v1, mha"),
+        ("left/mha", "lone", UnknownNameError, "unknown method of 'lone' 'mha'", "known: none"),
+        ("left", "lone", ConfigError, "share no method", "daamctl compare left/mha lone/none"),
+        ("left", "left", ConfigError, "are one and the same", None),
+        ("published:T2-iemocap/mha", "published:daam-v4/T2-iemocap/mha", ConfigError, "are one and the same", None),
+        ("published:T2-iemcap/mha", "left", UnknownNameError, "published table 'T2-iemcap/mha'", "'T2-iemocap'"),
+        ("published:T2-iemocap/mho", "left", UnknownNameError, "row of 'published:T2-iemocap' 'mho'", "'mha'"),
+        ("published:T2-iemocap/lora-r4", "left", UnknownNameError, "method of 'left' 'lora-r4'", "known: daam-v1, mha"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(project, first, second, kind, message, fix):
+    make(project, "left")
+    make(project, "right")
+    make(project, "lone", methods=["none"])
+    with pytest.raises(kind, match=message) as error:
+        compare.run(project, first, second)
+    assert fix is None or fix in error.value.fix
+    assert not (project / "data" / "compare").exists()
+
+
+def test_missing_folds_name_the_command(project):
+    left, _ = make(project, "left"), make(project, "right")
+    (left[0].method("mha") / "fold3-seed1" / "result.json").unlink()
+    with pytest.raises(ArtifactError, match="'left/mha' lacks fold 3 seed 1") as error:
+        compare.run(project, "left", "right")
+    assert error.value.fix == "train them: daamctl train --pipeline left --method mha"
+    compare.run(project, "left/daam-v1", "right/daam-v1")
+    with pytest.raises(ArtifactError, match="'demo/none' has no finished fold") as error:
+        compare.run(project, "demo/none", "right/mha")
+    assert error.value.fix == "train it: daamctl train --pipeline demo --method none"
+
+
+def test_folds_made_differently_are_refused(project):
+    left, _ = make(project, "left"), make(project, "right")
+    rows = read_folds(left[0].method("mha"))[4].predictions()
+    write_fold(*left, "mha", 5, 1, rows, changes={"run.config.train.epochs": 3})
+    with pytest.raises(ArtifactError, match=r"folds of 'mha' were made with different settings: train\.epochs"):
+        compare.run(project, "left", "right")
+
+
+def test_other_test_items_are_refused_with_the_settings_to_blame(project):
+    make(project, "left")
+    right = make(project, "right", download={"corpus": "iemocap", "num_groups": 4})
+    for method in ("mha", "daam-v1"):
+        rewrite(*right, method, lambda part: part.slice(3))
+    with pytest.raises(ArtifactError, match="'left/mha' and 'right/mha' were not tested on the same items") as error:
+        compare.run(project, "left", "right")
+    assert "they differ in download.num_groups; make the one out of date again" in error.value.fix
+    assert "daamctl download --pipeline left, daamctl download --pipeline right" in error.value.fix
+
+
+def test_other_targets_are_refused(project):
+    make(project, "left")
+    right = make(project, "right")
+    rewrite(*right, "mha", lambda part: part.with_columns(target=(part["target"] + 1) % 4))
+    with pytest.raises(ArtifactError, match="'left/mha' and 'right/mha' were tested with different targets"):
+        compare.run(project, "left/mha", "right/mha")
+    rewrite(*right, "mha", lambda part: part, changes={"run.classes": ["a", "b", "c", "d"]})
+    with pytest.raises(ArtifactError, match="different targets: neutral, happy, angry, sad and a, b, c, d"):
+        compare.run(project, "left/mha", "right/mha")
+
+
+def test_units_must_agree_or_be_chosen(project):
+    make(project, "left")
+    make(project, "right", evaluate={"unit": "clip"})
+    with pytest.raises(ConfigError, match=r"evaluate\.unit differs: utterance for 'left', clip for 'right'") as error:
+        compare.run(project, "left", "right")
+    assert "--unit utterance" in error.value.fix
+    result = result_of(compare.run(project, "left", "right", unit="clip"))
+    assert result["unit"] == "clip"
+    assert result["comparisons"][0]["design"]["n_items"] > 200
+    with pytest.raises(ConfigError, match="--unit does not apply"):
+        compare.run(project, "published:T2-iemocap/mha", "published:T2-iemocap/daam-v1", unit="clip")
+
+
+def test_clips_cut_differently_are_compared_by_utterance_only(project, pair):
+    # the ids may be the same though the clips are not: what counts are the settings
+    with pytest.raises(ArtifactError, match="same utterances but on other clips") as error:
+        compare.run(project, "left", "right", unit="clip")
+    assert "segment.tail" in error.value.message
+    assert error.value.fix == "compare them by utterance: daamctl compare left right --unit utterance"
+    for method in ("mha", "daam-v1"):
+        rewrite(*pair[1], method, lambda part: part.unique("utterance_id"),
+                changes={"meta.embeddings_key": "ffff000011112222"})  # fmt: skip
+    result = result_of(compare.run(project, "left", "right", unit="utterance"))
+    assert "data.test_clips_key" in {row["name"] for row in result["settings"]["can_change"]}
+    assert result["comparisons"][0]["design"]["n_items"] == 200
+
+
+# published rows
+
+
+def test_ours_beside_a_printed_row(project):
+    layout, config = make(project, "left", train={"seeds": [1, 2]})
+    result = result_of(compare.run(project, "left/mha", "published:T2-iemocap/mha"))
+    evaluated = json.loads(evaluate.run(layout, config).read_text())["methods"]["mha"]
+    entry = result["comparisons"][0]
+    ours, printed = entry["figures"]["first"], entry["figures"]["second"]
+    assert result["kind"] == "printed"
+    assert ours["as_published"] == evaluated["selection"]["accuracy_best_on_test"]
+    assert ours["as_reported"]["accuracy"] == evaluated["summary"]["utterance"]["accuracy"]
+    assert ours["as_reported"]["balanced_accuracy"] == evaluated["summary"]["utterance"]["balanced_accuracy"]
+    row = read_published("T2-iemocap").row("mha")
+    assert printed["print"] == {"text": "62.3 ± 2.00", "mean_agrees": True, "std_is": "neither", "disagrees": True}
+    assert printed["as_published"]["sample_std"] == pytest.approx(row.sample_std / 100)
+    assert entry["difference"] == pytest.approx(ours["as_published"]["mean"] - row.mean / 100)
+    best = {}
+    for fold in read_folds(layout.method("mha")):
+        best.setdefault(fold.fold, []).append(fold.result["metrics"]["accuracy_best_on_test"])
+    assert [fold["session"] for fold in entry["folds"]] == [1, 2, 3, 4, 5]
+    assert [fold["difference"] for fold in entry["folds"]] == pytest.approx(
+        [np.mean(best[number]) - row.folds[f"F{number}"] / 100 for number in range(1, 6)]
+    )
+    assert entry["test"] is None
+    assert "another protocol" in entry["no_test"]
+    assert result["family"] is None
+    listed = {row["name"]: (row["first"], row["second"]) for row in result["settings"]["can_change"]}
+    assert listed == {
+        "train.selection": ("dev-group", "best-on-test"),
+        "scoring.unit": ("utterance", "clip"),
+        "runs.per_fold": (2, 1),
+    }
+    assert result["settings"]["not_known"]
+    text = "\n".join(result["notes"])
+    assert "published:T2-iemocap/mha: no folds that round to the printed ones give the printed deviation" in text
+    assert read_published("T2-iemocap").protocol in text
+
+
+def test_a_printed_row_may_come_first(project):
+    make(project, "left")
+    one = result_of(compare.run(project, "left/mha", "published:T2-iemocap/mha"))["comparisons"][0]
+    other = result_of(compare.run(project, "published:T2-iemocap/mha", "left/mha"))["comparisons"][0]
+    assert one["difference"] == -other["difference"]
+    assert one["folds"][0]["difference"] == -other["folds"][0]["difference"]
+
+
+def test_a_pipeline_beside_a_whole_table(project):
+    make(project, "left", methods=["mha", "daam-v1", "none"])
+    result = result_of(compare.run(project, "left", "published:gaam-v1/T2"))
+    assert result["matched"] == [["mha", "mha"], ["daam-v1", "daam-v1"]]
+    assert result["unmatched"]["first"] == ["none"]
+    assert "sga" in result["unmatched"]["second"]
+
+
+def test_another_corpus_is_not_set_fold_by_fold(project):
+    make(project, "left", download={"corpus": "demo"})
+    result = result_of(compare.run(project, "left/mha", "published:T2-iemocap/mha"))
+    assert result["comparisons"][0]["folds"] is None
+    assert "the corpora differ: demo and iemocap" in result["comparisons"][0]["not_aligned"]
+    assert {row["name"] for row in result["settings"]["can_change"]} >= {"download.corpus"}
+
+
+# daam-v1 against the other rows of gaam-v1's table 2: p and p after Holm over six, computed elsewhere (BASELINES 8)
+NADEAU_BENGIO = {"mha": 0.005, "mha-bn": 0.007, "sga": 0.014, "bi-sga": 0.101, "daam-v2": 0.042, "gqdaam": 0.499}
+
+
+@pytest.mark.parametrize("method", NADEAU_BENGIO)
+def test_two_printed_rows(project, method):
+    result = result_of(compare.run(project, "published:gaam-v1/T2/daam-v1", f"published:gaam-v1/T2/{method}"))
+    entry = result["comparisons"][0]
+    assert (result["kind"], result["unit"]) == ("both-printed", "as printed")
+    assert entry["test"]["p"] == pytest.approx(NADEAU_BENGIO[method], abs=6e-4)
+    assert (entry["test"]["ratio"], entry["test"]["df"]) == (0.25, 4)
+    assert "printed folds" in entry["test"]["label"]
+    table = read_published("gaam-v1/T2")
+    gaps = [table.row("daam-v1").folds[f] - table.row(method).folds[f] for f in table.row(method).folds]
+    assert [100 * fold["difference"] for fold in entry["folds"]] == pytest.approx(gaps)
+    assert [row["name"] for row in result["settings"]["can_change"]] == ["method"]
+
+
+def test_lora_columns_are_other_sessions(project):
+    """Printed column k of a LoRA row is not session k (D15), so pairing by column would be wrong."""
+    result = result_of(compare.run(project, "published:T2-iemocap/lora-r4", "published:T2-iemocap/mha"))
+    entry, table = result["comparisons"][0], read_published("T2-iemocap")
+    lora, mha = table.row("lora-r4").folds, table.row("mha").folds
+    column = {5: "F1", 3: "F2", 1: "F3", 2: "F4", 4: "F5"}
+    gaps = [(lora[column[session]] - mha[f"F{session}"]) / 100 for session in range(1, 6)]
+    assert [fold["difference"] for fold in entry["folds"]] == pytest.approx(gaps)
+    assert entry["test"]["p"] == pytest.approx(nadeau_bengio(gaps, 1, 4)["p"])
+    assert not entry["same_columns"]
+    assert any("not aligned" in note and "(D15)" in note for note in result["notes"])
+    both = result_of(compare.run(project, "published:T2-iemocap/lora-r4", "published:T2-iemocap/lora-r8"))
+    assert both["comparisons"][0]["same_columns"]
+
+
+def test_repeats_of_one_split_are_not_paired(project):
+    entry = result_of(compare.run(project, "published:T2-cifar100/mha", "published:T2-cifar100/daam-v1"))[
+        "comparisons"
+    ][0]
+    assert entry["folds"] is None
+    assert entry["no_test"] == "no p: the printed columns cannot be paired"
+    assert entry["difference"] < 0
+
+
+def test_whole_tables_are_one_family(project):
+    result = result_of(compare.run(project, "published:T2-iemocap", "published:daam-blog/ablation-iemocap"))
+    assert result["matched"] == [[name, name] for name in ("single-layer-high-if", "single-layer-low-if")]
+    assert result["family"]["size"] == 2

@@ -9,6 +9,7 @@ import pytest
 
 from daamctl.config import (
     Config,
+    ImportanceConfig,
     find_root,
     load_config,
     parse_overrides,
@@ -54,8 +55,9 @@ def test_every_problem_is_reported_at_once_with_its_path_and_nearest_name(projec
 
 
 def test_unknown_key_far_from_all_lists_what_is_known(project: Path) -> None:
-    assert message(project, {"report.zzz": 1}, None) == (
-        "params.yaml with the options given: report.zzz: unknown setting; known: published, title"
+    known = ", ".join(sorted(ImportanceConfig.model_fields))
+    assert message(project, {"importance.zzz": 1}, None) == (
+        f"params.yaml with the options given: importance.zzz: unknown setting; known: {known}"
     )
 
 

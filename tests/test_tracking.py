@@ -317,6 +317,7 @@ def test_no_tracker_logs_nothing(tmp_path: Path) -> None:
     tracker.epoch({"epoch": 1})
     tracker.finish(fold)
     send_missing(tracker, [fold])
+    tracker.report("none", make_report(tmp_path, "x"), {}, {})
     tracker.close()
     assert {path.name for path in tmp_path.iterdir()} == {"data"}
 
@@ -327,6 +328,63 @@ def test_store_is_the_one_named_or_local(tmp_path: Path, monkeypatch: pytest.Mon
     assert store_uri(tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
     assert store_uri(tmp_path) == "http://host:5000"
+
+
+def make_report(root: Path, text: str) -> Path:
+    folder = root / "data" / "report" / "paper"
+    (folder / "tables").mkdir(parents=True, exist_ok=True)
+    (folder / "report.html").write_text(text)
+    (folder / "report.md").write_text("not sent")
+    (folder / "tables" / "results.csv").write_text("a,b\n")
+    return folder
+
+
+def send_report(root: Path, text: str, accuracy: float) -> None:
+    tracker = make_tracker(root, again="daamctl report --pipeline paper")
+    tracker.report("paper", make_report(root, text), {"best_accuracy": accuracy}, {"best_method": "mha"})
+    tracker.close()
+
+
+def test_report_is_one_run_that_a_new_one_replaces(root: Path) -> None:
+    from mlflow import MlflowClient
+
+    send_report(root, "<p>first</p>", 0.5)
+    (run,) = runs_of(root, "paper")
+    assert (run.info.run_name, run.info.status) == ("report", "FINISHED")
+    assert run.data.metrics == {"best_accuracy": 0.5}
+    assert {key: run.data.tags[key] for key in ("pipeline", "kind", "best_method")} == {
+        "pipeline": "paper",
+        "kind": "report",
+        "best_method": "mha",
+    }
+    client = MlflowClient(store_uri(root))
+    assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"report.html", "tables"}
+    assert [item.path for item in client.list_artifacts(run.info.run_id, "tables")] == ["tables/results.csv"]
+    send_report(root, "<p>first</p>", 0.5)
+    assert [again.info.run_id for again in runs_of(root, "paper")] == [run.info.run_id]
+    send_report(root, "<p>second</p>", 0.75)
+    (new,) = runs_of(root, "paper")
+    assert new.info.run_id != run.info.run_id
+    assert new.data.metrics == {"best_accuracy": 0.75}
+    assert Path(client.download_artifacts(new.info.run_id, "report.html")).read_text() == "<p>second</p>"
+
+
+def test_report_interrupted_on_its_way_leaves_one_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    send_report(root, "<p>whole</p>", 0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr("mlflow.MlflowClient.log_artifacts", lambda *words: 1 / 0)
+        send_report(root, "<p>broken</p>", 0.6)
+    assert len(runs_of(root, "paper")) == 2  # the old one stays until a new one is whole
+    send_report(root, "<p>broken</p>", 0.6)
+    (run,) = runs_of(root, "paper")
+    assert (run.info.status, run.data.metrics) == ("FINISHED", {"best_accuracy": 0.6})
+
+
+def test_dead_server_never_stops_a_report(root: Path, dead_server: str, caplog: pytest.LogCaptureFixture) -> None:
+    send_report(root, "<p>dead</p>", 0.5)
+    (message,) = caplog.messages
+    assert message.startswith(f"MLflow at {dead_server} does not take our runs (")
+    assert message.endswith("; results are safe in data/, send them later with: daamctl report --pipeline paper")
 
 
 def test_fold_just_finished_is_not_sent_again(root: Path) -> None:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from daamctl.analysis.rank_tests import rank_test, sign_flip
 from daamctl.errors import ConfigError
+
+PRESETS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "speech-9-23": ((9,), (23,)),
+    "vision-10-12-22-24": ((10, 11, 12), (22, 23, 24)),
+    "text-19-21-37-39": ((19, 20, 21), (37, 38, 39)),
+}
+"""The papers' layers of high and of low Importance Factor (FACTS 14)."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +24,7 @@ class LayerGroup:
 
     Args:
         name: e.g. `highest-3`; unique.
-        kind: highest, lowest or given.
+        kind: highest, lowest, given or preset.
         k: number of layers.
         layers: ascending.
     """
@@ -28,19 +36,24 @@ class LayerGroup:
 
 
 def choose_groups(
-    ranking: Sequence[int], ks: Sequence[int], given: Sequence[Sequence[int]], layers: Sequence[int]
+    ranking: Sequence[int],
+    ks: Sequence[int],
+    given: Sequence[Sequence[int]],
+    layers: Sequence[int],
+    presets: Sequence[str] = (),
 ) -> list[LayerGroup]:
-    """The k highest and k lowest layers for every k, then the given groups.
+    """The k highest and k lowest layers for every k, then the given groups, then the papers'; each name once.
 
     Args:
         ranking: layers from most to least important; empty: no highest and lowest groups.
         ks: numbers of layers.
         given: further groups.
         layers: every layer there is.
+        presets: names from `PRESETS`.
 
     Raises:
-        ConfigError: a k is more than half the layers (highest and lowest would overlap), or a given layer is not one
-            of them.
+        ConfigError: a k is more than half the layers (highest and lowest would overlap), or a given layer or one of a
+            preset is not one of them.
     """
     groups = []
     for k in dict.fromkeys(ks if ranking else ()):
@@ -51,15 +64,74 @@ def choose_groups(
             )
         groups.append(LayerGroup(f"highest-{k}", "highest", k, tuple(sorted(ranking[:k]))))
         groups.append(LayerGroup(f"lowest-{k}", "lowest", k, tuple(sorted(ranking[-k:]))))
-    for group in given:
+    named = [("ablate.layers", "given", group) for group in given]
+    named += [(f"ablate.presets: {name}", "preset", group) for name in presets for group in PRESETS[name]]
+    for where, kind, group in named:
         absent = sorted(set(group) - set(layers))
         if absent or not group:
             raise ConfigError(
-                f"ablate.layers: {absent or 'an empty group'} is not among the layers {min(layers)} to {max(layers)}"
+                f"{where}: {absent or 'an empty group'} is not among the layers {min(layers)} to {max(layers)}",
+                fix="leave the preset out; it is meant for a deeper encoder" if kind == "preset" else None,
             )
         chosen = tuple(sorted(set(group)))
-        groups.append(LayerGroup("layers-" + "-".join(map(str, chosen)), "given", len(chosen), chosen))
+        if all(group_name(chosen) != other.name for other in groups):
+            groups.append(LayerGroup(group_name(chosen), kind, len(chosen), chosen))
     return groups
+
+
+def group_name(layers: Sequence[int]) -> str:
+    """Name of a group that is given by its layers, e.g. `layers-22-23-24`."""
+    return "layers-" + "-".join(map(str, layers))
+
+
+def alone_tests(groups: Sequence[Mapping[str, Any]], score: Mapping[int, float]) -> list[dict[str, Any]]:
+    """Whether layers of high score classify better when they are trained alone, for every size of group.
+
+    A group's score is the mean of its layers' scores. Two tests, both one-sided: over groups (rank correlation; with
+    few groups its floor is high), and over folds, seeds averaged, for the groups of highest and lowest score (sign
+    flips; it says that these two differ, not that the score predicts others).
+
+    Args:
+        groups: k, layers and per_fold (fold, seed, accuracy) of each group.
+        score: layer -> score.
+
+    Returns:
+        For every k with two groups or more: k, num_groups; spearman_rho and p_groups, None where accuracies or scores
+        are all equal; high and low (layers), difference (mean over folds, high less low), p_folds and floor_folds, None
+        where scores are equal or no fold is shared.
+    """
+    unique = {tuple(group["layers"]): group for group in groups if set(group["layers"]) <= score.keys()}
+    tests = []
+    for k in sorted({group["k"] for group in unique.values()}):
+        same = [group for group in unique.values() if group["k"] == k]
+        if len(same) < 2:
+            continue
+        scores = [statistics.fmean(score[layer] for layer in group["layers"]) for group in same]
+        accuracies = [statistics.fmean(row["accuracy"] for row in group["per_fold"]) for group in same]
+        found = rank_test(scores, accuracies)
+        high, low = same[scores.index(max(scores))], same[scores.index(min(scores))]
+        pairs = paired_differences(high["per_fold"], low["per_fold"]) if max(scores) > min(scores) else []
+        flips = sign_flip(_by_fold(pairs)) if pairs else None
+        tests.append(
+            {
+                "k": k,
+                "num_groups": len(same),
+                "spearman_rho": found[0] if found else None,
+                "p_groups": found[1] if found else None,
+                "high": list(high["layers"]),
+                "low": list(low["layers"]),
+                "difference": flips["mean"] if flips else None,
+                "p_folds": flips["p"] if flips else None,
+                "floor_folds": flips["floor"] if flips else None,
+            }
+        )
+    return tests
+
+
+def _by_fold(pairs: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Differences with the seeds of each fold averaged."""
+    folds = sorted({pair["fold"] for pair in pairs})
+    return [statistics.fmean(pair["difference"] for pair in pairs if pair["fold"] == fold) for fold in folds]
 
 
 def summarize(values: Sequence[float]) -> dict[str, Any]:

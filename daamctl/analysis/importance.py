@@ -2,18 +2,54 @@
 
 Source: "Density Adaptive Attention is All You Need", v4, section 5 and figures 2, 3 (FACTS 13). DA is the density
 averaged over a test pass; nearer 1 means a feature nearer its head's mean. The papers compare no map with that of the
-untrained module; here every map has an untrained one beside it, because standardising a few layers per head fixes
-much of the pattern before any learning.
+untrained module and say nothing of its spread over folds; here every map has an untrained one beside it, because
+standardising a few layers per head fixes much of the pattern before any learning (D29), and both are measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import kendalltau
 
 Map = NDArray[np.float64]
+
+GEOMETRY_CORRELATION = 0.9
+"""Correlation with the untrained map above which a map is called mostly geometry: four fifths of its variance (r^2)
+stood there before training."""
+GEOMETRY_SHARE = 0.5
+"""Adjusted share of the differences between layers above which the place in the head is called their main cause: more
+than all other causes together."""
+GEOMETRY_LEVEL = 0.01
+"""Largest p of that share: with few layers a large share also comes by chance."""
+REARRANGEMENTS = 20_000
+"""Random rearrangements of the layers behind that p."""
+
+
+@dataclass(frozen=True)
+class HeadPositions:
+    """How much of a layer score stands with the place of a layer inside its head.
+
+    Args:
+        num_heads: h.
+        means: (P,) mean score of the layers at place 1, 2, … of their heads.
+        counts: (P,) layers at each place; fewer at places that only the last head has.
+        share: R^2 of the place alone; None for a constant score.
+        adjusted_share: R^2 less what P free means explain by chance, 1 - (1 - R^2) (L - 1) / (L - P).
+        p: share of random rearrangements of the layers with an R^2 as large.
+    """
+
+    num_heads: int
+    means: list[float]
+    counts: list[int]
+    share: float | None
+    adjusted_share: float | None
+    p: float | None
 
 
 def importance_factor(density: NDArray[np.floating]) -> Map:
@@ -83,8 +119,102 @@ def rank_layers(densities: Sequence[NDArray[np.floating]], layers: Sequence[int]
     density = mean_density(densities)
     if len(layers) != len(density):
         raise ValueError(f"{len(layers)} layer numbers for maps of {len(density)} rows")
-    means = importance_factor(density).mean(axis=1)
-    return [layer for _, layer in sorted(zip((-means).tolist(), layers, strict=True))]
+    return order_layers(layer_importance(density), layers)
+
+
+def layer_importance(density: NDArray[np.floating]) -> Map:
+    """Mean IF of every layer, shape (L,), of DA (L, D)."""
+    return np.asarray(importance_factor(density).mean(axis=1))
+
+
+def order_layers(scores: NDArray[np.floating], layers: Sequence[int]) -> list[int]:
+    """Layer numbers by score (L,), highest first; ties by layer number."""
+    return [layer for _, layer in sorted(zip((-scores).tolist(), layers, strict=True))]
+
+
+def stability(scores: Sequence[NDArray[np.floating]]) -> dict[str, Any]:
+    """Kendall's tau-b between the layer scores of every two runs (folds and seeds).
+
+    Args:
+        scores: one array of shape (L,) per run.
+
+    Returns:
+        tau_mean and tau_min over the pairs, None without any; pairs: their number. Constant scores have no tau.
+    """
+    taus = [tau for left, right in combinations(scores, 2) if (tau := rank_correlation(left, right)) is not None]
+    mean = float(np.mean(taus)) if taus else None
+    return {"tau_mean": mean, "tau_min": min(taus, default=None), "pairs": len(taus)}
+
+
+def rank_correlation(left: NDArray[np.floating], right: NDArray[np.floating]) -> float | None:
+    """Kendall's tau-b of two arrays of shape (L,); None when one is constant."""
+    if np.ptp(left) == 0 or np.ptp(right) == 0:
+        return None
+    return float(kendalltau(left, right).statistic)
+
+
+def head_positions(scores: NDArray[np.floating], num_heads: int, *, seed: int = 0) -> HeadPositions | None:
+    """How much of a layer score stands with the place of a layer inside its head.
+
+    Heads take floor(L / h) consecutive layers each, the last one also the remainder (FACTS 3, 5).
+
+    Args:
+        scores: (L,).
+        num_heads: h.
+        seed: of the rearrangements.
+
+    Returns:
+        None with one head or fewer than two layers a head: the place then says nothing, or all.
+    """
+    number = len(scores)
+    size = number // num_heads
+    if num_heads < 2 or size < 2:
+        return None
+    places = np.arange(number) - size * np.minimum(np.arange(number) // size, num_heads - 1)  # (L,)
+    member = places == np.arange(places.max() + 1)[:, None]  # (P, L)
+    counts = member.sum(axis=1)
+    centred = np.asarray(scores, dtype=np.float64) - np.mean(scores)
+    means = member @ centred / counts
+    total = float(centred @ centred)
+    share = adjusted = p = None
+    if total > 0:
+        between = float(counts @ means**2)
+        share = between / total
+        adjusted = 1 - (1 - share) * (number - 1) / (number - len(counts))
+        shuffled = np.random.default_rng(seed).permuted(np.tile(centred, (REARRANGEMENTS, 1)), axis=1)
+        chance = (shuffled @ member.T) ** 2 @ (1 / counts)  # (R,)
+        p = float((1 + (chance >= between * (1 - 1e-9)).sum()) / (1 + REARRANGEMENTS))
+    return HeadPositions(num_heads, (means + np.mean(scores)).tolist(), counts.tolist(), share, adjusted, p)
+
+
+def geometry_caution(correlation: float | None, positions: HeadPositions | None) -> str | None:
+    """What must be said of a map that geometry made, not learning; None where neither rule holds.
+
+    Args:
+        correlation: of the trained with the untrained map, see `map_correlation`.
+        positions: of the trained map.
+    """
+    found = []
+    if correlation is not None and correlation > GEOMETRY_CORRELATION:
+        found.append(f"it is almost that of the untrained module (Pearson r = {correlation:.3f})")
+    if positions is not None and positions.share is not None and is_geometry(positions):
+        found.append(
+            f"the place of a layer inside its head alone explains {100 * positions.share:.0f} % of the differences "
+            "between layers"
+        )
+    if not found:
+        return None
+    return (
+        f"The trained map is mostly geometry: {' and '.join(found)}. Standardising few layers per head makes such a "
+        "pattern before any learning, so it says little about what was learned."
+    )
+
+
+def is_geometry(positions: HeadPositions | None) -> bool:
+    """Whether the place inside the head is the main cause of the differences between layers."""
+    if positions is None or positions.adjusted_share is None or positions.p is None:
+        return False
+    return positions.adjusted_share > GEOMETRY_SHARE and positions.p <= GEOMETRY_LEVEL
 
 
 def map_correlation(trained: NDArray[np.floating], untrained: NDArray[np.floating]) -> float | None:

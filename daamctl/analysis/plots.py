@@ -1,4 +1,4 @@
-"""Every picture: Importance Factor maps, layer contributions, learning curves, confusion matrices, folds at a glance.
+"""Every picture: maps and scores of layers, what replacing layers does, learning curves, confusion matrices, folds.
 
 Figures are built with matplotlib's object interface and returned as PNG bytes, so nothing is global and no display is
 needed. Colours are the Okabe-Ito set and the map `cividis`, both readable with colour-blind eyes; bars and lines also
@@ -83,6 +83,73 @@ def layer_bars(trained: Array, untrained: Array | None, layers: Sequence[int], *
     _label_layers(axis, layers, vertical=False)
     _legend(axis, columns=3)
     figure.suptitle(title, fontsize=13)
+    return _png(figure, dpi)
+
+
+def layer_band(
+    trained: Array, untrained: Array | None, layers: Sequence[int], *, title: str, label: str, dpi: int = 150
+) -> bytes:
+    """A score of the layers: mean over runs, with the range from the lowest to the highest run as a band.
+
+    Args:
+        trained: (runs, L).
+        untrained: (runs, L) before training, drawn as a dashed line at its mean; None: not known.
+        layers: L layer numbers.
+        title: stands above.
+        label: of the score.
+        dpi: resolution.
+
+    Returns:
+        A PNG.
+    """
+    figure = Figure(figsize=(_clamp(2.0 + 0.28 * len(layers), 5.0, 12.0), 3.6), layout="constrained")
+    axis = figure.subplots()
+    places = np.arange(len(layers))
+    if len(trained) > 1:
+        _band(axis, places, trained, BLUE, "Lowest to highest run")
+    axis.plot(places, trained.mean(axis=0), color=BLUE, marker="o", markersize=4, label="Trained, mean")
+    if untrained is not None:
+        axis.plot(places, untrained.mean(axis=0), color=ORANGE, linestyle="--", marker="s", markersize=3.5,
+                  markerfacecolor="white", label="Untrained, mean")  # fmt: skip
+    axis.set_ylabel(label)
+    axis.margins(x=0.02)
+    axis.grid(alpha=0.25)
+    _label_layers(axis, layers, vertical=False)
+    _legend(axis, columns=3)
+    figure.suptitle(title, fontsize=13)
+    return _png(figure, dpi)
+
+
+def replacement_panels(
+    panels: Mapping[str, tuple[Array, Array, Array | None]], counts: Sequence[int], *, title: str, dpi: int = 150
+) -> bytes:
+    """Accuracy while layers are replaced by their mean, or put back, in order of a score and in random orders.
+
+    Args:
+        panels: label of the x axis, e.g. `Layers replaced` -> accuracies of the score's order (S,), of random orders
+            (R, S), and of the untrained score's order (S,) or None; fractions.
+        counts: (S,) numbers of layers.
+        title: stands above the panels.
+        dpi: resolution.
+
+    Returns:
+        A PNG.
+    """
+    figure = Figure(figsize=(4.6 * len(panels), 3.8), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for axis, (name, (own, others, untrained)) in zip(axes, panels.items(), strict=True):
+        _band(axis, counts, 100 * others, GREY, "Random orders, range")
+        axis.plot(counts, 100 * others.mean(axis=0), color=GREY, linestyle=":", linewidth=1.8, label="Random, mean")
+        if untrained is not None:
+            axis.plot(counts, 100 * untrained, color=ORANGE, linestyle="--", marker="s", markersize=4,
+                      markerfacecolor="white", label="Untrained order")  # fmt: skip
+        axis.plot(counts, 100 * own, color=BLUE, marker="o", markersize=4.5, label="Order of the score")
+        axis.set_xlabel(name)
+        axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        axis.grid(alpha=0.25)
+    axes[0].set_ylabel("Accuracy per clip (%)")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    figure.suptitle(title, fontsize=12)
     return _png(figure, dpi)
 
 
@@ -180,6 +247,12 @@ def fold_dots(
     axis.grid(axis="x", alpha=0.25)
     figure.legend(loc="outside upper right", ncols=3, frameon=False, fontsize=9)
     return _png(figure, dpi)
+
+
+def _band(axis: Axes, places: Sequence[int] | NDArray[np.integer[Any]], values: Array, colour: str, label: str) -> None:
+    """Shade from the lowest to the highest row, with thin edges that show on paper too."""
+    axis.fill_between(places, values.min(axis=0), values.max(axis=0), facecolor=colour, edgecolor=colour, alpha=0.22,
+                      linewidth=0.8, label=label)  # fmt: skip
 
 
 def _enlarged(values: Array) -> Array:

@@ -19,6 +19,10 @@ def command(
     layers: Annotated[
         list[str] | None, typer.Option("--layers", help="Also train on these layers, e.g. 9 or 22,23,24; repeatable.")
     ] = None,
+    presets: Annotated[
+        list[str] | None,
+        typer.Option("--preset", help="Also train on the papers' layers, e.g. speech-9-23; repeatable."),
+    ] = None,
     sets: common.Sets = None,
     force: common.Force = False,
     no_track: common.NoTrack = False,
@@ -34,7 +38,13 @@ def command(
                 f"must be layer numbers such as 9 or 22,23,24, met {' '.join(layers)}", param_hint="--layers"
             ) from None
     layout, config = common.resolve(
-        pipeline, sets, corpus=corpus, encoder=encoder, ablate__method=method, ablate__layers=groups
+        pipeline,
+        sets,
+        corpus=corpus,
+        encoder=encoder,
+        ablate__method=method,
+        ablate__layers=groups,
+        ablate__presets=presets or None,
     )
     common.stop_if_dry(dry_run, config)
     from daamctl.stages import ablate

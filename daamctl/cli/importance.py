@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from daamctl.cli import common
 
 
@@ -9,11 +13,14 @@ def command(
     pipeline: common.Pipeline = None,
     corpus: common.Corpus = None,
     encoder: common.EncoderName = None,
+    audit: Annotated[
+        bool | None, typer.Option("--audit/--no-audit", help="Test whether layer scores say what layers are worth.")
+    ] = None,
     sets: common.Sets = None,
     dry_run: common.DryRun = False,
 ) -> None:
-    """Importance Factor maps and pictures, beside those of the untrained module."""
-    layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder)
+    """Importance Factor maps beside those of the untrained module, and whether layer scores can be trusted."""
+    layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder, importance__audit=audit)
     common.stop_if_dry(dry_run, config)
     from daamctl.stages import importance
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from daamctl.cli import common
 
 
@@ -9,15 +13,20 @@ def command(
     pipeline: common.Pipeline = None,
     corpus: common.Corpus = None,
     encoder: common.EncoderName = None,
+    interactive: Annotated[
+        bool | None,
+        typer.Option("--interactive/--static", help="Figures to explore in a browser, or pictures alone (5 MB less)."),
+    ] = None,
     sets: common.Sets = None,
+    no_track: common.NoTrack = False,
     dry_run: common.DryRun = False,
 ) -> None:
-    """Write the report: report.html and report.md."""
-    layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder)
+    """Write the report: report.html, report.md, and every table as CSV and LaTeX."""
+    layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder, report__interactive=interactive)
     common.stop_if_dry(dry_run, config)
     from daamctl.stages import report
 
-    common.show_path(report.run(layout, config))
+    common.show_path(report.run(layout, config, track=not no_track))
 
 
 command.__name__ = "report"

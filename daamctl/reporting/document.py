@@ -1,13 +1,89 @@
-"""What a report consists of, whether HTML or Markdown, and how its numbers are written (percent, one decimal)."""
+"""What a report consists of, whatever it is written as: sections of blocks, and tables whose cells keep their numbers.
+
+A number stays a number until a writer (HTML, Markdown, CSV, LaTeX) renders it, so no writer parses text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 DASH = "–"
 """Stands for a figure that does not exist."""
+UP, DOWN = "↑", "↓"
+INTERVAL = " [95 % interval]"
+"""End of a heading whose numbers have one."""
+
+Kind = Literal["percent", "share", "points", "size", "nats", "plain", "signed", "p", "count", "seconds", "mib"]
+FORMATS: dict[str, tuple[float, str, str]] = {
+    "percent": (100.0, ".1f", "%"),
+    "share": (100.0, ".2f", "%"),
+    "points": (100.0, "+.1f", "points"),
+    "size": (100.0, ".1f", "points"),
+    "nats": (1.0, ".3f", "nats"),
+    "plain": (1.0, ".3f", ""),
+    "signed": (1.0, "+.3f", ""),
+    "p": (1.0, ".3f", ""),
+    "count": (1.0, ",.0f", ""),
+    "seconds": (1.0, ",.1f", "s"),
+    "mib": (2.0**-20, ",.0f", "MiB"),
+}
+"""Kind -> factor from what is stored to what is shown, format, and unit shown. Fractions become percent."""
+SMALLEST_P = 0.001
+
+
+@dataclass(frozen=True)
+class Number:
+    """A figure with what belongs to it.
+
+    Args:
+        value: as stored (shares as fractions, memory in bytes); None: there is none.
+        kind: how it is shown, see `FORMATS`.
+        std: sample standard deviation.
+        low: lower end of its interval.
+        high: upper end of its interval.
+    """
+
+    value: float | None
+    kind: Kind = "percent"
+    std: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        """As shown, e.g. "64.6 ± 2.6" or "+3.1 [−0.2, +6.3]"."""
+        if self.value is None:
+            return DASH
+        text = self._write(self.value)
+        if self.std is not None:
+            text += f" ± {self._write(self.std).removeprefix('+')}"
+        if self.low is not None and self.high is not None:
+            text += f" [{self._write(self.low)}, {self._write(self.high)}]"
+        return text
+
+    @property
+    def parts(self) -> dict[str, float | None]:
+        """Value, sample std, low and high in the unit shown, to nine digits; those that exist."""
+        factor = FORMATS[self.kind][0]
+        named = {"sample std": self.std, "low": self.low, "high": self.high}
+        shown = {name: value for name, value in named.items() if value is not None}
+        return {
+            name: None if value is None else float(f"{factor * value:.9g}")
+            for name, value in {"": self.value, **shown}.items()
+        }
+
+    def _write(self, value: float) -> str:
+        factor, style, _ = FORMATS[self.kind]
+        if self.kind == "p" and value < SMALLEST_P:
+            return f"<{SMALLEST_P}"
+        text = f"{factor * value:{style}}"
+        if float(text.replace(",", "")) == 0:  # no "-0.0"
+            text = text.replace("-", "+" if "+" in style else "")
+        return text.replace("-", "−")
+
+
+Cell = str | Number
 
 
 @dataclass(frozen=True)
@@ -15,18 +91,28 @@ class Table:
     """A table; the first cell of a row is its header.
 
     Args:
-        caption: what the table shows, with unit.
+        key: unique in the report; file name and label.
+        caption: what it shows, with unit.
         columns: headings.
-        rows: cells as text, one per heading.
+        rows: one cell per heading.
         text_columns: indices of columns that hold words, set left; the first always does.
         note: stands below.
+        foot: rows that stay at the end when the others are sorted.
     """
 
+    block: ClassVar[str] = "table"
+    key: str
     caption: str
-    columns: list[str]
-    rows: list[list[str]]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
     text_columns: frozenset[int] = frozenset()
     note: str = ""
+    foot: Sequence[Sequence[Cell]] = ()
+
+    @property
+    def all_rows(self) -> list[Sequence[Cell]]:
+        """Rows, then the foot."""
+        return [*self.rows, *self.foot]
 
 
 @dataclass(frozen=True)
@@ -34,16 +120,91 @@ class Picture:
     """A PNG.
 
     Args:
-        name: file name.
+        name: file name, unique in the report.
         alt: what it shows, for those who do not see it.
         data: the bytes.
-        wide: takes the full width instead of a cell of a grid.
+        vector: the same as PDF, for print; None if there is none.
     """
 
+    block: ClassVar[str] = "picture"
     name: str
     alt: str
     data: bytes
-    wide: bool = False
+    vector: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure to be explored in a browser; its pictures stand wherever no script runs, and on paper.
+
+    Args:
+        key: unique in the report.
+        kind: builder in the page's script: speakers, learning, confusion or explorer.
+        label: what it shows and where its numbers stand, for those who do not see it.
+        data: what the builder draws; JSON-able.
+        pictures: stand in its place.
+    """
+
+    block: ClassVar[str] = "plot"
+    key: str
+    kind: str
+    label: str
+    data: Mapping[str, Any]
+    pictures: Sequence[Picture]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph of plain text; with `caution` one that must not be overlooked."""
+
+    block: ClassVar[str] = "text"
+    text: str
+    caution: bool = False
+
+
+@dataclass(frozen=True)
+class Facts:
+    """(label, value) pairs shown large."""
+
+    block: ClassVar[str] = "facts"
+    pairs: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list of plain texts."""
+
+    block: ClassVar[str] = "bullets"
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Code:
+    """Verbatim text."""
+
+    block: ClassVar[str] = "code"
+    text: str
+
+
+@dataclass(frozen=True)
+class Files:
+    """Pictures that lie beside the report without standing in it, behind one line of text."""
+
+    block: ClassVar[str] = "files"
+    title: str
+    pictures: Sequence[Picture]
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Blocks behind a line that unfolds them."""
+
+    block: ClassVar[str] = "folded"
+    title: str
+    blocks: Sequence[Block]
+
+
+Block = Table | Picture | Plot | Text | Facts | Bullets | Code | Files | Folded
 
 
 @dataclass(frozen=True)
@@ -53,22 +214,12 @@ class Section:
     Args:
         key: anchor, unique in the report.
         title: heading.
-        paragraphs: plain text.
-        facts: (label, value) pairs shown large.
-        warnings: plain text that must not be overlooked.
-        tables: tables, in order.
-        pictures: pictures, after the tables.
-        code: verbatim texts by heading, folded away.
+        blocks: content, in order.
     """
 
     key: str
     title: str
-    paragraphs: list[str] = field(default_factory=list)
-    facts: list[tuple[str, str]] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
-    pictures: list[Picture] = field(default_factory=list)
-    code: dict[str, str] = field(default_factory=dict)
+    blocks: list[Block] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -77,49 +228,87 @@ class Document:
 
     Args:
         title: heading and window title.
+        name: of the run; part of table labels.
         sections: in order.
     """
 
     title: str
+    name: str
     sections: list[Section]
 
     @property
+    def blocks(self) -> Iterator[Block]:
+        """Every block, folded ones too."""
+        for section in self.sections:
+            yield from _unfolded(section.blocks)
+
+    @property
+    def tables(self) -> list[Table]:
+        """Every table."""
+        return [block for block in self.blocks if isinstance(block, Table)]
+
+    @property
+    def plots(self) -> list[Plot]:
+        """Every figure to be explored."""
+        return [block for block in self.blocks if isinstance(block, Plot)]
+
+    @property
     def pictures(self) -> list[Picture]:
-        """Every picture."""
-        return [picture for section in self.sections for picture in section.pictures]
+        """Every picture, those of `plots` and of `Files` too."""
+        found: list[Picture] = []
+        for block in self.blocks:
+            if isinstance(block, Picture):
+                found.append(block)
+            elif isinstance(block, Plot | Files):
+                found += block.pictures
+        return found
+
+
+def _unfolded(blocks: Sequence[Block]) -> Iterator[Block]:
+    for block in blocks:
+        yield block
+        if isinstance(block, Folded):
+            yield from _unfolded(block.blocks)
+
+
+def spread(figures: Mapping[str, Any] | None, kind: Kind = "percent") -> Number:
+    """A `spread` of the evaluation as a number with its deviation."""
+    return Number(None, kind) if figures is None else Number(figures["mean"], kind, std=figures["sample_std"])
 
 
 def percent(fraction: float | None) -> str:
-    """0.6464 -> "64.6"; the unit stands in the caption."""
-    return DASH if fraction is None else f"{100 * fraction:.1f}"
+    """0.6464 -> "64.6"."""
+    return str(Number(fraction))
 
 
 def points(difference: float | None) -> str:
     """A signed difference of fractions, in percentage points: 0.031 -> "+3.1"."""
-    return DASH if difference is None else f"{100 * difference:+.1f}".replace("-", "−")
+    return str(Number(difference, "points"))
 
 
-def mean_std(spread: Mapping[str, Any] | None, *, signed: bool = False) -> str:
-    """A `spread` as "64.6 ± 2.6"; without a deviation (n = 1) the mean alone."""
-    if spread is None:
-        return DASH
-    mean = points(spread["mean"]) if signed else percent(spread["mean"])
-    deviation = spread.get("sample_std")
-    return mean if deviation is None else f"{mean} ± {percent(deviation)}"
+def p_value(p: float | None) -> str:
+    """P as it stands in a sentence: "p = 0.012", "p < 0.001"."""
+    text = str(Number(p, "p"))
+    return f"p < {text[1:]}" if text.startswith("<") else f"p = {text}"
 
 
-def count(number: int) -> str:
+def count(number: float) -> str:
     """12345 -> "12,345"."""
-    return f"{number:,}"
+    return str(Number(number, "count"))
 
 
-def duration(seconds: float) -> str:
-    """Seconds as "45 s", "12 min" or "3.4 h"."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+def plural(number: int, word: str) -> str:
+    """2, "fold" -> "2 folds"."""
+    return f"{count(number)} {word}" + ("" if number == 1 else "s")
 
 
-def listed(items: list[str]) -> str:
+def listed(items: Sequence[str]) -> str:
     """Words joined as "a, b and c"."""
     return ", ".join(items[:-1]) + " and " + items[-1] if len(items) > 1 else "".join(items)
+
+
+def layers_text(numbers: Sequence[int]) -> str:
+    """Layer numbers; a run of more than three as "1–24"."""
+    if len(numbers) > 3 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]}–{numbers[-1]}"
+    return ", ".join(map(str, numbers))

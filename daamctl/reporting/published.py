@@ -20,12 +20,25 @@ from numpy.typing import NDArray
 from daamctl.errors import ConfigError, UnknownNameError
 
 DEFAULT_SOURCE = "daam-v4"
+NO_MODULE = ("single-layer", "three-layer")
+"""Published rows that are layer choices, not methods; they belong to the ablation."""
 COMPANIONS = {
     "daam-v4/T2-iemocap": ("T4", "T2-if-iemocap"),
     "daam-v4/T2-cifar100": ("T5",),
     "daam-v4/T2-agnews": ("T6",),
 }
 """Tables that hold further rows of the same experiment: the mixture, and single layers by Importance Factor."""
+RANGES_TABLE = ("daam-blog", "learned-ranges")
+REMARKS = (
+    ("mha", "", "attends over the clips of a batch, not over the layers (D1)"),
+    ("gqdaam", "", "query heads are summed before the softmax (D5)"),
+    ("lora-plus", "speech", "nothing is trained: neither the adapters (D2) nor the classifier (D3)"),
+    ("lora-plus", "", "the classifier stays random and frozen (D3, D4)"),
+    ("lora", "speech", "the adapters never enter the computation (D2)"),
+    ("lora", "text", "the classifier stays random and frozen (D4)"),
+    ("mixture", "", "no training script is published (D36)"),
+)
+"""How a method's name begins, modality ("" for any) and what the released code does there; the first match holds."""
 SPEECH_PROTOCOL = (
     "Published protocol: every clip of at most 5 s is scored by itself; the epoch reported is the best on the test "
     "fold itself; one fold per recording session; one run per fold. LoRA rows number the folds differently, so rows "
@@ -55,6 +68,7 @@ class PublishedRow:
         mean_agrees: whether folds that round to the printed ones can have the printed mean.
         std_is: which deviation the printed one can be: population, sample, population or sample, neither, or
             not printed.
+        protocol: how it was made, in words, as far as text and released code say.
     """
 
     table: str
@@ -69,11 +83,29 @@ class PublishedRow:
     sample_std: float
     mean_agrees: bool
     std_is: str
+    protocol: str
 
     @property
     def disagrees(self) -> bool:
         """Whether the print contradicts its own folds."""
         return not self.mean_agrees or self.std_is == "neither"
+
+
+@dataclass(frozen=True)
+class LearnedRange:
+    """Where the parameters of the papers' best density model ended (FACTS 15); started at offset 0, variance 2.
+
+    Args:
+        dataset: corpus name.
+        encoder: encoder name.
+        offset: lowest and highest mean offset (delta).
+        scaled_variance: lowest and highest scaled variance (xi).
+    """
+
+    dataset: str
+    encoder: str
+    offset: tuple[float, float]
+    scaled_variance: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -133,6 +165,22 @@ def read_published(table: str, *, source: str | None = None) -> PublishedTable:
     return PublishedTable(owner, name, first["dataset"], first["encoder"], protocol, tuple(_rows(wanted)))
 
 
+def learned_ranges() -> list[LearnedRange]:
+    """The ranges that the authors' post prints, one per modality."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for row in _records():
+        if (row["source"], row["table"]) == RANGES_TABLE:
+            found.setdefault((row["dataset"], row["encoder"]), {})[row["split"]] = float(row["value"])
+    return [
+        LearnedRange(
+            *where,
+            (part["mean-offset-min"], part["mean-offset-max"]),
+            (part["scaled-variance-min"], part["scaled-variance-max"]),
+        )
+        for where, part in found.items()
+    ]
+
+
 @cache
 def _records() -> tuple[dict[str, str], ...]:
     text = files("daamctl.reporting").joinpath("published.csv").read_text(encoding="utf-8")
@@ -167,7 +215,21 @@ def _row(key: tuple[str, str, str], records: list[dict[str, str]]) -> PublishedR
         sample_std=float(values.std(ddof=1)),
         mean_agrees=mean is None or abs(float(mean) - values.mean()) <= half + _half_unit(mean) + 1e-9,
         std_is=_std_is(std, values, half),
+        protocol=_protocol(records[0], len(folds)),
     )
+
+
+def _protocol(record: dict[str, str], number: int) -> str:
+    method, modality = record["method"], record["modality"]
+    lora = method.startswith("lora")
+    if modality == "speech":
+        order = ", folds ordered by size (D15)" if lora else ""
+        text = f"per clip, best epoch on the test fold, {number} folds by session{order}, one run each"
+    else:
+        text = f"best epoch on the official test set, {number} runs"
+    text += "; own batch size and epochs (D18)" if lora else ""
+    remark = next((words for name, kind, words in REMARKS if method.startswith(name) and kind in ("", modality)), "")
+    return f"{text}; {remark}" if remark else text
 
 
 def _std_is(printed: str | None, folds: NDArray[Any], half: float) -> str:

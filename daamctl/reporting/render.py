@@ -1,34 +1,44 @@
 """A report as one self-contained HTML file, or as Markdown with pictures beside it.
 
-Everything shown is escaped: class, group and corpus names come from files that users bring.
+Everything shown is escaped: class, group, speaker and corpus names come from files that users bring. The HTML loads
+nothing: styles, scripts, plotly.js and pictures stand in it, and its content policy forbids any request.
 """
 
 from __future__ import annotations
 
 import base64
 import html
+import json
+from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from daamctl.reporting.document import Document, Picture
+from daamctl.reporting.document import Document, Number, Picture
 
 TEMPLATES = Path(__file__).parent
 PICTURES_DIR = "pictures"
+TABLES_DIR = "tables"
 
 
-def to_html(document: Document, *, version: str) -> str:
-    """One HTML page with the pictures inside; needs no network and no script.
+def to_html(document: Document, *, version: str, interactive: bool = True) -> str:
+    """One HTML page with everything inside.
 
     Args:
         document: what to show.
         version: of daamctl, for the footer.
+        interactive: embed plotly.js (5 MB) and let figures be explored; their pictures stand in their place otherwise.
     """
     environment = _environment(autoescape=True)
-    environment.filters["data_uri"] = _data_uri
-    return environment.get_template("template.html.j2").render(document=document, version=version)
+    environment.filters.update(data_uri=_data_uri, json=_json)
+    environment.tests["number"] = lambda cell: isinstance(cell, Number)
+    return environment.get_template("template.html.j2").render(
+        document=document, version=version, plotly=_plotly() if interactive and document.plots else "",
+        tables_dir=TABLES_DIR,
+    )  # fmt: skip
 
 
 def to_markdown(document: Document, *, version: str) -> str:
@@ -36,7 +46,7 @@ def to_markdown(document: Document, *, version: str) -> str:
     environment = _environment(autoescape=False, finalize=_escape_markdown)
     environment.filters.update(verbatim=_verbatim, plain=Markup)
     return environment.get_template("template.md.j2").render(
-        document=document, version=version, pictures_dir=PICTURES_DIR
+        document=document, version=version, pictures_dir=PICTURES_DIR, tables_dir=TABLES_DIR
     )
 
 
@@ -46,14 +56,38 @@ def _environment(**options: Any) -> Environment:
     )
 
 
+def _plotly() -> Markup:
+    """The script, safe to stand inside a script element."""
+    from plotly.offline import get_plotlyjs
+
+    load: Callable[[], str] = get_plotlyjs
+    return Markup(load().replace("</script", "<\\/script"))
+
+
+def _json(value: Any) -> Markup:
+    """JSON that cannot close the element it stands in."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+
+
 def _data_uri(picture: Picture) -> str:
-    return f"data:image/png;base64,{base64.b64encode(picture.data).decode('ascii')}"
+    return f"data:image/png;base64,{base64.b64encode(_small(picture.data)).decode('ascii')}"
+
+
+def _small(png: bytes) -> bytes:
+    """The same picture with at most 256 colours where that is smaller; charts then take a third."""
+    from PIL import Image  # comes with matplotlib
+
+    stream = BytesIO()
+    with Image.open(BytesIO(png)) as image:
+        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(stream, format="png", optimize=True)
+    return min(stream.getvalue(), png, key=len)
 
 
 def _escape_markdown(value: Any) -> Any:
-    if isinstance(value, Markup) or not isinstance(value, str):
+    if isinstance(value, Markup) or not isinstance(value, str | Number):
         return value
-    text = html.escape(" ".join(value.split()), quote=False)
+    text = html.escape(" ".join(str(value).split()), quote=False)
     for sign in "\\`*_[]|":
         text = text.replace(sign, f"\\{sign}")
     return text

@@ -1,21 +1,40 @@
-"""Retrain on the layers with the highest and the lowest Importance Factor, and on layers the user names."""
+"""Stage `ablate`: retrain on the layers of highest and lowest Importance Factor, on the papers', and on those named.
+
+Writes `data/ablate/<run>/<group>-<method>/fold*/` and ablation.json: rank_by, method, unit, embeddings_key, ranking,
+baseline (all layers), groups (accuracy per fold), differences (highest less lowest, per k), presets (the papers' high
+less low), alone (whether layers of high Importance Factor do better alone, see `alone_tests`) and notes.
+"""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from daamctl.analysis.ablation import LayerGroup, choose_groups, paired_differences, summarize
-from daamctl.analysis.importance import rank_layers
+import numpy as np
+import torch
+
+from daamctl.analysis.ablation import (
+    PRESETS,
+    LayerGroup,
+    alone_tests,
+    choose_groups,
+    group_name,
+    paired_differences,
+    summarize,
+)
+from daamctl.analysis.importance import layer_importance, mean_density, order_layers
 from daamctl.artifacts.io import write_json
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.config import Config
-from daamctl.errors import ArtifactError
+from daamctl.errors import ArtifactError, MethodError
 from daamctl.evaluation.scoring import items_of, score_items
 from daamctl.layout import Layout
+from daamctl.methods import resolve_method
+from daamctl.methods.base import FusionClassifier
 from daamctl.tracking import Tracker, make_tracker, send_missing
-from daamctl.training.fold import Features, kept_fold
+from daamctl.training.fold import Features, build_method, kept_fold
 from daamctl.training.run import fold_specs, load_features, train_all
 
 NOTES = {
@@ -24,9 +43,17 @@ NOTES = {
     "none": "The layers are measured with the decoder alone ('none'): a DAAM over a single layer multiplies its input "
     "by a constant and would measure nothing of its own.",
     "unranked": "Layers are not ranked: {why}. Highest and lowest groups are left out; ablate.layers names others.",
-    "daam": "'{method}' over a single layer is the identity at the start and a constant factor later: its k = 1 rows "
-    "measure the decoder, not the attention.",
+    "constant": "On {groups} '{method}' weighs nothing: its weight is {weight:.3g} for every input at the start, and "
+    "training can at most make it another constant (D6, D33). These rows measure what follows, not the weighing.",
 }
+FIXES: tuple[dict[str, Any], ...] = (
+    {"num_heads": 1},
+    {"num_heads": 1, "variance": "biased"},  # one layer has no unbiased variance (D33)
+    {"num_groups": 1},
+)
+"""Settings with which methods whose heads do not fit few layers do; the first that fits is named."""
+SAME = 1e-6
+"""Weights that differ less than this between inputs are constant."""
 
 
 def run(layout: Layout, config: Config, *, force: bool = False, track: bool = True) -> Path:
@@ -42,12 +69,21 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         The file with the results.
 
     Raises:
-        ArtifactError: no finished folds of the ranking method, or no embeddings.
+        ArtifactError: no finished folds of the ranking method, or no embeddings, or the two do not belong together.
         ConfigError: layer groups that do not fit.
+        MethodError: the method does not fit one of the groups; before anything is trained.
     """
-    ranking, note = _ranking(layout, config)
+    score, note = _score(layout, config)
     features = load_features(layout, config)
-    groups = choose_groups(ranking, config.ablate.k, config.ablate.layers, features.layers)
+    if score and list(score) != list(features.layers):
+        raise ArtifactError(
+            f"layers cannot be ranked: '{config.ablate.rank_by}' was trained on layers {list(score)}, but the "
+            f"embeddings hold {list(features.layers)}",
+            fix="train it again: " + layout.command("train", "--method", config.ablate.rank_by),
+        )
+    ranking = order_layers(np.array(list(score.values())), list(score))
+    groups = choose_groups(ranking, config.ablate.k, config.ablate.layers, features.layers, config.ablate.presets)
+    notes = [note, *_method_notes(config, features, groups)]
     folder = layout.stage("ablate")
     tracker = make_tracker(layout.root, enabled=track)
     try:
@@ -64,12 +100,12 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
     finally:
         tracker.close()
     path = folder / "ablation.json"
-    write_json(path, _table(config, ranking, note, features, baseline, groups, results))
+    write_json(path, _table(config, score, ranking, notes, features, baseline, groups, results))
     return path
 
 
-def _ranking(layout: Layout, config: Config) -> tuple[list[int], str]:
-    """Layers from most to least important, with a note for the report; empty where there is nothing to rank by.
+def _score(layout: Layout, config: Config) -> tuple[dict[int, float], str]:
+    """Mean Importance Factor of every layer, with a note for the report; empty where there is nothing to rank by.
 
     Raises:
         ArtifactError: the pipeline lists the ranking method, but it is not trained.
@@ -84,8 +120,72 @@ def _ranking(layout: Layout, config: Config) -> tuple[list[int], str]:
     maps = [density["trained"] for fold in folds if (density := fold.density()) is not None]
     if not maps:
         what = "has no density" if folds else "is not among the methods of this pipeline"
-        return [], NOTES["unranked"].format(why=f"'{name}' (ablate.rank_by) {what}")
-    return rank_layers(maps, folds[0].result["run"]["layers"]), NOTES["ranking"].format(rank_by=name)
+        return {}, NOTES["unranked"].format(why=f"'{name}' (ablate.rank_by) {what}")
+    layers = folds[0].result["run"]["layers"]
+    means = layer_importance(mean_density(maps)).tolist()
+    return dict(zip(layers, means, strict=True)), NOTES["ranking"].format(rank_by=name)
+
+
+def _method_notes(config: Config, features: Features, groups: list[LayerGroup]) -> list[str]:
+    """What must be said of the method on these layers.
+
+    Raises:
+        MethodError: it does not fit a group; names what does.
+    """
+    method = config.ablate.method
+    sizes = {group.k: ", ".join(one.name for one in groups if one.k == group.k) for group in groups}
+    sizes |= {len(features.layers): "all layers"} if groups else {}
+    models = _models(config, features, sizes)
+    notes = [NOTES["none"]] if groups and resolve_method(method)[0] == "none" else []
+    for k, names in sizes.items():
+        weight = _constant_weight(models[k], k, features.head.embed_dim)
+        if weight is not None:
+            notes.append(NOTES["constant"].format(groups=names, method=method, weight=weight))
+    return notes
+
+
+def _models(config: Config, features: Features, sizes: Mapping[int, str]) -> dict[int, FusionClassifier]:
+    """The method, untrained, for every number of layers."""
+    method, rest = config.ablate.method, (features.head.embed_dim, len(features.head.classes))
+    models, problems, fix = {}, [], None
+    for k, names in sizes.items():
+        try:
+            models[k] = build_method(method, config, k, *rest)
+        except MethodError as error:
+            problems.append(f"{names}: {error.message}")
+            fix = fix or error.fix
+    if not problems:
+        return models
+    for settings in FIXES:
+        changed = {**config.method_settings, method: {**config.method_settings.get(method, {}), **settings}}
+        try:
+            for k in sizes:
+                build_method(method, config.model_copy(update={"method_settings": changed}), k, *rest)
+        except MethodError:
+            continue
+        words = " ".join(f"--set method_settings.{method}.{name}={value}" for name, value in settings.items())
+        fix = f"all groups and the baseline fit with {words}"
+        break
+    raise MethodError("; ".join(problems), fix=fix)
+
+
+def _constant_weight(model: FusionClassifier, num_layers: int, embed_dim: int) -> float | None:
+    """The weight that all inputs get, where a fusion cannot tell them apart; None for all others.
+
+    A density depends on the input by its nature, so it is degenerate wherever it does not: over one layer, or with one
+    layer a head. Layer weights may be the same for all inputs, and are degenerate over one layer only.
+    """
+    x = torch.randn(4, num_layers, embed_dim, generator=torch.Generator().manual_seed(0))
+    model.eval()
+    weigh = getattr(model.fusion, "layer_weights", None)
+    with torch.no_grad():
+        if model.has_density:
+            weights = model(x, return_density=True)[1]
+        elif num_layers == 1 and weigh is not None:
+            weights = weigh(x)
+        else:
+            return None
+    return float(weights.mean()) if float((weights - weights[:1]).abs().max()) < SAME else None
 
 
 def _train(
@@ -124,8 +224,9 @@ def _scores(folds: list[Fold], unit: str) -> list[dict[str, Any]]:
 
 def _table(
     config: Config,
+    score: Mapping[int, float],
     ranking: list[int],
-    note: str,
+    notes: list[str],
     features: Features,
     baseline: list[Fold],
     groups: list[LayerGroup],
@@ -138,30 +239,39 @@ def _table(
     for k in dict.fromkeys(settings.k if ranking else ()):
         pairs = paired_differences(rows[f"highest-{k}"], rows[f"lowest-{k}"])
         differences.append({"k": k, "per_fold": pairs, **summarize([pair["difference"] for pair in pairs])})
-    notes = [note]
-    if groups and (settings.method == "none" or settings.method.startswith("daam")):
-        notes.append(NOTES[settings.method.split("-")[0]].format(method=settings.method))
+    tables = [
+        {
+            "name": group.name,
+            "kind": group.kind,
+            "k": group.k,
+            "layers": list(group.layers),
+            "per_fold": rows[group.name],
+            **summarize([row["accuracy"] for row in rows[group.name]]),
+        }
+        for group in groups
+    ]
     return {
         "rank_by": settings.rank_by,
-        "method": settings.method,
+        "method": next((fold.label for folds in [baseline, *results.values()] for fold in folds), settings.method),
         "unit": unit,
+        "embeddings_key": features.head.key,
         "ranking": ranking,
         "baseline": {
             "layers": list(features.layers),
             "per_fold": base,
             **(summarize([row["accuracy"] for row in base]) if base else {}),
         },
-        "groups": [
-            {
-                "name": group.name,
-                "kind": group.kind,
-                "k": group.k,
-                "layers": list(group.layers),
-                "per_fold": rows[group.name],
-                **summarize([row["accuracy"] for row in rows[group.name]]),
-            }
-            for group in groups
-        ],
+        "groups": tables,
         "differences": differences,
+        "presets": [_preset(name, rows) for name in dict.fromkeys(settings.presets)],
+        "alone": alone_tests(tables, score),
         "notes": notes,
     }
+
+
+def _preset(name: str, rows: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """The papers' high less their low layers."""
+    high, low = PRESETS[name]
+    pairs = paired_differences(rows[group_name(high)], rows[group_name(low)])
+    differences = [pair["difference"] for pair in pairs]
+    return {"name": name, "high": list(high), "low": list(low), "per_fold": pairs, **summarize(differences)}

@@ -182,9 +182,7 @@ def _method(
         "selection": {name: _spread_known([row[name] for row in per_fold]) for name in SELECTION_FIGURES},
         "pooled": {unit: score_items(joined[unit], size) for unit in UNITS},
         "recalls": {
-            unit: dict(
-                zip(classes, class_recalls(joined[unit].targets, joined[unit].predictions, size), strict=True)
-            )
+            unit: dict(zip(classes, class_recalls(joined[unit].targets, joined[unit].predictions, size), strict=True))
             for unit in UNITS
         },
         "confusion": {

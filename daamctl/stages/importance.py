@@ -1,40 +1,53 @@
-"""Stage `importance`: Importance Factor maps and layer contributions of every method that has a density.
+"""Stage `importance`: Importance Factor maps, and whether layer scores say what the layers are worth.
 
-Reads `data/train/<run>/<method>/fold*/density.safetensors`; writes to `data/importance/<run>/`: importance.parquet
-(one row per method, fold, layer and feature; fold 0 and seed 0 are the mean over folds and seeds, features count from
-1), summary.json, and per method `<method>-heatmap.png` and `<method>-layers.png`. Importance is in [0, 1], layer
-contribution in percent.
+Reads `data/train/<run>/<method>/fold*/` and, for the audit, `data/extract/<run>/` and (where it is there)
+`data/ablate/<run>/ablation.json`. Writes to `data/importance/<run>/`:
+
+- importance.parquet: one row per method with a density, fold, layer and feature; fold 0 and seed 0 are the mean over
+  folds and seeds, features count from 1. Importance is in [0, 1].
+- audit-curves.parquet: one row per method, fold, kind (deletion, insertion), order (score, untrained, random with its
+  draw from 1) and number of layers touched; accuracy is a fraction of clips.
+- pictures: `<method>-heatmap.png` and `<method>-layers.png` of methods with a density, `<method>-band.png` of every
+  method with a score, `<method>-replacement.png` of every method with curves.
+- summary.json: methods (those with a density: ranking, contribution in percent, correlation with the untrained map,
+  head positions, caution), without_density, note; scores (every method with a score: kind, ranking, stability over
+  folds and seeds) and without_score (method -> reason); audit (see `daamctl.analysis.audit.audit_scores`).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
 
+from daamctl.analysis import plots
+from daamctl.analysis.audit import audit_scores, curves_of, steps
 from daamctl.analysis.importance import (
     Map,
+    geometry_caution,
+    head_positions,
     importance_factor,
     layer_contribution,
     map_correlation,
-    mean_density,
-    rank_layers,
+    order_layers,
+    rank_correlation,
+    stability,
 )
-from daamctl.analysis.plots import importance_heatmap, layer_bars
+from daamctl.analysis.scores import Maps, Scored, read_maps, read_scores
 from daamctl.artifacts.io import atomic_path, write_json
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.utterances import write_frame
 from daamctl.config import Config
-from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
+from daamctl.methods import METHODS, resolve_method, settings_of
 
 logger = logging.getLogger(__name__)
 
-GEOMETRY_THRESHOLD = 0.9
-"""Correlation with the untrained map above which a map is called mostly geometry."""
 SCHEMA = {
     "method": pl.String,
     "fold": pl.Int32,
@@ -46,81 +59,63 @@ SCHEMA = {
     "untrained_density": pl.Float32,
     "untrained_importance": pl.Float32,
 }
-
-
-class Maps(NamedTuple):
-    """Density maps of one fold, or their mean; shape (L, D)."""
-
-    fold: int
-    seed: int
-    trained: Map
-    untrained: Map
+KINDS = {"deletion": "Layers replaced", "insertion": "Layers put back"}
+LABELS = {"importance": "Mean Importance Factor", "weight": "Layer weight"}
+UNSCORED = {True: "it has neither a density nor one weight per layer", False: "it has no finished fold"}
 
 
 def run(layout: Layout, config: Config) -> Path:
-    """Make the maps, the summary and the pictures.
+    """Make the maps, the audit, the summary and the pictures.
 
     Returns:
-        Path of summary.json. Without any density it holds an explanation and no map.
+        Path of summary.json. Without any density it holds an explanation and no map; without embeddings or weights an
+        audit that says what is missing.
 
     Raises:
-        ArtifactError: a density does not fit its fold's layers, or folds differ in shape.
+        ArtifactError: a density or layer weights do not fit their fold's layers, or folds differ in shape.
     """
     folder = layout.stage("importance")
     folder.mkdir(parents=True, exist_ok=True)
+    folds = {
+        method: [fold for fold in read_folds(layout.method(method)) if fold.seed in config.train.seeds]
+        for method in config.methods
+    }
     maps: dict[str, list[Maps]] = {}
-    layers: dict[str, list[int]] = {}
-    without: list[str] = []
-    for method in config.methods:
-        folds = [fold for fold in read_folds(layout.method(method)) if fold.seed in config.train.seeds]
-        found = [part for fold in folds if (part := _maps(fold)) is not None]
-        if not found:
-            without.append(method)
-            continue
-        maps[method], layers[method] = [_mean(layout, method, found), *found], folds[0].result["run"]["layers"]
-    _write_pictures(folder, config, maps, layers)
-    frames = [_rows(method, part, layers[method]) for method, parts in maps.items() for part in parts]
+    scores: dict[str, Scored] = {}
+    for method, found in folds.items():
+        again = layout.command("train", "--method", method)
+        parts = read_maps(found, method, fix=again)
+        scored = read_scores(found, method, parts, fix=again)
+        maps |= {method: parts} if parts else {}
+        scores |= {method: scored} if scored else {}
+    audited, curves = audit_scores(layout, config, scores)
+    _write_pictures(folder, {**_map_pictures(config, maps, scores), **_score_pictures(config, scores, curves)})
+    frames = [_rows(method, part, scores[method].layers) for method, parts in maps.items() for part in parts]
     rows = pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA)
     write_frame(folder / "importance.parquet", rows, {"run": layout.run_name, "methods": list(maps)})
+    write_frame(folder / "audit-curves.parquet", curves, {"run": layout.run_name})
+    drawn = set(curves["method"].unique())
+    without = [method for method in folds if method not in maps]
     summary = {
         "run": layout.run_name,
-        "methods": {method: _summary(config, method, parts, layers[method]) for method, parts in maps.items()},
+        "methods": {method: _summary(config, method, parts, scores[method]) for method, parts in maps.items()},
         "without_density": without,
         "note": _note(maps, without),
+        "scores": {method: _score_summary(method, scored, curves=method in drawn) for method, scored in scores.items()},
+        "without_score": {method: UNSCORED[bool(found)] for method, found in folds.items() if method not in scores},
+        "audit": audited,
     }
     write_json(folder / "summary.json", summary)
     logger.info(summary["note"])
-    return folder / "summary.json"
-
-
-def _maps(fold: Fold) -> Maps | None:
-    density = fold.density()
-    if density is None:
-        return None
-    num_layers = len(fold.result["run"]["layers"])
-    again = f"delete {fold.folder} and train it again"
-    for name in ("trained", "untrained"):
-        if name not in density:
-            raise ArtifactError(f"{fold.folder / 'density.safetensors'} lacks the map '{name}'", fix=again)
-        if density[name].ndim != 2 or len(density[name]) != num_layers:
-            raise ArtifactError(
-                f"{fold.folder / 'density.safetensors'}: map '{name}' has shape {density[name].shape}, but the fold "
-                f"has {num_layers} layers",
-                fix=again,
-            )
-        if not np.isfinite(density[name]).all():
-            raise ArtifactError(f"{fold.folder / 'density.safetensors'}: map '{name}' is not finite", fix=again)
-    return Maps(fold.fold, fold.seed, density["trained"].astype(float), density["untrained"].astype(float))
-
-
-def _mean(layout: Layout, method: str, found: list[Maps]) -> Maps:
-    shapes = sorted({part.trained.shape for part in found} | {part.untrained.shape for part in found})
-    if len(shapes) > 1:
-        raise ArtifactError(
-            f"density maps of '{method}' have different shapes: {shapes}",
-            fix=layout.command("train", "--method", method),
+    lacking = [line for entry in audited["methods"].values() for line in entry["missing"]]
+    for line in (*audited["missing"], audited["no_ablation"], *lacking, audited["comparison"]["sentence"]):
+        if line is not None:
+            logger.info(line)
+    if audited["methods"]:
+        logger.info(
+            "audit: %(probe).0f s for linear probes, %(replacement).0f s for replacing layers", audited["seconds"]
         )
-    return Maps(0, 0, mean_density([part.trained for part in found]), mean_density([part.untrained for part in found]))
+    return folder / "summary.json"
 
 
 def _rows(method: str, part: Maps, layers: list[int]) -> pl.DataFrame:
@@ -140,37 +135,60 @@ def _rows(method: str, part: Maps, layers: list[int]) -> pl.DataFrame:
     return pl.DataFrame(columns).cast(SCHEMA)  # type: ignore[arg-type]
 
 
-def _summary(config: Config, method: str, parts: list[Maps], layers: list[int]) -> dict[str, Any]:
-    mean, folds = parts[0], parts[1:]
+def _summary(config: Config, method: str, parts: list[Maps], scored: Scored) -> dict[str, Any]:
+    mean, folds, layers = parts[0], parts[1:], scored.layers
     correlation = map_correlation(mean.trained, mean.untrained)
-    mostly_geometry = correlation is not None and correlation > GEOMETRY_THRESHOLD
+    num_heads = _num_heads(config, method, scored.folds[0])
+    positions, before = (head_positions(values, num_heads) for values in (scored.mean, scored.mean_untrained))
     return {
         "folds": [[part.fold, part.seed] for part in folds],
         "layers": layers,
         "num_features": mean.trained.shape[1],
-        "num_heads": config.method_settings.get(method, {}).get("num_heads"),
-        "ranking": rank_layers([part.trained for part in folds], layers),
-        "ranking_untrained": rank_layers([part.untrained for part in folds], layers),
-        "mean_importance": _per_layer(layers, importance_factor(mean.trained).mean(axis=1)),
-        "mean_importance_untrained": _per_layer(layers, importance_factor(mean.untrained).mean(axis=1)),
+        "num_heads": num_heads,
+        "ranking": order_layers(scored.mean, layers),
+        "ranking_untrained": order_layers(scored.mean_untrained, layers),
+        "mean_importance": _per_layer(layers, scored.mean),
+        "mean_importance_untrained": _per_layer(layers, scored.mean_untrained),
         "contribution_percent": _per_layer(layers, layer_contribution(mean.trained)),
         "contribution_percent_untrained": _per_layer(layers, layer_contribution(mean.untrained)),
         "correlation_with_untrained": correlation,
-        "caution": _caution(correlation) if mostly_geometry else None,
+        "head_positions": asdict(positions) if positions else None,
+        "head_positions_untrained": asdict(before) if before else None,
+        "caution": geometry_caution(correlation, positions),
         "heatmap": f"{method}-heatmap.png",
         "layers_picture": f"{method}-layers.png",
     }
 
 
+def _num_heads(config: Config, method: str, fold: Fold) -> int:
+    """Heads that split the layers; 1 where all layers are standardised together, or features are."""
+    settings = METHODS.defaults(resolve_method(method)[0])
+    settings |= {**settings_of(method, config.method_settings), **fold.result["run"]["config"].get("method", {})}
+    if settings.get("norm_axis") == "features":
+        return 1
+    return int(settings.get("num_heads") or settings.get("num_groups") or 1)
+
+
+def _score_summary(method: str, scored: Scored, *, curves: bool) -> dict[str, Any]:
+    return {
+        "label": scored.label,
+        "kind": scored.kind,
+        "folds": [[fold.fold, fold.seed] for fold in scored.folds],
+        "layers": scored.layers,
+        "trained": _per_layer(scored.layers, scored.mean),
+        "untrained": _per_layer(scored.layers, scored.mean_untrained),
+        "ranking": order_layers(scored.mean, scored.layers),
+        "ranking_untrained": order_layers(scored.mean_untrained, scored.layers),
+        "stability": stability(list(scored.trained)),
+        "stability_untrained": stability(list(scored.untrained)),
+        "tau_with_untrained": rank_correlation(scored.mean, scored.mean_untrained),
+        "band": f"{method}-band.png",
+        "replacement": f"{method}-replacement.png" if curves else None,
+    }
+
+
 def _per_layer(layers: list[int], values: Map) -> dict[str, float]:
     return {str(layer): float(value) for layer, value in zip(layers, values, strict=True)}
-
-
-def _caution(correlation: float | None) -> str:
-    return (
-        f"The trained map is almost that of the untrained module (Pearson r = {correlation:.3f}): its pattern is "
-        "mostly geometry, set by standardising few layers per head, and says little about what was learned."
-    )
 
 
 def _note(maps: dict[str, list[Maps]], without: list[str]) -> str:
@@ -183,23 +201,53 @@ def _note(maps: dict[str, list[Maps]], without: list[str]) -> str:
     return f"{text}; without a density: {', '.join(without)}." if without else f"{text}."
 
 
-def _write_pictures(folder: Path, config: Config, maps: dict[str, list[Maps]], layers: dict[str, list[int]]) -> None:
-    dpi, kept = config.importance.dpi, set()
+def _map_pictures(config: Config, maps: Mapping[str, list[Maps]], scores: Mapping[str, Scored]) -> dict[str, bytes]:
+    dpi, pictures = config.importance.dpi, {}
     for method, (mean, *folds) in maps.items():
-        runs = f"mean of {len(folds)} fold{'s' if len(folds) > 1 else ''}"
-        heatmap = importance_heatmap(
-            importance_factor(mean.trained), importance_factor(mean.untrained), layers[method],
-            title=f"Importance Factor of {method} ({runs})", dpi=dpi,
+        layers, name, runs = scores[method].layers, scores[method].label, _runs(len(folds))
+        pictures[f"{method}-heatmap.png"] = plots.importance_heatmap(
+            importance_factor(mean.trained), importance_factor(mean.untrained), layers,
+            title=f"Importance Factor of {name} (mean of {runs})", dpi=dpi,
         )  # fmt: skip
-        bars = layer_bars(
-            layer_contribution(mean.trained), layer_contribution(mean.untrained), layers[method],
-            title=f"Layer contribution in {method} ({runs})", dpi=dpi,
+        pictures[f"{method}-layers.png"] = plots.layer_bars(
+            layer_contribution(mean.trained), layer_contribution(mean.untrained), layers,
+            title=f"Layer contribution in {name} (mean of {runs})", dpi=dpi,
         )  # fmt: skip
-        for name, picture in ((f"{method}-heatmap.png", heatmap), (f"{method}-layers.png", bars)):
-            kept.add(name)
-            with atomic_path(folder / name) as temporary:
-                temporary.write_bytes(picture)
+    return pictures
+
+
+def _score_pictures(config: Config, scores: Mapping[str, Scored], curves: pl.DataFrame) -> dict[str, bytes]:
+    dpi, pictures = config.importance.dpi, {}
+    for method, scored in scores.items():
+        runs = _runs(len(scored.folds))
+        pictures[f"{method}-band.png"] = plots.layer_band(
+            scored.trained, scored.untrained, scored.layers, label=LABELS[scored.kind],
+            title=f"{LABELS[scored.kind]} of {scored.label}, {runs}", dpi=dpi,
+        )  # fmt: skip
+        own = curves.filter(pl.col("method") == method)
+        if own.is_empty():
+            continue
+        panels = {}
+        for kind, name in KINDS.items():
+            score, random, before = (curves_of(own, kind, order) for order in ("score", "random", "untrained"))
+            untrained = before[:, 0].mean(axis=0) if len(before) == len(score) else None
+            panels[name] = (score[:, 0].mean(axis=0), random.mean(axis=0), untrained)
+        pictures[f"{method}-replacement.png"] = plots.replacement_panels(
+            panels, steps(len(scored.layers)),
+            title=f"Replacing layers by their mean under trained {scored.label}, {runs}", dpi=dpi,
+        )  # fmt: skip
+    return pictures
+
+
+def _runs(number: int) -> str:
+    return f"{number} fold{'s' if number > 1 else ''}"
+
+
+def _write_pictures(folder: Path, pictures: Mapping[str, bytes]) -> None:
+    for name, picture in pictures.items():
+        with atomic_path(folder / name) as temporary:
+            temporary.write_bytes(picture)
     # Pictures of methods no longer in the settings would be read as results of this run.
-    for old in set(folder.glob("*-heatmap.png")) | set(folder.glob("*-layers.png")):
-        if old.name not in kept:
+    for old in folder.glob("*.png"):
+        if old.name not in pictures:
             old.unlink()

@@ -1,11 +1,14 @@
 """Stage `report`: one page with every figure, table and picture of a run, honest and published protocol side by side.
 
-Reads `data/evaluate/<run>/`, and `data/importance/<run>/` and `data/ablate/<run>/` where they exist; writes to
-`data/report/<run>/`: report.html (self-contained), report.md and the pictures it links to, in `pictures/`.
+Reads `data/evaluate/<run>/`, the fold folders it was made from (`data/train/<run>/`), and `data/importance/<run>/` and
+`data/ablate/<run>/` where they exist; writes to `data/report/<run>/`: report.html (self-contained), report.md, the
+pictures in `pictures/` (PNG, and PDF for print) and every table in `tables/` (CSV and LaTeX). All of it is also logged
+to MLflow, as one run `report` in the pipeline's experiment.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,26 +17,41 @@ from typing import Any
 import numpy as np
 import polars as pl
 import yaml
+from safetensors import SafetensorError, safe_open
 
 from daamctl import __version__
+from daamctl.analysis.importance import layer_contribution
 from daamctl.analysis.plots import confusion_picture, fold_dots, learning_curves
 from daamctl.artifacts.io import atomic_path, read_json, write_text
+from daamctl.artifacts.results import Fold, read_folds
+from daamctl.artifacts.utterances import read_frame
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
-from daamctl.layout import Layout
-from daamctl.reporting import comparison, results
-from daamctl.reporting.document import Document, Picture, Section, percent
+from daamctl.layout import STAGES, Layout
+from daamctl.reporting import layers, papers, record, results
+from daamctl.reporting.document import Document, Files, Picture, percent
+from daamctl.reporting.plots import DensityRun
 from daamctl.reporting.published import read_published
-from daamctl.reporting.render import PICTURES_DIR, to_html, to_markdown
+from daamctl.reporting.record import CURVES, RunFacts
+from daamctl.reporting.render import PICTURES_DIR, TABLES_DIR, to_html, to_markdown
+from daamctl.reporting.tables import to_csv, to_latex
+from daamctl.reporting.verdict import against, headline, labelled, order
+from daamctl.tracking import make_tracker
 
 logger = logging.getLogger(__name__)
 
-CURVES = {"train_accuracy": "Training", "dev_accuracy": "Held-out training group", "test_accuracy": "Test group"}
-HISTORY_TYPES = dict.fromkeys(("train_loss", *CURVES), pl.Float64)
+HISTORY_TYPES = dict.fromkeys(("train_loss", *(f"{part}_accuracy" for part in CURVES)), pl.Float64)
+DENSITY_TENSORS = ("fusion", "fusion.daam")
+"""Where a method keeps the offset and scaled variance of its density."""
 
 
-def run(layout: Layout, config: Config) -> Path:
+def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
     """Write the report.
+
+    Args:
+        layout: where artifacts lie.
+        config: all settings.
+        track: log to MLflow.
 
     Returns:
         Path of report.html.
@@ -42,117 +60,313 @@ def run(layout: Layout, config: Config) -> Path:
         ArtifactError: there is no evaluation, or a picture of the importance stage is gone.
         UnknownNameError: `report.published` names no published table.
     """
-    document = _document(layout, config)
+    evaluation = read_json(layout.stage("evaluate") / "evaluation.json", fix=f"make it: {layout.command('evaluate')}")
+    document = _document(layout, config, evaluation)
     folder = layout.stage("report")
     _write_pictures(folder / PICTURES_DIR, document)
+    _write_tables(folder / TABLES_DIR, document)
     write_text(folder / "report.md", to_markdown(document, version=__version__))
-    write_text(folder / "report.html", to_html(document, version=__version__))
-    logger.info("report: %s", folder / "report.html")
+    html = to_html(document, version=__version__, interactive=config.report.interactive)
+    write_text(folder / "report.html", html)
+    logger.info("report: %s (%.1f MB)", folder / "report.html", len(html.encode()) / 1e6)
+    tracker = make_tracker(layout.root, enabled=track, again=layout.command("report"))
+    try:
+        tracker.report(layout.run_name, folder, *_tracked(labelled(evaluation)))
+    finally:
+        tracker.close()
     return folder / "report.html"
 
 
-def _document(layout: Layout, config: Config) -> Document:
-    again = layout.command("evaluate")
-    evaluation = read_json(layout.stage("evaluate") / "evaluation.json", fix=f"make it: {again}")
-    summary = _optional(layout.stage("importance") / "summary.json")
-    ablated = _optional(layout.stage("ablate") / "ablation.json")
-    table = read_published(config.report.published) if config.report.published else None
-    headline = results.headline(evaluation)
-    headline.pictures.append(_dots(evaluation))
-    sections = [headline, results.folds(evaluation), results.selection(evaluation)]
-    if table is not None:
-        sections.append(comparison.published(evaluation, table))
+def _document(layout: Layout, config: Config, raw: Mapping[str, Any]) -> Document:
     command = layout.command("importance")
-    sections += [
-        comparison.importance(summary, _importance_pictures(layout, summary, command), command),
-        comparison.ablation(ablated, layout.command("ablate"), table),
-        _learning(layout, evaluation),
-        _confusion(evaluation),
-        results.missing(evaluation),
-        results.provenance(evaluation, _yaml(config)),
-    ]
+    summary, ablated = (
+        _optional(layout, layout.stage(stage) / name)
+        for stage, name in (("importance", "summary.json"), ("ablate", "ablation.json"))
+    )
+    table = read_published(config.report.published) if config.report.published else None
+    labels = {name: entry["label"] for name, entry in raw["methods"].items()}
+    raw_names = {label: name for name, label in labels.items()}
+    evaluation = labelled(raw)
+    folds, stale = _folds(layout, config, raw)
+    runs = [_facts(fold) for fold in folds]
+    declared = config.evaluate.reference is not None
+    history, pngs = _history(layout), _importance_pictures(layout, summary, command)
+    maps = _density_runs(layout, summary, labels, command)  # all is read before anything is drawn
+    curves = {label: _curves(history.filter(pl.col("method") == label)) for label in evaluation["methods"]}
+    sections = [
+        headline(evaluation, declared=declared, stale=stale),
+        results.results(evaluation, declared=declared, dots=_dots(evaluation)),
+        results.metrics(evaluation),
+        results.folds(evaluation),
+        results.speakers(evaluation),
+        results.selection(evaluation),
+        *([papers.published(evaluation, table, raw_names)] if table else []),
+        layers.importance(summary, maps, pngs, labels=labels, command=command),
+        layers.ablation(ablated, layout.command("ablate"), table),
+        papers.learned(runs, evaluation),
+        record.cost(runs, evaluation),
+        record.learning(curves, evaluation, _learning_files(history, evaluation, raw_names)),
+        record.confusion(evaluation, _confusion_files(evaluation, raw_names)),
+        record.missing(evaluation),
+        record.provenance(
+            evaluation, runs, texts=_settings(config, evaluation, runs), commands=_commands(layout, evaluation)
+        ),
+    ]  # fmt: skip
     title = config.report.title or f"Layer probing report: {layout.pipeline or layout.run_name}"
-    return Document(title, sections)
+    return Document(title, layout.run_name, sections)
 
 
-def _optional(path: Path) -> Any:
-    return read_json(path) if path.exists() else None
+def _optional(layout: Layout, path: Path) -> Any:
+    """A JSON file if it is there, with paths in its texts relative to the project."""
+    if not path.exists():
+        return None
+    return json.loads(json.dumps(read_json(path)).replace(f"{layout.root}/", ""))
 
 
-def _yaml(config: Config) -> str:
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+def _folds(layout: Layout, config: Config, raw: Mapping[str, Any]) -> tuple[list[Fold], list[str]]:
+    """The folds that the evaluation rests on, and what no longer fits it."""
+    again = layout.command("evaluate")
+    found: list[Fold] = []
+    absent, changed = [], []
+    for name, entry in raw["methods"].items():
+        there = {(fold.fold, fold.seed): fold for fold in read_folds(layout.method(name))}
+        rows = {(row["fold"], row["seed"]): row for row in entry["per_fold"]}
+        found += [there[key] for key in rows if key in there]
+        absent += [name] if rows.keys() - there.keys() else []
+        changed += [name] if any(not _scored(there[key], rows[key]) for key in rows if key in there) else []
+    new = [name for name in config.methods if name not in raw["methods"] and name not in raw.get("skipped", {})]
+    stale = []
+    if absent:
+        stale.append(f"Trained folds are not at hand of {', '.join(absent)}: what only they hold is missing here.")
+    if changed:
+        stale.append(f"Trained again since they were scored: {', '.join(changed)}; score them: {again}")
+    if new:
+        stale.append(f"In the settings but not scored: {', '.join(new)}; score them: {again}")
+    return found, stale
+
+
+def _scored(fold: Fold, row: Mapping[str, Any]) -> bool:
+    """Whether a row of the evaluation was made from this very fold."""
+    run_part, meta = fold.result["run"], fold.result["meta"]
+    return bool(row["train_s"] == meta["train_s"] and row["num_parameters"] == run_part["num_parameters"])
+
+
+def _facts(fold: Fold) -> RunFacts:
+    run_part, metrics, meta = fold.result["run"], fold.result["metrics"], fold.result["meta"]
+    epochs, selected = metrics.get("epochs"), metrics.get("selected_epoch")
+    return RunFacts(
+        label=fold.label,
+        fold=fold.fold,
+        seed=fold.seed,
+        key=run_part["key"],
+        num_parameters=run_part["num_parameters"],
+        train_s=meta["train_s"],
+        peak_memory_bytes=meta.get("peak_memory_bytes"),
+        epochs=None if epochs is None else int(epochs),
+        selected_epoch=None if selected is None else int(selected),
+        device=meta["device"],
+        settings=run_part["config"].get("method", {}),
+        eval_batches=run_part.get("eval_batches"),
+        **_weights(fold.folder / "weights.safetensors"),
+    )
+
+
+def _weights(path: Path) -> dict[str, Any]:
+    """Size of the decoder, and where offset and scaled variance of a density ended."""
+    if not path.is_file():
+        return {"decoder_parameters": None}
+    try:
+        with safe_open(path, framework="np") as file:
+            names = list(file.keys())
+            decoder = sum(
+                int(np.prod(file.get_slice(name).get_shape())) for name in names if name.startswith("decoder.")
+            )
+            found: dict[str, Any] = {"decoder_parameters": decoder}
+            settings = yaml.safe_load((file.metadata() or {}).get("daamctl", "{}")).get("settings", {})
+            for prefix in DENSITY_TENSORS:
+                if {f"{prefix}.offset", f"{prefix}.scaled_variance"} <= set(names):
+                    offset, width = (file.get_tensor(f"{prefix}.{name}") for name in ("offset", "scaled_variance"))
+                    if settings.get("scaled_variance") == "softplus":
+                        width = np.logaddexp(0, width)
+                    found |= {"num_heads": len(offset), "kernel": settings.get("kernel", "2xi"),
+                              "offset": _span(offset), "scaled_variance": _span(width)}  # fmt: skip
+            return found
+    except (SafetensorError, OSError) as error:
+        raise ArtifactError(
+            f"{path} cannot be read: {error}", fix=f"delete {path.parent} and train it again"
+        ) from error
+
+
+def _span(values: Any) -> tuple[float, float, float]:
+    return float(values.min()), float(values.max()), float(values.mean())
+
+
+def _history(layout: Layout) -> pl.DataFrame:
+    path = layout.stage("evaluate") / "history.csv"
+    if not path.exists():
+        raise ArtifactError(f"no file {path}", fix=f"make it: {layout.command('evaluate')}")
+    return pl.read_csv(path, schema_overrides=HISTORY_TYPES)
+
+
+def _curves(history: pl.DataFrame) -> dict[str, dict[str, Any]]:
+    """Mean, lowest and highest accuracy of every epoch over folds and seeds, for the curves that exist."""
+    known = [part for part in CURVES if history[f"{part}_accuracy"].null_count() < len(history)]
+    found = {}
+    for part in known:
+        column = pl.col(f"{part}_accuracy")
+        table = history.group_by("epoch").agg(mean=column.mean(), low=column.min(), high=column.max()).sort("epoch")
+        found[part] = {
+            "epochs": table["epoch"].to_list(),
+            **{key: table[key].to_list() for key in ("mean", "low", "high")},
+        }
+    return found
 
 
 def _dots(evaluation: Mapping[str, Any]) -> Picture:
     unit = evaluation["main_unit"]
     methods = evaluation["methods"]
-    values = {name: [row[unit]["accuracy"] for row in entry["per_fold"]] for name, entry in methods.items()}
+    values = {name: [row[unit]["accuracy"] for row in methods[name]["per_fold"]] for name in order(evaluation)}
     floor = evaluation["chance"][unit]["majority_fraction"]
     means = ", ".join(f"{name} {percent(float(np.mean(part)))} %" for name, part in values.items())
-    alt = f"Accuracy per {unit} of every fold, with the mean of each method: {means}; the numbers are in the table."
-    return Picture("accuracy.png", alt, fold_dots(values, label=f"Accuracy per {unit}", chance=floor), wide=True)
+    alt = f"Accuracy per {unit} of every fold, with the mean of each method: {means}; the numbers are in the tables."
+    return Picture("accuracy.png", alt, fold_dots(values, label=f"Accuracy per {unit}", chance=floor))
 
 
 def _importance_pictures(layout: Layout, summary: Mapping[str, Any] | None, command: str) -> dict[str, bytes]:
+    if summary is None:
+        return {}
+    named = [entry[key] for entry in summary["methods"].values() for key in ("heatmap", "layers_picture")]
+    named += [
+        name for entry in summary.get("scores", {}).values() for key in ("band", "replacement") if (name := entry[key])
+    ]
     pictures = {}
-    for entry in (summary or {"methods": {}})["methods"].values():
-        for name in (entry["heatmap"], entry["layers_picture"]):
-            path = layout.stage("importance") / name
-            if not path.exists():
-                raise ArtifactError(f"no picture {path}, though summary.json names it", fix=f"make it: {command}")
-            pictures[name] = path.read_bytes()
+    for name in named:
+        path = layout.stage("importance") / name
+        if not path.exists():
+            raise ArtifactError(f"no picture {path}, though summary.json names it", fix=f"make it: {command}")
+        pictures[name] = path.read_bytes()
     return pictures
 
 
-def _learning(layout: Layout, evaluation: Mapping[str, Any]) -> Section:
-    path = layout.stage("evaluate") / "history.csv"
+def _density_runs(
+    layout: Layout, summary: Mapping[str, Any] | None, labels: Mapping[str, str], command: str
+) -> layers.DensityRuns:
+    """The maps of every density method, the mean over folds first."""
+    if summary is None or not summary["methods"]:
+        return {}
+    path = layout.stage("importance") / "importance.parquet"
     if not path.exists():
-        raise ArtifactError(f"no file {path}", fix=f"make it: {layout.command('evaluate')}")
-    history = pl.read_csv(path, schema_overrides=HISTORY_TYPES)
+        raise ArtifactError(f"no file {path}, though summary.json has its methods", fix=f"make it: {command}")
+    frame, _ = read_frame(path)
+    found = {}
+    for name, entry in summary["methods"].items():
+        own = frame.filter(pl.col("method") == name)
+        shape = (len(entry["layers"]), entry["num_features"])
+        parts = own.partition_by("fold", "seed", maintain_order=True)
+        runs = [_density_run(part, shape, len(parts) - 1) for part in parts]
+        found[labels.get(name, name)] = (entry["layers"], runs)
+    return found
+
+
+def _density_run(part: pl.DataFrame, shape: tuple[int, int], others: int) -> DensityRun:
+    fold, seed = part["fold"][0], part["seed"][0]
+    name = f"fold {fold}, seed {seed}" if fold else f"mean of {others} run{'s' if others > 1 else ''}"
+    maps = {column: part[column].to_numpy().reshape(shape) for column in
+            ("importance", "untrained_importance", "density", "untrained_density")}  # fmt: skip
+    shares = [layer_contribution(maps[column]) for column in ("density", "untrained_density")]
+    return DensityRun(name, maps["importance"], maps["untrained_importance"], *shares)
+
+
+def _learning_files(history: pl.DataFrame, evaluation: Mapping[str, Any], raw_names: Mapping[str, str]) -> Files:
     floor = evaluation["chance"]["clip"]["majority_fraction"]
-    pictures = [
-        _learning_picture(method, history.filter(pl.col("method") == method), floor) for method in evaluation["methods"]
-    ]
-    rule = evaluation["selection"]
-    text = "Mean over folds; the shade spans the lowest and the highest fold. The test curve " + (
-        "chooses the epoch reported." if rule == "best-on-test" else "is shown only; it chooses nothing."
-    )
-    return Section("learning", "Learning curves", [text], pictures=pictures)
+    found = []
+    for label in order(evaluation):
+        own = history.filter(pl.col("method") == label)
+        epochs = own["epoch"].unique().sort().to_list()
+        curves = {}
+        for key, name in CURVES.items():
+            column = f"{key}_accuracy"
+            if own[column].null_count() < len(own):
+                wide = own.pivot(on="epoch", index=["fold", "seed"], values=column).sort("fold", "seed")
+                curves[name] = (epochs, wide.select([str(epoch) for epoch in epochs]).to_numpy().astype(float))
+        data = learning_curves(curves, title=label, chance=floor)
+        found.append(Picture(f"{raw_names[label]}-learning.png", f"Learning curves of {label}.", data))
+    return Files("Learning curves, one file per method", found)
 
 
-def _learning_picture(method: str, history: pl.DataFrame, floor: float) -> Picture:
-    epochs = history["epoch"].unique().sort().to_list()
-    curves = {}
-    for column, name in CURVES.items():
-        if history[column].null_count() < len(history):
-            wide = history.pivot(on="epoch", index=["fold", "seed"], values=column).sort("fold", "seed")
-            curves[name] = (epochs, wide.select([str(epoch) for epoch in epochs]).to_numpy().astype(float))
-    last = [f"{name.lower()} {percent(float(np.nanmean(values[:, -1])))} %" for name, (_, values) in curves.items()]
-    alt = f"Accuracy per clip of {method} over {len(epochs)} epochs; after the last: {', '.join(last)}."
-    return Picture(f"{method}-learning.png", alt, learning_curves(curves, title=method, chance=floor))
-
-
-def _confusion(evaluation: Mapping[str, Any]) -> Section:
+def _confusion_files(evaluation: Mapping[str, Any], raw_names: Mapping[str, str]) -> Files:
     unit, classes = evaluation["main_unit"], evaluation["classes"]
-    pictures = []
-    for method, entry in evaluation["methods"].items():
-        counts = np.asarray(entry["confusion"][unit])
-        recalls = np.divide(np.diag(counts), counts.sum(axis=1), out=np.zeros(len(classes)), where=counts.any(axis=1))
-        right = ", ".join(f"{name} {percent(float(share))} %" for name, share in zip(classes, recalls, strict=True))
-        alt = f"Confusion matrix of {method}; share of each actual class predicted rightly: {right}."
-        pictures.append(Picture(f"{method}-confusion.png", alt, confusion_picture(counts, classes, title=method)))
-    text = (
-        f"All test {unit}s of all folds and seeds. Rows are actual classes and sum to 100 %; counts stand below the "
-        "shares."
-    )
-    return Section("confusion", "Confusion matrices", [text], pictures=pictures)
+    found = []
+    for label in order(evaluation):
+        counts = np.asarray(evaluation["methods"][label]["confusion"][unit])
+        data = confusion_picture(counts, classes, title=label)
+        found.append(Picture(f"{raw_names[label]}-confusion.png", f"Confusion matrix of {label}.", data))
+    return Files("Confusion matrices, one file per method", found)
+
+
+def _settings(config: Config, evaluation: Mapping[str, Any], runs: list[RunFacts]) -> dict[str, str]:
+    """Settings as YAML, by title."""
+    now = config.model_dump(mode="json", exclude={"pipelines", "trainable"})
+    made = {stage: part for stage, part in evaluation["provenance"]["config"].items() if stage != "method"}
+    texts = {"Settings of the pipeline (YAML)": now}
+    if any(now.get(stage) != part for stage, part in made.items()):
+        texts["Settings that the folds were made with, where they differ (YAML)"] = {
+            stage: part for stage, part in made.items() if now.get(stage) != part
+        }
+    if own := {run.label: dict(run.settings) for run in runs if run.settings}:
+        texts["Settings of methods, other than their defaults (YAML)"] = own
+    return {title: yaml.safe_dump(value, sort_keys=False, allow_unicode=True) for title, value in texts.items()}
+
+
+def _commands(layout: Layout, evaluation: Mapping[str, Any]) -> list[str]:
+    """What makes this report from nothing."""
+    facts = evaluation["provenance"]
+    corpus = facts["config"].get("download", {}).get("corpus", "")
+    commit = facts["git_commits"][-1].partition("+")[0]
+    lines = [f"git checkout {commit}", "make install"]
+    if corpus not in ("demo", "manifest", ""):
+        lines.append(f"daamctl download {corpus} --from DIR    # where your copy lies")
+    if layout.pipeline:
+        return [*lines, f"dvc repro report@{layout.pipeline}    # or without DVC: daamctl run {layout.pipeline}"]
+    return [*lines, *(layout.command(stage) for stage in STAGES)]
+
+
+def _tracked(evaluation: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
+    """Headline metrics and tags for the tracking store."""
+    best, unit = order(evaluation)[0], evaluation["main_unit"]
+    summary = evaluation["methods"][best]["summary"][unit]
+    compared = evaluation["comparison"]
+    one = against(evaluation, "accuracy").get(best)
+    found = {f"best_{name}": summary[name]["mean"] for name in evaluation["metrics"]}
+    found["best_accuracy_sample_std"] = summary["accuracy"]["sample_std"]
+    found["majority_fraction"] = evaluation["chance"][unit]["majority_fraction"]
+    found |= {"difference_to_reference": one.difference, "p_holm": one.p_holm} if one else {}
+    found["methods"] = len(evaluation["methods"])
+    found["missing_folds"] = sum(len(entry["missing"]) for entry in evaluation["methods"].values())
+    tags = {"best_method": best, "reference": str(compared["reference"]), "unit": unit}
+    return {name: float(value) for name, value in found.items() if value is not None}, tags
 
 
 def _write_pictures(folder: Path, document: Document) -> None:
-    kept = {picture.name for picture in document.pictures}
-    for picture in document.pictures:
-        with atomic_path(folder / picture.name) as temporary:
-            temporary.write_bytes(picture.data)
-    for old in folder.glob("*.png"):
-        if old.name not in kept:
+    files = {picture.name: picture.data for picture in document.pictures}
+    files |= {f"{Path(picture.name).stem}.pdf": picture.vector for picture in document.pictures if picture.vector}
+    for name, data in files.items():
+        with atomic_path(folder / name) as temporary:
+            temporary.write_bytes(data)
+    _remove_others(folder, files)
+
+
+def _write_tables(folder: Path, document: Document) -> None:
+    names = []
+    for table in document.tables:
+        write_text(folder / f"{table.key}.csv", to_csv(table))
+        write_text(folder / f"{table.key}.tex", to_latex(table, label=f"{document.name}-{table.key}"))
+        names += [f"{table.key}.csv", f"{table.key}.tex"]
+    _remove_others(folder, names)
+
+
+def _remove_others(folder: Path, kept: Any) -> None:
+    """Remove what an earlier report left: it would be taken for a part of this one."""
+    for old in folder.iterdir():
+        if old.is_file() and old.name not in kept:
             old.unlink()

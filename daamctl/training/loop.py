@@ -322,9 +322,7 @@ def mean_layer_weights(model: FusionClassifier, x: Tensor, device: str) -> Tenso
     if weights_of is None:
         return None
     model.eval()
-    total = sum(
-        weights_of(batch.to(device, torch.float32)).double().cpu().sum(0) for batch in x.split(EVAL_BATCH)
-    )
+    total = sum(weights_of(batch.to(device, torch.float32)).double().cpu().sum(0) for batch in x.split(EVAL_BATCH))
     return (torch.as_tensor(total) / len(x)).float()
 
 

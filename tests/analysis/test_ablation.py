@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from daamctl.analysis.ablation import choose_groups, paired_differences, summarize
+from daamctl.analysis.ablation import PRESETS, alone_tests, choose_groups, paired_differences, summarize
 from daamctl.errors import ConfigError
 
 LAYERS = tuple(range(1, 7))
@@ -45,3 +45,50 @@ def test_summary_and_pairs() -> None:
     high = [{"fold": 1, "seed": 1, "accuracy": 0.7}, {"fold": 2, "seed": 1, "accuracy": 0.5}]
     low = [{"fold": 2, "seed": 1, "accuracy": 0.6}, {"fold": 3, "seed": 1, "accuracy": 0.9}]
     assert paired_differences(high, low) == [{"fold": 2, "seed": 1, "difference": pytest.approx(-0.1)}]
+
+
+def test_presets_are_the_layers_of_the_papers() -> None:
+    groups = choose_groups((), (), ((9,),), range(1, 41), tuple(PRESETS))
+    assert [(group.kind, group.layers) for group in groups] == [
+        ("given", (9,)),  # named twice, trained once
+        ("preset", (23,)),
+        ("preset", (10, 11, 12)),
+        ("preset", (22, 23, 24)),
+        ("preset", (19, 20, 21)),
+        ("preset", (37, 38, 39)),
+    ]
+    assert groups[2].name == "layers-10-11-12"
+
+
+def test_preset_of_a_deeper_encoder() -> None:
+    with pytest.raises(
+        ConfigError, match=r"ablate.presets: text-19-21-37-39: \[37, 38, 39\] is not among the layers 1 to 24"
+    ):
+        choose_groups((), (), (), range(1, 25), ("text-19-21-37-39",))
+
+
+def group(layers: tuple[int, ...], accuracies: list[float]) -> dict[str, object]:
+    """A row of the table, five folds with two seeds."""
+    rows = [{"fold": i // 2 + 1, "seed": i % 2, "accuracy": value} for i, value in enumerate(accuracies)]
+    return {"k": len(layers), "layers": list(layers), "per_fold": rows}
+
+
+def test_layers_of_high_score_alone() -> None:
+    high, middle, low = ([start + 0.01 * i for i in range(10)] for start in (0.7, 0.6, 0.5))
+    groups = [group((9,), high), group((9,), high), group((5,), middle), group((23,), low), group((4, 5), high)]
+    (found,) = alone_tests(groups, {9: 0.8, 5: 0.5, 23: 0.1, 4: 0.3})
+    assert found == {
+        "k": 1, "num_groups": 3, "spearman_rho": pytest.approx(1), "p_groups": pytest.approx(1 / 6), "high": [9],
+        "low": [23], "difference": pytest.approx(0.2), "p_folds": 1 / 32, "floor_folds": 1 / 32,
+    }  # fmt: skip
+    (reversed_,) = alone_tests(groups, {9: 0.1, 5: 0.5, 23: 0.8, 4: 0.3})
+    assert (reversed_["spearman_rho"], reversed_["p_groups"], reversed_["p_folds"]) == (pytest.approx(-1), 1, 1)
+
+
+def test_what_cannot_be_tested_alone() -> None:
+    groups = [group((9,), [0.5] * 10), group((23,), [0.5] * 10), group((30,), [0.9] * 10)]
+    (found,) = alone_tests(groups, {9: 0.8, 23: 0.8})  # layer 30 has no score
+    assert (found["num_groups"], found["spearman_rho"], found["difference"]) == (2, None, None)
+    assert alone_tests(groups[:1], {9: 0.8}) == []
+    (small,) = alone_tests([group((1, 2, 3), [0.8]), group((4, 5, 6), [0.6])], {layer: -layer for layer in range(1, 7)})
+    assert (small["high"], small["low"], small["p_folds"]) == ([1, 2, 3], [4, 5, 6], 0.5)

@@ -1,15 +1,24 @@
-"""Importance Factor, layer contribution and ranking by hand."""
+"""Importance Factor, layer contribution, ranking, stability and geometry by hand."""
 
 import numpy as np
 import pytest
+import torch
 
 from daamctl.analysis.importance import (
+    geometry_caution,
+    head_positions,
     importance_factor,
+    is_geometry,
     layer_contribution,
+    layer_importance,
     map_correlation,
     mean_density,
+    order_layers,
+    rank_correlation,
     rank_layers,
+    stability,
 )
+from daamctl.methods import MultiHeadDAAM
 
 DENSITY = np.array([[0.2, 0.4], [0.6, 1.0], [0.2, 0.2]])
 
@@ -62,3 +71,74 @@ def test_refuses_wrong_maps():
         rank_layers([DENSITY], [1, 2])
     with pytest.raises(ValueError, match="cannot be compared"):
         map_correlation(DENSITY, DENSITY.T)
+
+
+def test_layer_importance_is_the_mean_over_features():
+    np.testing.assert_allclose(layer_importance(DENSITY), [0.125, 0.75, 0.0])
+    assert order_layers(np.array([0.1, 0.5, 0.5]), [7, 9, 8]) == [8, 9, 7]
+
+
+def test_stability_over_runs():
+    runs = [np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])]
+    assert stability(runs) == {"tau_mean": pytest.approx(-1 / 3), "tau_min": -1.0, "pairs": 3}
+    assert stability(runs[:1]) == {"tau_mean": None, "tau_min": None, "pairs": 0}
+    assert stability([np.ones(3), np.arange(3.0)])["pairs"] == 0  # a constant has no ranking
+    assert rank_correlation(np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 2.0, 4.0, 3.0])) == pytest.approx(2 / 3)
+
+
+def test_head_positions_by_hand():
+    scores = np.array([1.0, 4.0, 2.0, 6.0])  # two heads of two layers
+    found = head_positions(scores, 2)
+    assert found is not None
+    assert found.means == [1.5, 5.0]
+    assert found.counts == [2, 2]
+    assert found.share == pytest.approx(4 * 1.75**2 / ((scores - scores.mean()) ** 2).sum())
+    assert found.adjusted_share == pytest.approx(1 - (1 - found.share) * 3 / 2)
+    assert found.p == pytest.approx(1 / 3, abs=0.02)  # of the three ways to pair them off, this one is the best
+
+
+def test_last_head_takes_the_remainder():
+    found = head_positions(np.arange(7.0), 3)  # heads of 2, 2 and 3 layers
+    assert found is not None
+    assert found.counts == [3, 3, 1]
+    assert found.means == [2.0, 3.0, 6.0]
+
+
+@pytest.mark.parametrize("num_heads", [1, 4, 6])
+def test_positions_need_several_heads_of_several_layers(num_heads):
+    assert head_positions(np.arange(6.0), num_heads) is None
+
+
+def test_constant_score_has_no_positions():
+    found = head_positions(np.ones(6), 2)
+    assert found is not None
+    assert (found.share, found.p) == (None, None)
+    assert not is_geometry(found)
+
+
+def untrained_map(num_layers: int = 24, embed_dim: int = 32) -> np.ndarray:
+    """The map of an untrained DAAM of eight heads over features that drift along depth."""
+    torch.manual_seed(0)
+    layers = torch.randn(100, num_layers, embed_dim).cumsum(1)
+    density = MultiHeadDAAM(num_heads=8, embed_dim=embed_dim)(layers, return_density=True)[1]
+    return density.mean(0).detach().double().numpy()
+
+
+def test_pure_geometry_is_flagged_without_an_untrained_map_beside_it():
+    scores = layer_importance(untrained_map())
+    found = head_positions(scores, 8)
+    assert is_geometry(found)
+    assert found.means[1] > max(found.means[0], found.means[2])  # the middle layer of each triple
+    caution = geometry_caution(None, found)
+    assert "mostly geometry" in caution
+    assert "the place of a layer inside its head alone explains" in caution
+    both = geometry_caution(0.95, found)
+    assert "Pearson r = 0.950) and the place of a layer" in both
+
+
+def test_random_scores_are_not_flagged():
+    rng = np.random.default_rng(0)
+    flagged = [is_geometry(head_positions(rng.normal(size=24), heads)) for heads in (2, 4, 8, 12) for _ in range(15)]
+    assert sum(flagged) <= 2
+    assert geometry_caution(0.5, head_positions(rng.normal(size=24), 8)) is None
+    assert geometry_caution(None, None) is None

@@ -6,7 +6,15 @@ import warnings
 import numpy as np
 import pytest
 
-from daamctl.analysis.plots import confusion_picture, fold_dots, importance_heatmap, layer_bars, learning_curves
+from daamctl.analysis.plots import (
+    confusion_picture,
+    fold_dots,
+    importance_heatmap,
+    layer_band,
+    layer_bars,
+    learning_curves,
+    replacement_panels,
+)
 
 
 def size_of(picture: bytes) -> tuple[int, int]:
@@ -44,6 +52,23 @@ def test_same_input_gives_same_bytes():
 def test_dpi_sets_the_size():
     small, large = (layer_bars(np.ones(3), None, [1, 2, 3], title="x", dpi=dpi) for dpi in (50, 100))
     assert size_of(large)[0] == 2 * size_of(small)[0]
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 24), (10, 40)])
+@pytest.mark.parametrize("beside", [True, False])
+def test_layer_band(shape, beside):
+    values = np.random.default_rng(0).random(shape)
+    picture = layer_band(values, values / 2 if beside else None, range(1, shape[1] + 1), title="x", label="y", dpi=60)
+    assert min(size_of(picture)) > 100
+
+
+@pytest.mark.parametrize("counts", [[0, 1], [0, 1, 2, 4, 8, 16, 24]])
+@pytest.mark.parametrize("beside", [True, False])
+def test_replacement_panels(counts, beside):
+    others = np.random.default_rng(0).random((19, len(counts)))
+    panel = (others[0], others, others[1] if beside else None)
+    picture = replacement_panels({"Layers replaced": panel, "Layers put back": panel}, counts, title="x", dpi=60)
+    assert size_of(picture)[0] > 1.5 * size_of(picture)[1]
 
 
 @pytest.mark.parametrize("epochs", [1, 35])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from daamctl.errors import ConfigError, UnknownNameError
-from daamctl.reporting.published import published_tables, read_published
+from daamctl.reporting.published import learned_ranges, published_tables, read_published
 
 # method: printed mean, printed std, recomputed mean, population std, sample std, which std the print is
 IEMOCAP = {
@@ -91,3 +91,27 @@ def test_every_table_reads(table):
 def test_unknown_table_lists_the_known(table):
     with pytest.raises(UnknownNameError, match=r"known: .*T2-iemocap"):
         read_published(table)
+
+
+def test_learned_ranges_are_those_of_the_post():
+    """FACTS 15."""
+    ranges = {part.dataset: (part.encoder, part.offset, part.scaled_variance) for part in learned_ranges()}
+    assert ranges == {
+        "iemocap": ("wavlm-large", (-0.06, 0.10), (1.88, 2.06)),
+        "ag-news": ("llama2-13b", (-0.05, 0.07), (1.94, 2.02)),
+        "cifar100": ("beit-large", (-0.02, 0.02), (1.98, 2.03)),
+    }
+
+
+def test_every_row_says_how_it_was_made():
+    speech, text = read_published("T2-iemocap"), read_published("T2-agnews")
+    assert "over the clips of a batch" in speech.row("mha").protocol
+    assert "over the clips of a batch" in speech.row("mha-bn").protocol
+    assert "never enter the computation (D2)" in speech.row("lora-r4").protocol
+    assert "folds ordered by size (D15)" in speech.row("lora-r4").protocol
+    assert "nothing is trained" in speech.row("lora-plus-r8").protocol
+    assert "random and frozen (D4)" in text.row("lora-r4").protocol
+    assert speech.row("daam-v1").protocol == "per clip, best epoch on the test fold, 5 folds by session, one run each"
+    assert text.row("daam-v1").protocol == "best epoch on the official test set, 3 runs"
+    tables = [read_published(name) for name in published_tables()]
+    assert all("best epoch on the" in row.protocol for table in tables for row in table.rows)

@@ -23,5 +23,5 @@ def test_example_prints_what_its_comments_say(code: str) -> None:
     assert expected
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(code, "README.md", "exec"), {})  # noqa: S102
+        exec(compile(code, "README.md", "exec"), {})
     assert printed.getvalue().splitlines() == expected

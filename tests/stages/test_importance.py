@@ -1,16 +1,22 @@
-"""Stage `importance` on synthetic folds."""
+"""Stage `importance` on synthetic folds, and its audit on embeddings where we know which layers carry the class."""
 
 import json
+import shutil
 
 import numpy as np
 import polars as pl
 import pytest
+from safetensors.numpy import save_file
 
+from daamctl.artifacts.embeddings import read_embeddings, shard_path, write_shard
+from daamctl.artifacts.io import read_json, write_json
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.utterances import read_frame
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
-from daamctl.stages import importance
+from daamctl.layout import Layout
+from daamctl.stages import ablate, importance, train
+from tests.fixtures.embeddings import CLASSES, write_embeddings
 from tests.fixtures.folds import make_layout, random_predictions, write_fold, write_method
 
 CONFIG = Config.model_validate(
@@ -73,7 +79,7 @@ def test_caution_only_where_the_map_is_geometry(layout):
 def test_pictures_follow_the_settings(layout):
     importance.run(layout, CONFIG)
     folder = layout.stage("importance")
-    kinds = ("heatmap", "layers")
+    kinds = ("heatmap", "layers", "band")
     assert {p.name for p in folder.glob("*.png")} == {f"daam-v{n}-{kind}.png" for n in (1, 2) for kind in kinds}
     importance.run(layout, CONFIG.model_copy(update={"methods": ("none", "daam-v1")}))
     assert {p.name for p in folder.glob("*.png")} == {f"daam-v1-{kind}.png" for kind in kinds}
@@ -99,3 +105,216 @@ def test_density_that_does_not_fit(layout):
                changes={"run.layers": [1, 2]})  # fmt: skip
     with pytest.raises(ArtifactError, match=r"map 'trained' has shape \(4, 8\), but the fold has 2 layers"):
         importance.run(layout, CONFIG)
+
+
+def test_scores_and_their_stability(layout):
+    rng = np.random.default_rng(0)
+    weights = {"trained": rng.random((5, 6)).astype(np.float32), "untrained": np.full((5, 6), 1 / 6, np.float32)}
+    write_method(layout, CONFIG, "weighted-sum", density_shape=None, changes={"run.layers": list(range(1, 7))})
+    for index, fold in enumerate(read_folds(layout.method("weighted-sum"))):
+        save_file({name: values[index] for name, values in weights.items()}, fold.folder / "layer_weights.safetensors")
+    config = CONFIG.model_copy(update={"methods": ("none", "weighted-sum", "daam-v1", "mha")})
+    summary = json.loads(importance.run(layout, config).read_text())
+    assert summary["without_score"] == {
+        "none": "it has neither a density nor one weight per layer", "mha": "it has no finished fold",
+    }  # fmt: skip
+    entry = summary["scores"]["weighted-sum"]
+    assert (entry["kind"], entry["tau_with_untrained"]) == ("weight", None)
+    assert list(entry["trained"].values()) == pytest.approx(weights["trained"].mean(axis=0))
+    assert entry["stability"]["pairs"] == 10
+    assert entry["stability_untrained"]["pairs"] == 0
+    maps = [fold.density()["trained"].astype(float) for fold in read_folds(layout.method("daam-v1"))]
+    assert summary["scores"]["daam-v1"]["kind"] == "importance"
+    assert summary["scores"]["daam-v1"]["ranking"] == summary["methods"]["daam-v1"]["ranking"]
+    assert len(maps) == 5
+    assert (layout.stage("importance") / entry["band"]).exists()
+
+
+def test_head_positions_come_from_the_folds_own_settings(layout):
+    write_method(layout, CONFIG, "daam-v1", density_shape=(6, 8), changes={"run.config.method": {"num_heads": 3}})
+    entry = json.loads(importance.run(layout, CONFIG).read_text())["methods"]["daam-v1"]
+    assert entry["num_heads"] == 3
+    assert entry["head_positions"]["counts"] == [3, 3]
+    means = np.array(list(entry["mean_importance"].values())).reshape(3, 2).mean(axis=0)
+    assert entry["head_positions"]["means"] == pytest.approx(means)
+    assert json.loads((layout.stage("importance") / "summary.json").read_text())["methods"]["daam-v2"]["num_heads"] == 1
+
+
+def test_without_embeddings_the_maps_are_made_and_the_audit_says_what_is_missing(layout):
+    summary = json.loads(importance.run(layout, CONFIG).read_text())
+    (line,) = summary["audit"]["missing"]
+    assert line.startswith("No audit: no embeddings in ")
+    assert line.endswith("make them: daamctl extract --pipeline toy, then daamctl importance --pipeline toy")
+    assert summary["audit"]["methods"] == {}
+    assert summary["audit"]["comparison"]["sentence"] == (
+        "Whether layer scores say what the layers are worth was not tested."
+    )
+    off = CONFIG.model_copy(update={"importance": CONFIG.importance.model_copy(update={"audit": False})})
+    assert "switched off" in json.loads(importance.run(layout, off).read_text())["audit"]["missing"][0]
+    curves, _ = read_frame(layout.stage("importance") / "audit-curves.parquet")
+    assert curves.is_empty()
+
+
+def test_weights_that_do_not_fit(layout):
+    write_method(layout, CONFIG, "weighted-sum", density_shape=None, changes={"run.layers": [1, 2]})
+    config = CONFIG.model_copy(update={"methods": ("weighted-sum",)})
+    (first, *_) = read_folds(layout.method("weighted-sum"))
+    save_file({"trained": np.ones(3, np.float32)}, first.folder / "layer_weights.safetensors")
+    with pytest.raises(ArtifactError, match=r"map 'trained' has shape \(3,\), but the fold has 2 layers"):
+        importance.run(layout, config)
+    save_file({"trained": np.ones(2, np.float32)}, first.folder / "layer_weights.safetensors")
+    with pytest.raises(ArtifactError, match="lacks the map 'untrained'"):
+        importance.run(layout, config)
+    nan = np.array([np.nan, 1], np.float32)
+    save_file({"trained": nan, "untrained": nan}, first.folder / "layer_weights.safetensors")
+    with pytest.raises(ArtifactError, match="'trained' is not finite"):
+        importance.run(layout, config)
+
+
+STRENGTH = np.random.default_rng(1).permutation(np.linspace(0, 0.9, 24))  # how much of the class each layer carries
+HIGH, LOW = int(STRENGTH.argmax()) + 1, int(STRENGTH.argmin()) + 1
+PLANTED = Config.model_validate(
+    {
+        "methods": ["none", "mean", "weighted-sum", "daam-v1-mlp"],
+        "method_settings": {"daam-v1-mlp": {"hidden_dim": 8}},
+        "train": {"epochs": 12, "lr": 0.01, "batch_size": 16, "device": "cpu"},
+        "importance": {"dpi": 50, "audit_clips": 60},
+        "ablate": {"rank_by": "daam-v1-mlp", "method": "none-mlp", "k": [1], "layers": [[HIGH], [LOW]]},
+    }
+)
+
+
+ONE = PLANTED.model_copy(update={"methods": ("weighted-sum",)})
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory) -> Layout:
+    """Three trained folds on layers that carry more or less of the class."""
+    layout = make_layout(tmp_path_factory.mktemp("planted"))
+    write_embeddings(layout.embeddings, PLANTED, clips_per_group=64, num_groups=3, shards=1)
+    clips, vectors, layers = read_embeddings(layout.embeddings)
+    rng = np.random.default_rng(3)
+    target = [CLASSES.index(label) for label in clips["label"]]
+    centres = rng.standard_normal((len(CLASSES), 16))[target]
+    vectors = rng.standard_normal(vectors.shape) + STRENGTH[:, None] * centres[:, None]
+    write_shard(shard_path(layout.embeddings, 0), clips, np.full(len(clips), 49), vectors.astype(np.float16), layers,
+                {"key": "planted", "unreadable": 0})  # fmt: skip
+    for method in PLANTED.methods:
+        train.run(layout, PLANTED, method=method, track=False)
+    ablate.run(layout, PLANTED, track=False)
+    return layout
+
+
+@pytest.fixture(scope="module")
+def audited(planted):
+    return json.loads(importance.run(planted, PLANTED).read_text())
+
+
+@pytest.fixture
+def copied(planted, tmp_path) -> Layout:
+    """The planted run, free to be damaged."""
+    shutil.copytree(planted.data, tmp_path / "data")
+    return make_layout(tmp_path)
+
+
+def test_planted_weights_pass_the_audit(audited):
+    entry = audited["audit"]["methods"]["weighted-sum"]
+    assert entry["agreement"]["verdict"] == "yes"
+    assert entry["agreement"]["spearman_rho"] > 0.6
+    assert entry["agreement_untrained"] is None  # all layers weigh the same at the start
+    assert entry["deletion"]["score"]["verdict"] == "yes"
+    assert entry["deletion"]["untrained"] is None
+    assert entry["accuracy"]["all_layers"] > 0.9
+    assert entry["accuracy"]["no_layer"] < 0.5
+    (alone,) = entry["alone"]
+    assert (alone["k"], alone["num_groups"], alone["method"]) == (1, 4, "none-mlp")
+    assert STRENGTH[alone["high"][0] - 1] > STRENGTH[alone["low"][0] - 1]
+    assert alone["difference"] > 0.3
+    assert audited["audit"]["no_ablation"] is None
+    assert alone["p_folds"] == alone["floor_folds"] == 1 / 8
+    assert entry["missing"] == []
+
+
+def test_probe_of_the_audit_follows_what_was_planted(audited):
+    probe = audited["audit"]["probe"]
+    assert probe["folds"] == 3
+    values = np.array(list(probe["layers"].values()))
+    assert np.corrcoef(values, STRENGTH)[0, 1] > 0.9
+
+
+def test_methods_without_a_ranking_and_the_table(audited):
+    assert list(audited["without_score"]) == ["none"]
+    assert list(audited["audit"]["not_audited"]) == ["mean"]
+    comparison = audited["audit"]["comparison"]
+    rows = {row["method"]: row for row in comparison["table"]}
+    assert list(rows) == ["weighted-sum", "daam-v1-mlp"]
+    assert (rows["weighted-sum"]["tracks_probe"], rows["weighted-sum"]["deletion_beats_random"]) == ("yes", "yes")
+    assert rows["daam-v1-mlp"]["tracks_probe"] != "yes"
+    assert rows["daam-v1-mlp"]["deletion_advantage_untrained"] is not None
+    assert comparison["contrast"]["verdict"] != "better"
+    assert "not shown to be a better guide" in comparison["sentence"]
+    assert "Layer weights track the probe in 1 and beat random deletion in 1 of 1." in comparison["sentence"]
+
+
+def test_curves_are_written_and_drawn(planted, audited):
+    folder = planted.stage("importance")
+    curves, _ = read_frame(folder / "audit-curves.parquet")
+    assert len(curves) == 2 * 3 * 7 * (20 + 21)  # kinds, folds, steps, orders: those of weighted-sum and of daam
+    part = curves.filter((pl.col("method") == "weighted-sum") & (pl.col("order") == "score") & (pl.col("layers") == 0))
+    accuracy = part.filter(pl.col("kind") == "deletion")["accuracy"].mean()
+    assert accuracy == pytest.approx(audited["audit"]["methods"]["weighted-sum"]["accuracy"]["all_layers"])
+    assert curves.filter(pl.col("order") == "random")["draw"].unique().sort().to_list() == list(range(1, 20))
+    for method in ("weighted-sum", "daam-v1-mlp"):
+        assert (folder / audited["scores"][method]["replacement"]).read_bytes()[:4] == b"\x89PNG"
+    assert audited["scores"]["mean"]["replacement"] is None
+    assert audited["audit"]["steps"] == [0, 1, 2, 4, 8, 16, 24]
+    assert audited["audit"]["seconds"]["replacement"] > 0
+
+
+def test_all_layers_give_the_accuracy_of_the_fold(copied):
+    config = ONE.model_copy(update={"importance": ONE.importance.model_copy(update={"audit_clips": 400})})
+    audit = json.loads(importance.run(copied, config).read_text())["audit"]
+    folds = read_folds(copied.method("weighted-sum"))
+    expected = np.mean([fold.result["metrics"]["accuracy"] for fold in folds])
+    assert audit["methods"]["weighted-sum"]["accuracy"]["all_layers"] == pytest.approx(expected)
+
+
+def test_random_scores_do_not_pass(copied):
+    weights = np.random.default_rng(2).random(24).astype(np.float32)  # the same in all folds: stable, but about nothing
+    for fold in read_folds(copied.method("weighted-sum")):
+        save_file({"trained": weights, "untrained": np.roll(weights, 7)}, fold.folder / "layer_weights.safetensors")
+    audit = json.loads(importance.run(copied, ONE).read_text())["audit"]
+    entry = audit["methods"]["weighted-sum"]
+    assert entry["agreement"]["verdict"] == "not shown"
+    assert entry["deletion"]["score"]["verdict"] == "not shown"
+    assert entry["insertion"]["score"]["verdict"] == "not shown"
+    assert entry["deletion"]["untrained"] is not None
+
+
+def test_missing_weights_and_ablation_are_named_with_their_commands(copied):
+    (first, *_) = read_folds(copied.method("weighted-sum"))
+    (first.folder / "weights.safetensors").unlink()
+    shutil.rmtree(copied.stage("ablate"))
+    audit = json.loads(importance.run(copied, PLANTED).read_text())["audit"]
+    assert audit["missing"] == []
+    assert audit["no_ablation"] == (
+        "No layers trained alone on these embeddings; train them: daamctl ablate --pipeline toy, "
+        "then daamctl importance --pipeline toy"
+    )
+    entry = audit["methods"]["weighted-sum"]
+    (line,) = entry["missing"]
+    assert line.startswith("weighted-sum fold 1 seed 1 has no curves: no file ")
+    assert line.endswith("train it again: daamctl train --pipeline toy --method weighted-sum")
+    assert len(entry["deletion"]["score"]["per_fold"]) == 2
+    assert entry["alone"] == []
+    assert audit["comparison"]["contrast"]["deletion"] is None
+
+
+def test_folds_of_other_embeddings_are_not_audited(copied):
+    for fold in read_folds(copied.method("weighted-sum")):
+        result = read_json(fold.folder / "result.json")
+        result["meta"]["embeddings_key"] = "another"
+        write_json(fold.folder / "result.json", result)
+    entry = json.loads(importance.run(copied, ONE).read_text())["audit"]["methods"]["weighted-sum"]
+    assert entry["agreement"] is None
+    assert "was trained on other embeddings or layers than those at hand" in entry["missing"][0]

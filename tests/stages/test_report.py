@@ -1,19 +1,27 @@
 """Stage `report`: what stands in the page, and that it is whole, escaped and self-contained."""
 
+from __future__ import annotations
+
+import csv
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from daamctl.artifacts.io import write_json
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
+from daamctl.layout import Layout
 from daamctl.stages import evaluate, importance, report
 from tests.fixtures.folds import make_layout, write_method
 
 SETTINGS = {
-    "methods": ["none", "daam-v1"],
+    "methods": ["none", "daam-v1", "daam-v2", "sga", "mha-published"],
     "importance": {"dpi": 40},
     "download": {"corpus": "iemocap"},
     "extract": {"encoder": "wavlm-large"},
@@ -21,39 +29,58 @@ SETTINGS = {
 }
 CONFIG = Config.model_validate(SETTINGS)
 VOID = {"meta", "img", "br", "hr", "link"}
+SECTIONS = [
+    "headline", "results", "metrics", "folds", "speakers", "selection", "published", "importance", "ablation",
+    "learned", "cost", "learning", "confusion", "missing", "provenance",
+]  # fmt: skip
+PLOTS = ["speakers", "explorer", "learning", "confusion"]
+LOADS = {"src", "href", "srcset", "data", "poster", "action", "xlink:href"}
 
 
 class Page(HTMLParser):
-    """Collects images, checks that tags nest, and refuses scripts and addresses outside the page."""
+    """Collects what stands in a page, and checks that tags nest and nothing is loaded from elsewhere."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.images: list[dict[str, str | None]] = []
         self.ids: list[str] = []
-        self.links: list[str] = []
+        self.anchors: list[str] = []
+        self.scripts: list[str] = []
+        self.sections: list[str] = []
+        self.plots: list[str] = []
         self.open: list[str] = []
         self.feed(text)
         assert self.open == []
 
-    def handle_starttag(self, tag, attrs):
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = dict(attrs)
-        assert tag != "script"
-        self.ids += [values["id"]] if "id" in values else []
-        self.links += [values["href"]] if "href" in values else []
+        for name in LOADS & values.keys():
+            assert (values[name] or "").startswith(("#", "data:image/png;base64,")), (tag, name, values[name])
+        self.ids += [values["id"] or ""] if "id" in values else []
+        self.anchors += [values["href"] or ""] if "href" in values else []
         self.images += [values] if tag == "img" else []
+        self.sections += [values["id"] or ""] if tag == "section" else []
+        self.plots += [values["data-plot"] or ""] if "data-plot" in values else []
+        self.scripts += [""] if tag == "script" else []
+        assert not any(name.startswith("on") for name in values)
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_endtag(self, tag):
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] == ["script"]:
+            self.scripts[-1] += data
+
+    def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
 
-def ablation() -> dict:
-    def group(value, **more):
+def ablation() -> dict[str, Any]:
+    def group(value: float, **more: Any) -> dict[str, Any]:
         rows = [{"fold": fold, "seed": 1, "accuracy": value} for fold in range(1, 6)]
         return {**more, "per_fold": rows, "mean": value, "sample_std": 0.01, "n": 5}
 
-    differences = [{"fold": fold, "seed": 1, "difference": 0.03} for fold in range(1, 6)]
+    pairs = [{"fold": fold, "seed": 1, "difference": 0.03} for fold in range(1, 6)]
+    gap = {"per_fold": pairs, "mean": 0.03, "sample_std": 0.0, "n": 5}
     return {
         "rank_by": "daam-v1",
         "method": "none",
@@ -61,165 +88,407 @@ def ablation() -> dict:
         "baseline": group(0.62, layers=[1, 2, 3, 4, 5, 6]),
         "groups": [group(0.55, name="highest-1", kind="highest", k=1, layers=[2]),
                    group(0.52, name="lowest-1", kind="lowest", k=1, layers=[4])],
-        "differences": [{"k": 1, "per_fold": differences, "mean": 0.03, "sample_std": 0.0, "n": 5}],
+        "differences": [{"k": 1, **gap}],
+        "presets": [{"name": "speech-9-23", "high": [9], "low": [23], **gap}],
+        "alone": [{"k": 1, "num_groups": 2, "spearman_rho": 1.0, "p_groups": 0.5, "high": [2], "low": [4],
+                   "difference": 0.03, "p_folds": 0.03125, "floor_folds": 0.03125}],
         "unit": "utterance",
         "notes": ["A one-layer DAAM is the identity at start."],
     }  # fmt: skip
 
 
+def audit() -> dict[str, Any]:
+    row = {
+        "method": "daam-v1", "label": "daam-v1", "kind": "importance", "learned": True, "tracks_probe": "not shown",
+        "spearman_rho": 0.125, "p": 0.4, "spearman_rho_untrained": 0.25,
+        "deletion_beats_random": "yes", "deletion_advantage": 0.0123, "deletion_p": 0.05,
+        "deletion_advantage_untrained": 0.01,
+        "insertion_beats_random": "not shown", "insertion_advantage": -0.0234, "insertion_p": 0.6,
+        "insertion_advantage_untrained": None,
+    }  # fmt: skip
+    return {
+        "missing": [],
+        "not_audited": {"daam-v2": "it tells no layers apart"},
+        "probe": {"layers": {"1": 0.5, "2": 0.625}, "folds": 5},
+        "methods": {"daam-v1": {"missing": ["daam-v1 fold 4 seed 1 has no curves"]}},
+        "comparison": {"table": [row], "contrast": None, "sentence": "Importance Factors track nothing here.",
+                       "note": "Not corrected."},
+    }  # fmt: skip
+
+
+def write_weights(layout: Layout, method: str, *, folds: int, num_heads: int) -> None:
+    """Weights whose ranges are known: fold k has offsets from -k/100 to k/50 and scaled variances from 1.9 to 2.1."""
+    for fold in range(1, folds + 1):
+        offset = np.linspace(-fold / 100, fold / 50, num_heads * 8, dtype=np.float32).reshape(num_heads, 8)
+        width = np.linspace(1.9, 2.1, num_heads * 8, dtype=np.float32).reshape(num_heads, 8)
+        decoder = np.zeros((4, 250), np.float32)
+        tensors = {"fusion.offset": offset, "fusion.scaled_variance": width, "decoder.fc.weight": decoder}
+        metadata = {"daamctl": json.dumps({"method": method, "settings": {}})}
+        save_file(tensors, layout.method(method) / f"fold{fold}-seed1" / "weights.safetensors", metadata=metadata)
+
+
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Layout, str, str]:
     """A run with everything in it: layout, HTML, Markdown."""
     layout = make_layout(tmp_path_factory.mktemp("report"))
-    write_method(layout, CONFIG, "none", skill=2.0)
+    write_method(layout, CONFIG, "none", skill=1.2)
     write_method(layout, CONFIG, "daam-v1", folds=(1, 2, 3, 4), density_shape=(6, 8), learned=0.01)
+    write_method(layout, CONFIG, "daam-v2", density_shape=(6, 8), learned=1.0, skill=3.0)
+    write_method(layout, CONFIG, "sga", changes={"run.reconstructed": "reading A, scalar"}, epochs=3)
+    batches = {"size": 8, "order": "clip table", "clips_sha256": "5eed" * 16}
+    write_method(layout, CONFIG, "mha-published", changes={"run.eval_batches": batches}, epochs=3)
+    write_weights(layout, "daam-v1", folds=4, num_heads=2)
     evaluate.run(layout, CONFIG)
     importance.run(layout, CONFIG)
+    path = layout.stage("importance") / "summary.json"
+    write_json(path, {**json.loads(path.read_text()), "audit": audit()})
     write_json(layout.stage("ablate") / "ablation.json", ablation())
-    path = report.run(layout, CONFIG)
+    path = report.run(layout, CONFIG, track=False)
     return layout, path.read_text(encoding="utf-8"), (path.parent / "report.md").read_text(encoding="utf-8")
 
 
-def test_page_is_self_contained(made):
+def evaluation_of(layout: Layout) -> dict[str, Any]:
+    return dict(json.loads((layout.stage("evaluate") / "evaluation.json").read_text()))
+
+
+def table_of(layout: Layout, key: str) -> dict[str, dict[str, str]]:
+    """First cell -> heading -> cell of a CSV."""
+    with (layout.stage("report") / "tables" / f"{key}.csv").open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    return {row[next(iter(row))]: row for row in rows}
+
+
+def markdown_rows(text: str, start: str) -> list[list[str]]:
+    return [
+        [cell.strip() for cell in line.strip("| ").split("|")]
+        for line in text.splitlines()
+        if line.startswith(f"| {start} |")
+    ]
+
+
+def test_page_is_whole_and_self_contained(made: tuple[Layout, str, str]) -> None:
     page = Page(made[1])
-    assert len(page.images) == 1 + 2 + 2 * 2
-    assert all(image["src"].startswith("data:image/png;base64,") for image in page.images)
-    assert all(len(image["alt"]) > 30 for image in page.images)
+    assert page.sections == SECTIONS
+    assert page.plots == PLOTS
     assert len(page.ids) == len(set(page.ids))
-    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
-    assert "http" not in re.sub(r'src="[^"]*"', "", made[1])
+    assert {link.removeprefix("#") for link in page.anchors} <= set(page.ids)
+    assert all(len(image["alt"] or "") > 30 for image in page.images)
+    assert sum("plotly.js v" in script[:200] for script in page.scripts) == 1
+    assert len(page.scripts) == 1 + len(PLOTS) + 1
+    assert "default-src 'none'" in made[1]
+    assert "connect-src" not in made[1]
 
 
-def test_tables_have_captions_and_scopes(made):
+def test_every_plot_has_a_picture_in_its_place(made: tuple[Layout, str, str]) -> None:
+    for figure in re.findall(r"<figure id=\"plot-.*?</figure>", made[1], re.DOTALL):
+        assert "<img " in figure
+        data = re.search(r'<script type="application/json">(.*?)</script>', figure, re.DOTALL)
+        assert data is not None
+        assert json.loads(data.group(1))
+
+
+def test_tables_have_captions_and_scopes(made: tuple[Layout, str, str]) -> None:
     text = made[1]
-    assert text.count("<table>") == text.count("<caption>") > 7
-    assert text.count('scope="row"') > 20
+    assert text.count("<table ") == text.count("<caption>") > 20
+    assert text.count('scope="row"') > 100
 
 
-def test_numbers_of_the_evaluation_stand_in_the_page(made):
-    layout, text, markdown = made
-    evaluation = json.loads((layout.stage("evaluate") / "evaluation.json").read_text())
-    summary = evaluation["methods"]["none"]["summary"]["utterance"]["accuracy"]
-    figure = f"{100 * summary['mean']:.1f} ± {100 * summary['sample_std']:.1f}"
-    assert figure in text
-    assert figure in markdown
+def test_numbers_of_the_evaluation_stand_everywhere(made: tuple[Layout, str, str]) -> None:
+    layout, html, markdown = made
+    evaluation = evaluation_of(layout)
+    table, tex = table_of(layout, "results"), (layout.stage("report") / "tables/results.tex").read_text()
+    metrics = table_of(layout, "metrics")
+    for name, entry in evaluation["methods"].items():
+        label, unit = entry["label"], entry["summary"]["utterance"]
+        mean, std = (100 * unit["accuracy"][key] for key in ("mean", "sample_std"))
+        assert f"{mean:.1f} ± {std:.1f}" in html
+        assert f"{mean:.1f} ± {std:.1f}" in markdown
+        assert f"{label.replace('_', chr(92) + '_')} & {mean:.1f} $\\pm$ {std:.1f} & " in tex
+        assert float(table[label]["Accuracy (WA) [%]"]) == pytest.approx(mean)
+        assert float(table[label]["Accuracy (WA), sample std [%]"]) == pytest.approx(std)
+        interval = entry["intervals"]["metrics"]["balanced_accuracy"]
+        assert float(table[label]["UA pooled, low [%]"]) == pytest.approx(100 * interval["low"])
+        assert float(table[label]["UA pooled, high [%]"]) == pytest.approx(100 * interval["high"])
+        assert float(metrics[label]["Log loss (nats)"]) == pytest.approx(unit["log_loss"]["mean"], abs=1e-8), name
+        assert float(metrics[label]["Calibration error (ECE) [%]"]) == pytest.approx(100 * unit["ece"]["mean"])
     majority = evaluation["chance"]["utterance"]["majority_fraction"]
-    assert f"would give {100 * majority:.1f} % accuracy and 25.0 % balanced accuracy" in text
+    assert f"would give {100 * majority:.1f} % accuracy and 25.0 % balanced accuracy" in html
 
 
-def test_headline_says_what_was_run(made):
-    assert "Corpus iemocap, frozen encoder wavlm-large: 200 test utterances" in made[1]
-    assert "never on the test group" in made[1]
-    assert "none is highest with" in made[1]
+def test_differences_are_method_minus_reference(made: tuple[Layout, str, str]) -> None:
+    layout, html, _ = made
+    compared = evaluation_of(layout)["comparison"]
+    assert compared["reference"] == "none"
+    table = table_of(layout, "tests-accuracy")
+    assert set(table) == {"daam-v2", "sga (reconstructed)", "mha-published"}
+    part = next(part for part in compared["result"]["comparisons"] if part["second"] == "daam-v2")
+    found, row = part["metrics"]["accuracy"], table["daam-v2"]
+    assert float(row["Difference (points)"]) == pytest.approx(-100 * found["difference"])
+    assert float(row["Difference (points), low"]) == pytest.approx(-100 * found["interval"]["high"])
+    assert float(row["Difference (points), high"]) == pytest.approx(-100 * found["interval"]["low"])
+    assert float(row["Difference (points), low"]) <= float(row["Difference (points)"])
+    assert float(row["Primary p"]) == pytest.approx(found["primary"]["p"])
+    assert float(row["Primary p, Holm"]) == pytest.approx(found["primary"]["p_holm"])
+    assert float(row["Secondary p, Holm"]) == pytest.approx(found["secondary"]["p_holm"], rel=1e-6)
+    assert (int(row["Wins"]), int(row["Losses"])) == (part["losses"], part["wins"])
+    assert float(row["Smallest seen (points)"]) == pytest.approx(found["minimal_detectable"]["points"])
+    assert "after correction none below 0.00586" in html  # 3 comparisons of 10 speakers: 3 * 2 / 2^10
 
 
-def test_missing_fold_is_shown(made):
-    assert "daam-v1: not every fold is finished; missing fold 5 seed 1" in made[1]
+def test_headline_says_what_was_run_and_whether_the_lead_survives(made: tuple[Layout, str, str]) -> None:
+    text = made[1]
+    assert "Corpus iemocap, frozen encoder wavlm-large: 200 test utterances" in text
+    assert "never on the test group" in text
+    assert "daam-v2 has the highest mean accuracy per utterance" in text
+    assert "Against the reference none, the default of evaluate.reference" in text
+    assert "The lead survives the test at 0.05." in text
+    assert "Left out for missing folds: daam-v1." in text
+
+
+def test_reconstructions_and_batches_are_named(made: tuple[Layout, str, str]) -> None:
+    text = made[1]
+    assert "not available: sga (reconstructed)" in text
+    assert "sga (reconstructed): reading A, scalar" in text
+    assert '<th scope="row" class="words">sga</th>' not in text
+    assert table_of(made[0], "batches")["mha-published"]["SHA-256 of the clips in that order"] == "5eed" * 16
+
+
+def test_missing_fold_is_shown(made: tuple[Layout, str, str]) -> None:
+    assert "Folds are missing of daam-v1" in made[1]
     assert "| daam-v1 | 5 | 1 |" in made[2]
-    assert re.search(r"\| daam-v1 \|.*\| missing \|", made[2])
+    assert any("missing" in row for row in markdown_rows(made[2], "daam-v1"))
 
 
-def test_selection_inflation(made):
-    row = next(line for line in made[2].splitlines() if line.startswith("| none |") and line.endswith("+3.0 |"))
-    assert row.count("±") == 3
+def test_speakers_and_recalls(made: tuple[Layout, str, str]) -> None:
+    layout = made[0]
+    entry = evaluation_of(layout)["methods"]["sga"]
+    speakers, recalls = table_of(layout, "speakers"), table_of(layout, "recalls")["sga (reconstructed)"]
+    for row in entry["per_speaker"]:
+        heading = next(name for name in speakers["none"] if name.startswith(row["speaker"]))
+        assert float(speakers["sga (reconstructed)"][heading]) == pytest.approx(100 * row["accuracy"])
+    for name, recall in entry["recalls"]["utterance"].items():
+        heading = next(column for column in recalls if column.startswith(name))
+        assert float(recalls[heading]) == pytest.approx(100 * recall)
 
 
-def test_published_beside_ours(made):
-    row = next(line for line in made[2].splitlines() if line.startswith("| daam-v1 | 67.4 ± 1.49"))
-    assert row.count("±") == 3
-    assert "| mixture-daam | 67.9 ± 1.35 ✗ | no counterpart | – | no counterpart |" in made[2]
+def test_selection_inflation_and_leads(made: tuple[Layout, str, str]) -> None:
+    layout = made[0]
+    inflation = table_of(layout, "selection")["none"]
+    assert float(inflation["Inflation (points)"]) == pytest.approx(3.0, abs=0.2)
+    methods = evaluation_of(layout)["methods"]
+    rows = [{(row["fold"], row["seed"]): row for row in methods[name]["per_fold"]} for name in ("daam-v1", "none")]
+    lead = {
+        rule: 100 * np.mean([rows[0][key][rule] - rows[1][key][rule] for key in rows[0]])
+        for rule in ("accuracy", "accuracy_best_on_test", "accuracy_last")
+    }
+    found = table_of(layout, "leads")["daam-v1"]
+    assert float(found["Lead, as reported [points]"]) == pytest.approx(lead["accuracy"])
+    assert float(found["Lead, best on test [points]"]) == pytest.approx(lead["accuracy_best_on_test"])
+    assert float(found["Lead, last epoch [points]"]) == pytest.approx(lead["accuracy_last"])
+    expected = lead["accuracy_best_on_test"] - lead["accuracy"]
+    assert float(found["Of which selection [points]"]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_published_beside_ours(made: tuple[Layout, str, str]) -> None:
+    row = markdown_rows(made[2], "daam-v1")
+    assert any(cells[1:3] == ["67.4 ± 1.49", "yes"] and cells[4].count("±") == 1 for cells in row if len(cells) == 7)
+    assert ["67.9 ± 1.35", "no"] in [cells[1:3] for cells in markdown_rows(made[2], "mixture-daam")]
     assert "| none | not printed |" in made[2]
     assert "not comparable" not in made[1]
+    assert "| mha / mha-published | 62.3 ± 2.00 | no | per clip, best epoch on the test fold" in made[2]
+    assert "attends over the clips of a batch, not over the layers (D1)" in made[1]
 
 
-def test_other_corpus_is_called_not_comparable(made):
+def test_importance_audit_and_ablation(made: tuple[Layout, str, str]) -> None:
+    layout, html, markdown = made
+    assert "mostly geometry" in html
+    assert "Importance Factors track nothing here." in html
+    assert "daam-v1 fold 4 seed 1 has no curves" in html
+    assert "daam-v2: it tells no layers apart" in html
+    row = table_of(layout, "audit")["daam-v1"]
+    assert float(row["Deletion (points)"]) == pytest.approx(1.23)
+    assert float(row["Insertion (points)"]) == pytest.approx(-2.34)
+    assert "| highest-1 | 2 | 55.0 ± 1.0 | 5 | −7.0 |" in markdown
+    assert "| 1 highest minus 1 lowest | +3.0 ± 0.0 | 5 | 5 of 5 |" in markdown
+    assert "| speech-9-23: 9 minus 23 | +3.0 ± 0.0 | 5 | 5 of 5 |" in markdown
+    assert "| single-layer-high-if | 9 | 64.0 ± 2.7 |" in markdown
+    summary = json.loads((layout.stage("importance") / "summary.json").read_text())
+    share = summary["methods"]["daam-v1"]["contribution_percent_untrained"]["3"]
+    assert float(table_of(layout, "contribution")["3"]["daam-v1, untrained [%]"]) == pytest.approx(share)
+
+
+def test_learned_ranges_and_cost(made: tuple[Layout, str, str]) -> None:
     layout = made[0]
-    path = layout.stage("evaluate") / "evaluation.json"
-    before = path.read_text()
-    changed = json.loads(before)
-    changed["provenance"]["config"]["download"]["corpus"] = "demo"
-    try:
-        write_json(path, changed)
-        text = report.run(layout, CONFIG).read_text()
-    finally:
-        path.write_text(before)
-    assert "Our corpus is demo, the published one is iemocap: the figures are not comparable." in text
+    row = table_of(layout, "learned-ranges")
+    assert (row["daam-v1"]["Heads"], row["daam-v1"]["Runs"]) == ("2", "4")
+    assert float(row["daam-v1"]["δ lowest"]) == pytest.approx(-0.025)  # mean of -0.01, -0.02, -0.03 and -0.04
+    assert float(row["daam-v1"]["δ highest"]) == pytest.approx(0.05)
+    assert float(row["daam-v1"]["ξ highest"]) == pytest.approx(2.1)
+    assert row["daam-v1"]["Weight at y² = 2"] == f"{np.exp(-1 / 1.9):.3f} to {np.exp(-1 / 2.1):.3f}"
+    printed = row["iemocap, wavlm-large (authors’ post)"]
+    assert [float(printed[name]) for name in ("δ lowest", "δ highest", "ξ lowest", "ξ highest")] == [
+        -0.06, 0.1, 1.88, 2.06,
+    ]  # fmt: skip
+    cost = table_of(layout, "cost")["daam-v1"]
+    assert (cost["Trainable parameters"], cost["Of which fusion"], cost["Of which decoder"]) == ("1234", "234", "1000")
+    assert cost["Seconds per fold"] == "12.5"
+    assert table_of(layout, "cost")["none"]["Of which decoder"] == ""
 
 
-def test_importance_and_ablation(made):
-    assert "mostly geometry" in made[1]
-    assert "| highest-1 | 2 | 55.0 ± 1.0 | 5 | −7.0 |" in made[2]
-    assert "| 1 | +3.0 ± 0.0 | 5 | 5 of 5 |" in made[2]
-    assert "| single-layer-high-if | 9 | 64.0 | 2.7 |" in made[2]
-
-
-def test_markdown_links_lead_to_pictures(made):
+def test_markdown_links_lead_to_pictures(made: tuple[Layout, str, str]) -> None:
     layout, _, text = made
     links = re.findall(r"\]\((pictures/[^)]+)\)", text)
-    assert len(links) == 7
+    assert len(links) == len(set(links))
     assert {layout.stage("report") / link for link in links} == set(layout.stage("report").glob("pictures/*.png"))
+    vectors = {path.stem for path in layout.stage("report").glob("pictures/*.pdf")}
+    assert vectors == {"ranks", "speakers", "learning", "confusion", "importance"}
 
 
-def test_markdown_tables_are_regular(made):
+def test_markdown_tables_are_regular(made: tuple[Layout, str, str]) -> None:
     lines = made[2].splitlines()
-    for index, line in enumerate(lines):
-        if line.startswith("|:---"):
-            assert line.count("|") == lines[index - 1].count("|") == lines[index + 1].count("|")
+    heads = [index for index, line in enumerate(lines) if line.startswith("| :---")]
+    assert len(heads) > 20
+    for index in heads:
+        assert lines[index].count("|") == lines[index - 1].count("|") == lines[index + 1].count("|")
 
 
-def test_settings_are_printed(made):
-    assert "published: T2-iemocap" in made[1]
-    assert "65d9b1d" in made[1]
-    assert "00112233aabbccdd" in made[1]
+def test_every_table_is_written(made: tuple[Layout, str, str]) -> None:
+    layout, html, _ = made
+    folder = layout.stage("report") / "tables"
+    keys = set(re.findall(r'<table id="table-([^"]+)">', html))
+    assert {path.stem for path in folder.glob("*.csv")} == {path.stem for path in folder.glob("*.tex")} == keys
 
 
-def test_bare_minimum(tmp_path):
+def test_static_page_of_another_corpus_after_new_training(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "methods": ["none"], "report": {"published": "T2-iemocap", "interactive": False}}
+    layout, config = make_layout(tmp_path), Config.model_validate(settings)
+    write_method(layout, config, "none", epochs=1)
+    evaluate.run(layout, config)
+    path = layout.stage("evaluate") / "evaluation.json"
+    changed = evaluation_of(layout)
+    changed["provenance"]["config"]["download"]["corpus"] = "demo"
+    changed["methods"]["none"]["per_fold"][0]["train_s"] += 1
+    write_json(path, changed)
+    folder = layout.stage("report")
+    (folder / "tables").mkdir(parents=True)
+    (folder / "tables" / "of-another-day.csv").write_text("x\n")
+    text = report.run(layout, config.model_copy(update={"methods": ("none", "mha")}), track=False).read_text()
+    page = Page(text)
+    assert len(page.scripts) == 1
+    assert len(page.plots) == 3 <= len(page.images)
+    assert "plotly.js v" not in text
+    assert "Our corpus is demo, the published one is iemocap: the figures are not comparable." in text
+    assert "Trained again since they were scored: none; score them: daamctl evaluate --pipeline toy" in text
+    assert "In the settings but not scored: mha" in text
+    assert {path.suffix for path in (folder / "tables").iterdir()} == {".csv", ".tex"}
+    assert not (folder / "tables" / "of-another-day.csv").exists()
+
+
+def test_provenance_says_how_to_repeat_it(made: tuple[Layout, str, str]) -> None:
+    text = made[1]
+    for part in ("git checkout 65d9b1d", "daamctl download iemocap --from DIR", "dvc repro report@toy",
+                 "published: T2-iemocap", "00112233aabbccdd"):  # fmt: skip
+        assert part in text, part
+    assert str(made[0].root) not in text
+
+
+def test_bare_minimum(tmp_path: Path) -> None:
     """One method, no importance, no ablation, no published table: the page says how to make the rest."""
     layout, config = make_layout(tmp_path), Config.model_validate({"methods": ["none"], "report": {"title": "<b>&"}})
     write_method(layout, config, "none", folds=(1,), epochs=1)
     evaluate.run(layout, config)
-    text = report.run(layout, config).read_text()
-    Page(text)
+    text = report.run(layout, config, track=False).read_text()
+    page = Page(text)
     assert "<h1>&lt;b&gt;&amp;</h1>" in text
     assert "Not made yet; make it: daamctl importance --pipeline toy" in text
     assert "Not made yet; make it: daamctl ablate --pipeline toy" in text
     assert "no other method was run" in text
-    assert "Published figures" not in text
+    assert "published" not in page.sections
+    assert page.plots == ["speakers", "learning", "confusion"]
     assert (layout.stage("report") / "report.md").read_text().startswith("# &lt;b&gt;&amp;\n")
 
 
-def test_without_dev_group_and_densities(tmp_path):
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    """Speakers come from files that users bring; they must not become markup, script or LaTeX."""
+    layout, config = make_layout(tmp_path), Config.model_validate({"methods": ["none", "mha"]})
+    for method in ("none", "mha"):
+        write_method(layout, config, method, epochs=1)
+    evaluate.run(layout, config)
+    path = layout.stage("evaluate") / "evaluation.json"
+    name = "</script><img src=http://x onerror=alert(1)>_%&"
+    path.write_text(path.read_text().replace('"Ses01F"', json.dumps(name)))
+    folder = report.run(layout, config, track=False).parent
+    assert len(Page((folder / "report.html").read_text()).plots) == 3
+    assert r"\textless{}/script\textgreater{}" in (folder / "tables/speakers.tex").read_text()
+    assert "<img src" not in (folder / "report.md").read_text()
+
+
+def test_without_dev_group_and_densities(tmp_path: Path) -> None:
     config = Config.model_validate({"methods": ["none"], "train": {"selection": "best-on-test"}})
     layout = make_layout(tmp_path)
     write_method(layout, config, "none")
     evaluate.run(layout, config)
     importance.run(layout, config)
-    text = report.run(layout, config).read_text()
+    text = report.run(layout, config, track=False).read_text()
     assert "so figures are optimistic" in text
     assert "No finished fold of none has a density" in text
     assert "held-out training group" not in text
 
 
-def test_no_evaluation_names_the_command(tmp_path):
+def test_no_evaluation_names_the_command(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"no file .*evaluation\.json") as error:
-        report.run(make_layout(tmp_path), CONFIG)
+        report.run(make_layout(tmp_path), CONFIG, track=False)
     assert error.value.fix == "make it: daamctl evaluate --pipeline toy"
 
 
-def test_lost_picture_names_the_command(made):
-    layout = made[0]
-    picture = layout.stage("importance") / "daam-v1-heatmap.png"
-    data = picture.read_bytes()
-    picture.unlink()
+@pytest.mark.parametrize("name", ["daam-v1-heatmap.png", "daam-v2-band.png", "importance.parquet"])
+def test_lost_file_of_the_importance_stage_names_the_command(made: tuple[Layout, str, str], name: str) -> None:
+    path = made[0].stage("importance") / name
+    data = path.read_bytes()
+    path.unlink()
     try:
-        with pytest.raises(ArtifactError, match=r"no picture .*daam-v1-heatmap\.png") as error:
-            report.run(layout, CONFIG)
+        with pytest.raises(ArtifactError, match=rf"no (picture|file) .*{name}") as error:
+            report.run(made[0], CONFIG, track=False)
     finally:
-        picture.write_bytes(data)
+        path.write_bytes(data)
     assert error.value.fix == "make it: daamctl importance --pipeline toy"
 
 
-def test_unknown_published_table(made):
+def test_unknown_published_table(made: tuple[Layout, str, str]) -> None:
     config = Config.model_validate({**SETTINGS, "report": {"published": "T2-iemocop"}})
     with pytest.raises(UnknownNameError, match="did you mean 'T2-iemocap'"):
-        report.run(made[0], config)
+        report.run(made[0], config, track=False)
+
+
+class Recorder:
+    """A tracker that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[Any, ...]] = []
+        self.closed = False
+
+    def report(self, *words: Any) -> None:
+        self.reports.append(words)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_headline_metrics_are_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout, config = make_layout(tmp_path), Config.model_validate({"methods": ["none", "mha"]})
+    for method, skill in (("none", 1.0), ("mha", 2.5)):
+        write_method(layout, config, method, skill=skill, epochs=1)
+    evaluate.run(layout, config)
+    tracker, asked = Recorder(), []
+    monkeypatch.setattr(report, "make_tracker", lambda root, **options: asked.append(options) or tracker)
+    report.run(layout, config)
+    assert asked == [{"enabled": True, "again": "daamctl report --pipeline toy"}]
+    assert tracker.closed
+    ((name, folder, metrics, tags),) = tracker.reports
+    entry = evaluation_of(layout)["methods"]["mha"]["summary"]["utterance"]
+    assert (name, folder) == ("toy", layout.stage("report"))
+    assert metrics["best_accuracy"] == pytest.approx(entry["accuracy"]["mean"])
+    assert metrics["best_log_loss"] == pytest.approx(entry["log_loss"]["mean"])
+    assert metrics["difference_to_reference"] > 0
+    assert metrics["missing_folds"] == 0
+    assert tags["best_method"] == "mha"

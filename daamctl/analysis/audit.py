@@ -1,0 +1,575 @@
+"""Whether a score of the layers says what the layers are worth; the papers assert it.
+
+Three questions, each beside the same for the untrained module's score:
+
+- Do layers of high score classify better alone? Rank correlation with the accuracy of a linear probe of every layer.
+- The same for layers that the ablation trained alone.
+- Does the trained model lean on them? Layers are replaced by their mean over the training clips, in order of the score
+  and in random orders (deletion and insertion: Petsiuk, Das and Saenko, "RISE", BMVC 2018, there for pixels).
+
+A replaced layer is an input the model was never trained on, and random orders scatter what neighbours share: the curves
+say how one trained model uses its layers, not what a layer is worth to another.
+
+Letters: B clips, L layers, D features, F folds (with their seeds), R random orders, S steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
+from torch import Tensor, nn
+
+from daamctl.analysis.ablation import alone_tests
+from daamctl.analysis.importance import Map
+from daamctl.analysis.probe import ridge_probe
+from daamctl.analysis.rank_tests import (
+    LEVEL,
+    Orders,
+    Values,
+    Verdict,
+    agreement,
+    is_ranking,
+    order_of,
+    random_orders,
+    sign_flip,
+    standardized,
+)
+from daamctl.analysis.scores import Scored
+from daamctl.artifacts.embeddings import EmbeddingsHead, read_embeddings, read_head
+from daamctl.artifacts.io import read_json
+from daamctl.artifacts.results import Fold
+from daamctl.config import Config
+from daamctl.devices import resolve_device
+from daamctl.errors import ArtifactError, MethodError
+from daamctl.layout import Layout
+from daamctl.methods.weights import load_weights
+from daamctl.progress import progress
+
+BATCH = 256
+"""Clips per forward pass where predictions do not depend on it."""
+SEED = 0
+"""Of clips, random orders and permutations."""
+KINDS = ("deletion", "insertion")
+CURVES_SCHEMA = {
+    "method": pl.String,
+    "fold": pl.Int32,
+    "seed": pl.Int32,
+    "kind": pl.String,
+    "order": pl.String,
+    "draw": pl.Int32,
+    "layers": pl.Int32,
+    "accuracy": pl.Float64,
+}
+NO_RANKING = "it tells no layers apart: all have the same weight, or one stands against all others"
+NOTE = (
+    "Unclear: more alike than by chance, but not more than other profiles as smooth as these. p-values are one-sided, "
+    "per method, and not corrected for the number of methods. Scores come from test clips without their labels, as in "
+    "the papers; accuracies are per clip."
+)
+
+
+@dataclass(frozen=True)
+class Advantage:
+    """Area between the curve of an order and the mean curve of random orders; positive is better than random.
+
+    Args:
+        area: under the accuracy curve over the share of layers, mean over folds, in [0, 1].
+        random_area: mean over folds and random orders.
+        advantage: their difference, deletion: random less own, insertion: own less random.
+        per_fold: (F,) advantages.
+        p: rank of the order's area among the random ones, (1 + those at least as good) / (1 + R). The random orders are
+            the same in all folds, so that a score that is stable over folds counts as one draw.
+        floor: 1 / (1 + R).
+        verdict: yes: p at `LEVEL`; not shown; cannot be told: no random order is as good, but R is too small.
+    """
+
+    area: float
+    random_area: float
+    advantage: float
+    per_fold: list[float]
+    p: float
+    floor: float
+    verdict: Verdict
+
+
+def steps(num_layers: int) -> list[int]:
+    """Numbers of layers after which accuracy is taken: 0, 1, 2, 4, 8, … and L."""
+    return [0, *(2**power for power in range(num_layers.bit_length()) if 2**power < num_layers), num_layers]
+
+
+@dataclass
+class Material:
+    """What the audit works on; worked out once for all methods.
+
+    Args:
+        head: facts of the embeddings.
+        groups: (N,) group of each clip.
+        x: (N, L, D) stored number format.
+        y: (N,) class ids.
+        layers: the L layer numbers.
+        probes: (test group, dev group) -> accuracy of the linear probe of every layer on the test group, (L,).
+        means: the same key -> mean over the training clips, (L, D).
+        seconds: spent on probes.
+    """
+
+    head: EmbeddingsHead
+    groups: NDArray[Any]
+    x: torch.Tensor
+    y: NDArray[np.int64]
+    layers: list[int]
+    probes: dict[tuple[str, str | None], Map] = field(default_factory=dict)
+    means: dict[tuple[str, str | None], torch.Tensor] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def train_rows(self, fold: Fold) -> NDArray[np.int64]:
+        """Clips that trained a fold."""
+        run = fold.result["run"]
+        return np.flatnonzero((self.groups != run["test_group"]) & (self.groups != run["dev_group"]))
+
+    def test_rows(self, fold: Fold) -> NDArray[np.int64]:
+        """Clips that test a fold."""
+        return np.flatnonzero(self.groups == fold.result["run"]["test_group"])
+
+    def probe(self, fold: Fold) -> Map:
+        """Accuracy (L,) on the test group of a probe of every layer, fitted on the training clips."""
+        key = _split(fold)
+        if key not in self.probes:
+            started = time.monotonic()
+            train, test = self.train_rows(fold), self.test_rows(fold)
+            classes = len(self.head.classes)
+            accuracies = []
+            for layer in range(len(self.layers)):
+                scores = ridge_probe(self.x[train, layer], self.y[train], self.x[test, layer], classes)
+                accuracies.append(float((scores.argmax(-1).numpy() == self.y[test]).mean()))
+            self.probes[key] = np.array(accuracies)
+            self.seconds += time.monotonic() - started
+        return self.probes[key]
+
+    def mean(self, fold: Fold) -> torch.Tensor:
+        """Mean (L, D) float32 over the training clips."""
+        key = _split(fold)
+        if key not in self.means:
+            train = torch.from_numpy(self.train_rows(fold))
+            parts = [self.x[train, layer].double().mean(0) for layer in range(len(self.layers))]
+            self.means[key] = torch.stack(parts).float()
+        return self.means[key]
+
+
+def _split(fold: Fold) -> tuple[str, str | None]:
+    run = fold.result["run"]
+    return run["test_group"], run["dev_group"]
+
+
+def audit_scores(layout: Layout, config: Config, scores: Mapping[str, Scored]) -> tuple[dict[str, Any], pl.DataFrame]:
+    """Test the scores of the layers, as far as embeddings, weights and ablation runs are there.
+
+    Args:
+        layout: where artifacts lie.
+        config: all settings.
+        scores: by method.
+
+    Returns:
+        The result, and the curves (columns of `CURVES_SCHEMA`). Keys of the result:
+        missing: what kept the audit from being made, with the command that makes it;
+        no_ablation: why no method has a test on layers trained alone, with the commands, or None;
+        not_audited: method -> reason;
+        settings: clips, orders, unit, level; steps: numbers of layers replaced or put back;
+        probe: layers (layer -> accuracy of its linear probe out of fold, mean over folds), folds; None if not made;
+        methods: method -> agreement (see `rank_tests.Agreement`) and agreement_untrained, alone (see
+        `ablation.alone_tests`), deletion and insertion, each with score and untrained (see `Advantage`), accuracy with
+        all_layers and with no_layer, missing, seconds;
+        comparison: table (a row per method), contrast (see `contrast`), sentence, note;
+        seconds: probe, replacement.
+    """
+    settings = config.importance
+    rankable = {method: scored for method, scored in scores.items() if all(map(is_ranking, scored.trained))}
+    result: dict[str, Any] = {
+        "missing": [],
+        "no_ablation": None,
+        "not_audited": {method: NO_RANKING for method in scores if method not in rankable},
+        "settings": {"clips": settings.audit_clips, "orders": settings.audit_orders, "unit": "clip", "level": LEVEL},
+        "steps": [],
+        "probe": None,
+        "methods": {},
+    }
+    material = None
+    if not settings.audit:
+        result["missing"].append("The audit is switched off; switch it on: --set importance.audit=true")
+    elif rankable:
+        material = _material(layout, result["missing"])
+    frames = [pl.DataFrame(schema=CURVES_SCHEMA)]
+    if material is not None:
+        ablation = _ablation(layout, material.head.key)
+        if ablation is None:
+            result["no_ablation"] = (
+                f"No layers trained alone on these embeddings; train them: {layout.command('ablate')}, "
+                f"then {layout.command('importance')}"
+            )
+        result["steps"] = steps(len(material.layers))
+        with progress(len(rankable), "auditing layer scores", "methods") as bar:
+            for method, scored in rankable.items():
+                again = layout.command("train", "--method", method)
+                entry, curves = _audit_method(config, method, scored, material, ablation, again)
+                result["methods"][method] = entry
+                frames += curves
+                bar.advance()
+        if material.probes:
+            mean = np.mean(list(material.probes.values()), axis=0).tolist()
+            result["probe"] = {
+                "layers": {str(layer): value for layer, value in zip(material.layers, mean, strict=True)},
+                "folds": len(material.probes),
+            }
+    replacing = sum(entry["seconds"] for entry in result["methods"].values())
+    result["seconds"] = {
+        "probe": round(material.seconds, 1) if material else 0.0,
+        "replacement": round(replacing, 1),
+    }
+    result["comparison"] = _comparison(result, rankable)
+    return result, pl.concat(frames)
+
+
+def _material(layout: Layout, missing: list[str]) -> Material | None:
+    """Read the embeddings; None, with a line in `missing`, where they are not there."""
+    command = f"make them: {layout.command('extract')}, then {layout.command('importance')}"
+    try:
+        head = read_head(layout.embeddings, fix=command)
+        clips, vectors, layers = read_embeddings(layout.embeddings, fix=command)
+    except ArtifactError as error:
+        missing.append(f"No audit: {error.message}; {error.fix or command}")
+        return None
+    index = {name: number for number, name in enumerate(head.classes)}
+    y = np.array([index[label] for label in clips["label"]])
+    return Material(head, clips["group"].to_numpy(), torch.from_numpy(vectors), y, list(layers))
+
+
+def _ablation(layout: Layout, key: str) -> dict[str, Any] | None:
+    """Ablation runs on these embeddings, if there are any."""
+    path = layout.stage("ablate") / "ablation.json"
+    found: dict[str, Any] | None = read_json(path) if path.exists() else None
+    return found if found is not None and found.get("embeddings_key") == key else None
+
+
+def _audit_method(
+    config: Config, method: str, scored: Scored, material: Material, ablation: Mapping[str, Any] | None, again: str
+) -> tuple[dict[str, Any], list[pl.DataFrame]]:
+    entry: dict[str, Any] = {
+        "agreement": None,
+        "agreement_untrained": None,
+        "alone": [],
+        "deletion": None,
+        "insertion": None,
+        "accuracy": None,
+        "missing": [],
+        "seconds": 0.0,
+    }
+    keys = {fold.result["meta"]["embeddings_key"] for fold in scored.folds}
+    if keys != {material.head.key} or scored.layers != material.layers:
+        entry["missing"].append(
+            f"{method} was trained on other embeddings or layers than those at hand; train it again: {again}"
+        )
+        return entry, []
+    worth = np.mean([material.probe(fold) for fold in scored.folds], axis=0)
+    for name, score in (("agreement", scored.mean), ("agreement_untrained", scored.mean_untrained)):
+        found = agreement(score, worth, seed=SEED) if is_ranking(score) else None
+        entry[name] = asdict(found) if found else None
+    if ablation is not None:
+        tests = alone_tests(ablation["groups"], dict(zip(scored.layers, scored.mean.tolist(), strict=True)))
+        entry["alone"] = [{"method": ablation["method"], "unit": ablation["unit"], **test} for test in tests]
+    started = time.monotonic()
+    frames = []
+    for fold, score, before in zip(scored.folds, scored.trained, scored.untrained, strict=True):
+        try:
+            model = load_weights(fold.folder / "weights.safetensors")
+        except MethodError as error:
+            entry["missing"].append(
+                f"{method} fold {fold.fold} seed {fold.seed} has no curves: {error.message}; train it again: {again}"
+            )
+            continue
+        frames += _fold_curves(config, method, fold, model, score, before, material)
+    entry["seconds"] = round(time.monotonic() - started, 1)
+    if frames:
+        entry |= _advantages(pl.concat(frames), steps(len(material.layers)))
+    return entry, frames
+
+
+def _fold_curves(
+    config: Config, method: str, fold: Fold, model: nn.Module, score: Map, before: Map, material: Material
+) -> list[pl.DataFrame]:
+    """Deletion and insertion in order of the score, of the untrained score if it tells layers apart, and at random."""
+    settings = config.importance
+    own = {"score": score} | ({"untrained": before} if is_ranking(before) else {})
+    draws = random_orders(len(material.layers), settings.audit_orders, seed=SEED)
+    shuffled = np.random.default_rng([SEED, fold.fold]).permutation(material.test_rows(fold))
+    clips = torch.from_numpy(np.sort(shuffled[: settings.audit_clips]))
+    batches = fold.result["run"]["eval_batches"]
+    # Stored with channels last, the decoder's convolutions take three quarters of the time on a CPU.
+    model = model.to(resolve_device(config.train.device)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    curves = replacement_curves(
+        model,
+        material.x[clips],
+        torch.from_numpy(material.y)[clips],
+        material.mean(fold),
+        np.concatenate([[order_of(part) for part in own.values()], draws]),
+        batch_size=BATCH if batches is None else int(batches["size"]),
+    )
+    names = [*own, *["random"] * len(draws)]
+    return [_curve_rows(method, fold, kind, names, values) for kind, values in zip(KINDS, curves, strict=True)]
+
+
+def _curve_rows(method: str, fold: Fold, kind: str, names: list[str], values: Map) -> pl.DataFrame:
+    """Rows of curves (orders, S)."""
+    number, size = values.shape
+    draws = np.cumsum([name == "random" for name in names])  # 0 before the first random one
+    columns = {
+        "method": [method] * values.size,
+        "fold": np.full(values.size, fold.fold),
+        "seed": np.full(values.size, fold.seed),
+        "kind": [kind] * values.size,
+        "order": np.repeat(names, size),
+        "draw": np.repeat(draws, size),
+        "layers": np.tile(steps(len(fold.result["run"]["layers"])), number),
+        "accuracy": values.ravel(),
+    }
+    return pl.DataFrame(columns).cast(CURVES_SCHEMA)  # type: ignore[arg-type]
+
+
+def curves_of(curves: pl.DataFrame, kind: str, order: str) -> Map:
+    """Accuracies (F, orders, S) of one method's curves of one kind and order."""
+    part = curves.filter((pl.col("kind") == kind) & (pl.col("order") == order)).sort("fold", "seed", "draw", "layers")
+    runs, counts = part.select("fold", "seed").unique().height, part["layers"].n_unique()
+    return part["accuracy"].to_numpy().reshape(runs, -1, counts) if runs else np.empty((0, 0, 0))
+
+
+def _advantages(curves: pl.DataFrame, counts: list[int]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for kind in KINDS:
+        others = curves_of(curves, kind, "random")
+        found[kind] = {}
+        for order in ("score", "untrained"):
+            own = curves_of(curves, kind, order)
+            # A fold whose untrained score tells no layers apart has no untrained order; then there is no such control.
+            whole = len(own) == len(others)
+            found[kind][order] = (
+                asdict(advantage(own[:, 0], others, counts, deletion=kind == "deletion")) if whole else None
+            )
+    ends = curves_of(curves, "deletion", "score")[:, 0].mean(axis=0)
+    found["accuracy"] = {"all_layers": float(ends[0]), "no_layer": float(ends[-1])}
+    return found
+
+
+@torch.no_grad()
+def replacement_curves(
+    model: nn.Module, x: Tensor, y: Tensor, mean: Tensor, orders: Orders, *, batch_size: int = BATCH
+) -> tuple[Values, Values]:
+    """Accuracy of a trained model while layers are replaced by their mean, and while they are put back.
+
+    Args:
+        model: maps (B, L, D) to logits; in eval mode.
+        x: (B, L, D) test clips, any floating format; the model's device and format decide what is computed in.
+        y: (B,) class ids.
+        mean: (L, D) that stands for a replaced layer.
+        orders: (R, L) rows of layers, first one replaced (or put back) first.
+        batch_size: clips per forward pass.
+
+    Returns:
+        deletion (R, S): none replaced to all replaced; insertion (R, S): all replaced to none; at `steps`.
+    """
+    weight = next(model.parameters(), torch.empty(0))
+    device, dtype = weight.device, torch.float32 if weight.dtype in (torch.float16, torch.bfloat16) else weight.dtype
+    mean, targets = mean.to(device, dtype), y.to(device)
+    known: dict[bytes, float] = {}
+
+    def accuracy(replaced: NDArray[np.bool_]) -> float:
+        key = replaced.tobytes()
+        if key not in known:  # the ends are shared by all orders, and single layers by many
+            mask = torch.from_numpy(replaced).to(device)[:, None]
+            right = torch.zeros((), dtype=torch.int64, device=device)
+            for rows in torch.arange(len(x)).split(batch_size):
+                batch = torch.where(mask, mean, x[rows].to(device, dtype))
+                right += (model(batch).argmax(-1) == targets[rows.to(device)]).sum()
+            known[key] = right.item() / len(x)
+        return known[key]
+
+    counts = steps(orders.shape[1])
+    deletion, insertion = np.empty((len(orders), len(counts))), np.empty((len(orders), len(counts)))
+    for row, order in enumerate(orders):
+        for column, count in enumerate(counts):
+            touched = np.zeros(orders.shape[1], dtype=bool)
+            touched[order[:count]] = True
+            deletion[row, column] = accuracy(touched)
+            insertion[row, column] = accuracy(~touched)
+    return deletion, insertion
+
+
+def area(curves: Values, counts: Sequence[int]) -> Values:
+    """Area under curves (..., S) over the share of layers, by trapezoids; in the units of the curves."""
+    return np.asarray(np.trapezoid(curves, np.asarray(counts) / counts[-1], axis=-1))
+
+
+def advantage(own: Values, others: Values, counts: Sequence[int], *, deletion: bool) -> Advantage:
+    """How much better an order is than random ones.
+
+    Args:
+        own: (F, S) accuracies.
+        others: (F, R, S) accuracies of the random orders, the same orders in every fold.
+        counts: (S,) numbers of layers.
+        deletion: accuracy is to fall, not to rise.
+    """
+    sign = -1.0 if deletion else 1.0
+    areas, random_areas = area(own, counts), area(others, counts)  # (F,), (F, R)
+    mean, means = float(areas.mean()), random_areas.mean(axis=0)
+    per_fold = sign * (areas - random_areas.mean(axis=1))
+    as_good = int((sign * (means - mean) >= -1e-12).sum())
+    p, floor = (1 + as_good) / (1 + len(means)), 1 / (1 + len(means))
+    verdict: Verdict = "yes" if p <= LEVEL else ("cannot be told" if p == floor else "not shown")
+    return Advantage(mean, float(means.mean()), float(per_fold.mean()), per_fold.tolist(), p, floor, verdict)
+
+
+@dataclass(frozen=True)
+class Audited:
+    """What the contrast of two kinds of score needs of a method.
+
+    Args:
+        score: (L,).
+        deletion: fold -> advantage of its order, seeds averaged; empty where it was not measured.
+    """
+
+    score: Values
+    deletion: Mapping[int, float]
+
+
+def contrast(importance: Sequence[Audited], weights: Sequence[Audited], worth: ArrayLike) -> dict[str, Any]:
+    """Whether Importance Factors are a better guide to the layers than layer weights.
+
+    tracking: difference of the mean rho with `worth`, p by swapping the mean ranks of the two kinds layer by layer;
+    deletion: difference of the mean advantage, p by swapping the kinds fold by fold (seeds averaged). A swap is a sign
+    flip of the difference. Neighbouring layers are alike and folds share training clips, so both p are rather too
+    small; a verdict needs both.
+
+    Args:
+        importance: methods with an Importance Factor.
+        weights: methods with layer weights.
+        worth: (L,).
+
+    Returns:
+        tracking and deletion, each with importance and weights (means), p_better, p_worse and floor, or None where it
+        was not measured; verdict: better or worse, where both are at `LEVEL`; else undecided.
+    """
+    others = standardized(rankdata(worth))
+    tracking = deletion = None
+    if others is not None and importance and weights:
+        profiles = [[rank for one in kind if (rank := standardized(rankdata(one.score))) is not None]
+                    for kind in (importance, weights)]  # fmt: skip
+        if all(profiles):
+            means = [np.mean(kind, axis=0) for kind in profiles]
+            tracking = _swapped((means[0] - means[1]) * others, *(float(mean @ others) for mean in means))
+    folds = [
+        set.intersection(*(set(one.deletion) for one in kind)) if kind else set() for kind in (importance, weights)
+    ]
+    if shared := sorted(folds[0] & folds[1]):
+        gains = [np.array([np.mean([one.deletion[fold] for one in kind]) for fold in shared])
+                 for kind in (importance, weights)]  # fmt: skip
+        deletion = _swapped(gains[0] - gains[1], *(float(gain.mean()) for gain in gains))
+    parts = [tracking, deletion]
+    verdict = "undecided"
+    for word, key in (("better", "p_better"), ("worse", "p_worse")):
+        if all(part is not None and part[key] <= LEVEL for part in parts):
+            verdict = word
+    return {"tracking": tracking, "deletion": deletion, "verdict": verdict}
+
+
+def _swapped(differences: Values, importance: float, weights: float) -> dict[str, float]:
+    better, worse = sign_flip(differences), sign_flip(-differences)
+    return {"importance": importance, "weights": weights, "p_better": better["p"], "p_worse": worse["p"],
+            "floor": better["floor"]}  # fmt: skip
+
+
+def _comparison(result: Mapping[str, Any], scores: Mapping[str, Scored]) -> dict[str, Any]:
+    """One row per audited method, and whether Importance Factors are the better guide."""
+    table = [_row(method, scores[method], entry) for method, entry in result["methods"].items()]
+    kinds: dict[str, list[Audited]] = {"importance": [], "weight": []}
+    for row in table:
+        if row["learned"]:
+            scored = scores[row["method"]]
+            kinds[scored.kind].append(Audited(scored.mean, _by_fold(scored, result["methods"][row["method"]])))
+    compared = None
+    if result["probe"] is not None and all(kinds.values()):
+        compared = contrast(kinds["importance"], kinds["weight"], list(result["probe"]["layers"].values()))
+    return {"table": table, "contrast": compared, "sentence": _sentence(table, compared), "note": NOTE}
+
+
+def _row(method: str, scored: Scored, entry: Mapping[str, Any]) -> dict[str, Any]:
+    after, before = entry["agreement"], entry["agreement_untrained"]
+    row: dict[str, Any] = {
+        "method": method,
+        "label": scored.label,
+        "kind": scored.kind,
+        "learned": not np.allclose(scored.trained, scored.untrained, rtol=0, atol=1e-6),
+        "tracks_probe": after["verdict"] if after else None,
+        "spearman_rho": after["spearman_rho"] if after else None,
+        "p": after["p_one_sided"] if after else None,
+        "spearman_rho_untrained": before["spearman_rho"] if before else None,
+    }
+    for kind in KINDS:
+        own, untrained = ((entry[kind] or {}).get(order) for order in ("score", "untrained"))
+        row |= {
+            f"{kind}_beats_random": own["verdict"] if own else None,
+            f"{kind}_advantage": own["advantage"] if own else None,
+            f"{kind}_p": own["p"] if own else None,
+            f"{kind}_advantage_untrained": untrained["advantage"] if untrained else None,
+        }
+    return row
+
+
+def _by_fold(scored: Scored, entry: Mapping[str, Any]) -> dict[int, float]:
+    """Fold -> deletion advantage, seeds averaged; empty unless every run has it."""
+    found = entry["deletion"]["score"]["per_fold"] if entry["deletion"] else []
+    if len(found) != len(scored.folds):
+        return {}
+    folds = [fold.fold for fold in scored.folds]
+    return {
+        number: float(np.mean([value for fold, value in zip(folds, found, strict=True) if fold == number]))
+        for number in dict.fromkeys(folds)
+    }
+
+
+def _sentence(table: Sequence[Mapping[str, Any]], compared: Mapping[str, Any] | None) -> str:
+    """What was found, in words."""
+    if not table:
+        return "Whether layer scores say what the layers are worth was not tested."
+    kinds = [[row for row in table if row["kind"] == kind] for kind in ("importance", "weight")]
+    counts = ". ".join(_counts(rows) for rows in kinds if rows)
+    if compared is None:
+        return f"{counts}. Which kind is the better guide can only be tested where both are trained."
+    verdict = {
+        "better": "Importance Factors are the better guide to the layers here",
+        "worse": "Importance Factors are the worse guide to the layers here",
+        "undecided": "Importance Factors are not shown to be a better guide to the layers than layer weights here",
+    }[compared["verdict"]]
+    details, p = [], "p_worse" if compared["verdict"] == "worse" else "p_better"
+    if tracking := compared["tracking"]:
+        details.append(
+            f"mean rank correlation with the probe {tracking['importance']:+.2f} against {tracking['weights']:+.2f} "
+            f"(p = {tracking[p]:.3f})"
+        )
+    if deletion := compared["deletion"]:
+        details.append(
+            f"deletion advantage {100 * deletion['importance']:+.1f} against {100 * deletion['weights']:+.1f} points "
+            f"(p = {deletion[p]:.3f})"
+        )
+    return f"{verdict}: {', '.join(details)}. {counts}."
+
+
+def _counts(rows: Sequence[Mapping[str, Any]]) -> str:
+    what = {"importance": "Importance Factors", "weight": "Layer weights"}[rows[0]["kind"]]
+    tracks = sum(row["tracks_probe"] == "yes" for row in rows)
+    beats = sum(row["deletion_beats_random"] == "yes" for row in rows)
+    return f"{what} track the probe in {tracks} and beat random deletion in {beats} of {len(rows)}"

@@ -1,0 +1,193 @@
+"""Whether two rankings of the layers go together by more than chance, and whether paired differences lie above zero.
+
+Scores and accuracies change smoothly along depth, so layers are not exchangeable: of two unrelated smooth profiles of
+24 layers a permutation test calls 28 to 50 % related at a level of 5 % (simulated: random walks, bumps, trends). Two
+more tests keep the smoothness: the profile is turned round the layers and mirrored, once as it is and once with its
+trend along depth taken out. All three together called 2 to 7 % of the same profiles related, and found nine tenths of
+true relations at a correlation of 0.9, a sixth to a third of smooth ones at 0.5.
+
+L is the number of layers. No p is ever 0: random rearrangements count the observed one among them (Phipson and Smyth,
+2010).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import kendalltau, rankdata
+
+Values = NDArray[np.float64]
+Orders = NDArray[np.int64]
+Verdict = Literal["yes", "unclear", "not shown", "cannot be told"]
+
+LEVEL = 0.05
+"""Largest p of a yes."""
+LEAST_DISTINCT = 3
+"""Different values a score needs to count as a ranking: a constant, or one layer against all others, is none."""
+EXACT_UP_TO = 8
+"""Layers (8! = 40,320) up to which every permutation is looked at."""
+PERMUTATIONS = 100_000
+"""Random permutations above that."""
+EXACT_FLIPS_UP_TO = 16
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Rank correlation of a score with what the layers are worth; p one-sided (more score, more worth) unless said.
+
+    Args:
+        num_layers: L.
+        kendall_tau: tau-b.
+        kendall_p: two-sided, by scipy: the exact permutation distribution without ties, a normal one with them.
+        spearman_rho: correlation of the ranks.
+        spearman_p: two-sided permutation test.
+        p_one_sided: permutation test of rho.
+        p_turned: share of the 2 L turned and mirrored profiles with a rho as large.
+        rho_beside_depth: correlation of the ranks once their linear trend along depth is taken out; None where
+            nothing is left.
+        p_beside_depth: as `p_turned`, for `rho_beside_depth`.
+        floor: the smallest p_one_sided that L layers allow; that of the turned ones is 1 / (2 L).
+        verdict: yes: all three one-sided tests at `LEVEL`; unclear: the permutation test alone; not shown; or cannot be
+            told, with fewer than 4 layers.
+    """
+
+    num_layers: int
+    kendall_tau: float
+    kendall_p: float
+    spearman_rho: float
+    spearman_p: float
+    p_one_sided: float
+    p_turned: float
+    rho_beside_depth: float | None
+    p_beside_depth: float | None
+    floor: float
+    verdict: Verdict
+
+
+def is_ranking(score: NDArray[np.floating]) -> bool:
+    """Whether a score (L,) tells layers apart."""
+    return len(np.unique(score)) >= LEAST_DISTINCT
+
+
+def agreement(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> Agreement | None:
+    """Test whether layers of high score are worth more.
+
+    Args:
+        score: (L,).
+        worth: (L,), e.g. accuracy of a probe; in the order of depth like `score`.
+        seed: of random permutations; without effect up to `EXACT_UP_TO` layers.
+
+    Returns:
+        None where one of the two is constant.
+
+    Raises:
+        ValueError: the lengths differ.
+    """
+    a, b = np.asarray(score, dtype=np.float64), np.asarray(worth, dtype=np.float64)
+    if a.shape != b.shape or a.ndim != 1:
+        raise ValueError(f"scores of shape {a.shape} against {b.shape}")
+    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return None
+    number = len(a)
+    ranks, others = standardized(rankdata(a)), standardized(rankdata(b))
+    assert ranks is not None
+    assert others is not None
+    rho, orders, exact = float(ranks @ others), _permutations(number, seed), number <= EXACT_UP_TO
+    rhos = others[orders] @ ranks
+    tau = kendalltau(a, b)
+    p_one_sided = _share(rhos, rho, exact)
+    p_turned = _turned(ranks, others, rho)
+    left, right = _beside_depth(ranks), _beside_depth(others)
+    rho_beside = float(left @ right) if left is not None and right is not None else None
+    p_beside = _turned(left, right, rho_beside) if left is not None and right is not None else None
+    floor = 1 / len(orders) if exact else 1 / (1 + PERMUTATIONS)
+    kept = [p_turned, 1.0 if p_beside is None else p_beside]
+    return Agreement(
+        number, float(tau.statistic), float(tau.pvalue), rho, _share(np.abs(rhos), abs(rho), exact), p_one_sided,
+        p_turned, rho_beside, p_beside, floor, _verdict(p_one_sided, kept, floor),
+    )  # fmt: skip
+
+
+def rank_test(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> tuple[float, float] | None:
+    """Spearman's rho of a few layers or groups of layers, and its one-sided p by permutation; None for a constant."""
+    ranks, others = standardized(rankdata(score)), standardized(rankdata(worth))
+    if ranks is None or others is None:
+        return None
+    rho = float(ranks @ others)
+    orders = _permutations(len(ranks), seed)
+    return rho, _share(others[orders] @ ranks, rho, len(ranks) <= EXACT_UP_TO)
+
+
+def sign_flip(differences: ArrayLike, *, seed: int = 0) -> dict[str, Any]:
+    """One-sided sign-flip test that paired differences lie above zero (Fisher 1935); exact up to 16 of them.
+
+    Args:
+        differences: one per unit; folds share training clips, so p is rather too small for them.
+        seed: of random signs, beyond 16.
+
+    Returns:
+        mean; p; floor: the smallest p that so many allow; n.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    number, exact = len(values), len(values) <= EXACT_FLIPS_UP_TO
+    if exact:
+        signs = 1.0 - 2.0 * ((np.arange(2**number)[:, None] >> np.arange(number)) & 1)
+    else:
+        signs = np.random.default_rng(seed).choice((-1.0, 1.0), (PERMUTATIONS, number))
+    p = _share(signs @ values, float(values.sum()), exact)
+    return {"mean": float(values.mean()), "p": p, "floor": 0.5**number if exact else 1 / (1 + len(signs)), "n": number}
+
+
+def random_orders(num_layers: int, number: int, *, seed: int = 0) -> Orders:
+    """Random orders of the layers, (R, L)."""
+    return np.random.default_rng(seed).permuted(np.tile(np.arange(num_layers), (number, 1)), axis=1)
+
+
+def order_of(score: NDArray[np.floating]) -> Orders:
+    """Rows (L,) of the layers by score, highest first; ties by depth."""
+    return np.argsort(-np.asarray(score, dtype=np.float64), kind="stable")
+
+
+def _verdict(p: float, smooth: Sequence[float], floor: float) -> Verdict:
+    if floor > LEVEL:
+        return "cannot be told"
+    if p > LEVEL:
+        return "not shown"
+    return "yes" if max(smooth) <= LEVEL else "unclear"
+
+
+def standardized(values: Values) -> Values | None:
+    """Mean 0 and length 1; None for a constant."""
+    centred = values - values.mean()
+    length = float(np.sqrt(centred @ centred))
+    return centred / length if length > 1e-9 * max(1.0, float(np.abs(values).max())) else None
+
+
+def _beside_depth(ranks: Values) -> Values | None:
+    """What a straight line over the layer number leaves of standardised ranks, standardised again."""
+    depth = standardized(np.arange(len(ranks), dtype=np.float64))
+    assert depth is not None
+    return standardized(ranks - (ranks @ depth) * depth)
+
+
+def _turned(left: Values, right: Values, observed: float | None) -> float:
+    assert observed is not None
+    profiles = [np.roll(part, shift) for part in (left, left[::-1]) for shift in range(len(left))]  # 2 L of (L,)
+    return _share(np.array(profiles) @ right, observed, exact=True)
+
+
+def _share(statistics: Values, observed: float, exact: bool) -> float:
+    """Share of statistics as large as the observed one, which is among the exact ones and counted with random ones."""
+    as_large = int((statistics >= observed - 1e-9 * max(1.0, abs(observed))).sum())
+    return as_large / len(statistics) if exact else (1 + as_large) / (1 + len(statistics))
+
+
+def _permutations(number: int, seed: int) -> Orders:
+    if number <= EXACT_UP_TO:
+        return np.array(list(permutations(range(number))))
+    return random_orders(number, PERMUTATIONS, seed=seed)

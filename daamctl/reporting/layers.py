@@ -1,0 +1,357 @@
+"""Sections about layers: Importance Factor beside the untrained module, trust in layer scores, few layers alone.
+
+Input: summary.json of the importance stage and ablation.json, as they are; what they lack is said, with the command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from daamctl.reporting import pictures, plots
+from daamctl.reporting.document import (
+    DASH,
+    Block,
+    Bullets,
+    Cell,
+    Folded,
+    Number,
+    Picture,
+    Plot,
+    Section,
+    Table,
+    Text,
+    layers_text,
+    listed,
+    spread,
+)
+from daamctl.reporting.plots import DensityRun
+from daamctl.reporting.published import NO_MODULE, PublishedTable
+
+Labels = Mapping[str, str]
+DensityRuns = Mapping[str, tuple[Sequence[int], Sequence[DensityRun]]]
+
+SCORE_KINDS = {"importance": "Importance Factor", "weight": "layer weight"}
+SHOWN_LAYERS = 5
+
+
+def importance(
+    summary: Mapping[str, Any] | None, runs: DensityRuns, pngs: Mapping[str, bytes], *, labels: Labels, command: str
+) -> Section:
+    """Importance Factor maps, layer scores, how stable they are and what the audit says of them.
+
+    Args:
+        summary: of the importance stage; None: it has not run.
+        runs: label -> layer numbers and maps, their mean first.
+        pngs: pictures of the importance stage, by file name.
+        labels: method -> how it stands beside figures.
+        command: makes the stage.
+    """
+    title = "Which layers count"
+    if summary is None:
+        return Section("importance", title, [Text(f"Not made yet; make it: {command}")])
+    blocks: list[Block] = []
+    if summary["methods"]:
+        blocks += _maps(summary, runs, labels)
+    else:
+        blocks.append(Text(summary["note"]))
+    scores = summary.get("scores") or {}
+    blocks += (
+        _scores(scores, labels, command) if scores else [Text(f"No layer scores are stored; make them: {command}")]
+    )
+    blocks += _audit(summary.get("audit"), labels, command)
+    unscored = {labels.get(name, name): why for name, why in (summary.get("without_score") or {}).items()}
+    if unscored:
+        blocks.append(
+            Folded("Methods without a layer score", [Bullets([f"{k}: {why}" for k, why in unscored.items()])])
+        )
+    blocks += _gallery(summary, scores, pngs, labels)
+    return Section("importance", title, blocks)
+
+
+def ablation(result: Mapping[str, Any] | None, command: str, table: PublishedTable | None) -> Section:
+    """Retraining on few layers, and what the papers print for it."""
+    title = "Training on few layers"
+    if result is None:
+        return Section("ablation", title, [Text(f"Not made yet; make it: {command}")])
+    if not result["groups"]:
+        return Section("ablation", title, [Text("No layers were chosen, so none were trained alone."),
+                                           *map(Text, result["notes"])])  # fmt: skip
+    baseline = result["baseline"]
+    rows = [_group_row("baseline", baseline, baseline)]
+    rows += [_group_row(group["name"], group, baseline) for group in result["groups"]]
+    text = f"The method “{result['method']}” is trained again on the chosen layers alone."
+    if result["ranking"]:
+        ranking = ", ".join(map(str, result["ranking"]))
+        text = f"By the Importance Factor of {result['rank_by']}, from high to low: layers {ranking}. {text}"
+    columns = ["Layers chosen", "Numbers", "Mean ± std", "n", "Against baseline (points)"]
+    caption = f"Accuracy per {result['unit']} in percent, trained on few layers"
+    blocks: list[Block] = [Text(text), *map(Text, result["notes"])]
+    blocks.append(Table("few-layers", caption, columns, rows, frozenset({1})))
+    return Section("ablation", title, [*blocks, *_differences(result), *_alone(result), *_published_layers(table)])
+
+
+def _maps(summary: Mapping[str, Any], runs: DensityRuns, labels: Labels) -> list[Block]:
+    methods = {labels.get(name, name): entry for name, entry in summary["methods"].items()}
+    text = (
+        "The Importance Factor scales the mean density to 0..1 over the whole map; higher means a feature nearer its "
+        "head’s mean. Layer 1 is at the bottom. What the untrained map shows as well was not learned: look at the "
+        "difference."
+    )
+    without = [labels.get(name, name) for name in summary["without_density"]]
+    cautions = [
+        Text(f"{name}: {entry['caution']}", caution=True) for name, entry in methods.items() if entry["caution"]
+    ]
+    blocks: list[Block] = [Text(text)]
+    if without:
+        blocks.append(Text(f"Without a density, so without a map: {listed(without)}."))
+    blocks += (
+        [Folded(f"Maps that are mostly geometry: {len(cautions)} of {len(methods)}", cautions)] if cautions else []
+    )
+    blocks += _explorer(methods, runs)
+    return [*blocks, _geometry_table(methods), _contribution_table(methods)]
+
+
+def _explorer(methods: Mapping[str, Any], runs: DensityRuns) -> list[Block]:
+    shown = {name: runs[name] for name in methods if name in runs}
+    if not shown:
+        return []
+    means = {
+        name: (layers, part[0].trained, part[0].untrained, part[0].share, part[0].share_untrained)
+        for name, (layers, part) in shown.items()
+    }
+    alt = "; ".join(
+        f"{name}: highest on average layer {entry['ranking'][0]}, contribution from "
+        f"{min(entry['contribution_percent'].values()):.2f} to {max(entry['contribution_percent'].values()):.2f} %"
+        for name, entry in methods.items()
+    )
+    alt = f"Importance Factor and layer contribution, trained beside untrained. {alt}. The numbers are in the tables."
+    drawn = pictures.parts("importance", alt, means, pictures.ROWS_PER_PICTURE, pictures.importance_rows)
+    return [Plot("importance", "explorer", alt, plots.explorer_data(shown), drawn)]
+
+
+def _geometry_table(methods: Mapping[str, Any]) -> Table:
+    rows: list[list[Cell]] = []
+    for name, entry in methods.items():
+        place = entry.get("head_positions") or {}
+        means = ", ".join(f"{value:.3f}" for value in place.get("means", []))
+        rows.append(
+            [name, _first(entry["ranking"]), _first(entry["ranking_untrained"]),
+             Number(entry["correlation_with_untrained"], "signed"), Number(entry["num_heads"], "count"),
+             Number(place.get("share")), Number(place.get("adjusted_share")), Number(place.get("p"), "p"),
+             means or DASH]
+        )  # fmt: skip
+    columns = [
+        "Method", "Highest layers, trained", "Highest, untrained", "Pearson r with untrained", "Heads",
+        "Share of place in head (%)", "Adjusted (%)", "p", "Mean by place",
+    ]  # fmt: skip
+    note = (
+        "Highest layers by mean Importance Factor. Share: how much of the differences between layers the place of a "
+        "layer inside its head explains; adjusted for the number of places; p by rearranging layers. High r or share: "
+        "geometry, not learning."
+    )
+    caption = "How much of each map stood there before training"
+    return Table("geometry", caption, columns, rows, frozenset({1, 2, 8}), note)
+
+
+def _contribution_table(methods: Mapping[str, Any]) -> Folded:
+    layers = list(dict.fromkeys(str(layer) for entry in methods.values() for layer in entry["layers"]))
+    columns, rows = ["Layer"], [[layer] for layer in sorted(layers, key=int)]
+    cells: list[list[Cell]] = [list(row) for row in rows]
+    for name, entry in methods.items():
+        columns += [name, f"{name}, untrained"]
+        for row in cells:
+            for key in ("contribution_percent", "contribution_percent_untrained"):
+                share = entry[key].get(str(row[0]))
+                row.append(Number(None if share is None else share / 100, "share"))
+    table = Table("contribution", "Layer contribution in percent of the density, mean over folds", columns, cells)
+    return Folded(table.caption, [table])
+
+
+def _scores(scores: Mapping[str, Any], labels: Labels, command: str) -> list[Block]:
+    rows: list[list[Cell]] = []
+    for name, entry in scores.items():
+        stable, before = entry["stability"], entry["stability_untrained"]
+        rows.append(
+            [labels.get(name, name), SCORE_KINDS.get(entry["kind"], entry["kind"]), _first(entry["ranking"]),
+             Number(stable["tau_mean"], "signed"), Number(stable["tau_min"], "signed"),
+             Number(stable["pairs"], "count"), Number(before["tau_mean"], "signed"),
+             Number(entry["tau_with_untrained"], "signed")]
+        )  # fmt: skip
+    columns = [
+        "Method", "Score", "Highest layers", "τ between folds, mean", "Lowest", "Pairs", "Untrained, mean",
+        "τ with untrained",
+    ]  # fmt: skip
+    note = (
+        "Kendall’s τ of the layer rankings of every two folds and seeds: 1 is the same ranking, 0 none in common. A "
+        "score that is as stable before training is stable because of its construction."
+    )
+    caption = "Layer scores and how stable they are over folds and seeds"
+    return [Table("stability", caption, columns, rows, frozenset({1, 2}), note)]
+
+
+def _audit(audit: Mapping[str, Any] | None, labels: Labels, command: str) -> list[Block]:
+    if not audit:
+        return [Text(f"Whether layer scores say what the layers are worth was not tested; test it: {command}")]
+    compared = audit.get("comparison") or {}
+    blocks: list[Block] = [Text(compared["sentence"])] if compared.get("sentence") else []
+    lacking = [line for entry in audit.get("methods", {}).values() for line in entry.get("missing", [])]
+    blocks += [Text(line, caution=True) for line in [*audit.get("missing", []), *lacking]]
+    rows = [_audit_row(row) for row in compared.get("table") or []]
+    if rows:
+        columns = [
+            "Method", "Score", "ρ with probe", "p", "Tracks the probe?", "ρ, untrained", "Deletion (points)", "p",
+            "Beats random?", "Untrained (points)", "Insertion (points)", "p", "Beats random?", "Untrained (points)",
+        ]  # fmt: skip
+        note = (
+            "Probe: accuracy of a linear classifier on each layer alone. Deletion, insertion: area between the "
+            "accuracy curve in order of the score and that of random orders; above 0 is better than random. Untrained: "
+            f"the same for the score before training. {compared.get('note', '')}"
+        )
+        table = Table("audit", "Whether layer scores say what the layers are worth", columns, rows,
+                      frozenset({1, 4, 8, 12}), note)  # fmt: skip
+        blocks += [table, *_probe(audit)]
+    skipped = {labels.get(name, name): why for name, why in (audit.get("not_audited") or {}).items()}
+    if skipped:
+        blocks.append(
+            Folded("Scores that were not tested", [Bullets([f"{name}: {why}" for name, why in skipped.items()])])
+        )
+    return blocks
+
+
+def _audit_row(row: Mapping[str, Any]) -> list[Cell]:
+    cells: list[Cell] = [
+        row["label"], SCORE_KINDS.get(row["kind"], row["kind"]) + ("" if row["learned"] else ", not learned"),
+        Number(row["spearman_rho"], "signed"), Number(row["p"], "p"), row["tracks_probe"] or DASH,
+        Number(row["spearman_rho_untrained"], "signed"),
+    ]  # fmt: skip
+    for kind in ("deletion", "insertion"):
+        cells += [
+            Number(row[f"{kind}_advantage"], "points"), Number(row[f"{kind}_p"], "p"),
+            row[f"{kind}_beats_random"] or DASH,
+            Number(row[f"{kind}_advantage_untrained"], "points"),
+        ]  # fmt: skip
+    return cells
+
+
+def _probe(audit: Mapping[str, Any]) -> list[Block]:
+    probe = audit.get("probe")
+    if not probe:
+        return []
+    rows: list[list[Cell]] = [[layer, Number(value)] for layer, value in probe["layers"].items()]
+    caption = "Accuracy per clip in percent of a linear probe on each layer alone"
+    table = Table("probe", caption, ["Layer", "Accuracy"], rows, note=f"Mean over {probe['folds']} folds, out of fold.")
+    return [Folded(caption, [table])]
+
+
+def _gallery(
+    summary: Mapping[str, Any], scores: Mapping[str, Any], pngs: Mapping[str, bytes], labels: Labels
+) -> list[Block]:
+    """The pictures of the importance stage, folded away method by method."""
+    blocks: list[Block] = []
+    for name in dict.fromkeys([*summary["methods"], *scores]):
+        label, entry, score = labels.get(name, name), summary["methods"].get(name), scores.get(name)
+        alts: dict[str | None, str] = {}
+        if entry:
+            alts |= {entry["heatmap"]: _heatmap_alt(label, entry), entry["layers_picture"]: _bars_alt(label, entry)}
+        if score:
+            alts |= {score["band"]: _band_alt(label, score), score["replacement"]: _replacement_alt(label)}
+        shown = [Picture(file, alt, pngs[file]) for file, alt in alts.items() if file]
+        blocks += [Folded(f"Pictures: {label}", shown)] if shown else []
+    return blocks
+
+
+def _heatmap_alt(label: str, entry: Mapping[str, Any]) -> str:
+    correlation = entry["correlation_with_untrained"]
+    same = "" if correlation is None else f" Their correlation is {correlation:.2f}."
+    return (
+        f"Importance Factor of {label}, {len(entry['layers'])} layers by {entry['num_features']} features, trained "
+        f"beside untrained. Highest on average: layer {entry['ranking'][0]}.{same}"
+    )
+
+
+def _bars_alt(label: str, entry: Mapping[str, Any]) -> str:
+    shares = entry["contribution_percent"]
+    high, low = max(shares, key=shares.get), min(shares, key=shares.get)
+    return (
+        f"Layer contribution in {label}, trained beside untrained bars: from {shares[low]:.2f} % (layer {low}) to "
+        f"{shares[high]:.2f} % (layer {high})."
+    )
+
+
+def _band_alt(label: str, score: Mapping[str, Any]) -> str:
+    return (
+        f"{SCORE_KINDS.get(score['kind'], score['kind']).capitalize()} per layer of {label}: mean and range over "
+        f"{len(score['folds'])} runs, trained beside untrained. Highest: layers {_first(score['ranking'])}."
+    )
+
+
+def _replacement_alt(label: str) -> str:
+    return (
+        f"Accuracy of the trained {label} while layers are replaced by their mean, and while they are put back, in "
+        "order of its score and in random orders; the areas between the curves are in the table."
+    )
+
+
+def _first(ranking: Sequence[int]) -> str:
+    return ", ".join(map(str, ranking[:SHOWN_LAYERS]))
+
+
+def _group_row(name: str, group: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[Cell]:
+    gap: Cell = DASH if group is baseline else Number(_paired_mean(group, baseline), "points")
+    return [name, layers_text(group["layers"]), spread(group), Number(group["n"], "count"), gap]
+
+
+def _paired_mean(group: Mapping[str, Any], baseline: Mapping[str, Any]) -> float | None:
+    base = {(row["fold"], row["seed"]): row["accuracy"] for row in baseline["per_fold"]}
+    gaps = [row["accuracy"] - base[key] for row in group["per_fold"] if (key := (row["fold"], row["seed"])) in base]
+    return sum(gaps) / len(gaps) if gaps else None
+
+
+def _differences(result: Mapping[str, Any]) -> list[Table]:
+    named = [(f"{part['k']} highest minus {part['k']} lowest", part) for part in result["differences"]]
+    named += [
+        (f"{part['name']}: {layers_text(part['high'])} minus {layers_text(part['low'])}", part)
+        for part in result.get("presets", [])
+    ]
+    rows: list[list[Cell]] = [
+        [name, spread(part, "points"), Number(part["n"], "count"),
+         f"{sum(row['difference'] > 0 for row in part['per_fold'])} of {len(part['per_fold'])}"]
+        for name, part in named
+    ]  # fmt: skip
+    if not rows:
+        return []
+    columns = ["Layers", "Mean ± std (points)", "n", "Ahead in"]
+    caption = "Layers of high minus layers of low importance, fold by fold, in percentage points"
+    return [Table("high-low", caption, columns, rows)]
+
+
+def _alone(result: Mapping[str, Any]) -> list[Table]:
+    rows: list[list[Cell]] = [
+        [str(test["k"]), Number(test["num_groups"], "count"), Number(test["spearman_rho"], "signed"),
+         Number(test["p_groups"], "p"), layers_text(test["high"]), layers_text(test["low"]),
+         Number(test["difference"], "points"), Number(test["p_folds"], "p"), Number(test["floor_folds"], "p")]
+        for test in result.get("alone", [])
+    ]  # fmt: skip
+    if not rows:
+        return []
+    columns = [
+        "Layers each", "Groups", "ρ over groups", "p", "Highest score", "Lowest score", "High minus low (points)", "p",
+        "Smallest p possible",
+    ]  # fmt: skip
+    note = (
+        f"Score: Importance Factor of {result['rank_by']}. ρ: rank correlation of a group’s score with its accuracy; "
+        "the second p flips signs over folds. Both p are one-sided."
+    )
+    return [Table("alone", "Whether layers of high importance do better alone", columns, rows, frozenset({4, 5}), note)]
+
+
+def _published_layers(table: PublishedTable | None) -> list[Table]:
+    rows = [row for row in table.rows if row.method.startswith(NO_MODULE)] if table else []
+    if not rows:
+        return []
+    cells: list[list[Cell]] = [
+        [row.method, row.layers, Number(row.mean / 100, std=row.sample_std / 100)] for row in rows
+    ]
+    return [Table("published-layers", "What the papers print for few layers (percent, per clip, best epoch on test)",
+                  ["Choice", "Layers", "Mean ± sample std of the folds"], cells, frozenset({1}))]  # fmt: skip

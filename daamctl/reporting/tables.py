@@ -1,0 +1,148 @@
+"""Tables as files: CSV for machines, LaTeX (booktabs) for papers."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from io import StringIO
+
+from daamctl.reporting.document import DASH, DOWN, FORMATS, INTERVAL, UP, Cell, Number, Table
+
+LONG = 45
+"""More rows than this do not fit a page; they become a longtable."""
+WIDE_TEXT = 28
+"""Characters above which a column of words gets a width and breaks its lines."""
+WIDE_TABLE = 95
+"""Characters of a row above which the table is scaled down to the width of the text."""
+SYMBOLS = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+    "−": r"$-$",
+    "×": r"$\times$",
+    "·": r"$\cdot$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "²": r"$^2$",
+    "√": r"$\surd$",
+    "χ": r"$\chi$",
+    "δ": r"$\delta$",
+    "ξ": r"$\xi$",
+    "τ": r"$\tau$",
+    "ρ": r"$\rho$",
+    "α": r"$\alpha$",
+    "✓": r"$\checkmark$",
+    "✗": r"$\times$",
+    UP: r"$\uparrow$",
+    DOWN: r"$\downarrow$",
+    DASH: "--",
+    "—": "---",
+    "…": r"\dots{}",
+    "“": "``",
+    "”": "''",
+    "‘": "`",
+    "’": "'",
+}
+
+
+def to_csv(table: Table) -> str:
+    """Comma-separated values; deviations and ends of intervals get columns of their own.
+
+    Numbers stand in the unit shown (percent, points), to nine digits; what does not exist is empty.
+    """
+    grid = list(zip(*table.all_rows, strict=True)) or [()] * len(table.columns)
+    columns: list[list[str]] = []
+    for heading, cells in zip(table.columns, grid, strict=True):
+        numbers = [cell for cell in cells if isinstance(cell, Number)]
+        name = heading.removesuffix(INTERVAL).translate({ord(UP): None, ord(DOWN): None}).strip()
+        unit = FORMATS[numbers[0].kind][2] if numbers else ""
+        suffix = f" [{unit}]" if unit and unit not in name else ""
+        for part in dict.fromkeys(part for number in numbers or [Number(None)] for part in number.parts):
+            columns.append([f"{name}, {part}{suffix}" if part else name + suffix, *(_csv(c, part) for c in cells)])
+    stream = StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(zip(*columns, strict=True))
+    return stream.getvalue()
+
+
+def to_latex(table: Table, *, label: str) -> str:
+    r"""A `table` (a `longtable` for many rows) that compiles with booktabs; numbers as shown in the report.
+
+    Args:
+        table: what to write.
+        label: for `\ref`, without its `tab:`.
+    """
+    long, wide = len(table.all_rows) > LONG, _width(table) > WIDE_TABLE
+    environment = "longtable" if long else "tabular"
+    packages = ["booktabs", *(["longtable"] if long else []), *(["graphicx"] if wide and not long else [])]
+    packages += ["amssymb"] if any("✓" in str(cell) for row in table.all_rows for cell in row) else []
+    head = f"{_row(table.columns)}\n\\midrule"
+    body = [_row(row) for row in table.rows]
+    if table.foot:
+        body += [r"\midrule", *(_row(row) for row in table.foot)]
+    caption = f"\\caption{{{escape(_sentence(table.caption))}}}\n\\label{{tab:{_label(label)}}}"
+    note = f"\\par\\smallskip\n{{\\footnotesize {escape(table.note)}}}\n" if table.note else ""
+    opening = f"% needs the packages {', '.join(packages)}\n"
+    start = f"\\begin{{{environment}}}{{@{{}}{_alignment(table)}@{{}}}}\n"
+    end = "\n".join([*body, r"\bottomrule", f"\\end{{{environment}}}"])
+    if long:
+        size = r"\scriptsize" if wide else r"\small"
+        top = f"{caption} \\\\\n\\toprule\n{head}\n\\endfirsthead\n\\toprule\n{head}\n\\endhead\n"
+        return f"{opening}{{{size}\n{start}{top}{end}\n{note}}}\n"
+    inner = f"{start}\\toprule\n{head}\n{end}"
+    if wide:
+        inner = f"\\resizebox{{\\textwidth}}{{!}}{{%\n{inner}%\n}}"
+    star = "*" if wide else ""
+    return f"{opening}\\begin{{table{star}}}[t]\n\\centering\n\\small\n{caption}\n{inner}\n{note}\\end{{table{star}}}\n"
+
+
+def escape(text: str) -> str:
+    """Plain text for LaTeX."""
+    return "".join(SYMBOLS.get(sign, sign) for sign in " ".join(text.split()))
+
+
+def _csv(cell: Cell, part: str) -> str:
+    if isinstance(cell, Number):
+        value = cell.parts.get(part)
+        return "" if value is None else f"{value:.9g}"
+    return "" if part or cell == DASH else cell
+
+
+def _row(cells: Sequence[Cell]) -> str:
+    text = " & ".join(escape(str(cell)) for cell in cells) + r" \\"
+    return f"{{}}{text}" if text[0] in "[*" else text  # the line break before it would take them as its own
+
+
+def _alignment(table: Table) -> str:
+    letters = []
+    for index in range(len(table.columns)):
+        words = index == 0 or index in table.text_columns
+        longest = max((len(str(row[index])) for row in table.all_rows), default=0)
+        wide = index in table.text_columns and longest > WIDE_TEXT
+        letters.append(r"p{0.3\linewidth}" if wide else "l" if words else "r")
+    return "".join(letters)
+
+
+def _width(table: Table) -> int:
+    """Characters of a row, columns of many words as wide as they are set."""
+    grid = zip(table.columns, *table.all_rows, strict=True)
+    return sum(min(max(len(str(cell)) for cell in column), WIDE_TEXT) + 2 for column in grid)
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def _label(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9:-]+", "-", text).strip("-")

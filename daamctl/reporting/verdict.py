@@ -1,0 +1,353 @@
+"""What the tests allow to be said: the headline, the declared family, its floors, and what the design could not see.
+
+Input: evaluation.json after `labelled`. Every comparison is turned round, to read "method minus reference".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from daamctl.reporting.document import (
+    Bullets,
+    Facts,
+    Section,
+    Text,
+    count,
+    listed,
+    p_value,
+    percent,
+    plural,
+    points,
+    spread,
+)
+
+Evaluation = Mapping[str, Any]
+
+SELECTION_RULES = {
+    "dev-group": "the epoch reported is the best on one training group held out for that, never on the test group",
+    "best-on-test": "the epoch reported is the best on the test group itself, as published, so figures are optimistic",
+    "last": "the epoch reported is the last one, so no data selects it",
+}
+CORRECTIONS = {"holm": "Holm"}
+
+
+@dataclass(frozen=True)
+class Against:
+    """One method against the reference, in one metric; fractions, method minus reference.
+
+    Args:
+        method: its label.
+        difference: over all test items.
+        low: lower end of the interval; None without one.
+        high: upper end.
+        p: primary test; None without one, like the others.
+        p_holm: the same, adjusted within the family.
+        secondary_p: corrected t-test.
+        secondary_p_holm: the same, adjusted within the family.
+        floor: smallest p that these differences allow.
+        detectable: smallest true difference that the design would have found.
+        wins: items that only the method got right.
+        losses: items that only the reference got right.
+    """
+
+    method: str
+    difference: float
+    low: float | None
+    high: float | None
+    p: float | None
+    p_holm: float | None
+    secondary_p: float | None
+    secondary_p_holm: float | None
+    floor: float | None
+    detectable: float | None
+    wins: int
+    losses: int
+
+
+def labelled(evaluation: Evaluation) -> dict[str, Any]:
+    """The same evaluation with methods named as they stand beside figures, e.g. `sga (reconstructed)`."""
+    names = {name: entry["label"] for name, entry in evaluation["methods"].items()}
+    compared = evaluation["comparison"]
+    facts = evaluation["provenance"]
+    return {
+        **evaluation,
+        "methods": {names[name]: entry for name, entry in evaluation["methods"].items()},
+        "comparison": {
+            "reference": names.get(compared["reference"], compared["reference"]),
+            "left_out": [names[name] for name in compared["left_out"]],
+            "result": _relabelled(compared["result"], names) if compared["result"] else None,
+        },
+        "provenance": {**facts, "train_s": {names.get(name, name): s for name, s in facts["train_s"].items()}},
+    }
+
+
+def order(evaluation: Evaluation) -> list[str]:
+    """Methods by mean accuracy of the main unit, best first; ties in report order."""
+    unit = evaluation["main_unit"]
+    methods = evaluation["methods"]
+    return sorted(methods, key=lambda name: -methods[name]["summary"][unit]["accuracy"]["mean"])
+
+
+def against(evaluation: Evaluation, metric: str) -> dict[str, Against]:
+    """Every method against the reference; empty where nothing was compared."""
+    result = evaluation["comparison"]["result"]
+    return {} if result is None else {part["second"]: _against(part, metric) for part in result["comparisons"]}
+
+
+def headline(evaluation: Evaluation, *, declared: bool, stale: list[str]) -> Section:
+    """What was run, which method is best and whether its lead survives the test.
+
+    Args:
+        evaluation: labelled.
+        declared: whether the settings name the reference, rather than leaving it to the default.
+        stale: what no longer fits the evaluation.
+    """
+    unit, chance = evaluation["main_unit"], evaluation["chance"][evaluation["main_unit"]]
+    best = order(evaluation)[0]
+    entry = evaluation["methods"][best]
+    top, interval = entry["summary"][unit]["accuracy"], entry["intervals"]["metrics"]["accuracy"]
+    done = sum(len(part["per_fold"]) for part in evaluation["methods"].values())
+    wanted = evaluation["num_folds"] * len(evaluation["seeds"]) * len(evaluation["methods"])
+    short, verdict = _verdict(evaluation, best, declared=declared)
+    facts = [
+        ("Highest method", best),
+        (f"Accuracy per {unit}, mean ± sample std (n = {top['n']})", f"{spread(top)} %"),
+        *(
+            [("95 % interval, pooled", f"{percent(interval['low'])} to {percent(interval['high'])} %")]
+            if interval
+            else []
+        ),
+        ("Its lead over the reference", short),
+        (f"Always “{chance['majority_class']}”", f"{percent(chance['majority_fraction'])} %"),
+        ("Runs finished (method × fold × seed)", f"{count(done)} of {count(wanted)}"),
+    ]
+    cautions = [Text(text, caution=True) for text in [*_missing_note(evaluation), *stale, *_changed(evaluation)]]
+    texts = [verdict, _what(evaluation), _guess(evaluation, top)]
+    return Section("headline", "Headline", [Facts(facts), *cautions, *map(Text, texts), *_care(evaluation)])
+
+
+def family_texts(evaluation: Evaluation, *, declared: bool) -> list[Text | Bullets]:
+    """The declared family, its floors, how intervals are made and what the design could not have seen, in words."""
+    compared = evaluation["comparison"]
+    result, reference = compared["result"], compared["reference"]
+    if result is None:
+        why = f"{reference} has missing folds" if reference in compared["left_out"] else "no method has all its folds"
+        return [Text(f"No method was tested against another: {why}.", caution=True)]
+    family, design = result["family"], result["design"]
+    items = f"{count(design['n_items'])} test {evaluation['main_unit']}s"
+    if not family["size"]:
+        return [Text(f"Only {reference} can be compared, so nothing was tested ({items}).")]
+    notes = [f"{note[:1].upper()}{note[1:]}." for note in result["notes"]]
+    out = [f"Left out for missing folds: {listed(compared['left_out'])}."] if compared["left_out"] else []
+    bullets = [
+        f"Family: {plural(family['size'], 'other method')} against {reference}, {_declared(declared)}, on the same "
+        f"{items}; adjusted by {CORRECTIONS[family['correction']]} within each metric, level {family['alpha']:g}, "
+        "two-sided.",
+        *_test_bullets(evaluation),
+        *_seen(evaluation),
+        *out,
+        *notes,
+    ]
+    return [
+        Text("What was tested; the p-values hold if this was settled before the figures were seen:"),
+        Bullets(bullets),
+    ]
+
+
+def _relabelled(result: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    family, ranks = result["family"], result["ranks"]
+    return {
+        **result,
+        "family": {
+            **family,
+            "methods": [names[name] for name in family["methods"]],
+            "reference": names.get(family["reference"], family["reference"]),
+        },
+        "comparisons": [
+            {**part, "first": names[part["first"]], "second": names[part["second"]]} for part in result["comparisons"]
+        ],
+        "ranks": {
+            metric: found
+            and {
+                **found,
+                "average_ranks": {names[name]: rank for name, rank in found["average_ranks"].items()},
+                "groups": [[names[name] for name in group] for group in found["groups"]],
+            }
+            for metric, found in ranks.items()
+        },
+    }
+
+
+def _against(part: Mapping[str, Any], metric: str) -> Against:
+    found = part["metrics"][metric]
+    interval, primary, secondary = (found[name] or {} for name in ("interval", "primary", "secondary"))
+    low, high, detectable = interval.get("low"), interval.get("high"), (found["minimal_detectable"] or {}).get("points")
+    return Against(
+        part["second"],
+        -found["difference"],
+        None if high is None else -high,
+        None if low is None else -low,
+        primary.get("p"),
+        primary.get("p_holm"),
+        secondary.get("p"),
+        secondary.get("p_holm"),
+        primary.get("floor"),
+        None if detectable is None else detectable / 100,
+        wins=part["losses"],
+        losses=part["wins"],
+    )
+
+
+def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str, str]:
+    """Whether the lead of the best method survives: in two words, and in full."""
+    unit, methods = evaluation["main_unit"], evaluation["methods"]
+    top = methods[best]["summary"][unit]["accuracy"]
+    text = f"{best} has the highest mean accuracy per {unit}, {spread(top)} % (n = {top['n']})"
+    if len(methods) == 1:
+        return "no other method", f"{text}; no other method was run."
+    compared = evaluation["comparison"]
+    result, reference = compared["result"], compared["reference"]
+    if result is None or best in compared["left_out"]:
+        return "not tested", f"{text}. It was not tested against {reference}, because folds are missing."
+    others = against(evaluation, "accuracy")
+    alpha = result["family"]["alpha"]
+    if best == reference:
+        below = [one.method for one in others.values() if one.p_holm is not None and one.p_holm <= alpha]
+        return "it is the reference", (
+            f"{text}. That is the reference itself, {_declared(declared)}: no method is above it. Of "
+            f"{plural(len(others), 'other method')} {len(below)} {'is' if len(below) == 1 else 'are'} below it by the "
+            f"test at {alpha:g} after correction{': ' + listed(below) if below else ''}."
+        )
+    one = others[best]
+    lead = f"{text}. Against the reference {reference}, {_declared(declared)}, it is {points(one.difference)} points"
+    if one.low is not None and one.high is not None:
+        lead += f" (95 % interval {points(one.low)} to {points(one.high)}, over all test {unit}s)"
+    if one.p is None or one.p_holm is None:
+        return "not tested", f"{lead}. {_sentence(result['design']['reason'])}"
+    lead += (
+        f"; sign-flip test over {_units(result)}: {p_value(one.p)}, {p_value(one.p_holm)} after correction over "
+        f"{plural(result['family']['size'], 'comparison')}"
+    )
+    chosen = " It was picked after looking, so its own figure is optimistic; the correction covers the test only."
+    if one.p_holm <= alpha and one.difference > 0:
+        return "survives the test", f"{lead}. The lead survives the test at {alpha:g}.{chosen}"
+    least = result["family"]["floor_holm"]
+    if least is not None and least > alpha:
+        return "cannot be shown", (
+            f"{lead}. The lead does not survive, and no lead could have: with {_units(result)} and this many "
+            f"comparisons no corrected p below {least:.3g} is possible.{chosen}"
+        )
+    return "does not survive the test", f"{lead}. The lead does not survive the test at {alpha:g}.{chosen}"
+
+
+def _what(evaluation: Evaluation) -> str:
+    size, counts = len(evaluation["classes"]), evaluation["counts"]
+    corpus, encoder = names(evaluation)
+    return (
+        f"Corpus {corpus}, frozen encoder {encoder}: {count(counts['utterance'])} test utterances "
+        f"({count(counts['clip'])} clips) of {size} classes ({', '.join(evaluation['classes'])}), in "
+        f"{evaluation['num_folds']} folds, each testing one group that its training never sees, with "
+        f"{plural(len(evaluation['seeds']), 'seed')} each. The main figure is accuracy per {evaluation['main_unit']}; "
+        f"{SELECTION_RULES[evaluation['selection']]}."
+    )
+
+
+def _guess(evaluation: Evaluation, top: Mapping[str, Any]) -> str:
+    chance = evaluation["chance"][evaluation["main_unit"]]
+    lost = "" if chance["majority_fraction"] < top["mean"] else " No method beats that."
+    return (
+        f"Always answering “{chance['majority_class']}”, the most frequent class, would give "
+        f"{percent(chance['majority_fraction'])} % accuracy and {percent(chance['uniform_fraction'])} % balanced "
+        f"accuracy.{lost}"
+    )
+
+
+def _missing_note(evaluation: Evaluation) -> list[str]:
+    lacking = [name for name, entry in evaluation["methods"].items() if entry["missing"]]
+    if not lacking:
+        return []
+    return [
+        f"Folds are missing of {listed(lacking)}: their means are not fully comparable and they are left out of the "
+        "tests (see Missing folds)."
+    ]
+
+
+def _changed(evaluation: Evaluation) -> list[str]:
+    return [f"{note[:1].upper()}{note[1:]}." for note in evaluation["notes"] if note.startswith("trained with other")]
+
+
+def _care(evaluation: Evaluation) -> list[Text]:
+    """Methods that must not be read as what their name says."""
+    methods = evaluation["methods"]
+    texts = []
+    if rebuilt := [name for name, entry in methods.items() if entry["reconstructed"]]:
+        texts.append(
+            f"Reconstructions, not replications, because their own definition was not available: {listed(rebuilt)}; "
+            "the readings stand under Provenance."
+        )
+    if batched := [name for name, entry in methods.items() if entry["eval_batches"]]:
+        texts.append(
+            f"Predictions of {listed(batched)} depend on the other clips of their batch (D1); batch sizes and order "
+            "stand under Provenance."
+        )
+    return [Text(text) for text in texts]
+
+
+def _test_bullets(evaluation: Evaluation) -> list[str]:
+    result = evaluation["comparison"]["result"]
+    family, design = result["family"], result["design"]
+    folds = plural(design["n_folds"], "fold")
+    secondary = f"Secondary test: Nadeau and Bengio’s corrected t-test over {folds}, a heuristic."
+    if design["unit"] is None:
+        return [_sentence(design["reason"]), secondary]
+    parts = [part["metrics"]["accuracy"]["primary"] for part in result["comparisons"]]
+    exact = (
+        "all sign flips" if all(part["exact"] for part in parts) else f"{count(parts[0]['flips'])} random sign flips"
+    )
+    intervals = [part["metrics"]["accuracy"]["interval"] for part in result["comparisons"]]
+    return [
+        f"Primary test: sign-flip over {_units(result)} ({exact}), seeds averaged first. {secondary}",
+        f"Floors: with {_units(result)} no p below {family['floor']:.3g} is possible, after correction none below "
+        f"{family['floor_holm']:.3g}; a {design['unit']} without any difference raises a method’s own floor.",
+        f"Intervals: {100 * intervals[0]['level']:g} % percentile bootstrap over {design['unit']}s, "
+        f"{count(intervals[0]['resamples'])} draws.",
+    ]
+
+
+def _seen(evaluation: Evaluation) -> list[str]:
+    """The smallest differences that the design could have seen."""
+    found = [one.detectable for one in against(evaluation, "accuracy").values() if one.detectable is not None]
+    if not found:
+        return []
+    result = evaluation["comparison"]["result"]
+    spans = f", from {100 * min(found):.1f} to {100 * max(found):.1f} over the methods" if len(found) > 1 else ""
+    return [
+        f"Smallest difference this design could have seen: {100 * median(found):.1f} points of accuracy "
+        f"(median{spans}). That is the true difference that a paired test over {_units(result)} would find in four of "
+        f"five repeats at {result['family']['alpha']:g} without correction, given the spread seen; with correction it "
+        "is larger. Not finding a smaller one says nothing against it."
+    ]
+
+
+def _units(result: Mapping[str, Any]) -> str:
+    design = result["design"]
+    return plural(design["n_speakers"] if design["unit"] == "speaker" else design["n_folds"], design["unit"])
+
+
+def _declared(declared: bool) -> str:
+    return "named in the settings (evaluate.reference)" if declared else "the default of evaluate.reference"
+
+
+def names(evaluation: Evaluation) -> tuple[str, str]:
+    """Corpus and encoder, as the settings or the embeddings name them."""
+    made = evaluation["provenance"]["config"]
+    corpus = made.get("download", {}).get("corpus", evaluation["run"])
+    encoder = made.get("extract", {}).get("encoder") or evaluation["provenance"]["encoder"].get("id", "unknown")
+    return str(corpus), str(encoder)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

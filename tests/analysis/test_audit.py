@@ -1,0 +1,136 @@
+"""Replacing layers under models whose use of the layers is known, and what is made of the curves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from daamctl.analysis.audit import Audited, advantage, area, contrast, replacement_curves, steps
+from daamctl.analysis.rank_tests import order_of, random_orders
+
+WEIGHTS = np.array([0.0, 0.0, 1.0, 2.0, 0.0, 0.0])
+
+
+class Planted(nn.Module):
+    """Logits = weighted sum of the layers: only two of six count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.tensor(WEIGHTS, dtype=torch.float32))
+        self.sizes: list[int] = []
+
+    def forward(self, x):
+        self.sizes.append(len(x))
+        return torch.einsum("bld,l->bd", x, self.weights)
+
+
+@pytest.fixture
+def data():
+    """Clips whose class stands in layers 3 and 4, and a mean that is far from zero."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 4, 60)
+    x = rng.normal(size=(60, 6, 4)) * 0.5 + 3
+    x[:, 2:4] += 2 * np.eye(4)[y][:, None]
+    return x, y, x.mean(axis=0)
+
+
+def test_steps():
+    assert steps(24) == [0, 1, 2, 4, 8, 16, 24]
+    assert steps(16) == [0, 1, 2, 4, 8, 16]
+    assert [steps(number) for number in (1, 2, 3)] == [[0, 1], [0, 1, 2], [0, 1, 2, 3]]
+
+
+def test_curves_equal_an_independent_computation(data):
+    x, y, mean = data
+    orders = np.stack([np.array([3, 2, 0, 1, 4, 5]), np.array([0, 5, 1, 4, 2, 3])])
+    deletion, insertion = replacement_curves(
+        Planted(), torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(mean), orders
+    )
+
+    def accuracy(replaced):
+        mixed = x.copy()
+        mixed[:, list(replaced)] = mean[list(replaced)]
+        return ((mixed * WEIGHTS[:, None]).sum(1).argmax(1) == y).mean()
+
+    for row, order in enumerate(orders.tolist()):
+        assert deletion[row] == pytest.approx([accuracy(order[:count]) for count in steps(6)])
+        assert insertion[row] == pytest.approx([accuracy(order[count:]) for count in steps(6)])
+    assert deletion[0, 0] == insertion[0, -1] > 0.9
+    assert deletion[0, 2] == insertion[1, 0] < 0.5  # both layers that count are gone
+
+
+def test_batches_are_of_the_size_asked_for(data):
+    x, y, mean = data
+    model = Planted()
+    replacement_curves(
+        model, torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(mean), np.arange(6)[None], batch_size=8
+    )
+    assert set(model.sizes) == {8, 4}
+    assert len(model.sizes) == 8 * 8  # 8 batches for each of 4 + 4 different sets of layers: the ends are shared
+
+
+def test_half_precision_features_are_widened(data):
+    x, y, mean = data
+    parts = [torch.from_numpy(part) for part in (x, y, mean)]
+    half, _ = replacement_curves(Planted(), parts[0].half(), parts[1], parts[2].float(), np.arange(6)[None])
+    full, _ = replacement_curves(Planted(), *parts, np.arange(6)[None])
+    np.testing.assert_allclose(half, full, atol=0.05)
+
+
+def test_true_order_beats_random_ones_and_a_useless_one_does_not(data):
+    x, y, mean = data
+    worth, useless = WEIGHTS + 1e-3 * np.arange(6), -WEIGHTS
+    orders = np.concatenate([[order_of(worth), order_of(useless)], random_orders(6, 39, seed=1)])
+    found = replacement_curves(Planted(), torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(mean), orders)
+    for curves, deletion in zip(found, (True, False), strict=True):
+        true = advantage(curves[None, 0], curves[None, 2:], steps(6), deletion=deletion)
+        false = advantage(curves[None, 1], curves[None, 2:], steps(6), deletion=deletion)
+        assert true.advantage > 0.1
+        assert false.advantage < 0
+        assert false.verdict == "not shown"
+        assert true.p < 0.2  # a random order also puts the two first now and then: 1 in 15
+
+
+def test_advantage_by_hand():
+    counts = [0, 1, 2]
+    own = np.array([[1.0, 0.5, 0.0], [1.0, 0.3, 0.0]])
+    others = np.array([[[1.0, 0.7, 0.0], [1.0, 0.9, 0.0]], [[1.0, 0.7, 0.0], [1.0, 0.9, 0.0]]])
+    assert area(own[0], counts) == pytest.approx(0.5)
+    found = advantage(own, others, counts, deletion=True)
+    assert found.area == pytest.approx(0.45)
+    assert found.random_area == pytest.approx(0.65)
+    assert found.advantage == pytest.approx(0.2)
+    assert found.per_fold == pytest.approx([0.15, 0.25])
+    assert (found.p, found.floor, found.verdict) == (1 / 3, 1 / 3, "cannot be told")
+    worse = advantage(own, others, counts, deletion=False)
+    assert worse.advantage == pytest.approx(-0.2)
+    assert (worse.p, worse.verdict) == (1.0, "not shown")
+    equal = advantage(others[:, 0], others, counts, deletion=True)
+    assert equal.p == 2 / 3  # a tie counts against it
+
+
+def test_nineteen_orders_reach_the_level():
+    others = np.tile(np.linspace(0.5, 0.9, 19)[:, None], (5, 1, 3))
+    found = advantage(np.full((5, 3), 0.4), others, [0, 1, 2], deletion=True)
+    assert (found.p, found.verdict) == (0.05, "yes")
+
+
+def test_contrast_of_two_kinds():
+    rng = np.random.default_rng(0)
+    worth = rng.normal(size=24)
+    folds = {fold: 0.1 + 0.01 * fold for fold in range(1, 6)}
+    guide = [Audited(worth + 0.1 * rng.normal(size=24), folds)]
+    chance = [Audited(rng.normal(size=24), dict.fromkeys(folds, -0.05)) for _ in range(2)]
+    better = contrast(guide, chance, worth)
+    assert better["verdict"] == "better"
+    assert better["deletion"]["importance"] == pytest.approx(0.13)
+    assert better["deletion"]["p_better"] == 1 / 32
+    assert better["tracking"]["importance"] > 0.9
+    assert better["tracking"]["p_better"] < 0.01
+    assert contrast(chance, guide, worth)["verdict"] == "worse"
+    assert contrast(chance[:1], chance[1:], worth)["verdict"] == "undecided"
+    few = contrast(guide, [Audited(chance[0].score, {})], worth)
+    assert (few["deletion"], few["verdict"]) == (None, "undecided")
+    assert contrast([], guide, worth)["tracking"] is None

@@ -1,0 +1,82 @@
+"""How numbers are written, and that a document finds every part of itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from daamctl.reporting.document import (
+    Document,
+    Files,
+    Folded,
+    Number,
+    Picture,
+    Plot,
+    Section,
+    Table,
+    Text,
+    count,
+    layers_text,
+    listed,
+    p_value,
+    plural,
+    points,
+    spread,
+)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (Number(0.6464, std=0.026), "64.6 ± 2.6"),
+        (Number(0.84, low=0.775, high=0.9), "84.0 [77.5, 90.0]"),
+        (Number(-0.0312, "points", low=-0.1, high=0.021), "−3.1 [−10.0, +2.1]"),
+        (Number(0.05, "points", std=0.012), "+5.0 ± 1.2"),
+        (Number(-0.0001, "points"), "+0.0"),
+        (Number(-0.00001), "0.0"),
+        (Number(0.031, "size"), "3.1"),
+        (Number(1.3862, "nats", std=0.05), "1.386 ± 0.050"),
+        (Number(0.0004, "p"), "<0.001"),
+        (Number(0.001, "p"), "0.001"),
+        (Number(1.0, "p"), "1.000"),
+        (Number(336412, "count"), "336,412"),
+        (Number(3 * 2**20, "mib"), "3"),
+        (Number(None, "p"), "–"),
+        (Number(None, std=0.1), "–"),
+    ],
+)
+def test_numbers_as_shown(number: Number, text: str) -> None:
+    assert str(number) == text
+
+
+def test_parts_are_in_the_unit_shown() -> None:
+    number = Number(1 / 3, "points", std=0.01, low=-0.2, high=0.5)
+    assert number.parts == {"": 33.3333333, "sample std": 1.0, "low": -20.0, "high": 50.0}
+    assert Number(None).parts == {"": None}
+    assert Number(0.0123456789012, "p").parts[""] == pytest.approx(0.0123456789)
+
+
+def test_spread_of_one_run_has_no_deviation() -> None:
+    assert str(spread({"mean": 0.5, "sample_std": None, "n": 1})) == "50.0"
+    assert str(spread(None)) == "–"
+
+
+def test_words() -> None:
+    assert (points(0.031), points(None), count(12345), p_value(0.0002), p_value(0.0123)) == (
+        "+3.1", "–", "12,345", "p < 0.001", "p = 0.012",
+    )  # fmt: skip
+    assert (plural(1, "fold"), plural(5, "fold")) == ("1 fold", "5 folds")
+    assert (listed([]), listed(["a"]), listed(["a", "b", "c"])) == ("", "a", "a, b and c")
+    assert (layers_text(range(1, 25)), layers_text([1, 2, 3]), layers_text([9])) == ("1–24", "1, 2, 3", "9")
+
+
+def test_document_finds_what_is_folded_away() -> None:
+    tables = [Table(key, "caption", ["a"], [["x"]], foot=[["y"]]) for key in ("one", "two")]
+    pictures = [Picture(f"{name}.png", "alt", b"") for name in "abcd"]
+    plot = Plot("p", "speakers", "label", {}, pictures[1:3])
+    inner = Folded("more", [tables[1], Folded("deeper", [plot])])
+    section = Section("s", "S", [Text("t"), pictures[0], tables[0], inner, Files("files", pictures[3:])])
+    document = Document("D", "run", [section])
+    assert document.tables == tables
+    assert document.plots == [plot]
+    assert document.pictures == pictures
+    assert tables[0].all_rows == [["x"], ["y"]]

@@ -1,0 +1,185 @@
+"""What may be said of the best method: every case of lead, floor, missing folds and reference."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from daamctl.reporting.document import Bullets, Facts, Section, Text
+from daamctl.reporting.verdict import against, family_texts, headline, labelled, order
+
+
+def figures(value: float) -> dict[str, Any]:
+    return {"mean": value, "sample_std": 0.02, "n": 5}
+
+
+def method(value: float, *, label: str, missing: list[list[int]] | None = None) -> dict[str, Any]:
+    interval = {"value": value, "low": value - 0.05, "high": value + 0.05, "level": 0.95}
+    return {
+        "label": label, "reconstructed": "", "eval_batches": None, "missing": missing or [], "per_fold": [{}] * 5,
+        "summary": {"utterance": {"accuracy": figures(value)}},
+        "intervals": {"metrics": {"accuracy": interval}},
+    }  # fmt: skip
+
+
+def compared(first: str, second: str, difference: float, p_holm: float | None) -> dict[str, Any]:
+    test = {"p": 0.002, "p_holm": p_holm, "floor": 0.002, "exact": True, "flips": 1024}
+    interval = {"low": difference - 0.01, "high": difference + 0.02, "level": 0.95, "resamples": 10_000}
+    part = {
+        "difference": difference, "interval": interval, "primary": test if p_holm is not None else None,
+        "secondary": {"p": 0.01, "p_holm": 0.02}, "minimal_detectable": {"points": 4.0},
+    }  # fmt: skip
+    return {"first": first, "second": second, "wins": 3, "losses": 7, "ties": 90, "metrics": {"accuracy": part}}
+
+
+def evaluation(
+    values: dict[str, float], reference: str = "none", p_holm: float | None = 0.01, floor_holm: float = 0.004
+) -> dict[str, Any]:
+    """Methods with a mean accuracy each; every comparison has the same p."""
+    pairs = [
+        compared(reference, name, values[reference] - value, p_holm)
+        for name, value in values.items()
+        if name != reference
+    ]
+    result = {
+        "family": {"methods": list(values), "reference": reference, "size": len(pairs), "alpha": 0.05,
+                   "correction": "holm", "floor": 0.002, "floor_holm": floor_holm},
+        "design": {"unit": "speaker" if p_holm is not None else None, "n_speakers": 10, "n_folds": 5, "n_items": 100,
+                   "reason": "no test is available: there is one fold"},
+        "comparisons": pairs,
+        "ranks": {"accuracy": None, "balanced_accuracy": None},
+        "notes": ["intervals redraw only 10 speakers"],
+    }  # fmt: skip
+    return {
+        "run": "toy", "main_unit": "utterance", "classes": ["a", "b"], "num_folds": 5, "seeds": [1], "notes": [],
+        "selection": "dev-group", "counts": {"utterance": 100, "clip": 150, "groups": {}},
+        "chance": {"utterance": {"majority_class": "a", "majority_fraction": 0.4, "uniform_fraction": 0.5}},
+        "methods": {name: method(value, label=f"{name} (reconstructed)" if name == "sga" else name)
+                    for name, value in values.items()},
+        "comparison": {"reference": reference, "left_out": [], "result": result},
+        "provenance": {"config": {"download": {"corpus": "demo"}, "extract": {"encoder": "tiny"}}, "train_s": {}},
+    }  # fmt: skip
+
+
+def words(section: Section) -> str:
+    return " ".join(block.text for block in section.blocks if isinstance(block, Text))
+
+
+def fact(section: Section) -> str:
+    (facts,) = [block for block in section.blocks if isinstance(block, Facts)]
+    return dict(facts.pairs)["Its lead over the reference"]
+
+
+def said(data: dict[str, Any]) -> tuple[str, str]:
+    section = headline(labelled(data), declared=True, stale=[])
+    return fact(section), words(section)
+
+
+def test_lead_that_survives() -> None:
+    short, text = said(evaluation({"none": 0.5, "sga": 0.6}))
+    assert short == "survives the test"
+    assert "sga (reconstructed) has the highest mean accuracy per utterance, 60.0 ± 2.0 % (n = 5)." in text
+    assert "the reference none, named in the settings (evaluate.reference), it is +10.0 points" in text
+    assert "(95 % interval +8.0 to +11.0, over all test utterances)" in text
+    assert "sign-flip test over 10 speakers: p = 0.002, p = 0.010 after correction over 1 comparison" in text
+    assert "picked after looking" in text
+
+
+def test_lead_that_does_not_survive() -> None:
+    short, text = said(evaluation({"none": 0.5, "sga": 0.6}, p_holm=0.3))
+    assert short == "does not survive the test"
+    assert "The lead does not survive the test at 0.05." in text
+
+
+def test_lead_that_no_design_like_this_could_show() -> None:
+    short, text = said(evaluation({"none": 0.5, "sga": 0.6}, p_holm=0.074, floor_holm=0.074))
+    assert short == "cannot be shown"
+    assert "no lead could have: with 10 speakers and this many comparisons no corrected p below 0.074" in text
+
+
+def test_reference_on_top() -> None:
+    short, text = said(evaluation({"none": 0.6, "sga": 0.5, "mha": 0.55}))
+    assert short == "it is the reference"
+    assert "no method is above it. Of 2 other methods 2 are below it" in text
+    assert "sga (reconstructed) and mha" in text
+    _, text = said(evaluation({"none": 0.6, "sga": 0.5}, p_holm=0.5))
+    assert "Of 1 other method 0 are below it by the test at 0.05 after correction." in text
+
+
+def test_without_a_test() -> None:
+    short, text = said(evaluation({"none": 0.5, "sga": 0.6}, p_holm=None))
+    assert short == "not tested"
+    assert "No test is available: there is one fold." in text
+
+
+def test_missing_folds_leave_a_method_untested() -> None:
+    data = evaluation({"none": 0.5, "sga": 0.6})
+    data["comparison"]["left_out"] = ["sga"]
+    data["methods"]["sga"]["missing"] = [[5, 1]]
+    short, text = said(data)
+    assert short == "not tested"
+    assert "It was not tested against none, because folds are missing." in text
+    assert "Folds are missing of sga (reconstructed)" in text
+    data["comparison"]["result"] = None
+    assert said(data)[0] == "not tested"
+
+
+def test_one_method_alone() -> None:
+    short, text = said(evaluation({"none": 0.3}))
+    assert short == "no other method"
+    assert "no other method was run" in text
+    assert "No method beats that." in text
+
+
+def test_differences_are_turned_round() -> None:
+    found = against(labelled(evaluation({"none": 0.5, "sga": 0.6})), "accuracy")["sga (reconstructed)"]
+    assert (found.difference, found.low, found.high) == pytest.approx((0.1, 0.08, 0.11))
+    assert (found.wins, found.losses, found.detectable) == (7, 3, 0.04)
+
+
+def test_labels_reach_ranks_and_leave_the_input_alone() -> None:
+    data = evaluation({"none": 0.5, "sga": 0.6, "mha": 0.4})
+    data["comparison"]["result"]["ranks"]["accuracy"] = {
+        "average_ranks": {"sga": 1.0, "none": 2.0, "mha": 3.0},
+        "groups": [["sga", "none"]],
+    }
+    before = copy.deepcopy(data)
+    result = labelled(data)["comparison"]["result"]
+    assert data == before
+    assert list(result["ranks"]["accuracy"]["average_ranks"]) == ["sga (reconstructed)", "none", "mha"]
+    assert result["ranks"]["accuracy"]["groups"] == [["sga (reconstructed)", "none"]]
+    assert result["family"]["methods"] == ["none", "sga (reconstructed)", "mha"]
+    assert order(labelled(data)) == ["sga (reconstructed)", "none", "mha"]
+
+
+def lines(data: dict[str, Any], *, declared: bool = False) -> str:
+    blocks = family_texts(labelled(data), declared=declared)
+    return " ".join(line for block in blocks if isinstance(block, Bullets) for line in block.lines) + " ".join(
+        block.text for block in blocks if isinstance(block, Text)
+    )
+
+
+def test_family_is_told_in_words() -> None:
+    text = lines(evaluation({"none": 0.5, "sga": 0.6, "mha": 0.4}))
+    assert "2 other methods against none, the default of evaluate.reference, on the same 100 test utterances" in text
+    assert "adjusted by Holm within each metric, level 0.05, two-sided" in text
+    assert "sign-flip over 10 speakers (all sign flips), seeds averaged first" in text
+    assert "no p below 0.002 is possible, after correction none below 0.004" in text
+    assert "Smallest difference this design could have seen: 4.0 points of accuracy" in text
+    assert "Intervals redraw only 10 speakers." in text
+
+
+def test_family_without_whole_methods_says_why() -> None:
+    data = evaluation({"none": 0.5, "sga": 0.6})
+    data["comparison"] |= {"result": None, "left_out": ["none"]}
+    assert "No method was tested against another: none has missing folds." in lines(data)
+
+
+def test_changed_settings_and_stale_folds_are_cautions() -> None:
+    data = evaluation({"none": 0.5, "sga": 0.6})
+    data["notes"] = ["trained with other settings than those of now: lr 0.1", "sga: something else"]
+    section = headline(labelled(data), declared=False, stale=["Score them again."])
+    cautions = [block.text for block in section.blocks if isinstance(block, Text) and block.caution]
+    assert cautions == ["Score them again.", "Trained with other settings than those of now: lr 0.1."]

@@ -31,6 +31,8 @@ FORMATS: dict[str, tuple[float, str, str]] = {
 }
 """Kind -> factor from what is stored to what is shown, format, and unit shown. Fractions become percent."""
 SMALLEST_P = 0.001
+ZERO = 1e-12
+"""Smaller values are rounding."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,11 @@ class Number:
         factor, style, _ = FORMATS[self.kind]
         if self.kind == "p" and value < SMALLEST_P:
             return f"<{SMALLEST_P}"
+        if abs(value) < ZERO:
+            value, style = 0.0, style.removeprefix("+")
         text = f"{factor * value:{style}}"
-        if float(text.replace(",", "")) == 0:  # no "-0.0"
-            text = text.replace("-", "+" if "+" in style else "")
+        if "+" not in style and float(text.replace(",", "")) == 0:
+            text = text.removeprefix("-")  # of differences the sign tells on which side of zero an end lies
         return text.replace("-", "−")
 
 

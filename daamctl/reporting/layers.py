@@ -33,6 +33,8 @@ DensityRuns = Mapping[str, tuple[Sequence[int], Sequence[DensityRun]]]
 
 SCORE_KINDS = {"importance": "Importance Factor", "weight": "layer weight"}
 SHOWN_LAYERS = 5
+LEAST_DISTINCT = 3
+"""Different values a score needs to count as a ranking, as in the audit."""
 
 
 def importance(
@@ -99,15 +101,14 @@ def _maps(summary: Mapping[str, Any], runs: DensityRuns, labels: Labels) -> list
         "difference."
     )
     without = [labels.get(name, name) for name in summary["without_density"]]
-    cautions = [
-        Text(f"{name}: {entry['caution']}", caution=True) for name, entry in methods.items() if entry["caution"]
-    ]
+    cautions = {name: entry["caution"] for name, entry in methods.items() if entry["caution"]}
     blocks: list[Block] = [Text(text)]
     if without:
         blocks.append(Text(f"Without a density, so without a map: {listed(without)}."))
-    blocks += (
-        [Folded(f"Maps that are mostly geometry: {len(cautions)} of {len(methods)}", cautions)] if cautions else []
-    )
+    if cautions:
+        told = f"{len(cautions)} of {len(methods)} maps are mostly geometry and say little about what was learned: "
+        blocks.append(Text(f"{told}{listed(list(cautions))}.", caution=True))
+        blocks.append(Folded("Why each", [Bullets([f"{name}: {why}" for name, why in cautions.items()])]))
     blocks += _explorer(methods, runs)
     return [*blocks, _geometry_table(methods), _contribution_table(methods)]
 
@@ -173,7 +174,7 @@ def _scores(scores: Mapping[str, Any], labels: Labels, command: str) -> list[Blo
     for name, entry in scores.items():
         stable, before = entry["stability"], entry["stability_untrained"]
         rows.append(
-            [labels.get(name, name), SCORE_KINDS.get(entry["kind"], entry["kind"]), _first(entry["ranking"]),
+            [labels.get(name, name), SCORE_KINDS.get(entry["kind"], entry["kind"]), _score_first(entry),
              Number(stable["tau_mean"], "signed"), Number(stable["tau_min"], "signed"),
              Number(stable["pairs"], "count"), Number(before["tau_mean"], "signed"),
              Number(entry["tau_with_untrained"], "signed")]
@@ -200,8 +201,9 @@ def _audit(audit: Mapping[str, Any] | None, labels: Labels, command: str) -> lis
     rows = [_audit_row(row) for row in compared.get("table") or []]
     if rows:
         columns = [
-            "Method", "Score", "ρ with probe", "p", "Tracks the probe?", "ρ, untrained", "Deletion (points)", "p",
-            "Beats random?", "Untrained (points)", "Insertion (points)", "p", "Beats random?", "Untrained (points)",
+            "Method", "Score", "ρ with probe", "p (probe)", "Tracks the probe?", "ρ, untrained",
+            *(f"{kind}{end}" for kind in ("Deletion", "Insertion") for end in
+              (" (points)", ", p", " beats random?", ", untrained (points)")),
         ]  # fmt: skip
         note = (
             "Probe: accuracy of a linear classifier on each layer alone. Deletion, insertion: area between the "
@@ -257,8 +259,8 @@ def _gallery(
         if score:
             alts |= {score["band"]: _band_alt(label, score), score["replacement"]: _replacement_alt(label)}
         shown = [Picture(file, alt, pngs[file]) for file, alt in alts.items() if file]
-        blocks += [Folded(f"Pictures: {label}", shown)] if shown else []
-    return blocks
+        blocks += [Folded(label, shown)] if shown else []
+    return [Folded(f"Pictures of every method ({len(blocks)})", blocks)] if blocks else []
 
 
 def _heatmap_alt(label: str, entry: Mapping[str, Any]) -> str:
@@ -291,6 +293,12 @@ def _replacement_alt(label: str) -> str:
         f"Accuracy of the trained {label} while layers are replaced by their mean, and while they are put back, in "
         "order of its score and in random orders; the areas between the curves are in the table."
     )
+
+
+def _score_first(entry: Mapping[str, Any]) -> str:
+    """The highest layers, unless the score tells no layers apart."""
+    distinct = {round(value, 9) for value in entry["trained"].values()}
+    return _first(entry["ranking"]) if len(distinct) >= LEAST_DISTINCT else "tells no layers apart"
 
 
 def _first(ranking: Sequence[int]) -> str:
@@ -336,7 +344,8 @@ def _alone(result: Mapping[str, Any]) -> list[Table]:
     if not rows:
         return []
     columns = [
-        "Layers each", "Groups", "ρ over groups", "p", "Highest score", "Lowest score", "High minus low (points)", "p",
+        "Layers each", "Groups", "ρ over groups", "p over groups", "Highest score", "Lowest score",
+        "High minus low (points)", "p over folds",
         "Smallest p possible",
     ]  # fmt: skip
     note = (

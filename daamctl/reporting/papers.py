@@ -61,13 +61,13 @@ def learned(runs: Sequence[RunFacts], evaluation: Evaluation) -> Section:
         return Section("learned", title, [Text("No finished run at hand has the offset and scaled variance of DAAM.")])
     rows = [_learned_row(name, part) for name, part in found.items()]
     foot: list[list[Cell]] = [
-        [f"{part.dataset}, {part.encoder} (authors’ post)", Number(8, "count"), DASH, Number(part.offset[0], "signed"),
+        [f"{part.dataset}, {part.encoder} (authors’ post)", Number(8, "count"), Number(part.offset[0], "signed"),
          Number(part.offset[1], "signed"), DASH, Number(part.scaled_variance[0], "plain"),
          Number(part.scaled_variance[1], "plain"), DASH, _weights(*part.scaled_variance, "2xi")]
         for part in learned_ranges()
     ]  # fmt: skip
     columns = [
-        "Method", "Heads", "Runs", "δ lowest", "δ highest", "δ mean", "ξ lowest", "ξ highest", "ξ mean",
+        "Method", "Heads", "δ lowest", "δ highest", "δ mean", "ξ lowest", "ξ highest", "ξ mean",
         "Weight at y² = 2",
     ]  # fmt: skip
     text = (
@@ -77,8 +77,8 @@ def learned(runs: Sequence[RunFacts], evaluation: Evaluation) -> Section:
     )
     note = (
         "Lowest, highest and mean over all heads and features of a run; mean ± sample std over runs. The weight spans "
-        "the lowest to the highest ξ. The post prints one range per modality, of its best model with 8 heads, and does "
-        "not say over which folds."
+        "the lowest to the highest ξ. Mixtures have other parameters and are not listed. The post prints one range per "
+        "modality, of its best model with 8 heads, and does not say over which folds."
     )
     caption = "Learned offset δ and scaled variance ξ, and the printed ranges"
     return Section(
@@ -89,7 +89,7 @@ def learned(runs: Sequence[RunFacts], evaluation: Evaluation) -> Section:
 def _learned_row(name: str, runs: Sequence[RunFacts]) -> list[Cell]:
     offsets = [run.offset for run in runs if run.offset]
     widths = [run.scaled_variance for run in runs if run.scaled_variance]
-    cells: list[Cell] = [name, Number(runs[0].num_heads, "count"), Number(len(runs), "count")]
+    cells: list[Cell] = [name, Number(runs[0].num_heads, "count")]
     cells += [_over_runs([part[index] for part in offsets], "signed") for index in range(3)]
     cells += [_over_runs([part[index] for part in widths], "plain") for index in range(3)]
     lowest, highest = (mean(part[index] for part in widths) for index in range(2))

@@ -80,7 +80,8 @@ def _small(png: bytes) -> bytes:
 
     stream = BytesIO()
     with Image.open(BytesIO(png)) as image:
-        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(stream, format="png", optimize=True)
+        few = image.convert("RGB").quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        few.save(stream, format="png")
     return min(stream.getvalue(), png, key=len)
 
 

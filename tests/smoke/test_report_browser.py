@@ -71,10 +71,10 @@ addEventListener("load", async () => {
     const order = () => [...table.tBodies[0].rows].map(row => row.cells[0].textContent);
     seen.order = [order()];
     for (let press = 0; press < 3; press += 1) {
-      const button = heading.querySelector("button");
+      const button = heading.querySelector("[role=button]");
       button.focus();
       seen.focused = document.activeElement === button;
-      button.click();
+      button.dispatchEvent(new KeyboardEvent("keydown", {key: press ? " " : "Enter", cancelable: true}));
       seen.order.push([heading.getAttribute("aria-sort"), ...order()]);
     }
     seen.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;

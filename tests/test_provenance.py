@@ -82,9 +82,9 @@ def test_every_form_of_import_is_followed(hash_with: Callable[..., str], form: s
 
 def test_every_method_has_a_hash_of_its_own_file() -> None:
     hashes = {name: code_hash(METHODS.module_of(name), "daamctl.methods") for name in METHODS}
-    assert len(hashes) == 5
+    modules = {METHODS.module_of(name) for name in METHODS}
     assert hashes["daam-v1"] == hashes["daam-v2"]  # one file
-    assert len(set(hashes.values())) == 4
+    assert len(set(hashes.values())) == len(modules) >= 20
 
 
 def test_versions_name_python_and_torch() -> None:

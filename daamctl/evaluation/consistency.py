@@ -62,8 +62,8 @@ def check_methods(folds: Mapping[str, Sequence[Fold]], *, fix: str) -> None:
 
 def differences(fold: Fold, train: Mapping[str, Any]) -> list[str]:
     """Training settings in which a fold differs from the settings of now, as `train.epochs: 3 (now 35)`."""
-    made = _flat({"train": fold.result["run"]["config"].get("train", {})})
-    now = _flat({"train": dict(train)})
+    made = flat({"train": fold.result["run"]["config"].get("train", {})})
+    now = flat({"train": dict(train)})
     return [
         f"{name}: {_show(made[name])} (now {_show(now[name])})"
         for name in made
@@ -78,7 +78,7 @@ def _shared(fold: Fold) -> dict[str, Any]:
         "classes": run["classes"],
         "num_folds": run["num_folds"],
         f"test group of fold {run['fold']}": run["test_group"],
-        **_flat({"train": run["config"].get("train", {})}),
+        **flat({"train": run["config"].get("train", {})}),
     }
     return {name: value for name, value in values.items() if name not in HARMLESS}
 
@@ -86,16 +86,16 @@ def _shared(fold: Fold) -> dict[str, Any]:
 def _own(fold: Fold) -> dict[str, Any]:
     run = fold.result["run"]
     own = {name: part for name, part in run["config"].items() if name not in COVERED_BY_EMBEDDINGS}
-    values = {**_shared(fold), **_flat(own), "layers": run["layers"], "embed_dim": run["embed_dim"]}
+    values = {**_shared(fold), **flat(own), "layers": run["layers"], "embed_dim": run["embed_dim"]}
     return {name: value for name, value in values.items() if name not in HARMLESS and not name.startswith("test group")}
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mappings as dotted keys."""
     result: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            result.update(_flat(value, f"{prefix}{key}."))
+            result.update(flat(value, f"{prefix}{key}."))
         else:
             result[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
     return result

@@ -16,7 +16,7 @@ from daamctl.artifacts.embeddings import FREE_SETTINGS
 from daamctl.artifacts.io import content_key
 from daamctl.artifacts.results import Fold
 from daamctl.errors import UnknownNameError
-from daamctl.evaluation.consistency import HARMLESS
+from daamctl.evaluation.consistency import HARMLESS, flat
 from daamctl.methods import METHODS, resolve_method
 
 ABSENT = "–"
@@ -111,14 +111,6 @@ def code_changed(first: Sequence[Fold], second: Sequence[Fold]) -> bool:
         _keyed(fold) == _keyed(other) and fold.result["run"]["key"] != other.result["run"]["key"]
         for fold, other in pairs
     )
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted keys."""
-    result: dict[str, Any] = {}
-    for key, value in tree.items():
-        result.update(flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value})
-    return result
 
 
 def _of_fold(fold: Fold) -> dict[str, Any]:

@@ -24,9 +24,9 @@ from daamctl.artifacts.results import Fold, read_fold, read_folds
 from daamctl.config import Config, load_config, pipeline_names
 from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
 from daamctl.evaluation.comparison import COMPARED, SCHEMA, compare_methods, item_table
-from daamctl.evaluation.consistency import check_method, check_methods, differences
+from daamctl.evaluation.consistency import check_method, check_methods, differences, flat
 from daamctl.evaluation.scoring import Items, items_of, score_items
-from daamctl.evaluation.settings_diff import CANNOT_SECTIONS, code_changed, differing, facts, flat, merged
+from daamctl.evaluation.settings_diff import CANNOT_SECTIONS, code_changed, differing, facts, merged
 from daamctl.evaluation.statistics import holm, nadeau_bengio
 from daamctl.evaluation.summary import spread
 from daamctl.layout import Layout

@@ -56,11 +56,12 @@ def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None)
     report["skipped"] = skipped
     for note in report["notes"]:
         logger.warning(note)
-    for method, scores in _flat_metrics(report).items():
+    flat = _flat_metrics(report)
+    for method, scores in flat.items():
         logger.info("%s: accuracy %.1f %% per %s", method, 100 * scores["accuracy"], config.evaluate.unit)
     folder = layout.stage("evaluate")
     write_json(folder / "evaluation.json", report)
-    write_json(folder / "metrics.json", _flat_metrics(report))
+    write_json(folder / "metrics.json", flat)
     unit = config.evaluate.unit
     write_text(folder / "accuracy.csv", accuracy_rows(report).write_csv())
     write_text(folder / "history.csv", history_rows(folds).write_csv())

@@ -303,27 +303,23 @@ def predict(model: nn.Module, x: Tensor, device: str, batch_size: int = EVAL_BAT
     return torch.cat([model(batch.to(device, torch.float32)).float().cpu() for batch in x.split(batch_size)])
 
 
-@torch.no_grad()
 def mean_density(model: FusionClassifier, x: Tensor, device: str) -> Tensor:
     """Mean over clips of the density, (L, D) float32: every clip counts the same, whatever the batch size (D19)."""
-    model.eval()
-    total: Tensor | None = None
-    for batch in x.split(EVAL_BATCH):
-        density = model(batch.to(device, torch.float32), return_density=True)[1].cpu().double().sum(0)
-        total = density if total is None else total + density
-    assert total is not None
-    return (total / len(x)).float()
+    return _mean_over_clips(lambda batch: model(batch, return_density=True)[1], model, x, device)
 
 
-@torch.no_grad()
 def mean_layer_weights(model: FusionClassifier, x: Tensor, device: str) -> Tensor | None:
     """Mean over clips of the weight that every layer gets, (L,) float32; None for a fusion that weighs no layers."""
     weights_of: Callable[[Tensor], Tensor] | None = getattr(model.fusion, "layer_weights", None)
-    if weights_of is None:
-        return None
+    return None if weights_of is None else _mean_over_clips(weights_of, model, x, device)
+
+
+@torch.no_grad()
+def _mean_over_clips(of: Callable[[Tensor], Tensor], model: nn.Module, x: Tensor, device: str) -> Tensor:
+    """Mean over the N clips of what `of` gives per clip, in eval mode; summed in float64 on CPU, as mps has none."""
     model.eval()
-    total = sum(weights_of(batch.to(device, torch.float32)).double().cpu().sum(0) for batch in x.split(EVAL_BATCH))
-    return (torch.as_tensor(total) / len(x)).float()
+    sums = [of(batch.to(device, torch.float32)).cpu().double().sum(0) for batch in x.split(EVAL_BATCH)]
+    return (torch.stack(sums).sum(0) / len(x)).float()
 
 
 def accuracy_of(logits: Tensor, targets: Tensor) -> float:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +32,6 @@ STAGES = {
     "report": report,
 }
 NEEDED = {"train": ["--method", "mha"]}
-
-
-@pytest.fixture(autouse=True)
-def _restore_logging() -> Iterator[None]:
-    """The command sets up logging for its process; here it must not outlive the test."""
-    root, ours = logging.getLogger(), logging.getLogger("daamctl")
-    handlers, level, own = root.handlers[:], root.level, ours.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    ours.setLevel(own)
 
 
 def call(*words: str) -> Any:

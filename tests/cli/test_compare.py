@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +17,6 @@ from daamctl.config import load_config
 from daamctl.layout import Layout
 from daamctl.stages import compare
 from tests.fixtures.folds import write_method
-
-
-@pytest.fixture(autouse=True)
-def _restore_logging() -> Iterator[None]:
-    """The command sets up logging for its process; here it must not outlive the test."""
-    root, ours = logging.getLogger(), logging.getLogger("daamctl")
-    handlers, level, own = root.handlers[:], root.level, ours.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    ours.setLevel(own)
 
 
 def call(*words: str) -> Any:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +14,6 @@ from daamctl.cli.doctor import complete
 from daamctl.doctor import examine_method
 from daamctl.methods import METHODS, contract
 from daamctl.methods.contract import Case, Finding
-
-
-@pytest.fixture(autouse=True)
-def _restore_logging() -> Iterator[None]:
-    """The command sets up logging for its process; here it must not outlive the test."""
-    root, ours = logging.getLogger(), logging.getLogger("daamctl")
-    handlers, level, own = root.handlers[:], root.level, ours.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    ours.setLevel(own)
 
 
 def call(*words: str) -> Any:

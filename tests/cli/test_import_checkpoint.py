@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +14,6 @@ from typer.testing import CliRunner
 
 from daamctl.cli.app import app
 from daamctl.methods import load_published, load_weights
-
-
-@pytest.fixture(autouse=True)
-def _restore_logging() -> Iterator[None]:
-    """The command sets up logging for its process; here it must not outlive the test."""
-    root, ours = logging.getLogger(), logging.getLogger("daamctl")
-    handlers, level, own = root.handlers[:], root.level, ours.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    ours.setLevel(own)
 
 
 def call(*words: str | Path) -> Any:

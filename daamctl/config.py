@@ -19,7 +19,7 @@ from daamctl.errors import ConfigError, nearest, suggest
 
 PARAMS_FILE = "params.yaml"
 PIPELINES_DIR = "pipelines"
-EXPANSION = ("pipelines", "trainable")  # what dvc.yaml expands over
+EXPANSION = ("pipelines", "trainable", "finetunable")  # what dvc.yaml expands over
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -42,8 +42,11 @@ class DownloadConfig(Section):
     """Manifest file or corpus folder; null: where `daamctl download CORPUS --from DIR` registered it."""
     classes: tuple[str, ...] | None = None
     """Class names in label order; null: the corpus's default classes."""
+    folds: Literal["corpus", "stratified"] = "corpus"
+    """corpus: the corpus's own groups (sessions, speakers, or an official train and test part); stratified: pool them
+    and form `num_groups` groups anew, of equal class shares, speaker-disjoint where speakers are known."""
     num_groups: Count = 5
-    """For manifests without a group column: number of speaker-disjoint groups (folds) to form."""
+    """Number of groups (folds) to form, for manifests without a group column and for `folds: stratified`."""
     check_fingerprint: bool = True
     """Refuse a corpus whose counts differ from the known ones."""
     max_unreadable_fraction: Fraction = 0.0
@@ -65,7 +68,10 @@ class SegmentConfig(Section):
 
 
 class ExtractConfig(Section):
-    """Which encoder, and how its layers become one vector each."""
+    """Which encoder, and how its layers become one vector each.
+
+    `normalize`, `pooling` and `max_batch_s` concern speech, `*_tokens` text, `*_images` and `pool_class_token` images.
+    """
 
     encoder: str = "wavlm-micro"
     """Preset (`daamctl ls encoders`), Hugging Face id, or local folder."""
@@ -93,8 +99,25 @@ class ExtractConfig(Section):
     """Number format of the stored vectors."""
     device: Device = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
+    max_tokens: Count = 4096
+    """Longest text, in tokens; longer ones are cut there and counted (the encoder's own limit, if lower, holds)."""
+    pool_special_tokens: bool = False
+    """Whether the tokens that a tokenizer adds (begin of sequence; [CLS] and [SEP]) count in the mean (published: yes,
+    D45)."""
+    pool_class_token: bool = False
+    """Whether the class and register tokens of a vision encoder count in the mean over patches (D47)."""
+    weights_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Number format in which the encoder's weights are held; auto: for text encoders on a GPU that of the forward pass
+    (13 billion weights are 52 GB in float32), else float32."""
+    min_gpu_memory_gb: Annotated[float, Field(ge=0.0)] = 0.0
+    """GPU memory over all local GPUs below which `dvc repro` leaves this pipeline out, with that reason; 0: any machine
+    will do."""
     max_batch_s: Positive = 80.0
     """Most audio in one batch, in seconds, padding included."""
+    max_batch_tokens: Count = 16384
+    """Most tokens in one batch of texts, padding included."""
+    max_batch_images: Count = 64
+    """Most images in one batch."""
     shard_clips: Count = 512
     """Clips per Parquet file: the most that is redone after an interruption."""
     max_unreadable_fraction: Fraction = 0.0
@@ -139,6 +162,13 @@ class TrainConfig(Section):
     selection: Literal["dev-group", "best-on-test", "last"] = "dev-group"
     """Which epoch is reported. dev-group: the best on one training group held out for that; best-on-test: the best on
     the test group itself, as published (optimistic, D7); last: the final epoch."""
+    dev_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
+    """Share of the training part held out for selection where a corpus has an official train and test part and no dev
+    part: seeded, of equal class shares."""
+    features: Literal["auto", "memory", "stream"] = "auto"
+    """Where training takes the embeddings from. memory: all of them held; stream: read shard by shard, in a seeded
+    shuffle of shards and of rows among the shards at hand; auto: memory when they take at most half of what is
+    free."""
     density_maps: Literal["final-model", "all-epochs"] = "final-model"
     """Which maps the Importance Factor is made from. final-model: the mean over test clips under the selected weights,
     every clip counting alike; all-epochs: the mean over the test batches of every epoch up to the selected one
@@ -156,6 +186,40 @@ class TrainConfig(Section):
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds must be one or more different integers, met {list(self.seeds)}")
         return self
+
+
+class FinetuneConfig(Section):
+    """How an adapter in the encoder, or the whole encoder, is trained.
+
+    Loss, selection and seeds are those of `train`, so that a fine-tuned encoder and a method over frozen layers
+    differ in nothing else.
+    """
+
+    epochs: Count = 35
+    """Passes over the training items."""
+    batch_size: Count = 8
+    """Items per optimiser step."""
+    accumulate: Count = 1
+    """Forward passes that one optimiser step is split into; each takes `batch_size / accumulate` items, rounded up."""
+    lr: Positive = 1e-4
+    """Initial learning rate; of LoRA+ that of A."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    """Decoupled weight decay (AdamW), not on biases, norms and other 1-D tensors."""
+    schedule: Literal["linear", "constant"] = "linear"
+    """linear: warm up over the first tenth of the steps, then fall to 0; constant: none (published)."""
+    grad_clip_norm: Positive | None = 1.0
+    """Largest gradient norm; null: no clipping (published)."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory for about a third more time."""
+    encoder_dropout: bool = False
+    """Train with the encoder's own dropout, layer drop and time masking on (published, D49); off, the encoder computes
+    as in feature extraction."""
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Mixed precision; auto: bfloat16 or float16 on GPU, float32 on CPU. Evaluation is always float32."""
+    device: Device = "auto"
+    """auto, cpu, mps, cuda or cuda:N."""
+    max_tokens: Count = 512
+    """Longest text, in tokens (published: 128)."""
 
 
 class EvaluateConfig(Section):
@@ -223,8 +287,12 @@ class Config(Section):
     trainable: tuple[str, ...] = ()
     """Methods that have a train stage in `dvc repro`; only read from params.yaml. A pipeline trains those of its
     `methods`, the other stages do nothing."""
+    finetunable: tuple[str, ...] = ()
+    """Ways of fine-tuning that have a finetune stage in `dvc repro`; only read from params.yaml."""
     methods: tuple[str, ...] = ("none", "weighted-sum", "mha", "daam-v1", "daam-v2")
     """Methods to train, in report order; `-mlp` behind a name gives it the MLP decoder, e.g. daam-v1-mlp."""
+    finetunes: tuple[str, ...] = ()
+    """Ways of fine-tuning to train too (`daamctl ls finetunes`), e.g. lora-r8; they follow in the report."""
     method_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Per method: arguments of its builder other than the defaults, e.g. {daam-v1: {num_heads: 4}}; they also hold for
     the method with another decoder."""
@@ -232,6 +300,7 @@ class Config(Section):
     segment: SegmentConfig = SegmentConfig()
     extract: ExtractConfig = ExtractConfig()
     train: TrainConfig = TrainConfig()
+    finetune: FinetuneConfig = FinetuneConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     importance: ImportanceConfig = ImportanceConfig()
     ablate: AblateConfig = AblateConfig()

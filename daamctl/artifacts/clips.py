@@ -1,9 +1,10 @@
 """The clip table: one row per piece of a recording, written by `segment` and read by everything after it.
 
-Columns: clip_id (`<utterance_id>#<index, three digits or more>`), utterance_id, path (relative to the corpus root),
-label, speaker, group, start_s and duration_s (seconds, exact multiples of one sample of the file), pad_to_s (seconds
-to which the clip is filled with zeros at its end; null: not at all), sampling_rate (Hz, of the file). Rows are sorted
-by utterance_id, then by position.
+A text or an image is one clip, with the columns of its utterance behind clip_id. Columns of speech: clip_id
+(`<utterance_id>#<index, three digits or more>`), utterance_id, path (relative to the corpus root), label, speaker,
+group, start_s and duration_s (seconds, exact multiples of one sample of the file), pad_to_s (seconds to which the clip
+is filled with zeros at its end; null: not at all), sampling_rate (Hz, of the file). Rows are sorted by utterance_id,
+then by position.
 """
 
 from __future__ import annotations
@@ -14,20 +15,25 @@ from typing import Any
 
 import polars as pl
 
+from daamctl.artifacts import utterances
 from daamctl.artifacts.io import content_key
 from daamctl.artifacts.utterances import CorpusTable, frame_key, read_table, write_table
 
-SCHEMA: dict[str, Any] = {
-    "clip_id": pl.String,
-    "utterance_id": pl.String,
-    "path": pl.String,
-    "label": pl.String,
-    "speaker": pl.String,
-    "group": pl.String,
-    "start_s": pl.Float64,
-    "duration_s": pl.Float64,
-    "pad_to_s": pl.Float64,
-    "sampling_rate": pl.Int32,
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "speech": {
+        "clip_id": pl.String,
+        "utterance_id": pl.String,
+        "path": pl.String,
+        "label": pl.String,
+        "speaker": pl.String,
+        "group": pl.String,
+        "start_s": pl.Float64,
+        "duration_s": pl.Float64,
+        "pad_to_s": pl.Float64,
+        "sampling_rate": pl.Int32,
+    },
+    "text": {"clip_id": pl.String, **utterances.SCHEMAS["text"]},
+    "image": {"clip_id": pl.String, **utterances.SCHEMAS["image"]},
 }
 
 
@@ -39,10 +45,10 @@ def write_clips(path: Path, table: ClipTable) -> None:
     """Write the table atomically, rows in the order given; further columns are dropped.
 
     Raises:
-        ArtifactError: a column of `SCHEMA` is missing.
+        ArtifactError: a column of its schema is missing.
     """
-    columns = [name for name in SCHEMA if name in table.rows.columns]
-    write_table(path, replace(table, rows=table.rows.select(columns)), SCHEMA, "clip table")
+    columns = [name for name in SCHEMAS[table.modality] if name in table.rows.columns]
+    write_table(path, replace(table, rows=table.rows.select(columns)), SCHEMAS, "clip table")
 
 
 def read_clips(path: Path, *, fix: str | None = None) -> ClipTable:
@@ -55,9 +61,11 @@ def read_clips(path: Path, *, fix: str | None = None) -> ClipTable:
     Raises:
         ArtifactError: the file is missing, damaged, or no clip table.
     """
-    return ClipTable(*read_table(path, SCHEMA, "clip table", fix=fix))
+    return ClipTable(*read_table(path, SCHEMAS, "clip table", fix=fix))
 
 
 def clips_key(table: ClipTable) -> str:
     """Content key of the rows and classes: what embeddings of these clips depend on."""
-    return content_key({"rows": frame_key(table.rows.select(list(SCHEMA))), "classes": list(table.classes)})
+    return content_key(
+        {"rows": frame_key(table.rows.select(list(SCHEMAS[table.modality]))), "classes": list(table.classes)}
+    )

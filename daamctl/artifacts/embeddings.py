@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from daamctl.artifacts.io import read_json, write_json, write_parquet
-from daamctl.artifacts.utterances import METADATA_KEY
+from daamctl.artifacts.utterances import METADATA_KEY, Modality
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
 
@@ -41,6 +41,7 @@ class EmbeddingsHead:
         settings: the sections download, segment and extract.
         num_clips: rows in all shards.
         unreadable: clip_id -> reason, for clips left out under the stated tolerance.
+        modality: what the clips are.
     """
 
     key: str
@@ -52,6 +53,7 @@ class EmbeddingsHead:
     settings: dict[str, Any]
     num_clips: int
     unreadable: dict[str, str] = field(default_factory=dict)
+    modality: Modality = "speech"
 
 
 def layer_column(layer: int) -> str:
@@ -77,7 +79,7 @@ def write_shard(
     Args:
         path: see `shard_path`.
         clips: rows of the clip table, B of them.
-        n_frames: (B,) frames averaged per clip.
+        n_frames: (B,) frames, tokens or patches averaged per clip.
         vectors: (B, L, D) in the stored number format.
         layers: the L layer numbers.
         head: facts repeated in the file's metadata.
@@ -174,36 +176,56 @@ def _numpy_dtype(kind: pa.DataType) -> np.dtype[Any]:
 FREE_SETTINGS = {
     "download": ("source", "check_fingerprint", "max_unreadable_fraction"),
     "segment": ("write_audio",),
-    "extract": ("device", "max_batch_s", "shard_clips", "max_unreadable_fraction"),
+    "extract": (
+        "device",
+        "weights_dtype",  # the hash of the weights as they are held tells it
+        "min_gpu_memory_gb",
+        "max_batch_s",
+        "max_batch_tokens",
+        "max_batch_images",
+        "shard_clips",
+        "max_unreadable_fraction",
+    ),
+}
+# Settings of `extract` that concern one modality only.
+OWN_SETTINGS = {
+    "speech": ("pooling", "normalize"),
+    "text": ("max_tokens", "pool_special_tokens"),
+    "image": ("pool_class_token",),
 }
 
 
-def value_settings(config: Config) -> dict[str, Any]:
-    """The settings of download, segment and extract that determine the stored values."""
+def value_settings(config: Config, modality: Modality | None = None) -> dict[str, Any]:
+    """The settings of download, segment and extract that determine the stored values of a modality; None: of any."""
+    others = [name for kind, names in OWN_SETTINGS.items() if modality not in (None, kind) for name in names]
+    left_out = {**FREE_SETTINGS, "extract": (*FREE_SETTINGS["extract"], *others)}
     return {
-        stage: {name: value for name, value in config.section(stage).items() if name not in free}
-        for stage, free in FREE_SETTINGS.items()
+        stage: {name: value for name, value in config.section(stage).items() if name not in names}
+        for stage, names in left_out.items()
     }
 
 
-def check_settings(made: Mapping[str, Any], config: Config, *, what: str, fix: str) -> None:
+def check_settings(made: Mapping[str, Any], config: Config, modality: Modality, *, what: str, fix: str) -> None:
     """Check that an artifact was made with the settings asked for.
 
     Args:
-        made: section -> settings it was made with; only these sections are compared.
+        made: section -> settings it was made with; only these sections are compared. A setting that it does not know
+            had its default.
         config: settings asked for.
+        modality: what the artifact holds.
         what: the artifact, in the plural, for the message.
         fix: the command that makes it again.
 
     Raises:
         ArtifactError: names every setting that differs, with both values.
     """
+    usual = value_settings(Config(), modality)
     differing = [
-        f"{stage}.{name}: made with {made[stage].get(name)!r}, asked for {value!r}"
-        for stage, section in value_settings(config).items()
+        f"{stage}.{name}: made with {before!r}, asked for {value!r}"
+        for stage, section in value_settings(config, modality).items()
         if stage in made
         for name, value in section.items()
-        if made[stage].get(name) != value
+        if (before := made[stage].get(name, usual[stage][name])) != value
     ]
     if differing:
         raise ArtifactError(f"the {what} were made with other settings: " + "; ".join(differing), fix=fix)

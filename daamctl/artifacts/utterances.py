@@ -1,7 +1,8 @@
 """The utterance table: one row per recording of a corpus, written by `download` and read by `segment`.
 
-Columns: utterance_id, path (relative to the corpus root), label, speaker, group (the fold unit), start_s,
-duration_s (seconds), sampling_rate (Hz), n_channels; any further columns of a manifest follow. The table does not say
+Columns of speech: utterance_id, path (relative to the corpus root), label, speaker, group (the fold unit), start_s,
+duration_s (seconds), sampling_rate (Hz), n_channels. A text's row holds the text itself; an image's its file, and its
+row in it where the file is a Parquet table of images. Any further columns of a manifest follow. The table does not say
 where the corpus lies on this machine (see `daamctl.corpora.sources`), so it is equal on every machine.
 """
 
@@ -11,23 +12,29 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
 from daamctl.artifacts.io import content_key, read_parquet, write_parquet
 from daamctl.errors import ArtifactError
 
-SCHEMA: dict[str, Any] = {
-    "utterance_id": pl.String,
-    "path": pl.String,
-    "label": pl.String,
-    "speaker": pl.String,
-    "group": pl.String,
-    "start_s": pl.Float64,
-    "duration_s": pl.Float64,
-    "sampling_rate": pl.Int32,
-    "n_channels": pl.Int32,
+Modality = Literal["speech", "text", "image"]
+"""What a corpus holds and an encoder reads."""
+
+_ROW = {"label": pl.String, "speaker": pl.String, "group": pl.String}
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "speech": {
+        "utterance_id": pl.String,
+        "path": pl.String,
+        **_ROW,
+        "start_s": pl.Float64,
+        "duration_s": pl.Float64,
+        "sampling_rate": pl.Int32,
+        "n_channels": pl.Int32,
+    },
+    "text": {"utterance_id": pl.String, "text": pl.String, **_ROW},
+    "image": {"utterance_id": pl.String, "path": pl.String, "index": pl.Int64, **_ROW},
 }
 METADATA_KEY = b"daamctl"
 
@@ -41,12 +48,14 @@ class CorpusTable:
         classes: class names in label order (index = class id).
         rows: the columns of the table's schema first, further columns after them.
         settings: the settings it was made with.
+        modality: what the rows are.
     """
 
     corpus: str
     classes: tuple[str, ...]
     rows: pl.DataFrame
     settings: dict[str, Any]
+    modality: Modality = "speech"
 
 
 class UtteranceTable(CorpusTable):
@@ -57,9 +66,9 @@ def write_utterances(path: Path, table: UtteranceTable) -> None:
     """Write the table atomically, sorted by utterance_id.
 
     Raises:
-        ArtifactError: a column of `SCHEMA` is missing.
+        ArtifactError: a column of its schema is missing.
     """
-    write_table(path, replace(table, rows=table.rows.sort("utterance_id")), SCHEMA, "utterance table")
+    write_table(path, replace(table, rows=table.rows.sort("utterance_id")), SCHEMAS, "utterance table")
 
 
 def read_utterances(path: Path, *, fix: str | None = None) -> UtteranceTable:
@@ -68,35 +77,38 @@ def read_utterances(path: Path, *, fix: str | None = None) -> UtteranceTable:
     Raises:
         ArtifactError: the file is missing, damaged, or no utterance table.
     """
-    return UtteranceTable(*read_table(path, SCHEMA, "utterance table", fix=fix))
+    return UtteranceTable(*read_table(path, SCHEMAS, "utterance table", fix=fix))
 
 
-def write_table(path: Path, table: CorpusTable, schema: Mapping[str, Any], what: str) -> None:
-    """Write a table atomically: the columns of the schema, then further ones.
+def write_table(path: Path, table: CorpusTable, schemas: Mapping[str, Mapping[str, Any]], what: str) -> None:
+    """Write a table atomically: the columns of its modality's schema, then further ones.
 
     Raises:
         ArtifactError: a column of the schema is missing.
     """
+    schema = schemas[table.modality]
     missing = [name for name in schema if name not in table.rows.columns]
     if missing:
         raise ArtifactError(f"{what} of '{table.corpus}' lacks the columns {', '.join(missing)}")
     further = [name for name in table.rows.columns if name not in schema]
     rows = table.rows.select([*schema, *further]).cast(pl.Schema(schema))
-    write_frame(path, rows, {"corpus": table.corpus, "classes": list(table.classes), "settings": table.settings})
+    head = {"corpus": table.corpus, "classes": list(table.classes), "settings": table.settings}
+    write_frame(path, rows, {**head, "modality": table.modality})
 
 
 def read_table(
-    path: Path, schema: Mapping[str, Any], what: str, *, fix: str | None
-) -> tuple[str, tuple[str, ...], pl.DataFrame, dict[str, Any]]:
+    path: Path, schemas: Mapping[str, Mapping[str, Any]], what: str, *, fix: str | None
+) -> tuple[str, tuple[str, ...], pl.DataFrame, dict[str, Any], Modality]:
     """Read what `write_table` wrote: the fields of `CorpusTable`.
 
     Raises:
         ArtifactError: the file is missing, damaged, or lacks columns of the schema.
     """
     rows, head = read_frame(path, fix=fix)
-    if not set(schema) <= set(rows.columns):
+    modality: Modality = head.get("modality", "speech")
+    if not set(schemas[modality]) <= set(rows.columns):
         raise ArtifactError(f"{path} is not {'an' if what[0] in 'aeiou' else 'a'} {what}", fix=fix)
-    return head["corpus"], tuple(head["classes"]), rows, head["settings"]
+    return head["corpus"], tuple(head["classes"]), rows, head["settings"], modality
 
 
 def write_frame(path: Path, rows: pl.DataFrame, head: dict[str, Any]) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import polars as pl
 
+from daamctl.artifacts.utterances import Modality
+
 PREPARED: dict[str, Any] = {
     "utterance_id": pl.String,
     "path": pl.String,
@@ -18,7 +20,25 @@ PREPARED: dict[str, Any] = {
     "start_s": pl.Float64,
     "duration_s": pl.Float64,
 }
-"""Columns that every `prepare` gives; a null duration: the whole file; a null group: groups are still to be formed."""
+"""Columns that a speech corpus's `prepare` gives; a null duration: the whole file; a null group: groups are still to be
+formed."""
+PREPARED_TEXT: dict[str, Any] = {
+    "utterance_id": pl.String,
+    "text": pl.String,
+    "label": pl.String,
+    "speaker": pl.String,
+    "group": pl.String,
+}
+"""The same of a text corpus. Where nobody is known to have written a text, `speaker` is the utterance_id."""
+PREPARED_IMAGE: dict[str, Any] = {
+    "utterance_id": pl.String,
+    "path": pl.String,
+    "index": pl.Int64,
+    "label": pl.String,
+    "speaker": pl.String,
+    "group": pl.String,
+}
+"""The same of an image corpus; `index` is the row within a Parquet file of images, null where the file is one image."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +69,7 @@ class Corpus:
         prepare: reads it from its root.
         fingerprint: expected counts; None: nothing is known (manifests).
         aliases: other spellings of class names that a user may pass -> canonical name.
+        modality: what it holds; None: told by the table itself (manifests).
         how_to_get: one sentence: how to obtain it and the command to register it.
     """
 
@@ -61,3 +82,4 @@ class Corpus:
     how_to_get: str
     obtain: Callable[[Path], Path] | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
+    modality: Modality | None = "speech"

@@ -25,7 +25,7 @@ from daamctl.corpora.sources import MANIFEST, audio_root, key_of, register, sour
 from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.progress import progress
-from daamctl.training.splits import make_split
+from daamctl.training.splits import fold_groups, split_of
 
 log = logging.getLogger(__name__)
 
@@ -250,8 +250,8 @@ def _group(rows: pl.DataFrame, num_groups: int) -> pl.DataFrame:
 def _check_folds(rows: pl.DataFrame, layout: Layout, config: Config) -> None:
     """Try every split before hours of extraction; only a warning where no pipeline says that training will follow."""
     try:
-        for fold in range(1, rows["group"].n_unique() + 1):
-            make_split(rows, fold, dev_group=config.train.selection == "dev-group")
+        for fold in range(1, len(fold_groups(rows["group"])) + 1):
+            split_of(rows, fold, config.train)
     except TrainingError as error:
         if layout.pipeline is not None:
             raise

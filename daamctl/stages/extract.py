@@ -66,7 +66,7 @@ def run(layout: Layout, config: Config, *, force: bool = False) -> Path:
     command = layout.command("segment")
     clips = read_clips(layout.clips, fix=f"make them: {command}")
     made = {stage: clips.settings[stage] for stage in ("download", "segment")}
-    check_settings(made, config, what="clips", fix=f"make them again: {command}")
+    check_settings(made, config, clips.modality, what="clips", fix=f"make them again: {command}")
     device = resolve_device(config.extract.device)
     precision = resolve_precision(config.extract.precision, device, cpu_auto=True)
     opened = open_encoder(
@@ -97,7 +97,7 @@ def run(layout: Layout, config: Config, *, force: bool = False) -> Path:
 
 
 def _head(clips: ClipTable, config: Config, opened: OpenedEncoder) -> EmbeddingsHead:
-    facts, settings = opened.facts, value_settings(config)
+    facts, settings = opened.facts, value_settings(config, clips.modality)
     decisive = {
         name: facts[name]
         for name in ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate")
@@ -116,6 +116,7 @@ def _head(clips: ClipTable, config: Config, opened: OpenedEncoder) -> Embeddings
         encoder=facts,
         settings=settings,
         num_clips=len(clips.rows),
+        modality=clips.modality,
     )
 
 

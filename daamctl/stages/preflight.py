@@ -36,7 +36,7 @@ from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.training.fold import Features
 from daamctl.training.run import load_features
-from daamctl.training.splits import Split, fold_groups, make_split
+from daamctl.training.splits import Split, fold_groups, is_official, make_split
 
 RULE = (
     "likely: the mean gain over folds exceeds its margin. "
@@ -92,8 +92,10 @@ def run(layout: Layout, config: Config) -> Path:
 
 def _splits(features: Features) -> list[Split]:
     """Every fold, with a held-out group where there are three groups; with two, layers are chosen by leaving out."""
-    groups = len(fold_groups(features.clips["group"]))
-    return [make_split(features.clips, fold, dev_group=groups > 2) for fold in range(1, groups + 1)]
+    clips = features.clips
+    groups = len(fold_groups(clips["group"]))
+    dev_group = groups > 2 or is_official(clips["group"])
+    return [make_split(clips, fold, dev_group=dev_group) for fold in range(1, groups + 1)]
 
 
 def _probe(features: Features, splits: Sequence[Split], config: Config) -> LayerProbes:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import polars as pl
 
-from daamctl.artifacts.clips import SCHEMA, ClipTable, write_clips
+from daamctl.artifacts.clips import SCHEMAS, ClipTable, write_clips
 from daamctl.artifacts.embeddings import check_settings
 from daamctl.artifacts.io import replace_dir
 from daamctl.artifacts.utterances import UtteranceTable, read_utterances
@@ -63,7 +63,7 @@ def _check_utterances(layout: Layout, config: Config, table: UtteranceTable) -> 
         ArtifactError: naming every setting that differs, and the command that makes the table anew.
     """
     fix = f"make them again: {layout.command('download')}"
-    check_settings({"download": table.settings}, config, what="utterances", fix=fix)
+    check_settings({"download": table.settings}, config, table.modality, what="utterances", fix=fix)
     if config.download.source is not None:
         key = key_of(config.download.corpus, Path(config.download.source))
         if key != table.corpus:
@@ -132,8 +132,8 @@ def _describe(rows: pl.DataFrame, config: SegmentConfig) -> pl.DataFrame:
             duration_s=size / pl.col("sampling_rate"),
             pad_to_s=pad_to,
         )
-        .select(list(SCHEMA))
-        .cast(pl.Schema(SCHEMA))
+        .select(list(SCHEMAS["speech"]))
+        .cast(pl.Schema(SCHEMAS["speech"]))
     )
 
 

@@ -21,14 +21,14 @@ from daamctl.artifacts.embeddings import EmbeddingsHead
 from daamctl.artifacts.io import content_key, locked, replace_dir, write_json, write_text
 from daamctl.artifacts.results import Fold, FoldResult, fold_dir, read_fold
 from daamctl.artifacts.utterances import write_frame
-from daamctl.config import Config
+from daamctl.config import Config, TrainConfig
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.errors import ArtifactError, MethodError
 from daamctl.methods import METHODS, build, resolve_method, save_weights, settings_of
 from daamctl.methods.base import FusionClassifier
 from daamctl.provenance import code_hash, device_name, git_commit, versions
 from daamctl.training.loop import Epoch, Part, Trained, eval_batch, fit, seed_everything
-from daamctl.training.splits import Split, make_split
+from daamctl.training.splits import Split, split_of
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,9 @@ class FoldSpec:
     def key(self, features: Features) -> str:
         """Content key of everything that determines the result, except the machine it runs on."""
         train = self.config.section("train")
-        del train["seeds"], train["device"]
+        del train["seeds"], train["device"], train["features"]
+        if train["dev_fraction"] == TrainConfig().dev_fraction:  # came later: folds trained before it stay valid
+            del train["dev_fraction"]
         return content_key(
             {
                 "format": KEY_FORMAT,
@@ -164,7 +166,7 @@ def train_fold(
     key = spec.key(features)
     device = resolve_device(spec.config.train.device)
     precision = resolve_precision(spec.config.train.precision, device, cpu_auto=False)
-    split = make_split(features.clips, spec.fold, dev_group=spec.config.train.selection == "dev-group")
+    split = split_of(features.clips, spec.fold, spec.config.train)
     folder = work / f"{method_dir.name}-fold{spec.fold}-seed{spec.seed}"
     before = _identity(fold_dir(method_dir, spec.fold, spec.seed))
     with locked(folder.with_suffix(".lock"), what=f"{spec.method} fold {spec.fold}"):

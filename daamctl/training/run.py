@@ -58,7 +58,7 @@ def load_features(layout: Layout, config: Config, layers: tuple[int, ...] | None
     """
     command = layout.command("extract")
     head = read_head(layout.embeddings, fix=f"make them: {command}")
-    check_settings(head.settings, config, what="embeddings", fix=f"make them again: {command}")
+    check_settings(head.settings, config, head.modality, what="embeddings", fix=f"make them again: {command}")
     clips, vectors, stored = read_embeddings(layout.embeddings, layers, fix=f"make them: {command}")
     return Features(head, clips, torch.from_numpy(vectors), stored)
 

@@ -1,4 +1,8 @@
-"""Folds: which groups train, select and test."""
+"""Folds: which groups train, select and test.
+
+A corpus whose groups are `train` and `test`, and perhaps `dev`, has an official split: one fold, which tests `test`.
+Of any other corpus every group is tested once.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from daamctl.config import TrainConfig
 from daamctl.errors import TrainingError
+
+OFFICIAL = ("train", "dev", "test")
+HELD_OUT_SEED = 0  # one for all methods and seeds, so that they select on the same items
 
 
 @dataclass(frozen=True)
@@ -17,9 +25,10 @@ class Split:
 
     Args:
         fold: 1-based.
-        num_folds: number of groups.
+        num_folds: number of groups that are tested.
         test_group: group `fold` in natural order.
-        dev_group: the group after it, cyclically, or None.
+        dev_group: the group after it, cyclically; of an official split without a dev part, words for what is held
+            out of the training part; or None.
         train: (n,) row numbers.
         dev: (n,) row numbers, empty without a dev group.
         test: (n,) row numbers.
@@ -34,27 +43,37 @@ class Split:
     test: np.ndarray
 
 
+def is_official(groups: pl.Series) -> bool:
+    """Whether the groups are an official train and test part."""
+    names = set(groups.unique())
+    return {"train", "test"} <= names <= set(OFFICIAL)
+
+
 def fold_groups(groups: pl.Series) -> list[str]:
-    """Group names in natural order (group2 before group10); fold k tests the k-th."""
+    """Groups that are tested, in natural order (group2 before group10); fold k tests the k-th."""
+    if is_official(groups):
+        return ["test"]
     return sorted(
         groups.unique().to_list(), key=lambda name: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", name)]
     )
 
 
-def make_split(clips: pl.DataFrame, fold: int, *, dev_group: bool) -> Split:
+def make_split(clips: pl.DataFrame, fold: int, *, dev_group: bool, dev_fraction: float = 0.1) -> Split:
     """Split clips for one fold.
 
     Args:
         clips: rows with `group` and `label`.
         fold: 1-based number of the test group.
-        dev_group: hold out the next group for selecting the epoch.
+        dev_group: hold out the next group for selecting the epoch; of an official split its dev part.
+        dev_fraction: share of every class of the training part held out where an official split has no dev part.
 
     Raises:
         TrainingError: no such fold, too few groups, or a part with fewer than two classes.
     """
     names = fold_groups(clips["group"])
+    official = is_official(clips["group"])
     needed = 3 if dev_group else 2
-    if len(names) < needed:
+    if len(names) < needed and not official:
         raise TrainingError(
             f"{len(names)} group(s) ({', '.join(names)}) cannot be split into train{', dev' if dev_group else ''} and "
             f"test; at least {needed} are needed",
@@ -63,13 +82,20 @@ def make_split(clips: pl.DataFrame, fold: int, *, dev_group: bool) -> Split:
         )
     if not 1 <= fold <= len(names):
         raise TrainingError(f"fold must be 1 to {len(names)} or 'all', met {fold}")
-    test, dev = names[fold - 1], names[fold % len(names)] if dev_group else None
+    test = names[fold - 1]
     group = clips["group"].to_numpy()
-    parts = {
-        "test": np.flatnonzero(group == test),
-        "dev": np.flatnonzero(group == dev) if dev is not None else np.empty(0, np.int64),
-        "train": np.flatnonzero((group != test) & (group != dev)),
-    }
+    parts = {"test": np.flatnonzero(group == test)}
+    if official:
+        parts["train"] = np.flatnonzero(group == "train")
+        parts["dev"] = np.flatnonzero(group == "dev") if dev_group else np.empty(0, np.int64)
+        dev = "dev" if dev_group else None
+        if dev_group and not len(parts["dev"]):
+            dev = f"{dev_fraction:.0%} of train"
+            parts["train"], parts["dev"] = _hold_out(clips["label"], parts["train"], dev_fraction)
+    else:
+        dev = names[fold % len(names)] if dev_group else None
+        parts["dev"] = np.flatnonzero(group == dev) if dev is not None else np.empty(0, np.int64)
+        parts["train"] = np.flatnonzero((group != test) & (group != dev))
     labels = clips["label"]
     for part, rows in parts.items():
         if part == "dev" and dev is None:
@@ -83,3 +109,20 @@ def make_split(clips: pl.DataFrame, fold: int, *, dev_group: bool) -> Split:
                 fix="regroup the corpus (group column or download.num_groups): every group needs several classes",
             )
     return Split(fold, len(names), test, dev, parts["train"], parts["dev"], parts["test"])
+
+
+def split_of(clips: pl.DataFrame, fold: int, train: TrainConfig) -> Split:
+    """The split of a fold as the settings have it; raises as `make_split`."""
+    return make_split(clips, fold, dev_group=train.selection == "dev-group", dev_fraction=train.dev_fraction)
+
+
+def _hold_out(labels: pl.Series, rows: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+    """Rows kept and rows held out: of every class about the same share, at least one."""
+    rng = np.random.default_rng(HELD_OUT_SEED)
+    label = labels.gather(rows).to_numpy()
+    held = []
+    for name in sorted(set(label)):
+        of_class = rows[label == name]
+        held.append(rng.permutation(of_class)[: max(1, round(fraction * len(of_class)))])
+    out = np.sort(np.concatenate(held))
+    return np.setdiff1d(rows, out), out

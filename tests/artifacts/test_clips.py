@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from daamctl.artifacts.clips import SCHEMA, ClipTable, clips_key, read_clips, write_clips
+from daamctl.artifacts.clips import SCHEMAS, ClipTable, clips_key, read_clips, write_clips
 from daamctl.artifacts.utterances import write_frame
 from daamctl.errors import ArtifactError
 
@@ -20,7 +20,7 @@ def table() -> ClipTable:
             ("u#000", "u", "a.wav", "x", "s", "g", 0.0, 5.0, None, 16000),
             ("u#001", "u", "a.wav", "x", "s", "g", 5.0, 1.0 / 3.0, 5.0, 16000),
         ],
-        schema=SCHEMA,
+        schema=SCHEMAS["speech"],
         orient="row",
     )
     return ClipTable("toy", ("x", "y"), rows, {"download": {"corpus": "toy"}, "segment": {"tail": "pad"}})
@@ -41,7 +41,7 @@ def test_round_trip(tmp_path: Path, table: ClipTable) -> None:
 
 def test_further_columns_are_left_out(tmp_path: Path, table: ClipTable) -> None:
     write_clips(tmp_path / "a.parquet", replace(table, rows=table.rows.with_columns(extra=pl.lit(1))))
-    assert read_clips(tmp_path / "a.parquet").rows.columns == list(SCHEMA)
+    assert read_clips(tmp_path / "a.parquet").rows.columns == list(SCHEMAS["speech"])
 
 
 def test_missing_column(tmp_path: Path, table: ClipTable) -> None:

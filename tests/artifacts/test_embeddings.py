@@ -184,9 +184,9 @@ def test_settings_that_cannot_change_a_value_are_free() -> None:
 def test_check_settings_names_all_that_differ() -> None:
     made = Config.model_validate({"extract": {"pooling": "all-frames"}, "segment": {"tail": "drop"}})
     facts = value_settings(made)
-    check_settings(facts, made, what="embeddings", fix="make them")
+    check_settings(facts, made, "speech", what="embeddings", fix="make them")
     with pytest.raises(ArtifactError) as caught:
-        check_settings(facts, Config(), what="embeddings", fix="make them")
+        check_settings(facts, Config(), "speech", what="embeddings", fix="make them")
     assert str(caught.value) == (
         "the embeddings were made with other settings: segment.tail: made with 'drop', asked for 'keep'; "
         "extract.pooling: made with 'all-frames', asked for 'valid-frames'\n  make them"

@@ -13,7 +13,7 @@ import soundfile
 import torch
 from torch import Tensor
 
-from daamctl.artifacts.clips import SCHEMA, ClipTable, write_clips
+from daamctl.artifacts.clips import SCHEMAS, ClipTable, write_clips
 from daamctl.artifacts.embeddings import read_embeddings, read_head, value_settings
 from daamctl.config import Config
 from daamctl.corpora.sources import register
@@ -67,7 +67,7 @@ def corpus(folder: Path, waves: dict[str, np.ndarray], **columns: Any) -> pl.Dat
             "sampling_rate": [RATE] * number,
             **columns,
         },
-        schema=SCHEMA,
+        schema=SCHEMAS["speech"],
     )
 
 
@@ -174,7 +174,9 @@ def layout(project: Path) -> Layout:
     """A project with seven clips."""
     audio = project / "audio"
     audio.mkdir()
-    table = ClipTable("demo", ("a", "b"), corpus(audio, noise(*range(500, 1200, 100))), value_settings(setting()))
+    table = ClipTable(
+        "demo", ("a", "b"), corpus(audio, noise(*range(500, 1200, 100))), value_settings(setting(), "speech")
+    )
     layout = Layout(project, "p", "p", "p")
     write_clips(layout.clips, table)
     register(project, "demo", audio)
@@ -239,16 +241,16 @@ def test_settings_that_leave_the_clips_as_they_were_do_not_lead_in_circles(layou
     extract.run(layout, setting())
     changed = setting(download={"num_groups": 3})
     rows = corpus(layout.root / "audio", noise(*range(500, 1200, 100)))
-    write_clips(layout.clips, ClipTable("demo", ("a", "b"), rows, value_settings(changed)))
+    write_clips(layout.clips, ClipTable("demo", ("a", "b"), rows, value_settings(changed, "speech")))
     extract.run(layout, changed)
-    assert load_features(layout, changed).head.settings == value_settings(changed)
+    assert load_features(layout, changed).head.settings == value_settings(changed, "speech")
 
 
 def test_padding_length_is_part_of_the_key(layout: Layout) -> None:
     def run(seconds: float) -> np.ndarray:
         config = setting(extract={"pooling": "all-frames"}, segment={"max_duration_s": seconds})
         rows = corpus(layout.root / "audio", noise(*range(500, 1200, 100)))
-        write_clips(layout.clips, ClipTable("demo", ("a", "b"), rows, value_settings(config)))
+        write_clips(layout.clips, ClipTable("demo", ("a", "b"), rows, value_settings(config, "speech")))
         extract.run(layout, config)
         return read_embeddings(layout.embeddings)[0]["n_frames"].to_numpy()
 

@@ -64,7 +64,7 @@ def write(layout: Layout, config: Config, clips: pl.DataFrame, vectors: np.ndarr
             layers=layers,
             embed_dim=vectors.shape[2],
             encoder={"name": "wavlm-micro"},
-            settings=value_settings(config),
+            settings=value_settings(config, "speech"),
             num_clips=len(clips),
         ),
     )

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daamctl.artifacts.clips import read_clips
-from daamctl.artifacts.utterances import SCHEMA, UtteranceTable, write_utterances
+from daamctl.artifacts.utterances import SCHEMAS, UtteranceTable, write_utterances
 from daamctl.config import Config, DownloadConfig, SegmentConfig
 from daamctl.corpora.sources import register
 from daamctl.errors import ArtifactError, AudioError, ConfigError, CorpusError
@@ -28,7 +28,7 @@ def utterances(*pieces: tuple[int, int], start: int = 0) -> pl.DataFrame:
         (f"u{index}", f"u{index}.wav", "x", "s", "g", start / rate, samples / rate, rate, 1)
         for index, (samples, rate) in enumerate(pieces)
     ]
-    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+    return pl.DataFrame(rows, schema=SCHEMAS["speech"], orient="row")
 
 
 def lengths(clips: pl.DataFrame) -> list[int]:

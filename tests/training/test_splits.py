@@ -99,3 +99,25 @@ def test_part_with_one_class_is_named(labels: list[str], fold: int, part: str) -
         f"fold {fold}: the {part} holds only class 'x'; at least two classes are needed\n"
         "  regroup the corpus (group column or download.num_groups): every group needs several classes"
     )
+
+
+def test_official_split_has_one_fold_and_holds_out_a_share_of_every_class() -> None:
+    groups = ["train"] * 20 + ["test"] * 3
+    labels = ["x", "y", "y", "y"] * 10 + ["x", "y"] * 3
+    table = clips(groups, labels)
+    assert fold_groups(table["group"]) == ["test"]
+    split = make_split(table, 1, dev_group=True, dev_fraction=0.2)
+    assert (split.num_folds, split.test_group, split.dev_group) == (1, "test", "20% of train")
+    assert split.test.tolist() == list(range(40, 46))
+    assert sorted([*split.train, *split.dev]) == list(range(40))
+    assert table["label"].gather(split.dev).value_counts(sort=True).rows() == [("y", 6), ("x", 2)]
+    again = make_split(table, 1, dev_group=True, dev_fraction=0.2)
+    assert again.dev.tolist() == split.dev.tolist()
+    whole = make_split(table, 1, dev_group=False)
+    assert (whole.dev_group, len(whole.dev), len(whole.train)) == (None, 0, 40)
+
+
+def test_official_dev_part_is_used_as_it_is() -> None:
+    split = make_split(clips(["test", "dev", "train"]), 1, dev_group=True)
+    parts = split.train.tolist(), split.dev.tolist(), split.test.tolist()
+    assert (split.dev_group, *parts) == ("dev", [4, 5], [2, 3], [0, 1])

@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check format clean
+.PHONY: help install demo test test-slow bench check format clean
 
 help: ## show this help
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,11 +32,14 @@ test: $(READY) ## run the tests (under ten minutes on two cores)
 test-slow: $(READY) ## run the tests that take minutes
 	$(PYTEST) -m slow
 
+bench: $(READY) ## time preflight and report on 10 000 synthetic clips
+	$(BIN)/python benchmarks/large_corpus.py --out data/large_corpus.json
+
 check: $(READY) ## lint, format, types, spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/codespell daamctl tests pipelines *.md
+	$(BIN)/codespell daamctl benchmarks tests pipelines *.md
 	$(BIN)/daamctl check
 
 format: $(READY) ## format the code

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from daamctl.config import Config
 
-STAGES = ("download", "segment", "extract", "train", "evaluate", "importance", "ablate", "report")
+STAGES = ("download", "segment", "extract", "train", "evaluate", "ablate", "importance", "report")
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, track: bo
         ("extract", partial(extract.run, layout, config)),
         *((f"train {name}", partial(train.run, layout, config, method=name, track=track)) for name in config.methods),
         ("evaluate", partial(evaluate.run, layout, config)),
-        ("importance", partial(importance.run, layout, config)),
         ("ablate", partial(ablate.run, layout, config, track=track)),
+        ("importance", partial(importance.run, layout, config)),
         ("report", partial(report.run, layout, config, track=track)),
     ]
     path = layout.root

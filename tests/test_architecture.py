@@ -232,7 +232,7 @@ def test_tests_mirror_modules_that_exist() -> None:
 def test_params_file_equals_the_defaults() -> None:
     """One place says what the defaults are; the file repeats them to be read and edited."""
     params = load_config(REPOSITORY)
-    assert params.model_copy(update={"pipelines": (), "trainable": ()}) == Config()
+    assert params.model_copy(update={"pipelines": (), "trainable": (), "finetunable": ()}) == Config()
     assert set(read_yaml(REPOSITORY / "params.yaml")) == set(Config.model_fields)
     for name, section in read_yaml(REPOSITORY / "params.yaml").items():
         if isinstance(section, dict) and name != "method_settings":
@@ -324,6 +324,13 @@ def test_every_dependency_is_made_or_there() -> None:
             assert all(order.index(m.split("@")[0]) < order.index(address.split("@")[0]) for m in makers)
             met += 1
     assert met > 50
+
+
+def test_importance_waits_for_the_ablation_that_its_audit_reads() -> None:
+    stages = dvc_stages()
+    for name in read_yaml(REPOSITORY / "params.yaml")["pipelines"]:
+        assert f"data/ablate/{name}" in stages[f"importance@{name}"]["deps"]
+        assert not any("importance" in dep for dep in stages[f"ablate@{name}"]["deps"])
 
 
 def test_every_params_file_of_the_dag_is_there() -> None:

@@ -40,6 +40,9 @@ from daamctl.evaluation.statistics import (
 COMPARED = ("accuracy", "balanced_accuracy")
 """Metrics compared: those that are means over items."""
 MIN_SPEAKERS = 5
+FIXED = {"target": "target", "speaker": "speaker", "n_test": "test-clip count", "n_train": "training-clip count"}
+"""What an item must have in common over seeds and methods, as named in errors; the counts, because one share tested
+corrects every test over folds. The same embeddings, folds and training settings give the same counts."""
 SCHEMA: dict[str, Any] = {
     "item": pl.String,
     "speaker": pl.String,
@@ -144,7 +147,8 @@ def compare_methods(
         notes: what a reader must know.
 
     Raises:
-        ArtifactError: the methods were not tested on the same items, targets, speakers and folds.
+        ArtifactError: the methods were not tested on the same items, targets, speakers and folds, or tested or trained
+            on different numbers of clips.
         UnknownNameError: `reference` is not among the methods.
     """
     if reference is not None and reference not in tables:
@@ -214,7 +218,7 @@ def method_intervals(
         unit, reason: as the design in `compare_methods`; metrics: metric -> `cluster_bootstrap`, None without a unit.
 
     Raises:
-        ArtifactError: an item occurs twice in one test pass, or changes its target or speaker between seeds.
+        ArtifactError: an item occurs twice in one test pass, or changes one of `FIXED` between seeds.
     """
     averaged = _averaged(method, table)
     design = _design(averaged)
@@ -231,22 +235,21 @@ def _averaged(method: str, table: pl.DataFrame) -> pl.DataFrame:
             f"test item '{again['item'][0]}' of '{method}' occurs more than once in fold {again['fold'][0]}, seed "
             f"{again['seed'][0]} ({len(again)} such rows)"
         )
-    once = ("speaker", "target", "n_test", "n_train")
     averaged = table.group_by("fold", "item").agg(
-        pl.col(once).first(), pl.col(once).n_unique().name.suffix("_kinds"), pl.col("correct").mean()
+        pl.col(*FIXED).first(), pl.col(*FIXED).n_unique().name.suffix("_kinds"), pl.col("correct").mean()
     )
-    for name in ("speaker", "target"):
+    for name, what in FIXED.items():
         changed = averaged.filter(pl.col(f"{name}_kinds") > 1).sort("fold", "item")
         if len(changed):
             raise ArtifactError(
-                f"{len(changed)} test items of '{method}' change their {name} from seed to seed, e.g. "
+                f"{len(changed)} test items of '{method}' change their {what} from seed to seed, e.g. "
                 f"'{changed['item'][0]}' in fold {changed['fold'][0]}"
             )
-    return averaged.select("fold", "item", *once, "correct").sort("fold", "item")
+    return averaged.select("fold", "item", *FIXED, "correct").sort("fold", "item")
 
 
 def _check_same(tables: Mapping[str, pl.DataFrame]) -> None:
-    """Refuse methods that were tested on other items, or on items with another target or speaker."""
+    """Refuse methods that were tested on other items, or on items that differ in one of `FIXED`."""
     (first, expected), *others = tables.items()
     for method, table in others:
         lacking = expected.join(table, on=["fold", "item"], how="anti")
@@ -259,13 +262,13 @@ def _check_same(tables: Mapping[str, pl.DataFrame]) -> None:
                 f"{example['fold'][0]}",
                 fix="train the missing folds, or leave the method out",
             )
-        for name in ("target", "speaker"):
+        for name, what in FIXED.items():
             met, known = table[name], expected[name]
             wrong = np.flatnonzero(met.ne_missing(known).to_numpy())
             if len(wrong):
                 row = int(wrong[0])
                 raise ArtifactError(
-                    f"'{first}' and '{method}' were tested with different {name}s: {len(wrong)} of {len(expected)} "
+                    f"'{first}' and '{method}' were tested with different {what}s: {len(wrong)} of {len(expected)} "
                     f"items differ, e.g. '{expected['item'][row]}': {known[row]} and {met[row]}",
                     fix="train both on the same clips",
                 )

@@ -109,8 +109,30 @@ def _maps(summary: Mapping[str, Any], runs: DensityRuns, labels: Labels) -> list
         told = f"{len(cautions)} of {len(methods)} maps are mostly geometry and say little about what was learned: "
         blocks.append(Text(f"{told}{listed(list(cautions))}.", caution=True))
         blocks.append(Folded("Why each", [Bullets([f"{name}: {why}" for name, why in cautions.items()])]))
-    blocks += _explorer(methods, runs)
+    blocks += [*_places_table(methods), *_explorer(methods, runs)]
     return [*blocks, _geometry_table(methods), _contribution_table(methods)]
+
+
+def _places_table(methods: Mapping[str, Any]) -> list[Table]:
+    """Mean scores of the layers that share a place inside their heads; nothing where no map has such places."""
+    placed = {name: entry for name, entry in methods.items() if entry.get("head_positions")}
+    most = max((len(entry["head_positions"]["means"]) for entry in placed.values()), default=0)
+    rows: list[list[Cell]] = []
+    for name, entry in placed.items():
+        counts = entry["head_positions"]["counts"]
+        for which, key in ((name, "head_positions"), (f"{name}, untrained", "head_positions_untrained")):
+            means = [*entry[key]["means"], *[None] * (most - len(counts))]
+            flag = ("yes" if entry["caution"] else "no") if which == name else DASH
+            heads, layers = Number(entry["num_heads"], "count"), ", ".join(map(str, counts))
+            rows.append([which, flag, heads, layers, *(Number(mean, "plain") for mean in means)])
+    columns = ["Method", "Mostly geometry?", "Heads", "Layers at each place", *(f"Place {i + 1}" for i in range(most))]
+    note = (
+        "Place 1 holds the first layer of every head, place 2 the second, and so on; what the untrained map shows as "
+        "well was not learned. Mostly geometry: the places explain most of the differences between layers, or the map "
+        "is almost the untrained one."
+    )
+    caption = "Mean Importance Factor of the layers at each place inside their heads"
+    return [Table("places", caption, columns, rows, frozenset({1, 3}), note)] if rows else []
 
 
 def _explorer(methods: Mapping[str, Any], runs: DensityRuns) -> list[Block]:
@@ -135,16 +157,14 @@ def _geometry_table(methods: Mapping[str, Any]) -> Table:
     rows: list[list[Cell]] = []
     for name, entry in methods.items():
         place = entry.get("head_positions") or {}
-        means = ", ".join(f"{value:.3f}" for value in place.get("means", []))
         rows.append(
             [name, _first(entry["ranking"]), _first(entry["ranking_untrained"]),
              Number(entry["correlation_with_untrained"], "signed"), Number(entry["num_heads"], "count"),
-             Number(place.get("share")), Number(place.get("adjusted_share")), Number(place.get("p"), "p"),
-             means or DASH]
+             Number(place.get("share")), Number(place.get("adjusted_share")), Number(place.get("p"), "p")]
         )  # fmt: skip
     columns = [
         "Method", "Highest layers, trained", "Highest, untrained", "Pearson r with untrained", "Heads",
-        "Share of place in head (%)", "Adjusted (%)", "p", "Mean by place",
+        "Share of place in head (%)", "Adjusted (%)", "p",
     ]  # fmt: skip
     note = (
         "Highest layers by mean Importance Factor. Share: how much of the differences between layers the place of a "
@@ -152,7 +172,7 @@ def _geometry_table(methods: Mapping[str, Any]) -> Table:
         "geometry, not learning."
     )
     caption = "How much of each map stood there before training"
-    return Table("geometry", caption, columns, rows, frozenset({1, 2, 8}), note)
+    return Table("geometry", caption, columns, rows, frozenset({1, 2}), note)
 
 
 def _contribution_table(methods: Mapping[str, Any]) -> Folded:
@@ -197,7 +217,8 @@ def _audit(audit: Mapping[str, Any] | None, labels: Labels, command: str) -> lis
     compared = audit.get("comparison") or {}
     blocks: list[Block] = [Text(compared["sentence"])] if compared.get("sentence") else []
     lacking = [line for entry in audit.get("methods", {}).values() for line in entry.get("missing", [])]
-    blocks += [Text(line, caution=True) for line in [*audit.get("missing", []), *lacking]]
+    lines = [*audit.get("missing", []), audit.get("no_ablation"), *lacking]
+    blocks += [Text(line, caution=True) for line in lines if line]
     rows = [_audit_row(row) for row in compared.get("table") or []]
     if rows:
         columns = [

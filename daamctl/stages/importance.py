@@ -1,7 +1,8 @@
 """Stage `importance`: Importance Factor maps, and whether layer scores say what the layers are worth.
 
-Reads `data/train/<run>/<method>/fold*/` and, for the audit, `data/extract/<run>/` and (where it is there)
-`data/ablate/<run>/ablation.json`. Writes to `data/importance/<run>/`:
+Reads `data/train/<run>/<method>/fold*/` and, for the audit, `data/extract/<run>/` and
+`data/ablate/<run>/ablation.json`; without these two the rest is made, and what is missing is said. Writes to
+`data/importance/<run>/`:
 
 - importance.parquet: one row per method with a density, fold, layer and feature; fold 0 and seed 0 are the mean over
   folds and seeds, features count from 1. Importance is in [0, 1].
@@ -17,6 +18,7 @@ Reads `data/train/<run>/<method>/fold*/` and, for the audit, `data/extract/<run>
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -39,7 +41,7 @@ from daamctl.analysis.importance import (
     stability,
 )
 from daamctl.analysis.scores import Maps, Scored, read_maps, read_scores
-from daamctl.artifacts.io import atomic_path, write_json
+from daamctl.artifacts.io import atomic_path, read_json, write_json
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.utterances import write_frame
 from daamctl.config import Config
@@ -62,14 +64,18 @@ SCHEMA = {
 KINDS = {"deletion": "Layers replaced", "insertion": "Layers put back"}
 LABELS = {"importance": "Mean Importance Factor", "weight": "Layer weight"}
 UNSCORED = {True: "it has neither a density nor one weight per layer", False: "it has no finished fold"}
+NO_GROUPS = (
+    "No layer scores are tested on layers trained alone: the ablation trained no two groups of as many layers; see "
+    "ablate.k, ablate.layers and ablate.presets"
+)
 
 
 def run(layout: Layout, config: Config) -> Path:
     """Make the maps, the audit, the summary and the pictures.
 
     Returns:
-        Path of summary.json. Without any density it holds an explanation and no map; without embeddings or weights an
-        audit that says what is missing.
+        Path of summary.json. Without any density it holds an explanation and no map; without embeddings, weights or
+        layers trained alone an audit that says what is missing.
 
     Raises:
         ArtifactError: a density or layer weights do not fit their fold's layers, or folds differ in shape.
@@ -89,6 +95,8 @@ def run(layout: Layout, config: Config) -> Path:
         maps |= {method: parts} if parts else {}
         scores |= {method: scored} if scored else {}
     audited, curves = audit_scores(layout, config, scores)
+    if audited["methods"] and audited["no_ablation"] is None:
+        audited["no_ablation"] = _nothing_alone(layout)
     _write_pictures(folder, {**_map_pictures(config, maps, scores), **_score_pictures(config, scores, curves)})
     frames = [_rows(method, part, scores[method].layers) for method, parts in maps.items() for part in parts]
     rows = pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA)
@@ -116,6 +124,13 @@ def run(layout: Layout, config: Config) -> Path:
             "audit: %(probe).0f s for linear probes, %(replacement).0f s for replacing layers", audited["seconds"]
         )
     return folder / "summary.json"
+
+
+def _nothing_alone(layout: Layout) -> str | None:
+    """What is said where the ablation is switched off or left too few groups for any test; None where it did not."""
+    groups = read_json(layout.stage("ablate") / "ablation.json")["groups"]
+    sizes = Counter(map(len, {tuple(group["layers"]) for group in groups}))
+    return NO_GROUPS if max(sizes.values(), default=0) < 2 else None
 
 
 def _rows(method: str, part: Maps, layers: list[int]) -> pl.DataFrame:

@@ -27,8 +27,8 @@ STAGES = {
     "extract": extract,
     "train": train,
     "evaluate": evaluate,
-    "importance": importance,
     "ablate": ablate,
+    "importance": importance,
     "report": report,
 }
 NEEDED = {"train": ["--method", "mha"]}
@@ -281,7 +281,7 @@ def test_whole_pipeline_runs_every_stage_in_order(project: Path, monkeypatch: py
     assert result.stdout == "report\n"
     methods = load_config(project, "demo").methods
     middle = [f"train {name}" for name in methods]
-    assert called == ["check", "download", "segment", "extract", *middle, "evaluate", "importance", "ablate", "report"]
+    assert called == ["check", "download", "segment", "extract", *middle, "evaluate", "ablate", "importance", "report"]
 
 
 def test_check_reports_every_error_of_every_pipeline(project: Path) -> None:

@@ -213,6 +213,10 @@ def relabelled(table, where):
     return table.with_columns(pl.when(where).then(7).otherwise("target").alias("target"))
 
 
+def sized(table, name, where):
+    return table.with_columns(pl.when(where).then(200).otherwise(name).alias(name))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -243,6 +247,19 @@ def relabelled(table, where):
         (
             lambda table: relabelled(table, (pl.col("item") == "2-004") & (pl.col("seed") == 2)),
             "1 test items of 'b' change their target from seed to seed, e.g. '2-004' in fold 2",
+        ),
+        (
+            lambda table: sized(table, "n_train", pl.col("fold") == 3),
+            "'a' and 'b' were tested with different training-clip counts: 60 of 300 items differ, e.g. '3-000': "
+            "240 and 200",
+        ),
+        (
+            lambda table: sized(table, "n_test", pl.col("fold") == 3),
+            "'a' and 'b' were tested with different test-clip counts: 60 of 300 items differ, e.g. '3-000': 63 and 200",
+        ),
+        (
+            lambda table: sized(table, "n_train", (pl.col("fold") == 3) & (pl.col("seed") == 2)),
+            "60 test items of 'b' change their training-clip count from seed to seed, e.g. '3-000' in fold 3",
         ),
     ],
 )

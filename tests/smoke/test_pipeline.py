@@ -40,6 +40,11 @@ def test_every_stage_writes_what_the_next_one_reads(project: Path, caplog: pytes
     assert metrics["none"]["accuracy"] > 0.8  # two tones; chance is 0.5
     ablation = json.loads((layout.stage("ablate") / "ablation.json").read_text())
     assert [group["name"] for group in ablation["groups"]] == ["highest-1", "lowest-1", "highest-3", "lowest-3"]
+    audit = json.loads((layout.stage("importance") / "summary.json").read_text())["audit"]
+    assert audit["no_ablation"] is None  # the first run already has what the ablation found
+    assert {name: len(entry["alone"]) for name, entry in audit["methods"].items()} == dict.fromkeys(
+        ("weighted-sum", "mha", "daam-v1", "daam-v2"), 2
+    )
 
     before = {path: path.stat().st_mtime_ns for path in (layout.data / "train").rglob("result.json")}
     with caplog.at_level(logging.INFO, logger="daamctl"):

@@ -1,20 +1,18 @@
-"""Stage `compare` on synthetic folds: figures against `compare_methods`, printed rows, and what is refused."""
+"""Stage `compare` on synthetic folds: how sides are opened and matched, printed rows, and what is refused."""
 
 from __future__ import annotations
 
 import json
 
 import numpy as np
-import polars as pl
 import pytest
 import yaml
 
 from daamctl.artifacts.results import read_folds
 from daamctl.config import load_config
 from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
-from daamctl.evaluation.comparison import COMPARED, compare_methods, item_table
 from daamctl.evaluation.scoring import items_of
-from daamctl.evaluation.statistics import holm, nadeau_bengio
+from daamctl.evaluation.statistics import nadeau_bengio
 from daamctl.layout import Layout
 from daamctl.reporting.published import read_published
 from daamctl.stages import compare, evaluate
@@ -45,74 +43,28 @@ def rewrite(layout, config, method, edit, **options):
 
 @pytest.fixture
 def pair(project):
-    """`left` and `right`: other embeddings, other tail and learning rate, two seeds each."""
+    """`left` and `right`: other embeddings, other tail and learning rate, another title, two seeds each."""
     left = make(project, "left", skill=1.0, train={"seeds": [1, 2]})
     right = make(
         project, "right", skill=0.7, train={"seeds": [1, 2], "lr": 0.001}, segment={"tail": "merge"},
-        changes={"meta.embeddings_key": "ffff000011112222"},
+        report={"title": "Other"}, changes={"meta.embeddings_key": "ffff000011112222"},
     )  # fmt: skip
-    rng = np.random.default_rng(5)
-
-    def noisy(part):  # without it the fixture gives both sides the same noise
-        logits = np.asarray(part["logits"].to_list()) + rng.normal(size=(len(part), 4))
-        return part.with_columns(logits=pl.Series(logits.tolist(), dtype=pl.List(pl.Float32)))
-
-    for method in ("mha", "daam-v1"):
-        rewrite(*right, method, noisy, changes={"meta.embeddings_key": "ffff000011112222"})
     return left, right
 
 
-def tables(layout, method, unit="utterance"):
-    folds = read_folds(layout.method(method))
-    return item_table(folds, [items_of(fold.predictions(), unit) for fold in folds])
-
-
-def test_figures_equal_compare_methods_with_holm_over_the_methods(project, pair):
+def test_both_sides_are_opened_and_set_side_by_side(project, pair):
     result = result_of(compare.run(project, "left", "right"))
-    expected = {
-        method: compare_methods({"left": tables(pair[0][0], method), "right": tables(pair[1][0], method)})
-        for method in ("mha", "daam-v1")
-    }
-    assert result["kind"] == "paired"
+    assert (result["first"], result["second"], result["kind"]) == ("left", "right", "paired")
     assert result["matched"] == [["mha", "mha"], ["daam-v1", "daam-v1"]]
-    assert [entry["first"] for entry in result["comparisons"]] == ["left/mha", "left/daam-v1"]
-    for metric in COMPARED:
-        for test in ("primary", "secondary"):
-            raw = [expected[method]["comparisons"][0]["metrics"][metric][test]["p"] for method in expected]
-            met = [entry["metrics"][metric][test]["p_holm"] for entry in result["comparisons"]]
-            assert met == pytest.approx(holm(raw))
-            assert met != pytest.approx(raw)
-    for entry, alone in zip(result["comparisons"], expected.values(), strict=True):
-        other = alone["comparisons"][0]
-        assert [entry[name] for name in ("wins", "losses", "ties")] == [other[n] for n in ("wins", "losses", "ties")]
-        for metric, figures in entry["metrics"].items():
-            for name in ("first_value", "second_value", "difference", "interval", "minimal_detectable"):
-                assert figures[name] == other["metrics"][metric][name]
-            assert figures["primary"]["p"] == other["metrics"][metric]["primary"]["p"]
-            assert figures["secondary"]["t"] == other["metrics"][metric]["secondary"]["t"]
-        assert entry["design"]["n_items"] == 200
-        assert entry["design"]["seeds"] == {entry["first"]: [1, 2], entry["second"]: [1, 2]}
     assert result["family"]["size"] == 2
-    assert result["family"]["floor_holm"] == pytest.approx(2 * 2.0**-9)
-
-
-def test_swapped_sides_swap_signs_and_keep_p(project, pair):
-    # the sides differ in the share tested, so a test that took the first side's would depend on the order
-    rewrite(*pair[0], "mha", lambda part: part, changes={"meta.num_train_clips": 200})
-    one, other = (result_of(compare.run(project, *sides)) for sides in (("left/mha", "right/mha"),
-                                                                       ("right/mha", "left/mha")))  # fmt: skip
-    for metric in COMPARED:
-        first, second = (result["comparisons"][0]["metrics"][metric] for result in (one, other))
-        assert first["difference"] == pytest.approx(-second["difference"])
-        assert first["secondary"]["p"] == pytest.approx(second["secondary"]["p"])
-        assert first["secondary"]["ratio"] == second["secondary"]["ratio"]
-    sizes = [fold.result["meta"] for fold in read_folds(pair[0][0].method("mha")) if fold.seed == 1]
-    expected = np.mean([meta["num_test_clips"] / meta["num_train_clips"] for meta in sizes])
-    assert one["comparisons"][0]["metrics"]["accuracy"]["secondary"]["ratio"] == pytest.approx(expected)
-    assert any("the test over folds takes the larger one" in note for note in one["notes"])
-    assert [one["comparisons"][0][name] for name in ("wins", "losses")] == [
-        other["comparisons"][0][name] for name in ("losses", "wins")
-    ]
+    for method, entry in zip(("mha", "daam-v1"), result["comparisons"], strict=True):
+        assert (entry["first"], entry["second"]) == (f"left/{method}", f"right/{method}")
+        assert entry["design"]["seeds"] == {f"left/{method}": [1, 2], f"right/{method}": [1, 2]}
+        met = [entry["metrics"]["accuracy"][name] for name in ("first_value", "second_value")]
+        for value, (layout, _) in zip(met, pair, strict=True):
+            items = [items_of(fold.predictions(), "utterance") for fold in read_folds(layout.method(method))]
+            assert value == pytest.approx(np.mean([np.mean(part.predictions == part.targets) for part in items]))
+        assert met[0] > met[1]
 
 
 def test_every_planted_difference_is_listed_and_no_other(project, pair):
@@ -123,34 +75,7 @@ def test_every_planted_difference_is_listed_and_no_other(project, pair):
         "train.lr": (0.0001, 0.001, None),
         "embeddings_key": ("00112233aabbccdd", "ffff000011112222", None),
     }
-    assert settings["cannot_change"] == []
-
-
-def test_what_one_method_differs_in_names_it(project, pair):
-    rewrite(*pair[1], "daam-v1", lambda part: part,
-            changes={"run.num_parameters": 9, "meta.embeddings_key": "ffff000011112222"})  # fmt: skip
-    settings = result_of(compare.run(project, "left", "right"))["settings"]
-    row = next(row for row in settings["can_change"] if row["name"] == "model.num_parameters")
-    assert row == {"name": "model.num_parameters", "first": 1234, "second": 9, "methods": ["daam-v1"]}
-
-
-def test_settings_read_after_training_are_listed_as_harmless(project):
-    make(project, "left")
-    make(project, "right", report={"title": "Other"}, methods=["mha", "daam-v1", "gqa"])
-    settings = result_of(compare.run(project, "left", "right"))["settings"]
-    assert settings["can_change"] == []
-    assert [row["name"] for row in settings["cannot_change"]] == ["report.title", "methods"]
-
-
-def test_identical_pipelines_differ_in_nothing(project):
-    make(project, "left")
-    make(project, "right")
-    result = result_of(compare.run(project, "left", "right"))
-    assert (result["settings"]["can_change"], result["settings"]["cannot_change"]) == ([], [])
-    for entry in result["comparisons"]:
-        assert (entry["wins"], entry["losses"], entry["disagreements"]) == (0, 0, [])
-        assert entry["metrics"]["accuracy"]["difference"] == 0.0
-    assert "nothing that is recorded and can change a figure differs" in result["notes"]
+    assert settings["cannot_change"] == [{"name": "report.title", "first": None, "second": "Other", "methods": None}]
 
 
 def test_methods_of_one_side_only_are_named(project):
@@ -170,65 +95,6 @@ def test_two_methods_of_one_pipeline(project):
 
 def test_one_method_meets_its_namesake(project, pair):
     assert result_of(compare.run(project, "left/mha", "right"))["matched"] == [["mha", "mha"]]
-
-
-def test_most_consistent_disagreements_come_first(project, pair):
-    entry = result_of(compare.run(project, "left/mha", "right/mha"))["comparisons"][0]
-    sides = []
-    for layout, _ in pair:
-        answers = {}
-        for fold in read_folds(layout.method("mha")):
-            items = items_of(fold.predictions(), "utterance")
-            for index, name in enumerate(items.ids):
-                target = items.targets[index]
-                answers.setdefault(name, []).append(
-                    (items.predictions[index] == target, items.probabilities[index, target])
-                )
-        sides.append({name: np.mean(values, axis=0) for name, values in answers.items()})
-    gaps = {name: sides[0][name] - sides[1][name] for name in sides[0]}
-    ranked = sorted((name for name in gaps if gaps[name][0]), key=lambda n: (-abs(gaps[n][0]), -abs(gaps[n][1]), n))
-    assert len(ranked) > 10
-    assert [row["item"] for row in entry["disagreements"]] == ranked[:10]
-    for row in entry["disagreements"]:
-        assert [row["first_right"], row["first_probability"]] == pytest.approx(sides[0][row["item"]])
-        assert [row["second_right"], row["second_probability"]] == pytest.approx(sides[1][row["item"]])
-    shares = {abs(row["first_right"] - row["second_right"]) for row in entry["disagreements"]}
-    assert shares == {1.0}
-
-
-def test_notes_name_selection_on_test_reconstruction_batches_and_stale_settings(project):
-    make(project, "left", methods=["sga"], changes={"run.reconstructed": "reading A"})
-    batches = {"size": 8, "order": "clip table", "clips_sha256": "0" * 64}
-    make(project, "right", methods=["sga"], train={"selection": "best-on-test"},
-         changes={"run.eval_batches": batches, "run.config.train.epochs": 3})  # fmt: skip
-    result = result_of(compare.run(project, "left", "right"))
-    text = "\n".join(result["notes"])
-    assert "right: epochs are selected on the test groups themselves (D7)" in text
-    assert "left: epochs are selected" not in text
-    assert "left/sga: reading A; a reconstruction" in text
-    assert "right/sga: a prediction depends on the other clips of its batch (D1)" in text
-    assert "right/sga: trained with other settings than those of now: train.epochs: 3 (now 35)" in text
-    assert result["comparisons"][0]["first_label"] == "left/sga (reconstructed)"
-
-
-def test_changed_code_is_noted(project):
-    make(project, "left", methods=["mha"])
-    make(project, "right", methods=["mha"], changes={"run.key": "other"})
-    assert any(
-        "code of the method changed" in note for note in result_of(compare.run(project, "left", "right"))["notes"]
-    )
-
-
-def test_family_too_large_for_its_floor_is_noted(project):
-    methods = ["none", "mean", "mha", "gqa", "daam-v1"]
-    for name in ("left", "right"):
-        layout, config = make(project, name, methods=methods)
-        for method in methods:  # six speakers: floor 1/32, five methods: 5/32
-            rewrite(layout, config, method, lambda part: part.with_columns(
-                speaker=part["group"] + (part["utterance_id"].str.starts_with("f1u00")).cast(str)))  # fmt: skip
-    result = result_of(compare.run(project, "left", "right"))
-    assert result["family"]["floor"] == pytest.approx(1 / 32)
-    assert any("corrected over 5 methods no p below 0.1562 is possible" in note for note in result["notes"])
 
 
 def test_ad_hoc_runs_are_sides(project):
@@ -300,17 +166,6 @@ def test_other_test_items_are_refused_with_the_settings_to_blame(project):
     assert "daamctl download --pipeline left, daamctl download --pipeline right" in error.value.fix
 
 
-def test_other_targets_are_refused(project):
-    make(project, "left")
-    right = make(project, "right")
-    rewrite(*right, "mha", lambda part: part.with_columns(target=(part["target"] + 1) % 4))
-    with pytest.raises(ArtifactError, match="'left/mha' and 'right/mha' were tested with different targets"):
-        compare.run(project, "left/mha", "right/mha")
-    rewrite(*right, "mha", lambda part: part, changes={"run.classes": ["a", "b", "c", "d"]})
-    with pytest.raises(ArtifactError, match="different targets: neutral, happy, angry, sad and a, b, c, d"):
-        compare.run(project, "left/mha", "right/mha")
-
-
 def test_units_must_agree_or_be_chosen(project):
     make(project, "left")
     make(project, "right", evaluate={"unit": "clip"})
@@ -325,17 +180,10 @@ def test_units_must_agree_or_be_chosen(project):
 
 
 def test_clips_cut_differently_are_compared_by_utterance_only(project, pair):
-    # the ids may be the same though the clips are not: what counts are the settings
     with pytest.raises(ArtifactError, match="same utterances but on other clips") as error:
         compare.run(project, "left", "right", unit="clip")
-    assert "segment.tail" in error.value.message
     assert error.value.fix == "compare them by utterance: daamctl compare left right --unit utterance"
-    for method in ("mha", "daam-v1"):
-        rewrite(*pair[1], method, lambda part: part.unique("utterance_id"),
-                changes={"meta.embeddings_key": "ffff000011112222"})  # fmt: skip
-    result = result_of(compare.run(project, "left", "right", unit="utterance"))
-    assert "data.test_clips_key" in {row["name"] for row in result["settings"]["can_change"]}
-    assert result["comparisons"][0]["design"]["n_items"] == 200
+    assert result_of(compare.run(project, "left", "right", unit="utterance"))["unit"] == "utterance"
 
 
 # published rows

@@ -310,6 +310,19 @@ def test_missing_weights_and_ablation_are_named_with_their_commands(copied):
     assert audit["comparison"]["contrast"]["deletion"] is None
 
 
+@pytest.mark.parametrize("few", [{"k": (), "layers": ()}, {"k": (), "layers": ((HIGH,), (1, 2))}])
+def test_an_ablation_that_tests_nothing_is_named(copied, few):
+    config = ONE.model_copy(update={"ablate": ONE.ablate.model_copy(update=few)})
+    ablate.run(copied, config, track=False)
+    audit = json.loads(importance.run(copied, config).read_text())["audit"]
+    assert audit["methods"]["weighted-sum"]["alone"] == []
+    assert audit["missing"] == []
+    assert audit["no_ablation"] == (
+        "No layer scores are tested on layers trained alone: the ablation trained no two groups of as many layers; see "
+        "ablate.k, ablate.layers and ablate.presets"
+    )
+
+
 def test_folds_of_other_embeddings_are_not_audited(copied):
     for fold in read_folds(copied.method("weighted-sum")):
         result = read_json(fold.folder / "result.json")

@@ -108,6 +108,7 @@ def audit() -> dict[str, Any]:
     }  # fmt: skip
     return {
         "missing": [],
+        "no_ablation": "No layers trained alone on these embeddings; train them",
         "not_audited": {"daam-v2": "it tells no layers apart"},
         "probe": {"layers": {"1": 0.5, "2": 0.625}, "folds": 5},
         "methods": {"daam-v1": {"missing": ["daam-v1 fold 4 seed 1 has no curves"]}},
@@ -305,6 +306,8 @@ def test_importance_audit_and_ablation(made: tuple[Layout, str, str]) -> None:
     assert "Importance Factors track nothing here." in html
     assert "daam-v1 fold 4 seed 1 has no curves" in html
     assert "daam-v2: it tells no layers apart" in html
+    for text in (html, markdown):
+        assert "No layers trained alone on these embeddings; train them" in text
     row = table_of(layout, "audit")["daam-v1"]
     assert float(row["Deletion (points)"]) == pytest.approx(1.23)
     assert float(row["Insertion (points)"]) == pytest.approx(-2.34)

@@ -1,0 +1,249 @@
+"""Two trained methods on the same test items: in what their making differs, and what that may have done.
+
+They may differ in embeddings and training settings, which `evaluate` refuses within one pipeline: here these are what
+is compared, so they are listed beside the difference. Figures are fractions; differences are first minus second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from daamctl.artifacts.results import Fold
+from daamctl.config import Config
+from daamctl.errors import ArtifactError
+from daamctl.evaluation.comparison import COMPARED, SCHEMA, compare_methods, item_table
+from daamctl.evaluation.consistency import differences, flat
+from daamctl.evaluation.scoring import Items, items_of
+from daamctl.evaluation.settings_diff import CANNOT_SECTIONS, code_changed, differing, facts, merged
+from daamctl.evaluation.statistics import holm
+
+MOST_CONSISTENT = 10
+ALPHA = 0.05
+CUTTING = ("segment.max_duration_s", "segment.tail", "segment.tail_below_s")
+
+
+@dataclass(frozen=True)
+class TrainedMethod:
+    """A method with its finished folds, and what each of them was scored on.
+
+    Args:
+        side: pipeline or run.
+        method: the method.
+        folds: its finished folds, made alike.
+        items: what each fold was scored on, in the same order.
+        table: the same over folds and seeds, in the columns of `SCHEMA`.
+        facts: how it was made, see `settings_diff.facts`.
+        config: settings of now.
+        remake: the command that makes its test items again.
+    """
+
+    side: str
+    method: str
+    folds: list[Fold]
+    items: list[Items]
+    table: pl.DataFrame
+    facts: dict[str, Any]
+    config: Config
+    remake: str
+
+    @classmethod
+    def of(cls, side: str, method: str, folds: list[Fold], unit: str, config: Config, remake: str) -> TrainedMethod:
+        """Score finished folds by `unit`, "utterance" or "clip"."""
+        predictions = [fold.predictions() for fold in folds]
+        items = [items_of(part, unit) for part in predictions]
+        return cls(side, method, folds, items, item_table(folds, items), facts(folds, predictions), config, remake)
+
+    @property
+    def name(self) -> str:
+        """Side and method."""
+        return f"{self.side}/{self.method}"
+
+    @property
+    def label(self) -> str:
+        """The name as it stands beside a figure."""
+        return f"{self.side}/{self.folds[0].label}"
+
+    @property
+    def later(self) -> dict[str, Any]:
+        """The settings that are read after training, as they are now, and the methods listed."""
+        sections = {name: self.config.section(name) for name in CANNOT_SECTIONS}
+        return {**flat(sections), "methods": list(self.config.methods)}
+
+    @property
+    def notes(self) -> list[str]:
+        """What must be known of its figures."""
+        run = self.folds[0].result["run"]
+        notes = []
+        if run["config"]["train"]["selection"] == "best-on-test":
+            notes.append(
+                f"{self.side}: epochs are selected on the test groups themselves (D7), so its figures flatter it"
+            )
+        if run.get("reconstructed"):
+            notes.append(f"{self.name}: {run['reconstructed']}; a reconstruction, not a replication")
+        if run.get("eval_batches"):
+            notes.append(f"{self.name}: a prediction depends on the other clips of its batch (D1)")
+        changed = {text for fold in self.folds for text in differences(fold, self.config.section("train"))}
+        return notes + [f"{self.name}: trained with other settings than those of now: {one}" for one in sorted(changed)]
+
+
+def compare_paired(pairs: Sequence[tuple[TrainedMethod, TrainedMethod]], unit: str, command: str) -> dict[str, Any]:
+    """Paired tests of every pair, as one family per metric.
+
+    Args:
+        pairs: at least one; the first ones are of one side, the second ones of another.
+        unit: what their items are.
+        command: `daamctl compare` on these sides, to be named in errors.
+
+    Returns:
+        kind ("paired"); settings (can_change, cannot_change, not_known); family; comparisons; notes.
+
+    Raises:
+        ArtifactError: a pair was tested on other items or targets; says which settings differ and what helps.
+    """
+    settings, comparisons, notes = {}, [], []
+    for first, second in pairs:
+        settings[first.method] = differing({**first.facts, **first.later}, {**second.facts, **second.later})
+        result = _compare(first, second, unit, command)
+        figures = {key: value for key, value in result["comparisons"][0].items() if key not in ("first", "second")}
+        comparisons.append(
+            {
+                "first": first.name,
+                "second": second.name,
+                "first_label": first.label,
+                "second_label": second.label,
+                **figures,
+                "disagreements": disagreements(first, second),
+                "design": result["design"],
+                "floor": result["family"]["floor"],
+            }
+        )
+        notes += [*result["notes"], *first.notes, *second.notes]
+        if code_changed(first.folds, second.folds):
+            notes.append(
+                f"{first.name} and {second.name}: settings and embeddings agree but content keys do not, so the code "
+                "of the method changed in between"
+            )
+    family = _family([first.method for first, _ in pairs], comparisons)
+    if family["floor"] is not None and family["floor"] <= ALPHA < family["floor_holm"]:
+        notes.append(
+            f"corrected over {family['size']} methods no p below {family['floor_holm']:.4g} is possible, so no "
+            f"difference can reach {ALPHA:g}, however large; a smaller family could"
+        )
+    notes.append(
+        "a difference between the sides is that of everything listed as able to change it, not of one setting alone"
+        if any(part["can_change"] for part in settings.values())
+        else "nothing that is recorded and can change a figure differs"
+    )
+    return {
+        "kind": "paired",
+        "settings": {**merged(settings), "not_known": None},
+        "family": family,
+        "comparisons": comparisons,
+        "notes": list(dict.fromkeys(notes)),
+    }
+
+
+def fill_holm(results: Sequence[dict[str, Any] | None]) -> None:
+    """Correct the p of one family of tests after Holm, in place; None is no test."""
+    adjusted = holm([result["p"] if result else None for result in results])
+    for result, p in zip(results, adjusted, strict=True):
+        if result:
+            result["p_holm"] = p
+
+
+def disagreements(first: TrainedMethod, second: TrainedMethod) -> list[dict[str, Any]]:
+    """The items on which two methods disagree most: by share of seeds right, then by probability of the true class.
+
+    Returns:
+        At most `MOST_CONSISTENT` of item, fold, speaker, class, and of each side the share of seeds that are right and
+        the mean probability of the true class.
+    """
+    classes = first.folds[0].result["run"]["classes"]
+    averaged = [
+        method.table.with_columns(
+            probability=np.concatenate(
+                [part.probabilities[np.arange(len(part)), part.targets] for part in method.items]
+            )
+        )
+        .group_by("fold", "item")
+        .agg(pl.col("speaker", "target").first(), pl.col("correct", "probability").mean())
+        for method in (first, second)
+    ]
+    gap = pl.col("correct") - pl.col("correct_right")
+    surer = pl.col("probability") - pl.col("probability_right")
+    rows = averaged[0].join(averaged[1], on=["fold", "item"], suffix="_right", validate="1:1").filter(gap != 0)
+    rows = rows.sort(gap.abs(), surer.abs(), "item", descending=[True, True, False]).head(MOST_CONSISTENT)
+    return [
+        {
+            "item": row["item"],
+            "fold": row["fold"],
+            "speaker": row["speaker"],
+            "class": classes[row["target"]],
+            "first_right": row["correct"],
+            "second_right": row["correct_right"],
+            "first_probability": row["probability"],
+            "second_probability": row["probability_right"],
+        }
+        for row in rows.iter_rows(named=True)
+    ]
+
+
+def _compare(first: TrainedMethod, second: TrainedMethod, unit: str, command: str) -> dict[str, Any]:
+    """`compare_methods` on one pair.
+
+    Raises:
+        ArtifactError: see `compare_paired`.
+    """
+    names = [row["name"] for row in differing(first.facts, second.facts)["can_change"]]
+    made = [name for name in names if name.startswith(("download.", "segment."))]
+    again = f"they differ in {', '.join(made)}" if made else "their settings of download and segment agree"
+    again += f"; make the one out of date again: {first.remake}, {second.remake}"
+    if "data.classes" in names:
+        met = " and ".join(", ".join(method.facts["data.classes"]) for method in (first, second))
+        raise ArtifactError(f"'{first.name}' and '{second.name}' have different targets: {met}", fix=again)
+    cut = [name for name in names if name in CUTTING or name == "data.test_clips_key"]
+    if unit == "clip" and cut and "data.test_utterances_key" not in names:
+        raise ArtifactError(
+            f"'{first.name}' and '{second.name}' were tested on the same utterances but on other clips of them, so "
+            f"clips cannot be paired (differing: {', '.join(cut)})",
+            fix=f"compare them by utterance: {command} --unit utterance",
+        )
+    # compare_methods takes the sizes of the first; of sides that differ the larger share tested is the cautious one
+    ratios = [
+        float(np.divide(method.facts["data.test_clips"], method.facts["data.train_clips"]).mean())
+        for method in (first, second)
+    ]
+    sizes = (first if ratios[0] >= ratios[1] else second).table.select("fold", "n_test", "n_train").unique("fold")
+    tables = {
+        method.name: method.table.drop("n_test", "n_train").join(sizes, on="fold", how="left").select(list(SCHEMA))
+        for method in (first, second)
+    }
+    try:
+        result = compare_methods(tables, alpha=ALPHA)
+    except ArtifactError as error:
+        raise ArtifactError(error.message, fix=again) from error
+    if ratios[0] != ratios[1]:
+        shares = " and ".join(f"{ratio:.3g}" for ratio in ratios)
+        result["notes"].append(f"n_test / n_train is {shares}; the test over folds takes the larger one")
+    return result
+
+
+def _family(methods: list[str], comparisons: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Correct p over all pairs, per metric and test, in place; `floor` is the smallest p the test allows."""
+    for metric in COMPARED:
+        for test in ("primary", "secondary"):
+            fill_holm([entry["metrics"][metric][test] for entry in comparisons])
+    size, floor = len(methods), max((entry["floor"] for entry in comparisons if entry["floor"]), default=None)
+    return {
+        "methods": methods,
+        "size": size,
+        "alpha": ALPHA,
+        "correction": "holm",
+        "floor": floor,
+        "floor_holm": None if floor is None else min(1.0, floor * size),
+    }

@@ -1,0 +1,139 @@
+"""Printed rows: which folds may be paired, what is tested, and ours reduced to what a printed row has."""
+
+import numpy as np
+import pytest
+
+from daamctl.artifacts.results import read_folds
+from daamctl.config import Config
+from daamctl.evaluation.paired import TrainedMethod
+from daamctl.evaluation.printed import NO_TEST, Row, compare_printed, trained_row
+from daamctl.evaluation.scoring import score_items
+from daamctl.evaluation.statistics import nadeau_bengio
+from daamctl.evaluation.summary import spread
+from tests.fixtures.folds import make_layout, write_method
+
+FIRST, SECOND = (0.61, 0.66, 0.58, 0.64, 0.60), (0.58, 0.60, 0.59, 0.60, 0.55)
+
+
+def row(
+    name, values=FIRST, *, sessions=(1, 2, 3, 4, 5), corpus="iemocap", printed=True, mean_agrees=True, std_is="sample"
+):
+    disagrees = not mean_agrees or std_is == "neither"
+    text = {"text": "", "mean_agrees": mean_agrees, "std_is": std_is, "disagrees": disagrees}
+    figures = {
+        "name": f"published:T/{name}", "label": name, "corpus": corpus, "print": text if printed else None,
+        "as_published": spread(values), "as_reported": None,
+        "folds": [
+            {"fold": f"F{column}", "session": session, "value": value}
+            for column, (session, value) in enumerate(zip(sessions, values, strict=True), 1)
+        ],
+    }  # fmt: skip
+    return Row(name, {"method": name, "runs.num_folds": len(values)}, figures, [f"note of {name}"])
+
+
+def entry_of(first, second):
+    return compare_printed([(first, second)])["comparisons"][0]
+
+
+def test_same_sessions_are_paired_and_tested():
+    result = compare_printed([(row("a"), row("b", SECOND))])
+    entry = result["comparisons"][0]
+    gaps = np.subtract(FIRST, SECOND)
+    assert result["kind"] == "both-printed"
+    assert [fold["difference"] for fold in entry["folds"]] == pytest.approx(gaps)
+    assert entry["difference"] == pytest.approx(gaps.mean())
+    assert entry["test"]["p"] == pytest.approx(nadeau_bengio(gaps.tolist(), 1, 4)["p"])
+    assert entry["test"]["p_holm"] == entry["test"]["p"]
+    assert (entry["no_test"], entry["not_aligned"], entry["same_columns"]) == (None, None, True)
+    assert result["family"] == {"methods": ["a"], "size": 1, "correction": "holm"}
+    assert result["notes"] == ["note of a", "note of b"]
+    assert [one["name"] for one in result["settings"]["can_change"]] == ["method"]
+
+
+def test_p_is_corrected_over_all_pairs():
+    result = compare_printed([(row("a"), row("a2", SECOND)), (row("b"), row("b2", SECOND))])
+    for entry in result["comparisons"]:
+        assert entry["test"]["p_holm"] == pytest.approx(min(1.0, 2 * entry["test"]["p"]))
+    assert result["notes"] == ["note of a", "note of b", "note of a2", "note of b2"]
+
+
+def test_columns_in_another_order_are_paired_by_session():
+    order = (5, 3, 1, 2, 4)
+    entry = entry_of(row("lora", [FIRST[session - 1] for session in order], sessions=order), row("b", SECOND))
+    assert [fold["difference"] for fold in entry["folds"]] == pytest.approx(np.subtract(FIRST, SECOND))
+    assert not entry["same_columns"]
+    notes = compare_printed([(row("lora", sessions=order), row("b"))])["notes"]
+    assert "those of a LoRA row are sessions 5, 3, 1, 2, 4 (D15)" in notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        (row("b", corpus="demo"), "the corpora differ: iemocap and demo"),
+        (row("b", sessions=[None] * 5), "columns or groups are not numbered sessions"),
+        (row("b", sessions=(1, 2, 3, 4, 6)), "the folds are not the same sessions"),
+        (row("b", FIRST[:4], sessions=(1, 2, 3, 4)), "the folds are not the same sessions"),
+    ],
+)
+def test_what_is_not_the_same_sessions_is_not_paired(second, reason):
+    result = compare_printed([(row("a"), second)])
+    entry = result["comparisons"][0]
+    assert entry["not_aligned"].startswith(reason)
+    assert (entry["folds"], entry["test"], result["family"]) == (None, None, None)
+    assert entry["no_test"] == "no p: the printed columns cannot be paired"
+    assert any(f"not fold by fold, since {reason}" in note for note in result["notes"])
+
+
+def test_no_test_against_ours_or_where_the_sizes_are_not_known():
+    entry = entry_of(row("a", printed=False), row("b", SECOND))
+    assert (entry["test"], entry["no_test"]) == (None, NO_TEST)
+    assert compare_printed([(row("a", printed=False), row("b"))])["kind"] == "printed"
+    entry = entry_of(row("a", corpus="emodb"), row("b", SECOND, corpus="emodb"))
+    assert (entry["test"], entry["no_test"]) == (
+        None,
+        "no p: n_test / n_train of the folds of emodb is not known",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [({"mean_agrees": False}, "mean"), ({"std_is": "neither"}, "deviation"), ({}, None),
+     ({"mean_agrees": False, "std_is": "neither"}, "mean, deviation")],
+)  # fmt: skip
+def test_a_print_that_contradicts_its_folds_is_noted(options, wrong):
+    notes = compare_printed([(row("a", **options), row("b", SECOND))])["notes"]
+    found = [note for note in notes if "no folds that round" in note]
+    text = f"published:T/a: no folds that round to the printed ones give the printed {wrong}"
+    assert found == ([text] if wrong else [])
+
+
+def test_ours_is_reduced_to_what_a_printed_row_has(tmp_path):
+    config = Config.model_validate({"download": {"corpus": "iemocap"}, "train": {"seeds": [1, 2]}})
+    layout = make_layout(tmp_path)
+    write_method(layout, config, "mha", seeds=(1, 2), changes={"run.reconstructed": "reading A"})
+    folds = read_folds(layout.method("mha"))
+    trained = TrainedMethod.of("toy", "mha", folds, "utterance", config, "make it")
+    made = trained_row(trained, "utterance")
+    best = [fold.result["metrics"]["accuracy_best_on_test"] for fold in folds]
+    assert made.figures["as_published"] == spread(best)
+    assert made.figures["folds"] == [
+        {"fold": f"Ses0{number}", "session": number, "value": pytest.approx(np.mean(best[2 * number - 2 : 2 * number]))}
+        for number in range(1, 6)
+    ]
+    scores = [score_items(part, 4)["balanced_accuracy"] for part in trained.items]
+    assert made.figures["as_reported"]["balanced_accuracy"] == spread(scores)
+    assert made.figures["label"] == "toy/mha (reconstructed)"
+    assert made.notes == trained.notes != []
+    assert made.told == {
+        "method": "mha",
+        "download.corpus": "iemocap",
+        "extract.encoder": "wavlm-micro",
+        "train.selection": "dev-group",
+        "model.layers": "all",
+        "scoring.unit": "utterance",
+        "runs.num_folds": 5,
+        "runs.per_fold": 2,
+    }
+    write_method(layout, config, "none", changes={"run.layers": [9, 12]})
+    few = TrainedMethod.of("toy", "none", read_folds(layout.method("none")), "clip", config, "make it")
+    assert trained_row(few, "clip").told["model.layers"] == "9, 12"

@@ -1,0 +1,73 @@
+"""The section on layers: means by place beside the words on geometry, and what the audit lacked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from daamctl.reporting.document import Document, Section, Table, Text
+from daamctl.reporting.layers import importance
+from daamctl.reporting.render import to_html, to_markdown
+
+NO_ABLATION = "No layers trained alone; train them: daamctl ablate -p toy, then daamctl importance -p toy"
+
+
+def entry(num_heads: int, means: list[float] | None, counts: list[int], caution: str | None = None) -> dict[str, Any]:
+    places = {"num_heads": num_heads, "means": means, "counts": counts, "share": 0.75, "adjusted_share": 0.7, "p": 0.01}
+    layers = [str(layer) for layer in range(1, 8)]
+    shares = dict.fromkeys(layers, 100 / 7)
+    before = {**places, "means": [mean / 2 for mean in means or []]}
+    return {
+        "layers": list(range(1, 8)), "num_features": 4, "num_heads": num_heads, "caution": caution,
+        "ranking": list(range(1, 8)), "ranking_untrained": list(range(7, 0, -1)), "correlation_with_untrained": 0.25,
+        "contribution_percent": shares, "contribution_percent_untrained": shares,
+        "head_positions": places if means else None, "head_positions_untrained": before if means else None,
+        "heatmap": "h.png", "layers_picture": "l.png",
+    }  # fmt: skip
+
+
+def section(methods: dict[str, Any], **audit: Any) -> Section:
+    found = {
+        "methods": methods, "without_density": [], "note": "", "scores": {}, "without_score": {},
+        "audit": {"missing": [], "no_ablation": None, "not_audited": {}, "methods": {}, **audit},
+    }  # fmt: skip
+    pngs = {"h.png": b"", "l.png": b""}
+    return importance(found, {}, pngs, labels={"daam-v1": "DAAM 1"}, command="daamctl importance -p toy")
+
+
+def tables(part: Section) -> dict[str, Table]:
+    return {block.key: block for block in part.blocks if isinstance(block, Table)}
+
+
+def test_means_by_place_stand_beside_the_words_on_geometry() -> None:
+    part = section(
+        {
+            "daam-v1": entry(3, [0.5, 0.25, 0.125], [3, 3, 1], caution="The trained map is mostly geometry: so it is."),
+            "gqdaam": entry(2, [0.1, 0.2, 0.3, 0.4], [2, 2, 2, 1]),
+            "daam-v2": entry(1, None, []),
+        }
+    )
+    table = tables(part)["places"]
+    assert table.columns[4:] == ["Place 1", "Place 2", "Place 3", "Place 4"]
+    assert [list(map(str, row)) for row in table.rows] == [
+        ["DAAM 1", "yes", "3", "3, 3, 1", "0.500", "0.250", "0.125", "–"],
+        ["DAAM 1, untrained", "–", "3", "3, 3, 1", "0.250", "0.125", "0.062", "–"],
+        ["gqdaam", "no", "2", "2, 2, 2, 1", "0.100", "0.200", "0.300", "0.400"],
+        ["gqdaam, untrained", "–", "2", "2, 2, 2, 1", "0.050", "0.100", "0.150", "0.200"],
+    ]
+    words = "1 of 3 maps are mostly geometry and say little about what was learned: DAAM 1."
+    cautions = [index for index, block in enumerate(part.blocks) if isinstance(block, Text) and block.text == words]
+    assert part.blocks.index(table) == cautions[0] + 2  # the reasons of each stand folded between them
+
+
+def test_without_heads_there_are_no_places() -> None:
+    assert "places" not in tables(section({"daam-v2": entry(1, None, [])}))
+
+
+@pytest.mark.parametrize("told", [None, NO_ABLATION])
+def test_a_missing_ablation_is_said_in_both_forms(told: str | None) -> None:
+    document = Document("t", "toy", [section({}, no_ablation=told)])
+    html, markdown = to_html(document, version="1", interactive=False), to_markdown(document, version="1")
+    assert (f"<strong>Note:</strong> {NO_ABLATION}" in html) == bool(told)
+    assert (f"> **Note:** {NO_ABLATION}" in markdown) == bool(told)

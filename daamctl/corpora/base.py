@@ -40,6 +40,28 @@ PREPARED_IMAGE: dict[str, Any] = {
 }
 """The same of an image corpus; `index` is the row within a Parquet file of images, null where the file is one image."""
 
+UNITS: dict[Modality, str] = {"speech": "utterances", "text": "texts", "image": "images"}
+"""What a row of each modality is called, in the plural."""
+MAX_LISTED = 20
+"""Classes that are listed one by one."""
+
+
+def modality_of(rows: pl.DataFrame) -> Modality:
+    """What the rows of a corpus whose `modality` is None are, by their columns."""
+    if set(PREPARED) <= set(rows.columns):
+        return "speech"
+    return "image" if set(PREPARED_IMAGE) <= set(rows.columns) else "text"
+
+
+def class_counts(rows: pl.DataFrame, classes: tuple[str, ...]) -> str:
+    """How many rows each class has, in a few words where there are many classes."""
+    found = dict(rows.group_by("label").len().iter_rows())
+    counts = [found.get(name, 0) for name in classes]
+    if len(classes) > MAX_LISTED:
+        low, high = min(counts), max(counts)
+        return f"{len(classes)} with {low if low == high else f'{low} to {high}'} each"
+    return ", ".join(f"{name} {count}" for name, count in zip(classes, counts, strict=True))
+
 
 @dataclass(frozen=True)
 class Fingerprint:
@@ -49,11 +71,13 @@ class Fingerprint:
         per_class: utterances per class, for every class the corpus has (also those not selected).
         per_speaker: utterances per speaker over the default classes; empty if not known.
         per_group: utterances per group over the default classes; empty if not known.
+        balanced: every group holds equally many of each default class.
     """
 
     per_class: Mapping[str, int]
     per_speaker: Mapping[str, int] = field(default_factory=dict)
     per_group: Mapping[str, int] = field(default_factory=dict)
+    balanced: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,10 +86,13 @@ class Corpus:
 
     Args:
         name: its name in the table of corpora.
-        title: one line for `daamctl ls`.
+        title: one line that says what it is.
         licence: terms of use, with where to ask for it.
         classes: default classes, in label order; empty: all classes found, sorted (manifests).
         obtain: generates or downloads it into a folder and returns the root; None: it must be given with --from.
+        url: where `obtain` downloads it from; None: it needs no network.
+        adopt: turns a copy given with --from into the form that `prepare` reads, in the folder named second, and
+            returns the root; None: a copy is read as it is.
         prepare: reads it from its root.
         fingerprint: expected counts; None: nothing is known (manifests).
         aliases: other spellings of class names that a user may pass -> canonical name.
@@ -81,5 +108,7 @@ class Corpus:
     fingerprint: Fingerprint | None
     how_to_get: str
     obtain: Callable[[Path], Path] | None = None
+    url: str | None = None
+    adopt: Callable[[Path, Path], Path] | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
     modality: Modality | None = "speech"

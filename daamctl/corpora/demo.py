@@ -12,8 +12,6 @@ differences between math libraries. Rates in Hz, pitch intervals in semitones, l
 from __future__ import annotations
 
 import logging
-import shutil
-import uuid
 import wave
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,10 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from daamctl.artifacts.io import replace_dir
 from daamctl.corpora import iemocap
 from daamctl.corpora.base import Corpus, Fingerprint
-from daamctl.corpora.fetch import COMPLETED
+from daamctl.corpora.fetch import is_whole, made_whole
 
 log = logging.getLogger(__name__)
 
@@ -149,18 +146,12 @@ def generate(root: Path, *, seed: int = 0) -> Path:
         `root`.
     """
     marker = f"daamctl demo corpus, version {VERSION}, seed {seed}\n"
-    done = root / COMPLETED
-    if done.is_file() and done.read_text(encoding="utf-8") == marker:
+    if is_whole(root, marker):
         return root
     log.info("generating the demo corpus in %s", root)
-    new = root.with_name(f".{root.name}-{uuid.uuid4().hex[:8]}")
-    try:
+    with made_whole(root, marker) as new:
         for session in SESSIONS:
             _write_session(new / f"Session{session}", plan(session, seed), seed)
-        (new / COMPLETED).write_text(marker, encoding="utf-8")
-        replace_dir(new, root)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
     return root
 
 

@@ -38,9 +38,9 @@ GET_IT = "daamctl download emodb fetches it (40 MB); a copy of your own: daamctl
 
 def obtain(folder: Path) -> Path:
     """Download and unpack the release into `folder`."""
-    from daamctl.corpora.fetch import COMPLETED, fetch, unpack
+    from daamctl.corpora.fetch import fetch, is_whole, unpack
 
-    if (folder / COMPLETED).is_file():
+    if is_whole(folder):
         return folder
     # No checksum: the authors publish none, and we have none from a source we trust. A damaged archive fails its own
     # CRC on unpacking, and the fingerprint counts every speaker and class.
@@ -131,6 +131,7 @@ CORPUS = Corpus(
     ),
     how_to_get=GET_IT,
     obtain=obtain,
+    url=URL,
     aliases={
         "angry": "anger",
         "bored": "boredom",

@@ -6,6 +6,7 @@ A download grows in `<target>.part` and gets its final name only after its check
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import shutil
 import tarfile
@@ -42,13 +43,22 @@ class _Retry(Exception):
     """A failure that may pass by itself."""
 
 
-def fetch(url: str, target: Path, *, sha256: str | None, size: int | None = None, fix: str = OFFLINE) -> Path:
+def fetch(
+    url: str,
+    target: Path,
+    *,
+    sha256: str | None = None,
+    md5: str | None = None,
+    size: int | None = None,
+    fix: str = OFFLINE,
+) -> Path:
     """Download a file, continuing an interrupted download.
 
     Args:
         url: where from.
         target: final name; untouched unless the whole file arrived and agrees.
         sha256: expected checksum; None: not known.
+        md5: the same, for files whose source publishes no better one.
         size: expected size in bytes; None: not known.
         fix: what to do when the machine has no way to the server.
 
@@ -60,11 +70,11 @@ def fetch(url: str, target: Path, *, sha256: str | None, size: int | None = None
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target.with_name(target.name + ".lock"), what=target.name):
-        if target.is_file() and _difference(target, sha256, size) is None:
+        if target.is_file() and _difference(target, sha256, md5, size) is None:
             return target
         part = target.with_name(target.name + ".part")
         _download(url, part, fix)
-        difference = _difference(part, sha256, size)
+        difference = _difference(part, sha256, md5, size)
         if difference is not None:
             part.unlink()
             raise DownloadError(
@@ -72,6 +82,25 @@ def fetch(url: str, target: Path, *, sha256: str | None, size: int | None = None
             )
         part.replace(target)
     return target
+
+
+@contextlib.contextmanager
+def made_whole(target: Path, marker: str) -> Iterator[Path]:
+    """Yield a new folder; if the block succeeds, it gets the marker file and takes the place of `target`."""
+    new = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
+    new.mkdir(parents=True)
+    try:
+        yield new
+        (new / COMPLETED).write_text(marker, encoding="utf-8")
+        replace_dir(new, target)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def is_whole(target: Path, marker: str | None = None) -> bool:
+    """Whether `made_whole` made the folder: with this marker, or with any."""
+    done = target / COMPLETED
+    return done.is_file() and marker in (None, done.read_text(encoding="utf-8"))
 
 
 def unpack(archive: Path, target: Path) -> Path:
@@ -83,28 +112,30 @@ def unpack(archive: Path, target: Path) -> Path:
     Raises:
         DownloadError: the archive is damaged, of another kind, or has members that point outside `target`.
     """
-    if (target / COMPLETED).is_file():
+    if is_whole(target):
         return target
-    new = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
-    new.mkdir(parents=True)
     try:
-        _extract(archive, new)
-        (new / COMPLETED).write_text(f"unpacked from {archive.name}\n", encoding="utf-8")
-        replace_dir(new, target)
+        with made_whole(target, f"unpacked from {archive.name}\n") as new:
+            _extract(archive, new)
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise DownloadError(f"cannot unpack {archive}: {error}", fix=f"delete {archive} and run it again") from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
     return target
 
 
-def _difference(path: Path, sha256: str | None, size: int | None) -> str | None:
+def _difference(path: Path, sha256: str | None, md5: str | None, size: int | None) -> str | None:
     met = path.stat().st_size
     if size is not None and met != size:
         return f"{met} bytes, {size} expected"
     if sha256 is not None and (digest := sha256_file(path)) != sha256:
         return f"SHA-256 {digest}, {sha256} expected"
+    if md5 is not None and (digest := _md5(path)) != md5:
+        return f"MD5 {digest}, {md5} expected"
     return None
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _download(url: str, part: Path, fix: str) -> None:

@@ -29,7 +29,7 @@ class HintedFingerprint(Fingerprint):
 
 
 def validate(corpus: Corpus, rows: pl.DataFrame) -> list[str]:
-    """Every difference between the rows of a corpus and its fingerprint, one sentence each; empty if there is none.
+    """Every difference between the rows of a corpus and its fingerprint, one phrase each; empty if there is none.
 
     Args:
         corpus: the corpus.
@@ -50,7 +50,20 @@ def validate(corpus: Corpus, rows: pl.DataFrame) -> list[str]:
             differences += [f"{column} {line}" for line in _compare(found, counts, hints)]
             unknown = sorted(set(found) - set(counts))
             differences += [f"{column} {name}: {found[name]} found, not expected at all" for name in unknown]
+    if expected.balanced and not differences:
+        differences += _unbalanced(chosen, expected.per_group, corpus.classes)
     return differences
+
+
+def _unbalanced(rows: pl.DataFrame, per_group: Mapping[str, int], classes: tuple[str, ...]) -> list[str]:
+    """Differences within the groups, for copies whose totals all agree."""
+    found = {(group, label): count for group, label, count in rows.group_by("group", "label").len().iter_rows()}
+    return [
+        f"{label} in group {group}: {found.get((group, label), 0)} found, {total // len(classes)} expected"
+        for group, total in per_group.items()
+        for label in classes
+        if found.get((group, label), 0) != total // len(classes)
+    ]
 
 
 def _counts(rows: pl.DataFrame, column: str) -> dict[str, int]:

@@ -1,106 +1,167 @@
-"""Any collection of recordings, described by a table: `path,label,speaker[,group][,start_s,end_s][,utterance_id]`.
+"""Any collection of recordings, texts or images, described by a table; or a folder of images, one sub-folder per class.
 
-CSV or Parquet. Paths are relative to the table's folder; absolute ones are allowed, but tie the tables made from them
-to this machine. `start_s` and `end_s` are seconds within the file; left empty: from its beginning, to its end.
-`group` is the unit of the folds; without it, `assign_groups` forms speaker-disjoint ones. Further columns are kept (as
-text when they come from CSV).
+    recordings  path,label,speaker[,group][,start_s,end_s][,utterance_id]
+    texts       text,label[,group][,speaker][,utterance_id]
+    images      path,label[,group][,speaker][,utterance_id]
+
+CSV, Parquet or JSON lines. Paths are relative to the table's folder; absolute ones are allowed, but tie the tables made
+from them to this machine. `start_s` and `end_s` are seconds within the file; left empty: from its beginning, to its
+end. `speaker` is whoever a text or image comes from, the unit of independence; without it every item is its own.
+`group` is the unit of the folds; train and test, and perhaps dev (or val), are an official split; without it,
+`assign_groups` forms speaker-disjoint ones. Further columns are kept (as text when they come from CSV).
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 
-from daamctl.corpora.base import Corpus
+from daamctl.artifacts.utterances import Modality
+from daamctl.corpora.base import PREPARED, PREPARED_IMAGE, PREPARED_TEXT, Corpus
+from daamctl.corpora.images import FORMATS
+from daamctl.corpora.sources import TABLES
 from daamctl.errors import CorpusError
 
-REQUIRED = ("path", "label", "speaker")
-OPTIONAL = ("group", "start_s", "end_s", "utterance_id")
-# these are measured on the files
-RESERVED = ("duration_s", "sampling_rate", "n_channels")
+log = logging.getLogger(__name__)
+
+REQUIRED: dict[Modality, tuple[str, ...]] = {
+    "speech": ("path", "label", "speaker"),
+    "text": ("text", "label"),
+    "image": ("path", "label"),
+}
+SCHEMAS = {"speech": PREPARED, "text": PREPARED_TEXT, "image": PREPARED_IMAGE}
+# measured on recordings; made by the reader, or without a meaning for images
+RESERVED: dict[Modality, tuple[str, ...]] = {
+    "speech": ("duration_s", "sampling_rate", "n_channels"),
+    "text": (),
+    "image": ("index", "start_s", "end_s"),
+}
+PARTS = {"train": "train", "test": "test", "dev": "dev", "val": "dev", "valid": "dev", "validation": "dev"}
+"""Names of the parts of an official split -> the name of the group."""
+_JSON = (".jsonl", ".ndjson")
 _LINE = "__line"
 _SHOWN = 3
+_IMAGE_SUFFIX = rf"(?i)({'|'.join(suffix.replace('.', '[.]') for suffix in FORMATS)})\s*$"
 
 EXAMPLE = "path,label,speaker[,group][,start_s,end_s][,utterance_id]"
-GET_IT = f"write a CSV file with the columns {EXAMPLE} and register it: daamctl download manifest --from FILE.csv"
+GET_IT = (
+    f"write a CSV file with the columns {EXAMPLE}, for texts text,label, for images path,label, and register it: "
+    "daamctl download manifest --from FILE.csv"
+)
 
 
 def prepare(root: Path) -> pl.DataFrame:
-    """Read a manifest file.
+    """Read a manifest.
 
     Args:
-        root: the CSV or Parquet file.
+        root: the table (CSV; Parquet; JSON lines), or the folder of images.
 
     Returns:
-        One row per piece; `group` is null where the manifest gives none.
+        One row per recording or piece of one, text or image, with the columns of its modality in `corpora.base`;
+        `group` is null where none is given.
 
     Raises:
-        CorpusError: everything wrong with one of the columns, with line numbers.
+        CorpusError: everything wrong with one of the columns, with line numbers; or with the folder.
     """
-    rows = _read(root)
-    _check_columns(rows, root)
-    rows = _texts(rows, root)
-    rows = _times(rows, root)
-    rows = rows.with_columns(path=_posix(root.parent))
-    rows = rows.with_columns(utterance_id=_identity(rows))
+    modality: Modality = "image"
+    if root.is_dir():
+        rows = _image_folder(root)
+    else:
+        rows = _read(root)
+        modality = _modality(rows, root)
+        _check_columns(rows, modality, root)
+        rows = _names(rows, modality, root)
+        if modality == "speech":
+            rows = _times(rows, root)
+        if modality == "image":
+            rows = rows.with_columns(index=pl.lit(None, pl.Int64))
+        if modality != "text":
+            rows = rows.with_columns(path=_posix(root.parent))
+        rows = _official(rows)
+    rows = rows.with_columns(utterance_id=_identity(rows, modality))
     _refuse(rows, pl.col("utterance_id").is_duplicated(), root, "the same piece, or utterance_id, more than once")
-    head = ["utterance_id", *REQUIRED, "group", "start_s", "duration_s"]
+    if "speaker" not in rows.columns:
+        rows = rows.with_columns(speaker=pl.col("utterance_id"))
+    head = list(SCHEMAS[modality])
     further = [name for name in rows.columns if name not in (*head, "end_s", _LINE)]
     return rows.select(*head, *further)
 
 
-def assign_groups(rows: pl.DataFrame, num_groups: int) -> pl.DataFrame:
-    """Put every speaker into one of `group1` ... so that the groups hold about equally many rows.
-
-    Largest speaker first, each into the smallest group so far: deterministic, whatever the order of the rows. With
-    fewer speakers than groups, every speaker is a group.
-    """
-    counts = rows.group_by("speaker").len().sort(["len", "speaker"], descending=[True, False])
-    sizes = [0] * min(num_groups, counts.height)
-    groups = {}
-    for speaker, count in counts.iter_rows():
-        smallest = sizes.index(min(sizes))
-        sizes[smallest] += count
-        groups[speaker] = f"group{smallest + 1}"
-    return rows.with_columns(group=pl.col("speaker").replace_strict(groups, return_dtype=pl.String))
-
-
 def _read(path: Path) -> pl.DataFrame:
+    """The table with a column of line numbers."""
     if not path.is_file():
         raise CorpusError(f"no manifest file {path}", fix=GET_IT)
+    if path.suffix.lower() not in TABLES:
+        raise CorpusError(f"{path} is of no known kind: {', '.join(TABLES)}, or a folder of images", fix=GET_IT)
     try:
-        # CSV: everything as text, because speaker 03 must not become 3
-        rows = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path, infer_schema=False)
+        if path.suffix.lower() == ".parquet":
+            rows, line = pl.read_parquet(path), pl.int_range(1, pl.len() + 1)
+        elif path.suffix.lower() in _JSON:
+            rows, line = pl.read_ndjson(path, infer_schema_length=None), pl.int_range(1, pl.len() + 1)
+        else:
+            # everything as text, because speaker 03 must not become 3
+            rows = pl.read_csv(path, infer_schema=False)
+            breaks = pl.sum_horizontal(pl.all().str.count_matches("\n").fill_null(0))
+            line = pl.int_range(2, pl.len() + 2) + breaks.cum_sum().shift(1, fill_value=0)
     except (pl.exceptions.PolarsError, OSError, UnicodeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CorpusError(f"{path} cannot be read as a CSV or Parquet table: {reason}", fix=GET_IT) from error
-    rows = rows.rename({name: name.strip().removeprefix("\ufeff") for name in rows.columns})
-    return rows.with_row_index(_LINE, offset=2 if path.suffix != ".parquet" else 1)
+        raise CorpusError(
+            f"{path} cannot be read as a CSV, Parquet or JSON lines table: {reason}", fix=GET_IT
+        ) from error
+    rows = rows.with_columns(line.cast(pl.Int64).alias(_LINE))
+    return rows.rename({name: name.strip().removeprefix("\ufeff") for name in rows.columns})
 
 
-def _check_columns(rows: pl.DataFrame, path: Path) -> None:
+def _modality(rows: pl.DataFrame, path: Path) -> Modality:
+    """Told by the columns: `path` to images or to recordings, or else `text`."""
+    if "path" not in rows.columns:
+        return "text" if "text" in rows.columns else "speech"
+    is_image = pl.col("path").cast(pl.String).str.contains(_IMAGE_SUFFIX)
+    count = rows.select(is_image.sum()).item()
+    if count == 0:
+        return "speech"
+    others = rows.height - count - rows["path"].null_count()
+    if count < others:
+        _refuse(rows, is_image, path, "an image, unlike the other files,")
+    _refuse(rows, ~is_image, path, "no image, unlike the other files,")
+    return "image"
+
+
+def _check_columns(rows: pl.DataFrame, modality: Modality, path: Path) -> None:
     found = [name for name in rows.columns if name != _LINE]
-    missing = [name for name in REQUIRED if name not in found]
+    missing = [name for name in REQUIRED[modality] if name not in found]
     if missing:
         shown = ", ".join(found)[:200]
         if not shown.isprintable():
             raise CorpusError(f"{path} is not a text table", fix=GET_IT)
         commas = "; columns must be separated by commas" if any(mark in shown for mark in ";|") else ""
-        raise CorpusError(f"{path} lacks the columns {', '.join(missing)}; it has {shown}{commas}", fix=GET_IT)
-    reserved = [name for name in RESERVED if name in found]
-    if reserved:
+        lacking = ", ".join(missing).replace("path", "path (or text)")
+        raise CorpusError(f"{path} lacks the columns {lacking}; it has {shown}{commas}", fix=GET_IT)
+    reserved = [name for name in RESERVED[modality] if name in found]
+    if reserved and modality == "speech":
         raise CorpusError(
             f"{path} has the columns {', '.join(reserved)}, which are measured on the files",
             fix="remove or rename them; a piece of a file is given by start_s and end_s",
+        )
+    if reserved:
+        raise CorpusError(
+            f"{path} has the columns {', '.join(reserved)}, but lists images", fix="remove or rename them"
         )
     if rows.is_empty():
         raise CorpusError(f"{path} has no rows", fix=GET_IT)
 
 
-def _texts(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
-    """Columns of names, stripped; empty cells are null."""
-    names = [name for name in (*REQUIRED, "group", "utterance_id") if name in rows.columns]
+def _names(rows: pl.DataFrame, modality: Modality, path: Path) -> pl.DataFrame:
+    """Columns of names, stripped; empty cells are null. Of the texts themselves only empty ones are refused."""
+    names = [name for name in ("path", "label", "speaker", "group", "utterance_id") if name in rows.columns]
+    if modality == "text":
+        rows = rows.with_columns(pl.col("text").cast(pl.String))
+        _refuse(rows, pl.col("text").fill_null("").str.strip_chars() == "", path, "empty text")
+        names = [name for name in names if name != "path"]
     stripped = pl.col(names).cast(pl.String).str.strip_chars()
     rows = rows.with_columns(stripped.replace("", None))
     for name in names:
@@ -111,6 +172,14 @@ def _texts(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
     if rows["group"].null_count() < rows.height:
         _refuse(rows, pl.col("group").is_null(), path, "empty group (give all or none)")
     return rows
+
+
+def _official(rows: pl.DataFrame) -> pl.DataFrame:
+    """Where the groups are the parts of an official split, the names that the folds know them by."""
+    names = set(rows["group"].unique().drop_nulls().str.to_lowercase())
+    if not {"train", "test"} <= names <= set(PARTS):
+        return rows
+    return rows.with_columns(pl.col("group").str.to_lowercase().replace_strict(PARTS))
 
 
 def _times(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
@@ -134,16 +203,32 @@ def _posix(folder: Path) -> pl.Expr:
     return pl.col("path").str.replace_all("\\", "/", literal=True).str.strip_prefix(prefix)
 
 
-def _identity(rows: pl.DataFrame) -> pl.Expr:
-    """The given utterance_id, or one made from the path: its stem if no other file has it, else the whole path.
+def _identity(rows: pl.DataFrame, modality: Modality) -> pl.Expr | pl.Series:
+    """The given utterance_id, or one made from the row, whatever the order of the rows.
 
-    Several pieces of one file are told apart by where they start.
+    From the path: its stem if no other file has it, else the whole path, with the suffix where even that is needed.
+    Several pieces of one file are told apart by where they start. From a text: a hash of it and its label; equal rows
+    are numbered.
     """
     if "utterance_id" in rows.columns:
         return pl.col("utterance_id")
-    whole = pl.col("path").str.replace(r"\.[^./]*$", "")
+    if modality == "text":
+        pairs = rows.select("label", "text").iter_rows()
+        keys = pl.DataFrame({"key": [hashlib.sha256("\n".join(pair).encode()).hexdigest()[:16] for pair in pairs]})
+        number = pl.int_range(1, pl.len() + 1).over("key")
+        return keys.select(pl.when(number > 1).then(pl.format("{}-{}", "key", number)).otherwise("key")).to_series()
+    path = pl.col("path")
+    whole = path.str.replace(r"\.[^./]*$", "")
     stem = whole.str.split("/").list.last()
-    name = pl.when(pl.col("path").n_unique().over(stem) == 1).then(stem).otherwise(whole)
+    name = (
+        pl.when(path.n_unique().over(stem) == 1)
+        .then(stem)
+        .when(path.n_unique().over(whole) == 1)
+        .then(whole)
+        .otherwise(path)
+    )
+    if modality == "image":
+        return name
     start = "@" + (pl.col("start_s") * 1000).round().cast(pl.Int64).cast(pl.String) + "ms"
     return pl.when(pl.len().over("path") > 1).then(name + start).otherwise(name)
 
@@ -152,18 +237,74 @@ def _refuse(rows: pl.DataFrame, wrong: pl.Expr, path: Path, what: str) -> None:
     bad = rows.filter(wrong)
     if bad.is_empty():
         return
-    unit = "row" if path.suffix == ".parquet" else "line"
-    shown = [f"{unit} {row[_LINE]} ({row['path']})" for row in bad.head(_SHOWN).iter_rows(named=True)]
+    unit = "row" if path.suffix.lower() == ".parquet" else "line"
+    content = "path" if "path" in rows.columns else "text"
+    shown = [f"{unit} {row[_LINE]} ({_short(row[content])})" for row in bad.head(_SHOWN).iter_rows(named=True)]
     more = f" and {bad.height - _SHOWN} more" if bad.height > _SHOWN else ""
     raise CorpusError(f"{path}: {what} in {', '.join(shown)}{more}", fix="correct the manifest and run it again")
 
 
+def _short(value: object) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= 200 else text[:200] + " ..."
+
+
+def _image_folder(root: Path) -> pl.DataFrame:
+    """Rows of a folder of images: `<class>/…`, or `train/<class>/…`, `test/<class>/…` and perhaps `dev/<class>/…`."""
+    top = _folders(root)
+    parts = {folder: PARTS[folder.name.lower()] for folder in top if folder.name.lower() in PARTS}
+    places: list[tuple[Path, str | None]] = [(folder, None) for folder in top]
+    if parts and len(parts) == len(top):
+        places = [(folder, part) for outer, part in parts.items() for folder in _folders(outer)]
+    else:
+        parts = {}
+    files = [(path, *place) for place in places for path in _files(place[0])]
+    outside = [path for folder in (root, *parts) for path in sorted(folder.iterdir())]
+    strays = [path for path in outside if path.suffix.lower() in FORMATS and path.is_file()]
+    if strays:
+        shown = ", ".join(str(path) for path in strays[:_SHOWN])
+        raise CorpusError(
+            f"{len(strays)} images lie in no class's sub-folder: {shown}", fix="move them into one, or away"
+        )
+    rows = [
+        {"path": path.relative_to(root).as_posix(), "label": folder.name, "group": part}
+        for path, folder, part in files
+        if path.suffix.lower() in FORMATS
+    ]
+    if not rows:
+        raise CorpusError(
+            f"{root} holds no images ({', '.join(FORMATS)}) in sub-folders, one per class",
+            fix="give such a folder, or a table: " + GET_IT,
+        )
+    if left := [path for path, *_ in files if path.suffix.lower() not in FORMATS]:
+        shown = ", ".join(str(path.relative_to(root)) for path in left[:_SHOWN])
+        log.warning("%s: %d files that are no images are left out: %s", root, len(left), shown)
+    schema = {"path": pl.String, "label": pl.String, "group": pl.String}
+    return pl.DataFrame(rows, schema=schema).with_columns(index=pl.lit(None, pl.Int64), **{_LINE: pl.lit(0)})
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Every file below a folder, without hidden ones."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _files(path)
+        else:
+            yield path
+
+
 CORPUS = Corpus(
     name="manifest",
-    title="your own recordings, listed in a CSV or Parquet file",
+    title="your own recordings, texts or images, listed in a table; or a folder of images by class",
     licence="yours",
     classes=(),
     prepare=prepare,
     fingerprint=None,
     how_to_get=GET_IT,
+    modality=None,
 )

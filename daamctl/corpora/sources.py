@@ -2,7 +2,7 @@
 
 Artifacts name a corpus by its key and files relative to its root, so they are equal on every machine. The key is the
 corpus name. Manifests are many, so each has the key `manifest:<file name without suffix>`; its root is the folder of
-the manifest file, and the plain key `manifest` points to the manifest registered last.
+the manifest file (or the manifest is itself a folder), and the plain key `manifest` points to the one registered last.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from daamctl.config import read_yaml
 from daamctl.errors import CorpusError
 
 MANIFEST = "manifest"
+TABLES = (".csv", ".txt", ".parquet", ".jsonl", ".ndjson")
+"""Suffixes of a manifest that is a file; any other is a folder."""
 
 
 def sources_file(root: Path) -> Path:
@@ -26,7 +28,7 @@ def sources_file(root: Path) -> Path:
 
 def key_of(corpus: str, source: Path) -> str:
     """The key under which a corpus given as `source` is registered."""
-    return f"{MANIFEST}:{source.stem}" if corpus == MANIFEST else corpus
+    return f"{MANIFEST}:{source.stem if _is_table(source) else source.name}" if corpus == MANIFEST else corpus
 
 
 def register(root: Path, corpus: str, folder: Path) -> None:
@@ -35,7 +37,7 @@ def register(root: Path, corpus: str, folder: Path) -> None:
     Args:
         root: project folder.
         corpus: key of the corpus.
-        folder: its root folder; for manifests the manifest file.
+        folder: its root folder; for manifests the manifest file, or the folder that is one.
 
     Raises:
         CorpusError: another manifest file of the same name is registered and still there.
@@ -57,7 +59,7 @@ def source_of(root: Path, corpus: str) -> Path | None:
 
 
 def audio_root(project_root: Path, corpus: str) -> Path:
-    """The folder in which the paths of a corpus's tables start.
+    """The folder in which the paths of a corpus's tables start, be they recordings or images.
 
     Args:
         project_root: project folder.
@@ -67,12 +69,12 @@ def audio_root(project_root: Path, corpus: str) -> Path:
         CorpusError: the corpus is not registered on this machine, or its folder is gone.
     """
     name, is_manifest, stem = corpus.partition(":")
-    place = f"{stem}.csv" if is_manifest else "DIR"
-    fix = f"daamctl download {name} --from {place}"
     source = source_of(project_root, corpus)
+    place = (source.name if source else f"{stem}.csv") if is_manifest else "DIR"
+    fix = f"daamctl download {name} --from {place}"
     if source is None:
         raise CorpusError(f"corpus '{corpus}' is not registered on this machine", fix=f"register it: {fix}")
-    folder = source.parent if is_manifest else source
+    folder = source.parent if is_manifest and _is_table(source) else source
     if not folder.is_dir():
         raise CorpusError(
             f"corpus '{corpus}' was registered at {folder}, which is not there",
@@ -106,10 +108,18 @@ def _expand(root: Path, entry: str | None) -> Path | None:
     return None if entry is None else root / entry
 
 
+def _is_table(source: Path) -> bool:
+    return source.suffix.lower() in TABLES
+
+
+def _without_suffix(source: Path) -> Path:
+    return source.with_suffix("") if _is_table(source) else source
+
+
 def _check_free(registered: Path | None, new: Path) -> None:
-    if registered is None or not registered.is_file() or _absolute(registered).with_suffix("") == new.with_suffix(""):
-        return  # the same table, perhaps in the other format
+    if registered is None or not registered.exists() or _without_suffix(_absolute(registered)) == _without_suffix(new):
+        return  # the same table, perhaps in another format
     raise CorpusError(
-        f"another manifest named '{new.stem}' is registered: {registered}",
+        f"another manifest named '{_without_suffix(new).name}' is registered: {registered}",
         fix=f"rename {new}, so that tables made from the two can be told apart",
     )

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from daamctl.corpora import fetch as module
-from daamctl.corpora.fetch import fetch, unpack
+from daamctl.corpora.fetch import fetch, is_whole, made_whole, unpack
 from daamctl.errors import DownloadError
 
 CONTENT = bytes(range(256)) * 4000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
+MD5 = hashlib.md5(CONTENT).hexdigest()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -130,6 +131,16 @@ def test_wrong_checksum_leaves_nothing_behind(server: Server, tmp_path: Path) ->
     assert not target.with_name("a.bin.part").exists()
 
 
+def test_md5_where_there_is_no_better_checksum(server: Server, tmp_path: Path) -> None:
+    target = tmp_path / "a.bin"
+    with pytest.raises(DownloadError, match=f"MD5 {MD5}, {'0' * 32} expected"):
+        fetch(server.url, target, md5="0" * 32)
+    assert not target.exists()
+    for _ in range(2):
+        assert fetch(server.url, target, md5=MD5).read_bytes() == CONTENT
+    assert len(server.ranges) == 2
+
+
 def test_wrong_size_is_refused(server: Server, tmp_path: Path) -> None:
     with pytest.raises(DownloadError, match=f"{len(CONTENT)} bytes, 5 expected"):
         fetch(server.url, tmp_path / "a.bin", sha256=None, size=5)
@@ -194,6 +205,21 @@ def test_unpack_once(tmp_path: Path, make: object) -> None:
     assert (folder / ".completed").is_file()
     archive.unlink()
     assert unpack(archive, folder) == folder  # done already: the archive is not needed
+
+
+def test_made_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    assert not is_whole(target)
+    with made_whole(target, "first") as new:
+        (new / "a").touch()
+        assert not target.exists()
+    assert is_whole(target)
+    assert is_whole(target, "first")
+    assert not is_whole(target, "second")
+    with pytest.raises(FileNotFoundError), made_whole(target, "second") as new:
+        (new / "none" / "b").touch()
+    assert is_whole(target, "first")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_unfinished_folder_is_replaced(tmp_path: Path) -> None:

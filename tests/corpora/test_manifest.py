@@ -7,10 +7,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from daamctl.corpora.manifest import assign_groups, prepare
+from daamctl.corpora.base import modality_of
+from daamctl.corpora.manifest import prepare
 from daamctl.errors import CorpusError
 
 
@@ -67,8 +66,9 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("path,emotion\na,b\n", "lacks the columns label, speaker; it has path, emotion"),
+        ("id,emotion\na,b\n", r"lacks the columns path \(or text\), label, speaker; it has id, emotion"),
         ("path,label,speaker\n", "has no rows"),
-        ("", "cannot be read as a CSV or Parquet table"),
+        ("", "cannot be read as a CSV, Parquet or JSON lines table"),
         ("path,label,speaker\na,x,s\nb,,s\nc, ,s\n", r"empty label in line 3 \(b\), line 4 \(c\)"),
         ("path,label,speaker\na,x,\n", r"empty speaker in line 2 \(a\)"),
         ("path,label,speaker\n,x,s\n", "empty path in line 2"),
@@ -101,25 +101,11 @@ def test_no_table(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="no manifest file"):
         prepare(tmp_path / "none.csv")
     (tmp_path / "bad.parquet").write_bytes(b"nothing of the kind")
-    with pytest.raises(CorpusError, match="cannot be read as a CSV or Parquet table"):
+    with pytest.raises(CorpusError, match="cannot be read as a CSV, Parquet or JSON lines table"):
         prepare(tmp_path / "bad.parquet")
     (tmp_path / "latin.csv").write_bytes("path,label,speaker\nü.wav,a,s\n".encode("latin-1"))
     with pytest.raises(CorpusError, match=r"latin\.csv cannot be read"):
         prepare(tmp_path / "latin.csv")
-
-
-@given(st.lists(st.integers(0, 12), min_size=1, max_size=80), st.integers(1, 8))
-def test_groups_are_speaker_disjoint_and_balanced(speakers: list[int], num_groups: int) -> None:
-    rows = pl.DataFrame({"speaker": [f"s{number}" for number in speakers]})
-    grouped = assign_groups(rows, num_groups)
-    assert grouped.group_by("speaker").agg(pl.col("group").n_unique())["group"].max() == 1
-    names = sorted(grouped["group"].unique())
-    assert names == [f"group{number}" for number in range(1, min(num_groups, len(set(speakers))) + 1)]
-    sizes = grouped.group_by("group").len()["len"].to_list()
-    largest_speaker = max(speakers.count(number) for number in set(speakers))
-    assert max(sizes) - min(sizes) <= largest_speaker
-    shuffled = assign_groups(rows.sample(fraction=1.0, shuffle=True, seed=1), num_groups)
-    assert dict(grouped.unique().rows()) == dict(shuffled.unique().rows())
 
 
 @pytest.mark.parametrize(
@@ -134,3 +120,138 @@ def test_what_is_not_a_comma_separated_table(tmp_path: Path, content: bytes, mes
     path.write_bytes(content)
     with pytest.raises(CorpusError, match=re.escape(message)):
         prepare(path)
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "list.jsonl"
+    path.write_text(
+        '{"path": "a.wav", "label": "x", "speaker": 3}\n{"path": "b.wav", "label": "y", "speaker": 4, "end_s": 2}\n'
+    )
+    rows = prepare(path)
+    assert rows.rows() == [("a", "a.wav", "x", "3", None, 0.0, None), ("b", "b.wav", "y", "4", None, 0.0, 2.0)]
+    path.write_text('{"path": "a.wav", "label": "x", "speaker": 3}\n{"path": "b.wav", "label": null, "speaker": 4}\n')
+    with pytest.raises(CorpusError, match=r"empty label in line 2 \(b\.wav\)"):
+        prepare(path)
+
+
+def test_texts(tmp_path: Path) -> None:
+    rows = prepare(csv(tmp_path, 'text,label,year\n" It, ""so"" said\n",x,3\nno,y,4\n'))
+    assert rows.columns == ["utterance_id", "text", "label", "speaker", "group", "year"]
+    assert rows["text"].to_list() == [' It, "so" said\n', "no"]
+    assert rows["speaker"].to_list() == rows["utterance_id"].to_list()
+    assert rows["group"].to_list() == [None, None]
+    assert modality_of(rows) == "text"
+
+
+def test_ids_of_texts_depend_on_what_they_say(tmp_path: Path) -> None:
+    lines = ["yes,x", "no,y", "yes,x", "yes,y"]
+    first = prepare(csv(tmp_path, "\n".join(["text,label", *lines])))
+    again = prepare(csv(tmp_path, "\n".join(["text,label", *reversed(lines)])))
+    assert first["utterance_id"].n_unique() == 4
+    assert sorted(first.rows()) == sorted(again.rows())
+    assert first["utterance_id"][2] == first["utterance_id"][0] + "-2"
+    assert re.fullmatch("[0-9a-f]{16}", first["utterance_id"][0])
+
+
+def test_texts_with_all_columns(tmp_path: Path) -> None:
+    text = "text,label,speaker,group,utterance_id\na,x,ann, Train ,u1\nb,y,bob,test,u2\nc,y,bob,VAL,u3\n"
+    rows = prepare(csv(tmp_path, text)).select("utterance_id", "speaker", "group").rows()
+    assert rows == [("u1", "ann", "train"), ("u2", "bob", "test"), ("u3", "bob", "dev")]
+
+
+def test_groups_that_are_no_official_split_keep_their_names(tmp_path: Path) -> None:
+    text = "text,label,group\na,x,Train\nb,y,val\nc,y,other\n"
+    assert prepare(csv(tmp_path, text))["group"].to_list() == ["Train", "val", "other"]
+
+
+@pytest.mark.parametrize("blank", ["", '""', '" \t"'])
+def test_empty_texts_are_refused_with_their_lines(tmp_path: Path, blank: str) -> None:
+    path = csv(tmp_path, f'text,label\n"two\nlines",x\n{blank},x\nb,y\n')
+    with pytest.raises(CorpusError, match=r"list\.csv: empty text in line 4"):
+        prepare(path)
+
+
+def test_a_transcript_does_not_make_recordings_texts(tmp_path: Path) -> None:
+    rows = prepare(csv(tmp_path, "path,label,speaker,text\na.wav,x,s,hello\n"))
+    assert modality_of(rows) == "speech"
+    assert rows["text"].to_list() == ["hello"]
+
+
+def test_images(tmp_path: Path) -> None:
+    rows = prepare(csv(tmp_path, "path,label\nx/1.PNG,a\ny/1.jpg,b\ny/2.webp,b\n"))
+    assert rows.columns == ["utterance_id", "path", "index", "label", "speaker", "group"]
+    assert rows["utterance_id"].to_list() == rows["speaker"].to_list() == ["x/1", "y/1", "2"]
+    assert (rows["index"].null_count(), rows.schema["index"]) == (3, pl.Int64)
+    assert modality_of(rows) == "image"
+
+
+def test_one_name_with_two_suffixes(tmp_path: Path) -> None:
+    rows = prepare(csv(tmp_path, "path,label\nx/1.png,a\nx/1.jpg,b\nx/2.jpg,b\n"))
+    assert rows["utterance_id"].to_list() == ["x/1.png", "x/1.jpg", "2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("path,label\na.png,x\nb.wav,x\nc.gif,y\n", r"no image, unlike the other files, in line 3 \(b\.wav\)"),
+        ("path,label\na.wav,x\nb.wav,x\nc.gif,y\n", r"an image, unlike the other files, in line 4 \(c\.gif\)"),
+        ("path,label\na.png,x\na.png,y\n", r"more than once in line 2 \(a\.png\), line 3"),
+        ("path,label,speaker\na.png,x,s\nb.png,y,\n", r"empty speaker in line 3 \(b\.png\)"),
+        ("path,label,index\na.png,x,0\n", "has the columns index, but lists images"),
+        ("path\na.png\n", "lacks the columns label; it has path"),
+    ],
+)
+def test_mistakes_with_images(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(CorpusError, match=message):
+        prepare(csv(tmp_path, text))
+
+
+def files(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    return root
+
+
+def test_folder_of_classes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = files(tmp_path / "pets", "cat/1.png", "cat/deep/2.JPG", "dog/1.png", ".git/x/1.png", "dog/.hidden.png")
+    files(root, "dog/notes.txt", "readme.md")
+    rows = prepare(root)
+    assert rows.rows() == [
+        ("cat/1", "cat/1.png", None, "cat", "cat/1", None),
+        ("2", "cat/deep/2.JPG", None, "cat", "2", None),
+        ("dog/1", "dog/1.png", None, "dog", "dog/1", None),
+    ]
+    assert "1 files that are no images are left out: dog/notes.txt" in caplog.text
+
+
+def test_folder_of_parts(tmp_path: Path) -> None:
+    root = files(tmp_path, "train/cat/1.png", "train/train/2.png", "test/cat/1.png", "val/cat/3.png")
+    found = prepare(root).select("path", "label", "group").rows()
+    assert sorted(found) == [
+        ("test/cat/1.png", "cat", "test"),
+        ("train/cat/1.png", "cat", "train"),
+        ("train/train/2.png", "train", "train"),
+        ("val/cat/3.png", "cat", "dev"),
+    ]
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    rows = prepare(files(tmp_path, "train/1.png", "car/2.png"))
+    assert rows.select("label", "group").rows() == [("car", None), ("train", None)]
+
+
+def test_folders_without_classes(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CorpusError, match="empty holds no images"):
+        prepare(tmp_path / "empty")
+    with pytest.raises(CorpusError, match=r"2 images lie in no class's sub-folder: .*flat/a\.png"):
+        prepare(files(tmp_path / "flat", "a.png", "b.png"))
+    with pytest.raises(CorpusError, match=r"1 images lie in no class's sub-folder: .*train/a\.png"):
+        prepare(files(tmp_path / "parts", "train/a.png", "test/x/a.png"))
+
+
+def test_unknown_kind_of_table(tmp_path: Path) -> None:
+    files(tmp_path, "list.xlsx")
+    with pytest.raises(CorpusError, match=r"list\.xlsx is of no known kind: \.csv, \.txt, \.parquet"):
+        prepare(tmp_path / "list.xlsx")

@@ -53,6 +53,21 @@ def test_manifests_have_keys_of_their_own(tmp_path: Path) -> None:
     assert "daamctl download manifest --from c.csv" in str(caught.value)
 
 
+def test_folder_as_manifest(tmp_path: Path) -> None:
+    for name in ("pets.v1", "pets.v2"):
+        (tmp_path / name).mkdir()
+        register(tmp_path, key_of("manifest", tmp_path / name), tmp_path / name)
+    assert audio_root(tmp_path, "manifest:pets.v1") == tmp_path / "pets.v1"
+    assert audio_root(tmp_path, "manifest:pets.v2") == tmp_path / "pets.v2"
+    (tmp_path / "b" / "pets.v1").mkdir(parents=True)
+    with pytest.raises(CorpusError, match=r"another manifest named 'pets\.v1' is registered"):
+        register(tmp_path, "manifest:pets.v1", tmp_path / "b" / "pets.v1")
+    (tmp_path / "pets.v1").rmdir()
+    with pytest.raises(CorpusError, match=r"was registered at .*pets\.v1, which is not there") as caught:
+        audio_root(tmp_path, "manifest:pets.v1")
+    assert "daamctl download manifest --from pets.v1" in str(caught.value)
+
+
 def test_two_manifests_of_one_name(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

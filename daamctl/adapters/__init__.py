@@ -1,0 +1,98 @@
+"""Ways of fine-tuning an encoder: one file per idea, one line per way in the table below.
+
+A way changes a frozen encoder in place (adapters in its modules, or its own weights set free) and puts a classifier on
+its last hidden state; all but the published forms share one, so that they differ in nothing else. This package knows
+nothing of configuration files, folders or the command line; an encoder is any object with `model`, `modality`,
+`embed_dim` and `hidden(inputs)`:
+
+    from daamctl.adapters import build_finetune
+    tuned = build_finetune("lora-r8", encoder, num_classes=4, seed=1)
+    logits = tuned(*encoder.collate(items))
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from daamctl.registry import Registry
+
+if TYPE_CHECKING:
+    from daamctl.adapters.base import FineTuned
+    from daamctl.adapters.effect import Effect, check_effect
+
+FINETUNES = Registry(
+    "way of fine-tuning",
+    {
+        "linear-probe": "daamctl.adapters.probe:linear_probe",
+        # low-rank updates
+        "lora-r4": "daamctl.adapters.lora:lora_r4",
+        "lora-r8": "daamctl.adapters.lora:lora_r8",
+        "lora-r4-published": "daamctl.adapters.lora_published:lora_r4",
+        "lora-r8-published": "daamctl.adapters.lora_published:lora_r8",
+        "lora-plus-r4": "daamctl.adapters.lora:lora_plus_r4",
+        "lora-plus-r8": "daamctl.adapters.lora:lora_plus_r8",
+        "lora-plus-r4-published": "daamctl.adapters.lora_published:lora_plus_r4",
+        "lora-plus-r8-published": "daamctl.adapters.lora_published:lora_plus_r8",
+        "rslora-r8": "daamctl.adapters.lora:rslora_r8",
+        "dora-r8": "daamctl.adapters.lora:dora_r8",
+        # factors, biases, norms
+        "ia3": "daamctl.adapters.ia3:ia3",
+        "bitfit": "daamctl.adapters.own_weights:bitfit",
+        "ln-tuning": "daamctl.adapters.own_weights:ln_tuning",
+        # further modules and vectors
+        "houlsby": "daamctl.adapters.houlsby:houlsby",
+        "prompt-tuning": "daamctl.adapters.prompt:prompt_tuning",
+        "prefix-tuning": "daamctl.adapters.prefix:prefix_tuning",
+        # everything
+        "full-finetune": "daamctl.adapters.own_weights:full_finetune",
+    },
+)
+
+_LAZY = {"FineTuned": "base", "Effect": "effect", "check_effect": "effect"}
+
+__all__ = ["FINETUNES", "Effect", "FineTuned", "build_finetune", "check_effect"]
+
+
+def build_finetune(name: str, encoder: Any, *, num_classes: int, seed: int) -> FineTuned:
+    """Make an encoder trainable in one of the ways of the table; it is changed in place, so give it a fresh one.
+
+    Args:
+        name: a name from `FINETUNES`.
+        encoder: its `model` is a Hugging Face base model, `modality` is speech, text or image, `embed_dim` is D, and
+            `hidden(inputs)` gives the last hidden state (B, T, D) of `model`.
+        num_classes: C.
+        seed: of everything drawn at random; the classifier of one seed is the same for all ways that share it.
+
+    Raises:
+        UnknownNameError: there is no such way.
+        MethodError: this encoder cannot be fine-tuned in this way, or there are too few classes.
+    """
+    from daamctl.adapters.base import FineTuned, seeded
+    from daamctl.adapters.heads import MeanHead
+    from daamctl.errors import MethodError
+
+    builder = FINETUNES.load(name)
+    if num_classes < 2:
+        raise MethodError(f"{name}: num_classes must be at least 2, met {num_classes}")
+    model = encoder.model
+    pretrained = list(model.parameters())
+    model.requires_grad_(False)
+    if getattr(model.config, "use_cache", False):
+        model.config.use_cache = False  # keys and values for generation: memory that nothing here reads
+    with seeded(seed):
+        head = MeanHead(encoder.embed_dim, num_classes)  # drawn first, so that it is the same for all ways
+        try:
+            adaptation = builder(encoder)
+        except MethodError as error:
+            raise MethodError(f"{name}: {error.message}", fix=error.fix) from error
+        if adaptation.head is not None:
+            head = adaptation.head(num_classes)
+    return FineTuned(name, encoder, head, adaptation, pretrained=pretrained)
+
+
+def __getattr__(name: str) -> Any:
+    """Import the public classes on first use, so that listing names needs no torch."""
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"daamctl.adapters.{_LAZY[name]}"), name)
+    raise AttributeError(f"module 'daamctl.adapters' has no attribute '{name}'")

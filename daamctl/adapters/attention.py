@@ -1,0 +1,119 @@
+"""Attention that adapters reach: WavLM's with its projections called, and any with learned keys and values in front.
+
+WavLM of transformers hands the weights of its projections to a functional attention and never calls the modules, so
+nothing attached to them has an effect (D2; versions 4.36 to 5.23). `call_projections` gives each attention of such an
+encoder another way to the same numbers, for this instance only.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+IMPLEMENTATION = "daamctl-prefix"
+"""Name of `attend` in transformers' table of attention functions."""
+
+_BYPASSING = "torch_multi_head_self_attention"
+
+
+def call_projections(model: nn.Module) -> tuple[str, ...]:
+    """Have every attention that bypasses its projection modules call them.
+
+    Returns:
+        a note for the reader; empty where no attention does so.
+    """
+    bypassing = [module for module in model.modules() if hasattr(module, _BYPASSING)]
+    for module in bypassing:
+        setattr(module, _BYPASSING, types.MethodType(_called_attention, module))
+    if not bypassing:
+        return ()
+    return (f"the attention of {type(model).__name__} is computed by calling its projections (D2)",)
+
+
+def _called_attention(
+    self: Any, hidden_states: Tensor, attention_mask: Tensor | None, gated_position_bias: Tensor
+) -> tuple[Tensor, None]:
+    """WavLM's attention, softmax(q k^T / sqrt(d) + gated bias) v, by the modules.
+
+    Args:
+        self: the attention module, with projections q, k, v and out.
+        hidden_states: (B, T, D).
+        attention_mask: (B, T) 1 for frames, 0 for padding; None: all are frames.
+        gated_position_bias: (B * H, T, T).
+
+    Returns:
+        (B, T, D), and None for the attention weights, which nothing reads.
+    """
+    batch, time, width = hidden_states.shape
+
+    def heads(projection: nn.Module) -> Tensor:
+        projected: Tensor = projection(hidden_states)
+        return projected.view(batch, time, self.num_heads, -1).transpose(1, 2)  # (B, H, T, D / H)
+
+    query, key, value = heads(self.q_proj), heads(self.k_proj), heads(self.v_proj)
+    bias = gated_position_bias.view(batch, self.num_heads, time, time).to(query.dtype)
+    if attention_mask is not None:
+        bias = bias.masked_fill(attention_mask.ne(1)[:, None, None], torch.finfo(bias.dtype).min)
+    dropout = self.dropout if self.training else 0.0
+    mixed, _ = attend(self, query, key, value, bias, dropout=dropout, scaling=self.scaling, is_causal=False)
+    return self.out_proj(mixed.reshape(batch, time, width)), None
+
+
+def attend(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **settings: Any
+) -> tuple[Tensor, None]:
+    """SDPA attention of transformers, with the module's own prefix, if it has one, before keys and values.
+
+    Every query sees the prefix, and sees of the rest what it saw before.
+
+    Args:
+        module: the attention; its parameters `prefix_key` and `prefix_value` are (P, width of all key heads).
+        query: (B, H, T, D / H).
+        key: (B, H', T, D / H).
+        value: like `key`.
+        attention_mask: (…, T, T), True for visible or added to the scores; None: all visible, or the causal mask.
+        settings: of the attention function, see transformers.
+
+    Returns:
+        (B, T, H, D / H), and None.
+    """
+    from transformers import AttentionInterface
+
+    if isinstance(getattr(module, "prefix_key", None), nn.Parameter):
+        length = len(module.prefix_key)
+        causal = settings.get("is_causal")
+        if attention_mask is None and (getattr(module, "is_causal", True) if causal is None else causal):
+            time = query.shape[2]
+            attention_mask = torch.ones(1, 1, time, time, dtype=torch.bool, device=query.device).tril()
+        if attention_mask is not None:
+            attention_mask = _visible(attention_mask, length)
+        if settings.get("position_bias") is not None:
+            settings["position_bias"] = _visible(settings["position_bias"], length)
+        settings["is_causal"] = False
+        key = torch.cat([_as_heads(module.prefix_key, key), key], dim=2)
+        value = torch.cat([_as_heads(module.prefix_value, value), value], dim=2)
+    result: tuple[Tensor, None] = AttentionInterface()["sdpa"](module, query, key, value, attention_mask, **settings)
+    return result
+
+
+def register() -> None:
+    """Enter `attend` into transformers' table of attention functions, with SDPA's masks."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(IMPLEMENTATION, attend)
+    AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
+
+
+def _visible(mask: Tensor, length: int) -> Tensor:
+    """A mask or bias over keys (…, T) with `length` keys before them that everything sees: (…, length + T)."""
+    return nn.functional.pad(mask, (length, 0), value=mask.dtype == torch.bool)
+
+
+def _as_heads(prefix: Tensor, like: Tensor) -> Tensor:
+    """(P, H' * d) as (B, H', P, d) beside keys or values (B, H', T, d)."""
+    batch, heads, _, size = like.shape
+    return prefix.view(1, -1, heads, size).transpose(1, 2).expand(batch, -1, -1, -1).to(like.dtype)

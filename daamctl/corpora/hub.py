@@ -1,0 +1,102 @@
+"""Data sets of the Hugging Face hub: fetched by the datasets library, or read from a folder that holds a copy.
+
+A copy is what `save_to_disk` writes (Arrow files), or Parquet files whose names begin with the part, or whose folder is
+named so: `data/train-00000-of-00001.parquet`, `test/0000.parquet`. No code of a data set is ever run.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from daamctl.corpora.fetch import is_whole, made_whole
+from daamctl.errors import CorpusError, DownloadError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PARTS = ("train", "test")
+_PART = re.compile(rf"({'|'.join(PARTS)})(?![a-z])", re.IGNORECASE)
+_SAVED = ("dataset_dict.json", "state.json")
+
+
+def obtain_dataset(hub_id: str, folder: Path, *, fix: str) -> Path:
+    """Load a data set from the hub and write its train and test part into `folder`, which appears whole or not at all.
+
+    Args:
+        hub_id: name on the hub.
+        folder: where to; nothing is done if it is complete.
+        fix: what to do when the machine has no way to the hub.
+
+    Returns:
+        `folder`.
+
+    Raises:
+        DownloadError: the hub cannot be reached, or does not have it.
+    """
+    if is_whole(folder):
+        return folder
+    from datasets import load_dataset  # type: ignore[import-untyped]
+    from datasets.exceptions import DatasetsError  # type: ignore[import-untyped]
+
+    try:
+        with made_whole(folder, f"{hub_id} from the hub\n") as new:
+            for part in PARTS:
+                load_dataset(hub_id, split=part).to_parquet(new / f"{part}.parquet")
+    except (OSError, ValueError, DatasetsError) as error:  # no network, offline mode; unknown part; damaged file
+        reason = " ".join(str(error).split())
+        raise DownloadError(
+            f"cannot load '{hub_id}' from the Hugging Face hub: {reason}", fix="offline? " + fix
+        ) from error
+    return folder
+
+
+def read_parts(folder: Path, *columns: tuple[str, ...]) -> dict[str, pa.Table]:
+    """Read the parts `train` and `test` of a copy of a data set.
+
+    Args:
+        folder: the copy.
+        columns: a tuple of possible names for each column wanted; the first of them names it in the result.
+
+    Returns:
+        Part -> table, for the parts that are there; empty if the folder holds none.
+
+    Raises:
+        CorpusError: a file is damaged, or lacks a column.
+    """
+    try:
+        tables = _saved(folder) if any((folder / name).is_file() for name in _SAVED) else _parquet(folder)
+    except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
+        raise CorpusError(f"{folder} is no whole copy of a data set: {error}", fix="copy or save it again") from error
+    return {part: _select(table, columns, folder) for part, table in tables.items()}
+
+
+def _saved(folder: Path) -> dict[str, pa.Table]:
+    from datasets import DatasetDict, load_from_disk
+
+    saved = load_from_disk(str(folder))
+    parts = saved if isinstance(saved, DatasetDict) else {str(saved.split): saved}
+    return {part: parts[part].with_format("arrow")[:] for part in PARTS if part in parts}
+
+
+def _parquet(folder: Path) -> dict[str, pa.Table]:
+    import pyarrow.parquet as pq
+
+    files: dict[str, list[Path]] = {}
+    for path in sorted(folder.rglob("[!.]*.parquet")):
+        match = _PART.match(path.stem) or _PART.fullmatch(path.parent.name if path.parent != folder else "")
+        if match:
+            files.setdefault(match[1].lower(), []).append(path)
+    return {part: pq.read_table(files[part], partitioning=None) for part in PARTS if part in files}
+
+
+def _select(table: pa.Table, columns: tuple[tuple[str, ...], ...], folder: Path) -> pa.Table:
+    chosen = {}
+    for names in columns:
+        name = next((name for name in names if name in table.column_names), None)
+        if name is None:
+            shown = ", ".join(table.column_names)[:200]
+            raise CorpusError(f"{folder}: a table lacks the column {' or '.join(names)}; it has {shown}")
+        chosen[names[0]] = table[name]
+    return type(table).from_pydict(chosen)

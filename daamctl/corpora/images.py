@@ -1,0 +1,180 @@
+"""Images in files and in Parquet tables: writing the latter, and checking the headers of both.
+
+Tables have the layout of the datasets library: a struct column `image` with the bytes of a file, and a column of label
+numbers with their names in the metadata, so that `datasets.load_dataset("parquet", …)` gives images and class names.
+Only headers are read here; pixels are decoded when embeddings are made.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import polars as pl
+
+from daamctl.artifacts.io import atomic_path, read_parquet
+from daamctl.progress import progress
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+COLUMN = "image"
+"""Name of the column of images."""
+ROW_GROUP = 1000
+"""Images in one row group: what must be read to get at one of them."""
+FORMATS = {
+    ".png": "PNG",
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".bmp": "BMP",
+    ".webp": "WEBP",
+    ".tif": "TIFF",
+    ".tiff": "TIFF",
+    ".gif": "GIF",
+}
+"""Suffix of a file of one image -> Pillow's name of its format."""
+THREADS = 8
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """Encode uint8 pixels, shape (H, W, 3) or grey (H, W), as PNG."""
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def write_images(
+    path: Path, images: Iterable[bytes], labels: Sequence[int], *, label_column: str, classes: Sequence[str]
+) -> None:
+    """Write a Parquet table of images atomically.
+
+    Args:
+        path: the file.
+        images: contents of image files.
+        labels: class number of each.
+        label_column: name of the column of class numbers.
+        classes: class names by number.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    features = {COLUMN: {"_type": "Image"}, label_column: {"names": list(classes), "_type": "ClassLabel"}}
+    schema = pa.schema(
+        [(COLUMN, pa.struct([("bytes", pa.binary()), ("path", pa.string())])), (label_column, pa.int64())],
+        metadata={"huggingface": json.dumps({"info": {"features": features}})},
+    )
+    # compressed images do not get smaller
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema, compression="none") as writer:
+        pairs = zip(images, labels, strict=True)
+        while rows := list(islice(pairs, ROW_GROUP)):
+            column = [{"bytes": image, "path": None} for image, _ in rows]
+            writer.write_table(pa.table([column, [int(label) for _, label in rows]], schema=schema))
+
+
+def read_labels(path: Path, label_column: str, *, fix: str) -> list[int]:
+    """Class numbers of a table that `write_images` wrote.
+
+    Raises:
+        ArtifactError: the file is missing or damaged; `fix` says what to do.
+    """
+    labels: list[int] = read_parquet(path, columns=[label_column], fix=fix)[label_column].to_pylist()
+    return labels
+
+
+def header_problems(rows: pl.DataFrame, root: Path) -> pl.Series:
+    """Read the header of every image.
+
+    Args:
+        rows: images with `path`, relative to `root`, and `index`, the row in a Parquet table or null.
+        root: the folder in which paths start.
+
+    Returns:
+        What is wrong with each image; null where nothing is.
+    """
+    from PIL import Image
+
+    Image.init()  # loads the formats, which threads must not do at the same time
+    problems: list[str | None] = [None] * rows.height
+    with ThreadPoolExecutor(THREADS) as pool, progress(rows.height, "reading image headers", "images") as bar:
+        for found in pool.map(lambda task: task(), _tasks(rows, root)):
+            for row, problem in found:
+                problems[row] = problem
+            bar.advance(len(found))
+    return pl.Series(problems, dtype=pl.String)
+
+
+_Found = list[tuple[int, str | None]]
+
+
+def _tasks(rows: pl.DataFrame, root: Path) -> Iterator[Callable[[], _Found]]:
+    """One task per image file, and one per row group of a table; each gives (row, problem) pairs."""
+    rows = rows.select("path", "index").with_row_index("row")
+    for row, path in rows.filter(pl.col("index").is_null()).select("row", "path").iter_rows():
+        yield partial(_check_file, row, root / path)
+    tables = rows.filter(pl.col("index").is_not_null())
+    for (path,), members in tables.group_by("path", maintain_order=True):
+        for group, wanted in members.group_by(pl.col("index") // ROW_GROUP, maintain_order=True):
+            del group
+            yield partial(_check_rows, root / str(path), wanted["row"].to_list(), wanted["index"].to_list())
+
+
+def _check_file(row: int, path: Path) -> _Found:
+    if not path.is_file():
+        return [(row, f"no image {path}")]
+    if path.stat().st_size == 0:
+        return [(row, f"{path} is empty (0 bytes)")]
+    problem = _problem(path)
+    return [(row, problem and f"{path} {problem}")]
+
+
+def _check_rows(path: Path, rows: list[int], indices: list[int]) -> _Found:
+    """Check some rows of a table."""
+    try:
+        images = _read(path, min(indices), max(indices) + 1)
+    except (OSError, ValueError, KeyError) as error:  # ArrowInvalid is a ValueError
+        return [(row, f"{path} is no table of images: {error}") for row in rows]
+    found: _Found = []
+    for row, index in zip(rows, indices, strict=True):
+        content = images.get(index)
+        problem = _problem(io.BytesIO(content)) if content else "holds no image"
+        found.append((row, problem and f"{path}, row {index}, {problem}"))
+    return found
+
+
+def _read(path: Path, start: int, stop: int) -> dict[int, bytes]:
+    """Contents of the images in the row groups that hold rows `start` to `stop`, by row."""
+    import pyarrow.parquet as pq
+
+    images: dict[int, bytes] = {}
+    with pq.ParquetFile(path) as file:
+        first = 0
+        for group in range(file.num_row_groups):
+            size = file.metadata.row_group(group).num_rows
+            if first < stop and first + size > start:
+                column: pa.ChunkedArray = file.read_row_group(group, columns=[COLUMN])[COLUMN]
+                images |= {first + place: value["bytes"] for place, value in enumerate(column.to_pylist()) if value}
+            first += size
+    return images
+
+
+def _problem(source: Path | IO[bytes]) -> str | None:
+    """What is wrong with the header of an image file, or None."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(source, formats=sorted(set(FORMATS.values()))) as image:
+            # integers and floats: their range is not known, so neither is what black and white are
+            return "has more than eight bits per channel" if image.mode.startswith(("I", "F")) else None
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        known = ", ".join(sorted(set(FORMATS.values())))
+        reason = f"none of {known}" if isinstance(error, UnidentifiedImageError) else str(error)
+        return f"cannot be read as an image: {reason}"

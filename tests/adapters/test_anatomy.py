@@ -1,0 +1,73 @@
+"""Finding the parts of encoders that no table lists."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from daamctl.adapters import anatomy
+from daamctl.errors import MethodError
+from tests.fixtures.tiny_models import ARCHITECTURES, tiny
+
+# Attention, and the map out of the feed-forward part, of the first layer.
+PARTS = {
+    "wavlm": ("encoder.layers.0.attention.{q,k,v}_proj", "encoder.layers.0.feed_forward.output_dense"),
+    "wavlm-base": ("encoder.layers.0.attention.{q,k,v}_proj", "encoder.layers.0.feed_forward.output_dense"),
+    "wav2vec2": ("encoder.layers.0.attention.{q,k,v}_proj", "encoder.layers.0.feed_forward.output_dense"),
+    "hubert": ("encoder.layers.0.attention.{q,k,v}_proj", "encoder.layers.0.feed_forward.output_dense"),
+    "whisper": ("layers.0.self_attn.{q,k,v}_proj", "layers.0.fc2"),
+    "bert": ("encoder.layer.0.attention.self.{query,key,value}", "encoder.layer.0.output.dense"),
+    "llama": ("layers.0.self_attn.{q,k,v}_proj", "layers.0.mlp.down_proj"),
+    "gpt2": ("h.0.attn.c_attn", "h.0.mlp.c_proj"),
+    "beit": ("layers.0.attention.{q,k,v}_proj", "layers.0.mlp.fc2"),
+    "vit": ("layers.0.attention.{q,k,v}_proj", "layers.0.mlp.fc2"),
+    "dinov2": ("encoder.layer.0.attention.{q,k,v}_proj", "encoder.layer.0.mlp.fc2"),
+    "swin": ("encoder.layers.0.blocks.0.attention.{q,k,v}_proj", "encoder.layers.0.blocks.0.mlp.fc2"),
+}
+
+
+def expand(pattern: str) -> list[str]:
+    head, brace, rest = pattern.partition("{")
+    choices, _, tail = rest.partition("}")
+    return [f"{head}{choice}{tail}" for choice in choices.split(",")] if brace else [pattern]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_parts_are_found_by_structure(architecture: str) -> None:
+    model = tiny(architecture).model
+    attention, feed_forward = PARTS[architecture]
+    found = [anatomy.projections(model, (role,)) for role in anatomy.ROLES]
+    assert all(len(names) == 2 for names in found)  # one per layer
+    assert [names[0] for names in found] == (expand(attention) * 3)[:3]
+    assert anatomy.are_fused(found[0]) == (architecture == "gpt2")
+    together = anatomy.projections(model, ("query", "value"))
+    assert set(together) == {*found[0], *found[2]}
+    assert anatomy.feed_forward_outputs(model)[0] == feed_forward
+    assert len(anatomy.feed_forward_outputs(model)) == 2
+    inside = model.get_submodule(feed_forward)
+    assert (
+        anatomy.linear_sizes(inside)[1]
+        == model.get_submodule(found[0][0]).weight.shape[-1 if "gpt2" not in architecture else 0]
+    )
+    norms = anatomy.layer_norms(model)
+    assert len(norms) >= 4
+    assert not any("pooler" in name for name in norms)
+
+
+def test_what_lies_beside_the_way_to_the_output_is_left_out() -> None:
+    reached = anatomy.reached_parameters(tiny("bert").model)
+    assert "encoder.layer.0.attention.self.query.weight" in reached
+    assert not any("pooler" in name for name in reached)
+    assert "masked_spec_embed" not in anatomy.reached_parameters(tiny("wavlm").model)
+    assert "embeddings.mask_token" not in anatomy.reached_parameters(tiny("dinov2").model)
+
+
+def test_encoders_without_attention_are_refused() -> None:
+    with pytest.raises(MethodError, match="no maps to query, value found in Sequential"):
+        anatomy.projections(nn.Sequential(nn.Linear(4, 4)), ("query", "value"))
+
+
+def test_encoders_whose_layers_cannot_be_told_are_refused() -> None:
+    attention = nn.ModuleDict({role: nn.Linear(4, 4) for role in ("query", "key", "value")})
+    with pytest.raises(MethodError, match="no feed-forward part found in the layers of Sequential"):
+        anatomy.feed_forward_outputs(nn.Sequential(attention))

@@ -1,0 +1,115 @@
+"""WavLM's attention by its modules, and attention with a prefix, against what they stand for."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from daamctl.adapters.attention import attend, call_projections
+from tests.fixtures.tiny_models import batch, tiny
+
+
+@pytest.mark.parametrize("architecture", ["wavlm", "wavlm-base"])
+@pytest.mark.parametrize("masked", [True, False])
+def test_called_projections_give_the_same_numbers(architecture: str, masked: bool) -> None:
+    plain, fixed = tiny(architecture), tiny(architecture)
+    inputs, mask = batch(plain)
+    if not masked:
+        inputs.pop("attention_mask")
+    calls = []
+    for name, module in fixed.model.named_modules():
+        if name.endswith("_proj"):
+            module.register_forward_hook(lambda *_: calls.append(0))
+    fixed.hidden(inputs)
+    assert len(calls) == 0  # why the fix is needed (D2)
+    assert len(call_projections(fixed.model)) == 1
+    for encoder in (plain, fixed):
+        encoder.model.requires_grad_(True)
+    first, second = plain.hidden(inputs), fixed.hidden(inputs)
+    assert len(calls) == 2 * 4  # q, k, v, out in each of two layers
+    assert (first - second).abs().max() <= 1e-5
+    assert fixed.model.state_dict().keys() == plain.model.state_dict().keys()
+    weights = torch.randn(first.shape, generator=torch.Generator().manual_seed(1)) * mask[..., None]
+    for output in (first, second):
+        (output * weights).sum().backward()
+    met = 0
+    for (name, value), other in zip(plain.model.named_parameters(), fixed.model.parameters(), strict=True):
+        if value.grad is not None and "k_proj.bias" not in name:
+            assert torch.allclose(value.grad, other.grad, rtol=1e-3, atol=1e-3), name
+            met += 1
+    assert met > 40
+
+
+def test_fix_is_of_the_instance_and_survives_a_copy() -> None:
+    fixed, other = tiny("wavlm"), tiny("wavlm")
+    call_projections(fixed.model)
+    attention = copy.deepcopy(fixed.model).encoder.layers[0].attention
+    assert attention.torch_multi_head_self_attention.__self__ is attention
+    assert "torch_multi_head_self_attention" not in vars(other.model.encoder.layers[0].attention)
+    assert call_projections(tiny("hubert").model) == ()
+
+
+def test_dropout_of_the_attention_stays() -> None:
+    encoder = tiny("wavlm")
+    call_projections(encoder.model)
+    inputs, _ = batch(encoder)
+    attention = encoder.model.encoder.layers[0].attention
+    attention.dropout = 0.5
+    assert torch.equal(encoder.hidden(inputs), encoder.hidden(inputs))
+    attention.train()
+    assert not torch.equal(encoder.hidden(inputs), encoder.hidden(inputs))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("mask", ["none", "bool", "bias"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_prefix_is_seen_by_all_and_hides_nothing(causal: bool, mask: str, groups: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    batch_size, heads, time, size, length = 2, 4, 5, 3, 2
+    query = torch.randn(batch_size, heads, time, size, generator=generator)
+    key, value = torch.randn(2, batch_size, heads // groups, time, size, generator=generator)
+    prefix_key, prefix_value = torch.randn(2, length, heads // groups * size, generator=generator)
+    module = SimpleNamespace(
+        prefix_key=nn.Parameter(prefix_key),
+        prefix_value=nn.Parameter(prefix_value),
+        is_causal=causal,
+        num_key_value_groups=groups,
+        training=False,
+    )
+    seen = torch.ones(time, time, dtype=torch.bool)
+    given = None
+    if mask == "bool":
+        seen = torch.rand(time, time, generator=generator) > 0.5
+        given = seen.expand(batch_size, 1, -1, -1)
+    elif mask == "bias":
+        given = torch.randn(1, heads, time, time, generator=generator)
+    elif causal:
+        seen = seen.tril()
+    output, _ = attend(module, query, key, value, given, scaling=0.7)
+
+    for row in range(batch_size):
+        for head in range(heads):
+            group = head // groups
+            block = slice(group * size, (group + 1) * size)
+            keys = torch.cat([prefix_key[:, block], key[row, group]])
+            values = torch.cat([prefix_value[:, block], value[row, group]])
+            scores = 0.7 * query[row, head] @ keys.T
+            if mask == "bias":
+                scores[:, length:] += given[0, head]
+            scores[:, length:][~seen] = -torch.inf
+            expected = scores.softmax(-1) @ values
+            assert torch.allclose(output[row, :, head], expected, atol=1e-5)
+
+
+def test_position_bias_leaves_the_prefix_alone() -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 1, 2, 4, 3)
+    module = SimpleNamespace(prefix_key=nn.Parameter(torch.randn(2, 6)), prefix_value=nn.Parameter(torch.randn(2, 6)))
+    bias = torch.randn(1, 2, 4, 4)
+    one, _ = attend(module, query, key, value, None, is_causal=False, position_bias=bias)
+    other, _ = attend(module, query, key, value, bias, is_causal=False)
+    assert torch.allclose(one, other, atol=1e-6)

@@ -1,0 +1,61 @@
+"""Groups: speaker-disjoint, of about equal size or equal class shares, whatever the order of the rows."""
+
+from __future__ import annotations
+
+import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daamctl.corpora.groups import assign_groups
+
+
+def shuffled(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.sample(fraction=1.0, shuffle=True, seed=1)
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=80), st.integers(1, 8))
+def test_groups_are_speaker_disjoint_and_balanced(speakers: list[int], num_groups: int) -> None:
+    rows = pl.DataFrame({"speaker": [f"s{number}" for number in speakers]})
+    grouped = assign_groups(rows, num_groups)
+    assert grouped.group_by("speaker").agg(pl.col("group").n_unique())["group"].max() == 1
+    names = sorted(grouped["group"].unique())
+    assert names == [f"group{number}" for number in range(1, min(num_groups, len(set(speakers))) + 1)]
+    sizes = grouped.group_by("group").len()["len"].to_list()
+    largest_speaker = max(speakers.count(number) for number in set(speakers))
+    assert max(sizes) - min(sizes) <= largest_speaker
+    assert dict(grouped.unique().rows()) == dict(assign_groups(shuffled(rows), num_groups).unique().rows())
+
+
+def test_largest_speakers_are_placed_first() -> None:
+    rows = pl.DataFrame({"speaker": [*"aaaaabbbccd"]})
+    groups = dict(assign_groups(rows, 2).unique().rows())
+    assert groups == {"a": "group1", "b": "group2", "c": "group2", "d": "group1"}
+
+
+@given(st.lists(st.sampled_from("xyz"), min_size=1, max_size=200), st.integers(1, 8))
+def test_items_of_nobody_are_dealt_out_class_by_class(labels: list[str], num_groups: int) -> None:
+    rows = pl.DataFrame({"speaker": [f"u{number}" for number in range(len(labels))], "label": labels})
+    grouped = assign_groups(rows, num_groups, stratify=True)
+    groups = [f"group{number}" for number in range(1, min(num_groups, len(labels)) + 1)]
+    for wanted in (*set(labels), None):
+        chosen = grouped if wanted is None else grouped.filter(pl.col("label") == wanted)
+        counts = [chosen.filter(pl.col("group") == name).height for name in groups]
+        assert max(counts) - min(counts) <= 1  # the remainders of the classes go to different groups
+    assert sorted(grouped.rows()) == sorted(assign_groups(shuffled(rows), num_groups, stratify=True).rows())
+
+
+def test_stratified_order_is_not_that_of_the_names() -> None:
+    rows = pl.DataFrame({"speaker": [f"u{number:03d}" for number in range(100)], "label": ["x"] * 100})
+    groups = assign_groups(rows, 5, stratify=True)["group"].to_list()
+    assert groups != [f"group{number % 5 + 1}" for number in range(100)]
+    assert groups[:5] == ["group4", "group3", "group5", "group5", "group3"]  # a hash: the same on every machine
+
+
+def test_speakers_of_one_class_are_spread_over_the_groups() -> None:
+    """Sizes alone would put both speakers of class y into one group."""
+    counts = {"a": {"x": 6}, "b": {"x": 6}, "c": {"y": 2}, "d": {"y": 2}, "e": {"x": 4}, "f": {"x": 4}}
+    rows = [(name, label) for name, own in counts.items() for label, n in own.items() for _ in range(n)]
+    grouped = assign_groups(pl.DataFrame(rows, schema=["speaker", "label"], orient="row"), 2, stratify=True)
+    found = dict(grouped.group_by("group", "label").len().select(pl.concat_str("group", "label"), "len").rows())
+    assert found == {"group1x": 10, "group2x": 10, "group1y": 2, "group2y": 2}
+    assert grouped.group_by("speaker").agg(pl.col("group").n_unique())["group"].max() == 1

@@ -19,7 +19,6 @@ from daamctl.errors import ConfigError, nearest, suggest
 
 PARAMS_FILE = "params.yaml"
 PIPELINES_DIR = "pipelines"
-EXPANSION = ("pipelines", "trainable", "finetunable")  # what dvc.yaml expands over
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -167,8 +166,8 @@ class TrainConfig(Section):
     part: seeded, of equal class shares."""
     features: Literal["auto", "memory", "stream"] = "auto"
     """Where training takes the embeddings from. memory: all of them held; stream: read shard by shard, in a seeded
-    shuffle of shards and of rows among the shards at hand; auto: memory when they take at most half of what is
-    free."""
+    shuffle of shards and of rows among the shards at hand; auto: memory when they and the copies made of them
+    take at most half of what is free."""
     density_maps: Literal["final-model", "all-epochs"] = "final-model"
     """Which maps the Importance Factor is made from. final-model: the mean over test clips under the selected weights,
     every clip counting alike; all-epochs: the mean over the test batches of every epoch up to the selected one
@@ -186,6 +185,10 @@ class TrainConfig(Section):
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds must be one or more different integers, met {list(self.seeds)}")
         return self
+
+
+SHARED_WITH_TRAIN = ("loss", "focal_gamma", "focal_alpha", "selection", "dev_fraction")
+"""Settings of `train` that hold for `finetune` too, beside the seeds."""
 
 
 class FinetuneConfig(Section):
@@ -279,16 +282,11 @@ class ReportConfig(Section):
 class Config(Section):
     """Every setting of one pipeline.
 
-    `download … report` hold one stage each. `pipelines` and `trainable` are what a plain `dvc repro` expands over.
+    `download … report` hold one stage each. `pipelines` is what a plain `dvc repro` makes.
     """
 
     pipelines: tuple[str, ...] = ()
     """Pipelines that `dvc repro` makes; only read from params.yaml."""
-    trainable: tuple[str, ...] = ()
-    """Methods that have a train stage in `dvc repro`; only read from params.yaml. A pipeline trains those of its
-    `methods`, the other stages do nothing."""
-    finetunable: tuple[str, ...] = ()
-    """Ways of fine-tuning that have a finetune stage in `dvc repro`; only read from params.yaml."""
     methods: tuple[str, ...] = ("none", "weighted-sum", "mha", "daam-v1", "daam-v2")
     """Methods to train, in report order; `-mlp` behind a name gives it the MLP decoder, e.g. daam-v1-mlp."""
     finetunes: tuple[str, ...] = ()
@@ -313,6 +311,11 @@ class Config(Section):
                 "extract.pooling=all-frames pads clips to segment.max_duration_s, which segment.tail=merge exceeds"
             )
         return self
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Everything that is trained, evaluated and reported: methods, then ways of fine-tuning."""
+        return (*self.methods, *self.finetunes)
 
     def section(self, stage: str) -> dict[str, Any]:
         """The JSON-able settings of one stage."""
@@ -435,9 +438,8 @@ def _merged(root: Path, pipeline: str | None, overrides: Mapping[str, Any]) -> t
                 f"unknown pipeline '{pipeline}'", fix=f"{suggest(pipeline, known)} ({PIPELINES_DIR}/<name>.yaml)"
             )
         difference = read_yaml(root / PIPELINES_DIR / f"{pipeline}.yaml")
-        problems += [
-            f"{key}: belongs in {PARAMS_FILE}, not in a pipeline file" for key in EXPANSION if key in difference
-        ]
+        if "pipelines" in difference:
+            problems.append(f"pipelines: belongs in {PARAMS_FILE}, not in a pipeline file")
         _merge(tree, difference)
     for key, value in overrides.items():
         _merge(tree, _nest(key.split("."), value))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from daamctl.adapters import FINETUNES
 from daamctl.config import PIPELINES_DIR, find_root, pipeline_names
 from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS
@@ -11,12 +12,16 @@ from daamctl.errors import ConfigError
 from daamctl.evaluation import METRICS
 from daamctl.methods import METHODS
 
-TABLES = {"corpora": CORPORA, "encoders": ENCODERS, "methods": METHODS, "metrics": METRICS}
+TABLES = {"corpora": CORPORA, "encoders": ENCODERS, "methods": METHODS, "finetunes": FINETUNES, "metrics": METRICS}
 KINDS = ("pipelines", *TABLES)
 
 
 def entries(kind: str) -> list[tuple[str, str]]:
     """Names of a kind with a line of text each: the first line of the pipeline's header or of the docstring."""
+    if kind == "corpora":
+        return [(name, _corpus(name)) for name in CORPORA]
+    if kind == "encoders":
+        return [(name, f"{ENCODERS.load(name).modality} | {ENCODERS.summary(name)}") for name in ENCODERS]
     if kind in TABLES:
         table = TABLES[kind]
         return [(name, table.summary(name)) for name in table]
@@ -25,6 +30,11 @@ def entries(kind: str) -> list[tuple[str, str]]:
     except ConfigError:
         return []
     return [(name, header(root / PIPELINES_DIR / f"{name}.yaml")) for name in pipeline_names(root)]
+
+
+def _corpus(name: str) -> str:
+    """What a corpus holds, and its line."""
+    return f"{CORPORA.load(name).modality or 'speech, text or image'} | {CORPORA.summary(name)}"
 
 
 def header(path: Path) -> str:

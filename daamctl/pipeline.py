@@ -25,7 +25,7 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, track: bo
     Returns:
         The report.
     """
-    from daamctl.stages import ablate, check, download, evaluate, extract, importance, report, segment, train
+    from daamctl.stages import ablate, check, download, evaluate, extract, finetune, importance, report, segment, train
 
     check.run(layout.root, [layout.pipeline] if layout.pipeline else None)
     steps: list[tuple[str, Callable[[], Path]]] = [
@@ -33,6 +33,10 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, track: bo
         ("segment", partial(segment.run, layout, config)),
         ("extract", partial(extract.run, layout, config)),
         *((f"train {name}", partial(train.run, layout, config, method=name, track=track)) for name in config.methods),
+        *(
+            (f"finetune {name}", partial(finetune.run, layout, config, method=name, track=track))
+            for name in config.finetunes
+        ),
         ("evaluate", partial(evaluate.run, layout, config)),
         ("ablate", partial(ablate.run, layout, config, track=track)),
         ("importance", partial(importance.run, layout, config)),

@@ -11,7 +11,18 @@ import subprocess
 from functools import lru_cache
 from pathlib import Path
 
-PACKAGES = ("torch", "torchaudio", "transformers", "numpy", "pyarrow", "polars", "scikit-learn", "mlflow", "dvc")
+PACKAGES = (
+    "torch",
+    "torchaudio",
+    "transformers",
+    "peft",
+    "numpy",
+    "pyarrow",
+    "polars",
+    "scikit-learn",
+    "mlflow",
+    "dvc",
+)
 
 
 @lru_cache

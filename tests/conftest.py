@@ -19,9 +19,9 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty project with the real params.yaml and pipelines, as current folder, tracking into itself."""
+    """An empty project with the real params.yaml, stages.yaml and pipelines, as current folder, tracking into itself."""
     (tmp_path / "pipelines").mkdir()
-    for path in [REPOSITORY / "params.yaml", *(REPOSITORY / "pipelines").glob("*.yaml")]:
+    for path in [REPOSITORY / "params.yaml", REPOSITORY / "stages.yaml", *(REPOSITORY / "pipelines").glob("*.yaml")]:
         target = tmp_path / path.relative_to(REPOSITORY)
         target.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)

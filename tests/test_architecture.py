@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
-import yaml
 
-from daamctl.cli.app import app
+from daamctl.adapters import FINETUNES
 from daamctl.config import Config, load_config, pipeline_names, read_yaml
 from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS, FAMILIES
 from daamctl.evaluation import METRICS
 from daamctl.layout import STAGES
 from daamctl.listing import KINDS, TABLES, entries, header
-from daamctl.methods import METHODS, resolve_method
+from daamctl.methods import METHODS
 from tests.conftest import REPOSITORY
 
 PACKAGE = REPOSITORY / "daamctl"
@@ -34,7 +32,7 @@ LEVELS = [
     {"cli", "pipeline", "listing", "deviations", "doctor", "__main__"},
     {"stages"},
     {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
-    {"methods", "audio", "artifacts", "tracking", "progress", "devices", "provenance"},
+    {"methods", "adapters", "audio", "artifacts", "tracking", "progress", "devices", "provenance"},
     {"config", "registry", "errors", "layout", "environment", ""},
 ]
 LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}
@@ -111,6 +109,16 @@ def test_methods_import_torch_and_little_else() -> None:
         assert ours <= {"methods", "registry", "errors"}, path
 
 
+def test_adapters_know_nothing_of_files_and_settings() -> None:
+    for path in (PACKAGE / "adapters").glob("*.py"):
+        names = set(imports_of(path))
+        assert {name.split(".")[0] for name in names} <= {"torch", "transformers", "peft", "daamctl"} | set(
+            sys.stdlib_module_names
+        ), path
+        ours = {part_of(name) for name in names if name.startswith("daamctl.")}
+        assert ours <= {"adapters", "registry", "errors"}, path
+
+
 def test_settings_and_artifacts_import_no_torch() -> None:
     parts = ("config.py", "layout.py", "errors.py", "registry.py", "listing.py", "deviations.py", "stages/check.py")
     for part in parts:
@@ -128,7 +136,9 @@ def test_only_the_command_line_catches_our_errors_as_a_whole() -> None:
     assert catching <= {"cli/app.py", "cli/common.py", "stages/check.py"}
 
 
-@pytest.mark.parametrize("table", [METHODS, ENCODERS, FAMILIES, CORPORA, METRICS], ids=lambda table: table.kind)
+@pytest.mark.parametrize(
+    "table", [METHODS, FINETUNES, ENCODERS, FAMILIES, CORPORA, METRICS], ids=lambda table: table.kind
+)
 def test_every_target_resolves_and_has_a_line_of_text(table: Any) -> None:
     assert len(table) >= 3
     for name in table:
@@ -141,7 +151,8 @@ def test_every_target_resolves_and_has_a_line_of_text(table: Any) -> None:
     ("folder", "tables", "support"),
     [
         ("methods", (METHODS,), {"base", "contract", "decoder", "published", "weights"}),
-        ("corpora", (CORPORA,), {"base", "fetch", "fingerprint", "sources"}),
+        ("adapters", (FINETUNES,), {"anatomy", "attention", "base", "effect", "heads", "inject"}),
+        ("corpora", (CORPORA,), {"base", "fetch", "fingerprint", "groups", "hub", "images", "sources"}),
         ("encoders", (FAMILIES,), {"base", "batching", "extraction", "load"}),
         ("encoders/presets", (ENCODERS,), set()),
     ],
@@ -232,7 +243,7 @@ def test_tests_mirror_modules_that_exist() -> None:
 def test_params_file_equals_the_defaults() -> None:
     """One place says what the defaults are; the file repeats them to be read and edited."""
     params = load_config(REPOSITORY)
-    assert params.model_copy(update={"pipelines": (), "trainable": (), "finetunable": ()}) == Config()
+    assert params.model_copy(update={"pipelines": ()}) == Config()
     assert set(read_yaml(REPOSITORY / "params.yaml")) == set(Config.model_fields)
     for name, section in read_yaml(REPOSITORY / "params.yaml").items():
         if isinstance(section, dict) and name != "method_settings":
@@ -253,99 +264,10 @@ def test_every_pipeline_loads_and_says_what_it_is() -> None:
 
 
 def test_listing_covers_every_table() -> None:
-    assert KINDS == ("pipelines", "corpora", "encoders", "methods", "metrics")
+    assert KINDS == ("pipelines", "corpora", "encoders", "methods", "finetunes", "metrics")
     for kind in KINDS:
         names = [name for name, _ in entries(kind)]
         assert names == (pipeline_names(REPOSITORY) if kind == "pipelines" else list(TABLES[kind]))
-
-
-def test_every_method_can_be_trained_by_dvc() -> None:
-    """`trainable` is the table of methods and some of them with another decoder."""
-    trainable = load_config(REPOSITORY).trainable
-    assert len(set(trainable)) == len(trainable)
-    assert set(trainable) >= set(METHODS)
-    assert {resolve_method(name)[0] for name in trainable} == set(METHODS)  # raises for what is no method
-    variants = set(trainable) - set(METHODS)
-    assert len(variants) >= 4
-    assert all(resolve_method(name)[1] for name in variants)
-
-
-def dvc_stages() -> dict[str, dict[str, Any]]:
-    """Every stage of dvc.yaml once per pipeline and trainable method, with its values filled in: address -> stage."""
-    raw = yaml.safe_load((REPOSITORY / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-    params = read_yaml(REPOSITORY / "params.yaml")
-    stages = {}
-    for name, stage in raw.items():
-        assert stage["matrix"]["pipeline"] == "${pipelines}"
-        for pipeline in params["pipelines"]:
-            assert stage["matrix"].get("method", "${trainable}") == "${trainable}"
-            methods = params["trainable"] if "method" in stage["matrix"] else [None]
-            for method in methods:
-                text = json.dumps({key: value for key, value in stage.items() if key != "matrix"})
-                text = text.replace("${item.pipeline}", pipeline).replace("${item.method}", str(method))
-                assert "${" not in text, name
-                stages["@".join([name, pipeline, *([method] if method else [])])] = json.loads(text)
-    return stages
-
-
-def outs_of(stage: dict[str, Any]) -> list[Path]:
-    items = [*stage.get("outs", []), *stage.get("metrics", []), *stage.get("plots", [])]
-    return [Path(next(iter(item)) if isinstance(item, dict) else item) for item in items]
-
-
-def test_dag_has_the_stages_of_the_layout() -> None:
-    raw = yaml.safe_load((REPOSITORY / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-    assert tuple(raw) == ("check", *STAGES)
-    pipelines, trainable = (len(read_yaml(REPOSITORY / "params.yaml")[name]) for name in ("pipelines", "trainable"))
-    assert len(dvc_stages()) == pipelines * (len(STAGES) + trainable)  # check is no stage of the layout, train is many
-
-
-def test_every_command_of_the_dag_exists_with_its_options() -> None:
-    group: Any = typer.main.get_command(app)
-    for address, stage in dvc_stages().items():
-        program, name, *words = stage["cmd"].split()
-        assert program == "daamctl"
-        assert name == address.split("@")[0]
-        command = group.commands[name]
-        context = command.make_context(name, list(words))  # refuses what the command does not take
-        assert context.params["pipeline"] == address.split("@")[1]
-
-
-def test_every_dependency_is_made_or_there() -> None:
-    stages = dvc_stages()
-    made = {out: address for address, stage in stages.items() for out in outs_of(stage)}
-    assert len(made) == sum(len(outs_of(stage)) for stage in stages.values())  # no out has two makers
-    met = 0
-    for address, stage in stages.items():
-        for dep in map(Path, stage.get("deps", [])):
-            makers = {maker for out, maker in made.items() if out in (dep, *dep.parents) or dep in out.parents}
-            assert makers or (REPOSITORY / dep).exists(), f"{address}: nothing makes {dep}"
-            order = ["check", *STAGES]
-            assert all(order.index(m.split("@")[0]) < order.index(address.split("@")[0]) for m in makers)
-            met += 1
-    assert met > 50
-
-
-def test_importance_waits_for_the_ablation_that_its_audit_reads() -> None:
-    stages = dvc_stages()
-    for name in read_yaml(REPOSITORY / "params.yaml")["pipelines"]:
-        assert f"data/ablate/{name}" in stages[f"importance@{name}"]["deps"]
-        assert not any("importance" in dep for dep in stages[f"ablate@{name}"]["deps"])
-
-
-def test_every_params_file_of_the_dag_is_there() -> None:
-    files = [next(iter(item)) for stage in dvc_stages().values() for item in stage.get("params", [])]
-    assert len(files) == 2 * len(pipeline_names(REPOSITORY))
-    assert all((REPOSITORY / name).is_file() for name in files)
-
-
-def test_check_writes_every_settings_file_that_the_dag_reads(project: Path) -> None:
-    from daamctl.stages import check
-
-    check.run(project, write=True)
-    wanted = {dep for stage in dvc_stages().values() for dep in stage.get("deps", []) if dep.startswith("data/check/")}
-    assert len(wanted) == len(dvc_stages()) - len(pipeline_names(project))  # each stage but check itself has its own
-    assert {path.relative_to(project).as_posix() for path in (project / "data/check").rglob("*.json")} == wanted
 
 
 def test_stage_modules_are_the_stages_and_the_four_around_them() -> None:

@@ -7,6 +7,9 @@ Three questions, each beside the same for the untrained module's score:
 - Does the trained model lean on them? Layers are replaced by their mean over the training clips, in order of the score
   and in random orders (deletion and insertion: Petsiuk, Das and Saenko, "RISE", BMVC 2018, there for pixels).
 
+Of embeddings that are not held in memory (`train.features`) only what is needed is read: probes then take a seeded
+choice of at most `PROBE_CLIPS` training and as many test clips of every fold.
+
 A replaced layer is an input the model was never trained on, and random orders scatter what neighbours share: the curves
 say how one trained model uses its layers, not what a layer is worth to another.
 
@@ -16,8 +19,9 @@ Letters: B clips, L layers, D features, F folds (with their seeds), R random ord
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,9 +47,10 @@ from daamctl.analysis.rank_tests import (
     standardized,
 )
 from daamctl.analysis.scores import Scored
-from daamctl.artifacts.embeddings import EmbeddingsHead, read_embeddings, read_head
+from daamctl.artifacts.embeddings import EmbeddingsHead, StoredVectors, is_held, open_embeddings, read_head
 from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import Fold
+from daamctl.artifacts.words import words_of
 from daamctl.config import Config
 from daamctl.devices import resolve_device
 from daamctl.errors import ArtifactError, MethodError
@@ -55,6 +60,8 @@ from daamctl.progress import progress
 
 BATCH = 256
 """Clips per forward pass where predictions do not depend on it."""
+PROBE_CLIPS = 12_000
+"""Most training, and most test clips of a fold that a probe takes of embeddings on disk."""
 SEED = 0
 """Of clips, random orders and permutations."""
 KINDS = ("deletion", "insertion")
@@ -71,9 +78,13 @@ CURVES_SCHEMA = {
 NO_RANKING = "it tells no layers apart: all have the same weight, or one stands against all others"
 NOTE = (
     "Unclear: more alike than by chance, but not more than other profiles as smooth as these. p-values are one-sided, "
-    "per method, and not corrected for the number of methods. Scores come from test clips without their labels, as in "
-    "the papers; accuracies are per clip."
+    "per method, and not corrected for the number of methods. Scores come from test {clip}s without their labels, as "
+    "in the papers; accuracies are per {clip}."
 )
+
+Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
+SplitRows = Callable[[pl.DataFrame, Fold], Rows]
+"""From the clips of a set and a fold to the row numbers of the clips that trained it, and of those that test it."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +122,8 @@ class Material:
 
     Args:
         head: facts of the embeddings.
-        groups: (N,) group of each clip.
-        x: (N, L, D) stored number format.
+        rows: of a fold, the clips that trained it and those that test it.
+        x: (N, L, D) stored number format; what is on disk is read when asked for.
         y: (N,) class ids.
         layers: the L layer numbers.
         probes: (test group, dev group) -> accuracy of the linear probe of every layer on the test group, (L,).
@@ -121,8 +132,8 @@ class Material:
     """
 
     head: EmbeddingsHead
-    groups: NDArray[Any]
-    x: torch.Tensor
+    rows: Callable[[Fold], Rows]
+    x: torch.Tensor | StoredVectors
     y: NDArray[np.int64]
     layers: list[int]
     probes: dict[tuple[str, str | None], Map] = field(default_factory=dict)
@@ -131,12 +142,11 @@ class Material:
 
     def train_rows(self, fold: Fold) -> NDArray[np.int64]:
         """Clips that trained a fold."""
-        run = fold.result["run"]
-        return np.flatnonzero((self.groups != run["test_group"]) & (self.groups != run["dev_group"]))
+        return self.rows(fold)[0]
 
     def test_rows(self, fold: Fold) -> NDArray[np.int64]:
         """Clips that test a fold."""
-        return np.flatnonzero(self.groups == fold.result["run"]["test_group"])
+        return self.rows(fold)[1]
 
     def probe(self, fold: Fold) -> Map:
         """Accuracy (L,) on the test group of a probe of every layer, fitted on the training clips."""
@@ -144,10 +154,13 @@ class Material:
         if key not in self.probes:
             started = time.monotonic()
             train, test = self.train_rows(fold), self.test_rows(fold)
+            if isinstance(self.x, StoredVectors):
+                train, test = (few(rows, PROBE_CLIPS, fold.fold) for rows in (train, test))
             classes = len(self.head.classes)
             accuracies = []
             for layer in range(len(self.layers)):
-                scores = ridge_probe(self.x[train, layer], self.y[train], self.x[test, layer], classes)
+                x_train, x_test = (torch.as_tensor(self.x[rows, layer]) for rows in (train, test))
+                scores = ridge_probe(x_train, self.y[train], x_test, classes)
                 accuracies.append(float((scores.argmax(-1).numpy() == self.y[test]).mean()))
             self.probes[key] = np.array(accuracies)
             self.seconds += time.monotonic() - started
@@ -157,10 +170,20 @@ class Material:
         """Mean (L, D) float32 over the training clips."""
         key = _split(fold)
         if key not in self.means:
-            train = torch.from_numpy(self.train_rows(fold))
-            parts = [self.x[train, layer].double().mean(0) for layer in range(len(self.layers))]
-            self.means[key] = torch.stack(parts).float()
+            train = self.train_rows(fold)
+            if isinstance(self.x, StoredVectors):
+                total = sum(block.sum(0, dtype=np.float64) for _, block in self.x.blocks(train))
+                self.means[key] = torch.as_tensor(total / len(train)).float()
+            else:
+                rows = torch.from_numpy(train)
+                parts = [self.x[rows, layer].double().mean(0) for layer in range(len(self.layers))]
+                self.means[key] = torch.stack(parts).float()
         return self.means[key]
+
+
+def few(rows: NDArray[np.int64], most: int, fold: int) -> NDArray[np.int64]:
+    """A seeded choice of at most so many rows of a fold, ascending."""
+    return np.sort(np.random.default_rng([SEED, fold]).permutation(rows)[:most])
 
 
 def _split(fold: Fold) -> tuple[str, str | None]:
@@ -168,13 +191,16 @@ def _split(fold: Fold) -> tuple[str, str | None]:
     return run["test_group"], run["dev_group"]
 
 
-def audit_scores(layout: Layout, config: Config, scores: Mapping[str, Scored]) -> tuple[dict[str, Any], pl.DataFrame]:
+def audit_scores(
+    layout: Layout, config: Config, scores: Mapping[str, Scored], split_rows: SplitRows
+) -> tuple[dict[str, Any], pl.DataFrame]:
     """Test the scores of the layers, as far as embeddings, weights and ablation runs are there.
 
     Args:
         layout: where artifacts lie.
         config: all settings.
         scores: by method.
+        split_rows: how folds were split.
 
     Returns:
         The result, and the curves (columns of `CURVES_SCHEMA`). Keys of the result:
@@ -182,7 +208,8 @@ def audit_scores(layout: Layout, config: Config, scores: Mapping[str, Scored]) -
         no_ablation: why no method has a test on layers trained alone, with the commands, or None;
         not_audited: method -> reason;
         settings: clips, orders, unit, level; steps: numbers of layers replaced or put back;
-        probe: layers (layer -> accuracy of its linear probe out of fold, mean over folds), folds; None if not made;
+        probe: layers (layer -> accuracy of its linear probe out of fold, mean over folds), folds, most_clips (training
+        clips, and test clips, of a fold; None: all); None if not made;
         methods: method -> agreement (see `rank_tests.Agreement`) and agreement_untrained, alone (see
         `ablation.alone_tests`), deletion and insertion, each with score and untrained (see `Advantage`), accuracy with
         all_layers and with no_layer, missing, seconds;
@@ -204,7 +231,7 @@ def audit_scores(layout: Layout, config: Config, scores: Mapping[str, Scored]) -
     if not settings.audit:
         result["missing"].append("The audit is switched off; switch it on: --set importance.audit=true")
     elif rankable:
-        material = _material(layout, result["missing"])
+        material = _material(layout, config, split_rows, result["missing"])
     frames = [pl.DataFrame(schema=CURVES_SCHEMA)]
     if material is not None:
         ablation = _ablation(layout, material.head.key)
@@ -226,28 +253,33 @@ def audit_scores(layout: Layout, config: Config, scores: Mapping[str, Scored]) -
             result["probe"] = {
                 "layers": {str(layer): value for layer, value in zip(material.layers, mean, strict=True)},
                 "folds": len(material.probes),
+                "most_clips": PROBE_CLIPS if isinstance(material.x, StoredVectors) else None,
             }
     replacing = sum(entry["seconds"] for entry in result["methods"].values())
     result["seconds"] = {
         "probe": round(material.seconds, 1) if material else 0.0,
         "replacement": round(replacing, 1),
     }
-    result["comparison"] = _comparison(result, rankable)
+    clip = words_of(material.head.modality if material else "speech").clip
+    result["settings"]["unit"] = clip
+    result["comparison"] = {**_comparison(result, rankable), "note": NOTE.format(clip=clip)}
     return result, pl.concat(frames)
 
 
-def _material(layout: Layout, missing: list[str]) -> Material | None:
-    """Read the embeddings; None, with a line in `missing`, where they are not there."""
+def _material(layout: Layout, config: Config, split_rows: SplitRows, missing: list[str]) -> Material | None:
+    """Read or open the embeddings; None, with a line in `missing`, where they are not there."""
     command = f"make them: {layout.command('extract')}, then {layout.command('importance')}"
     try:
         head = read_head(layout.embeddings, fix=command)
-        clips, vectors, layers = read_embeddings(layout.embeddings, fix=command)
+        clips, stored = open_embeddings(layout.embeddings, fix=command)
+        held = is_held(stored.nbytes, config.train.features)
+        x = torch.from_numpy(stored.load()) if held else stored
     except ArtifactError as error:
         missing.append(f"No audit: {error.message}; {error.fix or command}")
         return None
     index = {name: number for number, name in enumerate(head.classes)}
     y = np.array([index[label] for label in clips["label"]])
-    return Material(head, clips["group"].to_numpy(), torch.from_numpy(vectors), y, list(layers))
+    return Material(head, partial(split_rows, clips), x, y, list(stored.layers))
 
 
 def _ablation(layout: Layout, key: str) -> dict[str, Any] | None:
@@ -307,15 +339,14 @@ def _fold_curves(
     settings = config.importance
     own = {"score": score} | ({"untrained": before} if is_ranking(before) else {})
     draws = random_orders(len(material.layers), settings.audit_orders, seed=SEED)
-    shuffled = np.random.default_rng([SEED, fold.fold]).permutation(material.test_rows(fold))
-    clips = torch.from_numpy(np.sort(shuffled[: settings.audit_clips]))
+    clips = few(material.test_rows(fold), settings.audit_clips, fold.fold)
     batches = fold.result["run"]["eval_batches"]
     # Stored with channels last, the decoder's convolutions take three quarters of the time on a CPU.
     model = model.to(resolve_device(config.train.device)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     curves = replacement_curves(
         model,
-        material.x[clips],
-        torch.from_numpy(material.y)[clips],
+        torch.as_tensor(material.x[clips]),
+        torch.from_numpy(material.y[clips]),
         material.mean(fold),
         np.concatenate([[order_of(part) for part in own.values()], draws]),
         batch_size=BATCH if batches is None else int(batches["size"]),
@@ -503,7 +534,7 @@ def _comparison(result: Mapping[str, Any], scores: Mapping[str, Scored]) -> dict
     compared = None
     if result["probe"] is not None and all(kinds.values()):
         compared = contrast(kinds["importance"], kinds["weight"], list(result["probe"]["layers"].values()))
-    return {"table": table, "contrast": compared, "sentence": _sentence(table, compared), "note": NOTE}
+    return {"table": table, "contrast": compared, "sentence": _sentence(table, compared)}
 
 
 def _row(method: str, scored: Scored, entry: Mapping[str, Any]) -> dict[str, Any]:

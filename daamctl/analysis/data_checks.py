@@ -1,14 +1,14 @@
 """What may be wrong with a set of embeddings before anything is trained: leaks, duplicates, classes, group sizes.
 
 Every check gives exactly one finding. A warning makes figures on these folds doubtful, a note should be known to who
-reads them. Groups are the folds: each is the test group once.
+reads them. Groups are the folds: each is the test group once, or only one of them is, in an official split.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
@@ -17,13 +17,19 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from daamctl.artifacts.embeddings import StoredVectors
+from daamctl.artifacts.words import WORDS, Words, words_of
+
+Floats = NDArray[np.floating[Any]]
 Severity = Literal["ok", "note", "warning"]
 
-NUM_CHECKS = 9
+SPEECH = WORDS["speech"]
 NEAR_COSINE = 0.999
 """Mean-of-layers vectors above this cosine are near duplicates."""
 FEW_UTTERANCES, SOME_UTTERANCES = 20, 100
 """In a smaller group one utterance moves its accuracy by more than 5 points (a warning), or 1 point (a note)."""
+MANY_CUT = 0.05
+"""Share of texts cut at the encoder's limit above which that is a warning."""
 IMBALANCE = 1.5
 """A most frequent class above this many times the even share is noted."""
 MAX_EXAMPLES = 5
@@ -67,65 +73,135 @@ class Pairs:
     mislabelled_examples: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """Clips that stand for all of a set too large to compare each with each.
+
+    Args:
+        rows: (n,) row numbers in the set.
+        x: (n, L, D) their vectors.
+    """
+
+    rows: NDArray[np.int64]
+    x: Floats
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the checks need to know beside clips and vectors.
+
+    Args:
+        classes: the declared class names.
+        modality: what the clips are.
+        tested: groups that are tested; None: all.
+        content: (N,) equal numbers where texts or images are equal; None: equal embeddings stand for that.
+        max_tokens: longest text that the encoder reads whole, in tokens that are averaged; None: no limit, or no text.
+    """
+
+    classes: Sequence[str]
+    modality: str = "speech"
+    tested: Sequence[str] | None = None
+    content: NDArray[np.int64] | None = None
+    max_tokens: int | None = None
+
+    @property
+    def words(self) -> Words:
+        """What clips are called."""
+        return words_of(self.modality)
+
+    @property
+    def num_checks(self) -> int:
+        """How many findings there will be."""
+        return 10 if self.modality == "text" else 9
+
+
 def check_data(
     clips: pl.DataFrame,
-    x: NDArray[np.floating[Any]],
-    classes: Sequence[str],
+    x: Floats | StoredVectors,
+    known: Known,
     *,
+    drawn: Drawn | None = None,
     on_check: Callable[[], None] = lambda: None,
 ) -> list[Finding]:
     """Run every check.
 
     Args:
-        clips: N rows with clip_id, utterance_id, label, speaker and group.
-        x: (N, L, D), stored number format.
-        classes: the declared class names.
-        on_check: called `NUM_CHECKS` times.
+        clips: N rows with clip_id, utterance_id, label, speaker and group; of texts also n_frames, their tokens.
+        x: (N, L, D), stored number format; what is on disk is read twice.
+        known: what else is known.
+        drawn: clips among which near duplicates are sought; needed where `x` is on disk, else None: all.
+        on_check: called `known.num_checks` times.
     """
     findings = []
-    for finding in _checks(clips, x, classes):
+    for finding in _checks(clips, x, known, drawn):
         findings.append(finding)
         on_check()
     return findings
 
 
-def _checks(clips: pl.DataFrame, x: NDArray[np.floating[Any]], classes: Sequence[str]) -> Iterator[Finding]:
-    yield check_values(clips, x)
-    yield check_group_sizes(clips)
-    yield check_class_balance(clips, classes)
+def _checks(clips: pl.DataFrame, x: Floats | StoredVectors, known: Known, drawn: Drawn | None) -> Iterator[Finding]:
+    words, classes = known.words, known.classes
+    yield check_values(clips, x, words)
+    if known.modality == "text":
+        yield check_lengths(clips, known.max_tokens)
+    yield check_group_sizes(clips, known.tested, words)
+    yield check_class_balance(clips, classes, words)
     yield check_absent_classes(clips, classes)
-    yield check_shared(clips, "speaker")
-    yield check_shared(clips, "utterance_id")
-    content = content_ids(x)
-    yield check_duplicates(clips, content)
-    pairs = near_pairs(clips, x, content)
-    yield check_near_duplicates(pairs)
-    yield check_duplicate_labels(clips, content, pairs)
+    yield check_shared(clips, "speaker", words)
+    yield check_shared(clips, "utterance_id", words)
+    content = content_ids(x) if known.content is None else known.content
+    yield check_duplicates(clips, content, words, stored=known.content is None)
+    if drawn is not None:
+        pairs = near_pairs(clips[drawn.rows], drawn.x, content[drawn.rows])
+    else:
+        assert isinstance(x, np.ndarray)
+        pairs = near_pairs(clips, x, content)
+    yield check_near_duplicates(pairs, words, among=None if drawn is None else len(drawn.rows))
+    yield check_duplicate_labels(clips, content, pairs, words)
 
 
-def check_values(clips: pl.DataFrame, x: NDArray[np.floating[Any]]) -> Finding:
+def check_values(clips: pl.DataFrame, x: Floats | StoredVectors, words: Words = SPEECH) -> Finding:
     """Values that are not finite, in float16 mostly overflows."""
     bad = np.array([not np.isfinite(row).all() for row in x], dtype=bool)
     numbers = {"clips": int(bad.sum())}
     if not bad.any():
         return Finding("values", "ok", "All values of the embeddings are finite.", numbers)
-    text = f"Values that are not finite stand in {_clips(bad.sum())}: training on them gives no usable numbers."
+    text = f"Values that are not finite stand in {_clips(bad.sum(), words)}: training on them gives no usable numbers."
     return Finding("values", "warning", text, numbers, _first(clips["clip_id"].gather(np.flatnonzero(bad))))
 
 
-def check_group_sizes(clips: pl.DataFrame) -> Finding:
-    """Too few groups, or groups with too few utterances to measure an accuracy on."""
+def check_lengths(clips: pl.DataFrame, max_tokens: int | None) -> Finding:
+    """How long texts are, and how many were cut where the encoder, or `extract.max_tokens`, ends."""
+    lengths = clips["n_frames"]
+    low, middle, high = (int(value) for value in (lengths.min(), lengths.median(), lengths.max()))  # type: ignore[arg-type]
+    cut = pl.Series([False] * clips.height) if max_tokens is None else lengths >= max_tokens
+    number = int(cut.sum())
+    numbers = {"shortest": low, "median": middle, "longest": high, "limit": max_tokens, "cut": number}
+    text = f"Texts have {low} to {high} tokens, half of them at most {middle}"
+    if not number:
+        return Finding("lengths", "ok", f"{text}; none was cut.", numbers)
+    share = number / clips.height
+    text += f"; {_count(number, 'text')} ({100 * share:.1f} %) fill the limit of {max_tokens} and were cut there."
+    severity: Severity = "warning" if share > MANY_CUT else "note"
+    return Finding("lengths", severity, text, numbers, _first(clips["clip_id"].filter(cut)))
+
+
+def check_group_sizes(clips: pl.DataFrame, tested: Sequence[str] | None = None, words: Words = SPEECH) -> Finding:
+    """Too few groups, or tested groups with too few utterances to measure an accuracy on."""
     rows = clips.group_by("group").agg(pl.col("utterance_id").n_unique().alias("size")).sort("size", "group")
     sizes = dict(rows.iter_rows())
     numbers = {"groups": len(sizes), "utterances": {name: sizes[name] for name in sorted(sizes)}}
-    name, smallest = next(iter(sizes.items()))
-    examples = _first(name for name, size in sizes.items() if size < SOME_UTTERANCES)
-    if len(sizes) < 3:
+    measured = {name: size for name, size in sizes.items() if tested is None or name in tested}
+    name, smallest = next(iter(measured.items()))
+    examples = _first(name for name, size in measured.items() if size < SOME_UTTERANCES)
+    if len(sizes) < 3 and len(measured) == len(sizes):
         text = f"There are {_count(len(sizes), 'group')}; a training, a held-out and a test group need three."
         return Finding("group-sizes", "warning", text, numbers, examples)
+    which = f"smallest of {len(sizes)} groups, {name}," if len(measured) > 1 else f"tested group, {name},"
+    moved = 100 / smallest
     text = (
-        f"The smallest of {len(sizes)} groups, {name}, holds {_count(smallest, 'utterance')}: "
-        f"one of them moves its accuracy by {100 / smallest:.1f} points."
+        f"The {which} holds {_count(smallest, words.item)}: one of them moves its accuracy by "
+        f"{moved:.{1 if moved >= 0.1 else 3}f} points."
     )
     severity: Severity = "ok"
     if smallest < SOME_UTTERANCES:
@@ -133,9 +209,10 @@ def check_group_sizes(clips: pl.DataFrame) -> Finding:
     return Finding("group-sizes", severity, text, numbers, examples)
 
 
-def check_class_balance(clips: pl.DataFrame, classes: Sequence[str]) -> Finding:
+def check_class_balance(clips: pl.DataFrame, classes: Sequence[str], words: Words = SPEECH) -> Finding:
     """The share of the most frequent class, over all and per group."""
-    counts = {name: clips.filter(pl.col("label") == name).height for name in classes}
+    found = Counter(clips["label"])
+    counts = {name: found[name] for name in classes}
     name = max(counts, key=lambda one: counts[one])
     share, even = counts[name] / max(clips.height, 1), 1 / len(classes)
     per_group = {
@@ -143,7 +220,7 @@ def check_class_balance(clips: pl.DataFrame, classes: Sequence[str]) -> Finding:
         for (group,), rows in sorted(clips.group_by("group"))
     }
     numbers = {"clips": counts, "most_frequent_share": share, "most_frequent_share_per_group": per_group}
-    text = f"The most frequent of {len(classes)} classes, {name}, has {100 * share:.0f} % of the clips"
+    text = f"The most frequent of {len(classes)} classes, {name}, has {100 * share:.0f} % of the {words.clip}s"
     if share <= IMBALANCE * even:
         return Finding("class-balance", "ok", f"{text} (an even share is {100 * even:.0f} %).", numbers)
     text += f", {share / even:.1f} times an even share: read balanced accuracy beside accuracy."
@@ -166,70 +243,90 @@ def check_absent_classes(clips: pl.DataFrame, classes: Sequence[str]) -> Finding
     return Finding("absent-classes", "warning", text, numbers, examples)
 
 
-def check_shared(clips: pl.DataFrame, column: str) -> Finding:
+def check_shared(clips: pl.DataFrame, column: str, words: Words = SPEECH) -> Finding:
     """Speakers, or utterances by their clips, that stand in more than one group.
 
     Args:
         clips: N rows.
         column: speaker or utterance_id.
+        words: what both are called.
     """
-    what = "speaker" if column == "speaker" else "utterance"
+    what, said = ("speaker", words.source) if column == "speaker" else ("utterance", words.item)
+    if column == "speaker" and not clips.is_empty() and bool((clips["speaker"] == clips["utterance_id"]).all()):
+        text = f"{words.unknown}: whether two groups share {_a(said)} cannot be checked."
+        return Finding("speakers", "note", text, {"speakers": None, "shared": None, "clips": None})
     rows = clips.group_by(column).agg(pl.col("group").n_unique().alias("groups"))
     shared = rows.filter(pl.col("groups") > 1)[column].sort()
     affected = clips.filter(pl.col(column).is_in(shared.implode())).height
     numbers = {f"{what}s": rows.height, "shared": len(shared), "clips": affected}
     if shared.is_empty():
-        return Finding(f"{what}s", "ok", f"No {what} stands in two groups.", numbers)
+        return Finding(f"{what}s", "ok", f"No {said} stands in two groups.", numbers)
     text = (
-        f"More than one group holds {len(shared)} of {_count(rows.height, what)} ({_clips(affected)}): "
-        f"a test group holds {what}s that were trained on, so its figures are too high."
+        f"More than one group holds {len(shared)} of {_count(rows.height, said)} ({_clips(affected, words)}): "
+        f"a test group holds {said}s that were trained on, so its figures are too high."
     )
     return Finding(f"{what}s", "warning", text, numbers, _first(shared))
 
 
-def check_duplicates(clips: pl.DataFrame, content: NDArray[np.int64]) -> Finding:
-    """Clips of different utterances with exactly equal embeddings.
+def check_duplicates(
+    clips: pl.DataFrame, content: NDArray[np.int64], words: Words = SPEECH, *, stored: bool = True
+) -> Finding:
+    """Clips of different utterances that are exactly equal.
 
     Args:
         clips: N rows.
-        content: (N,) equal numbers where embeddings are equal.
+        content: (N,) equal numbers where embeddings, or the clips themselves, are equal.
+        words: what clips are called.
+        stored: whether `content` tells embeddings rather than clips apart.
     """
+    alike = "have exactly equal embeddings" if stored else "are equal"
     sets = _equal_sets(clips, content)
     across = sum(clips["group"].gather(rows).n_unique() > 1 for rows in sets)
     numbers = {"sets": len(sets), "clips": sum(map(len, sets)), "sets_across_groups": across}
     if not sets:
-        return Finding("duplicates", "ok", "No two utterances have equal embeddings.", numbers)
+        alike = alike.replace("exactly ", "")
+        return Finding("duplicates", "ok", f"No two {words.item}s {alike}.", numbers)
     # the sets that leak first
     shown = sorted(sets, key=lambda rows: clips["group"].gather(rows).n_unique() == 1)
     examples = _first(" = ".join(_first(clips["clip_id"].gather(rows))) for rows in shown)
-    text = (
-        f"{_clips(numbers['clips'])} of different utterances have exactly equal embeddings ({_count(len(sets), 'set')})"
-    )
+    of = f" of different {words.item}s" if words.item != words.clip else ""
+    text = f"{_clips(numbers['clips'], words)}{of} {alike} ({_count(len(sets), 'set')})"
     if not across:
         return Finding("duplicates", "note", f"{text}, all within one group.", numbers, examples)
-    text += f", {across} of them across groups: a test group holds recordings that were trained on."
+    text += f", {across} of them across groups: a test group holds {words.original}s that were trained on."
     return Finding("duplicates", "warning", text, numbers, examples)
 
 
-def check_near_duplicates(pairs: Pairs) -> Finding:
-    """Clips of different utterances and groups with almost equal embeddings."""
-    numbers = {"pairs": pairs.across, "cosine": NEAR_COSINE}
+def check_near_duplicates(pairs: Pairs, words: Words = SPEECH, *, among: int | None = None) -> Finding:
+    """Clips of different utterances and groups with almost equal embeddings.
+
+    Args:
+        pairs: near duplicates.
+        words: what clips are called.
+        among: clips that were compared; None: all.
+    """
+    numbers = {"pairs": pairs.across, "cosine": NEAR_COSINE, **({} if among is None else {"among_clips": among})}
+    where = "" if among is None else f" among {_clips(among, words)} drawn"
     if not pairs.across:
-        return Finding("near-duplicates", "ok", "No two groups share almost equal embeddings.", numbers)
+        return Finding("near-duplicates", "ok", f"No two groups share almost equal embeddings{where}.", numbers)
+    of = f"different {words.item}s and" if words.item != words.clip else "different"
     text = (
-        f"{_count(pairs.across, 'pair')} of clips from different utterances and groups have almost equal embeddings "
-        f"(cosine above {NEAR_COSINE}): listen to them, they may be copies of one recording."
+        f"{_count(pairs.across, 'pair')} of {words.clip}s from {of} groups have almost equal embeddings"
+        f"{where} (cosine above {NEAR_COSINE}): {words.examine} them, they may be copies of one {words.original}."
     )
     return Finding("near-duplicates", "warning", text, numbers, pairs.across_examples)
 
 
-def check_duplicate_labels(clips: pl.DataFrame, content: NDArray[np.int64], pairs: Pairs) -> Finding:
+def check_duplicate_labels(
+    clips: pl.DataFrame, content: NDArray[np.int64], pairs: Pairs, words: Words = SPEECH
+) -> Finding:
     """Equal or almost equal embeddings, or clips of one utterance, with different labels.
 
     Args:
         clips: N rows.
-        content: (N,) equal numbers where embeddings are equal.
+        content: (N,) equal numbers where embeddings, or the clips themselves, are equal.
         pairs: near duplicates.
+        words: what clips are called.
     """
     equal = [rows for rows in _equal_sets(clips, content) if clips["label"].gather(rows).n_unique() > 1]
     labels = clips.group_by("utterance_id").agg(pl.col("label").n_unique().alias("labels"))
@@ -238,9 +335,10 @@ def check_duplicate_labels(clips: pl.DataFrame, content: NDArray[np.int64], pair
     if not any(numbers.values()):
         return Finding("duplicate-labels", "ok", "No copies have different labels.", numbers)
     text = (
-        f"Different labels stand on {_count(len(equal), 'set')} of equal embeddings, "
-        f"{_count(pairs.mislabelled, 'pair')} of almost equal ones and the clips of {_count(len(split), 'utterance')}: "
-        "at most one label of each can be right."
+        f"Different labels stand on {_count(len(equal), 'set')} of equal {words.clip}s, "
+        f"{_count(pairs.mislabelled, 'pair')} of almost equal ones"
+        + (f" and the clips of {_count(len(split), 'utterance')}" if words.item != words.clip else "")
+        + ": at most one label of each can be right."
     )
     examples = [" = ".join(_first(clips["clip_id"].gather(rows))) for rows in equal]
     return Finding(
@@ -248,7 +346,7 @@ def check_duplicate_labels(clips: pl.DataFrame, content: NDArray[np.int64], pair
     )
 
 
-def near_pairs(clips: pl.DataFrame, x: NDArray[np.floating[Any]], content: NDArray[np.int64]) -> Pairs:
+def near_pairs(clips: pl.DataFrame, x: Floats, content: NDArray[np.int64]) -> Pairs:
     """Find near duplicates: cosine of the mean-of-layers vectors, each feature centred and scaled over all clips.
 
     Without the scaling, the few features with huge values that large encoders have would make most clips alike.
@@ -278,7 +376,7 @@ def near_pairs(clips: pl.DataFrame, x: NDArray[np.floating[Any]], content: NDArr
     return Pairs(counts["across"], counts["mislabelled"], _first(examples["across"]), _first(examples["mislabelled"]))
 
 
-def _unit_vectors(x: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+def _unit_vectors(x: Floats) -> NDArray[np.float32]:
     """Standardised mean-of-layers vectors (N, D) of length 1; what is not finite or does not vary is 0."""
     with np.errstate(invalid="ignore"):  # opposite infinities
         parts = [part.mean(axis=1, dtype=np.float32) for part in np.array_split(x, -(-len(x) // BLOCK_ROWS))]
@@ -295,9 +393,19 @@ def _unit_vectors(x: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     return np.asarray(mean / np.where(length > 0, length, 1.0), dtype=np.float32)
 
 
-def content_ids(x: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
+def content_ids(x: Floats | StoredVectors) -> NDArray[np.int64]:
     """Numbers (N,), equal where rows (L, D) are equal byte by byte."""
-    digests = [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in x]
+    return numbered(row.tobytes() for row in x)
+
+
+def text_ids(texts: Iterable[str]) -> NDArray[np.int64]:
+    """Numbers (N,), equal where texts are equal but for case and white space."""
+    return numbered(" ".join(text.casefold().split()).encode() for text in texts)
+
+
+def numbered(contents: Iterable[bytes]) -> NDArray[np.int64]:
+    """Numbers (N,), equal where contents are."""
+    digests = (hashlib.blake2b(content, digest_size=16).digest() for content in contents)
     numbers: dict[bytes, int] = {}
     return np.array([numbers.setdefault(digest, len(numbers)) for digest in digests], dtype=np.int64)
 
@@ -317,5 +425,9 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _clips(number: int) -> str:
-    return _count(int(number), "clip")
+def _clips(number: int, words: Words) -> str:
+    return _count(int(number), words.clip)
+
+
+def _a(word: str) -> str:
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"

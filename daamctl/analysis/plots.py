@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ MAX_LAYER_LABELS = 24
 """More rows than this are labelled every few layers."""
 MAX_ANNOTATED_CLASSES = 12
 """Larger confusion matrices show colour only."""
+MANY_CLASSES = 20
+"""Above this colours grow with the square root of a share, so that rare confusions show."""
 
 
 def importance_heatmap(
@@ -121,7 +124,12 @@ def layer_band(
 
 
 def replacement_panels(
-    panels: Mapping[str, tuple[Array, Array, Array | None]], counts: Sequence[int], *, title: str, dpi: int = 150
+    panels: Mapping[str, tuple[Array, Array, Array | None]],
+    counts: Sequence[int],
+    *,
+    title: str,
+    clip: str = "clip",
+    dpi: int = 150,
 ) -> bytes:
     """Accuracy while layers are replaced by their mean, or put back, in order of a score and in random orders.
 
@@ -130,6 +138,7 @@ def replacement_panels(
             (R, S), and of the untrained score's order (S,) or None; fractions.
         counts: (S,) numbers of layers.
         title: stands above the panels.
+        clip: what is counted.
         dpi: resolution.
 
     Returns:
@@ -147,20 +156,26 @@ def replacement_panels(
         axis.set_xlabel(name)
         axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         axis.grid(alpha=0.25)
-    axes[0].set_ylabel("Accuracy per clip (%)")
+    axes[0].set_ylabel(f"Accuracy per {clip} (%)")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     figure.suptitle(title, fontsize=12)
     return _png(figure, dpi)
 
 
 def learning_curves(
-    curves: Mapping[str, tuple[Sequence[int], Array]], *, title: str, chance: float | None = None, dpi: int = 110
+    curves: Mapping[str, tuple[Sequence[int], Array]],
+    *,
+    title: str,
+    clip: str = "clip",
+    chance: float | None = None,
+    dpi: int = 110,
 ) -> bytes:
-    """Accuracy per epoch: mean over folds, with the range over folds shaded.
+    """Accuracy per epoch: mean over folds and seeds, with their range shaded.
 
     Args:
-        curves: name of a curve -> (epochs, fractions of shape (folds, epochs)); NaN where an epoch is absent.
+        curves: name of a curve -> (epochs, fractions of shape (runs, epochs)); NaN where an epoch is absent.
         title: stands above the curves.
+        clip: what is counted.
         chance: share of the most frequent class, drawn as a dotted line.
         dpi: resolution.
 
@@ -178,7 +193,7 @@ def learning_curves(
     if chance is not None:
         axis.axhline(100 * chance, color=GREY, linestyle=":", linewidth=1.2, label="Most frequent class")
     axis.set_xlabel("Epoch")
-    axis.set_ylabel("Accuracy per clip (%)")
+    axis.set_ylabel(f"Accuracy per {clip} (%)")
     axis.set_ylim(0, 101)
     axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axis.grid(alpha=0.25)
@@ -201,14 +216,17 @@ def confusion_picture(counts: NDArray[np.integer[Any]], classes: Sequence[str], 
     """
     totals = counts.sum(axis=1, keepdims=True)
     shares = np.divide(counts, totals, out=np.zeros(counts.shape), where=totals > 0)
-    side = _clamp(2.6 + 0.62 * len(classes), 4.0, 9.5)
+    many = len(classes) > MANY_CLASSES
+    side = _clamp(2.6 + 0.11 * len(classes), 9.5, 15.0) if many else _clamp(2.6 + 0.62 * len(classes), 4.0, 9.5)
     figure = Figure(figsize=(side + 0.7, side - 0.2), layout="constrained")
     axis = figure.subplots()
-    image = axis.imshow(100 * shares, cmap="cividis", vmin=0, vmax=100)
+    norm = PowerNorm(0.5 if many else 1.0, vmin=0, vmax=100)
+    image = axis.imshow(100 * shares, cmap="cividis", norm=norm, interpolation="nearest")
     if len(classes) <= MAX_ANNOTATED_CLASSES:
         _annotate(axis, counts, shares)
     small = 9.5 if len(classes) <= MAX_ANNOTATED_CLASSES else 6.0
-    axis.set_xticks(range(len(classes)), list(classes), rotation=40, ha="right", fontsize=small)
+    axis.set_xticks(range(len(classes)), list(classes), rotation=90 if many else 40, ha="center" if many else "right",
+                    fontsize=small)  # fmt: skip
     axis.set_yticks(range(len(classes)), list(classes), fontsize=small)
     axis.set_xlabel("Predicted class")
     axis.set_ylabel("Actual class")
@@ -236,7 +254,7 @@ def fold_dots(
     for row, fractions in enumerate(values.values()):
         points = 100 * np.asarray(fractions)
         axis.plot(points, np.full(len(points), row), "o", color=BLUE, markerfacecolor="none", markersize=7,
-                  label="One fold" if row == 0 else None)  # fmt: skip
+                  label="One run" if row == 0 else None)  # fmt: skip
         axis.plot([points.mean()] * 2, [row - 0.3, row + 0.3], color=ORANGE, linewidth=3, solid_capstyle="butt",
                   label="Mean" if row == 0 else None)  # fmt: skip
     if chance is not None:

@@ -8,20 +8,26 @@ content key. Rows stand in the order of the clip table.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
+import psutil  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from daamctl.artifacts.io import read_json, write_json, write_parquet
 from daamctl.artifacts.utterances import METADATA_KEY, Modality
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
+
+Block = tuple[NDArray[np.int64], NDArray[Any]]
 
 HEAD_FILE = "embeddings.json"
 CLIP_COLUMNS = ("clip_id", "utterance_id", "label", "speaker", "group")
@@ -123,10 +129,138 @@ def read_head(folder: Path, *, fix: str | None = None) -> EmbeddingsHead:
         raise ArtifactError(f"{folder / HEAD_FILE} is not a set of embeddings: {error}", fix=fix) from error
 
 
-def read_embeddings(
+@dataclass(frozen=True, eq=False)
+class StoredVectors:
+    """The vectors of a set on disk: indexed and iterated over like an array (N, L, D), and read only then.
+
+    `stored[rows]` has shape (n, L, D), `stored[rows, index]` the one layer at that index, (n, D). Only shards that hold
+    one of the rows are opened, and only columns of the layers are read.
+
+    Args:
+        paths: the S shards.
+        starts: (S + 1,) first row of each shard, and N.
+        layers: the L layer numbers.
+        kind: type of the layers' columns.
+        fix: command named in errors.
+    """
+
+    paths: tuple[Path, ...]
+    starts: NDArray[np.int64]
+    layers: tuple[int, ...]
+    kind: pa.FixedSizeListType
+    fix: str | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(N, L, D)."""
+        return int(self.starts[-1]), len(self.layers), self.kind.list_size
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Stored number format."""
+        dtype: np.dtype[Any] = np.dtype(self.kind.value_type.to_pandas_dtype())
+        return dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all vectors take in memory."""
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def subset(self, layers: tuple[int, ...]) -> StoredVectors:
+        """The same clips with fewer layers."""
+        return replace(self, layers=layers)
+
+    def read(self, shard: int) -> NDArray[Any]:
+        """Read one shard, (n, L, D).
+
+        Raises:
+            ArtifactError: it is damaged, or is no longer the one that was opened.
+        """
+        path, names = self.paths[shard], [layer_column(layer) for layer in self.layers]
+        try:
+            table = pq.read_table(path, columns=names, partitioning=None)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise _unreadable(path.parent, error, self.fix) from error
+        size = int(self.starts[shard + 1] - self.starts[shard])
+        wrong = [name for name in names if name not in table.column_names or table.schema.field(name).type != self.kind]
+        if wrong or table.num_rows != size:
+            what = f"{wrong[0]} is missing or no {self.kind}" if wrong else f"{table.num_rows} clips instead of {size}"
+            raise _unreadable(path.parent, f"{path.name}: {what}", self.fix)
+        vectors = np.empty((size, *self.shape[1:]), self.dtype)
+        for index, name in enumerate(names):
+            start = 0
+            for chunk in table.column(name).chunks:
+                block = chunk.flatten().to_numpy(zero_copy_only=False).reshape(-1, self.shape[2])
+                vectors[start : start + len(block), index] = block
+                start += len(block)
+        return vectors
+
+    def blocks(self, rows: NDArray[np.int64], rng: np.random.Generator | None = None) -> Iterator[Block]:
+        """Read rows shard by shard, the next shard in a thread while the last one is in use.
+
+        Args:
+            rows: (n,) row numbers.
+            rng: draws the order of the shards; None: as they stand.
+
+        Yields:
+            places in `rows`, ascending, and the vectors of these rows, (n', L, D). No more than one block is read ahead
+            of the one given.
+        """
+        shard_of = np.searchsorted(self.starts, rows, side="right") - 1
+        order = np.argsort(shard_of, kind="stable")
+        shards, first = np.unique(shard_of[order], return_index=True)
+        places = dict(zip(shards.tolist(), np.split(order, first[1:]), strict=True)) if len(rows) else {}
+
+        def block(shard: int) -> Block:
+            vectors, local = self.read(shard), rows[places[shard]] - self.starts[shard]
+            whole = len(local) == len(vectors) and bool((np.diff(local) == 1).all())
+            return places[shard], vectors if whole else vectors[local]
+
+        yield from _read_ahead(block, shards.tolist() if rng is None else rng.permutation(shards).tolist())
+
+    def __getitem__(self, key: NDArray[np.int64] | tuple[NDArray[np.int64], int]) -> NDArray[Any]:
+        rows, index = key if isinstance(key, tuple) else (key, None)
+        source = self if index is None else self.subset((self.layers[index],))
+        vectors = np.empty((len(rows), *source.shape[1:]), self.dtype)
+        for places, block in source.blocks(rows):
+            vectors[places] = block
+        return vectors if index is None else vectors[:, 0]
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        for _, block in self.blocks(np.arange(len(self))):
+            yield from block
+
+    def load(self) -> NDArray[Any]:
+        """All vectors, (N, L, D)."""
+        vectors = np.empty(self.shape, self.dtype)
+        for shard in range(len(self.paths)):
+            vectors[self.starts[shard] : self.starts[shard + 1]] = self.read(shard)
+        return vectors
+
+
+def _read_ahead(read: Callable[[int], Block], keys: Iterable[int]) -> Iterator[Block]:
+    """What `read` gives for every key, in order; the next one is read in a thread meanwhile."""
+    with ThreadPoolExecutor(1, "read-ahead") as thread:
+        ahead: deque[Future[Block]] = deque()
+        try:
+            for key in keys:
+                ahead.append(thread.submit(read, key))
+                if len(ahead) > 1:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
+
+
+def open_embeddings(
     folder: Path, layers: tuple[int, ...] | None = None, *, fix: str | None = None
-) -> tuple[pl.DataFrame, np.ndarray, tuple[int, ...]]:
-    """Read clips and vectors; only the columns of the layers asked for are read from disk.
+) -> tuple[pl.DataFrame, StoredVectors]:
+    """Read the clips of a set, and leave the vectors on disk.
 
     Args:
         folder: the set.
@@ -134,7 +268,7 @@ def read_embeddings(
         fix: command named in errors.
 
     Returns:
-        clips (clip columns and n_frames), vectors (N, L, D) in the stored format, and the layer numbers.
+        clips (clip columns and n_frames), and the vectors.
 
     Raises:
         ArtifactError: the set is missing or damaged, or a layer is not stored.
@@ -145,31 +279,47 @@ def read_embeddings(
     if absent or not chosen:
         stored = ", ".join(map(str, head.layers))
         raise ArtifactError(f"layers {absent or 'none'} are not stored in {folder}; stored: {stored}", fix=fix)
-    names = [layer_column(layer) for layer in chosen]
+    paths = tuple(sorted(folder.glob("embeddings-*.parquet")))
     try:
-        shards = sorted(folder.glob("embeddings-*.parquet"))
-        table = pa.concat_tables(
-            pq.read_table(path, columns=[*CLIP_COLUMNS, "n_frames", *names], partitioning=None) for path in shards
-        )
-    except (OSError, pa.ArrowInvalid) as error:
-        raise ArtifactError(f"embeddings in {folder} cannot be read: {error}", fix=fix) from error
+        tables = [pq.read_table(path, columns=[*CLIP_COLUMNS, "n_frames"], partitioning=None) for path in paths]
+        table = pa.concat_tables(tables)
+        kind = pq.read_schema(paths[0]).field(layer_column(chosen[0])).type
+    except (OSError, KeyError, pa.ArrowInvalid) as error:
+        raise _unreadable(folder, error, fix) from error
     if table.num_rows != head.num_clips:
         raise ArtifactError(f"{folder} holds {table.num_rows} clips, its head says {head.num_clips}", fix=fix)
-    vectors = np.empty((table.num_rows, len(chosen), head.embed_dim), _numpy_dtype(table.schema.field(names[0]).type))
-    for index, name in enumerate(names):
-        start = 0
-        for chunk in table.column(name).chunks:
-            block = chunk.flatten().to_numpy(zero_copy_only=False).reshape(-1, head.embed_dim)
-            vectors[start : start + len(block), index] = block
-            start += len(block)
-    clips = pl.from_arrow(table.select([*CLIP_COLUMNS, "n_frames"]))
+    clips = pl.from_arrow(table)
     assert isinstance(clips, pl.DataFrame)
-    return clips, vectors, chosen
+    starts = np.cumsum([0, *map(len, tables)])
+    return clips, StoredVectors(paths, starts, chosen, pa.list_(kind.value_type, head.embed_dim), fix)
 
 
-def _numpy_dtype(kind: pa.DataType) -> np.dtype[Any]:
-    dtype: np.dtype[Any] = np.dtype(kind.value_type.to_pandas_dtype())
-    return dtype
+def read_embeddings(
+    folder: Path, layers: tuple[int, ...] | None = None, *, fix: str | None = None
+) -> tuple[pl.DataFrame, NDArray[Any], tuple[int, ...]]:
+    """Read clips and vectors into memory: clips, vectors (N, L, D) and the layer numbers; see `open_embeddings`."""
+    clips, stored = open_embeddings(folder, layers, fix=fix)
+    return clips, stored.load(), stored.layers
+
+
+def free_memory() -> int:
+    """Bytes that this machine can still give without swapping."""
+    return int(psutil.virtual_memory().available)
+
+
+def is_held(nbytes: int, wanted: Literal["auto", "memory", "stream"]) -> bool:
+    """Whether vectors that take so many bytes are read into memory.
+
+    Args:
+        nbytes: of the vectors as stored.
+        wanted: `train.features`; `auto` counts them twice, as a fold's parts are copies, and leaves half of the memory
+            free.
+    """
+    return wanted == "memory" or (wanted == "auto" and 2 * nbytes <= free_memory() / 2)
+
+
+def _unreadable(folder: Path, why: object, fix: str | None) -> ArtifactError:
+    return ArtifactError(f"embeddings in {folder} cannot be read: {why}", fix=fix)
 
 
 # Settings that cannot change a stored value: how fast, how much is tolerated, where files lie.

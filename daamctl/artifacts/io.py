@@ -73,11 +73,16 @@ def read_json(path: Path, *, fix: str | None = None) -> Any:
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
-    """Write a Parquet file atomically (zstd). The same table gives the same bytes."""
+    """Write a Parquet file atomically (zstd). The same table gives the same bytes.
+
+    Columns of lists hold vectors: a dictionary of their numbers would only make them slow to read.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
+    plain = [field.name for field in table.schema if not pa.types.is_nested(field.type)]
     with atomic_path(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+        pq.write_table(table, temporary, compression="zstd", use_dictionary=plain)
 
 
 def read_parquet(path: Path, *, columns: list[str] | None = None, fix: str | None = None) -> pa.Table:

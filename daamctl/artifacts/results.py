@@ -1,5 +1,7 @@
 """The result of one trained fold: `data/train/<run>/<method>/fold<k>-seed<s>/`.
 
+A fine-tuned encoder's folds have the same files; its weights are the trained tensors alone.
+
 Files: `result.json` (three parts: run, metrics, meta; written last, so its presence means the fold is whole),
 `weights.safetensors`, `predictions.parquet` (one row per test clip, with logits), `history.parquet` (one row per
 epoch) and, for methods with a density, `density.safetensors` (mean maps over the test pass, shape (L, D)), for methods
@@ -12,7 +14,7 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from daamctl.artifacts.io import read_json, write_json
 from daamctl.errors import ArtifactError
@@ -51,7 +53,20 @@ class RunPart(TypedDict):
     """For methods whose predictions depend on their batch: size, order and clips_sha256, a hash of the test clips in
     that order; None for all others."""
     config: dict[str, Any]
-    """Resolved settings: sections download, segment, extract, train and the method's own."""
+    """Resolved settings: sections download, segment, extract, train and the method's own; of a fine-tuned encoder also
+    finetune, and of train what the two share."""
+    modality: NotRequired[str]
+    """What the clips are: speech, text or image; folds made before the other two lack it."""
+    finetune: NotRequired[bool]
+    """True where the encoder itself was trained; this and what follows is absent for methods over stored layers."""
+    effect: NotRequired[dict[str, Any]]
+    """What the adapters were found to do before training, see `daamctl.adapters.effect.Effect`."""
+    adapted: NotRequired[list[str]]
+    """Names of the encoder's adapted modules."""
+    notes: NotRequired[list[str]]
+    """What a reader of the figures must know."""
+    micro_batch: NotRequired[int]
+    """Most items that went through the encoder at once."""
 
 
 class MetaPart(TypedDict):
@@ -63,6 +78,7 @@ class MetaPart(TypedDict):
     device: str
     precision: str
     embeddings_key: str
+    """Content key of the embeddings; of a fine-tuned encoder that of the clips and of the encoder before training."""
     encoder: dict[str, Any]
     """The encoder facts recorded in the embeddings (id, revision, weights hash, transformers version, …)."""
     train_s: float
@@ -71,6 +87,8 @@ class MetaPart(TypedDict):
     num_train_clips: int
     num_dev_clips: int
     num_test_clips: int
+    features: NotRequired[str]
+    """Where the training clips were taken from: memory, device or stream; folds made before streaming lack it."""
 
 
 class FoldResult(TypedDict):
@@ -108,10 +126,23 @@ class Fold:
         return self.result["run"]["seed"]
 
     @property
+    def modality(self) -> str:
+        """What the clips are."""
+        return self.result["run"].get("modality", "speech")
+
+    @property
     def label(self) -> str:
-        """The method's name as it stands beside a figure: `sga (reconstructed)` where its definition is ours."""
+        """The method's name as it stands beside a figure, with what must not be overlooked.
+
+        `sga (reconstructed)` where its definition is ours, `lora-r8 (fine-tuned)` where the encoder was trained too,
+        `lora-r8-published (no effect)` where that was meant but nothing trained reaches the encoder.
+        """
         run = self.result["run"]
-        return f"{run['method']} (reconstructed)" if run.get("reconstructed") else run["method"]
+        effect = run.get("effect") or {}
+        marks = ["reconstructed"] if run.get("reconstructed") else []
+        if effect.get("tensors"):
+            marks.append("fine-tuned" if effect["with_gradient"] and effect["output_change"] else "no effect")
+        return f"{run['method']} ({', '.join(marks)})" if marks else run["method"]
 
     def predictions(self) -> pl.DataFrame:
         """Test clips: clip_id, utterance_id, label, speaker, group, target (class id), logits (list of C).

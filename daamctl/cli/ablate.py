@@ -26,6 +26,7 @@ def command(
     sets: common.Sets = None,
     force: common.Force = False,
     no_track: common.NoTrack = False,
+    if_possible: common.IfPossible = False,
     dry_run: common.DryRun = False,
 ) -> None:
     """Retrain on the layers with the highest and lowest importance, and compare."""
@@ -47,6 +48,7 @@ def command(
         ablate__presets=presets or None,
     )
     common.stop_if_dry(dry_run, config)
+    common.stop_if_impossible(if_possible, layout, config, "ablate")
     from daamctl.stages import ablate
 
     common.show_path(ablate.run(layout, config, force=force, track=not no_track))

@@ -18,9 +18,12 @@ from daamctl.cli import (
     download,
     evaluate,
     extract,
+    finetune,
     import_checkpoint,
     importance,
     ls,
+    paper,
+    plan,
     preflight,
     report,
     run,
@@ -67,13 +70,13 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Probe frozen encoders layer by layer; check Density Adaptive Attention honestly.",
-    epilog="Stages: download > segment > extract > train > evaluate > ablate > importance > report. "
+    epilog="Stages: download > segment > extract > train, finetune > evaluate > ablate > importance > report. "
     "A whole pipeline: daamctl run demo, or dvc repro report@demo.",
 )
 
-for _module in (download, segment, extract, train, evaluate, ablate, importance, report):
+for _module in (download, segment, extract, train, finetune, evaluate, ablate, importance, report):
     app.command(rich_help_panel="Stages")(_module.command)
-for _module in (run, preflight, compare, ls, deviations, check, doctor, track, ui, import_checkpoint):
+for _module in (run, plan, paper, preflight, compare, ls, deviations, check, doctor, track, ui, import_checkpoint):
     app.command(rich_help_panel="Around them")(_module.command)
 
 

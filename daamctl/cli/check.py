@@ -11,16 +11,37 @@ from daamctl.cli import common
 
 def command(
     pipeline: common.Pipeline = None,
-    write: Annotated[
-        bool, typer.Option("--write", help="Write what each stage reads to data/check/ (for DVC).")
+    write: Annotated[bool, typer.Option("--write", help="Write what DVC reads: data/check/ and stages.yaml.")] = False,
+    inventory: Annotated[
+        bool,
+        typer.Option("--inventory", help="Say which pipelines can run here, and what the others lack (for DVC too)."),
     ] = False,
 ) -> None:
     """Validate every pipeline's settings and show all errors at once; needs no GPU and no torch."""
     from daamctl.config import find_root
+
+    if inventory:
+        _show_inventory(pipeline)
+        return
     from daamctl.stages import check
 
     names = check.run(find_root(), [pipeline] if pipeline else None, write=write)
     typer.echo(f"{len(names)} pipeline(s) valid: {', '.join(names)}")
+
+
+def _show_inventory(pipeline: str | None) -> None:
+    from daamctl.artifacts.dag import check_stages
+    from daamctl.config import find_root
+    from daamctl.stages import inventory
+
+    check_stages(find_root())
+    found = inventory.run(find_root(), [pipeline] if pipeline else None)
+    running = [name for name, obstacle in found.items() if obstacle is None]
+    typer.echo(f"{len(running)} of {len(found)} pipeline(s) can run here: {', '.join(running) or 'none'}")
+    for obstacle in dict.fromkeys(obstacle for obstacle in found.values() if obstacle is not None):
+        typer.echo(f"{', '.join(name for name, other in found.items() if other == obstacle)}: {obstacle.reason}")
+        if obstacle.fix:
+            typer.echo(f"  {obstacle.fix}")
 
 
 command.__name__ = "check"

@@ -64,6 +64,10 @@ DeviceName = Annotated[str | None, typer.Option("--device", help="auto, cpu, mps
 Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is finished.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings and stop.")]
 NoTrack = Annotated[bool, typer.Option("--no-track", help="Do not log to MLflow.")]
+IfPossible = Annotated[
+    bool,
+    typer.Option("--if-possible", help="Where the inventory says that it cannot run here, leave a note and succeed."),
+]
 
 
 def resolve(
@@ -150,6 +154,30 @@ def stop_if_dry(dry_run: bool, config: Config) -> None:
 
         typer.echo(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), nl=False)
         raise typer.Exit
+
+
+def stop_if_impossible(
+    if_possible: bool, layout: Layout, config: Config, stage: str, *, method: str | None = None
+) -> None:
+    """With `--if-possible`, leave where a stage cannot run: a note in the place of results, or results as they are.
+
+    Args:
+        if_possible: whether the option was given; if not, only an earlier note is removed.
+        layout: where artifacts lie.
+        config: all settings.
+        stage: the stage.
+        method: of `train` and `finetune`.
+    """
+    from daamctl.artifacts.skipped import leave_out, obstacle_of, remove_note
+
+    obstacle = obstacle_of(layout, config, stage) if if_possible else None
+    if obstacle is None:
+        remove_note(layout, stage, method)
+        return
+    what = " ".join([layout.run_name, stage, *([method] if method else [])])
+    left_out = leave_out(layout, stage, obstacle, method)
+    typer.echo(f"{what}: {'left out' if left_out else 'finished earlier, kept as it is'}: {obstacle.reason}")
+    raise typer.Exit
 
 
 def show_path(path: Path) -> None:

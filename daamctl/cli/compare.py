@@ -135,8 +135,9 @@ def _show_paired(console: Console, result: dict[str, Any]) -> None:
     seeds = "; ".join(
         f"{letter} {', '.join(map(str, part))}" for letter, part in zip("AB", design["seeds"].values(), strict=True)
     )
-    _line(console, f"Design: {design['n_items']} items, {design['n_folds']} folds, "
-          f"{design['n_speakers'] or 'unknown'} speakers; {_escaped(design['reason'])}; seeds {seeds}")  # fmt: skip
+    sources = f"{design['n_speakers'] or 'unknown'} {design['source_word']}s"
+    _line(console, f"Design: {design['n_items']} items, {design['n_folds']} folds, {sources}; "
+          f"{_escaped(design['reason'])}; seeds {seeds}")  # fmt: skip
     _line(
         console, f"\n[bold]By {result['unit']}[/]: right by most seeds of A alone (wins), of B alone (losses), or ties"
     )

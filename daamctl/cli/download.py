@@ -16,10 +16,12 @@ def command(
     ] = None,
     pipeline: common.Pipeline = None,
     source: Annotated[
-        Path | None, typer.Option("--from", help="Folder of the corpus, or a manifest file; used in place, not copied.")
+        Path | None,
+        typer.Option("--from", help="Folder of the corpus; or a manifest: a table, or a folder of images by class."),
     ] = None,
     sets: common.Sets = None,
     force: common.Force = False,
+    if_possible: common.IfPossible = False,
     dry_run: common.DryRun = False,
 ) -> None:
     """Obtain or register a corpus, validate it, write its utterance table."""
@@ -27,6 +29,7 @@ def command(
         raise typer.BadParameter("name a corpus, or a pipeline with --pipeline", param_hint="CORPUS")
     layout, config = common.resolve(pipeline, sets, corpus=corpus)
     common.stop_if_dry(dry_run, config)
+    common.stop_if_impossible(if_possible, layout, config, "download")
     from daamctl.stages import download
 
     common.show_path(download.run(layout, config, source=source, force=force))

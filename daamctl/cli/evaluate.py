@@ -11,6 +11,7 @@ def command(
     encoder: common.EncoderName = None,
     seeds: common.Seeds = None,
     sets: common.Sets = None,
+    if_possible: common.IfPossible = False,
     dry_run: common.DryRun = False,
 ) -> None:
     """Score every method, per clip and per utterance, and test every one against the reference."""
@@ -18,6 +19,7 @@ def command(
         pipeline, sets, corpus=corpus, encoder=encoder, train__seeds=common.seed_list(seeds)
     )
     common.stop_if_dry(dry_run, config)
+    common.stop_if_impossible(if_possible, layout, config, "evaluate")
     from daamctl.stages import evaluate
 
     common.show_path(evaluate.run(layout, config))

@@ -18,9 +18,10 @@ def command(
     precision: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
     sets: common.Sets = None,
     force: common.Force = False,
+    if_possible: common.IfPossible = False,
     dry_run: common.DryRun = False,
 ) -> None:
-    """Embed every clip: one vector per encoder layer, pooled over time."""
+    """Embed every clip, text or image: one vector per encoder layer, pooled over frames, tokens or patches."""
     layout, config = common.resolve(
         pipeline,
         sets,
@@ -31,6 +32,7 @@ def command(
         extract__precision=precision,
     )
     common.stop_if_dry(dry_run, config)
+    common.stop_if_impossible(if_possible, layout, config, "extract")
     from daamctl.stages import extract
 
     common.show_path(extract.run(layout, config, force=force))

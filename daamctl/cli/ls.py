@@ -9,10 +9,11 @@ import typer
 
 def command(
     what: Annotated[
-        str | None, typer.Argument(help="pipelines, corpora, encoders, methods or metrics; nothing: all of them.")
+        str | None,
+        typer.Argument(help="pipelines, corpora, encoders, methods, finetunes or metrics; nothing: all of them."),
     ] = None,
 ) -> None:
-    """List what exists: pipelines, corpora, encoders, methods, metrics."""
+    """List what exists: pipelines, corpora, encoders, methods, ways of fine-tuning, metrics."""
     from daamctl.errors import UnknownNameError
     from daamctl.listing import KINDS, entries
 

@@ -23,7 +23,12 @@ def command(
 ) -> None:
     """Run every stage of a pipeline in this process, without DVC; what is finished is kept."""
     layout, config = common.resolve(
-        pipeline, sets, extract__device=device, train__device=device, train__seeds=common.seed_list(seeds)
+        pipeline,
+        sets,
+        extract__device=device,
+        train__device=device,
+        finetune__device=device,
+        train__seeds=common.seed_list(seeds),
     )
     common.stop_if_dry(dry_run, config)
     from daamctl import pipeline as whole

@@ -15,11 +15,13 @@ def command(
     tail: Annotated[str | None, typer.Option(help="Rest piece: keep, pad, merge or drop.")] = None,
     write_audio: Annotated[bool | None, typer.Option("--write-audio", help="Also export clips as FLAC.")] = None,
     sets: common.Sets = None,
+    if_possible: common.IfPossible = False,
     dry_run: common.DryRun = False,
 ) -> None:
-    """Cut recordings into clips of at most 5 s (a table; no audio is copied)."""
+    """Cut recordings into clips of at most 5 s (a table; no audio is copied); texts and images stay whole."""
     layout, config = common.resolve(pipeline, sets, corpus=corpus, segment__tail=tail, segment__write_audio=write_audio)
     common.stop_if_dry(dry_run, config)
+    common.stop_if_impossible(if_possible, layout, config, "segment")
     from daamctl.stages import segment
 
     common.show_path(segment.run(layout, config))

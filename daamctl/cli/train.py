@@ -31,6 +31,7 @@ def command(
     sets: common.Sets = None,
     force: common.Force = False,
     if_listed: Annotated[bool, typer.Option("--if-listed", help="Do nothing unless the pipeline lists it.")] = False,
+    if_possible: common.IfPossible = False,
     no_track: common.NoTrack = False,
     dry_run: common.DryRun = False,
 ) -> None:
@@ -48,12 +49,13 @@ def command(
     common.stop_if_dry(dry_run, config)
     if fold != "all" and not fold.isdecimal():
         raise typer.BadParameter(f"must be a number or 'all', met '{fold}'", param_hint="--fold")
-    if if_listed and method not in config.methods:  # the DAG expands over all pipelines and methods; no torch for a no
+    if if_listed and method not in config.methods:  # a stage of dvc.yaml may outlive its line; no torch for a no
         from daamctl.artifacts.results import mark_skipped
 
         mark_skipped(layout.method(method), method)
         typer.echo(f"{method}: not among the methods of {layout.run_name}, nothing to train")
         return
+    common.stop_if_impossible(if_possible, layout, config, "train", method=method)
     from daamctl.stages import train
 
     folder = train.run(

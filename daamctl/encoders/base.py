@@ -1,79 +1,104 @@
-"""What an encoder is to the extract stage, and the pooling that every family shares.
+"""What an encoder is to the stages, and the pooling that speech, text and vision share.
 
-Layer numbers are Hugging Face's hidden-state index: 0 is the embedding output, 1..N the transformer layers. Every
-layer's frames are averaged inside the forward pass, in the layer's own forward hook, so at no time are the frames of
-more than one layer kept.
+Layer numbers are Hugging Face's hidden-state index: 0 is the embedding output, 1..N the transformer layers. The time
+axis T holds frames, tokens or patches. Every layer is averaged over it inside the forward pass, in the layer's own
+forward hook, so at no time are the frames of more than one layer kept.
 """
 
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from daamctl.artifacts.utterances import Modality
+from daamctl.devices import autocast
 from daamctl.errors import EncoderError
 
 NORMALIZE_EPS = 1e-7  # as in the feature extractors of the waveform models
 
 
 @dataclass(frozen=True)
-class Preset:
-    """A named encoder.
-
-    Args:
-        hub_id: Hugging Face id; None: it exists with random weights only.
-        model_type: Hugging Face model type, a name from `FAMILIES`.
-        shape: configuration values that differ from the model type's defaults, for random weights.
-        normalize: whether its feature extractor makes the waveform zero-mean and unit-variance.
-    """
-
-    hub_id: str | None
-    model_type: str
-    shape: Mapping[str, Any] = field(default_factory=dict)
-    normalize: bool = True
-
-
-@dataclass(frozen=True)
 class PoolingOptions:
-    """How frames become one vector per layer.
+    """How the time axis becomes one vector per layer.
 
     Args:
         layer_00: also give the embedding output.
         final_norm: take the last layer after the encoder's final norm, where it has one.
-        all_frames: average over every frame of input zero-padded to `pad_to_s`, without attention mask (published).
+        all_frames: speech: average over every frame of input zero-padded to `pad_to_s`, without attention mask
+            (published).
         pad_to_s: length that `all_frames` pads to, in seconds.
+        special_tokens: text: count the tokens that the tokenizer adds.
+        class_token: images: count class and register tokens.
     """
 
     layer_00: bool = False
     final_norm: bool = True
     all_frames: bool = False
     pad_to_s: float = 5.0
+    special_tokens: bool = False
+    class_token: bool = False
 
 
 class Encoder(Protocol):
     """A frozen encoder, ready on its device.
 
     Attributes:
+        modality: what it reads.
+        model: the Hugging Face base model (of Whisper and other encoder-decoders the encoder), frozen, in eval mode.
         layers: layer numbers that `pool` gives, in order.
         embed_dim: D.
-        sampling_rate: Hz that the waveforms must have.
-        equal_length_batches: whether a batch may only hold clips of one length, because the encoder's own
-            normalisation would otherwise see the padding of the others.
+        equal_length_batches: whether a batch may only hold items of one length, because the encoder would otherwise see
+            the padding of the others.
         has_final_norm: whether the last layer is followed by a norm.
     """
 
+    modality: Modality
+    model: Any
     layers: tuple[int, ...]
     embed_dim: int
-    sampling_rate: int
     equal_length_batches: bool
     has_final_norm: bool
 
-    def pool(self, waveforms: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Run a batch of mono float32 waveforms; give (B, L, D) float32 and the frames averaged (B,), on CPU."""
+    def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """Turn items into the model's inputs on its device, and the mask (B, T) of positions that count in the mean."""
+
+    def hidden(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Run the model once: last hidden state (B, T, D); gradients and autocast are those in force outside."""
+
+    def pool(self, items: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Run a batch; give (B, L, D) float32 and the number of positions averaged (B,), on CPU."""
+
+
+class PooledEncoder(ABC):
+    """The part of an `Encoder` that modalities share: from inputs to one mean per layer."""
+
+    model: Any
+    device: str
+    precision: str
+    pooler: LayerPooler
+
+    @abstractmethod
+    def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """See `Encoder.collate`."""
+
+    def hidden(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """See `Encoder.hidden`."""
+        last: Tensor = self.model(**inputs).last_hidden_state
+        return last
+
+    @torch.inference_mode()
+    def pool(self, items: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """See `Encoder.pool`."""
+        inputs, mask = self.collate(items)
+        with autocast(self.device, self.precision):
+            pooled = self.pooler.run(lambda: self.hidden(inputs), mask)
+        return pooled.cpu(), mask.sum(1).cpu()
 
 
 class LayerPooler:
@@ -104,14 +129,19 @@ class LayerPooler:
         def average(number: int, frames: Any) -> None:
             hidden = frames[0] if isinstance(frames, tuple) else frames  # (B, T, D)
             with torch.autocast(hidden.device.type, enabled=False):
-                pooled[number] = torch.einsum("bt,btd->bd", weights, hidden.float())
+                mean = torch.einsum("bt,btd->bd", weights.to(hidden.device), hidden.float())
+            pooled[number] = mean.to(mask.device)  # layers may lie on several GPUs
 
         handles = [
             layer.register_forward_hook(lambda _m, _i, out, n=number: average(n, out))
             for number, layer in enumerate(self.layers, start=1)
         ]
         if self.layer_00:
-            handles.append(self.layers[0].register_forward_pre_hook(lambda _m, args: average(0, args[0])))
+            handles.append(
+                self.layers[0].register_forward_pre_hook(
+                    lambda _m, args, named: average(0, layer_input(args, named)), with_kwargs=True
+                )
+            )
         if self.final_norm is not None:
             last = len(self.layers)
             handles.append(self.final_norm.register_forward_hook(lambda _m, _i, out: average(last, out)))
@@ -121,6 +151,11 @@ class LayerPooler:
             for handle in handles:
                 handle.remove()
         return torch.stack([pooled[number] for number in sorted(pooled)], dim=1)
+
+
+def layer_input(args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """The hidden states among the arguments that a layer was called with, by position or by keyword."""
+    return args[0] if args else named.get("hidden_states")
 
 
 def normalized(clip: Tensor) -> Tensor:

@@ -1,30 +1,30 @@
-"""Which clips share a batch: neighbours in length, within a budget of samples, padding included."""
+"""Which clips share a batch: neighbours in length, within a budget of samples, tokens or images, padding included."""
 
 from __future__ import annotations
 
 import numpy as np
 
 
-def plan_batches(num_samples: np.ndarray, budget: int, *, equal_length: bool) -> list[np.ndarray]:
+def plan_batches(sizes: np.ndarray, budget: int, *, equal_length: bool) -> list[np.ndarray]:
     """Group clips into batches, longest first; the plan depends on nothing but the arguments.
 
     Args:
-        num_samples: (N,) length of each clip.
-        budget: most samples in a batch, counting padding; a longer clip makes a batch of its own.
+        sizes: (N,) cost of each clip: samples, tokens, or 1 per image.
+        budget: most cost in a batch, counting padding; a longer clip makes a batch of its own.
         equal_length: only clips of exactly the same length may share a batch.
 
     Returns:
         Row numbers of each batch; every row stands in exactly one.
     """
-    order = np.argsort(-num_samples, kind="stable")
+    order = np.argsort(-sizes, kind="stable")
     batches: list[np.ndarray] = []
     start = 0
     while start < len(order):
-        longest = int(num_samples[order[start]])
+        longest = int(sizes[order[start]])
         size = max(1, budget // max(longest, 1))
         batch = order[start : start + size]
         if equal_length:
-            batch = batch[num_samples[batch] == longest]
+            batch = batch[sizes[batch] == longest]
         batches.append(batch)
         start += len(batch)
     return batches

@@ -1,4 +1,4 @@
-"""Embed clips with an open encoder: decode ahead, batch by length, pool, check."""
+"""Embed items with an open encoder: read ahead, batch by size, pool, check. The same for speech, text and images."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
-import polars as pl
 import torch
 from torch import Tensor
 
-from daamctl import audio
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.batching import plan_batches
-from daamctl.errors import AudioError, EncoderError
+from daamctl.encoders.items import Items
+from daamctl.errors import AudioError, CorpusError, EncoderError
 
 log = logging.getLogger(__name__)
 
-DECODE_THREADS = 2
+READ_THREADS = 2
 BATCHES_AHEAD = 2
+Unreadable = AudioError | CorpusError
+# modality -> an item that is too large for the memory, what makes it smaller, the setting for smaller batches
+TOO_LARGE = {
+    "speech": ("clip of {} samples", ", or a lower segment.max_duration_s", "extract.max_batch_s"),
+    "text": ("text of {} tokens", ", or a lower extract.max_tokens", "extract.max_batch_tokens"),
+    "image": ("image {} pixels wide", "", "extract.max_batch_images"),
+}
 
 
 @dataclass
@@ -30,108 +35,88 @@ class Embedded:
 
     Args:
         vectors: (N, L, D) in the stored format; rows of unreadable clips are zero.
-        n_frames: (N,) frames averaged; 0 for unreadable clips.
+        n_frames: (N,) frames, tokens or patches averaged; 0 for unreadable clips.
         unreadable: row -> reason.
-        silent: rows whose audio is silence.
-        clipped: rows whose audio is clipped.
+        marks: doubt (`silent`, `clipped`, `truncated`, `blank`) -> rows.
     """
 
     vectors: np.ndarray
     n_frames: np.ndarray
     unreadable: dict[int, str] = field(default_factory=dict)
-    silent: list[int] = field(default_factory=list)
-    clipped: list[int] = field(default_factory=list)
+    marks: dict[str, list[int]] = field(default_factory=dict)
 
 
 def embed_clips(
     encoder: Encoder,
-    clips: pl.DataFrame,
-    audio_root: Path,
+    items: Items,
+    clip_ids: Sequence[str],
     *,
     storage: str,
-    max_batch_s: float,
     on_clips: Callable[[int], None] = lambda count: None,
 ) -> Embedded:
     """Embed clips.
 
     Args:
         encoder: open encoder.
-        clips: rows of the clip table.
-        audio_root: folder that the clips' paths are relative to.
+        items: the clips as the encoder reads them.
+        clip_ids: their names, for messages.
         storage: `float16` or `float32`.
-        max_batch_s: audio in one batch at most, in seconds, padding included.
         on_clips: called with the number of clips finished.
 
     Raises:
         EncoderError: the encoder gives values that are not finite, or too large for `storage`.
     """
-    rate = encoder.sampling_rate
-    lengths = clips.select(pl.max_horizontal("duration_s", pl.col("pad_to_s").fill_null(0.0)))
-    num_samples = np.round(lengths.to_series().to_numpy() * rate).astype(np.int64)
-    batches = plan_batches(num_samples, round(max_batch_s * rate), equal_length=encoder.equal_length_batches)
-    shape = (len(clips), len(encoder.layers), encoder.embed_dim)
-    result = Embedded(np.zeros(shape, storage), np.zeros(len(clips), np.int32))
-    rows = clips.select("path", "start_s", "duration_s", "pad_to_s").to_dicts()
-    for batch, waveforms in _decoded(batches, rows, audio_root, rate):
+    batches = plan_batches(items.sizes, items.budget, equal_length=encoder.equal_length_batches)
+    shape = (len(clip_ids), len(encoder.layers), encoder.embed_dim)
+    result = Embedded(np.zeros(shape, storage), np.zeros(len(clip_ids), np.int32))
+    for batch, read in _read_ahead(batches, items):
         readable: list[tuple[int, Tensor]] = []
-        for row, waveform in zip(batch.tolist(), waveforms, strict=True):
-            if isinstance(waveform, AudioError):
-                result.unreadable[row] = waveform.message
+        for row, item in zip(batch.tolist(), read, strict=True):
+            if isinstance(item, Unreadable):
+                result.unreadable[row] = item.message
                 continue
-            readable.append((row, waveform))
-            marks = audio.describe(waveform)
-            if "silent" in marks:
-                result.silent.append(row)
-            if "clipped" in marks:
-                result.clipped.append(row)
+            readable.append((row, item))
+            for mark in items.marks(item):
+                result.marks.setdefault(mark, []).append(row)
         for group in _groups(readable, encoder.equal_length_batches):
-            _pool_into(result, encoder, group, clips, storage)
+            _pool_into(result, encoder, group, clip_ids, storage)
         on_clips(len(batch))
     return result
 
 
-def _decoded(
-    batches: Sequence[np.ndarray], rows: list[dict[str, object]], audio_root: Path, rate: int
-) -> Iterator[tuple[np.ndarray, list[Tensor | AudioError]]]:
-    """Decode batches in threads, a few ahead of the one in use."""
-    with ThreadPoolExecutor(DECODE_THREADS) as pool:
-        waiting: list[list[Future[Tensor | AudioError]]] = []
+def _read_ahead(batches: Sequence[np.ndarray], items: Items) -> Iterator[tuple[np.ndarray, list[Tensor | Unreadable]]]:
+    """Read batches in threads, a few ahead of the one in use."""
+    with ThreadPoolExecutor(READ_THREADS) as pool:
+        waiting: list[list[Future[Tensor | Unreadable]]] = []
         for index in range(len(batches) + BATCHES_AHEAD):
             if index < len(batches):
-                waiting.append([pool.submit(_decode, rows[row], audio_root, rate) for row in batches[index].tolist()])
+                waiting.append([pool.submit(_read, items, row) for row in batches[index].tolist()])
             if index >= BATCHES_AHEAD:
                 yield batches[index - BATCHES_AHEAD], [future.result() for future in waiting.pop(0)]
 
 
-def _decode(row: dict[str, object], audio_root: Path, rate: int) -> Tensor | AudioError:
+def _read(items: Items, row: int) -> Tensor | Unreadable:
     try:
-        waveform = audio.load(
-            audio_root / str(row["path"]),
-            start_s=row["start_s"],  # type: ignore[arg-type]
-            duration_s=row["duration_s"],  # type: ignore[arg-type]
-            sampling_rate=rate,
-        )
-    except AudioError as error:
+        return items.read(row)
+    except (AudioError, CorpusError) as error:
         return error
-    pad_to = round(float(row["pad_to_s"] or 0.0) * rate)  # type: ignore[arg-type]
-    return torch.nn.functional.pad(waveform, (0, max(0, pad_to - len(waveform))))
 
 
 def _groups(clips: list[tuple[int, Tensor]], equal_length: bool) -> list[list[tuple[int, Tensor]]]:
-    """Split a batch whose decoded lengths turned out unequal, where the encoder needs them equal."""
+    """Split a batch whose lengths, once read, turned out unequal, where the encoder needs them equal."""
     if not equal_length:
         return [clips] if clips else []
     by_length: dict[int, list[tuple[int, Tensor]]] = {}
-    for row, waveform in clips:
-        by_length.setdefault(len(waveform), []).append((row, waveform))
+    for row, item in clips:
+        by_length.setdefault(len(item), []).append((row, item))
     return list(by_length.values())
 
 
 def _pool_into(
-    result: Embedded, encoder: Encoder, group: list[tuple[int, Tensor]], clips: pl.DataFrame, storage: str
+    result: Embedded, encoder: Encoder, group: list[tuple[int, Tensor]], clip_ids: Sequence[str], storage: str
 ) -> None:
     rows = [row for row, _ in group]
-    pooled, n_frames = _pool(encoder, [waveform for _, waveform in group])
+    pooled, n_frames = _pool(encoder, [item for _, item in group])
     values = pooled.numpy()
     limit = float(np.finfo(np.dtype(storage)).max)
     bad = ~(np.abs(values) <= limit).all(axis=(1, 2))  # also catches NaN
@@ -140,25 +125,26 @@ def _pool_into(
         layer = encoder.layers[int(np.flatnonzero(~(np.abs(values[row]) <= limit).all(axis=1))[0])]
         raise EncoderError(
             f"the encoder gives values that are not finite, or beyond {storage}, in layer {layer} of clip "
-            f"'{clips['clip_id'][rows[row]]}'",
+            f"'{clip_ids[rows[row]]}'",
             fix="use --set extract.precision=float32 --set extract.storage=float32",
         )
     result.vectors[rows] = values.astype(storage)
     result.n_frames[rows] = n_frames.numpy()
 
 
-def _pool(encoder: Encoder, waveforms: list[Tensor]) -> tuple[Tensor, Tensor]:
+def _pool(encoder: Encoder, items: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Pool a batch, in two halves when the device's memory is too small for the whole."""
     try:
-        return encoder.pool(waveforms)
+        return encoder.pool(items)
     except torch.OutOfMemoryError:
-        if len(waveforms) == 1:
+        one, smaller, setting = TOO_LARGE[encoder.modality]
+        if len(items) == 1:
             raise EncoderError(
-                f"one clip of {len(waveforms[0])} samples does not fit in the device's memory",
-                fix="use --device cpu, or a lower segment.max_duration_s",
+                f"one {one.format(items[0].shape[-1])} does not fit in the device's memory",
+                fix=f"use --device cpu{smaller}",
             ) from None
         torch.cuda.empty_cache()
-        log.warning("out of memory with %d clips in a batch; trying halves (lower extract.max_batch_s)", len(waveforms))
-    half = len(waveforms) // 2
-    parts = [_pool(encoder, waveforms[:half]), _pool(encoder, waveforms[half:])]
+        log.warning("out of memory with %d clips in a batch; trying halves (lower %s)", len(items), setting)
+    half = len(items) // 2
+    parts = [_pool(encoder, items[:half]), _pool(encoder, items[half:])]
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -10,10 +11,22 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
-from daamctl.encoders import ENCODERS, FAMILIES, HUB_ID
-from daamctl.encoders.base import Encoder, PoolingOptions, Preset, weights_hash
+from daamctl.encoders import ENCODERS, FAMILIES, HUB_ID, presets_of
+from daamctl.encoders.base import Encoder, PoolingOptions, weights_hash
+from daamctl.encoders.image import ImageEncoder, plain_processor
+from daamctl.encoders.preset import Preset
+from daamctl.encoders.text import BYTE_TOKENS, TextEncoder, byte_tokenizer
 from daamctl.errors import EncoderError, nearest
+
+READS = {"speech": "speech", "text": "text", "image": "images"}
+INPUTS = {"input_ids": "text", "pixel_values": "image"}
+"""Principal input of a model's class -> what it reads; speech models are known by `FAMILIES`."""
+PARTS = {"text": "text_config", "image": "vision_config"}
+"""Where the config of a model of several modalities has that of its part."""
+HEADROOM = 2_000_000_000
+"""Bytes of a device's memory that weights must leave to the batches."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +42,31 @@ class OpenedEncoder:
     facts: dict[str, Any]
 
 
-def open_encoder(config: ExtractConfig, *, max_duration_s: float, device: str, precision: str) -> OpenedEncoder:
+@dataclass(frozen=True)
+class _Loaded:
+    """A model on its device, with what prepares its inputs: feature extractor, tokenizer or image processor."""
+
+    model: Any
+    reader: Any
+    source: str
+    revision: str | None
+
+
+def open_encoder(
+    config: ExtractConfig, *, modality: Modality, max_duration_s: float, device: str, precision: str
+) -> OpenedEncoder:
     """Open the encoder that the settings name.
 
     Args:
         config: the extract settings.
+        modality: what it is to read.
         max_duration_s: longest clip, in seconds; what the published pooling pads to.
         device: resolved device.
         precision: resolved precision.
 
     Raises:
-        EncoderError: it is unknown, not available offline, not a speech encoder, or has no random form.
+        EncoderError: it is unknown, not available offline, reads something else, is too large for this machine, has no
+            layers that could be pooled one by one, or has no random form.
     """
     import huggingface_hub
     import transformers
@@ -49,41 +76,73 @@ def open_encoder(config: ExtractConfig, *, max_duration_s: float, device: str, p
     huggingface_hub.utils.logging.set_verbosity_error()
     name = config.encoder
     preset: Preset | None = ENCODERS.load(name) if name in ENCODERS else None
+    if preset is not None and preset.modality != modality:
+        raise _reads_something_else(name, preset.modality, modality)
+    dtype = _weights_dtype(config.weights_dtype, modality, device, precision)
+    if precision == "float32" and dtype != torch.float32:
+        precision = str(dtype).removeprefix("torch.")  # arithmetic is no finer than the weights
     if config.weights == "random" or (preset is not None and preset.hub_id is None):
-        model, normalize, sampling_rate = _random(name, preset, config.seed)
-        source, revision = f"{name} (random weights, seed {config.seed})", None
+        loaded = _random(name, preset, config.seed, dtype, device)
     else:
-        source = _source(name, preset)
-        model, normalize, sampling_rate = _pretrained(source, config.revision)
-        revision = getattr(model.config, "_commit_hash", None)
-        source = Path(source).name if Path(source).is_dir() else source  # the hash identifies it, not this path
-    model = model.eval().requires_grad_(False).to(device)
+        loaded = _pretrained(_source(name, preset), config.revision, modality, dtype, device)
+    model = loaded.model.eval().requires_grad_(False)
     options = PoolingOptions(
         layer_00=config.layer_00,
         final_norm=config.final_norm,
         all_frames=config.pooling == "all-frames",
         pad_to_s=max_duration_s,
+        special_tokens=config.pool_special_tokens,
+        class_token=config.pool_class_token,
     )
-    normalize = {"encoder": normalize, "always": True, "never": False}[config.normalize]
-    encoder: Encoder = FAMILIES.load(model.config.model_type)(
-        model, device=device, precision=precision, sampling_rate=sampling_rate, normalize=normalize, options=options
-    )
+    encoder, own = _adapt(name, loaded, config, modality, precision, options)
     facts = {
         "name": name,
-        "source": source,
-        "revision": revision,
+        "modality": modality,
+        "source": loaded.source,
+        "revision": loaded.revision,
         "weights_sha256": weights_hash(model),
+        "weights_dtype": str(dtype).removeprefix("torch."),
         "model_type": model.config.model_type,
         "transformers": transformers.__version__,
         "num_layers": max(encoder.layers),
         "final_norm": config.final_norm if encoder.has_final_norm else None,
-        "pooling": config.pooling,
-        "normalize": normalize,
         "precision": precision,
         "storage": config.storage,
-        "sampling_rate": sampling_rate,
+        **own,
     }
     return OpenedEncoder(encoder, facts)
+
+
+def _adapt(
+    name: str,
+    loaded: _Loaded,
+    config: ExtractConfig,
+    modality: Modality,
+    precision: str,
+    options: PoolingOptions,
+) -> tuple[Encoder, dict[str, Any]]:
+    """The encoder of a modality around a loaded model, and the facts that only this modality has."""
+    model, reader = loaded.model, loaded.reader
+    first = str(next(model.parameters()).device)  # inputs go to the first of several GPUs
+    common: dict[str, Any] = {"device": first, "precision": precision, "options": options}
+    if modality == "text":
+        text = TextEncoder(name, model, tokenizer=reader, max_tokens=config.max_tokens, **common)
+        return text, text.facts()
+    if modality == "image":
+        image = ImageEncoder(name, model, processor=reader, **common)
+        return image, image.facts()
+    own = bool(getattr(reader, "do_normalize", False))
+    normalize = {"encoder": own, "always": True, "never": False}[config.normalize]
+    rate = int(reader.sampling_rate)
+    speech: Encoder = FAMILIES.load(model.config.model_type)(model, sampling_rate=rate, normalize=normalize, **common)
+    return speech, {"pooling": config.pooling, "normalize": normalize, "sampling_rate": rate}
+
+
+def _weights_dtype(setting: str, modality: Modality, device: str, precision: str) -> torch.dtype:
+    if setting == "auto":
+        setting = precision if modality == "text" and not device.startswith("cpu") else "float32"
+    dtype: torch.dtype = getattr(torch, setting)
+    return dtype
 
 
 def _source(name: str, preset: Preset | None) -> str:
@@ -110,45 +169,169 @@ def _source(name: str, preset: Preset | None) -> str:
     )
 
 
-def _random(name: str, preset: Preset | None, seed: int) -> tuple[Any, bool, int]:
-    from transformers import AutoConfig, AutoModel
+def _random(name: str, preset: Preset | None, seed: int, dtype: torch.dtype, device: str) -> _Loaded:
+    from transformers import AutoConfig, AutoModel, Wav2Vec2FeatureExtractor
 
     if preset is None:
         raise EncoderError(f"extract.weights=random works with presets only, met '{name}'", fix="daamctl ls encoders")
+    tokens = BYTE_TOKENS if preset.modality == "text" else {}
+    config = AutoConfig.for_model(preset.model_type, **preset.shape, **tokens)
+    if preset.modality != "speech":
+        _plan_memory(name, config, dtype, device, spread=False)
     state = torch.get_rng_state()
     torch.manual_seed(seed)
     try:
-        model = AutoModel.from_config(AutoConfig.for_model(preset.model_type, **preset.shape))
+        model = AutoModel.from_config(config, **_without_head(_class_of(config)))
     finally:
         torch.set_rng_state(state)
-    return model, preset.normalize, 16000
+    reader: Any
+    if preset.modality == "text":
+        reader = byte_tokenizer()
+    elif preset.modality == "image":
+        reader = plain_processor(config.image_size)
+    else:
+        reader = Wav2Vec2FeatureExtractor(do_normalize=preset.normalize, sampling_rate=16000)
+    return _Loaded(model.to(device, dtype), reader, f"{name} (random weights, seed {seed})", None)
 
 
-def _pretrained(source: str, revision: str | None) -> tuple[Any, bool, int]:
-    """Load config, check the family before any weights, then weights and the facts of the feature extractor."""
-    from transformers import AutoConfig, AutoFeatureExtractor, AutoModel
+def _pretrained(source: str, revision: str | None, modality: Modality, dtype: torch.dtype, device: str) -> _Loaded:
+    """Load the config, check before any weights whether the encoder fits, then weights and what prepares its inputs."""
+    from transformers import AutoConfig, AutoModel
 
     options: dict[str, Any] = {"trust_remote_code": False}
     if revision is not None:
         options["revision"] = revision
     try:
         config = AutoConfig.from_pretrained(source, **options)
-        if config.model_type not in FAMILIES:
-            raise EncoderError(
-                f"encoder '{source}' is of type '{config.model_type}', which is not a speech encoder known here",
-                fix=f"known types: {', '.join(FAMILIES)}",
-            )
-        extractor = AutoFeatureExtractor.from_pretrained(source, **options)
+        part = getattr(config, PARTS.get(modality, ""), None)
+        own = config if part is None else part
+        _check_reads(source, own, modality)
+        reader = _reader(source, modality, options)
+        where: dict[str, Any] = {} if part is None else {"config": part}
+        if modality != "speech":
+            where |= {**_without_head(_class_of(own)), **_plan_memory(source, own, dtype, device)}
         # transformers reads safetensors, or .bin files with weights_only=True; never a free pickle.
-        model, loading = AutoModel.from_pretrained(source, dtype=torch.float32, output_loading_info=True, **options)
-    except (OSError, ValueError, RuntimeError, UnpicklingError, SafetensorError) as error:
+        model, loading = AutoModel.from_pretrained(source, dtype=dtype, output_loading_info=True, **where, **options)
+    except (OSError, ValueError, RuntimeError, ImportError, UnpicklingError, SafetensorError) as error:
         raise _explain(source, revision, error) from error
-    # transformers fills what is missing at random; only the mask vector of pretraining may be absent.
-    missing = sorted(name for name in loading["missing_keys"] if not name.endswith("masked_spec_embed"))
+    if "device_map" not in where:
+        model.to(device)
+    whole = model
+    if modality != "speech" and hasattr(whole, "encoder") and hasattr(whole, "decoder"):
+        model = whole.get_encoder()
+    missing = _missing(model, whole, loading["missing_keys"])
     if missing:
-        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        raise EncoderError(f"encoder '{source}' lacks weights that its config.json asks for: {shown}")
-    return model, bool(getattr(extractor, "do_normalize", False)), int(extractor.sampling_rate)
+        named = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise EncoderError(f"encoder '{source}' lacks weights that its config.json asks for: {named}")
+    shown = Path(source).name if Path(source).is_dir() else source  # the hash identifies it, not this path
+    return _Loaded(model, reader, shown, getattr(config, "_commit_hash", None))
+
+
+def _reader(source: str, modality: Modality, options: dict[str, Any]) -> Any:
+    """What prepares a checkpoint's inputs."""
+    from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoTokenizer
+
+    if modality == "text":
+        return AutoTokenizer.from_pretrained(source, **options)
+    if modality == "image":
+        return AutoImageProcessor.from_pretrained(source, backend="pil", **options)
+    return AutoFeatureExtractor.from_pretrained(source, **options)
+
+
+def _missing(model: Any, whole: Any, missing: Iterable[str]) -> list[str]:
+    """Weights of `model`, the used part of `whole`, that the checkpoint lacks: transformers fills them at random.
+
+    Only the mask vector of pretraining may be absent.
+    """
+    used = {id(value) for value in model.state_dict(keep_vars=True).values()}
+    own = {name for name, value in whole.state_dict(keep_vars=True).items() if id(value) in used}
+    return sorted(name for name in own & set(missing) if not name.endswith("masked_spec_embed"))
+
+
+def _class_of(config: Any) -> Any:
+    """Class of the base model for a config; None: the library has none. Of several the first: they share their form."""
+    from transformers import MODEL_MAPPING
+
+    found = MODEL_MAPPING.get(type(config), None)
+    return found[0] if isinstance(found, (list, tuple)) else found
+
+
+def _without_head(model_class: Any) -> dict[str, Any]:
+    """No pooling layer behind the last one: no layer needs it, and many checkpoints lack its weights."""
+    import inspect
+
+    parameters = inspect.signature(model_class.__init__).parameters
+    return {"add_pooling_layer": False} if "add_pooling_layer" in parameters else {}
+
+
+def _check_reads(source: str, config: Any, modality: Modality) -> None:
+    """Refuse, before weights are read, what reads something else than the corpus holds, or is not known at all."""
+    kind = config.model_type
+    if kind in FAMILIES:
+        reads = "speech"
+    else:
+        model_class = _class_of(config)
+        reads = INPUTS.get(getattr(model_class, "main_input_name", ""), "")
+    if reads == modality:
+        return
+    if reads in READS:
+        raise _reads_something_else(source, reads, modality)
+    raise EncoderError(
+        f"encoder '{source}' is of type '{kind}', which is not a speech, text or vision encoder known here",
+        fix=f"known speech types: {', '.join(FAMILIES)}; any text or vision model whose layers have one width",
+    )
+
+
+def _reads_something_else(name: str, reads: str, modality: Modality) -> EncoderError:
+    return EncoderError(
+        f"encoder '{name}' reads {READS[reads]}, the corpus holds {READS[modality]}",
+        fix=f"presets that fit: {', '.join(presets_of(modality))}; daamctl ls encoders",
+    )
+
+
+def _plan_memory(source: str, config: Any, dtype: torch.dtype, device: str, *, spread: bool = True) -> dict[str, Any]:
+    """Options of loading that place the weights: none where they fit the device, else a map over all local GPUs.
+
+    Raises:
+        EncoderError: they fit neither.
+    """
+    need, free = _num_bytes(config, dtype), free_memory(device)
+    kept = HEADROOM if device.startswith("cuda") else 0
+    if not free or need + kept <= free[0]:
+        return {}
+    if spread and need + len(free) * kept <= sum(free):
+        return {"device_map": "auto", "max_memory": {index: room - kept for index, room in enumerate(free)}}
+    rooms = " + ".join(f"{room / 1e9:.1f}" for room in free)
+    smaller = "--set extract.weights_dtype=bfloat16, " if dtype == torch.float32 else ""
+    raise EncoderError(
+        f"the weights of encoder '{source}' take {need / 1e9:.1f} GB, {rooms} GB are free on {device}",
+        fix=f"use {smaller}a smaller encoder, or a machine with more memory",
+    )
+
+
+def _num_bytes(config: Any, dtype: torch.dtype) -> int:
+    """Size of a model's weights, told without making them; 0: its class cannot be built that way."""
+    from transformers import AutoModel
+
+    try:
+        with torch.device("meta"):
+            model = AutoModel.from_config(config)
+    except (RuntimeError, NotImplementedError):
+        return 0
+    return int(dtype.itemsize * sum(value.numel() for value in model.parameters()))
+
+
+def free_memory(device: str) -> list[int]:
+    """Free bytes of a device; of `cuda` (any of them) those of every local GPU; empty: not known."""
+    if device == "cuda":
+        return [int(torch.cuda.mem_get_info(index)[0]) for index in range(torch.cuda.device_count())]
+    if device.startswith("cuda"):
+        return [int(torch.cuda.mem_get_info(device)[0])]
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    return [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
 
 
 def _explain(source: str, revision: str | None, error: Exception) -> EncoderError:

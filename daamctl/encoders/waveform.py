@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from daamctl.devices import autocast
-from daamctl.encoders.base import LayerPooler, PoolingOptions, normalized, padded_samples
+from daamctl.artifacts.utterances import Modality
+from daamctl.encoders.base import LayerPooler, PooledEncoder, PoolingOptions, normalized, padded_samples
 from daamctl.errors import EncoderError
 
 
-class WaveformEncoder:
+class WaveformEncoder(PooledEncoder):
     """Pools the layers of a waveform encoder.
 
     Args:
@@ -24,6 +24,8 @@ class WaveformEncoder:
         normalize: make every clip zero-mean and unit-variance first.
         options: pooling.
     """
+
+    modality: Modality = "speech"
 
     def __init__(
         self,
@@ -72,10 +74,9 @@ class WaveformEncoder:
             samples = (samples - 1) * stride + kernel
         return samples
 
-    @torch.inference_mode()
-    def pool(self, waveforms: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Run a batch; see `Encoder.pool`. Clips shorter than one frame are zero-padded to it."""
-        clips = [normalized(clip) if self.normalize else clip for clip in waveforms]
+    def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """Batch waveforms (T,); see `Encoder.collate`. Clips shorter than one frame are zero-padded to it."""
+        clips = [normalized(clip) if self.normalize else clip for clip in items]
         lengths = [max(len(clip), self.min_samples) for clip in clips]
         width = max(lengths)
         if self.options.all_frames:
@@ -87,10 +88,8 @@ class WaveformEncoder:
         n_frames = torch.tensor([self.num_frames(length) for length in lengths])
         frames = torch.arange(self.num_frames(width))
         mask = (frames < n_frames[:, None]).to(self.device)  # (B, T)
-        attention = None
+        inputs = {"input_values": batch.to(self.device, self.model.dtype)}
         if self.masked and min(lengths) < width:
-            attention = (torch.arange(width) < torch.tensor(lengths)[:, None]).long().to(self.device)
-        inputs = batch.to(self.device)
-        with autocast(self.device, self.precision):
-            pooled = self.pooler.run(lambda: self.model(inputs, attention_mask=attention), mask)
-        return pooled.cpu(), n_frames
+            samples = torch.arange(width) < torch.tensor(lengths)[:, None]
+            inputs["attention_mask"] = samples.long().to(self.device)
+        return inputs, mask

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from daamctl.devices import autocast
-from daamctl.encoders.base import LayerPooler, PoolingOptions, normalized, padded_samples
+from daamctl.artifacts.utterances import Modality
+from daamctl.encoders.base import LayerPooler, PooledEncoder, PoolingOptions, normalized, padded_samples
 from daamctl.errors import EncoderError
 
 HOP_SAMPLES = 160  # one mel frame; the front end halves the rate once more
 SAMPLES_PER_FRAME = 2 * HOP_SAMPLES
 
 
-class WhisperEncoder:
+class WhisperEncoder(PooledEncoder):
     """Pools the encoder layers of a Whisper model.
 
     The model has learned positions for 30 s and no attention mask: shorter input is padded with silence, as in its
@@ -31,6 +31,7 @@ class WhisperEncoder:
         options: pooling; `all_frames` averages over the frames of `pad_to_s` seconds.
     """
 
+    modality: Modality = "speech"
     equal_length_batches = False
     has_final_norm = True
 
@@ -47,7 +48,7 @@ class WhisperEncoder:
         from transformers import WhisperFeatureExtractor
 
         config = model.config
-        self.encoder = model.get_encoder()
+        self.model = model.get_encoder()
         self.device, self.precision = device, precision
         self.sampling_rate, self.normalize, self.options = sampling_rate, normalize, options
         self.embed_dim = int(config.d_model)
@@ -56,19 +57,18 @@ class WhisperEncoder:
         self.features = WhisperFeatureExtractor(
             feature_size=config.num_mel_bins, chunk_length=seconds, sampling_rate=sampling_rate, hop_length=HOP_SAMPLES
         )
-        layers = list(self.encoder.layers)
+        layers = list(self.model.layers)
         self.layers = tuple(range(0 if options.layer_00 else 1, len(layers) + 1))
-        norm = self.encoder.layer_norm if options.final_norm else None
+        norm = self.model.layer_norm if options.final_norm else None
         self.pooler = LayerPooler(layers, norm, layer_00=options.layer_00)
 
-    @torch.inference_mode()
-    def pool(self, waveforms: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Run a batch; see `Encoder.pool`.
+    def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """Batch waveforms (T,); see `Encoder.collate`.
 
         Raises:
             EncoderError: a clip is longer than the model's positions.
         """
-        clips = [normalized(clip) if self.normalize else clip for clip in waveforms]
+        clips = [normalized(clip) if self.normalize else clip for clip in items]
         limit = self.max_frames * SAMPLES_PER_FRAME
         longest = max(len(clip) for clip in clips)
         if longest > limit:
@@ -79,12 +79,10 @@ class WhisperEncoder:
             )
         mels = self.features(
             [clip.numpy() for clip in clips], sampling_rate=self.sampling_rate, return_tensors="pt"
-        ).input_features.to(self.device)  # (B, mels, 2 T)
+        ).input_features  # (B, mels, 2 T)
         samples = [len(clip) for clip in clips]
         if self.options.all_frames:
             samples = [padded_samples(longest, self.options.pad_to_s, self.sampling_rate)] * len(clips)
         n_frames = torch.tensor([min(max(1, -(-n // SAMPLES_PER_FRAME)), self.max_frames) for n in samples])
         mask = (torch.arange(self.max_frames) < n_frames[:, None]).to(self.device)  # (B, T)
-        with autocast(self.device, self.precision):
-            pooled = self.pooler.run(lambda: self.encoder(mels), mask)
-        return pooled.cpu(), n_frames
+        return {"input_features": mels.to(self.device, self.model.dtype)}, mask

@@ -1,7 +1,8 @@
 """Whether folds may stand in one table: made from the same embeddings, with the same training settings.
 
 Settings that cannot change a figure (device, list of seeds) are not compared. The download, segment and extract
-settings are covered by the embeddings key.
+settings are covered by the embeddings key. A fine-tuned encoder reads clips instead of embeddings and has training
+settings of its own: it shares with methods over stored layers the clips, the encoder's weights, loss and selection.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from daamctl.artifacts.results import Fold
+from daamctl.config import Config
 from daamctl.errors import ArtifactError
 
+TRAINING = ("train", "finetune")
+"""Sections of settings that are read in training."""
 COVERED_BY_EMBEDDINGS = frozenset({"download", "segment", "extract"})
-HARMLESS = frozenset({"train.seeds", "train.device"})
+HARMLESS = frozenset({"train.seeds", "train.device", "finetune.device", "finetune.gradient_checkpointing"})
 
 
 def check_method(method: str, folds: Sequence[Fold], *, fix: str) -> None:
@@ -42,7 +46,7 @@ def check_method(method: str, folds: Sequence[Fold], *, fix: str) -> None:
 
 
 def check_methods(folds: Mapping[str, Sequence[Fold]], *, fix: str) -> None:
-    """Check that different methods share embeddings, folds, classes and training settings.
+    """Check that different methods share embeddings, folds, classes and training settings, as far as they have them.
 
     Raises:
         ArtifactError: a setting differs between two methods; says which, with both values.
@@ -60,10 +64,9 @@ def check_methods(folds: Mapping[str, Sequence[Fold]], *, fix: str) -> None:
                     )
 
 
-def differences(fold: Fold, train: Mapping[str, Any]) -> list[str]:
+def differences(fold: Fold, config: Config) -> list[str]:
     """Training settings in which a fold differs from the settings of now, as `train.epochs: 3 (now 35)`."""
-    made = flat({"train": fold.result["run"]["config"].get("train", {})})
-    now = flat({"train": dict(train)})
+    made, now = _training(fold), flat({stage: config.section(stage) for stage in TRAINING})
     return [
         f"{name}: {_show(made[name])} (now {_show(now[name])})"
         for name in made
@@ -71,14 +74,24 @@ def differences(fold: Fold, train: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _training(fold: Fold) -> dict[str, Any]:
+    """The settings that a fold was trained with, under dotted names."""
+    config = fold.result["run"]["config"]
+    return flat({stage: config[stage] for stage in TRAINING if stage in config})
+
+
 def _shared(fold: Fold) -> dict[str, Any]:
-    run = fold.result["run"]
+    run, meta = fold.result["run"], fold.result["meta"]
+    encoder = meta["encoder"]
+    held = encoder.get("weights_dtype", "float32")  # the hash of the weights is that of this format
     values = {
-        "embeddings_key": fold.result["meta"]["embeddings_key"],
+        "data_key" if run.get("finetune") else "embeddings_key": meta["embeddings_key"],
+        f"hash of the encoder's weights in {held}": encoder.get("weights_sha256"),
         "classes": run["classes"],
         "num_folds": run["num_folds"],
         f"test group of fold {run['fold']}": run["test_group"],
-        **flat({"train": run["config"].get("train", {})}),
+        f"clips of fold {run['fold']}": [meta["num_train_clips"], meta["num_dev_clips"], meta["num_test_clips"]],
+        **_training(fold),
     }
     return {name: value for name, value in values.items() if name not in HARMLESS}
 
@@ -86,8 +99,9 @@ def _shared(fold: Fold) -> dict[str, Any]:
 def _own(fold: Fold) -> dict[str, Any]:
     run = fold.result["run"]
     own = {name: part for name, part in run["config"].items() if name not in COVERED_BY_EMBEDDINGS}
+    per_fold = f" of fold {run['fold']}"
     values = {**_shared(fold), **flat(own), "layers": run["layers"], "embed_dim": run["embed_dim"]}
-    return {name: value for name, value in values.items() if name not in HARMLESS and not name.startswith("test group")}
+    return {name: value for name, value in values.items() if name not in HARMLESS and not name.endswith(per_fold)}
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -14,9 +14,10 @@ import numpy as np
 import polars as pl
 
 from daamctl.artifacts.results import Fold
+from daamctl.artifacts.words import words_of
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
-from daamctl.evaluation.comparison import COMPARED, SCHEMA, compare_methods, item_table
+from daamctl.evaluation.comparison import COMPARED, SCHEMA, compare_methods, item_table, speakers_known
 from daamctl.evaluation.consistency import differences, flat
 from daamctl.evaluation.scoring import Items, items_of
 from daamctl.evaluation.settings_diff import CANNOT_SECTIONS, code_changed, differing, facts, merged
@@ -69,10 +70,15 @@ class TrainedMethod:
         return f"{self.side}/{self.folds[0].label}"
 
     @property
+    def modality(self) -> str:
+        """What its items are."""
+        return self.folds[0].modality
+
+    @property
     def later(self) -> dict[str, Any]:
         """The settings that are read after training, as they are now, and the methods listed."""
         sections = {name: self.config.section(name) for name in CANNOT_SECTIONS}
-        return {**flat(sections), "methods": list(self.config.methods)}
+        return {**flat(sections), "methods": list(self.config.trained)}
 
     @property
     def notes(self) -> list[str]:
@@ -86,8 +92,9 @@ class TrainedMethod:
         if run.get("reconstructed"):
             notes.append(f"{self.name}: {run['reconstructed']}; a reconstruction, not a replication")
         if run.get("eval_batches"):
-            notes.append(f"{self.name}: a prediction depends on the other clips of its batch (D1)")
-        changed = {text for fold in self.folds for text in differences(fold, self.config.section("train"))}
+            clips = f"{words_of(self.modality).clip}s"
+            notes.append(f"{self.name}: a prediction depends on the other {clips} of its batch (D1)")
+        changed = {text for fold in self.folds for text in differences(fold, self.config)}
         return notes + [f"{self.name}: trained with other settings than those of now: {one}" for one in sorted(changed)]
 
 
@@ -160,10 +167,10 @@ def disagreements(first: TrainedMethod, second: TrainedMethod) -> list[dict[str,
     """The items on which two methods disagree most: by share of seeds right, then by probability of the true class.
 
     Returns:
-        At most `MOST_CONSISTENT` of item, fold, speaker, class, and of each side the share of seeds that are right and
-        the mean probability of the true class.
+        At most `MOST_CONSISTENT` of item, fold, speaker (None where nobody is known), class, and of each side the share
+        of seeds that are right and the mean probability of the true class.
     """
-    classes = first.folds[0].result["run"]["classes"]
+    classes, known = first.folds[0].result["run"]["classes"], speakers_known(first.table)
     averaged = [
         method.table.with_columns(
             probability=np.concatenate(
@@ -182,7 +189,7 @@ def disagreements(first: TrainedMethod, second: TrainedMethod) -> list[dict[str,
         {
             "item": row["item"],
             "fold": row["fold"],
-            "speaker": row["speaker"],
+            "speaker": row["speaker"] if known else None,
             "class": classes[row["target"]],
             "first_right": row["correct"],
             "second_right": row["correct_right"],
@@ -213,7 +220,7 @@ def _compare(first: TrainedMethod, second: TrainedMethod, unit: str, command: st
             f"clips cannot be paired (differing: {', '.join(cut)})",
             fix=f"compare them by utterance: {command} --unit utterance",
         )
-    # compare_methods takes the sizes of the first; of sides that differ the larger share tested is the cautious one
+    # compare_methods wants equal sizes; of sides that differ the larger share tested is the cautious one
     ratios = [
         float(np.divide(method.facts["data.test_clips"], method.facts["data.train_clips"]).mean())
         for method in (first, second)
@@ -224,7 +231,7 @@ def _compare(first: TrainedMethod, second: TrainedMethod, unit: str, command: st
         for method in (first, second)
     }
     try:
-        result = compare_methods(tables, alpha=ALPHA)
+        result = compare_methods(tables, modality=first.modality, alpha=ALPHA)
     except ArtifactError as error:
         raise ArtifactError(error.message, fix=again) from error
     if ratios[0] != ratios[1]:

@@ -93,7 +93,7 @@ def _told(trained: TrainedMethod, unit: str) -> dict[str, Any]:
     return {
         **{name: known[name] for name in ("method", "download.corpus", "extract.encoder", "train.selection")},
         "model.layers": "all" if whole else ", ".join(map(str, layers)),
-        "scoring.unit": unit,
+        "scoring.unit": unit if trained.modality == "speech" else "item",
         "runs.num_folds": known["runs.num_folds"],
         "runs.per_fold": len(known["runs.seeds"]),
     }

@@ -27,7 +27,7 @@ class Items:
 
     Args:
         ids: clip or utterance ids, sorted for utterances.
-        speakers: who speaks; None where the corpus does not say.
+        speakers: who speaks, or wherever else an item comes from; None where the corpus does not say.
         targets: true class ids, shape (N,).
         predictions: class ids of the largest logit; the lowest id on ties; shape (N,).
         probabilities: softmax of the logits, shape (N, C).
@@ -95,7 +95,10 @@ def _items(ids: list[str], speakers: list[str | None], targets: ClassIds, logits
 def _logits(predictions: pl.DataFrame) -> NDArray[np.float64]:
     if predictions.is_empty():
         raise ArtifactError("predictions hold no test clip")
-    logits = np.asarray(predictions["logits"].to_list(), dtype=np.float64)
+    sizes = sorted(set(predictions["logits"].list.len()))
+    if len(sizes) > 1:
+        raise ArtifactError(f"predictions hold {sizes[0]} to {sizes[-1]} logits per clip; need as many in all")
+    logits = predictions["logits"].explode().to_numpy().astype(np.float64).reshape(len(predictions), -1)
     finite = np.isfinite(logits).all(axis=1)
     if not finite.all():
         first = predictions["clip_id"][int(np.argmin(finite))]

@@ -123,12 +123,17 @@ def _of_fold(fold: Fold) -> dict[str, Any]:
         **sections,
         "embeddings_key": meta["embeddings_key"],
         "encoder": meta["encoder"],
-        "data": {"classes": run["classes"]},
+        "data": {
+            "modality": fold.modality,
+            "classes": run["classes"],
+            "streamed": "yes" if meta.get("features") == "stream" else "no",  # in another order than from memory
+        },
         "model": {
             "layers": run["layers"],
             "embed_dim": run["embed_dim"],
             "num_parameters": run["num_parameters"],
             "reconstructed": run.get("reconstructed") or "no",
+            "fine_tuned": "yes" if run.get("finetune") else "no",
         },
         "runs": {"num_folds": run["num_folds"]},
         "code": {"daamctl": meta["daamctl"], "git_commit": meta["git_commit"]},
@@ -186,4 +191,5 @@ def _keyed(fold: Fold) -> dict[str, Any]:
         "method": run["method"],
         "settings": run["config"]["method"],
         "train": train,
+        "finetune": run["config"].get("finetune"),
     }

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from daamctl.artifacts.results import Fold
-from daamctl.evaluation.scoring import Items
+from daamctl.evaluation.scoring import Items, join
+
+MAX_CONFUSION_ROWS = 100_000
+"""`dvc plots` holds every row in its page; more than this are drawn from, with one seed."""
 
 
 def accuracy_rows(report: Mapping[str, Any]) -> pl.DataFrame:
@@ -47,12 +51,25 @@ def history_rows(folds: Mapping[str, Sequence[Fold]]) -> pl.DataFrame:
 def confusion_rows(
     report: Mapping[str, Any], items: Mapping[str, Mapping[str, list[Items]]], unit: str
 ) -> pl.DataFrame:
-    """One row per item, as `dvc plots` with the confusion template counts them."""
-    classes = report["classes"]
-    rows = [
-        (report["methods"][method]["label"], classes[actual], classes[predicted])
-        for method, parts in items.items()
-        for part in parts[unit]
-        for actual, predicted in zip(part.targets, part.predictions, strict=True)
-    ]
-    return pl.DataFrame(rows, schema=["method", "actual", "predicted"], orient="row")
+    """One row per item, as `dvc plots` with the confusion template counts them; of very many a part of each method's.
+
+    All counts stand in evaluation.json.
+    """
+    classes = pl.Series(report["classes"], dtype=pl.String)
+    most = MAX_CONFUSION_ROWS // len(items)
+    frames = []
+    for method, parts in items.items():
+        rows = join(parts[unit])
+        chosen = np.arange(len(rows))
+        if len(rows) > most:
+            chosen = np.sort(np.random.default_rng(0).choice(len(rows), most, replace=False))
+        frames.append(
+            pl.DataFrame(
+                {
+                    "method": pl.repeat(report["methods"][method]["label"], len(chosen), eager=True),
+                    "actual": classes.gather(rows.targets[chosen]),
+                    "predicted": classes.gather(rows.predictions[chosen]),
+                }
+            )
+        )
+    return pl.concat(frames)

@@ -87,7 +87,32 @@ class Number:
         return text.replace("-", "−")
 
 
-Cell = str | Number
+@dataclass(frozen=True)
+class Linked:
+    """A cell that says where it comes from.
+
+    Args:
+        cell: what it shows.
+        note: how it was made, or why there is nothing; a few words.
+        links: words, and the path from the report's folder that they lead to.
+    """
+
+    cell: str | Number
+    note: str
+    links: Sequence[tuple[str, str]] = ()
+
+    def __str__(self) -> str:
+        """As shown where nothing can be followed, e.g. "64.6 ± 2.6 (per clip, n = 5)"."""
+        return f"{self.cell} ({self.note})"
+
+
+Cell = str | Number | Linked
+
+
+def number_of(cell: Cell) -> Number | None:
+    """The figure that a cell shows; None for words."""
+    inner = cell.cell if isinstance(cell, Linked) else cell
+    return inner if isinstance(inner, Number) else None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from daamctl.artifacts.words import Words
 from daamctl.reporting import pictures, plots
 from daamctl.reporting.document import (
     DASH,
@@ -21,6 +22,7 @@ from daamctl.reporting.document import (
     Section,
     Table,
     Text,
+    count,
     layers_text,
     listed,
     spread,
@@ -32,6 +34,11 @@ Labels = Mapping[str, str]
 DensityRuns = Mapping[str, tuple[Sequence[int], Sequence[DensityRun]]]
 
 SCORE_KINDS = {"importance": "Importance Factor", "weight": "layer weight"}
+ALONE = (
+    "Layers each", "Groups", "ρ over groups", "p over groups", "Highest score", "Lowest score",
+    "High minus low (points)", "p over folds", "Smallest p possible",
+)  # fmt: skip
+"""Columns of a test whether layers of high score do better alone."""
 SHOWN_LAYERS = 5
 LEAST_DISTINCT = 3
 """Different values a score needs to count as a ranking, as in the audit."""
@@ -71,8 +78,25 @@ def importance(
     return Section("importance", title, blocks)
 
 
-def ablation(result: Mapping[str, Any] | None, command: str, table: PublishedTable | None) -> Section:
-    """Retraining on few layers, and what the papers print for it."""
+def ablation(
+    result: Mapping[str, Any] | None,
+    summary: Mapping[str, Any] | None,
+    table: PublishedTable | None,
+    *,
+    labels: Labels,
+    words: Words,
+    command: str,
+) -> Section:
+    """Retraining on few layers, whether scores say what came of it, and what the papers print.
+
+    Args:
+        result: of the ablation; None: it has not run.
+        summary: of the importance stage, whose audit tests every score; None: it has not run.
+        table: the papers'.
+        labels: method -> how it stands beside figures.
+        words: what is counted.
+        command: makes the ablation.
+    """
     title = "Training on few layers"
     if result is None:
         return Section("ablation", title, [Text(f"Not made yet; make it: {command}")])
@@ -87,10 +111,11 @@ def ablation(result: Mapping[str, Any] | None, command: str, table: PublishedTab
         ranking = ", ".join(map(str, result["ranking"]))
         text = f"By the Importance Factor of {result['rank_by']}, from high to low: layers {ranking}. {text}"
     columns = ["Layers chosen", "Numbers", "Mean ± std", "n", "Against baseline (points)"]
-    caption = f"Accuracy per {result['unit']} in percent, trained on few layers"
+    caption = f"Accuracy per {words.unit(result['unit'])} in percent, trained on few layers"
     blocks: list[Block] = [Text(text), *map(Text, result["notes"])]
     blocks.append(Table("few-layers", caption, columns, rows, frozenset({1})))
-    return Section("ablation", title, [*blocks, *_differences(result), *_alone(result), *_published_layers(table)])
+    blocks += [*_differences(result), *_alone(result), *_alone_by_score(summary, labels), *_published_layers(table)]
+    return Section("ablation", title, blocks)
 
 
 def _maps(summary: Mapping[str, Any], runs: DensityRuns, labels: Labels) -> list[Block]:
@@ -185,7 +210,7 @@ def _contribution_table(methods: Mapping[str, Any]) -> Folded:
             for key in ("contribution_percent", "contribution_percent_untrained"):
                 share = entry[key].get(str(row[0]))
                 row.append(Number(None if share is None else share / 100, "share"))
-    table = Table("contribution", "Layer contribution in percent of the density, mean over folds", columns, cells)
+    table = Table("contribution", "Layer contribution in percent of the density, mean over runs", columns, cells)
     return Folded(table.caption, [table])
 
 
@@ -200,14 +225,14 @@ def _scores(scores: Mapping[str, Any], labels: Labels, command: str) -> list[Blo
              Number(entry["tau_with_untrained"], "signed")]
         )  # fmt: skip
     columns = [
-        "Method", "Score", "Highest layers", "τ between folds, mean", "Lowest", "Pairs", "Untrained, mean",
+        "Method", "Score", "Highest layers", "τ between runs, mean", "Lowest", "Pairs", "Untrained, mean",
         "τ with untrained",
     ]  # fmt: skip
     note = (
         "Kendall’s τ of the layer rankings of every two folds and seeds: 1 is the same ranking, 0 none in common. A "
         "score that is as stable before training is stable because of its construction."
     )
-    caption = "Layer scores and how stable they are over folds and seeds"
+    caption = "Layer scores and how stable they are over runs"
     return [Table("stability", caption, columns, rows, frozenset({1, 2}), note)]
 
 
@@ -262,8 +287,12 @@ def _probe(audit: Mapping[str, Any]) -> list[Block]:
     if not probe:
         return []
     rows: list[list[Cell]] = [[layer, Number(value)] for layer, value in probe["layers"].items()]
-    caption = "Accuracy per clip in percent of a linear probe on each layer alone"
-    table = Table("probe", caption, ["Layer", "Accuracy"], rows, note=f"Mean over {probe['folds']} folds, out of fold.")
+    unit = audit.get("settings", {}).get("unit", "clip")
+    caption = f"Accuracy per {unit} in percent of a linear probe on each layer alone"
+    note = f"Mean over {probe['folds']} folds, out of fold." if probe["folds"] > 1 else "On the test part."
+    if probe.get("most_clips"):
+        note += f" Fitted on at most {count(probe['most_clips'])} training {unit}s, and scored on as many test {unit}s."
+    table = Table("probe", caption, ["Layer", "Accuracy"], rows, note=note)
     return [Folded(caption, [table])]
 
 
@@ -327,11 +356,12 @@ def _first(ranking: Sequence[int]) -> str:
 
 
 def _group_row(name: str, group: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[Cell]:
-    gap: Cell = DASH if group is baseline else Number(_paired_mean(group, baseline), "points")
+    gap: Cell = DASH if group is baseline else Number(paired_mean(group, baseline), "points")
     return [name, layers_text(group["layers"]), spread(group), Number(group["n"], "count"), gap]
 
 
-def _paired_mean(group: Mapping[str, Any], baseline: Mapping[str, Any]) -> float | None:
+def paired_mean(group: Mapping[str, Any], baseline: Mapping[str, Any]) -> float | None:
+    """Mean accuracy of a group of layers minus that of another, over the folds and seeds that both have."""
     base = {(row["fold"], row["seed"]): row["accuracy"] for row in baseline["per_fold"]}
     gaps = [row["accuracy"] - base[key] for row in group["per_fold"] if (key := (row["fold"], row["seed"])) in base]
     return sum(gaps) / len(gaps) if gaps else None
@@ -351,29 +381,52 @@ def _differences(result: Mapping[str, Any]) -> list[Table]:
     if not rows:
         return []
     columns = ["Layers", "Mean ± std (points)", "n", "Ahead in"]
-    caption = "Layers of high minus layers of low importance, fold by fold, in percentage points"
+    caption = "Layers of high minus layers of low importance, run by run, in percentage points"
     return [Table("high-low", caption, columns, rows)]
 
 
 def _alone(result: Mapping[str, Any]) -> list[Table]:
-    rows: list[list[Cell]] = [
-        [str(test["k"]), Number(test["num_groups"], "count"), Number(test["spearman_rho"], "signed"),
-         Number(test["p_groups"], "p"), layers_text(test["high"]), layers_text(test["low"]),
-         Number(test["difference"], "points"), Number(test["p_folds"], "p"), Number(test["floor_folds"], "p")]
-        for test in result.get("alone", [])
-    ]  # fmt: skip
+    rows = [_alone_cells(test) for test in result.get("alone", [])]
     if not rows:
         return []
-    columns = [
-        "Layers each", "Groups", "ρ over groups", "p over groups", "Highest score", "Lowest score",
-        "High minus low (points)", "p over folds",
-        "Smallest p possible",
-    ]  # fmt: skip
     note = (
         f"Score: Importance Factor of {result['rank_by']}. ρ: rank correlation of a group’s score with its accuracy; "
         "the second p flips signs over folds. Both p are one-sided."
     )
-    return [Table("alone", "Whether layers of high importance do better alone", columns, rows, frozenset({4, 5}), note)]
+    caption = "Whether layers of high importance do better alone"
+    return [Table("alone", caption, ALONE, rows, frozenset({4, 5}), note)]
+
+
+def _alone_by_score(summary: Mapping[str, Any] | None, labels: Labels) -> list[Table]:
+    """The same tests for the score of every method."""
+    scores = (summary or {}).get("scores") or {}
+    audited = ((summary or {}).get("audit") or {}).get("methods") or {}
+    rows: list[list[Cell]] = [
+        [
+            labels.get(name, name),
+            SCORE_KINDS.get(kind := scores.get(name, {}).get("kind", ""), kind),
+            *_alone_cells(test),
+        ]
+        for name, entry in audited.items()
+        for test in entry.get("alone") or []
+    ]
+    if not rows:
+        return []
+    note = (
+        "The layers trained alone are the same for all scores, chosen by the ranking method’s Importance Factor and by "
+        "the settings; highest and lowest are those of the method’s own score. p are not corrected for the number of "
+        "methods."
+    )
+    caption = "Whether layers of a high score do better alone, for the score of every method"
+    return [Table("alone-scores", caption, ["Method", "Score", *ALONE], rows, frozenset({1, 6, 7}), note)]
+
+
+def _alone_cells(test: Mapping[str, Any]) -> list[Cell]:
+    return [
+        str(test["k"]), Number(test["num_groups"], "count"), Number(test["spearman_rho"], "signed"),
+        Number(test["p_groups"], "p"), layers_text(test["high"]), layers_text(test["low"]),
+        Number(test["difference"], "points"), Number(test["p_folds"], "p"), Number(test["floor_folds"], "p"),
+    ]  # fmt: skip
 
 
 def _published_layers(table: PublishedTable | None) -> list[Table]:
@@ -383,5 +436,8 @@ def _published_layers(table: PublishedTable | None) -> list[Table]:
     cells: list[list[Cell]] = [
         [row.method, row.layers, Number(row.mean / 100, std=row.sample_std / 100)] for row in rows
     ]
-    return [Table("published-layers", "What the papers print for few layers (percent, per clip, best epoch on test)",
-                  ["Choice", "Layers", "Mean ± sample std of the folds"], cells, frozenset({1}))]  # fmt: skip
+    of = "repeats" if table and table.repeats else "folds"
+    unit = "" if of == "repeats" else ", per clip"
+    caption = f"What the papers print for few layers (percent{unit}, best epoch on test)"
+    columns = ["Choice", "Layers", f"Mean ± sample std of the {of}"]
+    return [Table("published-layers", caption, columns, cells, frozenset({1}))]

@@ -14,17 +14,14 @@ import numpy as np
 from daamctl.reporting.document import DASH, Cell, Kind, Number, Section, Table, Text, listed, plural, spread
 from daamctl.reporting.published import NO_MODULE, PublishedRow, PublishedTable, learned_ranges
 from daamctl.reporting.record import RunFacts
-from daamctl.reporting.verdict import Evaluation, names, order
-
-OURS = {
-    "dev-group": "best epoch on a held-out training group",
-    "best-on-test": "best epoch on the test fold",
-    "last": "last epoch",
-}
+from daamctl.reporting.verdict import names, order
+from daamctl.reporting.wording import Evaluation, held_out, is_official, item, words
 
 
 def published(evaluation: Evaluation, table: PublishedTable, raw_names: Mapping[str, str]) -> Section:
     """Printed figures beside ours, under the published protocol and under our own.
+
+    Printed repeats of an official split stand beside our seeds, printed folds beside our folds.
 
     Args:
         evaluation: labelled.
@@ -35,20 +32,85 @@ def published(evaluation: Evaluation, table: PublishedTable, raw_names: Mapping[
     warnings = [
         Text(f"Our {what} is {ours}, the published one is {theirs}: the figures are not comparable.", caution=True)
         for what, ours, theirs in (("corpus", corpus, table.dataset), ("encoder", encoder, table.encoder))
-        if ours != theirs
+        if ours.replace("-", "") != theirs.replace("-", "")
     ]
+    if table.repeats != is_official(evaluation):
+        theirs, own = ("repeats of one official split", "folds") if table.repeats else ("folds", "seeds of one split")
+        text = (
+            f"The printed columns are {theirs}, our runs are {own}: neither means nor deviations are of the same thing."
+        )
+        warnings.append(Text(text, caution=True))
     rows = [row for row in table.rows if not row.method.startswith(NO_MODULE)]
-    seeds = plural(len(evaluation["seeds"]), "seed")
     texts = [
         table.protocol,
-        "“Ours, same protocol” is our accuracy per clip at the best epoch on test (scored as published; further "
-        "settings are under Provenance). “Ours, as reported” is the main figure of this report: per "
-        f"{evaluation['main_unit']}, {OURS[evaluation['selection']]}, {plural(evaluation['num_folds'], 'fold')}, "
-        f"{seeds}.",
+        f"“Ours, same protocol” is our accuracy per {words(evaluation).clip} at the best epoch on test (scored as "
+        "published; further settings are under Provenance). “Ours, as reported” is the main figure of this report: per "
+        f"{item(evaluation)}, {_rule(evaluation)}, {_number_of_runs(evaluation)}.",
+        *(_repeats(evaluation, rows) if table.repeats and is_official(evaluation) else []),
         *([_disagreements(rows)] if rows else []),
     ]
-    tables = [_published_table(evaluation, table, rows, raw_names), _print_check(rows)] if rows else []
+    tables = [_published_table(evaluation, table, rows, raw_names), print_check(rows, "print-check")] if rows else []
     return Section("published", "Published figures and ours", [*warnings, *map(Text, texts), *tables])
+
+
+def _rule(evaluation: Evaluation) -> str:
+    test = "test part" if is_official(evaluation) else "test fold"
+    group = held_out(evaluation) if is_official(evaluation) else "a held-out training group"
+    return {
+        "dev-group": f"best epoch on {group}",
+        "best-on-test": f"best epoch on the {test}",
+        "last": "last epoch",
+    }[evaluation["selection"]]
+
+
+def _number_of_runs(evaluation: Evaluation) -> str:
+    seeds = plural(len(evaluation["seeds"]), "seed")
+    return seeds if is_official(evaluation) else f"{plural(evaluation['num_folds'], 'fold')}, {seeds}"
+
+
+def _repeats(evaluation: Evaluation, rows: Sequence[PublishedRow]) -> list[str]:
+    """What a printed repeat and one of our seeds have in common."""
+    printed = sorted({len(row.folds) for row in rows})
+    if not printed:
+        return []
+    seeds = len(evaluation["seeds"])
+    text = (
+        f"A printed repeat is compared with one of our seeds: the same training and test items, another start. How the "
+        f"{' or '.join(map(str, printed))} printed repeats were seeded is not said, so they are not paired with our "
+        f"{plural(seeds, 'seed')}; the deviations, ours and theirs, are over repeats of one split."
+    )
+    return [text]
+
+
+def print_check(rows: Sequence[PublishedRow], key: str, *, where: str = "") -> Table:
+    """The printed folds, what they give, and whether the printed mean and deviation can come from them.
+
+    Args:
+        rows: with folds of the same names.
+        key: of the table.
+        where: which folds, for the caption.
+    """
+    splits = list(dict.fromkeys(split for row in rows for split in row.folds))
+    of = _columns(rows)
+    cells: list[list[Cell]] = [
+        [row.method, *[Number(row.folds[s] / 100) if s in row.folds else DASH for s in splits],
+         Number(row.mean / 100, "share"), Number(row.sample_std / 100, "share"),
+         Number(row.population_std / 100, "share"), row.printed or DASH, agreement(row)]
+        for row in rows
+    ]  # fmt: skip
+    columns = ["Method", *splits, "Mean", "Sample std", "Population std", "Printed", "The print agrees?"]
+    note = f"Mean and deviations recomputed from the printed {of}, which are rounded to 0.1; agreement allows for that."
+    last = len(columns) - 1
+    caption = f"The printed {of}{where} in percent, and what they give"
+    return Table(key, caption, columns, cells, frozenset({last - 1, last}), note)
+
+
+def agreement(row: PublishedRow) -> str:
+    """Whether a printed mean and deviation can come from the printed folds, and which deviation it is."""
+    mean_part = "" if row.mean_agrees else f"✗ mean printed as {row.printed_mean:.1f}; "
+    if row.std_is == "not printed":
+        return mean_part + "no std printed"
+    return mean_part + (f"✗ std {row.printed_std:g} is neither" if row.std_is == "neither" else f"✓ {row.std_is} std")
 
 
 def learned(runs: Sequence[RunFacts], evaluation: Evaluation) -> Section:
@@ -126,7 +188,7 @@ def _published_table(
         if label not in shown:
             cells.append([label, "not printed", DASH, DASH, *_our_cells(evaluation["methods"][label], unit, None)])
     columns = [
-        "Method", "Printed", "Fits its folds?", "Protocol of the print", "Ours, same protocol",
+        "Method", "Printed", f"Fits its {_columns(rows)}?", "Protocol of the print", "Ours, same protocol",
         "Ours minus printed (points)", "Ours, as reported",
     ]  # fmt: skip
     caption = f"Accuracy in percent: {table.source} {table.name} ({table.dataset}, {table.encoder}) and this run"
@@ -144,34 +206,18 @@ def _our_cells(entry: Mapping[str, Any] | None, unit: str, row: PublishedRow | N
     return [spread(best), Number(gap, "points"), spread(entry["summary"][unit]["accuracy"])]
 
 
-def _print_check(rows: Sequence[PublishedRow]) -> Table:
-    splits = list(dict.fromkeys(split for row in rows for split in row.folds))
-    cells: list[list[Cell]] = [
-        [row.method, *[Number(row.folds[s] / 100) if s in row.folds else DASH for s in splits],
-         Number(row.mean / 100, "share"), Number(row.sample_std / 100, "share"),
-         Number(row.population_std / 100, "share"), row.printed or DASH, _verdict(row)]
-        for row in rows
-    ]  # fmt: skip
-    columns = ["Method", *splits, "Mean", "Sample std", "Population std", "Printed", "The print agrees?"]
-    note = "Mean and deviations recomputed from the printed folds, which are rounded to 0.1; agreement allows for that."
-    last = len(columns) - 1
-    return Table("print-check", "The printed folds in percent, and what they give", columns, cells,
-                 frozenset({last - 1, last}), note)  # fmt: skip
-
-
-def _verdict(row: PublishedRow) -> str:
-    mean_part = "" if row.mean_agrees else f"✗ mean printed as {row.printed_mean:.1f}; "
-    if row.std_is == "not printed":
-        return mean_part + "no std printed"
-    return mean_part + (f"✗ std {row.printed_std:g} is neither" if row.std_is == "neither" else f"✓ {row.std_is} std")
-
-
 def _disagreements(rows: Sequence[PublishedRow]) -> str:
     wrong = [row.method for row in rows if row.disagrees]
     if not wrong:
-        return "Every printed mean and deviation can come from the printed folds."
-    return f"The print disagrees with its own folds, beyond rounding, for {listed(wrong)}; see the second table."
+        return f"Every printed mean and deviation can come from the printed {_columns(rows)}."
+    of = _columns(rows)
+    return f"The print disagrees with its own {of}, beyond rounding, for {listed(wrong)}; see the second table."
+
+
+def _columns(rows: Sequence[PublishedRow]) -> str:
+    """What the printed columns are."""
+    return "repeats" if all(split.startswith("R") for row in rows for split in row.folds) else "folds"
 
 
 def _printed(row: PublishedRow) -> str:
-    return row.printed or f"{row.mean:.1f} (from folds)"
+    return row.printed or f"{row.mean:.1f} (from {_columns([row])})"

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
@@ -35,6 +36,11 @@ MAX_MARKED = len(MARKERS)
 """More lines than this are drawn alike."""
 MAX_SHARES = 6
 """Larger confusion matrices show colour only."""
+MAX_NAMED = 20
+"""Larger ones are drawn larger, name every few classes, and stand few to a picture; their colours grow with the square
+root of a share, so that rare confusions show."""
+NAMED_OF_MANY = 20
+LARGE_PER_PICTURE = 4
 COLUMNS = 4
 """Of small panels."""
 PER_PICTURE = 16
@@ -78,13 +84,16 @@ def rank_rows(ranks: Mapping[str, Any]) -> Drawn:
     return _drawn(figure)
 
 
-def speaker_lines(found: Mapping[str, Mapping[str, float]], speakers: Sequence[str], *, label: str) -> Drawn:
+def speaker_lines(
+    found: Mapping[str, Mapping[str, float]], speakers: Sequence[str], *, label: str, source: str = "speaker"
+) -> Drawn:
     """One row per method, one line per speaker.
 
     Args:
         found: method -> speaker -> accuracy; first method on top.
         speakers: in order.
         label: name of the x axis, without unit.
+        source: what a speaker is called.
     """
     marked = len(speakers) <= MAX_MARKED
     figure = Figure(figsize=(8.0, 1.9 + 0.27 * len(found)), layout="constrained")
@@ -101,7 +110,7 @@ def speaker_lines(found: Mapping[str, Mapping[str, float]], speakers: Sequence[s
     known = np.isfinite(table)
     means = np.divide(np.where(known, table, 0).sum(axis=1), known.sum(axis=1), out=np.full(len(table), np.nan),
                       where=known.any(axis=1))  # fmt: skip
-    axis.plot(100 * means, rows, color="black", linewidth=2.2, marker="|", markersize=11, label="Mean of speakers")
+    axis.plot(100 * means, rows, color="black", linewidth=2.2, marker="|", markersize=11, label=f"Mean of {source}s")
     axis.set_yticks(rows, list(found), fontsize=9)
     axis.set_ylim(len(found) - 0.5, -0.5)
     axis.set_xlabel(f"{label} (%)")
@@ -130,12 +139,15 @@ def parts(stem: str, alt: str, items: Mapping[str, Item], size: int, draw: Draw[
     return found
 
 
-def learning_panels(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], chance: float) -> Drawn:
+def learning_panels(
+    curves: Mapping[str, Mapping[str, Mapping[str, Any]]], chance: float, *, clip: str = "clip"
+) -> Drawn:
     """One small panel of learning curves per method.
 
     Args:
         curves: method -> name of a curve -> epochs, mean, low and high (fractions).
         chance: share of the most frequent class.
+        clip: what is counted.
     """
     figure, axes = _panels(len(curves), 1.95, 1.3, gap=0.42, left=0.75, bottom=0.95)
     for axis, (method, part) in zip(axes, curves.items(), strict=False):
@@ -150,7 +162,7 @@ def learning_panels(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], chanc
         axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         axis.tick_params(labelsize=7, pad=2)
         axis.grid(alpha=0.25)
-    _label_panels(figure, "Epoch", "Accuracy per clip (%)", bottom=0.5)
+    _label_panels(figure, "Epoch", f"Accuracy per {clip} (%)", bottom=0.5)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=4, frameon=False, fontsize=8)
     return _drawn(figure)
 
@@ -162,20 +174,25 @@ def confusion_panels(matrices: Mapping[str, Array], classes: Sequence[str]) -> D
         matrices: method -> shares, shape (C, C); row = actual class.
         classes: C names.
     """
+    many = len(classes) > MAX_NAMED
     room = 0.35 + 0.07 * max(map(len, classes))
-    figure, axes = _panels(len(matrices), 1.75, 1.75, gap=0.36, left=room + 0.35, bottom=room + 0.95)
-    small = 7 if len(classes) <= 10 else 5
-    columns = min(COLUMNS, len(axes))
+    most, side = (2, 3.9) if many else (COLUMNS, 1.75)
+    figure, axes = _panels(len(matrices), side, side, gap=0.36, left=room + 0.35, bottom=room + 0.95, columns=most)
+    small = 7 if len(classes) <= 10 or many else 5
+    columns = min(most, len(axes))
+    named = list(range(0, len(classes), -(-len(classes) // NAMED_OF_MANY) if many else 1))
+    labels = [classes[place] for place in named]
     for number, (axis, (method, shares)) in enumerate(zip(axes, matrices.items(), strict=True)):
-        image = axis.imshow(100 * shares, cmap="cividis", vmin=0, vmax=100)
+        norm = PowerNorm(0.5 if many else 1.0, vmin=0, vmax=100)
+        image = axis.imshow(100 * shares, cmap="cividis", norm=norm, interpolation="nearest")
         if len(classes) <= MAX_SHARES:
             for row, column in np.ndindex(*shares.shape):
                 axis.text(column, row, f"{100 * shares[row, column]:.0f}", ha="center", va="center", fontsize=7,
                           color="white" if shares[row, column] < 0.5 else "black")  # fmt: skip
         axis.set_title(method, fontsize=8, pad=3)
         lowest, first = number + columns >= len(axes), number % columns == 0
-        axis.set_xticks(range(len(classes)), classes if lowest else [], rotation=45, ha="right", fontsize=small)
-        axis.set_yticks(range(len(classes)), classes if first else [], fontsize=small)
+        axis.set_xticks(named, labels if lowest else [], rotation=45, ha="right", fontsize=small)
+        axis.set_yticks(named, labels if first else [], fontsize=small)
         axis.tick_params(pad=2)
     _label_panels(figure, "Predicted class", "Actual class", bottom=0.62)
     height = figure.get_figheight()
@@ -224,10 +241,10 @@ def importance_rows(maps: Mapping[str, LayerMaps]) -> Drawn:
 
 
 def _panels(
-    number: int, width: float, height: float, *, gap: float, left: float, bottom: float
+    number: int, width: float, height: float, *, gap: float, left: float, bottom: float, columns: int = COLUMNS
 ) -> tuple[Figure, list[Axes]]:
     """A grid of panels at fixed places, in inches: laying out dozens of them automatically takes minutes."""
-    columns = min(COLUMNS, number)
+    columns = min(columns, number)
     rows = -(-number // columns)
     wide = left + max(3.6, columns * (width + 0.3))
     tall = bottom + rows * (height + gap)

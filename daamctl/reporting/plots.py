@@ -42,14 +42,17 @@ class DensityRun:
 
 
 def speaker_data(
-    found: Mapping[str, Mapping[str, float]], speakers: Sequence[str], unit: str, chance: float
+    found: Mapping[str, Mapping[str, float]], speakers: Sequence[str], chance: float, *, unit: str, source: str
 ) -> dict[str, Any]:
-    """Accuracies in percent, speakers x methods."""
+    """Accuracies in percent, speakers x methods; `unit` and `source` are what items and speakers are called."""
     values = [[_percent(part.get(speaker)) for part in found.values()] for speaker in speakers]
-    return {"methods": list(found), "speakers": list(speakers), "values": values, "unit": unit, "chance": 100 * chance}
+    return {
+        "methods": list(found), "speakers": list(speakers), "values": values, "unit": unit, "source": source,
+        "chance": 100 * chance,
+    }  # fmt: skip
 
 
-def learning_data(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], chance: float) -> dict[str, Any]:
+def learning_data(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], chance: float, *, unit: str) -> dict[str, Any]:
     """Curves in percent; of each the epochs, mean, low and high."""
     methods = {
         method: {
@@ -61,16 +64,12 @@ def learning_data(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], chance:
         }
         for method, part in curves.items()
     }
-    return {"methods": methods, "chance": 100 * chance}
+    return {"methods": methods, "chance": 100 * chance, "unit": unit}
 
 
-def confusion_data(counts: Mapping[str, Sequence[Sequence[int]]], classes: Sequence[str], unit: str) -> dict[str, Any]:
+def confusion_data(counts: Mapping[str, Sequence[Sequence[int]]], classes: Sequence[str]) -> dict[str, Any]:
     """Counts; row = actual class."""
-    return {
-        "methods": {name: list(map(list, part)) for name, part in counts.items()},
-        "classes": list(classes),
-        "unit": unit,
-    }
+    return {"methods": {name: list(map(list, part)) for name, part in counts.items()}, "classes": list(classes)}
 
 
 def explorer_data(methods: Mapping[str, tuple[Sequence[int], Sequence[DensityRun]]]) -> dict[str, Any]:

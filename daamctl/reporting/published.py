@@ -30,13 +30,18 @@ COMPANIONS = {
 """Tables that hold further rows of the same experiment: the mixture, and single layers by Importance Factor."""
 RANGES_TABLE = ("daam-blog", "learned-ranges")
 REMARKS = (
+    ("mha-bn", "", "attends over the clips of a batch, not over the layers (D1); the released script cannot run (D10)"),
     ("mha", "", "attends over the clips of a batch, not over the layers (D1)"),
+    ("daam-v2", "text", "the released script builds eight heads, which is v1 (D8)"),
+    ("gqdaam", "vision", "query heads are summed before the softmax (D5); the released script cannot run (D9)"),
     ("gqdaam", "", "query heads are summed before the softmax (D5)"),
     ("lora-plus", "speech", "nothing is trained: neither the adapters (D2) nor the classifier (D3)"),
     ("lora-plus", "", "the classifier stays random and frozen (D3, D4)"),
     ("lora", "speech", "the adapters never enter the computation (D2)"),
     ("lora", "text", "the classifier stays random and frozen (D4)"),
     ("mixture", "", "no training script is published (D36)"),
+    ("sga", "", "neither code nor formula is published"),
+    ("bi-sga", "", "neither code nor formula is published"),
 )
 """How a method's name begins, modality ("" for any) and what the released code does there; the first match holds."""
 SPEECH_PROTOCOL = (
@@ -128,6 +133,11 @@ class PublishedTable:
     protocol: str
     rows: tuple[PublishedRow, ...]
 
+    @property
+    def repeats(self) -> bool:
+        """Whether the printed columns are repeats of one official split, not folds."""
+        return self.protocol == REPEATS_PROTOCOL
+
     def row(self, method: str) -> PublishedRow | None:
         """The row of a method, or None."""
         return next((row for row in self.rows if row.method == method), None)
@@ -135,7 +145,7 @@ class PublishedTable:
 
 def published_tables() -> list[str]:
     """Every table with folds, as "source/table"; those of daam-v4 may be named without source."""
-    return list(dict.fromkeys(f"{row['source']}/{row['table']}" for row in _records() if _is_fold(row)))
+    return list(dict.fromkeys(f"{row['source']}/{row['table']}" for row in records() if _is_fold(row)))
 
 
 def read_published(table: str, *, source: str | None = None) -> PublishedTable:
@@ -158,8 +168,8 @@ def read_published(table: str, *, source: str | None = None) -> PublishedTable:
         short = [name.removeprefix(f"{DEFAULT_SOURCE}/") for name in known]
         raise UnknownNameError("published table", table, short)
     owner, name = key.split("/")
-    records = [row for row in _records() if row["source"] == owner]
-    wanted = [row for part in (name, *COMPANIONS.get(key, ())) for row in records if row["table"] == part]
+    own = [row for row in records() if row["source"] == owner]
+    wanted = [row for part in (name, *COMPANIONS.get(key, ())) for row in own if row["table"] == part]
     first = wanted[0]
     protocol = SPEECH_PROTOCOL if first["modality"] == "speech" else REPEATS_PROTOCOL
     return PublishedTable(owner, name, first["dataset"], first["encoder"], protocol, tuple(_rows(wanted)))
@@ -168,7 +178,7 @@ def read_published(table: str, *, source: str | None = None) -> PublishedTable:
 def learned_ranges() -> list[LearnedRange]:
     """The ranges that the authors' post prints, one per modality."""
     found: dict[tuple[str, str], dict[str, float]] = {}
-    for row in _records():
+    for row in records():
         if (row["source"], row["table"]) == RANGES_TABLE:
             found.setdefault((row["dataset"], row["encoder"]), {})[row["split"]] = float(row["value"])
     return [
@@ -182,7 +192,8 @@ def learned_ranges() -> list[LearnedRange]:
 
 
 @cache
-def _records() -> tuple[dict[str, str], ...]:
+def records() -> tuple[dict[str, str], ...]:
+    """Every printed number: source, table, modality, dataset, encoder, method, layers, split, value (text), unit."""
     text = files("daamctl.reporting").joinpath("published.csv").read_text(encoding="utf-8")
     return tuple(csv.DictReader(text.splitlines()))
 
@@ -219,6 +230,17 @@ def _row(key: tuple[str, str, str], records: list[dict[str, str]]) -> PublishedR
     )
 
 
+def remark(method: str, modality: str) -> str:
+    """What the released code does in a method's place; empty if it does what the papers say."""
+    words = next((words for name, kind, words in REMARKS if method.startswith(name) and kind in ("", modality)), "")
+    return words if modality == "speech" else words.replace("the clips of", f"the {_items(modality)} of")
+
+
+def _items(modality: str) -> str:
+    """What is classified, in the plural, by the modality as `published.csv` names it."""
+    return {"speech": "clips", "vision": "images", "text": "texts"}.get(modality, "items")
+
+
 def _protocol(record: dict[str, str], number: int) -> str:
     method, modality = record["method"], record["modality"]
     lora = method.startswith("lora")
@@ -228,8 +250,8 @@ def _protocol(record: dict[str, str], number: int) -> str:
     else:
         text = f"best epoch on the official test set, {number} runs"
     text += "; own batch size and epochs (D18)" if lora else ""
-    remark = next((words for name, kind, words in REMARKS if method.startswith(name) and kind in ("", modality)), "")
-    return f"{text}; {remark}" if remark else text
+    words = remark(method, modality)
+    return f"{text}; {words}" if words else text
 
 
 def _std_is(printed: str | None, folds: NDArray[Any], half: float) -> str:

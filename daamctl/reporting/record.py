@@ -23,12 +23,21 @@ from daamctl.reporting.document import (
     Section,
     Table,
     Text,
+    count,
     listed,
     percent,
 )
-from daamctl.reporting.verdict import Evaluation, order
+from daamctl.reporting.verdict import order
+from daamctl.reporting.wording import Evaluation, held_out, is_official, item, runs, tested, words
 
-CURVES = {"train": "Training", "dev": "Held-out training group", "test": "Test group"}
+CURVES = ("train", "dev", "test")
+"""Parts whose accuracy is followed along training."""
+MAX_MATRIX_COLUMNS = 20
+"""More classes than this have no table of counts, but one of what is most often taken for what."""
+CONFUSIONS = 10
+"""Of each method shown then."""
+MAX_TOLD = 12
+"""More classes than this are not told one by one to those who see no picture."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,8 @@ class RunFacts:
         seed: of the run.
         key: content key of its inputs.
         num_parameters: trainable.
-        decoder_parameters: those of the decoder; None: the weights are not at hand.
+        decoder_parameters: those of the decoder, or of a fine-tuned encoder's classifier; None: the weights are not at
+            hand.
         train_s: wall time in seconds.
         peak_memory_bytes: None: not recorded.
         epochs: trained.
@@ -49,6 +59,8 @@ class RunFacts:
         device: of the training.
         settings: the method's own, other than its defaults.
         eval_batches: size, order and hash of the order, for methods whose predictions depend on their batch.
+        effect: what the adapters of a fine-tuned encoder do, see `daamctl.adapters.effect`; None for all others.
+        adapted: number of modules that they sit in.
         num_heads: h of a density; 0 without one.
         kernel: of a density.
         offset: lowest, highest and mean learned offset; None without a density, like the next.
@@ -68,31 +80,80 @@ class RunFacts:
     device: str
     settings: Mapping[str, Any]
     eval_batches: Mapping[str, Any] | None
+    effect: Mapping[str, Any] | None = None
+    adapted: int = 0
     num_heads: int = 0
     kernel: str = "2xi"
     offset: tuple[float, float, float] | None = None
     scaled_variance: tuple[float, float, float] | None = None
 
 
-def cost(runs: Sequence[RunFacts], evaluation: Evaluation) -> Section:
-    """Parameters, time and memory of every method."""
+def curve_names(evaluation: Evaluation) -> dict[str, str]:
+    """How the parts of a fold are called."""
+    names = {"train": "training", "dev": held_out(evaluation), "test": tested(evaluation)}
+    return {part: f"{name[:1].upper()}{name[1:]}" for part, name in names.items()}
+
+
+def cost(facts: Sequence[RunFacts], evaluation: Evaluation) -> Section:
+    """Parameters, time and memory of every method, and whether what fine-tuning trains acts."""
     title = "Parameters and cost"
-    by_method = {name: part for name in order(evaluation) if (part := [run for run in runs if run.label == name])}
+    by_method = {name: part for name in order(evaluation) if (part := [run for run in facts if run.label == name])}
     if not by_method:
         return Section("cost", title, [Text("The trained folds are not at hand, so their cost is not known here.")])
     rows = [_cost_row(name, part) for name, part in by_method.items()]
+    tuned = any(run.effect is not None for run in facts)
+    inner, head = ("fusion or adapters", "decoder or classifier") if tuned else ("fusion", "decoder")
     columns = [
-        "Method", "Trainable parameters", "Of which fusion", "Of which decoder", "Seconds per fold",
-        "Peak memory (MiB)",
-        "Epochs", "Epoch reported, median", "Runs",
+        "Method", "Trainable parameters", f"Of which {inner}", f"Of which {head}",
+        f"Seconds per {'run' if is_official(evaluation) else 'fold'}", "Peak memory (MiB)", "Epochs",
+        "Epoch reported, median", "Runs",
     ]  # fmt: skip
-    devices = sorted({run.device for run in runs})
+    devices = sorted({run.device for run in facts})
     note = (
         f"Seconds: wall time of training, mean ± sample std over runs, on {listed(devices)}; what else ran there is "
         "not known. Memory: highest of any run; recorded on GPUs only."
     )
+    if tuned:
+        note += (
+            " Fine-tuned encoders compute the encoder in every step; all others read its stored layers, whose making "
+            "is not counted here."
+        )
     table = Table("cost", "Trainable parameters, training time and memory", columns, rows, note=note)
-    return Section("cost", title, [table, Folded("Every run", [_run_table(runs)])])
+    return Section("cost", title, [table, *_effects(by_method, evaluation), Folded("Every run", [_run_table(facts)])])
+
+
+def _effects(by_method: Mapping[str, Sequence[RunFacts]], evaluation: Evaluation) -> list[Block]:
+    """Whether the tensors that fine-tuning trains in the encoder act at all."""
+    rows: list[list[Cell]] = []
+    for name, part in by_method.items():
+        effect = part[0].effect
+        if effect is None:
+            continue
+        tensors, reached = effect["tensors"], effect["with_gradient"]
+        acts = (
+            "nothing trained in it" if not tensors else "yes" if reached == tensors else f"{tensors - reached} do not"
+        )
+        if tensors and not (reached and effect["output_change"]):
+            acts = "no: the adapters never enter the computation"
+        rows.append(
+            [name, Number(part[0].adapted, "count"), Number(tensors, "count"), Number(reached, "count"),
+             Number(effect["output_change"], "plain"), acts]
+        )  # fmt: skip
+    if not rows:
+        return []
+    columns = [
+        "Way of fine-tuning", "Modules adapted", "Tensors trained in the encoder", "Of which with a gradient",
+        "Largest change of a logit", "Do they act?",
+    ]  # fmt: skip
+    note = (
+        "Found on one batch before training, with noise on what is trained in the encoder: which of these tensors get "
+        "a gradient, and how far the noise moves a logit. The classifier is not counted."
+    )
+    notes = [note for name in by_method for note in evaluation["methods"][name].get("notes", [])]
+    table = Table("effects", "What fine-tuning changes in the encoder", columns, rows, frozenset({5}), note)
+    if not notes:
+        return [table]
+    return [table, Text("What must be known of them:"), Bullets(notes)]
 
 
 def learning(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], evaluation: Evaluation, files: Files) -> Section:
@@ -103,29 +164,30 @@ def learning(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], evaluation: 
         evaluation: labelled.
         files: one picture per method.
     """
-    chance = evaluation["chance"]["clip"]["majority_fraction"]
-    named = {name: {CURVES[key]: part for key, part in curves[name].items()} for name in order(evaluation)}
+    chance, clip = evaluation["chance"]["clip"]["majority_fraction"], words(evaluation).clip
+    parts, over = curve_names(evaluation), runs(evaluation)
+    named = {name: {parts[key]: part for key, part in curves[name].items()} for name in order(evaluation)}
     rule = evaluation["selection"]
-    text = "Mean over folds and seeds; the shade spans the lowest and the highest. The test curve " + (
+    text = f"Mean over {over}; the shade spans the lowest and the highest. The test curve " + (
         "picks the epoch reported." if rule == "best-on-test" else "is shown only; it picks nothing."
     )
     rows: list[list[Cell]] = []
     for name, part in named.items():
-        last: list[Cell] = [Number(part[label]["mean"][-1]) if label in part else DASH for label in CURVES.values()]
-        test = [-1.0 if value is None else value for value in part[CURVES["test"]]["mean"]]
+        last: list[Cell] = [Number(part[label]["mean"][-1]) if label in part else DASH for label in parts.values()]
+        test = [-1.0 if value is None else value for value in part[parts["test"]]["mean"]]
         best = int(np.argmax(test))
-        epochs = part[CURVES["test"]]["epochs"]
+        epochs = part[parts["test"]]["epochs"]
         rows.append([name, Number(epochs[-1], "count"), *last, Number(test[best]), Number(epochs[best], "count")])
     columns = [
-        "Method", "Epochs", *(f"{label}, last epoch" for label in CURVES.values()), "Test group, highest mean",
+        "Method", "Epochs", *(f"{label}, last epoch" for label in parts.values()), f"{parts['test']}, highest mean",
         "At epoch",
     ]  # fmt: skip
-    table = Table("learning", "Accuracy per clip in percent along training, mean over folds and seeds", columns, rows)
-    label = f"Accuracy per clip over the epochs, {len(named)} methods; the numbers are in the table."
+    table = Table("learning", f"Accuracy per {clip} in percent along training, mean over {over}", columns, rows)
+    label = f"Accuracy per {clip} over the epochs, {len(named)} methods; the numbers are in the table."
     drawn = pictures.parts(
-        "learning", label, named, pictures.PER_PICTURE, lambda part: pictures.learning_panels(part, chance)
+        "learning", label, named, pictures.PER_PICTURE, lambda part: pictures.learning_panels(part, chance, clip=clip)
     )
-    plot = Plot("learning", "learning", label, plots.learning_data(named, chance), drawn)
+    plot = Plot("learning", "learning", label, plots.learning_data(named, chance, unit=clip), drawn)
     return Section("learning", "Learning curves", [Text(text), plot, Folded(table.caption, [table]), files])
 
 
@@ -134,27 +196,59 @@ def confusion(evaluation: Evaluation, files: Files) -> Section:
     unit, classes = evaluation["main_unit"], evaluation["classes"]
     counts = {name: evaluation["methods"][name]["confusion"][unit] for name in order(evaluation)}
     shares = {name: row_shares(part) for name, part in counts.items()}
-    text = f"All test {unit}s of all folds and seeds. Rows are actual classes and sum to 100 %."
+    text = f"All test {item(evaluation)}s of all {runs(evaluation)}. Rows are actual classes and sum to 100 %."
+    many = len(classes) > MAX_MATRIX_COLUMNS
+    text += " Colours grow with the square root of a share, so that rare confusions show." if many else ""
+    table = _confusions(evaluation, counts) if many else _counts(evaluation, counts)
+    label = (
+        f"Confusion matrices of {len(counts)} methods. Highest method {next(iter(counts))}: share of each actual class "
+    )
+    right = np.diag(next(iter(shares.values())))
+    label += "predicted rightly " + (
+        f"from {percent(float(right.min()))} to {percent(float(right.max()))} %, half of the {len(classes)} classes "
+        f"above {percent(float(np.median(right)))} %. What is most often taken for what is in the table."
+        if len(classes) > MAX_TOLD
+        else ", ".join(f"{name} {percent(float(share))} %" for name, share in zip(classes, right, strict=True))
+        + ". The counts are in the table."
+    )
+    size = pictures.PER_PICTURE if len(classes) <= pictures.MAX_NAMED else pictures.LARGE_PER_PICTURE
+    drawn = pictures.parts("confusion", label, shares, size, lambda part: pictures.confusion_panels(part, classes))
+    plot = Plot("confusion", "confusion", label, plots.confusion_data(counts, classes), drawn)
+    return Section("confusion", "Confusion matrices", [Text(text), plot, Folded(table.caption, [table]), files])
+
+
+def _counts(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
+    """Whole matrices."""
+    classes = evaluation["classes"]
     rows: list[list[Cell]] = [
         [name, label, *(Number(value, "count") for value in row)]
         for name, part in counts.items()
         for label, row in zip(classes, part, strict=True)
     ]
-    table = Table("confusion", f"Confusion matrices, counts of test {unit}s",
-                  ["Method", "Actual class", *(f"Predicted {label}" for label in classes)], rows,
-                  frozenset({1}))  # fmt: skip
-    label = (
-        f"Confusion matrices of {len(counts)} methods. Highest method {next(iter(counts))}: share of each actual class "
-        "predicted rightly "
-        + ", ".join(f"{name} {percent(float(share))} %" for name, share in
-                    zip(classes, np.diag(next(iter(shares.values()))), strict=True))
-        + ". The counts are in the table."
-    )  # fmt: skip
-    drawn = pictures.parts(
-        "confusion", label, shares, pictures.PER_PICTURE, lambda part: pictures.confusion_panels(part, classes)
-    )
-    plot = Plot("confusion", "confusion", label, plots.confusion_data(counts, classes, unit), drawn)
-    return Section("confusion", "Confusion matrices", [Text(text), plot, Folded(table.caption, [table]), files])
+    columns = ["Method", "Actual class", *(f"Predicted {label}" for label in classes)]
+    caption = f"Confusion matrices, counts of test {item(evaluation)}s"
+    return Table("confusion", caption, columns, rows, frozenset({1}))
+
+
+def _confusions(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
+    """What each method most often takes for what."""
+    classes = evaluation["classes"]
+    rows: list[list[Cell]] = []
+    for name, part in counts.items():
+        wrong, shares = np.array(part), row_shares(part)
+        np.fill_diagonal(wrong, 0)
+        for place in np.argsort(-wrong, axis=None, kind="stable")[:CONFUSIONS]:
+            actual, predicted = np.unravel_index(place, wrong.shape)
+            if wrong[actual, predicted]:
+                share = Number(float(shares[actual, predicted]))
+                rows.append(
+                    [name, classes[actual], classes[predicted], Number(int(wrong[actual, predicted]), "count"), share]
+                )
+    caption = f"What each method most often takes for what, counts of test {item(evaluation)}s"
+    number = count(len(classes) ** 2)
+    note = f"The {CONFUSIONS} most frequent of each method; all {number} counts stand in evaluation.json."
+    columns = ["Method", "Actual class", "Predicted class", "Count", "Share of the actual class (%)"]
+    return Table("confusion", caption, columns, rows, frozenset({1, 2}), note)
 
 
 def row_shares(counts: Sequence[Sequence[int]]) -> Any:
@@ -170,23 +264,25 @@ def missing(evaluation: Evaluation) -> Section:
         [name, str(fold), str(seed)] for name, entry in evaluation["methods"].items() for fold, seed in entry["missing"]
     ]
     skipped = list(evaluation.get("skipped", {}))
-    texts = [] if rows else ["Every fold of every method is finished."]
+    texts = [] if rows else [f"Every {'run' if is_official(evaluation) else 'fold'} of every method is finished."]
     if skipped:
         texts.append(f"Left out, because training skipped them: {listed(skipped)}.")
     if rows:
-        texts.append("Means of these methods rest on the finished folds alone and are not fully comparable.")
-    tables = [Table("missing", "Folds without a result", ["Method", "Fold", "Seed"], rows)] if rows else []
-    return Section("missing", "Missing folds", [*map(Text, texts), *tables])
+        texts.append("Means of these methods rest on what is finished alone and are not fully comparable.")
+    tables = [Table("missing", "Runs without a result", ["Method", "Fold", "Seed"], rows)] if rows else []
+    return Section(
+        "missing", "Missing runs" if is_official(evaluation) else "Missing folds", [*map(Text, texts), *tables]
+    )
 
 
 def provenance(
-    evaluation: Evaluation, runs: Sequence[RunFacts], *, texts: Mapping[str, str], commands: Sequence[str]
+    evaluation: Evaluation, found: Sequence[RunFacts], *, texts: Mapping[str, str], commands: Sequence[str]
 ) -> Section:
     """Everything needed to repeat the run: commands, code, machine, embeddings, seeds, batches and settings.
 
     Args:
         evaluation: labelled.
-        runs: of all methods.
+        found: runs of all methods.
         texts: settings as YAML, by title.
         commands: that make this report from nothing.
     """
@@ -205,26 +301,27 @@ def provenance(
     clips: list[list[Cell]] = [
         [str(row[0]), *(Number(cell, "count") for cell in row[1:])] for row in facts["clips_per_fold"]
     ]
+    caption = f"{words(evaluation).clip.capitalize()}s per fold"
     blocks: list[Block] = _code_notes(facts["git_commits"])
     blocks += [
         Text("To repeat it:"),
         Code("\n".join(commands)),
         Table("software", "Code, machine and seeds", ["What", "Value"], rows, frozenset({1})),
         Table("encoder", "Encoder, as recorded in the embeddings", ["What", "Value"], encoder, frozenset({1})),
-        Table("clips", "Clips per fold", ["Fold", "Training", "Held out for selection", "Test"], clips),
-        *_batches(runs),
+        Table("clips", caption, ["Fold", "Training", "Held out for selection", "Test"], clips),
+        *_batches(found, words(evaluation).clip),
         *_readings(evaluation),
         *(Folded(title, [Code(text)]) for title, text in texts.items()),
     ]
     return Section("provenance", "Provenance", blocks)
 
 
-def _cost_row(name: str, runs: Sequence[RunFacts]) -> list[Cell]:
-    first, seconds = runs[0], [run.train_s for run in runs]
+def _cost_row(name: str, found: Sequence[RunFacts]) -> list[Cell]:
+    first, seconds = found[0], [run.train_s for run in found]
     decoder = first.decoder_parameters
-    memory = [run.peak_memory_bytes for run in runs if run.peak_memory_bytes]
-    epochs = sorted({run.epochs for run in runs if run.epochs})
-    selected = [run.selected_epoch for run in runs if run.selected_epoch]
+    memory = [run.peak_memory_bytes for run in found if run.peak_memory_bytes]
+    epochs = sorted({run.epochs for run in found if run.epochs})
+    selected = [run.selected_epoch for run in found if run.selected_epoch]
     return [
         name,
         Number(first.num_parameters, "count"),
@@ -234,29 +331,30 @@ def _cost_row(name: str, runs: Sequence[RunFacts]) -> list[Cell]:
         Number(max(memory, default=None), "mib"),
         Number(epochs[0], "count") if len(epochs) == 1 else ", ".join(map(str, epochs)) or DASH,
         Number(median(selected) if selected else None, "count"),
-        Number(len(runs), "count"),
+        Number(len(found), "count"),
     ]
 
 
-def _run_table(runs: Sequence[RunFacts]) -> Table:
+def _run_table(found: Sequence[RunFacts]) -> Table:
     rows: list[list[Cell]] = [
         [run.label, str(run.fold), str(run.seed), run.key, Number(run.selected_epoch, "count"),
          Number(run.epochs, "count"), Number(run.train_s, "seconds"), Number(run.peak_memory_bytes, "mib"), run.device]
-        for run in runs
+        for run in found
     ]  # fmt: skip
     columns = ["Method", "Fold", "Seed", "Content key", "Epoch reported", "Epochs", "Seconds", "Memory (MiB)", "Device"]
     return Table("runs", "Every finished run; equal content keys mean equal inputs", columns, rows, frozenset({3, 8}))
 
 
-def _batches(runs: Sequence[RunFacts]) -> list[Block]:
+def _batches(found: Sequence[RunFacts], clip: str) -> list[Block]:
     rows: list[list[Cell]] = [
         [run.label, str(run.fold), str(run.seed), str(run.eval_batches["size"]), str(run.eval_batches["order"]),
          str(run.eval_batches["clips_sha256"])]
-        for run in runs if run.eval_batches
+        for run in found if run.eval_batches
     ]  # fmt: skip
     if not rows:
         return []
-    columns = ["Method", "Fold", "Seed", "Clips per batch", "Order", "SHA-256 of the clips in that order"]
+    clips = f"{clip.capitalize()}s"
+    columns = ["Method", "Fold", "Seed", f"{clips} per batch", "Order", f"SHA-256 of the {clip}s in that order"]
     caption = "Test batches of methods whose predictions depend on them (D1)"
     return [Folded(caption, [Table("batches", caption, columns, rows, frozenset({4, 5}))])]
 

@@ -17,7 +17,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from daamctl.reporting.document import Document, Number, Picture
+from daamctl.reporting.document import Document, Linked, Number, Picture, number_of
 
 TEMPLATES = Path(__file__).parent
 PICTURES_DIR = "pictures"
@@ -33,8 +33,7 @@ def to_html(document: Document, *, version: str, interactive: bool = True) -> st
         interactive: embed plotly.js (5 MB) and let figures be explored; their pictures stand in their place otherwise.
     """
     environment = _environment(autoescape=True)
-    environment.filters.update(data_uri=_data_uri, json=_json)
-    environment.tests["number"] = lambda cell: isinstance(cell, Number)
+    environment.filters.update(data_uri=_data_uri, json=_json, number=number_of)
     return environment.get_template("template.html.j2").render(
         document=document, version=version, plotly=_plotly() if interactive and document.plots else "",
         tables_dir=TABLES_DIR,
@@ -51,9 +50,11 @@ def to_markdown(document: Document, *, version: str) -> str:
 
 
 def _environment(**options: Any) -> Environment:
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, **options
     )
+    environment.tests["linked"] = lambda cell: isinstance(cell, Linked)
+    return environment
 
 
 def _plotly() -> Markup:

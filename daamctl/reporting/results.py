@@ -1,6 +1,7 @@
 """Sections of figures: methods against the reference, every metric, folds, speakers, and the rule that picks the epoch.
 
-Input: evaluation.json after `verdict.labelled`. Methods stand in order of their accuracy, best first.
+Input: evaluation.json after `verdict.labelled`. Methods stand in order of their accuracy, best first. Speakers are
+whoever items come from. Where one official test part is all there is, seeds stand in the place of folds.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
+
+import numpy as np
 
 from daamctl.reporting import pictures, plots
 from daamctl.reporting.document import (
@@ -31,10 +34,16 @@ from daamctl.reporting.document import (
     points,
     spread,
 )
-from daamctl.reporting.verdict import SELECTION_RULES, Against, Evaluation, against, family_texts, order
+from daamctl.reporting.verdict import Against, against, family_texts, order
+from daamctl.reporting.wording import Evaluation, is_official, item, runs, selection_rule, tested, words
 
 COMPARED = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy"}
 MAX_SPEAKER_COLUMNS = 24
+MAX_SPEAKERS = 200
+"""More speakers than this are summed up instead of shown one by one."""
+QUANTILES = {"Lowest": 0.0, "10 %": 0.1, "Median": 0.5, "90 %": 0.9, "Highest": 1.0}
+MAX_CLASS_COLUMNS = 12
+"""More classes than this become rows, folded away."""
 RULES = {"accuracy": "As reported", "accuracy_best_on_test": "Best on test", "accuracy_last": "Last epoch"}
 
 
@@ -49,27 +58,26 @@ def results(evaluation: Evaluation, *, declared: bool, dots: Picture) -> Section
 
 def metrics(evaluation: Evaluation) -> Section:
     """Every metric of every method, with what needs no model, and the recall of every class."""
-    unit, described, chance = (
-        evaluation["main_unit"],
-        evaluation["metrics"],
-        evaluation["chance"][evaluation["main_unit"]],
-    )
+    described, chance = evaluation["metrics"], evaluation["chance"][evaluation["main_unit"]]
     rows: list[list[Cell]] = [
         [name, *(_metric(evaluation, name, metric) for metric in described), Number(_n(evaluation, name), "count")]
         for name in order(evaluation)
     ]
     table = Table(
-        "metrics", f"Every metric per {unit}, mean ± sample std over folds and seeds; percent, log loss in nats",
+        "metrics",
+        f"Every metric per {item(evaluation)}, mean ± sample std over {runs(evaluation)}; percent, log loss in nats",
         ["Method", *map(_heading, described.values()), "n"],
         rows,
         note=f"{UP} higher is better, {DOWN} lower is better. ECE (15 bins) is biased upwards where bins hold few.",
         foot=_no_model(chance, list(described)),
     )  # fmt: skip
-    return Section("metrics", "Every metric", [table, _recall_table(evaluation)])
+    return Section("metrics", "Every metric", [table, *_recalls(evaluation)])
 
 
 def folds(evaluation: Evaluation) -> Section:
-    """Methods x folds, and the other readings of the same predictions."""
+    """Methods x folds (seeds, of an official split), and the other readings of the same predictions."""
+    if is_official(evaluation):
+        return Section("folds", "Seed by seed", [_seed_table(evaluation), *_unknown(evaluation)])
     unit, groups = evaluation["main_unit"], evaluation["counts"]["groups"]
     seeds = len(evaluation["seeds"])
     numbers = range(1, evaluation["num_folds"] + 1)
@@ -84,31 +92,62 @@ def folds(evaluation: Evaluation) -> Section:
     note = "Std is the sample standard deviation (divisor n − 1) over folds" + (
         f" and seeds; a fold’s cell is the mean of its {seeds} seeds." if seeds > 1 else "."
     )
-    caption = f"Accuracy per {unit} in percent, by test fold (the group named was tested, the others trained)"
-    return Section("folds", "Fold by fold", [
-        Table("folds", caption, ["Method", *headings, "Mean ± std", "n"], rows, note=note),
-        _unit_table(evaluation),
-    ])  # fmt: skip
+    caption = (
+        f"Accuracy per {item(evaluation)} in percent, by test fold (the group named was tested, the others trained)"
+    )
+    table = Table("folds", caption, ["Method", *headings, "Mean ± std", "n"], rows, note=note)
+    said = words(evaluation)
+    blocks: list[Block] = [table] if said.item == said.clip else [table, _unit_table(evaluation)]
+    return Section("folds", "Fold by fold", [*blocks, *_unknown(evaluation)])
 
 
-def speakers(evaluation: Evaluation) -> Section:
-    """Every speaker under every method."""
-    title, unit = "Speaker by speaker", evaluation["main_unit"]
+def _unknown(evaluation: Evaluation) -> list[Text]:
+    """What is said in the place of a section on speakers, where there are none."""
+    if any(_by_speaker(evaluation, name) for name in evaluation["methods"]):
+        return []
+    said = words(evaluation)
+    return [Text(f"{said.unknown}, so nothing is told apart by {said.source}.")]
+
+
+def _seed_table(evaluation: Evaluation) -> Table:
+    unit, seeds = evaluation["main_unit"], evaluation["seeds"]
+    rows: list[list[Cell]] = []
+    for name in order(evaluation):
+        entry = evaluation["methods"][name]
+        found = {row["seed"]: row[unit]["accuracy"] for row in entry["per_fold"]}
+        cells: list[Cell] = [Number(found[seed]) if seed in found else "missing" for seed in seeds]
+        rows.append([name, *cells, spread(entry["summary"][unit]["accuracy"]), Number(_n(evaluation, name), "count")])
+    caption = f"Accuracy per {item(evaluation)} in percent on the official test part, by seed"
+    note = (
+        "Every seed trains on the same items and is tested on the same items: the sample standard deviation (divisor "
+        "n − 1) tells how much order and initial weights matter, not how figures would vary with other data."
+    )
+    return Table("folds", caption, ["Method", *(f"Seed {seed}" for seed in seeds), "Mean ± std", "n"], rows, note=note)
+
+
+def speakers(evaluation: Evaluation) -> Section | None:
+    """Every speaker under every method; None where nobody is known."""
+    said, unit = words(evaluation), item(evaluation)
+    who = said.source
+    title = f"{who.capitalize()} by {who}"
     found = {name: _by_speaker(evaluation, name) for name in order(evaluation)}
     known = sorted({speaker for part in found.values() for speaker in part})
     if not known:
-        return Section("speakers", title, [Text("The corpus does not say who speaks.")])
+        return None
+    if len(known) > MAX_SPEAKERS:
+        return Section("speakers", title, [_many_speakers(evaluation, found, len(known))])
     text = (
-        f"Accuracy per {unit} of every speaker over all folds and seeds. Each line is one speaker: lines that run in "
-        "parallel mean that methods differ alike for everybody, lines that cross that a mean hides who gains."
+        f"Accuracy per {unit} of every {who} over all {runs(evaluation)}. Each line is one {who}: lines that run in "
+        f"parallel mean that methods differ alike for every {who}, lines that cross that a mean hides who gains."
     )
-    data = plots.speaker_data(found, known, unit, evaluation["chance"][unit]["majority_fraction"])
+    chance = evaluation["chance"][evaluation["main_unit"]]["majority_fraction"]
+    data = plots.speaker_data(found, known, chance, unit=unit, source=who)
     alt = (
-        f"Accuracy per {unit} of {len(known)} speakers under {len(found)} methods; means over speakers: "
+        f"Accuracy per {unit} of {len(known)} {who}s under {len(found)} methods; means over {who}s: "
         + ", ".join(f"{name} {percent(mean(part.values()))} %" for name, part in found.items() if part)
         + ". The numbers are in the table."
     )
-    png, pdf = pictures.speaker_lines(found, known, label=f"Accuracy per {unit}")
+    png, pdf = pictures.speaker_lines(found, known, label=f"Accuracy per {unit}", source=who)
     plot = Plot("speakers", "speakers", alt, data, [Picture("speakers.png", alt, png, pdf)])
     table = _speaker_table(evaluation, found, known)
     few = len(known) <= MAX_SPEAKER_COLUMNS
@@ -116,12 +155,13 @@ def speakers(evaluation: Evaluation) -> Section:
 
 
 def selection(evaluation: Evaluation) -> Section:
-    """What choosing the epoch on the test group adds to figures and to leads."""
+    """What choosing the epoch on the test items adds to figures and to leads."""
     blocks: list[Block] = [Text(_selection_text(evaluation)), _selection_table(evaluation)]
     reference = evaluation["comparison"]["reference"]
     if reference in evaluation["methods"] and len(evaluation["methods"]) > 1:
         blocks += [Text(_lead_text(evaluation, reference)), _lead_table(evaluation, reference)]
-    return Section("selection", "What choosing the epoch on the test fold adds", blocks)
+    title = f"What choosing the epoch on the {_test(evaluation)} adds"
+    return Section("selection", title, blocks)
 
 
 def _main_table(evaluation: Evaluation) -> Table:
@@ -137,44 +177,52 @@ def _main_table(evaluation: Evaluation) -> Table:
         gap: Cell = "reference" if name == reference else DASH
         tested: list[Cell] = [_gap(one) if one else gap, Number(one.p_holm if one else None, "p")]
         rows.append([*row, *tested, Number(_n(evaluation, name), "count")])
-    over = {"speaker": "speakers", "fold": "folds"}.get(next(iter(evaluation["methods"].values()))["intervals"]["unit"])
+    over = next(iter(evaluation["methods"].values()))["intervals"]["unit_word"]
     columns = [
         "Method", f"Accuracy (WA)\u00a0{UP}", f"WA pooled{INTERVAL}", f"Balanced accuracy (UA)\u00a0{UP}",
         f"UA pooled{INTERVAL}", f"WA minus {reference}{INTERVAL}", "p, corrected", "n",
     ]  # fmt: skip
+    whole = "all test items" if is_official(evaluation) else "all test items of all folds as one set"
     note = (
-        "Mean ± sample std (divisor n − 1) over n folds and seeds. Pooled: all test items of all folds as one set, "
-        f"seeds averaged; its interval {f'redraws {over}' if over else 'does not exist here'}. Differences in points, "
-        "over the same items, with p of the primary test after correction (next tables)."
+        f"Mean ± sample std (divisor n − 1) over n {runs(evaluation)}. Pooled: {whole}, seeds averaged; its interval "
+        f"{f'redraws {over}s' if over else 'does not exist here'}. Differences in points, over the same items, with p "
+        "of the primary test after correction (next tables)."
     )
-    caption = f"Accuracy and balanced accuracy per {unit} in percent, and the difference to {reference}"
+    if any(entry.get("finetune") for entry in evaluation["methods"].values()):
+        note += " Fine-tuned: the encoder, or what is put into it, is trained too; all other rows read stored layers."
+    caption = f"Accuracy and balanced accuracy per {item(evaluation)} in percent, and the difference to {reference}"
     return Table("results", caption, columns, rows, note=note)
 
 
 def _test_table(evaluation: Evaluation, metric: str) -> Table:
     reference = evaluation["comparison"]["reference"]
     found = against(evaluation, metric)
-    rows: list[list[Cell]] = [
-        [one.method, _gap(one), Number(one.p, "p"), Number(one.p_holm, "p"), Number(one.floor, "p"),
-         Number(one.secondary_p, "p"), Number(one.secondary_p_holm, "p"), Number(one.wins, "count"),
-         Number(one.losses, "count"), Number(one.detectable, "size")]
-        for one in (found[name] for name in order(evaluation) if name in found)
-    ]  # fmt: skip
+    official = is_official(evaluation)  # then there is no secondary test, but how often a method is ahead
+    rows: list[list[Cell]] = []
+    for one in (found[name] for name in order(evaluation) if name in found):
+        second: list[Cell] = [Number(one.secondary_p, "p"), Number(one.secondary_p_holm, "p")]
+        second = [f"{one.ahead} of {one.runs}"] if official else second
+        primary = [Number(value, "p") for value in (one.p, one.p_holm, one.floor)]
+        counts = [Number(value, "count") for value in (one.wins, one.losses)]
+        rows.append([one.method, _gap(one), *primary, *second, *counts, Number(one.detectable, "size")])
     columns = [
         "Method", f"Difference (points){INTERVAL}", "Primary p", "Primary p, Holm", "Smallest p possible",
-        "Secondary p", "Secondary p, Holm", "Wins", "Losses", "Smallest seen (points)",
+        *(["Higher accuracy in seeds"] if official else ["Secondary p", "Secondary p, Holm"]), "Wins", "Losses",
+        "Smallest seen (points)",
     ]  # fmt: skip
     note = (
         f"Method minus {reference}. Wins and losses: items that only the method, or only {reference}, got right in "
         "most of its seeds. Smallest seen: true difference found in four of five repeats, without correction."
     )
-    caption = f"Every method against {reference} in {COMPARED[metric]} per {evaluation['main_unit']}"
+    caption = f"Every method against {reference} in {COMPARED[metric]} per {item(evaluation)}"
     return Table(f"tests-{metric.replace('_', '-')}", caption, columns, rows, note=note)
 
 
 def _ranks(evaluation: Evaluation) -> list[Block]:
     ranks = evaluation["comparison"]["result"]["ranks"]
     first = ranks["accuracy"]
+    if is_official(evaluation):
+        return [Text("There is one test part, so methods are not ranked over folds.")]
     if first is None:
         return [Text("Ranks over folds need three methods or more with all their folds.")]
     rows: list[list[Cell]] = [
@@ -201,6 +249,26 @@ def _ranks(evaluation: Evaluation) -> list[Block]:
     return [Text(text), Picture("ranks.png", alt, png, pdf), Folded(table.caption, [table])]
 
 
+def _recalls(evaluation: Evaluation) -> list[Block]:
+    """Recall of every class; of many classes the extremes, and the rest folded away with a row per class."""
+    unit, classes, methods = evaluation["main_unit"], evaluation["classes"], order(evaluation)
+    if len(classes) <= MAX_CLASS_COLUMNS:
+        return [_recall_table(evaluation)]
+    counts = evaluation["chance"][unit]["per_class"]
+    found = {name: evaluation["methods"][name]["recalls"][unit] for name in methods}
+    rows: list[list[Cell]] = [
+        [label, Number(counts[label], "count"), *(Number(found[name][label]) for name in methods)] for label in classes
+    ]
+    best = {label: value for label, value in found[methods[0]].items() if value is not None}
+    ends = sorted(best, key=lambda label: best[label])
+    low, high = ([f"{label} ({percent(best[label])} %)" for label in part] for part in (ends[:3], ends[:-4:-1]))
+    text = f"Of {len(classes)} classes, {methods[0]} recalls {listed(high)} best and {listed(low)} least."
+    caption = f"Recall of every class per {item(evaluation)} in percent"
+    note = f"All {runs(evaluation)} together. n counts test items, once per seed."
+    table = Table("recalls", caption, ["Class", "n", *methods], rows, note=note)
+    return [Text(text), Folded(caption, [table])]
+
+
 def _recall_table(evaluation: Evaluation) -> Table:
     unit = evaluation["main_unit"]
     counts = evaluation["chance"][unit]["per_class"]
@@ -209,8 +277,8 @@ def _recall_table(evaluation: Evaluation) -> Table:
         for name in order(evaluation)
     ]
     columns = ["Method", *(f"{label} (n\u00a0=\u00a0{count(counts[label])})" for label in evaluation["classes"])]
-    note = "All folds and seeds together. n counts test items, once per seed."
-    return Table("recalls", f"Recall of every class per {unit} in percent", columns, rows, note=note)
+    note = f"All {runs(evaluation)} together. n counts test items, once per seed."
+    return Table("recalls", f"Recall of every class per {item(evaluation)} in percent", columns, rows, note=note)
 
 
 def _no_model(chance: Mapping[str, Any], described: Sequence[str]) -> list[list[Cell]]:
@@ -240,13 +308,26 @@ def _unit_table(evaluation: Evaluation) -> Table:
     return Table("units", "Accuracy in percent, per utterance and per clip", columns, rows, note=note)
 
 
+def _many_speakers(evaluation: Evaluation, found: Mapping[str, Mapping[str, float]], number: int) -> Table:
+    """How accuracies spread over thousands of speakers."""
+    said = words(evaluation)
+    rows: list[list[Cell]] = [
+        [name, *(Number(float(value)) for value in np.quantile(list(part.values()), list(QUANTILES.values())))]
+        for name, part in found.items()
+    ]
+    caption = f"How the accuracy per {item(evaluation)} in percent spreads over {count(number)} {said.source}s"
+    return Table(
+        "speakers", caption, ["Method", *QUANTILES], rows, note=f"A {said.source} with one {said.item} has 0 or 100."
+    )
+
+
 def _by_speaker(evaluation: Evaluation, name: str) -> dict[str, float]:
     rows = evaluation["methods"][name]["per_speaker"]
     return {row["speaker"]: row["accuracy"] for row in rows if row["speaker"] is not None}
 
 
 def _speaker_table(evaluation: Evaluation, found: Mapping[str, Mapping[str, float]], known: Sequence[str]) -> Table:
-    unit = evaluation["main_unit"]
+    unit = item(evaluation)
     sizes: dict[str, int] = {}
     for entry in evaluation["methods"].values():
         for row in entry["per_speaker"]:
@@ -263,7 +344,8 @@ def _speaker_table(evaluation: Evaluation, found: Mapping[str, Mapping[str, floa
         "Lowest",
         "Highest",
     ]
-    return Table("speakers", f"Accuracy per {unit} in percent, by speaker (n {unit}s)", columns, rows)
+    caption = f"Accuracy per {unit} in percent, by {words(evaluation).source} (n {unit}s)"
+    return Table("speakers", caption, columns, rows)
 
 
 def _selection_table(evaluation: Evaluation) -> Table:
@@ -273,8 +355,13 @@ def _selection_table(evaluation: Evaluation) -> Table:
         rows.append([name, *(spread(part[rule]) for rule in RULES), Number(_inflation(part), "points")])
     rule = evaluation["selection"]
     columns = ["Method", f"{RULES['accuracy']} ({rule})", *list(RULES.values())[1:], "Inflation (points)"]
-    caption = "Accuracy per clip in percent, mean ± sample std over folds, by the rule that picks the epoch"
-    note = "Inflation: best on test minus as reported. Per clip, because epochs are scored per clip."
+    clip = words(evaluation).clip
+    caption = (
+        f"Accuracy per {clip} in percent, mean ± sample std over {runs(evaluation)}, by the rule that picks the epoch"
+    )
+    note = "Inflation: best on test minus as reported."
+    if clip != words(evaluation).item:
+        note += f" Per {clip}, because epochs are scored per {clip}."
     return Table("selection", caption, columns, rows, note=note)
 
 
@@ -282,8 +369,8 @@ def _selection_text(evaluation: Evaluation) -> str:
     gains = {name: gain for name in order(evaluation)
              if (gain := _inflation(evaluation["methods"][name]["selection"])) is not None}  # fmt: skip
     text = (
-        "The published code reports the best epoch on the test fold itself. The same runs, read three ways, show what "
-        f"that choice adds. Here {SELECTION_RULES[evaluation['selection']]}."
+        f"The published code reports the best epoch on the {_test(evaluation)} itself. The same runs, read three ways, "
+        f"show what that choice adds. Here {selection_rule(evaluation)}."
     )
     if evaluation["selection"] == "best-on-test" or not gains:
         return text
@@ -305,8 +392,11 @@ def _lead_table(evaluation: Evaluation, reference: str) -> Table:
             added = None if leads[0] is None or leads[1] is None else leads[1] - leads[0]
             rows.append([name, *(Number(lead, "points") for lead in leads), Number(added, "points")])
     columns = ["Method", *(f"Lead, {label.lower()}" for label in RULES.values()), "Of which selection"]
-    caption = f"Lead over {reference} in points of accuracy per clip, by the rule that picks the epoch"
-    note = "Mean over the folds and seeds that both have. Of which selection: lead at best on test minus as reported."
+    clip = words(evaluation).clip
+    caption = f"Lead over {reference} in points of accuracy per {clip}, by the rule that picks the epoch"
+    note = (
+        f"Mean over the {runs(evaluation)} that both have. Of which selection: lead at best on test minus as reported."
+    )
     return Table("leads", caption, columns, rows, note=note)
 
 
@@ -321,8 +411,12 @@ def _lead_text(evaluation: Evaluation, reference: str) -> str:
     ]
     text = f"Selection inflates the reference {reference} too; what it does to a lead is the difference of the two."
     if turned:
-        text += f" Ahead only when the test fold picks the epoch: {listed(turned)}."
+        text += f" Ahead only when the {_test(evaluation)} picks the epoch: {listed(turned)}."
     return text
+
+
+def _test(evaluation: Evaluation) -> str:
+    return tested(evaluation) if is_official(evaluation) else "test fold"
 
 
 def _lead(evaluation: Evaluation, name: str, reference: str, rule: str) -> float | None:

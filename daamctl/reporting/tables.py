@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from io import StringIO
 
-from daamctl.reporting.document import DASH, DOWN, FORMATS, INTERVAL, UP, Cell, Number, Table
+from daamctl.reporting.document import DASH, DOWN, FORMATS, INTERVAL, UP, Cell, Linked, Number, Table, number_of
 
 LONG = 45
 """More rows than this do not fit a page; they become a longtable."""
@@ -58,19 +58,22 @@ SYMBOLS = {
 
 
 def to_csv(table: Table) -> str:
-    """Comma-separated values; deviations and ends of intervals get columns of their own.
+    """Comma-separated values; deviations, ends of intervals and notes get columns of their own.
 
     Numbers stand in the unit shown (percent, points), to nine digits; what does not exist is empty.
     """
     grid = list(zip(*table.all_rows, strict=True)) or [()] * len(table.columns)
     columns: list[list[str]] = []
     for heading, cells in zip(table.columns, grid, strict=True):
-        numbers = [cell for cell in cells if isinstance(cell, Number)]
+        numbers = [number for cell in cells if (number := number_of(cell))]
         name = heading.removesuffix(INTERVAL).translate({ord(UP): None, ord(DOWN): None}).strip()
-        unit = FORMATS[numbers[0].kind][2] if numbers else ""
+        units = {FORMATS[number.kind][2] for number in numbers}
+        unit = units.pop() if len(units) == 1 else ""  # rows of several units say theirs themselves
         suffix = f" [{unit}]" if unit and unit not in name else ""
         for part in dict.fromkeys(part for number in numbers or [Number(None)] for part in number.parts):
             columns.append([f"{name}, {part}{suffix}" if part else name + suffix, *(_csv(c, part) for c in cells)])
+        if any(isinstance(cell, Linked) for cell in cells):
+            columns.append([f"{name}, note", *(_note(cell) for cell in cells)])
     stream = StringIO()
     csv.writer(stream, lineterminator="\n").writerows(zip(*columns, strict=True))
     return stream.getvalue()
@@ -113,10 +116,15 @@ def escape(text: str) -> str:
 
 
 def _csv(cell: Cell, part: str) -> str:
-    if isinstance(cell, Number):
-        value = cell.parts.get(part)
+    inner = cell.cell if isinstance(cell, Linked) else cell
+    if isinstance(inner, Number):
+        value = inner.parts.get(part)
         return "" if value is None else f"{value:.9g}"
-    return "" if part or cell == DASH else cell
+    return "" if part or inner == DASH else inner
+
+
+def _note(cell: Cell) -> str:
+    return "; ".join([cell.note, *(path for _, path in cell.links)]) if isinstance(cell, Linked) else ""
 
 
 def _row(cells: Sequence[Cell]) -> str:

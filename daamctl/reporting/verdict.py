@@ -5,7 +5,7 @@ Input: evaluation.json after `labelled`. Every comparison is turned round, to re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -23,15 +23,11 @@ from daamctl.reporting.document import (
     points,
     spread,
 )
+from daamctl.reporting.wording import Evaluation, is_official, item, selection_rule, words
 
-Evaluation = Mapping[str, Any]
-
-SELECTION_RULES = {
-    "dev-group": "the epoch reported is the best on one training group held out for that, never on the test group",
-    "best-on-test": "the epoch reported is the best on the test group itself, as published, so figures are optimistic",
-    "last": "the epoch reported is the last one, so no data selects it",
-}
 CORRECTIONS = {"holm": "Holm"}
+MAX_NAMED = 12
+"""More classes than this are not named in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +47,8 @@ class Against:
         detectable: smallest true difference that the design would have found.
         wins: items that only the method got right.
         losses: items that only the reference got right.
+        runs: folds and seeds that both have.
+        ahead: in how many of them the method has the higher accuracy.
     """
 
     method: str
@@ -65,6 +63,8 @@ class Against:
     detectable: float | None
     wins: int
     losses: int
+    runs: int
+    ahead: int
 
 
 def labelled(evaluation: Evaluation) -> dict[str, Any]:
@@ -105,16 +105,17 @@ def headline(evaluation: Evaluation, *, declared: bool, stale: list[str]) -> Sec
         declared: whether the settings name the reference, rather than leaving it to the default.
         stale: what no longer fits the evaluation.
     """
-    unit, chance = evaluation["main_unit"], evaluation["chance"][evaluation["main_unit"]]
+    chance = evaluation["chance"][evaluation["main_unit"]]
     best = order(evaluation)[0]
     entry = evaluation["methods"][best]
-    top, interval = entry["summary"][unit]["accuracy"], entry["intervals"]["metrics"]["accuracy"]
+    top = entry["summary"][evaluation["main_unit"]]["accuracy"]
+    interval = entry["intervals"]["metrics"]["accuracy"]
     done = sum(len(part["per_fold"]) for part in evaluation["methods"].values())
     wanted = evaluation["num_folds"] * len(evaluation["seeds"]) * len(evaluation["methods"])
     short, verdict = _verdict(evaluation, best, declared=declared)
     facts = [
         ("Highest method", best),
-        (f"Accuracy per {unit}, mean ± sample std (n = {top['n']})", f"{spread(top)} %"),
+        (f"Accuracy per {item(evaluation)}, mean ± sample std (n = {top['n']})", f"{spread(top)} %"),
         *(
             [("95 % interval, pooled", f"{percent(interval['low'])} to {percent(interval['high'])} %")]
             if interval
@@ -122,7 +123,10 @@ def headline(evaluation: Evaluation, *, declared: bool, stale: list[str]) -> Sec
         ),
         ("Its lead over the reference", short),
         (f"Always “{chance['majority_class']}”", f"{percent(chance['majority_fraction'])} %"),
-        ("Runs finished (method × fold × seed)", f"{count(done)} of {count(wanted)}"),
+        (
+            f"Runs finished (method{'' if is_official(evaluation) else ' × fold'} × seed)",
+            f"{count(done)} of {count(wanted)}",
+        ),
     ]
     cautions = [Text(text, caution=True) for text in [*_missing_note(evaluation), *stale, *_changed(evaluation)]]
     texts = [verdict, _what(evaluation), _guess(evaluation, top)]
@@ -137,7 +141,7 @@ def family_texts(evaluation: Evaluation, *, declared: bool) -> list[Text | Bulle
         why = f"{reference} has missing folds" if reference in compared["left_out"] else "no method has all its folds"
         return [Text(f"No method was tested against another: {why}.", caution=True)]
     family, design = result["family"], result["design"]
-    items = f"{count(design['n_items'])} test {evaluation['main_unit']}s"
+    items = f"{count(design['n_items'])} test {item(evaluation)}s"
     if not family["size"]:
         return [Text(f"Only {reference} can be compared, so nothing was tested ({items}).")]
     notes = [f"{note[:1].upper()}{note[1:]}." for note in result["notes"]]
@@ -198,13 +202,15 @@ def _against(part: Mapping[str, Any], metric: str) -> Against:
         None if detectable is None else detectable / 100,
         wins=part["losses"],
         losses=part["wins"],
+        runs=part["runs"],
+        ahead=part["behind"],
     )
 
 
 def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str, str]:
     """Whether the lead of the best method survives: in two words, and in full."""
-    unit, methods = evaluation["main_unit"], evaluation["methods"]
-    top = methods[best]["summary"][unit]["accuracy"]
+    unit, methods = item(evaluation), evaluation["methods"]
+    top = methods[best]["summary"][evaluation["main_unit"]]["accuracy"]
     text = f"{best} has the highest mean accuracy per {unit}, {spread(top)} % (n = {top['n']})"
     if len(methods) == 1:
         return "no other method", f"{text}; no other method was run."
@@ -244,15 +250,28 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
 
 
 def _what(evaluation: Evaluation) -> str:
-    size, counts = len(evaluation["classes"]), evaluation["counts"]
+    counts, said = evaluation["counts"], words(evaluation)
     corpus, encoder = names(evaluation)
+    clips = "" if said.item == said.clip else f" ({count(counts['clip'])} {said.clip}s)"
+    seeds = plural(len(evaluation["seeds"]), "seed")
+    folds = f"{evaluation['num_folds']} folds, each testing one group that its training never sees, with {seeds} each"
+    if is_official(evaluation):
+        _, train, dev, _ = evaluation["provenance"]["clips_per_fold"][0]
+        select = f"{count(dev)} select the epoch, " if dev else ""
+        folds = f"the official split: {count(train)} {said.clip}s train, {select}the test part tests, with {seeds}"
+    tuned = [name for name, entry in evaluation["methods"].items() if (entry.get("effect") or {}).get("with_gradient")]
+    trained = f" In {listed(tuned)} the encoder, or what is put into it, is trained too." if tuned else ""
     return (
-        f"Corpus {corpus}, frozen encoder {encoder}: {count(counts['utterance'])} test utterances "
-        f"({count(counts['clip'])} clips) of {size} classes ({', '.join(evaluation['classes'])}), in "
-        f"{evaluation['num_folds']} folds, each testing one group that its training never sees, with "
-        f"{plural(len(evaluation['seeds']), 'seed')} each. The main figure is accuracy per {evaluation['main_unit']}; "
-        f"{SELECTION_RULES[evaluation['selection']]}."
+        f"Corpus {corpus}, frozen encoder {encoder}: {count(counts['utterance'])} test {said.item}s{clips} of "
+        f"{_classes(evaluation['classes'])}, in {folds}. The main figure is accuracy per {item(evaluation)}; "
+        f"{selection_rule(evaluation)}.{trained}"
     )
+
+
+def _classes(found: Sequence[str]) -> str:
+    """Their number and, of a few, their names."""
+    shown = found if len(found) <= MAX_NAMED else [*found[:3], "…", found[-1]]
+    return f"{len(found)} classes ({', '.join(shown)})"
 
 
 def _guess(evaluation: Evaluation, top: Mapping[str, Any]) -> str:
@@ -290,10 +309,26 @@ def _care(evaluation: Evaluation) -> list[Text]:
         )
     if batched := [name for name, entry in methods.items() if entry["eval_batches"]]:
         texts.append(
-            f"Predictions of {listed(batched)} depend on the other clips of their batch (D1); batch sizes and order "
-            "stand under Provenance."
+            f"Predictions of {listed(batched)} depend on the other {words(evaluation).clip}s of their batch (D1); batch "
+            "sizes and order stand under Provenance."
         )
-    return [Text(text) for text in texts]
+    return [*(Text(text) for text in texts), *_without_effect(evaluation)]
+
+
+def _without_effect(evaluation: Evaluation) -> list[Text]:
+    """Fine-tuned encoders of which nothing, or not everything, that is trained acts."""
+    texts = []
+    for name, entry in evaluation["methods"].items():
+        effect = entry.get("effect") or {}
+        of = f"{effect.get('with_gradient')} of {effect.get('tensors')} tensors receive a gradient"
+        if not effect.get("tensors"):
+            continue
+        if not effect["with_gradient"] or not effect["output_change"]:
+            text = f"{name}: the adapters never enter the computation: {of}, so the encoder stays as it was (D2)."
+            texts.append(Text(text, caution=True))
+        elif effect["silent"]:
+            texts.append(Text(f"{name}: {of}; the others do nothing."))
+    return texts
 
 
 def _test_bullets(evaluation: Evaluation) -> list[str]:
@@ -301,6 +336,8 @@ def _test_bullets(evaluation: Evaluation) -> list[str]:
     family, design = result["family"], result["design"]
     folds = plural(design["n_folds"], "fold")
     secondary = f"Secondary test: Nadeau and Bengio’s corrected t-test over {folds}, a heuristic."
+    if design["n_folds"] == 1:
+        secondary = "Secondary test: none, since there is one fold."
     if design["unit"] is None:
         return [_sentence(design["reason"]), secondary]
     parts = [part["metrics"]["accuracy"]["primary"] for part in result["comparisons"]]
@@ -311,8 +348,8 @@ def _test_bullets(evaluation: Evaluation) -> list[str]:
     return [
         f"Primary test: sign-flip over {_units(result)} ({exact}), seeds averaged first. {secondary}",
         f"Floors: with {_units(result)} no p below {family['floor']:.3g} is possible, after correction none below "
-        f"{family['floor_holm']:.3g}; a {design['unit']} without any difference raises a method’s own floor.",
-        f"Intervals: {100 * intervals[0]['level']:g} % percentile bootstrap over {design['unit']}s, "
+        f"{family['floor_holm']:.3g}; {_a(design['unit_word'])} without any difference raises a method’s own floor.",
+        f"Intervals: {100 * intervals[0]['level']:g} % percentile bootstrap over {design['unit_word']}s, "
         f"{count(intervals[0]['resamples'])} draws.",
     ]
 
@@ -334,7 +371,7 @@ def _seen(evaluation: Evaluation) -> list[str]:
 
 def _units(result: Mapping[str, Any]) -> str:
     design = result["design"]
-    return plural(design["n_speakers"] if design["unit"] == "speaker" else design["n_folds"], design["unit"])
+    return plural(design["n_units"], design["unit_word"])
 
 
 def _declared(declared: bool) -> str:
@@ -347,6 +384,10 @@ def names(evaluation: Evaluation) -> tuple[str, str]:
     corpus = made.get("download", {}).get("corpus", evaluation["run"])
     encoder = made.get("extract", {}).get("encoder") or evaluation["provenance"]["encoder"].get("id", "unknown")
     return str(corpus), str(encoder)
+
+
+def _a(word: str) -> str:
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
 def _sentence(text: str) -> str:

@@ -35,7 +35,7 @@ from daamctl.methods import resolve_method
 from daamctl.methods.base import FusionClassifier
 from daamctl.tracking import Tracker, make_tracker, send_missing
 from daamctl.training.fold import Features, build_method, kept_fold
-from daamctl.training.run import fold_specs, load_features, train_all
+from daamctl.training.run import fold_specs, load_features, settle, train_all
 
 NOTES = {
     "ranking": "Layers are ranked by the mean Importance Factor of '{rank_by}' over all folds, as in the papers; the "
@@ -91,7 +91,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         baseline = _baseline(features, folder, layout, config, tracker, force=force) if groups else []
         results = {}
         for group in groups:
-            subset = features.subset(group.layers)
+            subset = settle(features.subset(group.layers), config)  # few layers may fit where all do not
             results[group.name] = _train(
                 subset, folder / f"{group.name}-{config.ablate.method}", layout, config, tracker, force
             )

@@ -10,9 +10,11 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from daamctl.adapters import FINETUNES
+from daamctl.artifacts.dag import check_stages, stages_of, write_stages
 from daamctl.artifacts.embeddings import value_settings
 from daamctl.artifacts.io import write_json
-from daamctl.config import PARAMS_FILE, Config, inspect_config, pipeline_names, read_yaml
+from daamctl.config import PARAMS_FILE, SHARED_WITH_TRAIN, Config, inspect_config, pipeline_names, read_yaml
 from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.errors import ConfigError, DaamctlError, MethodError, UnknownNameError, suggest
@@ -26,8 +28,8 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
 
     Args:
         root: project folder.
-        pipelines: names; None: all files in `pipelines/`, and the table of `dvc.yaml`.
-        write: also write `data/check/<pipeline>/<stage>.json`.
+        pipelines: names; None: all files in `pipelines/`, and what `dvc.yaml` expands over.
+        write: also write `data/check/<pipeline>/<stage>.json`, and `stages.yaml` when all are checked.
 
     Returns:
         The pipelines that were checked.
@@ -50,6 +52,10 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
         problems += [f"pipeline '{name}': {problem}" for problem in found]
     if problems:
         raise ConfigError("\n".join(problems))
+    if pipelines is None and write:
+        write_stages(root)
+    elif pipelines is None:
+        check_stages(root)
     if write:
         for name, config in configs.items():
             _write(root, name, config)
@@ -68,6 +74,9 @@ def problems_of(config: Config) -> list[str]:
     named += [("method_settings", name) for name in config.method_settings]
     named += [("ablate.rank_by", config.ablate.rank_by), ("ablate.method", config.ablate.method)]
     problems += [_unknown(where, name, METHODS) for where, name in named if not _is_method(name)]
+    problems += [_unknown("finetunes", name, FINETUNES) for name in config.finetunes if name not in FINETUNES]
+    if len(set(config.finetunes)) != len(config.finetunes):
+        problems.append(f"finetunes: a way of fine-tuning stands twice in {list(config.finetunes)}")
     for name, settings in config.method_settings.items():
         if _is_method(name):
             try:
@@ -80,10 +89,6 @@ def problems_of(config: Config) -> list[str]:
         problems.append("methods: at least one method is needed")
     if len(set(config.methods)) != len(config.methods):
         problems.append(f"methods: a method stands twice in {list(config.methods)}")
-    stageless = [name for name in config.methods if name not in config.trainable and _is_method(name)]
-    if stageless and config.trainable:
-        names = ", ".join(dict.fromkeys(stageless))
-        problems.append(f"methods: dvc.yaml has no train stage for {names}; add it to trainable of {PARAMS_FILE}")
     classes = config.download.classes
     if classes is not None and len(set(classes)) < 2:
         problems.append(f"download.classes: at least two different classes are needed, met {list(classes)}")
@@ -91,15 +96,9 @@ def problems_of(config: Config) -> list[str]:
 
 
 def _table_problems(root: Path) -> list[str]:
-    """The lists that `dvc repro` expands over, against the files and the table of methods."""
-    params = read_yaml(root / PARAMS_FILE)
-    listed, trainable = params.get("pipelines") or [], [str(name) for name in params.get("trainable") or []]
-    files = pipeline_names(root)
+    """The list of pipelines that `dvc repro` expands over, against the files."""
+    listed, files = read_yaml(root / PARAMS_FILE).get("pipelines") or [], pipeline_names(root)
     problems = [_unknown(f"{PARAMS_FILE}: pipelines", str(name), files) for name in listed if name not in files]
-    problems += [_unknown(f"{PARAMS_FILE}: trainable", name, METHODS) for name in trainable if not _is_method(name)]
-    twice = sorted({name for name in trainable if trainable.count(name) > 1})
-    if twice:
-        problems.append(f"{PARAMS_FILE}: trainable: {', '.join(twice)} stands there twice")
     for name in sorted(set(files) - set(listed)):
         log.warning("pipeline '%s' is not in pipelines of %s: dvc repro leaves it out", name, PARAMS_FILE)
     return problems
@@ -118,6 +117,13 @@ def _unknown(where: str, name: str, known: Any) -> str:
     return f"{where}: unknown name '{name}'; {suggest(name, known)}"
 
 
+def _finetune_part(config: Config) -> dict[str, Any]:
+    """What the finetune stage reads: it opens the encoder itself, and shares some settings with `train`."""
+    finetune = {key: value for key, value in config.section("finetune").items() if key != "device"}
+    train = {key: config.section("train")[key] for key in (*SHARED_WITH_TRAIN, "seeds")}
+    return {"finetune": finetune, "train": train, "extract": value_settings(config)["extract"]}
+
+
 def _write(root: Path, pipeline: str, config: Config) -> None:
     """Write one file per stage with exactly the settings it reads; a method has its own."""
     values = value_settings(config)
@@ -126,7 +132,7 @@ def _write(root: Path, pipeline: str, config: Config) -> None:
         "download": {**values["download"], "source": config.download.source},
         "segment": {"segment": config.section("segment"), "download": values["download"]},
         "extract": {"extract": values["extract"]},
-        "evaluate": {"evaluate": config.section("evaluate"), "methods": list(config.methods), "seeds": train["seeds"]},
+        "evaluate": {"evaluate": config.section("evaluate"), "methods": list(config.trained), "seeds": train["seeds"]},
         "importance": {"importance": config.section("importance"), "methods": list(config.methods)},
         "ablate": {
             "ablate": config.section("ablate"),
@@ -134,11 +140,13 @@ def _write(root: Path, pipeline: str, config: Config) -> None:
             "train": train,
             "settings": settings_of(config.ablate.method, config.method_settings),
         },
-        "report": {"report": config.section("report"), "methods": list(config.methods)},
+        "report": {"report": config.section("report"), "methods": list(config.trained)},
     }
-    parts |= {f"train-{method}": {"listed": False} for method in config.trainable}
+    parts |= {f"{stage}-{name}": {"listed": False} for stage, name in stages_of(root, pipeline)}  # unless set below
     for method in config.methods:
         parts[f"train-{method}"] = {"train": train, "settings": settings_of(method, config.method_settings)}
+    for name in config.finetunes:
+        parts[f"finetune-{name}"] = _finetune_part(config)
     folder = root / "data" / "check" / pipeline
     for name, part in parts.items():
         write_json(folder / f"{name}.json", part)

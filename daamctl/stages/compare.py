@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from daamctl.adapters import FINETUNES
 from daamctl.artifacts.io import write_json
 from daamctl.artifacts.results import Fold, read_fold, read_folds
 from daamctl.config import Config, load_config, pipeline_names
@@ -142,7 +143,7 @@ def _side(root: Path, text: str) -> Trained | Printed:
     name, _, method = text.partition("/")
     layout, config = _run(root, name)
     there = _trained_methods(layout)
-    listed = config.methods if layout.pipeline else there
+    listed = config.trained if layout.pipeline else there
     if not method:
         return Trained(name, layout, config, tuple(listed), one=False)
     known = dict.fromkeys([*listed, *there])
@@ -233,7 +234,7 @@ def _load(side: Trained, methods: Sequence[str], unit: str) -> list[TrainedMetho
     """
     found: dict[str, list[Fold]] = {}
     for method in methods:
-        fix = side.layout.command("train", "--method", method)
+        fix = side.layout.command("finetune" if method in FINETUNES else "train", "--method", method)
         folds = read_folds(side.layout.method(method))
         folds = [fold for fold in folds if side.seeds is None or fold.seed in side.seeds]
         if not folds:

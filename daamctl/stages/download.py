@@ -1,7 +1,8 @@
 """The stage `download`: find or obtain a corpus, read it, check it, and write its utterance table.
 
-The audio stays where it is; only this machine's register (`daamctl.corpora.sources`) knows where. Every file header is
-read here, so that later stages need not expect missing or broken files. Durations are in seconds.
+Recordings and images stay where they are; only this machine's register (`daamctl.corpora.sources`) knows where. Every
+file header is read here, so that later stages need not expect missing or broken files. Texts are held by the table
+itself. Durations are in seconds.
 """
 
 from __future__ import annotations
@@ -14,26 +15,31 @@ from pathlib import Path
 import polars as pl
 
 from daamctl.artifacts.io import locked
-from daamctl.artifacts.utterances import UtteranceTable, write_utterances
+from daamctl.artifacts.utterances import Modality, UtteranceTable, write_utterances
 from daamctl.audio import AudioInfo, probe
 from daamctl.config import Config, DownloadConfig
 from daamctl.corpora import CORPORA
-from daamctl.corpora.base import Corpus
+from daamctl.corpora.base import UNITS, Corpus, class_counts, modality_of
 from daamctl.corpora.fingerprint import validate
-from daamctl.corpora.manifest import assign_groups
+from daamctl.corpora.groups import assign_groups
+from daamctl.corpora.images import header_problems
 from daamctl.corpora.sources import MANIFEST, audio_root, key_of, register, source_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.progress import progress
-from daamctl.training.splits import fold_groups, split_of
+from daamctl.training.splits import OFFICIAL, fold_groups, is_official, split_of
 
 log = logging.getLogger(__name__)
 
 END_SLACK_S = 0.01
 """How far a piece may reach over the end of its file: tables often round times to hundredths."""
 MAX_NAMED = 10
-"""Unreadable recordings named in a message."""
+"""Unreadable files named in a message."""
+MAX_DIFFERENCES = 30
+"""Differences from the known counts named in a message."""
 PROBE_THREADS = 8
+SOURCES: dict[Modality, str] = {"speech": "recording", "text": "text", "image": "image"}
+"""What a row of each modality comes from, in the singular."""
 
 
 def run(layout: Layout, config: Config, *, source: Path | None = None, force: bool = False) -> Path:
@@ -42,9 +48,9 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     Args:
         layout: folders of the pipeline or ad-hoc run.
         config: settings; `download` is used.
-        source: the corpus folder (for `manifest`: the table file) on this machine; registered. None: as the settings
-            say, else where it was registered before, else obtained if that is possible.
-        force: obtain anew what daamctl itself downloaded or generated.
+        source: the corpus folder (for `manifest`: the table, or a folder of images) on this machine; registered. None:
+            as the settings say, else where it was registered before, else obtained if that is possible.
+        force: obtain anew what daamctl itself downloaded, converted or generated.
 
     Returns:
         The file written.
@@ -58,17 +64,20 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     place = _locate(layout, corpus, settings, source, force)
     key = key_of(corpus.name, place)
     rows = corpus.prepare(place)
+    modality = corpus.modality or modality_of(rows)
+    _check_parts(corpus, rows, settings)
     _check_complete(corpus, rows, settings)
     register(layout.root, key, place)
     classes = select_classes(corpus, rows, settings.classes)
     rows = rows.filter(pl.col("label").is_in(list(classes)))
-    rows = _measure(rows, audio_root(layout.root, key), settings.max_unreadable_fraction)
-    _check_populated(rows, classes)
-    rows = _group(rows, settings.num_groups)
+    rows = _readable(rows, modality, audio_root(layout.root, key), settings.max_unreadable_fraction)
+    _check_populated(rows, classes, modality)
+    rows = _group(rows, modality, settings)
     _check_folds(rows, layout, config)
     kept = {name: value for name, value in config.section("download").items() if name != "source"}
-    write_utterances(layout.utterances, UtteranceTable(key, classes, rows, kept))
-    _log_summary(key, rows, classes)
+    table = UtteranceTable(key, classes, rows, kept, modality)
+    write_utterances(layout.utterances, table)
+    _log_summary(table)
     return layout.utterances
 
 
@@ -82,7 +91,7 @@ def select_classes(corpus: Corpus, rows: pl.DataFrame, asked: tuple[str, ...] | 
 
     Raises:
         ConfigError: a name is not a class of the corpus, is given twice, or there are fewer than two.
-        CorpusError: a class has no utterances.
+        CorpusError: the corpus holds nothing of a class.
     """
     found = set(rows["label"].unique())
     known = found | set(corpus.classes) | set(corpus.fingerprint.per_class if corpus.fingerprint else ())
@@ -98,19 +107,23 @@ def select_classes(corpus: Corpus, rows: pl.DataFrame, asked: tuple[str, ...] | 
         )
     absent = [name for name in classes if name not in found]
     if absent:
-        raise CorpusError(
-            f"corpus '{corpus.name}' has no utterances of class {', '.join(absent)}", fix=corpus.how_to_get
-        )
+        raise CorpusError(f"corpus '{corpus.name}' holds nothing of class {', '.join(absent)}", fix=corpus.how_to_get)
     return classes
 
 
 def _locate(layout: Layout, corpus: Corpus, settings: DownloadConfig, source: Path | None, force: bool) -> Path:
     """What `prepare` reads: the root folder, or the manifest file."""
-    if source is not None:
-        return _given(source.expanduser().absolute(), corpus)
-    if settings.source is not None:
-        return _given(layout.root / Path(settings.source).expanduser(), corpus)
     own = layout.corpora / corpus.name
+    if source is None and settings.source is not None:
+        source = layout.root / Path(settings.source).expanduser()
+    if source is not None:
+        given = _given(source.expanduser().absolute(), corpus)
+        if corpus.adopt is None:
+            return given
+        with locked(layout.corpora / f".{corpus.name}.lock", what=f"corpus '{corpus.name}'"):
+            if force and given.resolve() != own.resolve():
+                shutil.rmtree(own, ignore_errors=True)
+            return corpus.adopt(given, own)
     place = source_of(layout.root, corpus.name)
     if corpus.obtain is not None and (place is None or place == own):
         with locked(layout.corpora / f".{corpus.name}.lock", what=f"corpus '{corpus.name}'"):
@@ -127,17 +140,35 @@ def _locate(layout: Layout, corpus: Corpus, settings: DownloadConfig, source: Pa
 
 def _given(place: Path, corpus: Corpus) -> Path:
     is_manifest = corpus.name == MANIFEST
-    if is_manifest and not place.is_file():
+    if is_manifest and not place.exists():
         raise CorpusError(f"no manifest file {place}", fix=corpus.how_to_get)
     if not is_manifest and not place.is_dir():
         raise CorpusError(f"no folder {place} (given for corpus '{corpus.name}')", fix=corpus.how_to_get)
     return place
 
 
+def _check_parts(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig) -> None:
+    """Refuse a copy with one part of an official split, which folds would take for something else."""
+    groups = rows["group"].drop_nulls()
+    found = set(groups.unique())
+    if settings.folds == "stratified" or groups.is_empty() or not found <= set(OFFICIAL) or is_official(groups):
+        return
+    missing = [part for part in ("train", "test") if part not in found]
+    raise CorpusError(
+        f"corpus '{corpus.name}' has an official split, of which the part {' and '.join(missing)} is not there (found: "
+        f"{', '.join(sorted(found))})",
+        fix="complete the copy, or form folds from what is there: --set download.folds=stratified"
+        + (" --set download.check_fingerprint=false" if corpus.fingerprint else ""),
+    )
+
+
 def _check_complete(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig) -> None:
     differences = validate(corpus, rows)
     if not differences:
         return
+    if len(differences) > MAX_DIFFERENCES:  # those of the groups come last
+        half = MAX_DIFFERENCES // 2
+        differences[half:-half] = [f"... and {len(differences) - 2 * half} more ..."]
     listed = ("\n" + " " * 4).join(["", *differences])
     if settings.check_fingerprint:
         raise CorpusError(
@@ -148,13 +179,24 @@ def _check_complete(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig
     expected = corpus.fingerprint.per_speaker if corpus.fingerprint else {}
     absent = sorted(set(expected) - set(rows["speaker"].unique()))
     if absent:
-        raise CorpusError(
-            f"corpus '{corpus.name}' has no utterances of speaker {', '.join(absent)}", fix=corpus.how_to_get
-        )
+        raise CorpusError(f"corpus '{corpus.name}' holds nothing of speaker {', '.join(absent)}", fix=corpus.how_to_get)
+
+
+def _readable(rows: pl.DataFrame, modality: Modality, root: Path, max_unreadable_fraction: float) -> pl.DataFrame:
+    """Drop, or refuse, what cannot be read."""
+    if modality == "speech":
+        return _measure(rows, root, max_unreadable_fraction)
+    if modality == "image":
+        rows = rows.with_columns(_problem=header_problems(rows, root))
+    else:
+        blank = pl.when(pl.col("text").fill_null("").str.strip_chars() == "")
+        rows = rows.with_columns(_problem=blank.then(pl.col("utterance_id") + " is empty"))
+    _check_readable(rows, modality, max_unreadable_fraction)
+    return rows.filter(pl.col("_problem").is_null()).drop("_problem")
 
 
 def _measure(rows: pl.DataFrame, root: Path, max_unreadable_fraction: float) -> pl.DataFrame:
-    """Fill in what the file headers say, and drop recordings that cannot be read."""
+    """Fill in what the headers of recordings say, and drop those that cannot be read."""
     facts = _probe_all(rows["path"].unique().sort(), root)
     rows = rows.join(facts, on="path", how="left", maintain_order="left")
     samples, rate = pl.col("_samples"), pl.col("sampling_rate")
@@ -170,7 +212,7 @@ def _measure(rows: pl.DataFrame, root: Path, max_unreadable_fraction: float) -> 
         .then(pl.format("{}: the piece at {} s is shorter than one sample", "path", "start_s"))
     )
     rows = rows.with_columns(_problem=problem)
-    _check_readable(rows, max_unreadable_fraction)
+    _check_readable(rows, "speech", max_unreadable_fraction)
     rest_s = file_s - pl.col("start_s")
     rows = rows.filter(pl.col("_problem").is_null())
     rows = rows.with_columns(duration_s=pl.min_horizontal(pl.col("duration_s").fill_null(rest_s), rest_s))
@@ -200,7 +242,7 @@ def _probe_all(paths: pl.Series, root: Path) -> pl.DataFrame:
     return pl.DataFrame(facts, schema=schema, orient="row")
 
 
-def _check_readable(rows: pl.DataFrame, max_fraction: float) -> None:
+def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float) -> None:
     problems = rows.filter(pl.col("_problem").is_not_null())["_problem"]
     if problems.is_empty():
         return
@@ -208,9 +250,8 @@ def _check_readable(rows: pl.DataFrame, max_fraction: float) -> None:
     if len(problems) > MAX_NAMED:
         shown.append(f"and {len(problems) - MAX_NAMED} more")
     fraction = len(problems) / rows.height
-    message = f"{len(problems)} of {rows.height} recordings are unreadable ({fraction:.2%}):" + ("\n" + " " * 4).join(
-        ["", *shown]
-    )
+    what = f"{SOURCES[modality]}s are unreadable"
+    message = f"{len(problems)} of {rows.height} {what} ({fraction:.2%}):" + ("\n" + " " * 4).join(["", *shown])
     if fraction > max_fraction:
         raise CorpusError(
             f"{message}\n  allowed: download.max_unreadable_fraction = {max_fraction:g}",
@@ -225,25 +266,27 @@ def _round_up(fraction: float) -> float:
     return min(1.0, -(-fraction * 1000 // 1) / 1000)
 
 
-def _check_populated(rows: pl.DataFrame, classes: tuple[str, ...]) -> None:
+def _check_populated(rows: pl.DataFrame, classes: tuple[str, ...], modality: Modality) -> None:
     absent = sorted(set(classes) - set(rows["label"].unique()))
     if absent:
         raise CorpusError(
-            f"no readable recording of class {', '.join(absent)} is left",
+            f"no readable {SOURCES[modality]} of class {', '.join(absent)} is left",
             fix="restore the files, or leave the class out",
         )
 
 
-def _group(rows: pl.DataFrame, num_groups: int) -> pl.DataFrame:
-    """Form groups where the corpus has none, and warn where its own share speakers."""
-    if rows["group"].null_count() == 0:
+def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig) -> pl.DataFrame:
+    """Form groups where the corpus has none or they are to be pooled, and warn where its own share speakers."""
+    stratify = settings.folds == "stratified"
+    if not stratify and rows["group"].null_count() == 0:
         shared = rows.group_by("speaker").agg(pl.col("group").n_unique()).filter(pl.col("group") > 1)["speaker"]
         if len(shared):
             log.warning("speakers in more than one group, so folds are not speaker-independent: %s", _names(shared))
         return rows
-    rows = assign_groups(rows, num_groups)
-    if (formed := rows["group"].n_unique()) < num_groups:
-        log.warning("%d speakers give %d groups, %d were asked for", rows["speaker"].n_unique(), formed, num_groups)
+    rows = assign_groups(rows, settings.num_groups, stratify=stratify or modality != "speech")
+    if (formed := rows["group"].n_unique()) < settings.num_groups:
+        speakers = rows["speaker"].n_unique()
+        log.warning("%d speakers give %d groups, %d were asked for", speakers, formed, settings.num_groups)
     return rows
 
 
@@ -262,10 +305,16 @@ def _names(values: pl.Series) -> str:
     return ", ".join(values.sort().head(MAX_NAMED).to_list()) + (" ..." if len(values) > MAX_NAMED else "")
 
 
-def _log_summary(key: str, rows: pl.DataFrame, classes: tuple[str, ...]) -> None:
-    labels = dict(rows.group_by("label").len().iter_rows())
+def _log_summary(table: UtteranceTable) -> None:
+    rows = table.rows
     groups = sorted(rows.group_by("group").len().iter_rows())
-    hours = float(rows["duration_s"].sum()) / 3600.0
-    log.info("corpus '%s': %d utterances, %.2f h, %d speakers", key, rows.height, hours, rows["speaker"].n_unique())
-    log.info("classes: %s", ", ".join(f"{name} {labels[name]}" for name in classes))
+    facts = [f"{rows.height} {UNITS[table.modality]}"]
+    if table.modality == "speech":
+        facts.append(f"{float(rows['duration_s'].sum()) / 3600.0:.2f} h")
+    elif table.modality == "text":
+        facts.append(f"{int(rows['text'].str.len_chars().sum()) / 1e6:.2f} million characters")
+    if (rows["speaker"] != rows["utterance_id"]).any():  # else nobody is known
+        facts.append(f"{rows['speaker'].n_unique()} speakers")
+    log.info("corpus '%s': %s", table.corpus, ", ".join(facts))
+    log.info("classes: %s", class_counts(rows, table.classes))
     log.info("groups: %s", ", ".join(f"{name} {count}" for name, count in groups))

@@ -14,12 +14,14 @@ from typing import Any
 
 import polars as pl
 
+from daamctl.adapters import FINETUNES
 from daamctl.artifacts.io import read_json, write_json, write_text
 from daamctl.artifacts.results import SKIPPED_FILE, Fold, read_folds
+from daamctl.artifacts.words import words_of
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, ConfigError
 from daamctl.evaluation import METRICS
-from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals
+from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals, speakers_known
 from daamctl.evaluation.consistency import check_method, check_methods, differences
 from daamctl.evaluation.metrics import class_recalls, confusion_matrix
 from daamctl.evaluation.provenance import chance_of, counts, provenance
@@ -39,7 +41,7 @@ def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None)
     Args:
         layout: where artifacts lie.
         config: settings; `evaluate.unit` is the main figure.
-        methods: only these; None: `config.methods`.
+        methods: only these; None: `config.trained`.
 
     Returns:
         Path of evaluation.json.
@@ -47,7 +49,7 @@ def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None)
     Raises:
         ArtifactError: a method has no finished fold, or folds were made with different settings.
     """
-    folds, skipped = _collect(layout, config, tuple(methods or config.methods))
+    folds, skipped = _collect(layout, config, tuple(methods or config.trained))
     items = {
         method: {unit: [items_of(fold.predictions(), unit) for fold in part] for unit in UNITS}
         for method, part in folds.items()
@@ -79,7 +81,8 @@ def _collect(layout: Layout, config: Config, methods: Sequence[str]) -> tuple[di
             skipped[method] = read_json(note)
             logger.warning("%s is left out: %s says it was skipped", method, note)
             continue
-        fix = layout.command("train", "--method", method)
+        stage = "finetune" if method in FINETUNES else "train"
+        fix = layout.command(stage, "--method", method)
         finished = read_folds(layout.method(method))
         folds[method] = [fold for fold in finished if fold.seed in config.train.seeds]
         if not folds[method]:
@@ -111,12 +114,15 @@ def _evaluation(
         for method, part in folds.items()
     }
     tables = {method: item_table(part, items[method][config.evaluate.unit]) for method, part in folds.items()}
+    modality = first.modality
+    intervals = method_intervals(tables, modality=modality)
     for method, table in tables.items():
-        methods[method]["intervals"] = method_intervals(method, table)
+        methods[method]["intervals"] = intervals[method]
         methods[method]["per_speaker"] = _per_speaker(table)
     return {
         "run": layout.run_name,
         "pipeline": layout.pipeline,
+        "modality": modality,
         "main_unit": config.evaluate.unit,
         "units": list(UNITS),
         "metrics": {name: _describe(name) for name in METRICS},
@@ -127,13 +133,15 @@ def _evaluation(
         "counts": counts(folds, items),
         "chance": {unit: chance_of(items, unit, run_part["classes"]) for unit in UNITS},
         "methods": methods,
-        "comparison": _comparison(config, tables, methods),
+        "comparison": _comparison(config, tables, methods, modality),
         "notes": _notes(config, folds, methods),
         "provenance": provenance(folds),
     }
 
 
-def _comparison(config: Config, tables: Mapping[str, pl.DataFrame], methods: Mapping[str, Any]) -> dict[str, Any]:
+def _comparison(
+    config: Config, tables: Mapping[str, pl.DataFrame], methods: Mapping[str, Any], modality: str
+) -> dict[str, Any]:
     """Every method against the reference on the same items; methods with missing folds are left out and named.
 
     Raises:
@@ -148,11 +156,17 @@ def _comparison(config: Config, tables: Mapping[str, pl.DataFrame], methods: Map
     reference = wanted or ("none" if "none" in whole else next(iter(whole), None))
     if reference not in whole:
         return {"reference": reference, "left_out": left_out, "result": None}
-    return {"reference": reference, "left_out": left_out, "result": compare_methods(whole, reference=reference)}
+    result = compare_methods(whole, reference=reference, modality=modality)
+    return {"reference": reference, "left_out": left_out, "result": result}
 
 
 def _per_speaker(table: pl.DataFrame) -> list[dict[str, Any]]:
-    """Accuracy of every speaker over all folds and seeds, in the main unit; an unknown speaker is None."""
+    """Accuracy of every speaker over all folds and seeds, in the main unit; an unknown speaker is None.
+
+    Empty where every item is its own speaker.
+    """
+    if not speakers_known(table):
+        return []
     figures = [pl.col("item").n_unique().alias("n"), pl.col("correct").mean().alias("accuracy")]
     rows = table.group_by("speaker").agg(figures)
     return rows.sort("speaker", nulls_last=True).to_dicts()
@@ -174,6 +188,9 @@ def _method(
         "label": folds[0].label,
         "reconstructed": run_part.get("reconstructed", ""),
         "eval_batches": run_part.get("eval_batches"),
+        "notes": [f"{run_part['method']}: {note}" for note in run_part.get("notes", [])],
+        "finetune": run_part.get("finetune", False),
+        "effect": run_part.get("effect"),
         "num_parameters": run_part["num_parameters"],
         "layers": run_part["layers"],
         "embed_dim": run_part["embed_dim"],
@@ -227,6 +244,7 @@ def _describe(name: str) -> dict[str, Any]:
 def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping[str, Any]) -> list[str]:
     """What a reader of the figures must know: missing folds, and settings changed since."""
     notes = []
+    clips = f"{words_of(next(iter(folds.values()))[0].modality).clip}s"
     for method, entry in methods.items():
         if entry["missing"]:
             pairs = ", ".join(f"fold {fold} seed {seed}" for fold, seed in entry["missing"])
@@ -238,11 +256,11 @@ def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping
             )
         if entry["eval_batches"]:
             notes.append(
-                f"{method}: a prediction depends on the other clips of its batch (D1); tested "
+                f"{method}: a prediction depends on the other {clips} of its batch (D1); tested "
                 f"{entry['eval_batches']['size']} at a time in the order of the clip table (hash in each result.json)"
             )
-    now = config.section("train")
-    changed = {text for part in folds.values() for fold in part for text in differences(fold, now)}
+        notes += entry["notes"]
+    changed = {text for part in folds.values() for fold in part for text in differences(fold, config)}
     notes += [f"trained with other settings than those of now: {text}" for text in sorted(changed)]
     return notes
 

@@ -1,4 +1,4 @@
-"""Embed every clip of a pipeline: one vector per encoder layer, in Parquet shards.
+"""Embed every clip, text or image of a pipeline: one vector per encoder layer, in Parquet shards.
 
 Unfinished shards lie under the content key of the set in `data/.work/`, so an interrupted run redoes at most one shard,
 and the finished folder appears whole. A set that another pipeline already made from identical inputs is linked, not
@@ -34,8 +34,9 @@ from daamctl.config import Config
 from daamctl.corpora.sources import audio_root
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.extraction import Embedded, embed_clips
+from daamctl.encoders.items import open_items
 from daamctl.encoders.load import OpenedEncoder, open_encoder
-from daamctl.errors import ArtifactError, AudioError
+from daamctl.errors import ArtifactError, AudioError, CorpusError
 from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.training.fold import build_method
@@ -44,6 +45,12 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1  # raise it when pooled values change for the same settings
 NAMED_AT_MOST = 10
+DECISIVE = {
+    "speech": ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate"),
+    "text": ("weights_sha256", "precision", "final_norm", "tokenizer_sha256", "max_tokens", "special_tokens"),
+    "image": ("weights_sha256", "precision", "final_norm", "processor", "class_tokens"),
+}
+"""Facts of an encoder that determine the vectors."""
 
 
 def run(layout: Layout, config: Config, *, force: bool = False) -> Path:
@@ -59,8 +66,9 @@ def run(layout: Layout, config: Config, *, force: bool = False) -> Path:
 
     Raises:
         ArtifactError: no clips, clips made with other settings, or not enough disk space.
-        EncoderError: the encoder cannot be opened or fails on a clip.
-        AudioError: more clips are unreadable than tolerated.
+        EncoderError: the encoder cannot be opened, reads something else, or fails on a clip.
+        AudioError: more clips of recordings are unreadable than tolerated.
+        CorpusError: more texts or images are unreadable than tolerated.
         MethodError: a method of the pipeline does not fit the encoder's layers.
     """
     command = layout.command("segment")
@@ -70,7 +78,11 @@ def run(layout: Layout, config: Config, *, force: bool = False) -> Path:
     device = resolve_device(config.extract.device)
     precision = resolve_precision(config.extract.precision, device, cpu_auto=True)
     opened = open_encoder(
-        config.extract, max_duration_s=config.segment.max_duration_s, device=device, precision=precision
+        config.extract,
+        modality=clips.modality,
+        max_duration_s=config.segment.max_duration_s,
+        device=device,
+        precision=precision,
     )
     head = _head(clips, config, opened)
     if layout.pipeline is not None:  # the methods that will follow should fit, before hours of work
@@ -98,11 +110,8 @@ def run(layout: Layout, config: Config, *, force: bool = False) -> Path:
 
 def _head(clips: ClipTable, config: Config, opened: OpenedEncoder) -> EmbeddingsHead:
     facts, settings = opened.facts, value_settings(config, clips.modality)
-    decisive = {
-        name: facts[name]
-        for name in ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate")
-    }
-    if facts["pooling"] == "all-frames":
+    decisive = {name: facts[name] for name in DECISIVE[clips.modality]}
+    if facts.get("pooling") == "all-frames":
         decisive["pad_to_s"] = config.segment.max_duration_s
     key = content_key(
         {"format": FORMAT, "clips": clips_key(clips), "encoder": decisive, "settings": settings["extract"]}
@@ -159,7 +168,8 @@ def _make_shards(
 ) -> dict[str, str]:
     """Make the shards that are missing; returns clip_id -> reason of the clips left out."""
     settings, size = config.extract, config.extract.shard_clips
-    root = audio_root(layout.root, clips.corpus)
+    # texts stand in the table itself, wherever they were read from
+    root = layout.root if clips.modality == "text" else audio_root(layout.root, clips.corpus)
     work.mkdir(parents=True, exist_ok=True)
     parts = [
         (shard_path(work, i), clips.rows[start : start + size])
@@ -179,22 +189,16 @@ def _make_shards(
         "classes": list(head.classes),
     }
     unreadable: dict[str, str] = {}
-    marks: dict[str, list[str]] = {"silent": [], "clipped": []}
+    marks: dict[str, list[str]] = {}
     with progress(head.num_clips, f"extracting {layout.run_name}", "clips", done=head.num_clips - missing) as bar:
         for path, rows in todo:
-            done = embed_clips(
-                opened.encoder,
-                rows,
-                root,
-                storage=settings.storage,
-                max_batch_s=settings.max_batch_s,
-                on_clips=bar.advance,
-            )
-            ids = rows["clip_id"]
+            items = open_items(rows, clips.modality, root, opened.encoder, config)
+            ids = rows["clip_id"].to_list()
+            done = embed_clips(opened.encoder, items, ids, storage=settings.storage, on_clips=bar.advance)
             unreadable.update({ids[row]: reason for row, reason in done.unreadable.items()})
-            for name in marks:
-                marks[name] += [ids[row] for row in getattr(done, name)]
-            _check_tolerance(unreadable, head.num_clips, settings.max_unreadable_fraction, layout)
+            for name, marked in done.marks.items():
+                marks.setdefault(name, []).extend(ids[row] for row in marked)
+            _check_tolerance(unreadable, head, settings.max_unreadable_fraction, layout)
             _write(path, rows, done, head, shard_head)
     for name, found in marks.items():
         if found:
@@ -208,11 +212,13 @@ def _write(path: Path, rows: pl.DataFrame, done: Embedded, head: EmbeddingsHead,
     write_shard(path, rows.filter(pl.Series(keep)), done.n_frames[keep], done.vectors[keep], head.layers, left_out)
 
 
-def _check_tolerance(unreadable: dict[str, str], total: int, tolerated: float, layout: Layout) -> None:
+def _check_tolerance(unreadable: dict[str, str], head: EmbeddingsHead, tolerated: float, layout: Layout) -> None:
+    total = head.num_clips
     if len(unreadable) > tolerated * total:
         share = min(1.0, math.ceil(1000 * len(unreadable) / total) / 1000)
         named = "; ".join(f"{clip}: {reason}" for clip, reason in list(unreadable.items())[:NAMED_AT_MOST])
-        raise AudioError(
+        kind = AudioError if head.modality == "speech" else CorpusError
+        raise kind(
             f"{len(unreadable)} of {total} clips cannot be read (tolerated: {tolerated:.1%}): {named}",
             fix="repair the files, or accept it: "
             + layout.command("extract", f"--set extract.max_unreadable_fraction={share:g}"),

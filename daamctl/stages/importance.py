@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from daamctl.analysis import plots
 from daamctl.analysis.audit import audit_scores, curves_of, steps
@@ -44,9 +45,11 @@ from daamctl.analysis.scores import Maps, Scored, read_maps, read_scores
 from daamctl.artifacts.io import atomic_path, read_json, write_json
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.utterances import write_frame
-from daamctl.config import Config
+from daamctl.artifacts.words import words_of
+from daamctl.config import Config, TrainConfig
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, resolve_method, settings_of
+from daamctl.training.splits import make_split
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +97,7 @@ def run(layout: Layout, config: Config) -> Path:
         scored = read_scores(found, method, parts, fix=again)
         maps |= {method: parts} if parts else {}
         scores |= {method: scored} if scored else {}
-    audited, curves = audit_scores(layout, config, scores)
+    audited, curves = audit_scores(layout, config, scores, _split_rows)
     if audited["methods"] and audited["no_ablation"] is None:
         audited["no_ablation"] = _nothing_alone(layout)
     _write_pictures(folder, {**_map_pictures(config, maps, scores), **_score_pictures(config, scores, curves)})
@@ -124,6 +127,14 @@ def run(layout: Layout, config: Config) -> Path:
             "audit: %(probe).0f s for linear probes, %(replacement).0f s for replacing layers", audited["seconds"]
         )
     return folder / "summary.json"
+
+
+def _split_rows(clips: pl.DataFrame, fold: Fold) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The clips that trained a fold, and those that test it, as its own settings have it."""
+    run = fold.result["run"]
+    share = run["config"]["train"].get("dev_fraction", TrainConfig().dev_fraction)
+    split = make_split(clips, fold.fold, dev_group=run["dev_group"] is not None, dev_fraction=share)
+    return split.train, split.test
 
 
 def _nothing_alone(layout: Layout) -> str | None:
@@ -248,14 +259,14 @@ def _score_pictures(config: Config, scores: Mapping[str, Scored], curves: pl.Dat
             untrained = before[:, 0].mean(axis=0) if len(before) == len(score) else None
             panels[name] = (score[:, 0].mean(axis=0), random.mean(axis=0), untrained)
         pictures[f"{method}-replacement.png"] = plots.replacement_panels(
-            panels, steps(len(scored.layers)),
+            panels, steps(len(scored.layers)), clip=words_of(scored.folds[0].modality).clip,
             title=f"Replacing layers by their mean under trained {scored.label}, {runs}", dpi=dpi,
         )  # fmt: skip
     return pictures
 
 
 def _runs(number: int) -> str:
-    return f"{number} fold{'s' if number > 1 else ''}"
+    return f"{number} run{'s' if number > 1 else ''}"
 
 
 def _write_pictures(folder: Path, pictures: Mapping[str, bytes]) -> None:

@@ -3,19 +3,26 @@
 Not a stage of the DAG: nothing depends on it. Reads `data/extract/<run>/`; writes to `data/preflight/<run>/`:
 preflight.json with folds, probe (None where it could not run: `skipped` says why), headroom, checks and verdict.
 Accuracies are fractions, per utterance or per clip as `evaluate.unit` says.
+
+Of a set that is not held in memory (`train.features`), a seeded choice of whole utterances is probed and searched for
+near duplicates; `sample` says how many clips these are. All other checks see every clip.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
 
 from daamctl.analysis.ablation import summarize
-from daamctl.analysis.data_checks import NUM_CHECKS, Finding, check_data
+from daamctl.analysis.data_checks import Drawn, Finding, Known, check_data, numbered, text_ids
 from daamctl.analysis.probe import (
     CONFIDENCE,
     MAX_KERNEL_CLIPS,
@@ -29,15 +36,24 @@ from daamctl.analysis.probe import (
     judge,
     probe_layers,
 )
+from daamctl.artifacts.clips import read_clips
+from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.io import write_json
 from daamctl.config import Config
-from daamctl.errors import TrainingError
+from daamctl.corpora.sources import audio_root
+from daamctl.encoders.items import ImageTables
+from daamctl.errors import ArtifactError, CorpusError, TrainingError
 from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.training.fold import Features
 from daamctl.training.run import load_features
 from daamctl.training.splits import Split, fold_groups, is_official, make_split
 
+logger = logging.getLogger(__name__)
+
+SAMPLE_BYTES = 2_000_000_000
+"""Most that the vectors of a sample take in memory; fixed, so that every machine draws the same one."""
+SAMPLE_SEED = 0
 RULE = (
     "likely: the mean gain over folds exceeds its margin. "
     f"unlikely: mean plus margin stays below {100 * WORTHWHILE:.0f} point. "
@@ -59,13 +75,18 @@ def run(layout: Layout, config: Config) -> Path:
         ArtifactError: no embeddings, or embeddings made with other settings.
     """
     features = load_features(layout, config)
-    with progress(NUM_CHECKS, "checking the data", "checks") as bar:
-        findings = check_data(features.clips, features.x.numpy(), features.head.classes, on_check=bar.advance)
+    num_clips, drawn = features.clips.height, _draw(features)
+    known = _known(layout, features)
+    with progress(known.num_checks, "checking the data", "checks") as bar:
+        x = features.x if isinstance(features.x, StoredVectors) else features.x.numpy()
+        findings = check_data(features.clips, x, known, drawn=drawn, on_check=bar.advance)
+    if drawn is not None:
+        features = replace(features, clips=features.clips[drawn.rows], x=torch.from_numpy(drawn.x))
     skipped = next((one.text for one in findings if one.check == "values" and one.severity != "ok"), None)
     splits: list[Split] = []
     if skipped is None:
         try:
-            splits = _splits(features)
+            splits = _splits(features, config)
         except TrainingError as error:
             skipped = "; ".join(filter(None, (error.message, error.fix)))
     probes = _probe(features, splits, config) if splits else None
@@ -73,14 +94,16 @@ def run(layout: Layout, config: Config) -> Path:
         "run": layout.run_name,
         "embeddings_key": features.head.key,
         "corpus": features.head.corpus,
+        "modality": features.head.modality,
         "encoder": features.head.encoder,
         "classes": list(features.head.classes),
         "layers": list(features.layers),
         "embed_dim": features.head.embed_dim,
-        "num_clips": features.clips.height,
-        "unit": config.evaluate.unit,
+        "num_clips": num_clips,
+        "sample": None if drawn is None else {"clips": features.clips.height, "seed": SAMPLE_SEED},
+        "unit": known.words.unit(config.evaluate.unit),
         "folds": [_fold(split) for split in splits],
-        **_figures(probes, features.layers),
+        **_figures(probes, features.layers, _sampling(drawn, num_clips, known)),
         "skipped": skipped,
         "checks": [{**asdict(finding), "examples": list(finding.examples)} for finding in findings],
         "verdict": _verdict(probes, findings, skipped),
@@ -90,17 +113,103 @@ def run(layout: Layout, config: Config) -> Path:
     return path
 
 
-def _splits(features: Features) -> list[Split]:
-    """Every fold, with a held-out group where there are three groups; with two, layers are chosen by leaving out."""
+def sample_rows(clips: pl.DataFrame, most: int) -> NDArray[np.int64]:
+    """Rows of whole utterances drawn at random, as many of every group as there are.
+
+    Args:
+        clips: N rows with group and utterance_id.
+        most: rows in all; what a small group leaves goes to the larger ones.
+
+    Returns:
+        Row numbers, ascending.
+    """
+    rng = np.random.default_rng(SAMPLE_SEED)
+    groups = clips.with_row_index("row").group_by("group", maintain_order=True).agg("row", "utterance_id")
+    groups = groups.sort(pl.col("row").list.len(), "group")
+    chosen, left = [], most
+    for number, (rows, utterances) in enumerate(groups.select("row", "utterance_id").iter_rows()):
+        names, owner = np.unique(utterances, return_inverse=True)
+        rank = rng.permutation(len(names))[owner]  # of each row's utterance in a random order
+        taken = np.searchsorted(np.cumsum(np.bincount(rank)), left // (groups.height - number), side="right")
+        chosen.append(np.array(rows, np.int64)[rank < taken])
+        left -= len(chosen[-1])
+    return np.sort(np.concatenate(chosen))
+
+
+def _draw(features: Features) -> Drawn | None:
+    """The sample of a set on disk; None of one in memory."""
+    x = features.x
+    if not isinstance(x, StoredVectors):
+        return None
+    rows = sample_rows(features.clips, min(MAX_KERNEL_CLIPS, SAMPLE_BYTES * len(x) // x.nbytes))
+    return Drawn(rows, x[rows])
+
+
+def _known(layout: Layout, features: Features) -> Known:
+    """What the checks need to know beside clips and vectors."""
+    head, facts = features.head, features.head.encoder
+    added = facts.get("special_tokens") or {"first": 0, "last": 0, "pooled": False}
+    left_out = 0 if added["pooled"] else added["first"] + added["last"]
+    return Known(
+        head.classes,
+        head.modality,
+        tested=fold_groups(features.clips["group"]),
+        content=_content(layout, features),
+        max_tokens=facts["max_tokens"] - left_out if "max_tokens" in facts else None,
+    )
+
+
+def _content(layout: Layout, features: Features) -> NDArray[np.int64] | None:
+    """Numbers (N,), equal where texts, or the files of images, are equal; None where they are not at hand.
+
+    None of speech, whose clips are pieces of files: there embeddings tell.
+    """
+    if features.head.modality == "speech":
+        return None
+    try:
+        table = read_clips(layout.clips, fix=layout.command("segment"))
+        rows = features.clips.select("clip_id").join(table.rows, on="clip_id", how="left", maintain_order="left")
+        if features.head.modality == "text":
+            return None if rows["text"].null_count() else text_ids(rows["text"])
+        if rows["path"].null_count():
+            return None
+        root, tables = audio_root(layout.root, table.corpus), ImageTables()
+        pairs = rows.select("path", "index").iter_rows()
+        return numbered(
+            (root / path).read_bytes() if index is None else tables.encoded(root / path, index) for path, index in pairs
+        )
+    except (ArtifactError, CorpusError, OSError) as error:
+        logger.warning("copies are told by their embeddings alone: %s", error)
+        return None
+
+
+def _sampling(drawn: Drawn | None, num_clips: int, known: Known) -> str | None:
+    """What must be said beside the figures."""
+    if drawn is None:
+        return None
+    return (
+        f"Probed on {len(drawn.rows)} of {num_clips} {known.words.clip}s: whole {known.words.item}s drawn with seed "
+        f"{SAMPLE_SEED}, as many of every group as there are; all do not fit in memory, or train.features=stream "
+        "leaves them on disk."
+    )
+
+
+def _splits(features: Features, config: Config) -> list[Split]:
+    """Every fold, with a held-out group where there are three groups; with two, layers are chosen by leaving out.
+
+    Of an official split always with its dev part, or a part of its training items, whatever `train.selection` is.
+    """
     clips = features.clips
     groups = len(fold_groups(clips["group"]))
     dev_group = groups > 2 or is_official(clips["group"])
-    return [make_split(clips, fold, dev_group=dev_group) for fold in range(1, groups + 1)]
+    share = config.train.dev_fraction
+    return [make_split(clips, fold, dev_group=dev_group, dev_fraction=share) for fold in range(1, groups + 1)]
 
 
 def _probe(features: Features, splits: Sequence[Split], config: Config) -> LayerProbes:
     units = features.clips["utterance_id"].to_numpy() if config.evaluate.unit == "utterance" else None
     folds = [Rows(split.train, split.dev, split.test) for split in splits]
+    assert isinstance(features.x, torch.Tensor)
     with progress(len(folds) * (len(features.layers) + 2), "probing the layers", "probes") as bar:
         return probe_layers(
             features.x,
@@ -123,8 +232,8 @@ def _fold(split: Split) -> dict[str, Any]:
     }
 
 
-def _figures(probes: LayerProbes | None, layers: Sequence[int]) -> dict[str, Any]:
-    """The parts `probe` and `headroom`."""
+def _figures(probes: LayerProbes | None, layers: Sequence[int], sampling: str | None) -> dict[str, Any]:
+    """The parts `probe` and `headroom`; `sampling` is said beside the probe."""
     if probes is None:
         return {"probe": None, "headroom": None}
     best, chosen = choose(probes.layers)
@@ -140,8 +249,10 @@ def _figures(probes: LayerProbes | None, layers: Sequence[int]) -> dict[str, Any
         "best_fusion": {**_summary(fusion), "chosen": [list(fusions)[index] for index in chosen_fusions]},
         "chance": _summary(probes.chance),
     }
-    if probes.concatenation is None:
-        probe["note"] = f"The concatenation is left out above {MAX_KERNEL_CLIPS} training clips."
+    without = f"The concatenation is left out above {MAX_KERNEL_CLIPS} training clips."
+    notes = [sampling, without if probes.concatenation is None else None]
+    if any(notes):
+        probe["note"] = " ".join(filter(None, notes))
     named = {**fusions, "best_fusion": fusion, "last_layer": probes.layers[-1]}
     headroom = {name: _gain(difference(scores.accuracy, best.accuracy)) for name, scores in named.items()}
     return {"probe": probe, "headroom": headroom}
@@ -178,6 +289,11 @@ def _judged(probes: LayerProbes | None, skipped: str | None) -> tuple[str, str]:
     gain = difference(fusion.accuracy, best.accuracy)
     if gain.margin is None or len(gain.per_fold) < 3:
         few = f"{len(gain.per_fold)} folds are too few to tell a gain from chance"
+        if len(gain.per_fold) == 1:
+            few = (
+                f"one test part shows no spread over folds (there the best linear fusion has {100 * gain.mean:+.1f} "
+                "points of accuracy against the best single layer)"
+            )
         return "cannot be told", f"Whether fusing layers helps here cannot be told: {few}."
     if not any(_above_chance(scores, probes.chance) for scores in (best, fusion)):
         return "cannot be told", (

@@ -26,16 +26,18 @@ from daamctl.artifacts.io import atomic_path, read_json, write_text
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.utterances import read_frame
 from daamctl.config import Config
+from daamctl.corpora import CORPORA
 from daamctl.errors import ArtifactError
 from daamctl.layout import STAGES, Layout
 from daamctl.reporting import layers, papers, record, results
-from daamctl.reporting.document import Document, Files, Picture, percent
+from daamctl.reporting.document import Document, Files, Picture, Section, percent
 from daamctl.reporting.plots import DensityRun
 from daamctl.reporting.published import read_published
-from daamctl.reporting.record import CURVES, RunFacts
+from daamctl.reporting.record import CURVES, RunFacts, curve_names
 from daamctl.reporting.render import PICTURES_DIR, TABLES_DIR, to_html, to_markdown
 from daamctl.reporting.tables import to_csv, to_latex
 from daamctl.reporting.verdict import against, headline, labelled, order
+from daamctl.reporting.wording import item, words
 from daamctl.tracking import make_tracker
 
 logger = logging.getLogger(__name__)
@@ -57,10 +59,13 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
         Path of report.html.
 
     Raises:
-        ArtifactError: there is no evaluation, or a picture of the importance stage is gone.
+        ArtifactError: there is no evaluation, or one of an older version, or a picture of the importance stage is gone.
         UnknownNameError: `report.published` names no published table.
     """
-    evaluation = read_json(layout.stage("evaluate") / "evaluation.json", fix=f"make it: {layout.command('evaluate')}")
+    path = layout.stage("evaluate") / "evaluation.json"
+    evaluation = read_json(path, fix=f"make it: {layout.command('evaluate')}")
+    if "modality" not in evaluation:
+        raise ArtifactError(f"{path} was made by an older version", fix=f"make it again: {layout.command('evaluate')}")
     document = _document(layout, config, evaluation)
     folder = layout.stage("report")
     _write_pictures(folder / PICTURES_DIR, document)
@@ -93,7 +98,7 @@ def _document(layout: Layout, config: Config, raw: Mapping[str, Any]) -> Documen
     history, pngs = _history(layout), _importance_pictures(layout, summary, command)
     maps = _density_runs(layout, summary, labels, command)  # all is read before anything is drawn
     curves = {label: _curves(history.filter(pl.col("method") == label)) for label in evaluation["methods"]}
-    sections = [
+    sections: list[Section | None] = [
         headline(evaluation, declared=declared, stale=stale),
         results.results(evaluation, declared=declared, dots=_dots(evaluation)),
         results.metrics(evaluation),
@@ -102,7 +107,9 @@ def _document(layout: Layout, config: Config, raw: Mapping[str, Any]) -> Documen
         results.selection(evaluation),
         *([papers.published(evaluation, table, raw_names)] if table else []),
         layers.importance(summary, maps, pngs, labels=labels, command=command),
-        layers.ablation(ablated, layout.command("ablate"), table),
+        layers.ablation(
+            ablated, summary, table, labels=labels, words=words(evaluation), command=layout.command("ablate")
+        ),
         papers.learned(runs, evaluation),
         record.cost(runs, evaluation),
         record.learning(curves, evaluation, _learning_files(history, evaluation, raw_names)),
@@ -113,7 +120,7 @@ def _document(layout: Layout, config: Config, raw: Mapping[str, Any]) -> Documen
         ),
     ]  # fmt: skip
     title = config.report.title or f"Layer probing report: {layout.pipeline or layout.run_name}"
-    return Document(title, layout.run_name, sections)
+    return Document(title, layout.run_name, [section for section in sections if section is not None])
 
 
 def _optional(layout: Layout, path: Path) -> Any:
@@ -134,7 +141,7 @@ def _folds(layout: Layout, config: Config, raw: Mapping[str, Any]) -> tuple[list
         found += [there[key] for key in rows if key in there]
         absent += [name] if rows.keys() - there.keys() else []
         changed += [name] if any(not _scored(there[key], rows[key]) for key in rows if key in there) else []
-    new = [name for name in config.methods if name not in raw["methods"] and name not in raw.get("skipped", {})]
+    new = [name for name in config.trained if name not in raw["methods"] and name not in raw.get("skipped", {})]
     stale = []
     if absent:
         stale.append(f"Trained folds are not at hand of {', '.join(absent)}: what only they hold is missing here.")
@@ -167,12 +174,14 @@ def _facts(fold: Fold) -> RunFacts:
         device=meta["device"],
         settings=run_part["config"].get("method", {}),
         eval_batches=run_part.get("eval_batches"),
+        effect=run_part.get("effect"),
+        adapted=len(run_part.get("adapted", [])),
         **_weights(fold.folder / "weights.safetensors"),
     )
 
 
 def _weights(path: Path) -> dict[str, Any]:
-    """Size of the decoder, and where offset and scaled variance of a density ended."""
+    """Size of the decoder or classifier, and where offset and scaled variance of a density ended."""
     if not path.is_file():
         return {"decoder_parameters": None}
     try:
@@ -181,8 +190,9 @@ def _weights(path: Path) -> dict[str, Any]:
             decoder = sum(
                 int(np.prod(file.get_slice(name).get_shape())) for name in names if name.startswith("decoder.")
             )
-            found: dict[str, Any] = {"decoder_parameters": decoder}
-            settings = yaml.safe_load((file.metadata() or {}).get("daamctl", "{}")).get("settings", {})
+            said = yaml.safe_load((file.metadata() or {}).get("daamctl", "{}"))
+            found: dict[str, Any] = {"decoder_parameters": said.get("head_parameters", decoder)}  # of a tuned encoder
+            settings = said.get("settings", {})
             for prefix in DENSITY_TENSORS:
                 if {f"{prefix}.offset", f"{prefix}.scaled_variance"} <= set(names):
                     offset, width = (file.get_tensor(f"{prefix}.{name}") for name in ("offset", "scaled_variance"))
@@ -223,13 +233,13 @@ def _curves(history: pl.DataFrame) -> dict[str, dict[str, Any]]:
 
 
 def _dots(evaluation: Mapping[str, Any]) -> Picture:
-    unit = evaluation["main_unit"]
+    unit, said = evaluation["main_unit"], item(evaluation)
     methods = evaluation["methods"]
     values = {name: [row[unit]["accuracy"] for row in methods[name]["per_fold"]] for name in order(evaluation)}
     floor = evaluation["chance"][unit]["majority_fraction"]
     means = ", ".join(f"{name} {percent(float(np.mean(part)))} %" for name, part in values.items())
-    alt = f"Accuracy per {unit} of every fold, with the mean of each method: {means}; the numbers are in the tables."
-    return Picture("accuracy.png", alt, fold_dots(values, label=f"Accuracy per {unit}", chance=floor))
+    alt = f"Accuracy per {said} of every run, with the mean of each method: {means}; the numbers are in the tables."
+    return Picture("accuracy.png", alt, fold_dots(values, label=f"Accuracy per {said}", chance=floor))
 
 
 def _importance_pictures(layout: Layout, summary: Mapping[str, Any] | None, command: str) -> dict[str, bytes]:
@@ -284,12 +294,12 @@ def _learning_files(history: pl.DataFrame, evaluation: Mapping[str, Any], raw_na
         own = history.filter(pl.col("method") == label)
         epochs = own["epoch"].unique().sort().to_list()
         curves = {}
-        for key, name in CURVES.items():
+        for key, name in curve_names(evaluation).items():
             column = f"{key}_accuracy"
             if own[column].null_count() < len(own):
                 wide = own.pivot(on="epoch", index=["fold", "seed"], values=column).sort("fold", "seed")
                 curves[name] = (epochs, wide.select([str(epoch) for epoch in epochs]).to_numpy().astype(float))
-        data = learning_curves(curves, title=label, chance=floor)
+        data = learning_curves(curves, title=label, clip=words(evaluation).clip, chance=floor)
         found.append(Picture(f"{raw_names[label]}-learning.png", f"Learning curves of {label}.", data))
     return Files("Learning curves, one file per method", found)
 
@@ -306,7 +316,7 @@ def _confusion_files(evaluation: Mapping[str, Any], raw_names: Mapping[str, str]
 
 def _settings(config: Config, evaluation: Mapping[str, Any], runs: list[RunFacts]) -> dict[str, str]:
     """Settings as YAML, by title."""
-    now = config.model_dump(mode="json", exclude={"pipelines", "trainable"})
+    now = config.model_dump(mode="json", exclude={"pipelines"})
     made = {stage: part for stage, part in evaluation["provenance"]["config"].items() if stage != "method"}
     texts = {"Settings of the pipeline (YAML)": now}
     if any(now.get(stage) != part for stage, part in made.items()):
@@ -324,8 +334,12 @@ def _commands(layout: Layout, evaluation: Mapping[str, Any]) -> list[str]:
     corpus = facts["config"].get("download", {}).get("corpus", "")
     commit = facts["git_commits"][-1].partition("+")[0]
     lines = [f"git checkout {commit}", "make install"]
-    if corpus not in ("demo", "manifest", ""):
-        lines.append(f"daamctl download {corpus} --from DIR    # where your copy lies")
+    if corpus in CORPORA and corpus != "manifest":
+        found = CORPORA.load(corpus)
+        if found.obtain is None:
+            lines.append(f"daamctl download {corpus} --from DIR    # where your copy lies")
+        elif found.url is not None:
+            lines.append(f"daamctl download {corpus}    # or with --from DIR, where your copy lies")
     if layout.pipeline:
         return [*lines, f"dvc repro report@{layout.pipeline}    # or without DVC: daamctl run {layout.pipeline}"]
     return [*lines, *(layout.command(stage) for stage in STAGES)]

@@ -1,8 +1,8 @@
-"""The stage `segment`: cut every utterance into consecutive clips.
+"""The stage `segment`: cut every utterance into consecutive clips. A text or an image is one clip as it is.
 
 Source: the published set-up cuts at 5 s and keeps the rest piece however short (FACTS 11, D23); the other tails, and
 that they may concern only the shortest pieces, are this project's. Cuts are computed in samples of the file's own rate,
-so 5.0 s gives one clip. Nothing is copied: a clip is a row that says where it lies. Times are in seconds.
+so 5.0 s gives one clip. No audio is copied: a clip is a row that says where it lies. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from daamctl.artifacts.embeddings import check_settings
 from daamctl.artifacts.io import replace_dir
 from daamctl.artifacts.utterances import UtteranceTable, read_utterances
 from daamctl.config import Config, SegmentConfig
+from daamctl.corpora.base import UNITS, class_counts
 from daamctl.corpora.sources import audio_root, key_of
 from daamctl.errors import ArtifactError, AudioError, ConfigError
 from daamctl.layout import Layout
@@ -38,14 +39,21 @@ def run(layout: Layout, config: Config) -> Path:
 
     Raises:
         ArtifactError: the utterance table is missing, or was made with other settings than these.
+        ConfigError: audio is to be exported, but there is none.
         AudioError: a recording to be exported cannot be read.
     """
     fix = layout.command("download")
     utterances = read_utterances(layout.utterances, fix=f"make it: {fix}")
     _check_utterances(layout, config, utterances)
-    rows = cut(utterances.rows, config.segment)
+    modality = utterances.modality
+    if modality == "speech":
+        rows = cut(utterances.rows, config.segment)
+    else:
+        _check_no_export(config.segment, utterances)
+        log.debug("settings of segment concern recordings; each %s is one clip", modality)
+        rows = utterances.rows.sort("utterance_id").with_columns(clip_id=pl.col("utterance_id") + "#000")
     settings = {"download": utterances.settings, "segment": config.section("segment")}
-    clips = ClipTable(utterances.corpus, utterances.classes, rows, settings)
+    clips = ClipTable(utterances.corpus, utterances.classes, rows, settings, modality)
     audio = layout.clips.parent / AUDIO_DIR
     if config.segment.write_audio:
         _export(rows, audio_root(layout.root, clips.corpus), audio)
@@ -54,6 +62,14 @@ def run(layout: Layout, config: Config) -> Path:
     write_clips(layout.clips, clips)
     _log_summary(clips, utterances.rows.height)
     return layout.clips
+
+
+def _check_no_export(config: SegmentConfig, table: UtteranceTable) -> None:
+    if config.write_audio:
+        raise ConfigError(
+            f"segment.write_audio exports audio, but corpus '{table.corpus}' holds {UNITS[table.modality]}",
+            fix="leave it out: --set segment.write_audio=false",
+        )
 
 
 def _check_utterances(layout: Layout, config: Config, table: UtteranceTable) -> None:
@@ -181,7 +197,9 @@ def _write_flac(target: Path, source: Path, start_s: float, duration_s: float, p
 
 
 def _log_summary(clips: ClipTable, num_utterances: int) -> None:
-    counts = dict(clips.rows.group_by("label").len().iter_rows())
-    per_class = ", ".join(f"{name} {counts.get(name, 0)}" for name in clips.classes)
-    hours = float(clips.rows["duration_s"].sum()) / 3600.0
-    log.info("%d clips of %d utterances, %.2f h: %s", clips.rows.height, num_utterances, hours, per_class)
+    per_class = class_counts(clips.rows, clips.classes)
+    if clips.modality == "speech":
+        hours = float(clips.rows["duration_s"].sum()) / 3600.0
+        log.info("%d clips of %d utterances, %.2f h: %s", clips.rows.height, num_utterances, hours, per_class)
+    else:
+        log.info("%d %s, as they are: %s", num_utterances, UNITS[clips.modality], per_class)

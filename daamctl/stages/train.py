@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import shutil
-from collections.abc import Iterable
 from pathlib import Path
 
-from daamctl.artifacts.results import FOLD_DIR, SKIPPED_FILE, fold_dir, read_folds
+from daamctl.artifacts.results import SKIPPED_FILE, read_folds
 from daamctl.config import Config
 from daamctl.layout import Layout
 from daamctl.methods import resolve_method
 from daamctl.tracking import make_tracker, send_missing
-from daamctl.training.fold import FoldSpec
+from daamctl.training.finished import remove_strays
 from daamctl.training.run import fold_specs, load_features, train_all
 
 log = logging.getLogger(__name__)
@@ -54,7 +52,7 @@ def run(
     seeds = None if seed is None else (seed,)
     specs = fold_specs(layout.run_name, method, features, config, fold=fold, seeds=seeds)
     if fold is None and seed is None:
-        _remove_strays(folder, specs)
+        remove_strays(folder, [(spec.fold, spec.seed) for spec in specs])
     tracker = make_tracker(layout.root, enabled=track)
     try:
         train_all(specs, features, folder, layout, tracker, force=force)
@@ -62,12 +60,3 @@ def run(
     finally:
         tracker.close()
     return folder
-
-
-def _remove_strays(folder: Path, specs: Iterable[FoldSpec]) -> None:
-    """Remove folds that the settings no longer have (fewer groups or other seeds), so that they are not evaluated."""
-    wanted = {fold_dir(folder, spec.fold, spec.seed) for spec in specs}
-    for path in folder.glob("fold*-seed*"):
-        if FOLD_DIR.match(path.name) and path not in wanted:
-            log.info("%s: removed, the settings no longer have it", path.name)
-            shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""One fold of one method: from embeddings in memory to a finished fold folder, or straight to the one kept on disk."""
+"""One fold of one method: from embeddings to a finished fold folder, or straight to the one kept on disk."""
 
 from __future__ import annotations
 
@@ -6,50 +6,52 @@ import hashlib
 import logging
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
-import yaml
 from safetensors.torch import save_file
 
-from daamctl import __version__
-from daamctl.artifacts.embeddings import EmbeddingsHead
-from daamctl.artifacts.io import content_key, locked, replace_dir, write_json, write_text
+from daamctl.artifacts.embeddings import EmbeddingsHead, StoredVectors, free_memory
+from daamctl.artifacts.io import content_key, locked, replace_dir
 from daamctl.artifacts.results import Fold, FoldResult, fold_dir, read_fold
-from daamctl.artifacts.utterances import write_frame
 from daamctl.config import Config, TrainConfig
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.errors import ArtifactError, MethodError
 from daamctl.methods import METHODS, build, resolve_method, save_weights, settings_of
 from daamctl.methods.base import FusionClassifier
-from daamctl.provenance import code_hash, device_name, git_commit, versions
-from daamctl.training.loop import Epoch, Part, Trained, eval_batch, fit, seed_everything
+from daamctl.provenance import code_hash
+from daamctl.training.finished import identity, meta_of, metrics_of, write_finished
+from daamctl.training.loop import Epoch, Trained, eval_batch, fit, seed_everything
+from daamctl.training.parts import HeldPart, Part, StreamedPart
 from daamctl.training.splits import Split, split_of
 
 log = logging.getLogger(__name__)
 
 KEY_FORMAT = 1  # raise it when the loop changes in a way that makes finished folds wrong
+HELD_SHARE = 0.25  # of free memory: what a dev or test part on disk may take to be read once instead of every epoch
 
 
 @dataclass(frozen=True)
 class Features:
-    """Embeddings in memory.
+    """Embeddings, in memory or on disk.
 
     Args:
         head: facts of the set.
         clips: N rows.
-        x: (N, L, D), stored number format.
+        x: (N, L, D), stored number format; what is on disk is read when asked for.
         layers: the L layer numbers.
+        stream: training reads them anew in every epoch, in another order than from memory.
     """
 
     head: EmbeddingsHead
     clips: pl.DataFrame
-    x: torch.Tensor
+    x: torch.Tensor | StoredVectors
     layers: tuple[int, ...]
+    stream: bool = False
 
     def targets(self) -> torch.Tensor:
         """Class ids (N,)."""
@@ -58,8 +60,10 @@ class Features:
 
     def subset(self, layers: tuple[int, ...]) -> Features:
         """The same clips with fewer layers."""
+        if isinstance(self.x, StoredVectors):
+            return replace(self, x=self.x.subset(layers), layers=layers)
         rows = [self.layers.index(layer) for layer in layers]
-        return Features(self.head, self.clips, self.x[:, rows].contiguous(), layers)
+        return replace(self, x=self.x[:, rows].contiguous(), layers=layers)
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,7 @@ class FoldSpec:
                 "train": train,
                 "fold": self.fold,
                 "seed": self.seed,
+                **({"stream": True} if features.stream else {}),
             }
         )
 
@@ -131,13 +136,15 @@ def build_method(method: str, config: Config, num_layers: int, embed_dim: int, n
 
 
 def kept_fold(method_dir: Path, spec: FoldSpec, features: Features) -> Fold | None:
-    """The finished fold on disk, if it was made from identical inputs."""
+    """The finished fold on disk, if it was made from identical inputs; `train.features=auto` takes it either way."""
     folder = fold_dir(method_dir, spec.fold, spec.seed)
     try:
         fold = read_fold(folder)
     except ArtifactError:
         return None
-    return fold if fold.result["run"]["key"] == spec.key(features) else None
+    ways = {features.stream} if spec.config.train.features != "auto" else {True, False}
+    keys = {spec.key(replace(features, stream=way)) for way in ways}
+    return fold if fold.result["run"]["key"] in keys else None
 
 
 def train_fold(
@@ -168,10 +175,10 @@ def train_fold(
     precision = resolve_precision(spec.config.train.precision, device, cpu_auto=False)
     split = split_of(features.clips, spec.fold, spec.config.train)
     folder = work / f"{method_dir.name}-fold{spec.fold}-seed{spec.seed}"
-    before = _identity(fold_dir(method_dir, spec.fold, spec.seed))
+    before = identity(fold_dir(method_dir, spec.fold, spec.seed))
     with locked(folder.with_suffix(".lock"), what=f"{spec.method} fold {spec.fold}"):
         kept = kept_fold(method_dir, spec, features)
-        if kept is not None and _identity(kept.folder) != before:  # another process has trained it meanwhile
+        if kept is not None and identity(kept.folder) != before:  # another process has trained it meanwhile
             return kept
         folder.mkdir(parents=True, exist_ok=True)
         seed_everything(spec.seed, device)
@@ -199,6 +206,7 @@ def train_fold(
             on_epoch=on_epoch,
         )
         result = _result(spec, features, split, trained, model, key, device, precision, root)
+        result["meta"]["features"] = _taken(train)
         _write(folder / "finished", spec, features, split, trained, model, result)
         target = fold_dir(method_dir, spec.fold, spec.seed)
         replace_dir(folder / "finished", target)
@@ -206,26 +214,39 @@ def train_fold(
     return read_fold(target)
 
 
-def _identity(folder: Path) -> int | None:
-    """Changes when a finished fold is replaced."""
-    path = folder / "result.json"
-    return path.stat().st_mtime_ns if path.exists() else None
-
-
 def _parts(features: Features, split: Split, device: str) -> tuple[Part, Part | None, Part]:
-    """Cut the features; the training part moves to the device when it takes at most half of its free memory."""
-    y = features.targets()
+    """Cut the features.
 
-    def part(rows: np.ndarray) -> Part:
+    In memory, the training part moves to the device when it takes at most half of its free memory. Of a set on disk,
+    it is streamed or read to the device as the features say, and a dev or test part that takes little is read once.
+    """
+    x, y, gpu = features.x, features.targets(), device.startswith("cuda")
+
+    def part(rows: np.ndarray) -> HeldPart | StreamedPart:
         index = torch.from_numpy(rows)
-        return Part(features.x[index], y[index])
+        return HeldPart(x[index], y[index]) if isinstance(x, torch.Tensor) else StreamedPart(x, rows, y[index], pin=gpu)
+
+    def evaluated(rows: np.ndarray) -> Part:
+        found = part(rows)
+        if isinstance(found, StreamedPart) and found.nbytes <= HELD_SHARE * free_memory():
+            return found.hold()
+        return found
 
     train = part(split.train)
-    if device.startswith("cuda"):
+    if isinstance(train, StreamedPart):
+        train = train if features.stream else train.hold(device)
+    elif gpu:
         free, _ = torch.cuda.mem_get_info(device)
         if train.x.nbytes < free / 2:
-            train = Part(train.x.to(device), train.y.to(device))
-    return train, part(split.dev) if split.dev_group is not None else None, part(split.test)
+            train = HeldPart(train.x.to(device), train.y.to(device))
+    return train, evaluated(split.dev) if split.dev_group is not None else None, evaluated(split.test)
+
+
+def _taken(train: Part) -> str:
+    """Where the training part was: stream, memory or device."""
+    if isinstance(train, StreamedPart):
+        return "stream"
+    return "memory" if train.y.device.type == "cpu" else "device"
 
 
 def _result(
@@ -239,9 +260,7 @@ def _result(
     precision: str,
     root: Path,
 ) -> FoldResult:
-    test = [float(entry["test_accuracy"] or 0.0) for entry in trained.history]
     chosen = _chosen_layer(model)
-    selected = trained.history[trained.selected_epoch - 1]
     config = {stage: spec.config.section(stage) for stage in ("download", "segment", "extract", "train")}
     return {
         "run": {
@@ -250,6 +269,7 @@ def _result(
             "method": spec.method,
             "fold": spec.fold,
             "num_folds": split.num_folds,
+            "modality": features.head.modality,
             "seed": spec.seed,
             "test_group": split.test_group,
             "dev_group": split.dev_group,
@@ -262,28 +282,18 @@ def _result(
             "config": {**config, "method": spec.settings},
         },
         "metrics": {
-            "accuracy": selected["test_accuracy"],
-            "accuracy_best_on_test": max(test),
-            "accuracy_last": test[-1],
-            "dev_accuracy": selected["dev_accuracy"],
-            "selected_epoch": trained.selected_epoch,
-            "epochs": len(trained.history),
+            **metrics_of(trained),
             **({"chosen_layer": features.layers[chosen]} if chosen is not None else {}),
         },
-        "meta": {
-            "daamctl": __version__,
-            "versions": versions(),
-            "git_commit": git_commit(root),
-            "device": device_name(device),
-            "precision": precision,
-            "embeddings_key": features.head.key,
-            "encoder": features.head.encoder,
-            "train_s": round(trained.train_s, 3),
-            "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else None,
-            "num_train_clips": len(split.train),
-            "num_dev_clips": len(split.dev),
-            "num_test_clips": len(split.test),
-        },
+        "meta": meta_of(
+            split,
+            trained,
+            embeddings_key=features.head.key,
+            encoder=features.head.encoder,
+            device=device,
+            precision=precision,
+            root=root,
+        ),
     }
 
 
@@ -319,7 +329,6 @@ def _write(
     """Write every file of a finished fold, `result.json` last."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    head = {"key": result["run"]["key"], "classes": list(features.head.classes)}
     save_weights(
         model,
         folder / "weights.safetensors",
@@ -329,22 +338,18 @@ def _write(
         num_classes=len(features.head.classes),
         settings=spec.settings,
     )
-    rows = features.clips[split.test].select("clip_id", "utterance_id", "label", "speaker", "group")
-    predictions = rows.with_columns(
-        pl.Series("target", features.targets()[split.test].numpy()),
-        pl.Series("logits", trained.logits.numpy().tolist(), dtype=pl.List(pl.Float32)),
-    )
-    if model.traits.batch_dependent:
-        size = eval_batch(model, spec.config.train)
-        predictions = predictions.with_columns(pl.int_range(pl.len()).floordiv(size).alias("batch"))
-    write_frame(folder / "predictions.parquet", predictions, head)
-    columns = {name: pl.Float64 for name in trained.history[0] if name != "epoch"}
-    write_frame(folder / "history.parquet", pl.DataFrame(trained.history, schema={"epoch": pl.Int64, **columns}), head)
     if trained.density is not None and trained.untrained_density is not None:
         maps = {"trained": trained.density.contiguous(), "untrained": trained.untrained_density.cpu().contiguous()}
         save_file(maps, folder / "density.safetensors")
     if trained.layer_weights is not None and trained.untrained_layer_weights is not None:
         weights = {"trained": trained.layer_weights, "untrained": trained.untrained_layer_weights}
         save_file(weights, folder / "layer_weights.safetensors")
-    write_text(folder / "config.yaml", yaml.safe_dump(spec.config.model_dump(mode="json"), sort_keys=False))
-    write_json(folder / "result.json", result)
+    write_finished(
+        folder,
+        features.clips[split.test],
+        features.targets()[split.test],
+        trained,
+        spec.config,
+        result,
+        batch_size=eval_batch(model, spec.config.train) if model.traits.batch_dependent else None,
+    )

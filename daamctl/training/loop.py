@@ -1,8 +1,8 @@
 """The training loop: the only one, for every method.
 
-One call trains one model on one split and returns the selected weights, the history and the test predictions. Batches
-are drawn by index from resident tensors; their order is a function of (seed, epoch) alone, so a run resumed after any
-epoch continues exactly as an uninterrupted one.
+One call trains one model on one split and returns the selected weights, the history and the test predictions. The order
+of batches is a function of (seed, epoch) and the part alone, so a run resumed after any epoch continues exactly as an
+uninterrupted one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from daamctl.errors import TrainingError
 from daamctl.methods.base import FusionClassifier
 from daamctl.training.checkpoint import load_state, save_state
 from daamctl.training.losses import build_loss
+from daamctl.training.parts import InBatches, Part, on_device
 
 log = logging.getLogger(__name__)
 
@@ -32,22 +33,6 @@ EVAL_BATCH = 256
 CHECKPOINT_EVERY_S = 5.0
 
 Epoch = dict[str, float | int | None]
-
-
-@dataclass(frozen=True)
-class Part:
-    """One part of a split, resident in memory.
-
-    Args:
-        x: (N, L, D) pooled layers in the stored number format.
-        y: (N,) class ids.
-    """
-
-    x: Tensor
-    y: Tensor
-
-    def __len__(self) -> int:
-        return len(self.y)
 
 
 @dataclass
@@ -125,8 +110,8 @@ def fit(
             fix="leave the method out, or train with --set train.selection=dev-group",
         )
     if model.has_density:
-        done.untrained_density = mean_density(model, test.x, device)
-    done.untrained_layer_weights = mean_layer_weights(model, test.x, device)
+        done.untrained_density = mean_density(model, test, device)
+    done.untrained_layer_weights = mean_layer_weights(model, test, device)
     maps = _EpochMaps() if model.has_density and config.density_maps == "all-epochs" else None
     best: dict[str, Tensor] = {}
     state = load_state(work, key)
@@ -146,8 +131,8 @@ def fit(
         done.train_s += time.monotonic() - started
         done.history.append(entry)
         if maps is not None:
-            maps.add(model, test.x, device, config.batch_size)
-        if _improves(done.history, done.selected_epoch, config.selection):
+            maps.add(model, test, device, config.batch_size)
+        if improves(done.history, done.selected_epoch, config.selection):
             done.selected_epoch = epoch
             if maps is not None:
                 maps.keep()
@@ -160,10 +145,10 @@ def fit(
             save_state(work, key, {**run.state(), **extra, "selected_epoch": done.selected_epoch})
             saved_at = time.monotonic()
     model.load_state_dict(best)
-    done.logits = predict(model, test.x, device, eval_batch(model, config))
+    done.logits = predict(model, test, device, eval_batch(model, config))
     if model.has_density:
-        done.density = mean_density(model, test.x, device) if maps is None else maps.kept
-    done.layer_weights = mean_layer_weights(model, test.x, device)
+        done.density = mean_density(model, test, device) if maps is None else maps.kept
+    done.layer_weights = mean_layer_weights(model, test, device)
     return done
 
 
@@ -176,11 +161,11 @@ class _EpochMaps:
         self.kept: Tensor | None = None
 
     @torch.no_grad()
-    def add(self, model: FusionClassifier, x: Tensor, device: str, batch_size: int) -> None:
-        """Add one pass over (N, L, D); every batch counts the same, a small last one too."""
+    def add(self, model: FusionClassifier, part: Part, device: str, batch_size: int) -> None:
+        """Add one pass over a part; every batch counts the same, a small last one too."""
         model.eval()
-        for batch in x.split(batch_size):
-            density = model(batch.to(device, torch.float32), return_density=True)[1].cpu().double().mean(0)
+        for x, _ in part.batches(batch_size):
+            density = model(on_device(x, device), return_density=True)[1].cpu().double().mean(0)
             self.total = density if self.total is None else self.total + density
             self.count += 1
 
@@ -224,10 +209,11 @@ class _Run:
         if dev is not None and self.model.traits.needs_dev:
             self.model.eval()
             with torch.no_grad():
-                self.model.choose(dev.x.to(self.device, torch.float32), dev.y.to(self.device))
+                # a held-out group may be larger than memory
+                self.model.choose(cast(Tensor, InBatches(dev, self.device)), dev.y.to(self.device))
         accuracy = {
-            "dev": None if dev is None else accuracy_of(predict(self.model, dev.x, self.device, size), dev.y),
-            "test": accuracy_of(predict(self.model, test.x, self.device, size), test.y),
+            "dev": None if dev is None else accuracy_of(predict(self.model, dev, self.device, size), dev.y),
+            "test": accuracy_of(predict(self.model, test, self.device, size), test.y),
         }
         if self.config.schedule == "plateau":
             watched = {"dev-group": accuracy["dev"], "best-on-test": accuracy["test"], "last": train_loss}
@@ -244,19 +230,17 @@ class _Run:
     def _pass(self, epoch: int, train: Part, seed: int) -> tuple[float, float]:
         """One pass over the training part; returns mean loss and accuracy, both as seen while training."""
         torch.manual_seed(seed * 1_000_003 + epoch)  # dropout, where a method has it, also repeats after a resume
-        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
         self.model.train()
         exact = torch.float32 if self.device == "mps" else torch.float64  # mps has no float64
         total = torch.zeros((), device=self.device, dtype=exact)
         correct = torch.zeros((), device=self.device, dtype=torch.int64)
-        for rows in order.split(self.config.batch_size):
-            rows = rows.to(train.x.device)
-            x = train.x[rows].to(self.device, torch.float32)  # (B, L, D)
-            y = train.y[rows].to(self.device)  # (B,)
+        for x, y in train.batches(self.config.batch_size, seed * 1_000_003 + epoch):
+            x = on_device(x, self.device)  # (B, L, D)
+            y = y.to(self.device, non_blocking=self.device.startswith("cuda"))  # (B,)
             with autocast(self.device, self.precision):
                 loss, logits = self.model.training_loss(x, y, self.loss)
             self._step(loss)
-            total += loss.detach() * len(rows)
+            total += loss.detach() * len(y)
             correct += (logits.argmax(-1) == y).sum()
         mean = total.item() / len(train)
         if not np.isfinite(mean):
@@ -297,29 +281,29 @@ def eval_batch(model: FusionClassifier, config: TrainConfig) -> int:
 
 
 @torch.no_grad()
-def predict(model: nn.Module, x: Tensor, device: str, batch_size: int = EVAL_BATCH) -> Tensor:
-    """Logits (N, C) float32 on CPU, in eval mode and float32, in the order of `x` (N, L, D)."""
+def predict(model: nn.Module, part: Part, device: str, batch_size: int = EVAL_BATCH) -> Tensor:
+    """Logits (N, C) float32 on CPU, in eval mode and float32, in the order of the part."""
     model.eval()
-    return torch.cat([model(batch.to(device, torch.float32)).float().cpu() for batch in x.split(batch_size)])
+    return torch.cat([model(on_device(x, device)).float().cpu() for x, _ in part.batches(batch_size)])
 
 
-def mean_density(model: FusionClassifier, x: Tensor, device: str) -> Tensor:
+def mean_density(model: FusionClassifier, part: Part, device: str) -> Tensor:
     """Mean over clips of the density, (L, D) float32: every clip counts the same, whatever the batch size (D19)."""
-    return _mean_over_clips(lambda batch: model(batch, return_density=True)[1], model, x, device)
+    return _mean_over_clips(lambda x: model(x, return_density=True)[1], model, part, device)
 
 
-def mean_layer_weights(model: FusionClassifier, x: Tensor, device: str) -> Tensor | None:
+def mean_layer_weights(model: FusionClassifier, part: Part, device: str) -> Tensor | None:
     """Mean over clips of the weight that every layer gets, (L,) float32; None for a fusion that weighs no layers."""
     weights_of: Callable[[Tensor], Tensor] | None = getattr(model.fusion, "layer_weights", None)
-    return None if weights_of is None else _mean_over_clips(weights_of, model, x, device)
+    return None if weights_of is None else _mean_over_clips(weights_of, model, part, device)
 
 
 @torch.no_grad()
-def _mean_over_clips(of: Callable[[Tensor], Tensor], model: nn.Module, x: Tensor, device: str) -> Tensor:
+def _mean_over_clips(of: Callable[[Tensor], Tensor], model: nn.Module, part: Part, device: str) -> Tensor:
     """Mean over the N clips of what `of` gives per clip, in eval mode; summed in float64 on CPU, as mps has none."""
     model.eval()
-    sums = [of(batch.to(device, torch.float32)).cpu().double().sum(0) for batch in x.split(EVAL_BATCH)]
-    return (torch.stack(sums).sum(0) / len(x)).float()
+    sums = [of(on_device(x, device)).cpu().double().sum(0) for x, _ in part.batches(EVAL_BATCH)]
+    return (torch.stack(sums).sum(0) / len(part)).float()
 
 
 def accuracy_of(logits: Tensor, targets: Tensor) -> float:
@@ -327,7 +311,7 @@ def accuracy_of(logits: Tensor, targets: Tensor) -> float:
     return (logits.argmax(-1) == targets.cpu()).double().mean().item()
 
 
-def _improves(history: list[Epoch], selected: int, selection: str) -> bool:
+def improves(history: list[Epoch], selected: int, selection: str) -> bool:
     """Whether the newest epoch is to be kept; the first of equals stays."""
     if selection == "last" or selected == 0:
         return True

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from daamctl.artifacts.embeddings import check_settings, read_embeddings, read_head
+from daamctl.artifacts.embeddings import StoredVectors, check_settings, is_held, open_embeddings, read_head
 from daamctl.artifacts.results import Fold
 from daamctl.config import Config
-from daamctl.errors import TrainingError
 from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.tracking import Tracker
 from daamctl.training.fold import Features, FoldSpec, kept_fold, train_fold
 from daamctl.training.loop import Epoch
-from daamctl.training.splits import fold_groups
+from daamctl.training.splits import chosen_folds
 
 log = logging.getLogger(__name__)
 
@@ -43,15 +43,12 @@ def fold_specs(
     Raises:
         TrainingError: there is no such fold.
     """
-    num_folds = len(fold_groups(features.clips["group"]))
-    if fold is not None and not 1 <= fold <= num_folds:
-        raise TrainingError(f"--fold must be 1 to {num_folds} or all, met {fold}")
-    chosen = range(1, num_folds + 1) if fold is None else (fold,)
+    chosen = chosen_folds(features.clips["group"], fold)
     return [FoldSpec(name, method, number, seed, config) for number in chosen for seed in seeds or config.train.seeds]
 
 
 def load_features(layout: Layout, config: Config, layers: tuple[int, ...] | None = None) -> Features:
-    """Read the embeddings that the settings ask for.
+    """Read the embeddings that the settings ask for, or leave them on disk, see `settle`.
 
     Raises:
         ArtifactError: they are missing, or were made with other settings; names them and the command.
@@ -59,8 +56,32 @@ def load_features(layout: Layout, config: Config, layers: tuple[int, ...] | None
     command = layout.command("extract")
     head = read_head(layout.embeddings, fix=f"make them: {command}")
     check_settings(head.settings, config, head.modality, what="embeddings", fix=f"make them again: {command}")
-    clips, vectors, stored = read_embeddings(layout.embeddings, layers, fix=f"make them: {command}")
-    return Features(head, clips, torch.from_numpy(vectors), stored)
+    clips, stored = open_embeddings(layout.embeddings, layers, fix=f"make them: {command}")
+    return settle(Features(head, clips, stored, stored.layers), config)
+
+
+def settle(features: Features, config: Config) -> Features:
+    """Decide where training takes the features from: memory, the device, or the disk, epoch by epoch.
+
+    Under `auto` they are read into memory where that is large enough (see `is_held`), and left for the folds to read to
+    a GPU where all of them take at most half of what is free there.
+    """
+    stored, wanted = features.x, config.train.features
+    if not isinstance(stored, StoredVectors):
+        return features
+    if is_held(stored.nbytes, wanted):
+        return replace(features, x=torch.from_numpy(stored.load()), stream=False)
+    stream = wanted == "stream" or stored.nbytes > _gpu_memory(config.train.device) / 2
+    how = "every epoch reads them from disk" if stream else "every fold reads them to the GPU"
+    log.info("the embeddings take %.1f GB in memory: %s", stored.nbytes / 1e9, how)
+    return replace(features, stream=stream)
+
+
+def _gpu_memory(device: str) -> int:
+    """Free bytes of the GPU that training asks for; 0 without one."""
+    if not torch.cuda.is_available() or not device.startswith(("auto", "cuda")):
+        return 0
+    return int(torch.cuda.mem_get_info("cuda" if device == "auto" else device)[0])
 
 
 def train_all(

@@ -111,6 +111,18 @@ def make_split(clips: pl.DataFrame, fold: int, *, dev_group: bool, dev_fraction:
     return Split(fold, len(names), test, dev, parts["train"], parts["dev"], parts["test"])
 
 
+def chosen_folds(groups: pl.Series, fold: int | None) -> list[int]:
+    """Numbers of the folds to train: one, or with None all.
+
+    Raises:
+        TrainingError: there is no such fold.
+    """
+    number = len(fold_groups(groups))
+    if fold is not None and not 1 <= fold <= number:
+        raise TrainingError(f"--fold must be 1 to {number} or all, met {fold}")
+    return list(range(1, number + 1)) if fold is None else [fold]
+
+
 def split_of(clips: pl.DataFrame, fold: int, train: TrainConfig) -> Split:
     """The split of a fold as the settings have it; raises as `make_split`."""
     return make_split(clips, fold, dev_group=train.selection == "dev-group", dev_fraction=train.dev_fraction)

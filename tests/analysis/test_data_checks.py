@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from daamctl.analysis import data_checks
-from daamctl.analysis.data_checks import NUM_CHECKS, check_data
+from daamctl.analysis.data_checks import Known, check_data, numbered, text_ids
 
 CLASSES = ("anger", "neutral", "sadness")
 CHECKS = [
@@ -44,9 +44,9 @@ def changed(clips, rows, **columns):
                               for name, value in columns.items())  # fmt: skip
 
 
-def found(clips, values, classes=CLASSES):
-    findings = check_data(clips, values, classes)
-    assert [finding.check for finding in findings] == CHECKS
+def found(clips, values, classes=CLASSES, checks=CHECKS, **known):
+    findings = check_data(clips, values, Known(classes, **known))
+    assert [finding.check for finding in findings] == checks
     return {finding.check: finding for finding in findings}
 
 
@@ -66,9 +66,9 @@ def values(clips):
 
 def test_clean_data(clips, values):
     steps = []
-    findings = check_data(clips, values, CLASSES, on_check=lambda: steps.append(1))
-    assert len(steps) == len(findings) == NUM_CHECKS
-    assert [finding.severity for finding in findings] == ["ok"] * NUM_CHECKS
+    findings = check_data(clips, values, Known(CLASSES), on_check=lambda: steps.append(1))
+    assert len(steps) == len(findings) == Known(CLASSES).num_checks
+    assert [finding.severity for finding in findings] == ["ok"] * len(CHECKS)
     for finding in findings:
         assert finding.text.endswith(".")
         assert finding.examples == ()
@@ -206,3 +206,86 @@ def test_too_few_groups():
     finding = found(clips, make_values(clips))["group-sizes"]
     assert finding.severity == "warning"
     assert finding.text.startswith("There are 2 groups; ")
+
+
+TEXT_CHECKS = ["values", "lengths", *CHECKS[1:]]
+
+
+def make_items(*, train=300, test=120):
+    """Texts or images of unknown origin with an official split."""
+    number = train + test
+    return pl.DataFrame(
+        {
+            "clip_id": [f"t{i}#000" for i in range(number)],
+            "utterance_id": [f"t{i}" for i in range(number)],
+            "label": [CLASSES[i % len(CLASSES)] for i in range(number)],
+            "speaker": [f"t{i}" for i in range(number)],
+            "group": ["train"] * train + ["test"] * test,
+            "n_frames": [10 + i % 90 for i in range(number)],
+        }
+    )
+
+
+def test_official_split_of_texts_whose_authors_are_unknown():
+    items = make_items()
+    findings = found(items, make_values(items), checks=TEXT_CHECKS, modality="text", tested=["test"], max_tokens=512)
+    assert not_ok(findings) == {"speakers": "note"}
+    assert findings["speakers"].text == (
+        "Who wrote the texts is not known: whether two groups share an author cannot be checked."
+    )
+    assert findings["group-sizes"].text == (
+        "The tested group, test, holds 120 texts: one of them moves its accuracy by 0.8 points."
+    )
+    assert findings["lengths"].text == "Texts have 10 to 99 tokens, half of them at most 51; none was cut."
+    assert findings["utterances"].text == "No text stands in two groups."
+    assert "% of the texts" in findings["class-balance"].text
+
+
+@pytest.mark.parametrize(("limit", "cut", "severity"), [(99, 4, "note"), (90, 40, "warning"), (None, 0, "ok")])
+def test_texts_that_were_cut(limit, cut, severity):
+    items = make_items()
+    finding = found(items, make_values(items), checks=TEXT_CHECKS, modality="text", max_tokens=limit)["lengths"]
+    assert finding.severity == severity
+    assert finding.numbers == {"shortest": 10, "median": 51, "longest": 99, "limit": limit, "cut": cut}
+    assert len(finding.examples) == min(cut, 5)
+
+
+def test_a_small_official_test_part_is_named_and_the_large_training_part_is_not():
+    items = make_items(train=15, test=30)
+    finding = found(items, make_values(items), modality="image", tested=["test"])["group-sizes"]
+    assert (finding.severity, finding.examples) == ("note", ("test",))
+
+
+def test_equal_texts_are_found_by_what_they_say():
+    items = make_items()
+    texts = [f"Item number {i}" for i in range(len(items))]
+    texts[310] = "  ITEM number\n7 "  # of the test part
+    findings = found(items, make_values(items), checks=TEXT_CHECKS, modality="text", tested=["test"],
+                     content=text_ids(texts))  # fmt: skip
+    assert findings["duplicate-labels"].severity == "ok"  # both are of one class
+    assert findings["duplicates"].text == (
+        "2 texts are equal (1 set), 1 of them across groups: a test group holds texts that were trained on."
+    )
+    assert findings["duplicates"].examples == ("t7#000 = t310#000",)
+
+
+def test_copies_of_images_are_found_even_where_their_embeddings_differ_a_little():
+    items = make_items()
+    files = [b"%d" % i for i in range(len(items))]
+    files[301] = files[0]
+    values = make_values(items)
+    values[303] = values[3]  # equal embeddings of other files are near duplicates
+    findings = found(items, values, modality="image", tested=["test"], content=numbered(files))
+    assert findings["duplicates"].examples == ("t0#000 = t301#000",)
+    assert findings["duplicates"].text.startswith("2 images are equal (1 set), 1 of them across groups")
+    assert findings["near-duplicates"].examples == ("t3#000 ~ t303#000",)
+    assert findings["near-duplicates"].text.endswith("look at them, they may be copies of one image.")
+    assert findings["near-duplicates"].text.startswith("1 pair of images from different groups have")
+    assert findings["speakers"].text.startswith("Where the images come from is not known: whether two groups share a ")
+
+
+def test_authors_that_are_known_are_checked():
+    items = make_items().with_columns(speaker=pl.lit("a") + (pl.int_range(pl.len()) % 7).cast(pl.String))
+    finding = found(items, make_values(items), checks=TEXT_CHECKS, modality="text")["speakers"]
+    assert finding.severity == "warning"
+    assert finding.text.startswith("More than one group holds 7 of 7 authors (420 texts): ")

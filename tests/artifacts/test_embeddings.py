@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +16,9 @@ from daamctl.artifacts import embeddings
 from daamctl.artifacts.embeddings import (
     EmbeddingsHead,
     check_settings,
+    is_held,
     layer_column,
+    open_embeddings,
     read_embeddings,
     read_head,
     shard_is_whole,
@@ -93,7 +96,7 @@ def test_only_the_layers_asked_for_are_read_in_the_order_asked(tmp_path: Path, m
     _, values, layers = read_embeddings(tmp_path, (7, 1))
     assert layers == (7, 1)
     np.testing.assert_array_equal(values, vectors[:, [3, 1]])
-    assert columns == [[*embeddings.CLIP_COLUMNS, "n_frames", "layer_07", "layer_01"]] * 3
+    assert columns == [[*embeddings.CLIP_COLUMNS, "n_frames"]] * 3 + [["layer_07", "layer_01"]] * 3
 
 
 def test_layer_that_is_not_stored(tmp_path: Path) -> None:
@@ -146,6 +149,59 @@ def test_shard_without_a_layer_is_noticed(tmp_path: Path) -> None:
     read_embeddings(tmp_path, (1,))
     with pytest.raises(ArtifactError, match="cannot be read"):
         read_embeddings(tmp_path, (0,))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("sizes", [(6,), (3, 1, 2), (2, 0, 4), (0, 5, 1)])
+def test_vectors_on_disk_are_indexed_as_an_array(tmp_path: Path, dtype: str, sizes: tuple[int, ...]) -> None:
+    clips, vectors = write(tmp_path, dtype, sizes)
+    found, stored = open_embeddings(tmp_path, (7, 0))
+    expected = vectors[:, [3, 0]]
+    assert found.drop("n_frames").equals(clips)
+    assert (stored.shape, len(stored), stored.dtype) == (expected.shape, 6, np.dtype(dtype))
+    assert stored.nbytes == expected.nbytes
+    for rows in ([0, 1, 2, 3, 4, 5], [5, 0, 3], [2], [], [1, 1]):
+        np.testing.assert_array_equal(stored[np.array(rows, np.int64)], expected[rows])
+        np.testing.assert_array_equal(stored[np.array(rows, np.int64), 1], expected[rows, 1])
+    np.testing.assert_array_equal(list(stored), expected)
+    np.testing.assert_array_equal(stored.load(), expected)
+    np.testing.assert_array_equal(stored.subset((24,))[np.array([4])], vectors[[4]][:, [4]])
+
+
+def test_blocks_are_shards_in_order_or_drawn(tmp_path: Path) -> None:
+    _, vectors = write(tmp_path, sizes=(3, 1, 2))
+    _, stored = open_embeddings(tmp_path, LAYERS)
+    rows = np.array([5, 0, 3, 2])
+    blocks = list(stored.blocks(rows))
+    assert [places.tolist() for places, _ in blocks] == [[1, 3], [2], [0]]
+    for places, block in blocks:
+        np.testing.assert_array_equal(block, vectors[rows[places]])
+    orders = {tuple(places[0] for places, _ in stored.blocks(rows, np.random.default_rng(seed))) for seed in range(40)}
+    assert len(orders) == 6
+
+
+def test_shard_that_changes_meanwhile_is_noticed(tmp_path: Path) -> None:
+    clips, vectors = write(tmp_path)
+    _, stored = open_embeddings(tmp_path, (1,), fix="make them")
+    write_shard(shard_path(tmp_path, 1), clips[:2], np.ones(2), vectors[:2], LAYERS, {})
+    with pytest.raises(ArtifactError, match=r"embeddings-00001.parquet: 2 clips instead of 1\n  make them$"):
+        stored.load()
+    write_shard(shard_path(tmp_path, 1), clips[:1], np.ones(1), vectors[:1].astype("float32"), LAYERS, {})
+    with pytest.raises(ArtifactError, match=r"embeddings-00001.parquet: layer_01 is missing or no fixed_size_list"):
+        stored[np.array([3])]
+    assert stored[np.array([0, 5])].shape == (2, 1, DIM)  # other shards are not looked at
+
+
+def test_memory_that_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Auto: the vectors and a copy of them take at most half of what is free."""
+    monkeypatch.setattr(embeddings, "free_memory", lambda: 400)
+    assert [is_held(nbytes, "auto") for nbytes in (100, 101)] == [True, False]
+    assert is_held(10**15, "memory")
+    assert not is_held(1, "stream")
+
+
+def test_free_memory_is_between_nothing_and_all() -> None:
+    assert 0 < embeddings.free_memory() < psutil.virtual_memory().total
 
 
 def test_shard_is_whole(tmp_path: Path) -> None:

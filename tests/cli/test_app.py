@@ -355,7 +355,7 @@ def test_check_of_one_pipeline(project: Path) -> None:
     assert call("check", "--pipeline", "demo").stdout == "1 pipeline(s) valid: demo\n"
     result = call("check", "--pipeline", "emod")
     assert result.exit_code == 3
-    assert result.stderr.startswith("ConfigError: unknown pipeline 'emod'\n  did you mean 'emodb'? known: bad, demo")
+    assert result.stderr.startswith("ConfigError: unknown pipeline 'emod'\n  did you mean 'emodb'? known: agnews, ")
 
 
 def test_check_writes_what_each_stage_reads(project: Path) -> None:
@@ -363,7 +363,7 @@ def test_check_writes_what_each_stage_reads(project: Path) -> None:
     assert result.exit_code == 0
     folder = project / "data/check/demo"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert len(before) == 7 + len(load_config(project).trainable)
+    assert len(before) == 7 + len(load_config(project, "demo").trained)
 
     def changed(text: str) -> set[str]:
         (project / "pipelines/demo.yaml").write_text(text)

@@ -80,7 +80,7 @@ def test_unlisted_variant_is_skipped(project: Path, trained: list[str]) -> None:
 
 
 def test_unlisted_method_loads_next_to_nothing(project: Path) -> None:
-    """DVC calls this for every trainable method of every pipeline."""
+    """DVC calls this where a line of stages.yaml has outlived its method."""
     script = (
         "import sys\nfrom daamctl.cli.app import app\n"
         "try: app(['train', '-p', 'demo', '-m', 'sga', '--if-listed'])\nexcept SystemExit as end: assert not end.code\n"

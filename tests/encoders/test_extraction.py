@@ -17,7 +17,8 @@ from daamctl.artifacts.clips import SCHEMAS, ClipTable, write_clips
 from daamctl.artifacts.embeddings import read_embeddings, read_head, value_settings
 from daamctl.config import Config
 from daamctl.corpora.sources import register
-from daamctl.encoders.extraction import embed_clips
+from daamctl.encoders.extraction import Embedded, embed_clips
+from daamctl.encoders.items import SpeechItems
 from daamctl.errors import AudioError, EncoderError
 from daamctl.layout import Layout
 from daamctl.stages import extract
@@ -29,6 +30,7 @@ RATE = 8000
 class MeanEncoder:
     """Three features per layer: mean, mean square and length of the waveform, times the layer number."""
 
+    modality = "speech"
     layers = (1, 2)
     embed_dim = 3
     sampling_rate = RATE
@@ -71,6 +73,13 @@ def corpus(folder: Path, waves: dict[str, np.ndarray], **columns: Any) -> pl.Dat
     )
 
 
+def embed(
+    encoder: Any, clips: pl.DataFrame, root: Path, *, storage: str, max_batch_s: float = 9, **options: Any
+) -> Embedded:
+    items = SpeechItems(clips, root, RATE, max_batch_s)
+    return embed_clips(encoder, items, clips["clip_id"].to_list(), storage=storage, **options)
+
+
 def noise(*lengths: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     return {f"n{i}": 0.2 * rng.standard_normal(length).clip(-3, 3) for i, length in enumerate(lengths)}
@@ -81,7 +90,7 @@ def noise(*lengths: int) -> dict[str, np.ndarray]:
 def test_vectors_stand_in_the_order_of_the_clips(tmp_path: Path, equal: bool, storage: str) -> None:
     waves = noise(800, 4000, 800, 1600, 2400, 800)
     clips, encoder, counted = corpus(tmp_path, waves), MeanEncoder(equal=equal), list[int]()
-    done = embed_clips(encoder, clips, tmp_path, storage=storage, max_batch_s=0.4, on_clips=counted.append)
+    done = embed(encoder, clips, tmp_path, storage=storage, max_batch_s=0.4, on_clips=counted.append)
     expected = np.array([[w.mean(), (w**2).mean(), len(w)] for w in waves.values()])
     assert done.vectors.dtype == np.dtype(storage)
     np.testing.assert_allclose(done.vectors[:, 0], expected, rtol=1e-3, atol=1e-4)
@@ -90,13 +99,13 @@ def test_vectors_stand_in_the_order_of_the_clips(tmp_path: Path, equal: bool, st
     assert sum(counted) == 6
     assert all(len(sizes) * max(sizes) <= 3200 or len(sizes) == 1 for sizes in encoder.sizes)
     assert not equal or all(len(set(sizes)) == 1 for sizes in encoder.sizes)
-    assert (done.unreadable, done.silent, done.clipped) == ({}, [], [])
+    assert (done.unreadable, done.marks) == ({}, {})
 
 
 def test_pieces_and_padding_are_exact(tmp_path: Path) -> None:
     waves = {"ramp": np.arange(2000) / 4000}
     clips = corpus(tmp_path, waves, start_s=[0.05], duration_s=[0.1], pad_to_s=[0.2])
-    done = embed_clips(MeanEncoder(), clips, tmp_path, storage="float32", max_batch_s=9)
+    done = embed(MeanEncoder(), clips, tmp_path, storage="float32")
     piece = waves["ramp"][400:1200]
     np.testing.assert_allclose(done.vectors[0, 0], [piece.sum() / 1600, (piece**2).sum() / 1600, 1600], rtol=1e-5)
 
@@ -105,7 +114,7 @@ def test_unreadable_clips_are_reported_and_the_rest_embedded(tmp_path: Path) -> 
     clips = corpus(tmp_path, noise(800, 800, 800))
     (tmp_path / "n1.wav").write_bytes(b"RIFF nothing")
     (tmp_path / "n2.wav").unlink()
-    done = embed_clips(MeanEncoder(), clips, tmp_path, storage="float16", max_batch_s=9)
+    done = embed(MeanEncoder(), clips, tmp_path, storage="float16")
     assert set(done.unreadable) == {1, 2}
     assert done.unreadable[1].startswith(f"{tmp_path / 'n1.wav'} is not audio that can be read")
     assert done.unreadable[2].startswith(f"no recording {tmp_path / 'n2.wav'}")
@@ -118,21 +127,21 @@ def test_all_unreadable(tmp_path: Path) -> None:
     clips = corpus(tmp_path, noise(800))
     (tmp_path / "n0.wav").unlink()
     encoder = MeanEncoder()
-    assert set(embed_clips(encoder, clips, tmp_path, storage="float16", max_batch_s=9).unreadable) == {0}
+    assert set(embed(encoder, clips, tmp_path, storage="float16").unreadable) == {0}
     assert encoder.sizes == []
 
 
 def test_silent_and_clipped_clips_are_marked(tmp_path: Path) -> None:
     waves = {**noise(800), "quiet": np.zeros(400), "loud": np.sign(noise(900)["n0"])}
-    done = embed_clips(MeanEncoder(), corpus(tmp_path, waves), tmp_path, storage="float32", max_batch_s=9)
-    assert (done.silent, done.clipped, done.unreadable) == ([1], [2], {})
+    done = embed(MeanEncoder(), corpus(tmp_path, waves), tmp_path, storage="float32")
+    assert (done.marks, done.unreadable) == ({"silent": [1], "clipped": [2]}, {})
 
 
 @pytest.mark.parametrize(("gain", "storage"), [(1000.0, "float16"), (float("nan"), "float32"), (3e38, "float32")])
 def test_values_beyond_the_storage_stop_with_layer_and_clip(tmp_path: Path, gain: float, storage: str) -> None:
     clips = corpus(tmp_path, noise(800))
     with pytest.raises(EncoderError) as caught:
-        embed_clips(MeanEncoder(gain=gain), clips, tmp_path, storage=storage, max_batch_s=9)
+        embed(MeanEncoder(gain=gain), clips, tmp_path, storage=storage)
     assert str(caught.value) == (
         f"the encoder gives values that are not finite, or beyond {storage}, in layer 2 of clip 'n0#000'\n"
         "  use --set extract.precision=float32 --set extract.storage=float32"
@@ -141,15 +150,15 @@ def test_values_beyond_the_storage_stop_with_layer_and_clip(tmp_path: Path, gain
 
 def test_the_same_values_pass_in_float32(tmp_path: Path) -> None:
     clips = corpus(tmp_path, noise(800))
-    done = embed_clips(MeanEncoder(gain=1000.0), clips, tmp_path, storage="float32", max_batch_s=9)
+    done = embed(MeanEncoder(gain=1000.0), clips, tmp_path, storage="float32")
     assert done.vectors[0, 1, 2] == 2 * 1000 * 800
 
 
 def test_memory_that_runs_out_is_met_with_halves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clips = corpus(tmp_path, noise(800, 700, 600, 500, 400))
-    whole = embed_clips(MeanEncoder(), clips, tmp_path, storage="float32", max_batch_s=9)
+    whole = embed(MeanEncoder(), clips, tmp_path, storage="float32")
     encoder = MeanEncoder(at_most=2)
-    halves = embed_clips(encoder, clips, tmp_path, storage="float32", max_batch_s=9)
+    halves = embed(encoder, clips, tmp_path, storage="float32")
     np.testing.assert_array_equal(halves.vectors, whole.vectors)
     assert halves.n_frames.tolist() == whole.n_frames.tolist()
     assert max(len(sizes) for sizes in encoder.sizes) == 2
@@ -161,7 +170,7 @@ def test_one_clip_too_large_for_the_memory(tmp_path: Path) -> None:
     with pytest.raises(
         EncoderError, match=r"^one clip of 800 samples does not fit in the device's memory\n  use --device"
     ):
-        embed_clips(MeanEncoder(at_most=0), clips, tmp_path, storage="float32", max_batch_s=9)
+        embed(MeanEncoder(at_most=0), clips, tmp_path, storage="float32")
 
 
 def setting(**sections: Any) -> Config:
@@ -211,11 +220,11 @@ def test_interrupted_stage_redoes_one_shard_at_most(layout: Layout, monkeypatch:
     expected = read_embeddings(layout.data / "extract/whole")[1]
     real, calls = extract.embed_clips, list[int]()
 
-    def dying(encoder: Any, rows: pl.DataFrame, *args: Any, **options: Any) -> Any:
-        calls.append(len(rows))
+    def dying(encoder: Any, items: Any, clip_ids: list[str], **options: Any) -> Any:
+        calls.append(len(clip_ids))
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return real(encoder, rows, *args, **options)
+        return real(encoder, items, clip_ids, **options)
 
     monkeypatch.setattr(extract, "embed_clips", dying)
     monkeypatch.setattr(extract, "_finished", lambda *_: None)  # else the set above is linked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +10,18 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
+from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
-from daamctl.encoders import ENCODERS
+from daamctl.encoders import ENCODERS, load, presets_of
 from daamctl.encoders.base import weights_hash
+from daamctl.encoders.image import plain_processor
 from daamctl.encoders.load import OpenedEncoder, open_encoder
+from daamctl.encoders.text import BYTE_TOKENS, byte_tokenizer, tokenizer_hash
 from daamctl.errors import EncoderError
+from daamctl.listing import entries
 
 TINY = {
     "hidden_size": 16,
@@ -30,14 +36,14 @@ TINY = {
 }
 
 
-def opened(encoder: str, **settings: Any) -> OpenedEncoder:
+def opened(encoder: str, modality: Modality = "speech", **settings: Any) -> OpenedEncoder:
     config = ExtractConfig.model_validate({"encoder": encoder, **settings})
-    return open_encoder(config, max_duration_s=5.0, device="cpu", precision="float32")
+    return open_encoder(config, modality=modality, max_duration_s=5.0, device="cpu", precision="float32")
 
 
-def refused(encoder: str, **settings: Any) -> str:
+def refused(encoder: str, modality: Modality = "speech", **settings: Any) -> str:
     with pytest.raises(EncoderError) as caught:
-        opened(encoder, **settings)
+        opened(encoder, modality, **settings)
     return str(caught.value)
 
 
@@ -174,8 +180,9 @@ def test_text_model_is_refused_before_its_weights_are_read(tmp_path: Path) -> No
 
     BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8).save_pretrained(tmp_path)
     assert refused(str(tmp_path)) == (
-        f"encoder '{tmp_path}' is of type 'bert', which is not a speech encoder known here\n"
-        "  known types: wavlm, hubert, wav2vec2, unispeech, unispeech-sat, data2vec-audio, whisper"
+        f"encoder '{tmp_path}' reads text, the corpus holds speech\n"
+        "  presets that fit: wavlm-micro, wavlm-base-plus, wavlm-large, hubert-large, wav2vec2-large, whisper-tiny, "
+        "whisper-large-v3; daamctl ls encoders"
     )
 
 
@@ -241,3 +248,295 @@ def test_missing_weights_are_refused(folder: Path, altered: Callable[..., str], 
     text = refused(path)
     assert text.startswith(f"encoder '{path}' lacks weights that its config.json asks for: ")
     assert "more" in text if damage == "all renamed" else text.endswith("layers.1.feed_forward.output_dense.weight")
+
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+}
+WORDS = {**SMALL, "vocab_size": 259, "max_position_embeddings": 40, **BYTE_TOKENS}
+PICTURES = {**SMALL, "image_size": 32, "patch_size": 8}
+
+
+def saved(path: Path, name: str, config: str, **settings: Any) -> str:
+    """A model of transformers with random weights, and what its inputs need, as a folder."""
+    torch.manual_seed(4)
+    model = getattr(transformers, name)(getattr(transformers, config)(**settings))
+    model.save_pretrained(path)
+    if "image_size" in settings or "vision_config" in settings:
+        plain_processor(32).save_pretrained(path)
+    if "vocab_size" in settings or "text_config" in settings:
+        byte_tokenizer().save_pretrained(path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "width", "modality"),
+    [
+        ("llama2-13b", 40, 5120, "text"),
+        ("roberta-large", 24, 1024, "text"),
+        ("llama-micro", 16, 64, "text"),
+        ("beit-large", 24, 1024, "image"),
+        ("beit-large-pt22k", 24, 1024, "image"),
+        ("vit-large", 24, 1024, "image"),
+        ("dinov2-large", 24, 1024, "image"),
+        ("beit-micro", 24, 64, "image"),
+    ],
+)
+def test_presets_have_the_shape_that_they_say(name: str, layers: int, width: int, modality: Modality) -> None:
+    preset = ENCODERS.load(name)
+    config = transformers.AutoConfig.for_model(preset.model_type, **preset.shape)
+    assert (config.num_hidden_layers, config.hidden_size) == (layers, width)
+    assert f"{layers} layers" in ENCODERS.summary(name)
+    assert preset.modality == modality
+    assert name in presets_of(modality)
+    assert (preset.hub_id is None) == name.endswith("micro")
+
+
+def test_listing_says_what_each_preset_reads() -> None:
+    lines = dict(entries("encoders"))
+    assert list(lines) == list(ENCODERS)
+    assert lines["llama2-13b"].startswith("text | Llama 2 13B")
+    assert lines["beit-large"].startswith("image | BEiT-Large")
+    assert lines["wavlm-large"].startswith("speech | WavLM-Large")
+
+
+@pytest.mark.parametrize(("name", "modality", "layers"), [("llama-micro", "text", 16), ("beit-micro", "image", 24)])
+def test_micro_presets_repeat_by_seed_and_their_layers_differ(name: str, modality: Modality, layers: int) -> None:
+    before = torch.get_rng_state()
+    first, again, other = opened(name, modality), opened(name, modality), opened(name, modality, seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert first.facts == again.facts
+    assert first.facts["weights_sha256"] != other.facts["weights_sha256"]
+    assert first.encoder.layers == tuple(range(1, layers + 1))
+    assert first.encoder.embed_dim == 64
+    encoder: Any = first.encoder
+    if modality == "text":
+        items = encoder.tokens([f"{i} text number {7 * i}" for i in range(8)], 99)[0]
+    else:
+        items = list(torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
+    pooled = encoder.pool(items)[0]
+    centred = torch.nn.functional.normalize(pooled - pooled.mean(0), dim=2)
+    assert (centred[:, 0] * centred[:, -1]).sum(1).mean() < 0.5  # the last layer says something else than the first
+    assert pooled.std(0).mean(1).min() > 0.01  # and no layer says the same of all items
+
+
+def test_text_folder_without_the_language_model_head(tmp_path: Path) -> None:
+    path = saved(tmp_path, "LlamaForCausalLM", "LlamaConfig", **WORDS)
+    found = opened(path, "text", layer_00=True)
+    encoder: Any = found.encoder
+    assert type(encoder.model) is transformers.LlamaModel
+    assert not any("lm_head" in name for name, _ in encoder.model.named_parameters())
+    assert not any(p.requires_grad for p in encoder.model.parameters())
+    ids = torch.tensor([1, 50, 60, 70])
+    with torch.no_grad():
+        states = encoder.model(input_ids=ids[None], output_hidden_states=True).hidden_states
+    expected = torch.stack([state[0, 1:].mean(0) for state in states])
+    torch.testing.assert_close(encoder.pool([ids])[0][0], expected, atol=1e-5, rtol=1e-4)
+    assert found.facts["modality"] == "text"
+    assert found.facts["final_norm"] is True
+    assert found.facts["max_tokens"] == 40
+    assert found.facts["special_tokens"] == {"first": 1, "last": 0, "pooled": False}
+    assert found.facts["tokenizer_sha256"] == tokenizer_hash(byte_tokenizer())
+    assert opened(path, "text", pool_special_tokens=True).facts["special_tokens"]["pooled"] is True
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "modality", "settings"),
+    [
+        ("BertForMaskedLM", "BertConfig", "text", WORDS),
+        ("RobertaForMaskedLM", "RobertaConfig", "text", WORDS),
+        ("ViTForImageClassification", "ViTConfig", "image", PICTURES),
+        ("BeitForMaskedImageModeling", "BeitConfig", "image", {**PICTURES, "use_mask_token": True}),
+    ],
+)
+def test_checkpoints_without_pooling_weights_load_and_none_are_made_up(
+    tmp_path: Path, name: str, config: str, modality: Modality, settings: dict[str, Any]
+) -> None:
+    path = saved(tmp_path, name, config, **settings)
+    first, again = opened(path, modality), opened(path, modality)
+    assert first.facts["weights_sha256"] == again.facts["weights_sha256"]
+    assert first.encoder.layers == (1, 2)
+    assert first.facts["final_norm"] is (True if name.startswith("ViT") else None)
+
+
+def test_encoder_of_an_encoder_decoder(tmp_path: Path) -> None:
+    sizes = {"d_model": 16, "num_layers": 2, "num_heads": 2, "d_ff": 24, "d_kv": 8, "vocab_size": 259, **BYTE_TOKENS}
+    path = saved(tmp_path, "T5EncoderModel", "T5Config", **sizes)  # a checkpoint without the decoder
+    encoder = opened(path, "text").encoder
+    assert type(encoder.model).__name__ == "T5Stack"
+    assert not encoder.model.config.is_decoder
+    assert encoder.layers == (1, 2)
+
+
+@pytest.mark.parametrize(("modality", "layers"), [("text", 2), ("image", 3)])
+def test_towers_of_a_model_of_two_modalities(tmp_path: Path, modality: Modality, layers: int) -> None:
+    vision = {**PICTURES, "num_hidden_layers": 3}
+    path = saved(tmp_path, "CLIPModel", "CLIPConfig", text_config=WORDS, vision_config=vision)
+    assert opened(path, modality).encoder.layers == tuple(range(1, layers + 1))
+
+
+@pytest.mark.parametrize("kind", ["tuned", "self-supervised"])
+def test_published_beit_checkpoints_load_by_their_old_names(tmp_path: Path, kind: str) -> None:
+    """Names as in microsoft/beit-large-patch16-224, and its -pt22k with a shared table and without a pooler."""
+    tuned = kind == "tuned"
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator)
+
+    state = {
+        "beit.embeddings.cls_token": random(1, 1, 16),
+        "beit.embeddings.patch_embeddings.projection.weight": random(16, 3, 8, 8),
+        "beit.embeddings.patch_embeddings.projection.bias": random(16),
+    }
+    for layer in ("beit.encoder.layer.0", "beit.encoder.layer.1"):
+        attention = f"{layer}.attention.attention"
+        state |= {f"{attention}.{name}.weight": random(16, 16) for name in ("query", "key", "value")}
+        state |= {f"{attention}.{name}.bias": random(16) for name in ("query", "value")}
+        shapes = {"attention.output": (16, 16), "intermediate": (24, 16), "output": (16, 24)}
+        state |= {f"{layer}.{name}.dense.weight": random(*shape) for name, shape in shapes.items()}
+        state |= {f"{layer}.{name}.dense.bias": random(shape[0]) for name, shape in shapes.items()}
+        norms = ("layernorm_before.weight", "layernorm_before.bias", "layernorm_after.weight", "layernorm_after.bias")
+        state |= {f"{layer}.{name}": random(16) for name in (*norms, "lambda_1", "lambda_2")}
+        if tuned:
+            state[f"{attention}.relative_position_bias.relative_position_bias_table"] = random(52, 2)
+    if tuned:
+        state |= {"beit.pooler.layernorm.weight": random(16), "beit.pooler.layernorm.bias": random(16)}
+        config = transformers.BeitConfig(**PICTURES, use_relative_position_bias=True)
+    else:
+        state["beit.embeddings.mask_token"] = random(1, 1, 16)
+        state["beit.encoder.relative_position_bias.relative_position_bias_table"] = random(52, 2)
+        state |= {"layernorm.weight": random(16), "lm_head.weight": random(9, 16)}
+        config = transformers.BeitConfig(**PICTURES, use_shared_relative_position_bias=True, use_mask_token=True)
+    config.save_pretrained(tmp_path)
+    plain_processor(32).save_pretrained(tmp_path)
+    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    found = opened(str(tmp_path), "image")
+    assert found.facts["final_norm"] is None
+    assert found.facts["class_tokens"] == {"number": 1, "pooled": False}
+    weights = found.encoder.model.state_dict()
+    assert torch.equal(weights["layers.1.mlp.fc2.weight"], state["beit.encoder.layer.1.output.dense.weight"])
+    tables = [value for name, value in weights.items() if name.endswith("relative_position_bias_table")]
+    assert len(tables) == (2 if tuned else 1)
+    assert all(table.abs().sum() > 0 for table in tables)  # where they are missing they would be zero
+
+
+@pytest.mark.parametrize(
+    ("encoder", "modality", "reads", "fits"),
+    [
+        ("beit-large", "speech", "images, the corpus holds speech", "wavlm-micro, wavlm-base-plus"),
+        ("wavlm-large", "text", "speech, the corpus holds text", "llama-micro, llama2-13b, roberta-large; daamctl"),
+        ("llama2-13b", "image", "text, the corpus holds images", "beit-micro, beit-large, beit-large-pt22k, vit-large"),
+    ],
+)
+def test_presets_of_another_modality_are_refused(encoder: str, modality: Modality, reads: str, fits: str) -> None:
+    assert refused(encoder, modality).startswith(f"encoder '{encoder}' reads {reads}\n  presets that fit: {fits}")
+
+
+def test_folder_of_another_modality_is_refused(tmp_path: Path, folder: Path) -> None:
+    path = saved(tmp_path / "vit", "ViTModel", "ViTConfig", **PICTURES)
+    assert refused(path, "text").startswith(f"encoder '{path}' reads images, the corpus holds text\n")
+    assert refused(str(folder), "image").startswith(f"encoder '{folder}' reads speech, the corpus holds images\n")
+
+
+def test_speech_type_that_is_not_listed(tmp_path: Path) -> None:
+    transformers.SEWConfig().save_pretrained(tmp_path)
+    text = refused(str(tmp_path))
+    assert text.startswith(
+        f"encoder '{tmp_path}' is of type 'sew', which is not a speech, text or vision encoder known"
+    )
+    assert "known speech types: wavlm, hubert, " in text
+
+
+def test_hierarchical_encoder_is_refused_in_one_line(tmp_path: Path) -> None:
+    sizes = {"image_size": 32, "patch_size": 2, "embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "window_size": 4}
+    path = saved(tmp_path, "SwinModel", "SwinConfig", **sizes)
+    assert refused(path, "image") == (
+        f"encoder '{path}' is hierarchical: its layers have no common width, from layer 0 on 256x8, 64x16, 64x16"
+    )
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "preprocessor_config.json"])
+def test_folder_without_what_prepares_its_inputs(tmp_path: Path, file: str) -> None:
+    text = file == "tokenizer.json"
+    kind = "Bert" if text else "ViT"
+    path = saved(tmp_path, f"{kind}Model", f"{kind}Config", **(WORDS if text else PICTURES))
+    for one in tmp_path.glob("token*" if text else file):
+        one.unlink()
+    found = refused(path, "text" if text else "image")
+    if text:
+        assert found == f"encoder '{path}' comes with a tokenizer without a vocabulary; its files are missing"
+    else:
+        assert found.startswith(f"encoder folder {path} cannot be loaded: Can't load image processor")
+
+
+def test_remote_code_is_refused_and_not_run(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    (tmp_path / "evil.py").write_text(f"import os\nos.mkdir({str(mark)!r})\nclass Evil: pass\n", encoding="utf-8")
+    names = {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil", "AutoTokenizer": "evil.Evil"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": names}), encoding="utf-8")
+    assert refused(str(tmp_path), "text").startswith(f"encoder folder {tmp_path} cannot be loaded: ")
+    assert not mark.exists()
+
+
+def test_weights_in_half_precision(tmp_path: Path) -> None:
+    path = saved(tmp_path, "ViTModel", "ViTConfig", **PICTURES)
+    whole, half = opened(path, "image"), opened(path, "image", weights_dtype="bfloat16")
+    assert whole.facts["weights_dtype"] == whole.facts["precision"] == "float32"
+    assert half.encoder.model.dtype == torch.bfloat16
+    assert half.facts["weights_dtype"] == half.facts["precision"] == "bfloat16"  # no finer than the weights
+    assert half.facts["weights_sha256"] != whole.facts["weights_sha256"]
+    pixels = [torch.randn(3, 32, 32, generator=torch.Generator().manual_seed(0))]
+    pooled = half.encoder.pool(pixels)[0]
+    assert pooled.dtype == torch.float32
+    torch.testing.assert_close(pooled, whole.encoder.pool(pixels)[0], atol=0.15, rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("modality", "device", "precision", "dtype"),
+    [
+        ("text", "cuda", "bfloat16", torch.bfloat16),
+        ("text", "cuda:1", "float16", torch.float16),
+        ("text", "cpu", "bfloat16", torch.float32),
+        ("image", "cuda", "bfloat16", torch.float32),
+        ("speech", "cuda", "float16", torch.float32),
+    ],
+)
+def test_auto_holds_text_weights_on_a_gpu_as_they_are_used(
+    modality: Modality, device: str, precision: str, dtype: torch.dtype
+) -> None:
+    assert load._weights_dtype("auto", modality, device, precision) == dtype
+    assert load._weights_dtype("float32", modality, device, precision) == torch.float32
+
+
+def test_weights_beyond_the_memory_are_refused_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "free_memory", lambda _: [30_000_000_000])
+    assert refused("llama2-13b", "text", weights="random") == (
+        "the weights of encoder 'llama2-13b' take 51.4 GB, 30.0 GB are free on cpu\n"
+        "  use --set extract.weights_dtype=bfloat16, a smaller encoder, or a machine with more memory"
+    )
+
+
+def test_weights_are_spread_over_gpus_when_one_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    preset = ENCODERS.load("llama2-13b")
+    config = transformers.AutoConfig.for_model(preset.model_type, **preset.shape)
+
+    def plan(*free: float, device: str = "cuda") -> dict[str, Any]:
+        monkeypatch.setattr(load, "free_memory", lambda _: [int(room * 1e9) for room in free])
+        return load._plan_memory("it", config, torch.bfloat16, device)
+
+    assert plan(80) == plan(80, 80) == plan(29, 1) == {}  # 25.7 GB and room for the batches
+    assert plan(20, 20) == {"device_map": "auto", "max_memory": {0: 18_000_000_000, 1: 18_000_000_000}}
+    with pytest.raises(EncoderError, match=r"take 25.7 GB, 14.0 \+ 14.0 GB are free on cuda\n  use a smaller encoder"):
+        plan(14, 14)
+    with pytest.raises(EncoderError, match=r"20.0 GB are free on cuda:1"):
+        plan(20, device="cuda:1")
+
+
+def test_free_memory_of_this_machine() -> None:
+    found = load.free_memory("cpu")
+    assert all(1e6 < room < 1e14 for room in found)
+    assert len(found) <= 1

@@ -120,6 +120,8 @@ def test_seeds_are_averaged_not_counted():
         for name, table in one.items()
     }
     first, second = (compare_methods(tables, resamples=200)["comparisons"] for tables in (one, copies))
+    for name in ("runs", "ahead", "behind"):
+        assert second[0].pop(name) == 20 * first[0].pop(name)
     assert json.dumps(second) == json.dumps(first)
 
 
@@ -164,7 +166,8 @@ def test_one_family_is_corrected_together():
     }  # fmt: skip
     assert compare(alpha=0.1)["comparisons"][0]["metrics"]["accuracy"]["interval"]["level"] == 0.9
     assert pairs["design"] == {
-        "unit": "speaker", "reason": "10 speakers are tested", "n_items": 300, "n_speakers": 10, "n_folds": 5,
+        "unit": "speaker", "unit_word": "speaker", "source_word": "speaker", "reason": "10 speakers are tested",
+        "n_units": 10, "n_items": 300, "n_speakers": 10, "n_folds": 5,
         "seeds": {"a": [1, 2, 3], "b": [1, 2, 3], "c": [1, 2, 3]},
     }  # fmt: skip
     assert pairs["ranks"]["accuracy"]["k"] == 3
@@ -341,17 +344,27 @@ def test_notes_name_what_limits_the_result():
 
 def test_interval_of_one_method():
     table = make_table()
-    result = method_intervals("a", table, level=0.9, resamples=300)
+    result = method_intervals({"a": table}, level=0.9, resamples=300)["a"]
     right = np.array([share for *_, share in shares(table).values()])
     assert result["unit"] == "speaker"
     assert result["metrics"]["accuracy"]["value"] == pytest.approx(right.mean())
     assert result["metrics"]["accuracy"]["level"] == 0.9
     for metric in COMPARED:
         assert result["metrics"][metric]["low"] < result["metrics"][metric]["value"] < result["metrics"][metric]["high"]
-    alone = method_intervals("a", without_speakers(make_table(folds=1)))
+    alone = method_intervals({"a": without_speakers(make_table(folds=1))})["a"]
     assert alone["metrics"] == {"accuracy": None, "balanced_accuracy": None}
     with pytest.raises(ArtifactError, match="test item '1-000' of 'a' occurs more than once"):
-        method_intervals("a", pl.concat([table, table]))
+        method_intervals({"a": pl.concat([table, table])})
+
+
+def test_intervals_of_methods_together_are_those_of_each_alone():
+    """Methods that were tested on the same items are drawn together; one that lacks a fold is drawn by itself."""
+    tables = {"a": make_table(0.7, rng=1), "b": make_table(0.5, rng=2), "c": make_table(rng=3, folds=4)}
+    together = method_intervals(tables, resamples=200)
+    assert list(together) == ["a", "b", "c"]
+    for name, table in tables.items():
+        assert together[name] == method_intervals({name: table}, resamples=200)[name]
+    assert together["c"]["metrics"]["accuracy"]["n_clusters"] == 8
 
 
 def test_table_of_finished_folds(tmp_path):
@@ -371,3 +384,69 @@ def test_table_of_finished_folds(tmp_path):
     assert clips["item"].to_list()[:4] == ["u-c0", "v-c1", "v-c2", "w-c3"]
     values = compare_methods({"x": table, "y": table}, resamples=10)["comparisons"][0]["metrics"]["accuracy"]
     assert values["first_value"] == pytest.approx(2 / 3)
+
+
+def official(skill, *, rng, seeds=(1, 2, 3), items=400):
+    """Texts of unknown origin in one official test part; class 3 is rare."""
+    fixed, own = np.random.default_rng(99), np.random.default_rng(rng)
+    targets = fixed.choice(CLASSES, items, p=[0.4, 0.3, 0.25, 0.05])
+    rows = [
+        (f"t{index}", f"t{index}", 1, seed, int(target), bool(own.random() < skill - 0.2 * (target == 3)), items, 1000)
+        for index, target in enumerate(targets)
+        for seed in seeds
+    ]
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+def test_items_are_the_units_where_nobody_is_known():
+    tables = {"a": official(0.7, rng=1), "b": official(0.6, rng=2), "c": official(0.65, rng=3)}
+    result = compare_methods(tables, modality="text", resamples=300)
+    design = result["design"]
+    assert (design["unit"], design["unit_word"], design["source_word"]) == ("item", "text", "author")
+    assert (design["n_units"], design["n_items"], design["n_speakers"], design["n_folds"]) == (400, 400, None, 1)
+    assert design["reason"] == "who wrote the texts is not known, so each text is its own unit"
+    assert result["ranks"] == {"accuracy": None, "balanced_accuracy": None}
+    assert any(note.startswith("there is one fold, whose training and test items all seeds share") for note in
+               result["notes"])  # fmt: skip
+    assert not any("speaker" in note or "redraw only" in note for note in result["notes"])
+    left, right = shares(tables["a"]), shares(tables["b"])
+    d = np.array([share - right[item][3] for item, (*_, share) in left.items()])
+    target = np.array([target for _, _, target, _ in left.values()])
+    size = np.bincount(target)
+    figures = result["comparisons"][0]["metrics"]
+    for metric, units in {
+        "accuracy": d,
+        "balanced_accuracy": d * len(d) / CLASSES / size[target],
+    }.items():
+        primary = figures[metric]["primary"]
+        assert (primary["unit"], primary["n"]) == ("text", 400)
+        assert primary["mean"] == pytest.approx(figures[metric]["difference"]) == pytest.approx(units.mean())
+        assert figures[metric]["minimal_detectable"]["std"] == pytest.approx(units.std(ddof=1))
+        normal = 2 * stats.norm.sf(abs(units.sum()) / np.sqrt((units**2).sum()))
+        assert primary["p"] == pytest.approx(normal, abs=0.01)
+        assert figures[metric]["secondary"] is None
+        assert figures[metric]["interval"]["n_clusters"] == 400
+
+
+def test_clips_of_one_utterance_stay_together_where_speakers_are_utterances():
+    table = official(0.7, rng=1)
+    halves = [table.with_columns(item=pl.col("item") + f"#{half:03d}") for half in range(2)]
+    result = compare_methods({"a": pl.concat(halves), "b": pl.concat(halves)}, resamples=20)
+    assert (result["design"]["unit"], result["design"]["unit_word"]) == ("item", "utterance")
+    assert (result["design"]["n_units"], result["design"]["n_items"]) == (400, 800)
+
+
+def test_authors_that_are_known_are_the_units():
+    author = "w" + (pl.col("item").str.slice(1).cast(pl.Int64) % 12).cast(pl.String)
+    tables = {name: official(0.7, rng=rng).with_columns(speaker=author) for name, rng in (("a", 1), ("b", 2))}
+    design = compare_methods(tables, modality="text", resamples=20)["design"]
+    assert (design["unit"], design["unit_word"], design["n_speakers"]) == ("speaker", "author", 12)
+    assert design["reason"] == "12 authors are tested"
+
+
+def test_how_often_a_method_is_ahead_is_told_run_by_run():
+    first, second = official(0.9, rng=1), official(0.3, rng=2, seeds=(1, 2))
+    found = compare_methods({"a": first, "b": second}, resamples=20)["comparisons"][0]
+    assert (found["runs"], found["ahead"], found["behind"]) == (2, 2, 0)
+    tie = compare_methods({"a": first, "b": first}, resamples=20)["comparisons"][0]
+    assert (tie["runs"], tie["ahead"], tie["behind"]) == (3, 0, 0)

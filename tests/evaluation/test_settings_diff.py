@@ -14,6 +14,7 @@ SETTINGS = [f"{name}.{key}" for name in SECTIONS for key in CONFIG.section(name)
 HARMLESS = {
     "download.source", "download.check_fingerprint", "download.max_unreadable_fraction", "segment.write_audio",
     "extract.device", "extract.max_batch_s", "extract.shard_clips", "extract.max_unreadable_fraction",
+    "extract.weights_dtype", "extract.min_gpu_memory_gb", "extract.max_batch_tokens", "extract.max_batch_images",
     "train.seeds", "train.device", "train.density_maps",
 }  # fmt: skip
 BATCHES = {"size": 8, "order": "clip table", "clips_sha256": "0" * 64}
@@ -28,6 +29,8 @@ RECORDS = [
     ("run.embed_dim", 32, ["model.embed_dim"]),
     ("run.num_parameters", 99, ["model.num_parameters"]),
     ("run.reconstructed", "reading A", ["model.reconstructed"]),
+    ("run.modality", "text", ["data.modality"]),
+    ("run.finetune", True, ["model.fine_tuned"]),
     ("run.eval_batches", BATCHES, ["batches.size", "batches.order", "batches.clips_key"]),
     ("run.config.method.num_heads", 2, ["method.num_heads"]),
     ("meta.daamctl", "0.2.0", ["code.daamctl"]),
@@ -38,6 +41,7 @@ RECORDS = [
     ("meta.embeddings_key", "ffff", ["embeddings_key"]),
     ("meta.encoder.revision", "def456", ["encoder.revision"]),
     ("meta.encoder", {"id": "microsoft/wavlm-large", "num_layers": 24}, ["encoder.revision"]),
+    ("meta.features", "stream", ["data.streamed"]),
     ("meta.num_train_clips", 301, ["data.train_clips"]),
     ("meta.num_dev_clips", 0, ["data.held_out_clips"]),
     ("meta.num_test_clips", 1, ["data.test_clips"]),
@@ -79,6 +83,11 @@ def test_harmless_settings_exist():
     assert set(SETTINGS) >= HARMLESS
 
 
+def test_settings_of_fine_tuning_that_cannot_change_a_figure():
+    free = {name for name in CONFIG.section("finetune") if not can_change(f"finetune.{name}")}
+    assert free == {"device", "gradient_checkpointing"}
+
+
 @pytest.mark.parametrize(("change", "value", "names"), RECORDS)
 def test_every_other_record_is_listed(tmp_path, plain, change, value, names):
     found = named(differing(plain[1], told(tmp_path, changes={change: value})[1]))
@@ -91,8 +100,9 @@ def test_nothing_recorded_is_forgotten():
     """A field added to result.json must be compared, or be named here as no setting."""
     covered = {change.split(".")[1] for change, _, _ in RECORDS}
     elsewhere = {"pipeline", "fold", "seed"}  # the name of a side; the folds and seeds are facts of all folds
-    measured = {"train_s", "peak_memory_bytes"}
-    assert covered | elsewhere | measured == {*RunPart.__annotations__, *MetaPart.__annotations__}
+    measured = {"train_s", "peak_memory_bytes", "effect", "notes"}
+    follows = {"adapted", "micro_batch"}  # from the way of fine-tuning, and from the memory at hand
+    assert covered | elsewhere | measured | follows == {*RunPart.__annotations__, *MetaPart.__annotations__}
 
 
 def test_seeds_and_folds_count(tmp_path, plain):

@@ -10,6 +10,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 
 from daamctl.evaluation.statistics import (
     cluster_bootstrap,
+    cluster_bootstraps,
     friedman_nemenyi,
     grouped_means,
     holm,
@@ -129,6 +130,25 @@ def test_random_signs_beyond_twenty():
     assert result["p"] == pytest.approx(normal, abs=0.003)
     assert result == paired_sign_flip(differences, seed=1)
     assert result["p"] != paired_sign_flip(differences, seed=2)["p"]
+
+
+def test_equal_differences_are_flipped_together():
+    """Thousands of right and wrong answers: among differences of one size the test is McNemar's."""
+    won, lost = 620, 540
+    differences = np.concatenate([np.ones(won), -np.ones(lost), np.zeros(8840)])
+    result = paired_sign_flip(differences)
+    exact = mcnemar([[0, won], [lost, 0]], exact=True).pvalue
+    assert (result["n"], result["exact"]) == (10_000, False)
+    assert result["p"] == pytest.approx(exact, abs=0.001)
+    mixed = np.concatenate([differences, 0.5 * differences, np.full(3, 1 / 3), np.full(2, -(1 - 2 / 3))])
+    normal = 2 * stats.norm.sf(abs(mixed.sum()) / np.sqrt((mixed**2).sum()))
+    assert paired_sign_flip(mixed)["p"] == pytest.approx(normal, abs=0.003)
+
+
+def test_zeros_among_thousands_leave_an_exact_test():
+    result = paired_sign_flip(np.concatenate([np.zeros(9990), np.full(8, 1.0), np.full(2, -1.0)]))
+    assert (result["exact"], result["flips"]) == (True, 1024)
+    assert result["p"] == stats.binomtest(8, 10).pvalue
 
 
 @pytest.mark.parametrize("wrong", [[], [0.1, np.nan], [[0.1]]])
@@ -338,3 +358,36 @@ def test_ranks_over_folds():
     for wrong in (two, one, uneven):
         with pytest.raises(ValueError, match="ranks need 3 methods or more"):
             friedman_nemenyi(wrong)
+
+
+@pytest.mark.parametrize("block", [1, 700, 1_000_000])
+@pytest.mark.parametrize("balanced", [False, True])
+def test_draws_in_blocks_are_the_draws_at_once(monkeypatch, block, balanced):
+    """Against a plain bootstrap with the same draws, item by item."""
+    monkeypatch.setattr("daamctl.evaluation.statistics.BLOCK", block)
+    rng = np.random.default_rng(0)
+    clusters, classes = rng.integers(0, 60, 150), rng.integers(0, 5, 150)
+    values = np.stack([rng.random(150) < 0.7, rng.random(150) - 0.5])
+    found = cluster_bootstraps(values, clusters, classes=classes if balanced else None, resamples=80, seed=3)
+    names, codes = np.unique(clusters, return_inverse=True)
+    drawn = np.random.default_rng(3).integers(len(names), size=(80, len(names)))
+    for row, result in zip(values, found, strict=True):
+        figures = []
+        for draw in drawn:
+            items = np.concatenate([np.flatnonzero(codes == code) for code in draw])
+            means = [row[items[classes[items] == c]].mean() for c in np.unique(classes[items])]
+            figures.append(np.mean(means) if balanced else row[items].mean())
+        low, high = np.percentile(figures, [2.5, 97.5])
+        assert (result["low"], result["high"]) == pytest.approx((low, high))
+        assert result == cluster_bootstrap(row, clusters, classes=classes if balanced else None, resamples=80, seed=3)
+
+
+def test_thousands_of_clusters_of_one_item_each():
+    rng = np.random.default_rng(0)
+    values = rng.random(3000) < 0.8
+    result = cluster_bootstrap(values, np.arange(3000), resamples=500)
+    error = np.sqrt(values.mean() * (1 - values.mean()) / 3000)
+    assert (result["low"], result["high"]) == pytest.approx(
+        (values.mean() - 1.96 * error, values.mean() + 1.96 * error), abs=0.003
+    )
+    assert result["warning"] is None

@@ -8,6 +8,7 @@ from daamctl.reporting.document import (
     Document,
     Files,
     Folded,
+    Linked,
     Number,
     Picture,
     Plot,
@@ -17,6 +18,7 @@ from daamctl.reporting.document import (
     count,
     layers_text,
     listed,
+    number_of,
     p_value,
     plural,
     points,
@@ -59,6 +61,15 @@ def test_parts_are_in_the_unit_shown() -> None:
 def test_spread_of_one_run_has_no_deviation() -> None:
     assert str(spread({"mean": 0.5, "sample_std": None, "n": 1})) == "50.0"
     assert str(spread(None)) == "–"
+
+
+def test_a_linked_cell_says_where_it_comes_from() -> None:
+    number = Number(0.6464, std=0.026)
+    cell = Linked(number, "per clip, n = 5", [("runs", "../runs"), ("report", "../report.html")])
+    assert str(cell) == "64.6 ± 2.6 (per clip, n = 5)"
+    assert str(Linked("not run", "no corpus")) == "not run (no corpus)"
+    assert number_of(cell) is number_of(number) is number
+    assert number_of("64.6") is number_of(Linked("not run", "no corpus")) is None
 
 
 def test_words() -> None:

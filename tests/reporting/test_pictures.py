@@ -56,6 +56,16 @@ def test_panels(number: int) -> None:
     check(confusion_panels(dict.fromkeys(names, shares), ["neutral", "happy", "angry", "sad"]))
 
 
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_hundred_classes_are_drawn_large(number: int) -> None:
+    """At least three pixels for every cell, and names of some classes only."""
+    classes = [f"class-{index}" for index in range(100)]
+    shares = np.eye(100) * 0.5 + 0.005
+    names = [f"m{index}" for index in range(number)]
+    width, height = check(confusion_panels(dict.fromkeys(names, shares), classes))
+    assert min(width / min(number, 2), height / -(-number // 2)) > 300 + 200
+
+
 def test_same_picture_same_bytes() -> None:
     curves = {"none": {"Test group": CURVE}}
     assert learning_panels(curves, 0.3) == learning_panels(curves, 0.3)

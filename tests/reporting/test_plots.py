@@ -66,11 +66,12 @@ def test_single_folds_stay_behind_when_there_are_too_many(monkeypatch: pytest.Mo
 
 def test_what_is_not_known_is_null() -> None:
     found = {"none": {"A": 0.5}, "mha": {"A": 0.25, "B": 1 / 3}}
-    data = speaker_data(found, ["A", "B"], "clip", 0.3)
+    data = speaker_data(found, ["A", "B"], 0.3, unit="text", source="author")
+    assert (data["unit"], data["source"]) == ("text", "author")
     assert data["values"] == [[50.0, 25.0], [None, 33.333]]
     curve = {"epochs": [1, 2], "mean": [0.5, None], "low": [0.1, float("nan")], "high": [0.9, 1.0]}
-    learned = learning_data({"none": {"Test group": curve}}, 0.25)
+    learned = learning_data({"none": {"Test group": curve}}, 0.25, unit="text")
     assert learned["methods"]["none"]["Test group"]["low"] == [10.0, None]
     assert learned["chance"] == 25.0
-    counts = confusion_data({"none": [[1, 2], [3, 4]]}, ["a", "b"], "clip")
+    counts = confusion_data({"none": [[1, 2], [3, 4]]}, ["a", "b"])
     assert json.loads(json.dumps(counts))["methods"]["none"] == [[1, 2], [3, 4]]

@@ -107,6 +107,9 @@ def test_every_row_says_how_it_was_made():
     speech, text = read_published("T2-iemocap"), read_published("T2-agnews")
     assert "over the clips of a batch" in speech.row("mha").protocol
     assert "over the clips of a batch" in speech.row("mha-bn").protocol
+    assert "over the texts of a batch" in text.row("mha").protocol
+    assert "over the images of a batch" in read_published("T2-cifar100").row("mha").protocol
+    assert (speech.repeats, text.repeats) == (False, True)
     assert "never enter the computation (D2)" in speech.row("lora-r4").protocol
     assert "folds ordered by size (D15)" in speech.row("lora-r4").protocol
     assert "nothing is trained" in speech.row("lora-plus-r8").protocol

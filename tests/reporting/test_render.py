@@ -10,7 +10,7 @@ from io import BytesIO
 import numpy as np
 from matplotlib.image import imread, imsave
 
-from daamctl.reporting.document import Code, Document, Folded, Number, Picture, Plot, Section, Table, Text
+from daamctl.reporting.document import Code, Document, Folded, Linked, Number, Picture, Plot, Section, Table, Text
 from daamctl.reporting.render import to_html, to_markdown
 
 HOSTILE = "</script><b>\"'&|`*_[x](y)\u2028"
@@ -69,3 +69,24 @@ def test_markdown_escapes_everything_and_keeps_code_as_it_is() -> None:
     assert "50.0 ± 25.0 |" in text
     assert "](y)" not in text.replace("\\]", "").split("    </script>")[0]
     assert "(pictures/a.png)" in text
+
+
+def test_linked_cells_show_their_note_and_lead_to_files() -> None:
+    rows = [["a", Linked(Number(0.5), HOSTILE, [("runs", "../runs"), ("report", "../r.html")])],
+            ["b", Linked("not run", "no corpus")]]  # fmt: skip
+    linked = Document("D", "run", [Section("s", "S", [Table("t", "c", ["n", "Ours"], rows, frozenset({1}))])])
+    html, markdown = to_html(linked, version="1"), to_markdown(linked, version="1")
+    assert '<td data-value="0.5" class="words noted">50.0<small>&lt;/script&gt;' in html
+    assert '; <a href="../runs">runs</a>, <a href="../r.html">report</a></small></td>' in html
+    assert '<td class="words noted">not run<small>no corpus</small></td>' in html
+    assert "; [runs](../runs), [report](../r.html)) |" in markdown
+    assert "| b | not run (no corpus) |" in markdown
+    assert "<b>" not in html + markdown
+
+
+def test_long_row_names_may_break() -> None:
+    names = ["short", "a name of a row that is rather long"]
+    table = Table("t", "c", ["n", "x"], [[name, Number(0.5)] for name in names])
+    html = to_html(Document("D", "run", [Section("s", "S", [table])]), version="1")
+    assert '<th scope="row" class="words">short</th>' in html
+    assert '<th scope="row" class="words long">a name of a row that is rather long</th>' in html

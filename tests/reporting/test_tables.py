@@ -8,7 +8,7 @@ from io import StringIO
 
 import pytest
 
-from daamctl.reporting.document import INTERVAL, UP, Cell, Number, Table
+from daamctl.reporting.document import INTERVAL, UP, Cell, Linked, Number, Table
 from daamctl.reporting.tables import LONG, SYMBOLS, escape, to_csv, to_latex
 
 ROWS: list[list[Cell]] = [
@@ -35,6 +35,26 @@ def test_csv_splits_numbers_from_their_deviations_and_intervals() -> None:
 def test_csv_keeps_nine_digits_of_small_and_large_numbers() -> None:
     table = Table("k", "c", ["a", "p", "n"], [["x", Number(0.000775514128, "p"), Number(104_878_080, "count")]])
     assert to_csv(table).splitlines()[1] == "x,0.000775514128,104878080"
+
+
+def test_csv_of_linked_cells_has_a_column_for_their_notes() -> None:
+    ours: list[Cell] = [
+        Linked(Number(0.5, std=0.25), "per clip", [("runs", "../runs")]),
+        Linked("not run", "no GPU"),
+        "–",
+    ]
+    table = Table(
+        "k", "c", ["a", "Ours"], [[name, cell] for name, cell in zip("xyz", ours, strict=True)], frozenset({1})
+    )
+    assert to_csv(table).splitlines() == [
+        'a,Ours [%],"Ours, sample std [%]","Ours, note"', "x,50,25,per clip; ../runs", "y,not run,,no GPU", "z,,,",
+    ]  # fmt: skip
+    assert body_of(to_latex(table, label="x"))[1] == r"x & 50.0 $\pm$ 25.0 (per clip) \\"
+
+
+def test_csv_names_no_unit_where_rows_have_several() -> None:
+    table = Table("k", "c", ["a", "Ours"], [["x", Number(0.5)], ["y, points", Number(0.01, "points")]])
+    assert to_csv(table).splitlines() == ["a,Ours", "x,50", '"y, points",1']
 
 
 def test_csv_of_an_empty_table_is_its_head() -> None:

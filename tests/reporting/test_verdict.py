@@ -31,7 +31,8 @@ def compared(first: str, second: str, difference: float, p_holm: float | None) -
         "difference": difference, "interval": interval, "primary": test if p_holm is not None else None,
         "secondary": {"p": 0.01, "p_holm": 0.02}, "minimal_detectable": {"points": 4.0},
     }  # fmt: skip
-    return {"first": first, "second": second, "wins": 3, "losses": 7, "ties": 90, "metrics": {"accuracy": part}}
+    counts = {"wins": 3, "losses": 7, "ties": 90, "runs": 5, "ahead": 1, "behind": 4}
+    return {"first": first, "second": second, **counts, "metrics": {"accuracy": part}}
 
 
 def evaluation(
@@ -46,7 +47,8 @@ def evaluation(
     result = {
         "family": {"methods": list(values), "reference": reference, "size": len(pairs), "alpha": 0.05,
                    "correction": "holm", "floor": 0.002, "floor_holm": floor_holm},
-        "design": {"unit": "speaker" if p_holm is not None else None, "n_speakers": 10, "n_folds": 5, "n_items": 100,
+        "design": {"unit": "speaker" if p_holm is not None else None, "unit_word": "speaker", "n_units": 10,
+                   "n_speakers": 10, "n_folds": 5, "n_items": 100,
                    "reason": "no test is available: there is one fold"},
         "comparisons": pairs,
         "ranks": {"accuracy": None, "balanced_accuracy": None},
@@ -137,6 +139,7 @@ def test_differences_are_turned_round() -> None:
     found = against(labelled(evaluation({"none": 0.5, "sga": 0.6})), "accuracy")["sga (reconstructed)"]
     assert (found.difference, found.low, found.high) == pytest.approx((0.1, 0.08, 0.11))
     assert (found.wins, found.losses, found.detectable) == (7, 3, 0.04)
+    assert (found.runs, found.ahead) == (5, 4)
 
 
 def test_labels_reach_ranks_and_leave_the_input_alone() -> None:

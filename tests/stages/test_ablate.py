@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.stages import ablate
@@ -144,3 +145,19 @@ def test_without_a_ranking_presets_still_run(layout):
     assert (result["ranking"], result["differences"], result["alone"]) == ([], [], [])
     means = {group["name"]: np.mean([row["accuracy"] for row in group["per_fold"]]) for group in result["groups"]}
     assert result["presets"][0]["mean"] == pytest.approx(means["layers-9"] - means["layers-23"])
+
+
+def test_streamed_embeddings_are_ablated(layout, monkeypatch):
+    """Under auto, few layers are taken into memory where all do not fit; asked to stream, they are streamed."""
+    nbytes = 72 * 24 * 16 * 2
+    monkeypatch.setattr("daamctl.artifacts.embeddings.free_memory", lambda: nbytes)
+    for way, expected in (("auto", "memory"), ("stream", "stream")):
+        config = settings()
+        config = config.model_copy(update={"train": config.train.model_copy(update={"features": way, "epochs": 1})})
+        result = json.loads(ablate.run(layout, config, track=False).read_text())
+        assert [group["name"] for group in result["groups"]] == ["highest-1", "lowest-1"]
+        folder = layout.stage("ablate")
+        for name, taken in (("all-none-mlp", "stream"), ("highest-1-none-mlp", expected)):
+            folds = read_folds(folder / name)
+            assert [fold.result["meta"]["features"] for fold in folds] == [taken] * 3
+        assert folds[0].result["run"]["layers"] == result["ranking"][:1]

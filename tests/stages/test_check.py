@@ -26,10 +26,6 @@ def problems(project: Path, text: str) -> list[str]:
             "methods: [none, attentive-mlp]",
             "methods: unknown name 'attentive-mlp'; did you mean 'attentive'?",  # it has no other decoder
         ),
-        (
-            "methods: [none, mha-published-mlp]",
-            "methods: dvc.yaml has no train stage for mha-published-mlp; add it to trainable of params.yaml",
-        ),
         ("method_settings: {daam-v1: {variance: third}}", "method_settings: daam-v1: variance must be "),
         ("method_settings: {daam-v1: {num_haeds: 4}}", "method_settings: daam-v1: unknown setting 'num_haeds'"),
         (
@@ -60,20 +56,50 @@ def test_variant_is_trained_with_the_settings_of_its_method(project: Path) -> No
     assert written("daam-v1") == {"num_heads": 4, "hidden_dim": 64}
     assert written("daam-v1-mlp") == {"num_heads": 4, "hidden_dim": 32, "decoder": "mlp"}
     assert written("none") == {}
-    assert written("none-mlp") == written("mha") == {"listed": False}
 
 
-def test_table_of_trainable_methods(project: Path) -> None:
+def test_a_stage_whose_method_is_no_longer_listed_still_finds_its_file(project: Path) -> None:
+    (project / "params.yaml").write_text("pipelines: [mine]\n")
+    (project / "pipelines/mine.yaml").write_text("methods: [none, mha]\nfinetunes: [lora-r8]\n")
+    check.run(project, write=True)
+    (project / "pipelines/mine.yaml").write_text("methods: [none]\n")
+    check.run(project, ["mine"], write=True)
+    folder = project / "data/check/mine"
+    assert json.loads((folder / "train-mha.json").read_text()) == {"listed": False}
+    assert json.loads((folder / "finetune-lora-r8.json").read_text()) == {"listed": False}
+    assert "train" in json.loads((folder / "train-none.json").read_text())
+
+
+def test_check_of_everything_looks_at_the_stages_of_dvc(project: Path) -> None:
+    (project / "pipelines/mine.yaml").write_text("methods: [none]\n")
     params = project / "params.yaml"
-    params.write_text(params.read_text().replace("  - sga\n", "  - sag\n  - lct\n"))
-    with pytest.raises(ConfigError) as caught:
+    params.write_text(params.read_text().replace("  - demo\n", "  - demo\n  - mine\n"))
+    with pytest.raises(ConfigError, match=r"stages\.yaml lacks mine-none\n  write it anew: daamctl check --write"):
         check.run(project)
-    lines = str(caught.value).splitlines()
-    assert lines[0].startswith("params.yaml: trainable: unknown name 'sag'; did you mean 'sga'?")
-    assert lines[1] == "params.yaml: trainable: lct stands there twice"
+    assert check.run(project, ["mine"]) == ["mine"]  # its own settings are in order
+    check.run(project, write=True)
+    check.run(project)
 
 
-def test_without_a_list_for_dvc_every_method_may_be_trained(project: Path) -> None:
-    (project / "params.yaml").write_text("")
-    (project / "pipelines/mine.yaml").write_text("methods: [none, mha-published-mlp]\n")
-    assert check.run(project, ["mine"]) == ["mine"]
+def test_ways_of_fine_tuning_are_known_and_their_stages_read_what_they_use(project: Path) -> None:
+    assert problems(project, "finetunes: [lora-r9]")[0].startswith(
+        "pipeline 'mine': finetunes: unknown name 'lora-r9'; did you mean 'lora-r"
+    )
+    twice = "pipeline 'mine': finetunes: a way of fine-tuning stands twice in ['ia3', 'ia3']"
+    assert problems(project, "finetunes: [ia3, ia3]") == [twice]
+
+    def part(settings: str) -> dict[str, Any]:
+        (project / "pipelines/mine.yaml").write_text(f"finetunes: [ia3]\n{settings}\n")
+        check.run(project, ["mine"], write=True)
+        found: dict[str, Any] = json.loads((project / "data/check/mine/finetune-ia3.json").read_text())
+        return found
+
+    usual = part("")
+    assert part("train: {epochs: 3, lr: 0.5, device: cpu}\nfinetune: {device: cpu}\nmethods: [none]") == usual
+    for text in (
+        "finetune: {lr: 0.5}",
+        "train: {loss: cross-entropy}",
+        "train: {seeds: [2]}",
+        "extract: {revision: a}",
+    ):
+        assert part(text) != usual

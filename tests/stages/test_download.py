@@ -6,18 +6,21 @@ import logging
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import soundfile as sf
+from PIL import Image
 
 from daamctl.artifacts.utterances import UtteranceTable, read_utterances
 from daamctl.config import Config, DownloadConfig
-from daamctl.corpora import demo, emodb
+from daamctl.corpora import agnews, cifar100, demo, demo_text, digits, emodb
 from daamctl.corpora.sources import audio_root, source_of
-from daamctl.errors import ConfigError, CorpusError, UnknownNameError
+from daamctl.errors import ArtifactError, ConfigError, CorpusError, DownloadError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.stages import download
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "emodb"
+SHARED_TEXTS = SHARED.with_name("agnews")
 
 
 @pytest.fixture
@@ -210,13 +213,13 @@ def test_incomplete_corpus_is_refused_with_every_difference(project: Path, tmp_p
 
 
 def test_unchecked_corpus_without_one_speaker(project: Path, tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="corpus 'emodb' has no utterances of speaker 11, 12, 13, 14, 15, 16"):
+    with pytest.raises(CorpusError, match="corpus 'emodb' holds nothing of speaker 11, 12, 13, 14, 15, 16"):
         make(project, small_emodb(tmp_path / "emodb"), corpus="emodb", check_fingerprint=False)
 
 
 def test_known_class_without_utterances(tmp_path: Path) -> None:
     rows = emodb.prepare(small_emodb(tmp_path / "emodb"))
-    with pytest.raises(CorpusError, match="corpus 'emodb' has no utterances of class boredom"):
+    with pytest.raises(CorpusError, match="corpus 'emodb' holds nothing of class boredom"):
         download.select_classes(emodb.CORPUS, rows, ("bored", "anger"))
     assert download.select_classes(emodb.CORPUS, rows, ("joy", "angry")) == ("happiness", "anger")
 
@@ -245,3 +248,210 @@ def test_demo_is_made_registered_and_made_anew_only_by_force(project: Path) -> N
     make(project, corpus="demo", force=True)
     assert not marker.exists()
     assert audio_root(project, "demo").is_dir()
+
+
+def test_stratified_folds_of_speech_pool_the_groups_but_not_the_speakers(project: Path, collection: Path) -> None:
+    path = collection.with_name("parts.csv")
+    lines = [f"wav/r{i}.wav,{'ab'[i % 2]},s{i // 2},{'train' if i < 4 else 'test'}" for i in range(6)]
+    path.write_text("\n".join(["path,label,speaker,group", *lines]) + "\n")
+    assert set(make(project, path, corpus="manifest").rows["group"]) == {"train", "test"}
+    rows = make(project, path, corpus="manifest", folds="stratified", num_groups=3).rows
+    assert sorted(rows["group"].unique()) == ["group1", "group2", "group3"]
+    assert rows.group_by("speaker").agg(pl.col("group").n_unique())["group"].to_list() == [1, 1, 1]
+
+
+def write_texts(folder: Path, text: str) -> Path:
+    path = folder / "texts.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_texts(project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = [f"text number {index},{'ab'[index % 2]}" for index in range(20)]
+    with caplog.at_level(logging.INFO):
+        table = make_from(project, write_texts(tmp_path, "\n".join(["text,label", *lines])))
+    assert (table.modality, table.corpus, table.classes) == ("text", "manifest:texts", ("a", "b"))
+    assert table.rows.columns == ["utterance_id", "text", "label", "speaker", "group"]
+    assert set(table.rows.group_by("group", "label").len()["len"]) == {2}
+    assert "corpus 'manifest:texts': 20 texts, 0.00 million characters" in caplog.text
+    assert "speakers" not in caplog.text
+    again = make_from(project, write_texts(tmp_path, "\n".join(["text,label", *reversed(lines)])))
+    assert again.rows.equals(table.rows)
+
+
+def test_texts_of_known_authors_stay_together(project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = [f"text number {index},{'ab'[index % 2]},author{index // 4}" for index in range(20)]
+    with caplog.at_level(logging.INFO):
+        path = write_texts(tmp_path, "\n".join(["text,label,speaker", *lines]))
+        table = make(project, path, corpus="manifest", num_groups=2)
+    assert table.rows.group_by("speaker").agg(pl.col("group").n_unique())["group"].to_list() == [1] * 5
+    assert "20 texts, 0.00 million characters, 5 speakers" in caplog.text
+
+
+def test_one_part_of_an_official_split(project: Path, tmp_path: Path) -> None:
+    path = write_texts(tmp_path, "text,label,group\na,x,test\nb,y,test\nc,x,dev\nd,y,dev\n")
+    message = r"has an official split, of which the part train is not there \(found: dev, test\)"
+    with pytest.raises(CorpusError, match=message) as caught:
+        make_from(project, path)
+    assert str(caught.value).endswith("--set download.folds=stratified")
+    assert source_of(project, "manifest") is None
+    assert set(make(project, path, corpus="manifest", folds="stratified", num_groups=2).rows["group"]) == {
+        "group1",
+        "group2",
+    }
+
+
+def small_agnews(root: Path, *parts: str) -> Path:
+    root.mkdir()
+    for part in parts:
+        lines = [f'"{index % 4 + 1}","Title {index}","{part} text"' for index in range(40)]
+        (root / f"{part}.csv").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def test_agnews_with_its_test_part_alone(project: Path, tmp_path: Path) -> None:
+    place = small_agnews(tmp_path / "agnews", "test")
+    with pytest.raises(CorpusError, match="the part train is not there") as caught:
+        make(project, place, corpus="agnews", check_fingerprint=False)
+    assert "--set download.folds=stratified --set download.check_fingerprint=false" in str(caught.value)
+    with pytest.raises(CorpusError, match="group test: 40 found, 7600 expected"):
+        make(project, place, corpus="agnews", folds="stratified")
+    table = make(project, place, corpus="agnews", folds="stratified", check_fingerprint=False)
+    assert (table.modality, table.classes) == ("text", agnews.CLASSES)
+    assert set(table.rows.group_by("group", "label").len()["len"]) == {2}
+
+
+def test_agnews_keeps_its_parts(project: Path, tmp_path: Path) -> None:
+    place = small_agnews(tmp_path / "agnews", "train", "test")
+    rows = make(project, place, corpus="agnews", check_fingerprint=False).rows
+    assert dict(rows.group_by("group").len().rows()) == {"train": 40, "test": 40}
+    asked = {"classes": ["sports", "World"], "check_fingerprint": False}
+    assert make(project, place, corpus="agnews", **asked).classes == ("Sports", "World")
+
+
+@pytest.mark.skipif(not SHARED_TEXTS.is_dir(), reason=f"the shared test part of AG News is not at {SHARED_TEXTS}")
+def test_shared_agnews(project: Path) -> None:
+    table = make(project, SHARED_TEXTS, corpus="agnews", folds="stratified", check_fingerprint=False)
+    assert table.rows.height == 7_600
+    assert set(table.rows.group_by("group", "label").len()["len"]) == {380}
+
+
+def test_empty_texts_of_a_reader_without_lines(project: Path, tmp_path: Path) -> None:
+    place = small_agnews(tmp_path / "agnews", "test")
+    with (place / "test.csv").open("a") as stream:
+        stream.write('"1","",""\n')
+    settings = {"corpus": "agnews", "folds": "stratified", "check_fingerprint": False}
+    with pytest.raises(CorpusError, match=r"1 of 41 texts are unreadable \(2\.44%\):\s+test-000041 is empty"):
+        make(project, place, **settings)
+    assert make(project, place, **settings, max_unreadable_fraction=0.025).rows.height == 40
+
+
+def test_agnews_where_there_is_no_network(project: Path) -> None:
+    with pytest.raises(DownloadError, match="cannot load 'fancyzhx/ag_news'") as caught:
+        make(project, corpus="agnews")
+    assert "daamctl download agnews --from DIR" in str(caught.value)
+    assert source_of(project, "agnews") is None
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """A folder of ten images of each of two classes."""
+    for index in range(20):
+        path = tmp_path / "pictures" / ("cat", "dog")[index % 2] / f"{index:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4), (index, 0, 0)).save(path)
+    return tmp_path / "pictures"
+
+
+def test_folder_of_images(project: Path, pictures: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        table = make_from(project, pictures)
+    assert (table.modality, table.corpus, table.classes) == ("image", "manifest:pictures", ("cat", "dog"))
+    assert table.rows.row(0)[:4] == ("00", "cat/00.png", None, "cat")
+    assert set(table.rows.group_by("group", "label").len()["len"]) == {2}
+    assert audio_root(project, table.corpus) == pictures
+    assert "corpus 'manifest:pictures': 20 images" in caplog.text
+    assert make(project, corpus="manifest").rows.equals(table.rows)  # from the register
+
+
+def test_unreadable_images_are_named(project: Path, pictures: Path) -> None:
+    (pictures / "cat/00.png").write_bytes(b"")
+    (pictures / "dog/01.png").write_bytes(b"GIF89a?")
+    with pytest.raises(CorpusError, match=r"2 of 20 images are unreadable \(10\.00%\)") as caught:
+        make_from(project, pictures)
+    assert "cat/00.png is empty (0 bytes)" in str(caught.value)
+    assert "dog/01.png cannot be read as an image" in str(caught.value)
+    rows = make(project, pictures, corpus="manifest", max_unreadable_fraction=0.1).rows
+    assert rows.height == 18
+    for path in (pictures / "cat").iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(CorpusError, match="no readable image of class cat is left"):
+        make(project, pictures, corpus="manifest", max_unreadable_fraction=1.0)
+
+
+def small_cifar(root: Path) -> Path:
+    root.mkdir()
+    for part, count in (("train", 300), ("test", 100)):
+        records = np.random.default_rng(0).integers(0, 256, (count, 3074), dtype=np.uint8)
+        records[:, 1] = np.arange(count) % 100
+        records.tofile(root / f"{part}.bin")
+    return root
+
+
+def test_cifar100_is_converted_in_the_project_and_read_from_there(project: Path, tmp_path: Path) -> None:
+    given = small_cifar(tmp_path / "cifar")
+    with pytest.raises(CorpusError, match="is not the known one") as caught:
+        make(project, given, corpus="cifar100")
+    lines = [line.strip() for line in str(caught.value).splitlines()]
+    assert "apple: 4 found, 600 expected" in lines
+    assert "... and 73 more ..." in lines
+    assert lines[-2:-1] == ["group test: 100 found, 10000 expected"]
+    table = make(project, given, corpus="cifar100", check_fingerprint=False)
+    own = project / "data/corpora/cifar100"
+    assert (table.modality, table.corpus, table.classes) == ("image", "cifar100", cifar100.CLASSES)
+    assert audio_root(project, "cifar100") == own
+    assert sorted(path.name for path in own.iterdir()) == [".completed", "test.parquet", "train.parquet"]
+    given.rename(tmp_path / "gone")
+    assert make(project, corpus="cifar100", check_fingerprint=False).rows.equals(table.rows)
+
+
+def test_a_damaged_conversion_is_made_anew_by_force(project: Path, tmp_path: Path) -> None:
+    given = small_cifar(tmp_path / "cifar")
+    settings = {"corpus": "cifar100", "check_fingerprint": False}
+    rows = make(project, given, **settings).rows
+    own = project / "data/corpora/cifar100"
+    (own / "test.parquet").write_bytes(b"damaged")
+    with pytest.raises(ArtifactError, match=r"test\.parquet cannot be read as Parquet") as caught:
+        make(project, given, **settings)
+    assert "daamctl download cifar100 --force, with --from DIR" in str(caught.value)
+    assert make(project, given, force=True, **settings).rows.equals(rows)
+    assert make(project, own, force=True, **settings).rows.equals(rows)  # never takes away what it is to read
+
+
+def test_damaged_row_of_a_table_of_images(project: Path, tmp_path: Path) -> None:
+    make(project, small_cifar(tmp_path / "cifar"), corpus="cifar100", check_fingerprint=False)
+    path = project / "data/corpora/cifar100/test.parquet"
+    frame = pl.read_parquet(path).with_row_index()
+    broken = pl.when(pl.col("index") == 5).then(pl.lit(b"x")).otherwise(pl.col("image").struct.field("bytes"))
+    image = pl.struct(bytes=broken, path=pl.lit(None, pl.String))
+    frame.select(image=image, fine_label="fine_label").write_parquet(path)
+    with pytest.raises(CorpusError, match=r"1 of 400 images .*\s+\S+test\.parquet, row 5, cannot be read"):
+        make(project, corpus="cifar100", check_fingerprint=False)
+
+
+def test_many_classes_are_told_in_a_few_words(project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        make(project, small_cifar(tmp_path / "cifar"), corpus="cifar100", check_fingerprint=False)
+    assert "classes: 100 with 4 each" in caplog.text
+    assert "groups: test 100, train 300" in caplog.text
+
+
+def test_digits_and_texts_that_need_no_network(project: Path) -> None:
+    images = make(project, corpus="digits")
+    assert (images.modality, images.rows.height, images.classes) == ("image", 1797, digits.CLASSES)
+    assert audio_root(project, "digits") == project / "data/corpora/digits"
+    texts = make(project, corpus="demo-text")
+    assert (texts.modality, texts.rows.height, texts.classes) == ("text", 600, demo_text.CORPUS.classes)
+    first = (project / "data/download/demo-text/utterances.parquet").read_bytes()
+    make(project, corpus="demo-text", force=True)
+    assert (project / "data/download/demo-text/utterances.parquet").read_bytes() == first

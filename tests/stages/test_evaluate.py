@@ -12,7 +12,7 @@ from daamctl.config import Config
 from daamctl.errors import ArtifactError
 from daamctl.evaluation import METRICS
 from daamctl.stages import evaluate
-from tests.fixtures.folds import make_layout, predictions_frame, write_fold, write_method
+from tests.fixtures.folds import make_layout, predictions_frame, tuned, write_fold, write_items, write_method
 
 CONFIG = Config.model_validate({"methods": ["none", "mha"]})
 
@@ -199,3 +199,64 @@ def test_reconstructions_and_batch_dependence_are_named_wherever_figures_stand(t
     for name in ("accuracy.csv", "history.csv", "confusion.csv"):
         assert {row["method"] for row in rows_of(folder / name)} == {"sga (reconstructed)", "mha-published"}
     assert "sga (reconstructed): accuracy" in caplog.text
+
+
+def test_texts_of_unknown_origin_are_their_own_units(tmp_path):
+    layout, config = (
+        make_layout(tmp_path),
+        Config.model_validate({"methods": ["none", "mha"], "train": {"seeds": [1, 2]}}),
+    )
+    for method, skill in (("none", 0.5), ("mha", 3.0)):
+        write_items(layout, config, method, seeds=(1, 2), skill=skill)
+    report = json.loads(evaluate.run(layout, config).read_text())
+    assert (report["modality"], report["num_folds"]) == ("text", 1)
+    design = report["comparison"]["result"]["design"]
+    assert (design["unit"], design["unit_word"], design["n_units"], design["n_speakers"]) == ("item", "text", 240, None)
+    for entry in report["methods"].values():
+        assert entry["per_speaker"] == []
+        assert entry["intervals"]["unit_word"] == "text"
+        assert entry["intervals"]["metrics"]["accuracy"]["n_clusters"] == 240
+        assert entry["summary"]["utterance"] == entry["summary"]["clip"]
+        assert entry["missing"] == []
+    (pair,) = report["comparison"]["result"]["comparisons"]
+    assert (pair["runs"], pair["behind"], pair["metrics"]["accuracy"]["secondary"]) == (2, 2, None)
+
+
+def test_authors_that_are_known_are_scored_one_by_one(tmp_path):
+    layout, config = make_layout(tmp_path), Config.model_validate({"methods": ["none"]})
+    write_items(layout, config, "none", seeds=(1,), authors=6)
+    report = json.loads(evaluate.run(layout, config).read_text())
+    rows = report["methods"]["none"]["per_speaker"]
+    assert [(row["speaker"], row["n"]) for row in rows] == [(f"w{index}", 40) for index in range(6)]
+    assert report["methods"]["none"]["intervals"]["unit_word"] == "author"
+
+
+def test_fine_tuned_encoders_are_scored_behind_the_methods_and_marked(tmp_path):
+    config = Config.model_validate({"methods": ["none"], "finetunes": ["lora-r8", "lora-r8-published", "linear-probe"]})
+    layout = make_layout(tmp_path)
+    write_items(layout, config, "none", seeds=(1,))
+    write_items(layout, config, "lora-r8", seeds=(1,), changes=tuned(96, 96, notes=["rank 8"]))
+    write_items(layout, config, "lora-r8-published", seeds=(1,), changes=tuned(96, 0))
+    write_items(layout, config, "linear-probe", seeds=(1,), changes=tuned(0, 0))
+    report = json.loads(evaluate.run(layout, config).read_text())
+    assert {name: entry["label"] for name, entry in report["methods"].items()} == {
+        "none": "none", "lora-r8": "lora-r8 (fine-tuned)", "lora-r8-published": "lora-r8-published (no effect)",
+        "linear-probe": "linear-probe",
+    }  # fmt: skip
+    assert [entry["finetune"] for entry in report["methods"].values()] == [False, True, True, True]
+    assert report["methods"]["lora-r8-published"]["effect"]["with_gradient"] == 0
+    assert "lora-r8: rank 8" in report["notes"]
+    assert set(json.loads((layout.stage("evaluate") / "metrics.json").read_text())) >= {"lora-r8 (fine-tuned)"}
+
+
+def test_rows_for_dvc_plots_are_few_where_items_are_many(tmp_path, monkeypatch):
+    monkeypatch.setattr("daamctl.evaluation.tables.MAX_CONFUSION_ROWS", 100)
+    layout, config = make_layout(tmp_path), Config.model_validate({"methods": ["none", "mha"]})
+    for method in config.methods:
+        write_items(layout, config, method, seeds=(1,))
+    report = json.loads(evaluate.run(layout, config).read_text())
+    rows = rows_of(layout.stage("evaluate") / "confusion.csv")
+    assert [row["method"] for row in rows] == ["none"] * 50 + ["mha"] * 50
+    assert np.sum(report["methods"]["none"]["confusion"]["utterance"]) == 240
+    right = np.mean([row["actual"] == row["predicted"] for row in rows[:50]])
+    assert right == pytest.approx(report["methods"]["none"]["summary"]["clip"]["accuracy"]["mean"], abs=0.2)

@@ -6,16 +6,20 @@ import shutil
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from safetensors.numpy import save_file
 
-from daamctl.artifacts.embeddings import read_embeddings, shard_path, write_shard
+from daamctl.analysis import audit
+from daamctl.analysis.probe import ridge_probe
+from daamctl.artifacts.embeddings import StoredVectors, read_embeddings, shard_path, write_shard
 from daamctl.artifacts.io import read_json, write_json
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.utterances import read_frame
-from daamctl.config import Config
+from daamctl.config import Config, TrainConfig
 from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
 from daamctl.stages import ablate, importance, train
+from daamctl.training.splits import split_of
 from tests.fixtures.embeddings import CLASSES, write_embeddings
 from tests.fixtures.folds import make_layout, random_predictions, write_fold, write_method
 
@@ -331,3 +335,68 @@ def test_folds_of_other_embeddings_are_not_audited(copied):
     entry = json.loads(importance.run(copied, ONE).read_text())["audit"]["methods"]["weighted-sum"]
     assert entry["agreement"] is None
     assert "was trained on other embeddings or layers than those at hand" in entry["missing"][0]
+
+
+def streaming(config: Config) -> Config:
+    return config.model_copy(update={"train": config.train.model_copy(update={"features": "stream"})})
+
+
+def test_audit_from_disk_is_that_from_memory(copied, monkeypatch):
+    """All clips are within the limits of probes, so only rounding differs; and no fold reads more than it needs."""
+    expected = json.loads(importance.run(copied, ONE).read_text())["audit"]
+    monkeypatch.setattr(StoredVectors, "load", lambda self: pytest.fail("read whole"))
+    found = json.loads(importance.run(copied, streaming(ONE)).read_text())["audit"]
+    assert found["probe"]["layers"] == pytest.approx(expected["probe"]["layers"])
+    assert (found["probe"]["most_clips"], expected["probe"]["most_clips"]) == (audit.PROBE_CLIPS, None)
+    one, other = (each["methods"]["weighted-sum"] for each in (found, expected))
+    assert one["accuracy"] == pytest.approx(other["accuracy"])
+    for kind in ("deletion", "insertion"):
+        assert one[kind]["score"]["per_fold"] == pytest.approx(other[kind]["score"]["per_fold"])
+    assert one["agreement"]["spearman_rho"] == pytest.approx(other["agreement"]["spearman_rho"])
+
+
+def test_probes_from_disk_take_a_seeded_choice_of_clips(copied, monkeypatch):
+    monkeypatch.setattr(audit, "PROBE_CLIPS", 40)
+    asked = []
+    real = StoredVectors.__getitem__
+
+    def asking(self, key):
+        rows = key[0] if isinstance(key, tuple) else key
+        asked.append((isinstance(key, tuple), len(rows)))
+        return real(self, key)
+
+    monkeypatch.setattr(StoredVectors, "__getitem__", asking)
+    first = json.loads(importance.run(copied, streaming(ONE)).read_text())["audit"]["probe"]
+    assert set(asked) == {(True, 40), (False, 60)}  # probes; clips on which layers are replaced
+    assert json.loads(importance.run(copied, streaming(ONE)).read_text())["audit"]["probe"] == first
+    assert first["most_clips"] == 40
+    values = np.array(list(first["layers"].values()))
+    assert np.corrcoef(values, STRENGTH)[0, 1] > 0.5
+
+
+def test_official_split_is_audited_as_it_was_trained(tmp_path):
+    """What is held out of the training part for selection has no group of its own, and trains no probe."""
+    layout = make_layout(tmp_path)
+    train_settings = {**PLANTED.section("train"), "epochs": 1, "seeds": (1, 2), "dev_fraction": 0.25}
+    config = ONE.model_copy(update={"train": TrainConfig.model_validate(train_settings)})
+    clips = write_embeddings(layout.embeddings, config, clips_per_group=80, num_groups=2, shards=1)
+    parts = pl.when(pl.col("group") == "group1").then(pl.lit("train")).otherwise(pl.lit("test"))
+    clips, (_, vectors, layers) = clips.with_columns(group=parts), read_embeddings(layout.embeddings)
+    write_shard(shard_path(layout.embeddings, 0), clips, np.full(len(clips), 49), vectors, layers,
+                {"key": "official", "unreadable": 0})  # fmt: skip
+    train.run(layout, config, method="weighted-sum", track=False)
+    folds = read_folds(layout.method("weighted-sum"))
+    assert [(fold.fold, fold.seed) for fold in folds] == [(1, 1), (1, 2)]
+    split = split_of(clips, 1, config.train)
+    assert (len(split.train), len(split.dev)) == (60, 20)
+    for fold in folds:
+        trained, tested = importance._split_rows(clips, fold)
+        assert trained.tolist() == split.train.tolist()
+        assert tested.tolist() == split.test.tolist() == list(range(80, 160))
+    found = json.loads(importance.run(layout, config).read_text())["audit"]
+    y = np.array([CLASSES.index(label) for label in clips["label"]])
+    x = torch.from_numpy(vectors)
+    right = ridge_probe(x[split.train, 6], y[split.train], x[split.test, 6], 4).argmax(-1).numpy() == y[split.test]
+    assert found["probe"]["layers"]["7"] == pytest.approx(right.mean())
+    assert found["probe"]["folds"] == 1
+    assert found["settings"]["unit"] == "clip"

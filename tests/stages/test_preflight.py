@@ -11,9 +11,12 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+from daamctl.artifacts.clips import ClipTable, write_clips
 from daamctl.artifacts.embeddings import EmbeddingsHead, shard_path, value_settings, write_head, write_shard
 from daamctl.cli.app import app
 from daamctl.config import Config, load_config
+from daamctl.corpora.images import write_images
+from daamctl.corpora.sources import register
 from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
 from daamctl.stages import preflight
@@ -50,7 +53,9 @@ def make_set(kind: str = "one", *, groups: int = 5, utterances: int = 48, layers
     return clips, vectors.astype(np.float16)
 
 
-def write(layout: Layout, config: Config, clips: pl.DataFrame, vectors: np.ndarray) -> None:
+def write(
+    layout: Layout, config: Config, clips: pl.DataFrame, vectors: np.ndarray, modality: str = "speech", **encoder: Any
+) -> None:
     layers = tuple(range(1, vectors.shape[1] + 1))
     head = {"key": "test", "unreadable": 0}
     folder = layout.embeddings
@@ -63,9 +68,10 @@ def write(layout: Layout, config: Config, clips: pl.DataFrame, vectors: np.ndarr
             classes=CLASSES,
             layers=layers,
             embed_dim=vectors.shape[2],
-            encoder={"name": "wavlm-micro"},
-            settings=value_settings(config, "speech"),
+            encoder={"name": "wavlm-micro", **encoder},
+            settings=value_settings(config, modality),
             num_clips=len(clips),
+            modality=modality,
         ),
     )
 
@@ -196,10 +202,116 @@ def test_many_clips_are_told_to_lack_the_concatenation(layout: Layout, monkeypat
     assert "concatenation" not in result["headroom"]
 
 
+def test_set_on_disk_within_the_sample_gives_the_same(layout: Layout) -> None:
+    clips, vectors = make_set("parts")
+    vectors[201] = vectors[6]
+    expected = result_of(layout, clips, vectors)
+    found = result_of(layout, clips, vectors, train={"features": "stream"})
+    assert (found["sample"], expected["sample"]) == ({"clips": 240, "seed": 0}, None)
+    assert found["probe"].pop("note").startswith("Probed on 240 of 240 clips: whole utterances drawn with seed 0")
+    assert found["checks"][7]["text"] == "No two groups share almost equal embeddings among 240 clips drawn."
+    for result in (found, expected):
+        del result["sample"], result["checks"][7]
+    assert found == expected
+
+
+def test_set_on_disk_is_probed_on_a_sample_and_checked_whole(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    clips, vectors = make_set("one", utterances=100)
+    vectors[401] = vectors[6]
+    monkeypatch.setattr(preflight, "SAMPLE_BYTES", 200 * vectors[0].nbytes)
+    monkeypatch.setattr(preflight.StoredVectors, "load", lambda self: pytest.fail("read whole"))
+    result = result_of(layout, clips, vectors, train={"features": "stream"})
+    assert (result["num_clips"], result["sample"]["clips"]) == (500, 200)
+    assert [fold["num_test_clips"] for fold in result["folds"]] == [40] * 5
+    assert result["probe"]["best_layer"]["chosen"] == [2] * 5
+    assert result["probe"]["note"].startswith("Probed on 200 of 500 clips")
+    assert set(warnings_of(result)) == {"duplicates", "duplicate-labels"}
+    vectors[499, 3, 0] = np.inf
+    result = result_of(layout, clips, vectors, train={"features": "stream"})
+    assert result["skipped"].startswith("Values that are not finite stand in 1 clip")
+
+
+def test_sample_takes_whole_utterances_of_every_group_alike() -> None:
+    number = 1000
+    utterance = np.arange(number) // 2
+    clips = pl.DataFrame(
+        {
+            "utterance_id": [f"u{one}" for one in utterance],
+            "group": np.where(np.arange(number) < 60, "dev", np.where(np.arange(number) < 300, "test", "train")),
+        }
+    )
+    rows = preflight.sample_rows(clips, 300)
+    assert (np.diff(rows) > 0).all()
+    counts = dict(clips[rows]["group"].value_counts().iter_rows())
+    assert counts == {"dev": 60, "test": 120, "train": 120}  # what dev lacks goes to the others
+    assert (clips[rows]["utterance_id"].value_counts()["count"] == 2).all()
+    np.testing.assert_array_equal(rows, preflight.sample_rows(clips, 300))
+    np.testing.assert_array_equal(preflight.sample_rows(clips, 5000), np.arange(number))
+    assert len(preflight.sample_rows(clips, 301)) == 300
+
+
 def test_missing_embeddings_name_the_command(layout: Layout) -> None:
     with pytest.raises(ArtifactError, match="no embeddings in ") as error:
         preflight.run(layout, Config())
     assert error.value.fix == "make them: daamctl extract --pipeline toy"
+
+
+def official(clips: pl.DataFrame, texts: list[str]) -> pl.DataFrame:
+    """The clips as texts nobody is known to have written, the last two fifths of them for testing."""
+    part = pl.when(pl.int_range(pl.len()) < 0.6 * len(clips)).then(pl.lit("train")).otherwise(pl.lit("test"))
+    return clips.with_columns(group=part, speaker="utterance_id", text=pl.Series(texts))
+
+
+def test_texts_with_an_official_split(layout: Layout) -> None:
+    clips, vectors = make_set("one")
+    texts = [f"text {i}" for i in range(len(clips))]
+    texts[200] = texts[4]  # of the test part; another embedding
+    items, config = (
+        official(clips, texts),
+        Config.model_validate({"train": {"dev_fraction": 0.25, "selection": "last"}}),
+    )
+    encoder = {"max_tokens": 50, "special_tokens": {"first": 1, "last": 0, "pooled": False}}
+    write(layout, config, items, vectors, "text", **encoder)
+    rows = items.select("clip_id", "utterance_id", "text", "label", "speaker", "group")
+    write_clips(layout.clips, ClipTable("demo-text", CLASSES, rows, {}, "text"))
+    result = json.loads(preflight.run(layout, config).read_text())
+    assert (result["modality"], result["unit"]) == ("text", "text")
+    assert result["folds"] == [
+        {"fold": 1, "test_group": "test", "dev_group": "25% of train", "num_train_clips": 108, "num_dev_clips": 36,
+         "num_test_clips": 96},
+    ]  # fmt: skip
+    checks = {one["check"]: one for one in result["checks"]}
+    assert len(result["checks"]) == 10
+    assert checks["duplicates"]["text"].startswith("2 texts are equal (1 set), 1 of them across groups")
+    assert checks["duplicates"]["examples"] == ["u4#000 = u200#000"]
+    assert checks["lengths"]["numbers"]["cut"] == 240  # all fill 49 of 50 tokens beside the one that is added
+    assert checks["speakers"]["severity"] == "note"
+    assert checks["group-sizes"]["severity"] == "note"
+    assert "one test part shows no spread over folds" in result["verdict"]["text"]
+
+
+def test_images_are_compared_by_their_files(layout: Layout) -> None:
+    clips, vectors = make_set("one")
+    items, config, root = official(clips, [""] * len(clips)), Config(), layout.root / "pictures"
+    root.mkdir()
+    number = len(clips)
+    for row in range(number // 2):
+        (root / f"{row}.png").write_bytes(b"%d" % row)
+    images = [b"%d" % (row if row != number - 1 else 5) for row in range(number // 2, number)]
+    write_images(root / "rest.parquet", images, [0] * len(images), label_column="label", classes=["a"])
+    half = number // 2
+    rows = items.drop("text").with_columns(
+        path=pl.Series([f"{row}.png" if row < half else "rest.parquet" for row in range(number)]),
+        index=pl.Series([None if row < half else row - half for row in range(number)], dtype=pl.Int64),
+    )
+    write(layout, config, items, vectors, "image")
+    write_clips(layout.clips, ClipTable("digits", CLASSES, rows, {}, "image"))
+    checks = {one["check"]: one for one in json.loads(preflight.run(layout, config).read_text())["checks"]}
+    assert checks["duplicates"]["severity"] == "ok"  # where the images lie is not known: their embeddings tell
+    assert checks["duplicates"]["text"] == "No two images have equal embeddings."
+    register(layout.root, "digits", root)
+    checks = {one["check"]: one for one in json.loads(preflight.run(layout, config).read_text())["checks"]}
+    assert checks["duplicates"]["examples"] == ["u5#000 = u239#000"]
 
 
 def call(*words: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ import soundfile as sf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daamctl.artifacts import clips
 from daamctl.artifacts.clips import read_clips
-from daamctl.artifacts.utterances import SCHEMAS, UtteranceTable, write_utterances
+from daamctl.artifacts.utterances import SCHEMAS, Modality, UtteranceTable, write_utterances
 from daamctl.config import Config, DownloadConfig, SegmentConfig
 from daamctl.corpora.sources import register
 from daamctl.errors import ArtifactError, AudioError, ConfigError, CorpusError
@@ -252,3 +254,29 @@ def test_another_manifest_is_a_difference(tmp_path: Path) -> None:
     write_utterances(place.utterances, UtteranceTable("manifest:old", ("x", "y"), utterances((9, 8000)), settings))
     with pytest.raises(ArtifactError, match="the utterances are those of 'manifest:old', asked for 'manifest:new'"):
         segment.run(place, asked)
+
+
+@pytest.mark.parametrize("modality", ["text", "image"])
+def test_texts_and_images_are_one_clip_each(
+    tmp_path: Path, modality: Modality, caplog: pytest.LogCaptureFixture
+) -> None:
+    columns = {"text": {"text": ["b?", "a!"]}, "image": {"path": ["b.png", "a.parquet"], "index": [None, 7]}}[modality]
+    own = {"label": ["y", "x"], "speaker": ["t", "s"], "group": ["g2", "g1"], "year": [1, 2]}
+    rows = pl.DataFrame({"utterance_id": ["u2", "u1"], **columns, **own})
+    asked = Config(download=DownloadConfig(corpus="demo-text"), segment=SegmentConfig(max_duration_s=1.0, tail="drop"))
+    place = Layout.of(tmp_path, None, asked)
+    settings = {key: value for key, value in asked.section("download").items() if key != "source"}
+    write_utterances(place.utterances, UtteranceTable("some", ("x", "y"), rows, settings, modality))
+    with caplog.at_level(logging.DEBUG, logger="daamctl"):
+        path = segment.run(place, asked)
+    table = read_clips(path)
+    assert (table.modality, table.corpus, table.classes) == (modality, "some", ("x", "y"))
+    assert table.rows.columns == list(clips.SCHEMAS[modality])
+    assert table.rows["clip_id"].to_list() == ["u1#000", "u2#000"]
+    assert table.rows.drop("clip_id").rows() == rows.drop("year").sort("utterance_id").rows()
+    assert f"2 {modality}s, as they are: x 1, y 1" in caplog.text
+    assert [record.levelname for record in caplog.records if "concern recordings" in record.message] == ["DEBUG"]
+    exporting = asked.model_copy(update={"segment": SegmentConfig(write_audio=True)})
+    with pytest.raises(ConfigError, match=f"write_audio exports audio, but corpus 'some' holds {modality}s") as caught:
+        segment.run(place, exporting)
+    assert "--set segment.write_audio=false" in str(caught.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from daamctl.config import Config
 from daamctl.errors import ArtifactError, MethodError, TrainingError
 from daamctl.layout import Layout
 from daamctl.methods import load_weights
-from daamctl.training import loop
+from daamctl.training import fold, loop
 from daamctl.training.fold import Features, FoldSpec, kept_fold, train_fold
+from daamctl.training.parts import HeldPart, StreamedPart
 from daamctl.training.run import load_features, summary_line
 from tests.fixtures.embeddings import config, write_embeddings
 
@@ -29,7 +31,7 @@ def features(project: Path) -> Features:
     return load_features(Layout(project, "test", "test", "test"), config())
 
 
-def make(features: Features, root: Path, name: str = "a", *, method: str = "daam-v1", **train: Any) -> Fold:
+def make(features: Features, /, root: Path, name: str = "a", *, method: str = "daam-v1", **train: Any) -> Fold:
     spec = FoldSpec("test", method, 2, 1, config(**train))
     return train_fold(spec, features, root / name / method, root / "work" / name, root=root)
 
@@ -69,6 +71,92 @@ def test_fold_is_whole_and_honest(features: Features, project: Path) -> None:
     assert json.loads((fold.folder / "result.json").read_text())["meta"]["embeddings_key"] == features.head.key
 
 
+STREAM = {"features": "stream"}
+
+
+def streamed(project: Path, **train: Any) -> Features:
+    """The same set, left on disk."""
+    return load_features(Layout(project, "test", "test", "test"), config(**STREAM, **train))
+
+
+@pytest.mark.parametrize("method", ["weighted-sum", "best-layer"])
+def test_streamed_training_learns_as_much(features: Features, project: Path, method: str) -> None:
+    """In two folds; both orders of batches are random, so only accuracies are near."""
+    found = {}
+    for name, data, extra in (("memory", features, {}), ("stream", streamed(project), STREAM)):
+        spec = config(epochs=6, **extra)
+        folds = [
+            train_fold(FoldSpec("t", method, k, 1, spec), data, project / name, project / "w", root=project)
+            for k in (1, 2)
+        ]
+        assert {fold.result["meta"]["features"] for fold in folds} == {name}
+        found[name] = sum(fold.result["metrics"]["accuracy"] for fold in folds) / 2
+    assert found["memory"] == pytest.approx(found["stream"], abs=0.1)
+    assert found["stream"] > 0.6
+
+
+def test_streamed_training_repeats_and_has_its_own_key(features: Features, project: Path) -> None:
+    data = streamed(project)
+    first, second = make(data, project, "a", **STREAM), make(data, project, "b", **STREAM)
+    assert values(first) == values(second)
+    memory = make(features, project, "c")
+    assert values(memory)["history"] != values(first)["history"]
+    assert memory.result["run"]["key"] != first.result["run"]["key"]
+    assert first.predictions()["clip_id"].to_list() == memory.predictions()["clip_id"].to_list()
+    assert first.predictions()["target"].to_list() == memory.predictions()["target"].to_list()
+
+
+def test_streamed_untrained_maps_are_those_of_memory(features: Features, project: Path) -> None:
+    """What does not depend on the order of batches has the same bits."""
+    found = [make(data, project, str(n), epochs=1).density() for n, data in enumerate((features, streamed(project)))]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert (found[0]["untrained"] == found[1]["untrained"]).all()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25])
+def test_evaluated_parts_on_disk_give_the_same_wherever_they_are(
+    project: Path, features: Features, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    data = streamed(project)
+    expected = values(make(data, project, "a", method="best-layer", **STREAM))
+    monkeypatch.setattr(fold, "HELD_SHARE", share)
+    train, dev, test = fold._parts(data, fold.split_of(data.clips, 2, config().train), "cpu")
+    kind = HeldPart if share else StreamedPart
+    assert (type(train), type(dev), type(test)) == (StreamedPart, kind, kind)
+    assert values(make(data, project, "b", method="best-layer", **STREAM)) == expected
+
+
+def test_read_to_the_device_by_each_fold_is_as_from_memory(features: Features, project: Path) -> None:
+    """Embeddings on disk that are not streamed: what a GPU larger than memory is used for."""
+    data = replace(streamed(project), stream=False)
+    assert values(make(data, project, "a")) == values(make(features, project, "b"))
+    split = fold.split_of(data.clips, 2, config().train)
+    assert type(fold._parts(data, split, "cpu")[0]) is HeldPart
+
+
+def test_either_way_is_kept_under_auto(features: Features, project: Path) -> None:
+    data = streamed(project)
+    folder = make(data, project, **STREAM).folder.parent
+
+    def kept(found: Features, **train: Any) -> bool:
+        return kept_fold(folder, FoldSpec("test", "daam-v1", 2, 1, config(**train)), found) is not None
+
+    assert kept(data, **STREAM)
+    assert kept(features)  # auto
+    assert not kept(features, features="memory")
+    assert not kept(data.subset((3, 4)), **STREAM)
+
+
+def test_subset_of_layers_on_disk(features: Features, project: Path) -> None:
+    few, expected = streamed(project).subset((9, 3)), features.subset((9, 3))
+    assert few.layers == (9, 3)
+    assert few.stream
+    assert (few.x.load() == expected.x.numpy()).all()
+    first, second = make(few, project, "a", method="none", **STREAM), make(expected, project, "b", method="none")
+    assert first.result["run"]["layers"] == second.result["run"]["layers"] == [9, 3]
+
+
 def test_same_seed_same_numbers_other_seed_other_numbers(features: Features, project: Path) -> None:
     first, second = values(make(features, project, "a")), values(make(features, project, "b"))
     assert first == second
@@ -81,13 +169,16 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("method", ["daam-v1", "weighted-sum"])
+@pytest.mark.parametrize(
+    ("method", "way"), [("daam-v1", "memory"), ("weighted-sum", "memory"), ("weighted-sum", "stream")]
+)
 def test_interrupted_training_resumes_to_the_same_result(
-    features: Features, project: Path, monkeypatch: pytest.MonkeyPatch, method: str
+    features: Features, project: Path, monkeypatch: pytest.MonkeyPatch, method: str, way: str
 ) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    whole = values(make(features, project, "whole", method=method, epochs=5))
-    spec = FoldSpec("test", method, 2, 1, config(epochs=5))
+    features = streamed(project) if way == "stream" else features
+    whole = values(make(features, project, "whole", method=method, epochs=5, features=way))
+    spec = FoldSpec("test", method, 2, 1, config(epochs=5, features=way))
 
     def die(entry: loop.Epoch) -> None:
         if entry["epoch"] == 4:

@@ -16,15 +16,16 @@ from daamctl.errors import ArtifactError, TrainingError
 from daamctl.methods import FusionClassifier, Traits, build
 from daamctl.training import loop
 from daamctl.training.checkpoint import FILE, load_state, save_state
-from daamctl.training.loop import Part, Trained, check_gradients, fit, mean_density, predict
+from daamctl.training.loop import Trained, check_gradients, fit, mean_density, predict
+from daamctl.training.parts import HeldPart
 
 LAYERS, DIM, CLASSES = 2, 3, 2
 
 
-def part(number: int, seed: int = 0) -> Part:
+def part(number: int, seed: int = 0) -> HeldPart:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(number, LAYERS, DIM, generator=generator)
-    return Part(x, torch.arange(number) % CLASSES)
+    return HeldPart(x, torch.arange(number) % CLASSES)
 
 
 def linear(seed: int = 0) -> FusionClassifier:
@@ -32,7 +33,7 @@ def linear(seed: int = 0) -> FusionClassifier:
     return FusionClassifier(nn.Flatten(), nn.Linear(LAYERS * DIM, CLASSES))
 
 
-def train(model: FusionClassifier, work: Path, data: Part | None = None, **settings: Any) -> Trained:
+def train(model: FusionClassifier, work: Path, data: HeldPart | None = None, **settings: Any) -> Trained:
     seed = settings.pop("seed", 1)
     config = TrainConfig.model_validate({"batch_size": 4, "epochs": 3, "device": "cpu", **settings})
     dev = part(6, 2) if config.selection == "dev-group" else None
@@ -216,11 +217,11 @@ def test_predict_keeps_the_order_over_batches(monkeypatch: pytest.MonkeyPatch) -
     with torch.no_grad():
         expected = model(data.x)
     monkeypatch.setattr(loop, "EVAL_BATCH", 4)
-    found = predict(model, data.x, "cpu")
+    found = predict(model, data, "cpu")
     torch.testing.assert_close(found, expected)
     assert not found.requires_grad
     assert not model.training
-    assert predict(model, data.x.half(), "cpu").dtype == torch.float32
+    assert predict(model, HeldPart(data.x.half(), data.y), "cpu").dtype == torch.float32
 
 
 def test_mean_density_weighs_every_clip_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,18 +232,18 @@ def test_mean_density_weighs_every_clip_the_same(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(loop, "EVAL_BATCH", 4)
     with torch.no_grad():
         expected = model(x, return_density=True)[1].mean(0)
-    torch.testing.assert_close(mean_density(model, x, "cpu"), expected)
+    torch.testing.assert_close(mean_density(model, HeldPart(x, torch.zeros(9)), "cpu"), expected)
 
 
 def test_density_is_taken_before_and_after(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = build("daam-v2", num_layers=LAYERS, embed_dim=DIM, num_classes=CLASSES)
     test = part(6, 3)
-    before = mean_density(model, test.x, "cpu")
+    before = mean_density(model, test, "cpu")
     done = train(model, tmp_path, lr=0.05)
     assert done.density is not None
     assert torch.equal(done.untrained_density, before)
-    assert torch.equal(done.density, mean_density(model, test.x, "cpu"))
+    assert torch.equal(done.density, mean_density(model, test, "cpu"))
     assert not torch.equal(done.density, before)
     assert train(linear(), tmp_path).density is None
 
@@ -335,10 +336,11 @@ def test_published_maps_cover_the_epochs_up_to_the_selected_one(tmp_path: Path, 
     seen: list[Tensor] = []
     add = loop._EpochMaps.add
 
-    def watch(self: Any, model: FusionClassifier, x: Tensor, device: str, size: int) -> None:
+    def watch(self: Any, model: FusionClassifier, part: HeldPart, device: str, size: int) -> None:
         with torch.no_grad():
-            seen.append(torch.stack([model(rows, return_density=True)[1].mean(0) for rows in x.split(size)]).mean(0))
-        add(self, model, x, device, size)
+            maps = [model(rows, return_density=True)[1].mean(0) for rows in part.x.split(size)]
+            seen.append(torch.stack(maps).mean(0))
+        add(self, model, part, device, size)
 
     monkeypatch.setattr(loop._EpochMaps, "add", watch)
     done = train(model, tmp_path, density_maps="all-epochs", epochs=5, lr=0.05)

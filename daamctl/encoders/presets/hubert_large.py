@@ -1,6 +1,6 @@
 """HuBERT-Large (Hsu et al., 2021): 24 layers x 1024, Libri-Light, not fine-tuned."""
 
-from daamctl.encoders.base import Preset
+from daamctl.encoders.preset import Preset
 
 PRESET = Preset(
     hub_id="facebook/hubert-large-ll60k",

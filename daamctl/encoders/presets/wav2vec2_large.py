@@ -1,6 +1,6 @@
 """wav2vec 2.0 Large (Baevski et al., 2020): 24 layers x 1024, LV-60k, not fine-tuned."""
 
-from daamctl.encoders.base import Preset
+from daamctl.encoders.preset import Preset
 
 PRESET = Preset(
     hub_id="facebook/wav2vec2-large-lv60",

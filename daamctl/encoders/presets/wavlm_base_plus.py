@@ -1,6 +1,6 @@
 """WavLM-Base+ (Chen et al., 2022): 12 layers x 768, English, 94,000 hours."""
 
-from daamctl.encoders.base import Preset
+from daamctl.encoders.preset import Preset
 
 PRESET = Preset(
     hub_id="microsoft/wavlm-base-plus",

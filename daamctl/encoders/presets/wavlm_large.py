@@ -1,6 +1,6 @@
 """WavLM-Large (Chen et al., 2022): 24 layers x 1024, English, 94,000 hours; the papers' speech encoder."""
 
-from daamctl.encoders.base import Preset
+from daamctl.encoders.preset import Preset
 
 PRESET = Preset(
     hub_id="microsoft/wavlm-large",

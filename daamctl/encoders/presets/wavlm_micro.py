@@ -1,6 +1,6 @@
 """WavLM's real architecture with 24 layers, tiny widths and seeded random weights: no download (demo and tests)."""
 
-from daamctl.encoders.base import Preset
+from daamctl.encoders.preset import Preset
 
 PRESET = Preset(
     hub_id=None,

@@ -1,6 +1,6 @@
 """Whisper large-v3 (Radford et al., 2022): encoder of 32 layers x 1280, multilingual."""
 
-from daamctl.encoders.base import Preset
+from daamctl.encoders.preset import Preset
 
 PRESET = Preset(
     hub_id="openai/whisper-large-v3",

@@ -1,6 +1,6 @@
 """Whisper tiny (Radford et al., 2022): encoder of 4 layers x 384, multilingual."""
 
-from daamctl.encoders.base import Preset
+from daamctl.encoders.preset import Preset
 
 PRESET = Preset(
     hub_id="openai/whisper-tiny",

@@ -1,0 +1,218 @@
+"""What training from disk costs, against training from memory: clips per second, and peak memory.
+
+Repeat it:
+
+    python benchmarks/streaming.py --out data/streaming.json    # --help for other sizes and methods
+
+Makes a seeded synthetic set in a temporary folder (set TMPDIR to choose where) with an official train and test part,
+and trains one method on it, with `train.features` memory and stream in turns, each run in a process of its own. The
+first epoch warms up; the second is timed: a pass over the training part, and the evaluation on the test part. Loading,
+which only training from memory needs, is timed by itself. Shards come from the page cache where the set is smaller than
+memory: decoding them is measured, the disk is not. Added memory is the peak above that of training on a few clips.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import polars as pl
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from daamctl import __version__
+from daamctl.artifacts.embeddings import EmbeddingsHead, shard_path, value_settings, write_head, write_shard
+from daamctl.artifacts.io import write_json
+from daamctl.config import Config
+from daamctl.layout import Layout
+from daamctl.provenance import device_name, git_commit, versions
+
+NAME = "streamed"
+WAYS = ("memory", "stream")
+CLASSES = ("a", "b", "c", "d")
+TEST_SHARE = 0.05
+FEW_CLIPS = 200
+"""Of a second set, after which what the libraries take for themselves is known."""
+
+
+def main(
+    clips: Annotated[int, typer.Option(min=100, help="Clips.")] = 10_000,
+    layers: Annotated[int, typer.Option(min=1, help="Layers of the encoder.")] = 12,
+    dim: Annotated[int, typer.Option(min=8, help="Features per layer.")] = 384,
+    method: Annotated[str, typer.Option(help="Method that is trained.")] = "weighted-sum",
+    batch_size: Annotated[int, typer.Option(min=1, help="Clips per step.")] = 32,
+    device: Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:N.")] = "cpu",
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each way.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="Also write the figures to this JSON file.")] = None,
+) -> None:
+    """Compare training from memory with training from disk."""
+    console = Console(stderr=True)
+    settings = {"batch_size": batch_size, "device": device, "selection": "last", "epochs": 2}
+    with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as folder:
+        root = Path(folder)
+        console.print(f"making {clips} clips, {layers} layers x {dim} features in {root}")
+        stored = apart(make, root, clips, layers, dim)
+        apart(make, root / "few", FEW_CLIPS, layers, dim)
+        runs: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+        for number in range(1, repeats + 1):
+            for way in WAYS:
+                runs[way].append(apart(measure, root, method, {**settings, "features": way}))
+                console.print(f"{way} {number}/{repeats}: {runs[way][-1]['clips_per_s']:.0f} clips/s")
+    found = {way: {name: figures([run[name] for run in done]) for name in done[0]} for way, done in runs.items()}
+    sizes = {"clips": clips, "layers": layers, "embed_dim": dim, "vectors_bytes": 2 * clips * layers * dim}
+    result = {
+        "sizes": {**sizes, "stored_bytes": stored},
+        "method": method,
+        "train": settings,
+        "ways": found,
+        "stream_by_memory": {
+            name: found["stream"][name]["median"] / found["memory"][name]["median"]
+            for name in ("clips_per_s", "peak_bytes", "added_bytes")
+        },
+        "machine": {
+            "device": device_name(device),
+            "cpus": os.cpu_count(),
+            "threads": os.environ.get("OMP_NUM_THREADS"),
+        },
+        "versions": {"daamctl": __version__, **versions()},
+        "git_commit": git_commit(Path(__file__).parent),
+    }
+    show(result)
+    if out is not None:
+        write_json(out, result)
+
+
+def apart(function: Any, *arguments: Any) -> Any:
+    """Call in a fresh process: a process that has been large never has a small peak again."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def make(root: Path, clips: int, layers: int, dim: int) -> int:
+    """Write a set of embeddings: noise, and the centre of the class; returns its size on disk in bytes."""
+    config, rng = Config(), np.random.default_rng(0)
+    folder, numbers = layout_of(root).embeddings, tuple(range(1, layers + 1))
+    centres = 3 / math.sqrt(dim) * rng.standard_normal((len(CLASSES), layers, dim), dtype=np.float32)
+    test = round(TEST_SHARE * clips)
+    size = config.extract.shard_clips
+    for index, start in enumerate(range(0, clips, size)):
+        rows = np.arange(start, min(start + size, clips))
+        target = rng.integers(len(CLASSES), size=len(rows))
+        vectors = rng.standard_normal((len(rows), layers, dim), dtype=np.float32) + centres[target]
+        names = [f"i{row:07d}" for row in rows]
+        table = pl.DataFrame(
+            {
+                "clip_id": [f"{name}#000" for name in names],
+                "utterance_id": names,
+                "label": [CLASSES[one] for one in target],
+                "speaker": names,
+                "group": np.where(rows < test, "test", "train"),
+            }
+        )
+        path = shard_path(folder, index)
+        write_shard(path, table, np.ones(len(rows)), vectors.astype(np.float16), numbers, {"unreadable": 0})
+    write_head(
+        folder,
+        EmbeddingsHead(
+            key="drawn",
+            corpus=config.download.corpus,
+            classes=CLASSES,
+            layers=numbers,
+            embed_dim=dim,
+            encoder={"name": "drawn"},
+            settings=value_settings(config, "speech"),
+            num_clips=clips,
+        ),
+    )
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def layout_of(root: Path) -> Layout:
+    """Where the set lies."""
+    return Layout(root, NAME, NAME, NAME)
+
+
+def measure(root: Path, method: str, settings: dict[str, Any]) -> dict[str, float]:
+    """Train for two epochs, on a few clips and then on the set.
+
+    Returns:
+        load_s; epoch_s, of the second epoch; clips_per_s, its training clips by epoch_s; accuracy on the test part;
+        peak_bytes, resident; added_bytes, of it what the set took.
+    """
+    train(root / "few", method, settings)
+    before = peak_bytes()
+    found = train(root, method, settings)
+    return {**found, "peak_bytes": peak_bytes(), "added_bytes": peak_bytes() - before}
+
+
+def train(root: Path, method: str, settings: dict[str, Any]) -> dict[str, float]:
+    """Train on one set; see `measure`."""
+    from daamctl.training.fold import FoldSpec, train_fold
+    from daamctl.training.run import load_features
+
+    marks = [time.perf_counter()]
+    config = Config.model_validate({"train": settings})
+    features = load_features(layout_of(root), config)
+    load_s = time.perf_counter() - marks[0]
+    spec, work = FoldSpec(NAME, method, 1, 1, config), root / f"work-{os.getpid()}"
+
+    def on_epoch(_: object) -> None:
+        marks.append(time.perf_counter())
+
+    fold = train_fold(spec, features, work / method, work, root=root, on_epoch=on_epoch)
+    epoch_s, accuracy = marks[-1] - marks[-2], fold.result["metrics"]["accuracy_last"]
+    assert accuracy is not None
+    per_s = fold.result["meta"]["num_train_clips"] / epoch_s
+    return {"load_s": load_s, "epoch_s": epoch_s, "clips_per_s": per_s, "accuracy": accuracy}
+
+
+def peak_bytes() -> int:
+    """Highest resident memory of this process so far."""
+    import resource
+    import sys
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def figures(values: list[float]) -> dict[str, Any]:
+    """Every run, with median, lowest and highest."""
+    return {"runs": values, "median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the figures as a table."""
+    sizes, ratio = result["sizes"], result["stream_by_memory"]
+    title = (
+        f"{result['method']} on {sizes['clips']} clips, {sizes['layers']} layers x {sizes['embed_dim']} features "
+        f"({sizes['vectors_bytes'] / 1e6:.0f} MB), {result['machine']['device']}"
+    )
+    table = Table("features", "runs", "load s", "epoch s", "clips/s", "min - max", "peak MB", "added MB", title=title)
+    for way, one in result["ways"].items():
+        speed = one["clips_per_s"]
+        table.add_row(
+            way,
+            str(len(speed["runs"])),
+            f"{one['load_s']['median']:.1f}",
+            f"{one['epoch_s']['median']:.2f}",
+            f"{speed['median']:.0f}",
+            f"{speed['min']:.0f} - {speed['max']:.0f}",
+            f"{one['peak_bytes']['median'] / 1e6:.0f}",
+            f"{one['added_bytes']['median'] / 1e6:.0f}",
+        )
+    console = Console()
+    console.print(table)
+    speed, added = ratio["clips_per_s"], ratio["added_bytes"]
+    console.print(f"stream by memory: {speed:.2f} of the clips/s, {added:.2f} of the added memory")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,44 @@
+"""What things are called: recordings have speakers and clips, a text or an image is one item of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from daamctl.artifacts.utterances import Modality
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words for one modality, in the singular.
+
+    Args:
+        item: what is classified, a row of the utterance table.
+        clip: what is trained on, a row of the clip table.
+        source: what an item comes from, the unit of independence.
+        original: what a corpus is made of.
+        examine: what one does to see whether two items are alike.
+        unknown: what is said where every item is its own source.
+    """
+
+    item: str
+    clip: str
+    source: str
+    original: str
+    examine: str
+    unknown: str
+
+    def unit(self, unit: str) -> str:
+        """The word for a unit of scoring, "utterance" or "clip"."""
+        return self.clip if unit == "clip" else self.item
+
+
+WORDS: dict[str, Words] = {
+    "speech": Words("utterance", "clip", "speaker", "recording", "listen to", "Who speaks is not known"),
+    "text": Words("text", "text", "author", "text", "read", "Who wrote the texts is not known"),
+    "image": Words("image", "image", "source", "image", "look at", "Where the images come from is not known"),
+}
+
+
+def words_of(modality: Modality | str) -> Words:
+    """The words for a modality."""
+    return WORDS[modality]

@@ -1,0 +1,75 @@
+"""`daamctl finetune`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from daamctl.cli import common
+
+
+def complete(incomplete: str) -> list[str]:
+    """Shell completion: ways of fine-tuning."""
+    from daamctl.adapters import FINETUNES
+
+    return [name for name in FINETUNES if name.startswith(incomplete)]
+
+
+def command(
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method", "-m", help="Way of fine-tuning (see `daamctl ls finetunes`).", autocompletion=complete
+        ),
+    ],
+    pipeline: common.Pipeline = None,
+    corpus: common.Corpus = None,
+    encoder: common.EncoderName = None,
+    fold: Annotated[str, typer.Option(help="Fold number, or all.")] = "all",
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**32 - 1, help="One seed instead of those of the settings.")
+    ] = None,
+    seeds: common.Seeds = None,
+    device: common.DeviceName = None,
+    sets: common.Sets = None,
+    force: common.Force = False,
+    if_listed: Annotated[bool, typer.Option("--if-listed", help="Do nothing unless the pipeline lists it.")] = False,
+    if_possible: common.IfPossible = False,
+    no_track: common.NoTrack = False,
+    dry_run: common.DryRun = False,
+) -> None:
+    """Fine-tune the encoder on every fold, or one, by an adapter or as a whole; finished folds are kept."""
+    layout, config = common.resolve(
+        pipeline,
+        sets,
+        corpus=corpus,
+        encoder=encoder,
+        finetune__device=device,
+        train__seeds=common.seed_list(seeds),
+    )
+    common.stop_if_dry(dry_run, config)
+    if fold != "all" and not fold.isdecimal():
+        raise typer.BadParameter(f"must be a number or 'all', met '{fold}'", param_hint="--fold")
+    if if_listed and method not in config.finetunes:  # a stage of dvc.yaml may outlive its line; no torch for a no
+        from daamctl.artifacts.results import mark_skipped
+
+        mark_skipped(layout.method(method), method)
+        typer.echo(f"{method}: not among the finetunes of {layout.run_name}, nothing to train")
+        return
+    common.stop_if_impossible(if_possible, layout, config, "finetune", method=method)
+    from daamctl.stages import finetune
+
+    folder = finetune.run(
+        layout,
+        config,
+        method=method,
+        fold=None if fold == "all" else int(fold),
+        seed=seed,
+        force=force,
+        track=not no_track,
+    )
+    common.show_path(folder)
+
+
+command.__name__ = "finetune"

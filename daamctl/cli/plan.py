@@ -1,0 +1,198 @@
+"""`daamctl plan`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from daamctl.cli import common
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PLAIN_WIDTH = 120
+STYLES = {"done": "green", "partly": "yellow", "to do": "", "not possible": "red"}
+NAMED_AT_MOST = 4
+
+
+def command(
+    pipeline: Annotated[
+        str, typer.Argument(help="A file in pipelines/, without .yaml.", autocompletion=common.complete_pipeline)
+    ],
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate/--no-calibrate", help="Time a few batches and steps, about half a minute.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole plan for a program.")] = False,
+    seeds: common.Seeds = None,
+    device: common.DeviceName = None,
+    sets: common.Sets = None,
+    dry_run: common.DryRun = False,
+) -> None:
+    """Before anything runs: what is done, what is missing, and the disk, memory and time that the rest will take."""
+    layout, config = common.resolve(
+        pipeline,
+        sets,
+        extract__device=device,
+        train__device=device,
+        finetune__device=device,
+        train__seeds=common.seed_list(seeds),
+    )
+    common.stop_if_dry(dry_run, config)
+    from daamctl.stages import inventory, plan
+
+    result = plan.run(layout, config, lacking=inventory.lacking(layout.root, config), calibrate=calibrate)
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    _show(console, result)
+
+
+def _show(console: Console, result: dict[str, Any]) -> None:
+    """Print the table, the totals against what this machine has, and what must be known of the figures."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("stage", "state", "work"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("disk", "memory", "time"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("basis", overflow="fold")
+    rows = result["stages"]
+    for row in rows:
+        name = row["stage"] if row["method"] is None else f"{row['stage']} {row['method']}"
+        state = f"[{STYLES[row['state']]}]{_state(row)}[/]" if STYLES[row["state"]] else _state(row)
+        more = "≥ " if row["at_least"] and row["state"] != "done" else ""
+        disk = _bytes(row["disk_bytes"], more)
+        table.add_row(
+            name, state, row["work"], disk, _memory(row), _time(row, more), _basis(row),
+            style="dim" if row["state"] == "done" else None,
+        )  # fmt: skip
+    console.print(f"[bold]{_escaped(result['pipeline'])}[/] on {_escaped(result['machine']['device'])}")
+    console.print(table)
+    _line(console, "")
+    for text in _totals(result):
+        _line(console, text)
+    for text in _remarks(rows):
+        _line(console, text)
+    for text in result["notes"]:
+        _line(console, f"[dim]{_escaped(text)}[/]")
+
+
+def _state(row: dict[str, Any]) -> str:
+    if row["state"] == "partly" or (row["state"] == "not possible" and row["done"]):
+        of = f"{row['done']} of {row['total']} {row['unit']}"
+        return f"partly: {of}" if row["state"] == "partly" else f"not possible here ({of} done)"
+    return "not possible here" if row["state"] == "not possible" else str(row["state"])
+
+
+def _memory(row: dict[str, Any]) -> str:
+    if row["state"] == "done":
+        return ""
+    more = "≥ " if row["at_least"] else ""
+    return _bytes(row["memory_bytes"], more) + ("" if row["memory_on"] == "cpu" or not row["memory_bytes"] else " GPU")
+
+
+def _time(row: dict[str, Any], more: str) -> str:
+    if row["state"] == "done":
+        return "" if row["took_s"] is None else f"took {_seconds(row['took_s'])}"
+    if row["basis"] == "quick":
+        return "seconds"
+    return "?" if row["time_s"] is None else more + _seconds(row["time_s"])
+
+
+def _basis(row: dict[str, Any]) -> str:
+    if row["state"] == "done" or row["basis"] == "quick":
+        return ""
+    return str(row["basis"])
+
+
+def _totals(result: dict[str, Any]) -> list[str]:
+    """Disk, memory and time that are still needed, beside what there is."""
+    totals, machine = result["totals"], result["machine"]
+    todo = [row for row in result["stages"] if row["state"] != "done"]
+    if not todo:
+        return ["Everything is done."]
+    more = "at least " if totals["at_least"] else ""
+    pairs = [
+        ("disk", totals["disk_bytes"], machine["disk_free_bytes"], "free"),
+        ("memory", totals["memory_bytes"], machine["memory_available_bytes"], "available"),
+        ("GPU memory", totals["gpu_memory_bytes"], machine["gpu_free_bytes"] or 0, "free"),
+    ]
+    lines = []
+    for name, need, there, word in pairs:
+        if need:
+            short = "  [bold red]not enough[/]" if need > there else ""
+            lines.append(f"[bold]{name:<11}[/]{more}{_bytes(need)} needed, {_bytes(there) or 'none'} {word}{short}")
+    unknown = [row for row in todo if row["basis"] == "not known"]
+    time = f"{more}{_seconds(totals['time_s'])}" if totals["time_s"] else "not known yet"
+    lines.append(f"[bold]{'time to go':<11}[/]{time}" + (f"; not known: {_names(unknown)}" if unknown else ""))
+    if not totals["possible"]:
+        lines[-1] += "; what cannot run here is counted as if it could"
+    return lines
+
+
+def _remarks(rows: list[dict[str, Any]]) -> list[str]:
+    """Reasons, each once with the stages that share it and what repairs it; then notes."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["reason"]:
+            word = "not possible here" if row["state"] == "not possible" else ""
+            groups.setdefault((word, row["reason"], row["fix"] or ""), []).append(row)
+        for note in row["notes"]:
+            groups.setdefault(("", note, ""), []).append(row)
+    lines = []
+    for (word, text, fix), own in groups.items():
+        style = "red" if word else "yellow"
+        named = f"[{style}]{_escaped(_names(own))}[/]: " + (f"{word}: " if word else "")
+        lines.append(named + _escaped(text) + (f"\n  {_escaped(fix)}" if fix else ""))
+    return lines
+
+
+def _names(rows: list[dict[str, Any]]) -> str:
+    """Stages, with their methods where not all methods of a stage are meant."""
+    counts: dict[str, list[str]] = {}
+    for row in rows:
+        counts.setdefault(row["stage"], []).append(row["method"] or "")
+    words = []
+    for stage, methods in counts.items():
+        few = len(methods) <= NAMED_AT_MOST and any(methods)
+        words.append(f"{stage} {', '.join(methods)}" if few else stage)
+    return ", ".join(words)
+
+
+def _bytes(number: int | None, more: str = "") -> str:
+    if not number:
+        return ""
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if number >= size:
+            return f"{more}{number / size:.{0 if number >= 100 * size else 1}f} {unit}"
+    return f"{more}{max(1, round(number / 1e3))} kB"
+
+
+def _seconds(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 1.5 * size:
+            number = seconds / size
+            return f"{number:.{0 if number >= 10 else 1}f} {unit}"
+    return f"{max(1, round(seconds))} s"
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, soft_wrap=not console.is_terminal)
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+command.__name__ = "plan"

@@ -1,0 +1,71 @@
+"""What is known of the items of a pipeline before or after its tables are made: how many, how long, in which groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from daamctl.artifacts.utterances import CorpusTable, Modality
+from daamctl.config import Config
+from daamctl.corpora import CORPORA
+from daamctl.corpora.base import Corpus
+
+
+@dataclass(frozen=True)
+class Material:
+    """What is known of the items of a pipeline.
+
+    Args:
+        modality: what they are; None: not known yet (manifests).
+        classes: C; None: not known yet.
+        rows: N rows with `group` and `label`, made up from the corpus's known counts where there is no table; None: not
+            even these are known.
+        lengths: (N,) seconds, characters, or 1 per image; None: not known yet.
+        at_least: a row may become several clips.
+    """
+
+    modality: Modality | None
+    classes: int | None
+    rows: pl.DataFrame | None
+    lengths: NDArray[np.float64] | None
+    at_least: bool
+
+
+def material_of(config: Config, utterances: CorpusTable | None, clips: CorpusTable | None) -> Material:
+    """What the tables say of the items, or else the corpus's known counts."""
+    table = clips or utterances
+    if table is None:
+        return _known(config)
+    rows, lengths = table.rows, np.ones(len(table.rows))
+    if table.modality == "text":
+        lengths = rows["text"].str.len_chars().to_numpy().astype(float)
+    elif table.modality == "speech":
+        lengths = rows["duration_s"].to_numpy()
+        if clips is None:  # as `segment` will cut them, up to what it does with short rest pieces
+            longest = config.segment.max_duration_s
+            pieces = np.maximum(1, np.ceil(lengths / longest - 1e-9)).astype(int)
+            rest = lengths - (pieces - 1) * longest
+            rows = rows[np.repeat(np.arange(len(rows)), pieces)]
+            lengths = np.full(len(rows), longest)
+            lengths[np.cumsum(pieces) - 1] = rest
+    return Material(table.modality, len(table.classes), rows.select("group", "label"), lengths, False)
+
+
+def _known(config: Config) -> Material:
+    """What is known of a corpus that has not been read: its counts, groups and classes."""
+    corpus: Corpus = CORPORA.load(config.download.corpus)
+    names = [corpus.aliases.get(name, name) for name in config.download.classes or corpus.classes]
+    known = corpus.fingerprint
+    if known is None:
+        return Material(corpus.modality, len(names) or None, None, None, True)
+    number = sum(known.per_class.get(name, 0) for name in names)
+    groups = known.per_group if config.download.folds == "corpus" else {}
+    groups = groups or {f"group{index + 1}": 1 for index in range(config.download.num_groups)}
+    ends = np.round(np.cumsum(list(groups.values())) / sum(groups.values()) * number).astype(int)
+    group = np.repeat(list(groups), np.diff(ends, prepend=0))
+    rows = pl.DataFrame({"group": group, "label": [names[index % len(names)] for index in range(number)]})
+    lengths = np.ones(number) if corpus.modality == "image" else None
+    return Material(corpus.modality, len(names), rows, lengths, corpus.modality == "speech")

@@ -1,0 +1,199 @@
+"""Finds the transformer layers of a text or vision model, and its final norm, by running it once on a tiny input.
+
+No list of families is kept. The layers are the module list of `num_hidden_layers` modules that each run once. The final
+norm is a norm called behind the last layer, on that layer's very output, whose own output is the model's. What is found
+must give the library's hidden states on that input, and pooling their means; else the model is refused: its vectors
+would not be what their layer numbers say.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from daamctl.devices import autocast
+from daamctl.encoders.base import LayerPooler, PooledEncoder, PoolingOptions, layer_input
+from daamctl.errors import EncoderError
+
+CLOSE, CLOSE_IN_HALF = 1e-3, 0.05
+"""Distance of two vectors that should be equal but for rounding, as a share of their length: in float32, in half."""
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """What was found in a model.
+
+    Args:
+        layers: the N transformer layers, in order.
+        final_norm: the norm behind the last layer; None: there is none.
+        states: N + 1 tensors (B, T, D) of the trial: embedding output and layers, none of them after the final norm.
+        normed: (B, T, D) output of the final norm, or of the last layer where there is none.
+    """
+
+    layers: list[nn.Module]
+    final_norm: nn.Module | None
+    states: list[Tensor]
+    normed: Tensor
+
+
+class DiscoveredEncoder(PooledEncoder):
+    """An encoder whose layers are found rather than known.
+
+    Args:
+        name: the encoder, for messages.
+        model: the Hugging Face base model, in eval mode, on its device.
+        device: device that inputs go to.
+        precision: resolved precision of the forward pass.
+        options: pooling.
+    """
+
+    def __init__(self, name: str, model: Any, *, device: str, precision: str, options: PoolingOptions) -> None:
+        self.what, self.model, self.options = f"encoder '{name}'", model, options
+        self.device, self.precision = device, precision
+
+    @abstractmethod
+    def learn(self, anatomy: Anatomy) -> None:
+        """Take from the trial what `collate` needs to know."""
+
+    def explore(self, trial: Sequence[Tensor]) -> None:
+        """Find layers and final norm on a batch of trial items, and check the pooling on it.
+
+        Raises:
+            EncoderError: the model cannot be run on the trial, or its layers cannot be pooled.
+        """
+        inputs, _ = self.collate(trial)
+        try:
+            with torch.inference_mode(), autocast(self.device, self.precision):
+                anatomy = dissect(self.model, lambda: self.model(**inputs, output_hidden_states=True), self.what)
+        except (ValueError, RuntimeError, TypeError, IndexError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise EncoderError(f"{self.what} cannot be run on a trial input: {reason}") from error
+        self.learn(anatomy)
+        norm = anatomy.final_norm if self.options.final_norm else None
+        self.has_final_norm = anatomy.final_norm is not None
+        self.embed_dim = int(anatomy.normed.shape[2])
+        first = 0 if self.options.layer_00 else 1
+        self.layers = tuple(range(first, len(anatomy.layers) + 1))
+        self.pooler = LayerPooler(anatomy.layers, norm, layer_00=self.options.layer_00)
+        last = anatomy.normed if norm is not None else anatomy.states[-1]
+        chosen = [*anatomy.states[first:-1], last]
+        states = torch.stack([state.float().cpu() for state in chosen], dim=1)  # (B, L, T, D)
+        mask = self.collate(trial)[1].cpu().float()[:, None, :, None]
+        if not self.close(self.pool(trial)[0], (mask * states).sum(2) / mask.sum(2)):
+            raise EncoderError(f"pooling {self.what} does not give the mean of its hidden states on a trial input")
+
+    def close(self, ours: Tensor, theirs: Tensor) -> bool:
+        """Whether pooled vectors (B, L, D) are equal but for rounding."""
+        exact = self.precision == "float32" and self.model.dtype == torch.float32
+        limit = CLOSE if exact else CLOSE_IN_HALF
+        return bool(((ours - theirs).norm(dim=2) <= limit * theirs.norm(dim=2)).all())
+
+
+class _Trace:
+    """Inputs and outputs of every call of some modules, kept while the hooks are in place."""
+
+    def __init__(self, modules: set[nn.Module]) -> None:
+        self.calls: dict[nn.Module, list[tuple[Any, Any]]] = {module: [] for module in modules}
+        self.handles = [module.register_forward_hook(self._keep, with_kwargs=True) for module in modules]
+
+    def _keep(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any], out: Any) -> None:
+        self.calls[module].append((layer_input(args, named), out[0] if isinstance(out, tuple) else out))
+
+    def remove(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+
+def dissect(model: Any, forward: Callable[[], Any], what: str) -> Anatomy:
+    """Run a model once and find its layers and its final norm.
+
+    Args:
+        model: a Hugging Face base model.
+        forward: runs it on a tiny batch with `output_hidden_states=True`.
+        what: the encoder, for messages.
+
+    Raises:
+        EncoderError: it has no list of layers of one width, or they do not give the library's hidden states.
+    """
+    number = getattr(model.config, "num_hidden_layers", None)
+    lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == number]
+    if not lists:
+        raise EncoderError(f"{what} has no list of {number or 'transformer'} layers that could be pooled one by one")
+    inner = {module for layers in lists for layer in layers for module in layer.modules()}
+    norms = {module for module in model.modules() if _is_norm(module)} - inner
+    trace = _Trace({layer for layers in lists for layer in layers} | norms)
+    try:
+        output = forward()
+    finally:
+        trace.remove()
+    layers = _choose(lists, trace, what)
+    states = [trace.calls[layers[0]][0][0], *(trace.calls[layer][0][1] for layer in layers)]
+    _check_finite(states, what)
+    found = _final_norm(norms, trace, states[-1], output.last_hidden_state)
+    norm, normed = found if found is not None else (None, states[-1])
+    if not _same(normed, output.last_hidden_state):
+        raise EncoderError(f"{what} ends neither in its last layer nor in a norm behind it, which is not known here")
+    _compare(states, normed, getattr(output, "hidden_states", None), what)
+    return Anatomy(layers, norm, states, normed)
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return "norm" in type(module).__name__.lower()
+
+
+def _choose(lists: list[list[nn.Module]], trace: _Trace, what: str) -> list[nn.Module]:
+    """The list whose modules each ran once, took and gave (B, T, D) of one shape."""
+    shapes: list[tuple[int, ...]] = []
+    for layers in lists:
+        if any(len(trace.calls[layer]) != 1 for layer in layers):
+            continue
+        states = [trace.calls[layers[0]][0][0], *(trace.calls[layer][0][1] for layer in layers)]
+        shapes = [tuple(state.shape) for state in states if isinstance(state, Tensor)]
+        if len(shapes) == len(states) and len(set(shapes)) == 1 and len(shapes[0]) == 3:
+            return layers
+    if len(set(shapes)) > 1:
+        widths = ", ".join("x".join(map(str, shape[1:])) for shape in shapes)
+        raise EncoderError(f"{what} is hierarchical: its layers have no common width, from layer 0 on {widths}")
+    given = f"they give {shapes[0]}" if shapes else "they do not each run once"
+    raise EncoderError(f"the layers of {what} do not give one (batch, tokens, features) each: {given}")
+
+
+def _check_finite(states: list[Tensor], what: str) -> None:
+    for number, state in enumerate(states):
+        if not bool(state.isfinite().all()):
+            raise EncoderError(
+                f"layer {number} of {what} gives values that are not finite",
+                fix="use --set extract.precision=float32 --set extract.weights_dtype=float32",
+            )
+
+
+def _final_norm(norms: set[nn.Module], trace: _Trace, last: Tensor, output: Tensor) -> tuple[nn.Module, Tensor] | None:
+    for norm in norms:
+        for given, normed in trace.calls[norm]:
+            if normed is not given and _same(given, last) and _same(normed, output):
+                return norm, normed
+    return None
+
+
+def _compare(states: list[Tensor], normed: Tensor, theirs: tuple[Tensor, ...] | None, what: str) -> None:
+    """Whether the library's hidden states, where it gives any, are those found; its last may be before the norm."""
+    if theirs is None:
+        return
+    if len(theirs) != len(states):
+        raise EncoderError(
+            f"{what} has {len(states) - 1} layers, but the library gives {len(theirs)} hidden states for them"
+        )
+    for number, (ours, known) in enumerate(zip(states, theirs, strict=True)):
+        last = number == len(states) - 1
+        if not (_same(ours, known) or (last and _same(normed, known))):
+            raise EncoderError(f"layer {number} of {what} as found here is not the library's hidden state {number}")
+
+
+def _same(ours: Tensor, theirs: Tensor) -> bool:
+    """Exactly equal: both come from one forward pass."""
+    return ours.shape == theirs.shape and torch.equal(ours.to(theirs.device), theirs)

@@ -1,0 +1,114 @@
+"""Vision encoders: any Hugging Face base model with a list of transformer layers of one width.
+
+The time axis holds patches. Positions that do not depend on the picture when they enter the first layer are class and
+register tokens; whether they count in the mean is a setting (D47). Pictures are resized and normalised by the encoder's
+own processor in its PIL form, so that the values do not depend on further packages being installed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from daamctl.artifacts.utterances import Modality
+from daamctl.encoders.base import PoolingOptions
+from daamctl.encoders.discovery import Anatomy, DiscoveredEncoder
+from daamctl.errors import EncoderError
+
+TRIAL_SIZES = ((48, 64), (64, 48))  # of unequal shape: an encoder takes only processors that make them equal
+STEPS = {
+    "do_resize": ("size", "resample"),
+    "do_center_crop": ("crop_size",),
+    "do_pad": ("pad_size",),
+    "do_rescale": ("rescale_factor",),
+    "do_normalize": ("image_mean", "image_std"),
+}
+"""Steps of a processor and the settings of each."""
+
+
+class ImageEncoder(DiscoveredEncoder):
+    """Pools the layers of a vision model.
+
+    Args:
+        name: the encoder, for messages.
+        model: the Hugging Face base model, in eval mode, on its device.
+        processor: its image processor, in its PIL form.
+        device: device that inputs go to.
+        precision: resolved precision of the forward pass.
+        options: pooling.
+
+    Raises:
+        EncoderError: the processor leaves images of several sizes, or the model's layers cannot be pooled (see
+            `dissect`).
+    """
+
+    modality: Modality = "image"
+    equal_length_batches = False
+
+    def __init__(
+        self, name: str, model: Any, *, processor: Any, device: str, precision: str, options: PoolingOptions
+    ) -> None:
+        super().__init__(name, model, device=device, precision=precision, options=options)
+        self.processor = processor
+        self.counted = torch.zeros(0, dtype=torch.bool)  # (T,), known after the trial
+        noise = np.random.default_rng(0)
+        trial = [self.pixels(Image.fromarray(noise.integers(0, 256, (*size, 3), np.uint8))) for size in TRIAL_SIZES]
+        if trial[0].shape != trial[1].shape or trial[0].ndim != 3:
+            shapes = " and ".join("x".join(map(str, pixels.shape)) for pixels in trial)
+            raise EncoderError(f"the image processor of {self.what} leaves images of unequal shape: {shapes}")
+        self.image_size = tuple(trial[0].shape[1:])
+        self.explore(trial)
+
+    def learn(self, anatomy: Anatomy) -> None:
+        """Tell patches from class and register tokens, which are alike for two different images."""
+        one, other = anatomy.states[0]  # (T, D) each
+        patches = (one != other).any(1).cpu()
+        if not bool(patches.any()):
+            raise EncoderError(f"no position of {self.what} depends on the image")
+        self.num_class_tokens = int((~patches).sum())
+        self.counted = torch.ones_like(patches) if self.options.class_token else patches
+
+    def pixels(self, image: Image.Image) -> Tensor:
+        """Resize and normalise one RGB image: float32 (3, H, W)."""
+        pixels: Tensor = self.processor(image, return_tensors="pt")["pixel_values"][0]
+        return pixels.float()
+
+    def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """Batch pixels (3, H, W); see `Encoder.collate`."""
+        pixels = torch.stack(list(items)).to(self.device, self.model.dtype)
+        return {"pixel_values": pixels}, self.counted.repeat(len(items), 1).to(self.device)
+
+    def facts(self) -> dict[str, Any]:
+        """What determines the vectors beside weights and precision."""
+        return {
+            "processor": processor_facts(self.processor),
+            "image_size": list(self.image_size),
+            "class_tokens": {"number": self.num_class_tokens, "pooled": self.options.class_token},
+        }
+
+
+def processor_facts(processor: Any) -> dict[str, Any]:
+    """The steps that an image processor takes, with their settings, as JSON-able values."""
+    settings = processor.to_dict()
+    facts = {"type": settings.get("image_processor_type", type(processor).__name__)}
+    for name, value in settings.items():
+        if name.startswith("do_") and value:
+            facts |= {name: True, **{one: settings.get(one) for one in STEPS.get(name, ())}}
+    if "resample" in facts:
+        facts["resample"] = Image.Resampling(facts["resample"]).name.lower()
+    values: dict[str, Any] = json.loads(json.dumps(facts, default=dict))
+    return values
+
+
+def plain_processor(image_size: Any) -> Any:
+    """A processor for random weights: bilinear resize to the model's size, to [0, 1], then mean 0.5 and std 0.5."""
+    from transformers import ViTImageProcessorPil
+
+    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+    return ViTImageProcessorPil(size={"height": height, "width": width})

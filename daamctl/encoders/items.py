@@ -1,0 +1,251 @@
+"""What an encoder is fed with: the one adapter per modality between rows of a clip table and the engine.
+
+Speech: a waveform at the encoder's rate. Text: token ids. Images: pixels, from a file or from a row of a Parquet table
+in the layout of `datasets` (a struct column with the encoded bytes), whose row groups are read when first needed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import OrderedDict
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from daamctl import audio
+from daamctl.artifacts.utterances import Modality
+from daamctl.config import Config
+from daamctl.encoders.base import Encoder
+from daamctl.errors import CorpusError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from daamctl.encoders.image import ImageEncoder
+    from daamctl.encoders.text import TextEncoder
+
+CACHE_BYTES = 512_000_000  # of encoded images: all of CIFAR-100, a part of larger tables
+
+
+class Items(Protocol):
+    """The items of some rows.
+
+    Attributes:
+        sizes: (N,) cost of each item: samples, tokens, or 1 per image.
+        budget: most cost in one batch, padding included.
+    """
+
+    sizes: np.ndarray
+    budget: int
+
+    def read(self, row: int) -> Tensor:
+        """Read one item: waveform (T,), token ids (T,) or pixels (3, H, W). Several threads may call it at once.
+
+        Raises:
+            AudioError: the recording cannot be decoded.
+            CorpusError: the text is empty, or the image cannot be decoded.
+        """
+
+    def marks(self, item: Tensor) -> tuple[str, ...]:
+        """Doubts about an item that `read` gave: reasons to warn, not to stop."""
+
+
+def open_items(
+    rows: pl.DataFrame,
+    modality: Modality,
+    root: Path,
+    encoder: Encoder,
+    config: Config,
+    *,
+    max_tokens: int | None = None,
+) -> Items:
+    """Open the items of some rows of a clip table for an encoder of their modality.
+
+    Args:
+        rows: rows of the clip table.
+        modality: what they are.
+        root: folder that paths are relative to; not looked at for text.
+        encoder: what will read them.
+        config: all settings.
+        max_tokens: longest text, in tokens, where that is less than `extract.max_tokens`.
+    """
+    extract, reader = config.extract, cast("Any", encoder)
+    if modality == "text":
+        limit = min(reader.max_tokens, max_tokens or reader.max_tokens)
+        return TextItems(rows, reader, limit, extract.max_batch_tokens)
+    if modality == "image":
+        return ImageItems(rows, root, reader, extract.max_batch_images)
+    return SpeechItems(rows, root, reader.sampling_rate, extract.max_batch_s)
+
+
+class SpeechItems:
+    """Clips of recordings.
+
+    Args:
+        rows: rows of the clip table.
+        root: folder that paths are relative to.
+        sampling_rate: Hz of the waveforms.
+        max_batch_s: most audio in one batch, in seconds.
+    """
+
+    def __init__(self, rows: pl.DataFrame, root: Path, sampling_rate: int, max_batch_s: float) -> None:
+        self.rows = rows.select("path", "start_s", "duration_s", "pad_to_s").to_dicts()
+        self.root, self.sampling_rate = root, sampling_rate
+        lengths = rows.select(pl.max_horizontal("duration_s", pl.col("pad_to_s").fill_null(0.0)))
+        self.sizes = np.round(lengths.to_series().to_numpy() * sampling_rate).astype(np.int64)
+        self.budget = round(max_batch_s * sampling_rate)
+
+    def read(self, row: int) -> Tensor:
+        """See `Items.read`."""
+        clip = self.rows[row]
+        waveform = audio.load(
+            self.root / clip["path"],
+            start_s=clip["start_s"],
+            duration_s=clip["duration_s"],
+            sampling_rate=self.sampling_rate,
+        )
+        pad_to = round((clip["pad_to_s"] or 0.0) * self.sampling_rate)
+        return torch.nn.functional.pad(waveform, (0, max(0, pad_to - len(waveform))))
+
+    def marks(self, item: Tensor) -> tuple[str, ...]:
+        """`silent`, `clipped`."""
+        return tuple(sorted(audio.describe(item), reverse=True))
+
+
+class TextItems:
+    """Texts, tokenised when opened.
+
+    Args:
+        rows: rows of the clip table.
+        encoder: whose tokens they become.
+        max_tokens: longest text, in tokens; longer ones are cut there.
+        budget: most tokens in one batch, padding included.
+    """
+
+    def __init__(self, rows: pl.DataFrame, encoder: TextEncoder, max_tokens: int, budget: int) -> None:
+        self.names = rows["clip_id"].to_list()
+        self.encoder, self.budget = encoder, budget
+        self.ids, cut = encoder.tokens(rows["text"].to_list(), max_tokens)
+        self.sizes = np.array([len(ids) for ids in self.ids], np.int64)
+        self.cut = {id(ids) for ids, is_cut in zip(self.ids, cut, strict=True) if is_cut}
+
+    def read(self, row: int) -> Tensor:
+        """See `Items.read`."""
+        ids = self.ids[row]
+        if self.encoder.num_text_tokens(ids) < 1:
+            raise CorpusError(f"text '{self.names[row]}' gives no token: it is empty")
+        return ids
+
+    def marks(self, item: Tensor) -> tuple[str, ...]:
+        """`truncated`."""
+        return ("truncated",) if id(item) in self.cut else ()
+
+
+class ImageItems:
+    """Images, decoded when read.
+
+    Args:
+        rows: rows of the clip table.
+        root: folder that paths are relative to.
+        encoder: whose pixels they become.
+        budget: most images in one batch.
+    """
+
+    def __init__(self, rows: pl.DataFrame, root: Path, encoder: ImageEncoder, budget: int) -> None:
+        self.rows = rows.select("path", "index").rows()
+        self.root, self.encoder, self.budget = root, encoder, budget
+        self.sizes = np.ones(len(self.rows), np.int64)
+        self.tables = ImageTables()
+
+    def read(self, row: int) -> Tensor:
+        """See `Items.read`."""
+        path, index = self.rows[row]
+        source: Path | bytes = self.root / path
+        if index is not None:
+            source = self.tables.encoded(self.root / path, index)
+        name = f"{self.root / path}" + (f" row {index}" if index is not None else "")
+        return self.encoder.pixels(decode(source, name))
+
+    def marks(self, item: Tensor) -> tuple[str, ...]:
+        """`blank`: one colour."""
+        flat = item.flatten(1)
+        return ("blank",) if bool((flat == flat[:, :1]).all()) else ()
+
+
+class ImageTables:
+    """Encoded images of Parquet tables; row groups are read when first needed and kept up to `CACHE_BYTES`."""
+
+    def __init__(self) -> None:
+        self.files: dict[Path, tuple[Any, str, np.ndarray]] = {}
+        self.groups: OrderedDict[tuple[Path, int], pa.ChunkedArray] = OrderedDict()
+        self.lock = Lock()
+
+    def encoded(self, path: Path, index: int) -> bytes:
+        """The bytes of one row's PNG or JPEG.
+
+        Raises:
+            CorpusError: the table is missing or damaged, has no images, or not that row.
+        """
+        with self.lock:
+            try:
+                value = self._value(path, index)
+            except (OSError, pa.ArrowInvalid) as error:
+                raise CorpusError(f"{path} cannot be read as Parquet: {' '.join(str(error).split())}") from error
+        if not isinstance(value, bytes) or not value:
+            raise CorpusError(f"{path} row {index} holds no image bytes")
+        return value
+
+    def _value(self, path: Path, index: int) -> Any:
+        if path not in self.files:
+            file = pq.ParquetFile(path)
+            number_of_rows = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            self.files[path] = file, _image_column(path, file.schema_arrow), np.cumsum([0, *number_of_rows])
+        file, column, starts = self.files[path]
+        if not 0 <= index < starts[-1]:
+            raise CorpusError(f"{path} has {starts[-1]} rows, so no row {index}")
+        group = int(np.searchsorted(starts, index, side="right")) - 1
+        if (path, group) not in self.groups:
+            self.groups[path, group] = file.read_row_group(group, columns=[column]).column(0)
+            while len(self.groups) > 1 and sum(one.nbytes for one in self.groups.values()) > CACHE_BYTES:
+                self.groups.popitem(last=False)
+        self.groups.move_to_end((path, group))
+        return (self.groups[path, group][index - int(starts[group])].as_py() or {}).get("bytes")
+
+
+def _image_column(path: Path, schema: pa.Schema) -> str:
+    """`image`, or the first other column that holds encoded images."""
+    fields = [field for field in schema if pa.types.is_struct(field.type) and field.type.get_field_index("bytes") >= 0]
+    if not fields:
+        raise CorpusError(f"{path} has no column of images (a struct with 'bytes'); columns: {', '.join(schema.names)}")
+    names = [str(field.name) for field in fields]
+    return "image" if "image" in names else names[0]
+
+
+def decode(source: Path | bytes, name: str) -> Image.Image:
+    """Decode an image, upright and in RGB.
+
+    Args:
+        source: file, or the bytes of one.
+        name: what to call it in messages.
+
+    Raises:
+        CorpusError: it is missing, no image, damaged, or has more than eight bits per channel.
+    """
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            if image.mode.startswith(("I", "F")):
+                raise CorpusError(f"{name} has more than eight bits per channel (mode {image.mode})")
+            return ImageOps.exif_transpose(image).convert("RGB")
+    except FileNotFoundError as error:
+        raise CorpusError(f"no image {name}") from error
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise CorpusError(f"{name} is not an image that can be read: {error}") from error

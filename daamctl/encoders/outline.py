@@ -1,0 +1,129 @@
+"""How large an encoder is, told from its configuration on torch's meta device: no weight is read or made.
+
+Neither torch nor transformers is imported before an outline is asked for, so whether weights are here can be told fast.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from daamctl.artifacts.utterances import Modality
+from daamctl.config import ExtractConfig
+from daamctl.encoders import ENCODERS
+from daamctl.encoders.preset import Preset
+
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+"""Where Hugging Face models have their weights, or the list of the files that do."""
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The size of an encoder.
+
+    Args:
+        num_parameters: numbers in all its weights.
+        num_layers: transformer layers.
+        embed_dim: D.
+        here: whether its own weights are on this machine, or are made here; else the shape is a preset's.
+    """
+
+    num_parameters: int
+    num_layers: int
+    embed_dim: int
+    here: bool
+
+
+def outline_of(config: ExtractConfig, modality: Modality) -> Outline | None:
+    """The size of the encoder that the settings name; None where nothing on this machine tells it.
+
+    Args:
+        config: the extract settings.
+        modality: what it is to read.
+    """
+    from daamctl.encoders.load import PARTS
+
+    found = _configuration(config)
+    if found is None:
+        return None
+    configuration, here = found
+    part = getattr(configuration, PARTS.get(modality, ""), None) or configuration
+    layers, width = getattr(part, "num_hidden_layers", None), getattr(part, "hidden_size", None)
+    number = _num_parameters(part)
+    if number is None or not isinstance(layers, int) or not isinstance(width, int):
+        return None
+    return Outline(number, layers, width, here)
+
+
+def weight_bytes(outline: Outline, config: ExtractConfig, modality: Modality, device: str, precision: str) -> int:
+    """Memory that the weights take in extraction, in the number format that they are held in there.
+
+    Args:
+        outline: size of the encoder.
+        config: the extract settings.
+        modality: what it reads.
+        device: resolved device.
+        precision: resolved precision.
+    """
+    import torch
+
+    held: str = config.weights_dtype
+    if held == "auto":
+        held = "float32" if modality != "text" or device == "cpu" else precision
+    itemsize: int = getattr(torch, held).itemsize
+    return outline.num_parameters * itemsize
+
+
+def is_cached(hub_id: str, revision: str | None) -> bool:
+    """Whether configuration and all files of weights are in the local cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    def find(name: str) -> Path | None:
+        found = try_to_load_from_cache(hub_id, name, revision=revision)
+        return Path(found) if isinstance(found, str) else None
+
+    if find("config.json") is None:
+        return False
+    weights = [path for path in map(find, WEIGHTS) if path is not None]
+    return any(all(find(name) for name in _shards(path)) for path in weights)
+
+
+def _shards(path: Path) -> set[str]:
+    if path.suffix != ".json":
+        return set()
+    return set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+
+
+def _configuration(config: ExtractConfig) -> tuple[Any, bool] | None:
+    """The Hugging Face configuration, and whether the weights that belong to it are here."""
+    from transformers import AutoConfig
+
+    name = config.encoder
+    preset: Preset | None = ENCODERS.load(name) if name in ENCODERS else None
+    source = name if preset is None else preset.hub_id
+    folder = preset is None and Path(name).expanduser().is_dir()
+    if config.weights != "random" and source is not None and (folder or is_cached(source, config.revision)):
+        place = str(Path(name).expanduser()) if folder else source
+        revision = {} if config.revision is None else {"revision": config.revision}
+        try:
+            return AutoConfig.from_pretrained(place, trust_remote_code=False, local_files_only=True, **revision), True
+        except (OSError, ValueError):
+            return None  # opening it will say what is wrong
+    if preset is None:
+        return None
+    made_here = config.weights == "random" or preset.hub_id is None
+    return AutoConfig.for_model(preset.model_type, **preset.shape), made_here
+
+
+def _num_parameters(configuration: Any) -> int | None:
+    import torch
+    from transformers import AutoModel
+
+    try:
+        with torch.device("meta"):
+            model = AutoModel.from_config(configuration)
+    except (RuntimeError, NotImplementedError, ValueError):
+        return None
+    return int(sum(value.numel() for value in model.parameters()))

@@ -1,0 +1,28 @@
+"""A named encoder: what a file in `presets/` defines. Imports no torch, so that presets can be listed and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from daamctl.artifacts.utterances import Modality
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named encoder.
+
+    Args:
+        hub_id: Hugging Face id; None: it exists with random weights only.
+        model_type: Hugging Face model type; of a speech encoder a name from `FAMILIES`.
+        shape: configuration values that differ from the model type's defaults, for random weights.
+        normalize: speech: whether its feature extractor makes the waveform zero-mean and unit-variance.
+        modality: what it reads.
+    """
+
+    hub_id: str | None
+    model_type: str
+    shape: Mapping[str, Any] = field(default_factory=dict)
+    normalize: bool = True
+    modality: Modality = "speech"

@@ -1,0 +1,180 @@
+"""Text encoders, causal or bidirectional: any Hugging Face base model with a list of transformer layers of one width.
+
+Batches are padded on the right behind an attention mask, and padding never counts in the mean. Whether the tokens that
+the tokenizer itself adds count is a setting (D45). Language-model heads, decoders and caches take no part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from daamctl.artifacts.utterances import Modality
+from daamctl.encoders.base import PoolingOptions
+from daamctl.encoders.discovery import Anatomy, DiscoveredEncoder
+from daamctl.errors import EncoderError
+
+TRIAL = ("density adaptive attention", "daam")  # of unequal length, so that padding is tried too
+BOS, EOS, PAD = "<s>", "</s>", "<pad>"
+BYTE_TOKENS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+"""Ids in `byte_tokenizer`, as settings of a model of random weights; the 256 bytes follow."""
+
+
+class TextEncoder(DiscoveredEncoder):
+    """Pools the layers of a text model.
+
+    Args:
+        name: the encoder, for messages.
+        model: the Hugging Face base model (of an encoder-decoder its encoder), in eval mode, on its device.
+        tokenizer: its tokenizer.
+        device: device that inputs go to.
+        precision: resolved precision of the forward pass.
+        max_tokens: longest text asked for, added tokens included; the model's own limit may be lower.
+        options: pooling.
+
+    Raises:
+        EncoderError: the tokenizer does not fit the model, or the model's layers cannot be pooled (see `dissect`).
+    """
+
+    modality: Modality = "text"
+
+    def __init__(
+        self,
+        name: str,
+        model: Any,
+        *,
+        tokenizer: Any,
+        device: str,
+        precision: str,
+        max_tokens: int,
+        options: PoolingOptions,
+    ) -> None:
+        super().__init__(name, model, device=device, precision=precision, options=options)
+        model.config.use_cache = False
+        tokenizer.truncation_side = "right"
+        self.tokenizer = tokenizer
+        if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+            raise EncoderError(f"{self.what} comes with a tokenizer without a vocabulary; its files are missing")
+        self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
+        self.first, self.last = _added_tokens(tokenizer)
+        self.pad = _padding_id(tokenizer, model.config, self.vocabulary)
+        limit = model_limit(model, tokenizer)
+        self.max_tokens = min(max_tokens, limit)
+        self.tokens(TRIAL, self.max_tokens)  # says so at once where there is no room
+        trial, _ = self.tokens(TRIAL, limit)
+        self.explore(trial)
+        # A model that mixes positions without heeding the mask sees the padding of its neighbours.
+        self.equal_length_batches = not self.close(self.pool(trial[1:])[0], self.pool(trial)[0][1:])
+
+    def learn(self, anatomy: Anatomy) -> None:
+        """Nothing: which tokens were added is known from the tokenizer."""
+
+    def tokens(self, texts: Sequence[str], limit: int) -> tuple[list[Tensor], list[bool]]:
+        """Turn texts into token ids, cut behind `limit` tokens.
+
+        Returns:
+            Per text its ids (T,), added tokens included, and whether it was cut.
+
+        Raises:
+            EncoderError: the limit leaves no room for text.
+        """
+        if limit <= self.first + self.last:
+            raise EncoderError(
+                f"a limit of {limit} tokens leaves no room for text beside the {self.first + self.last} that the "
+                f"tokenizer of {self.what} adds",
+                fix="raise extract.max_tokens",
+            )
+        whole = self.tokenizer(list(texts), verbose=False)["input_ids"]
+        cut = [len(ids) > limit for ids in whole]
+        for row in (row for row, too_long in enumerate(cut) if too_long):
+            whole[row] = self.tokenizer(texts[row], truncation=True, max_length=limit, verbose=False)["input_ids"]
+        return [torch.tensor(ids, dtype=torch.long) for ids in whole], cut
+
+    def num_text_tokens(self, ids: Tensor) -> int:
+        """Tokens of the text itself among (T,) ids."""
+        return len(ids) - self.first - self.last
+
+    def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """Batch token ids (T,); see `Encoder.collate`.
+
+        Raises:
+            EncoderError: the tokenizer gives an id that the model does not have.
+        """
+        lengths = torch.tensor([len(ids) for ids in items])[:, None]
+        batch = nn.utils.rnn.pad_sequence(list(items), batch_first=True, padding_value=self.pad)
+        if int(batch.max()) >= self.vocabulary:
+            raise EncoderError(
+                f"the tokenizer gives token {int(batch.max())}, the model has {self.vocabulary}: they do not belong "
+                "together"
+            )
+        positions = torch.arange(batch.shape[1])
+        real = positions < lengths  # (B, T)
+        mask = real
+        if not self.options.special_tokens:
+            mask = (positions >= self.first) & (positions < lengths - self.last)
+        inputs = {"input_ids": batch.to(self.device), "attention_mask": real.long().to(self.device)}
+        return inputs, mask.to(self.device)
+
+    def facts(self) -> dict[str, Any]:
+        """What determines the vectors beside weights and precision."""
+        return {
+            "tokenizer_sha256": tokenizer_hash(self.tokenizer),
+            "max_tokens": self.max_tokens,
+            "special_tokens": {"first": self.first, "last": self.last, "pooled": self.options.special_tokens},
+        }
+
+
+def model_limit(model: Any, tokenizer: Any) -> int:
+    """Longest input in tokens: of the tokenizer's limit and the model's positions the lower; none: no limit."""
+    limits = [int(tokenizer.model_max_length), sys.maxsize]
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is not None and int(positions) > 0:
+        # RoBERTa and its kin count positions from behind the padding id
+        tables = [module for name, module in model.named_modules() if name.endswith("position_embeddings")]
+        offsets = [module.padding_idx + 1 for module in tables if getattr(module, "padding_idx", None) is not None]
+        limits.append(int(positions) - max(offsets, default=0))
+    return min(limits)
+
+
+def tokenizer_hash(tokenizer: Any) -> str:
+    """SHA-256 of all that turns text into ids; the state left by earlier calls does not matter."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        value: Any = [type(tokenizer).__name__, tokenizer.get_vocab(), _added_tokens(tokenizer)]
+    else:
+        value = {**json.loads(backend.to_str()), "truncation": None, "padding": None}
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def byte_tokenizer() -> Any:
+    """A tokenizer for random weights: one token per byte of UTF-8, begin of sequence in front as with Llama."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    ids = {PAD: BYTE_TOKENS["pad_token_id"], BOS: BYTE_TOKENS["bos_token_id"], EOS: BYTE_TOKENS["eos_token_id"]}
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE(vocab={**ids, **{char: i for i, char in enumerate(alphabet, len(ids))}}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, ids[BOS])])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=BOS, eos_token=EOS, pad_token=PAD)
+
+
+def _added_tokens(tokenizer: Any) -> tuple[int, int]:
+    """How many tokens the tokenizer adds before and behind a text."""
+    marks = tokenizer(TRIAL[1], return_special_tokens_mask=True)["special_tokens_mask"]
+    first = next((at for at, mark in enumerate(marks) if not mark), len(marks))
+    last = next((at for at, mark in enumerate(reversed(marks)) if not mark), 0)
+    return first, last
+
+
+def _padding_id(tokenizer: Any, config: Any, vocabulary: int) -> int:
+    """Id to fill with: never counted, but some models number their positions by it."""
+    known = (getattr(config, "pad_token_id", None), tokenizer.pad_token_id, tokenizer.eos_token_id)
+    return next((int(one) for one in known if one is not None and 0 <= one < vocabulary), 0)

@@ -1,0 +1,289 @@
+"""Our side of a published table: cells with a figure, the protocol that made it and its runs, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import mean, stdev
+from typing import Any
+
+from daamctl.reporting.document import (
+    DASH,
+    Cell,
+    Kind,
+    Linked,
+    Number,
+    layers_text,
+    percent,
+    plural,
+    spread,
+)
+from daamctl.reporting.layers import paired_mean
+from daamctl.reporting.places import Dataset
+from daamctl.reporting.published import records
+from daamctl.reporting.verdict import names
+
+EPOCHS = {
+    "dev-group": "epoch chosen on held-out training data",
+    "best-on-test": "best epoch on test",
+    "last": "last epoch",
+}
+RELEASED = "-published"
+"""Ends the name of a method in its released form."""
+OURS = ["Ours, as published", "Ours, corrected"]
+"""Headings of our two columns."""
+EIGHT_HEADS = "daam-v1"
+"""Stands for the papers' best density with eight heads, whose learned ranges and map they show."""
+SHOWN_LAYERS = 3
+
+
+@dataclass(frozen=True)
+class Ours:
+    """What there is of one pipeline.
+
+    Args:
+        pipeline: its name.
+        dataset: the experiment it repeats.
+        as_published: whether it does everything as the released code; else it corrects that.
+        evaluation: content of evaluation.json; None without one, like the next two.
+        ablation: of ablation.json.
+        importance: of summary.json of the importance stage.
+        learned: method -> (delta, xi) of every run, each lowest and highest.
+        why: stage (evaluate, ablate, importance) -> why its part is not there.
+        fix: the command that repairs it.
+        untrained: method -> why it was not trained.
+        made: stages with output.
+        reported: whether its own report is there.
+    """
+
+    pipeline: str
+    dataset: Dataset
+    as_published: bool
+    evaluation: Mapping[str, Any] | None = None
+    ablation: Mapping[str, Any] | None = None
+    importance: Mapping[str, Any] | None = None
+    learned: Mapping[str, Sequence[tuple[tuple[float, float], tuple[float, float]]]] = field(default_factory=dict)
+    why: Mapping[str, str] = field(default_factory=dict)
+    fix: str = ""
+    untrained: Mapping[str, str] = field(default_factory=dict)
+    made: Sequence[str] = ()
+    reported: bool = False
+
+    @property
+    def methods(self) -> Mapping[str, Any]:
+        """Scored methods; none without an evaluation."""
+        return self.evaluation["methods"] if self.evaluation else {}
+
+    def own_name(self, method: str) -> str | None:
+        """What stands here for a printed method: its released form in a pipeline that does as published."""
+        forms = [f"{method}{RELEASED}", method] if self.as_published else [method]
+        return next((form for form in forms if form in self.methods), None)
+
+    def not_run(self, stage: str) -> Linked:
+        """Why a stage has no result: the first reason; all stand in the table of pipelines."""
+        first, *others = self.why[stage].split("; ")
+        return Linked("not run", first + (f" (and {plural(len(others), 'other reason')})" if others else ""))
+
+    def absent(self, method: str) -> Linked:
+        """Why there is no figure of a method."""
+        if self.evaluation is None:
+            return self.not_run("evaluate")
+        skipped = self.evaluation.get("skipped", {})
+        for name in (method, f"{method}{RELEASED}"):
+            if name in skipped or name in self.untrained:
+                return Linked("not trained", skipped.get(name, {}).get("reason") or self.untrained[name])
+        return Linked("not trained", f"not among the methods of {self.pipeline}")
+
+    def links(self, folder: str = "") -> list[tuple[str, str]]:
+        """Links of a cell: its runs, in a folder below data, and the pipeline's own report."""
+        found = [("runs", f"../../{folder}")] if folder else []
+        return [*found, ("report", f"../{self.pipeline}/report.html")] if self.reported else found
+
+    def note(self, name: str, printed: str, protocol: str) -> str:
+        """What was trained where it is not the printed name, the protocol of its figure, and over how many runs."""
+        entry = self.methods[name]
+        what = f"{entry['label']}; " if entry["label"] != printed else ""
+        done, lacking = len(entry["per_fold"]), len(entry["missing"])
+        return f"{what}{protocol}, n = {done}" + (f" of {done + lacking}" if lacking else "")
+
+
+Pair = tuple[Ours, Ours]
+"""The pipelines of a dataset: as published, corrected."""
+
+
+def best_on_test(ours: Ours, method: str) -> float | None:
+    """Mean accuracy under the published protocol, as a fraction."""
+    name = ours.own_name(method)
+    found = ours.methods[name]["selection"]["accuracy_best_on_test"] if name else None
+    return None if found is None else float(found["mean"])
+
+
+def main_figure(ours: Ours, method: str) -> float | None:
+    """Mean accuracy as the pipeline reports it, as a fraction."""
+    name = ours.own_name(method)
+    if name is None or ours.evaluation is None:
+        return None
+    return float(ours.methods[name]["summary"][ours.evaluation["main_unit"]]["accuracy"]["mean"])
+
+
+def value(ours: Ours, method: str) -> float | None:
+    """The figure that a cell of this pipeline shows."""
+    return best_on_test(ours, method) if ours.as_published else main_figure(ours, method)
+
+
+def protocol(ours: Ours) -> str:
+    """How the figures of this pipeline are made, in a few words."""
+    if ours.as_published or ours.evaluation is None:
+        return f"{_per(ours, 'clip')}, {EPOCHS['best-on-test']}"
+    rule = ours.evaluation["selection"]
+    return f"{_per(ours, ours.evaluation['main_unit'])}, {EPOCHS.get(rule, rule)}"
+
+
+def figure(ours: Ours, method: str) -> Linked:
+    """Accuracy of a method: best on test where all is as published, else the main figure with its interval."""
+    name = ours.own_name(method)
+    if name is None or ours.evaluation is None:
+        return ours.absent(method)
+    entry, how = ours.methods[name], ours.note(name, method, protocol(ours))
+    runs = ours.links(f"train/{ours.pipeline}/{name}")
+    if ours.as_published:
+        best = entry["selection"]["accuracy_best_on_test"]
+        return Linked(spread(best), how, runs) if best else Linked("not known", how)
+    unit = ours.evaluation["main_unit"]
+    interval = entry["intervals"]["metrics"]["accuracy"]
+    over = f"; pooled {percent(interval['low'])} to {percent(interval['high'])} (95 %)" if interval else ""
+    return Linked(spread(entry["summary"][unit]["accuracy"]), how + over, runs)
+
+
+def gap(ours: Ours, method: str, printed: float) -> Cell:
+    """Ours minus a printed percentage, in points."""
+    found = value(ours, method)
+    return DASH if found is None else Number(found - printed / 100, "points")
+
+
+def highest(ours: Ours, methods: Sequence[str]) -> str | None:
+    """The method of highest accuracy among some; None if none was trained."""
+    known = {method: found for method in methods if (found := value(ours, method)) is not None}
+    return max(known, key=lambda method: known[method]) if known else None
+
+
+def of_group(ours: Ours, group: Sequence[str]) -> Linked:
+    """Accuracy of the highest method of a group, named; with one method its own cell."""
+    top = highest(ours, group)
+    if top is None:
+        return ours.absent(group[0])
+    cell = figure(ours, top)
+    if len(group) == 1 or str(ours.own_name(top)) in cell.note:
+        return cell
+    return Linked(cell.cell, f"{top}; {cell.note}", cell.links)
+
+
+def lead(ours: Ours, first: Sequence[str], second: Sequence[str]) -> float | None:
+    """The highest method of one group minus that of another, as a fraction; None where one was not trained."""
+    tops = [highest(ours, group) for group in (first, second)]
+    found = [None if top is None else value(ours, top) for top in tops]
+    return None if found[0] is None or found[1] is None else found[0] - found[1]
+
+
+def difference(ours: Ours, first: Sequence[str], second: Sequence[str]) -> Linked:
+    """The highest method of one group minus that of another, in points."""
+    gained = lead(ours, first, second)
+    if gained is None:
+        return ours.absent((second if highest(ours, first) else first)[0])
+    words = " minus ".join(str(ours.own_name(top)) for group in (first, second) if (top := highest(ours, group)))
+    return Linked(Number(gained, "points"), f"{words}; {protocol(ours)}", ours.links())
+
+
+def few_layers(ours: Ours, layers: Sequence[int]) -> Linked:
+    """Accuracy after training on some layers alone."""
+    found = _group(ours, layers)
+    if found is None:
+        return _no_group(ours, layers)
+    return Linked(spread(found), f"{_ablated(ours)}, n = {found['n']}", ours.links(f"ablate/{ours.pipeline}"))
+
+
+def high_minus_low(ours: Ours) -> Linked:
+    """Layers of high Importance Factor minus layers of low, over the folds that both have."""
+    high, low = (_group(ours, layers) for layers in (ours.dataset.high, ours.dataset.low))
+    if high is None or low is None:
+        return _no_group(ours, ours.dataset.low if high else ours.dataset.high)
+    return Linked(Number(paired_mean(high, low), "points"), _ablated(ours), ours.links(f"ablate/{ours.pipeline}"))
+
+
+def layers_by_importance(ours: Ours, method: str) -> Linked:
+    """Layers of highest and lowest mean Importance Factor, and those of the untrained module."""
+    if ours.importance is None:
+        return ours.not_run("importance")
+    entry = ours.importance["methods"].get(method)
+    if entry is None:
+        return Linked("no map", f"{method} has no map in {ours.pipeline}")
+    first, last = entry["ranking"][:SHOWN_LAYERS], entry["ranking"][-SHOWN_LAYERS:]
+    before = layers_text(entry["ranking_untrained"][:SHOWN_LAYERS])
+    words = f"{method}; untrained: highest {before}" + ("; mostly geometry (D29)" if entry["caution"] else "")
+    text = f"highest {', '.join(map(str, first))}; lowest {', '.join(map(str, last))}"
+    return Linked(text, words, ours.links())
+
+
+def learned(ours: Ours, method: str, parameter: str, end: str) -> Linked:
+    """Lowest, highest or width of a density's offset or scaled variance, mean over runs.
+
+    Args:
+        ours: a pipeline.
+        method: with a density.
+        parameter: δ or ξ.
+        end: lowest, highest or width.
+    """
+    runs = ours.learned.get(method)
+    if not runs:
+        known = ours.own_name(method) is not None
+        return Linked("not known", f"no weights of {method} at hand") if known else ours.absent(method)
+    spans = [run[parameter == "ξ"] for run in runs]
+    values = {
+        "lowest": [low for low, _ in spans],
+        "highest": [high for _, high in spans],
+        "width": [high - low for low, high in spans],
+    }[end]
+    kind: Kind = "signed" if parameter == "δ" and end != "width" else "plain"
+    number = Number(mean(values), kind, std=stdev(values) if len(values) > 1 else None)
+    return Linked(number, f"{method}, n = {len(runs)}", ours.links(f"train/{ours.pipeline}/{method}"))
+
+
+def mismatches(ours: Ours) -> list[str]:
+    """Where corpus or encoder are not the published ones, so that figures cannot be compared."""
+    if ours.evaluation is None:
+        return []
+    corpus, encoder = names(ours.evaluation)
+    table = next(record for record in records() if record["dataset"] == ours.dataset.corpus)
+    pairs = (("corpus", corpus, table["dataset"]), ("encoder", encoder, table["encoder"]))
+    return [
+        f"{ours.pipeline}: its {what} is {own}, the published one {theirs}; do not compare its figures with the print."
+        for what, own, theirs in pairs
+        if own.replace("-", "") != theirs.replace("-", "")
+    ]
+
+
+def _per(ours: Ours, unit: str) -> str:
+    """What is scored; an image or a text is one clip."""
+    speech = ours.dataset.modality == "speech"
+    return f"per {unit if speech and unit == 'clip' else ours.dataset.item}"
+
+
+def _group(ours: Ours, layers: Sequence[int]) -> Mapping[str, Any] | None:
+    """The results of training on some layers alone."""
+    groups: Sequence[Mapping[str, Any]] = ours.ablation["groups"] if ours.ablation else ()
+    return next((group for group in groups if list(group["layers"]) == list(layers)), None)
+
+
+def _no_group(ours: Ours, layers: Sequence[int]) -> Linked:
+    if ours.ablation is None:
+        return ours.not_run("ablate")
+    what = "layers" if len(layers) > 1 else "layer"
+    return Linked("not trained", f"{ours.pipeline} does not train {what} {layers_text(layers)} alone")
+
+
+def _ablated(ours: Ours) -> str:
+    """What was trained on few layers, and how it is scored."""
+    made, scored = ours.ablation or {}, ours.evaluation or {}
+    rule = scored.get("selection")
+    epoch = f", {EPOCHS.get(rule, rule)}" if rule else ""
+    return f"{made.get('method')}; {_per(ours, str(made.get('unit')))}{epoch}"

@@ -1,0 +1,63 @@
+"""The words of a report: what was scored, over what means run, and how the epoch was chosen.
+
+They depend on the modality, and on whether every group was tested once or there is one official test part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from daamctl.artifacts.words import Words, words_of
+
+Evaluation = Mapping[str, Any]
+
+
+def words(evaluation: Evaluation) -> Words:
+    """What clips, utterances and speakers are called."""
+    return words_of(evaluation.get("modality", "speech"))
+
+
+def item(evaluation: Evaluation, unit: str | None = None) -> str:
+    """The word for a unit of scoring; None: the main one."""
+    return words(evaluation).unit(unit or evaluation["main_unit"])
+
+
+def is_official(evaluation: Evaluation) -> bool:
+    """Whether one official test part was tested, and seeds are all that repeats it."""
+    return bool(evaluation["num_folds"] == 1)
+
+
+def runs(evaluation: Evaluation) -> str:
+    """What means and deviations run over."""
+    if is_official(evaluation):
+        return "seeds"
+    return "folds and seeds" if len(evaluation["seeds"]) > 1 else "folds"
+
+
+def tested(evaluation: Evaluation) -> str:
+    """Where figures are taken."""
+    return "test part" if is_official(evaluation) else "test group"
+
+
+def held_out(evaluation: Evaluation) -> str:
+    """What selects the epoch, without article."""
+    rows = (row for entry in evaluation["methods"].values() for row in entry["per_fold"])
+    name = next((row["dev_group"] for row in rows if row.get("dev_group")), None)
+    if not is_official(evaluation):
+        return "held-out training group"
+    if name == "dev":
+        return "official dev part"
+    share = f" ({str(name).replace('%', ' %', 1)})" if name else ""
+    return f"held-out training {words(evaluation).clip}s{share}"
+
+
+def selection_rule(evaluation: Evaluation) -> str:
+    """How the epoch reported was chosen, as part of a sentence."""
+    test = tested(evaluation)
+    group = f"on {held_out(evaluation)}" if is_official(evaluation) else "on one training group held out for that"
+    return {
+        "dev-group": f"the epoch reported is the best {group}, never on the {test}",
+        "best-on-test": f"the epoch reported is the best on the {test} itself, as published, so figures are optimistic",
+        "last": "the epoch reported is the last one, so no data selects it",
+    }[evaluation["selection"]]

@@ -1,0 +1,159 @@
+"""Fine-tune the encoder of a pipeline in one way: every fold and seed, or one; finished folds are kept.
+
+It reads the clip table and opens the encoder itself, anew for every fold, so it needs no embeddings. Splits, selection,
+loss and seeds are those of `train`, and so are the files: `data/train/<run>/<name>/fold<k>-seed<s>/`.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+
+from daamctl.adapters import FINETUNES
+from daamctl.artifacts.clips import ClipTable, read_clips
+from daamctl.artifacts.embeddings import check_settings
+from daamctl.artifacts.results import SKIPPED_FILE, read_folds
+from daamctl.config import Config
+from daamctl.corpora.sources import audio_root
+from daamctl.devices import resolve_device, resolve_precision
+from daamctl.encoders.batching import plan_batches
+from daamctl.encoders.items import open_items
+from daamctl.encoders.load import open_encoder
+from daamctl.errors import AudioError, CorpusError, UnknownNameError
+from daamctl.layout import Layout
+from daamctl.progress import progress
+from daamctl.tracking import make_tracker, send_missing
+from daamctl.training.finetune import ItemSet
+from daamctl.training.finetune_fold import Opened, Source, TuneSpec, tune_all
+from daamctl.training.finished import remove_strays
+from daamctl.training.splits import chosen_folds
+
+log = logging.getLogger(__name__)
+
+READ_THREADS = 2
+NAMED_AT_MOST = 10
+
+
+def run(
+    layout: Layout,
+    config: Config,
+    *,
+    method: str,
+    fold: int | None = None,
+    seed: int | None = None,
+    force: bool = False,
+    track: bool = True,
+) -> Path:
+    """Fine-tune.
+
+    Args:
+        layout: where artifacts lie.
+        config: all settings.
+        method: a name from the table of ways of fine-tuning.
+        fold: 1-based fold; None: all.
+        seed: one seed instead of `train.seeds`.
+        force: train again even what is finished.
+        track: log to MLflow.
+
+    Returns:
+        The folder of its folds.
+
+    Raises:
+        UnknownNameError: no such way of fine-tuning.
+        ArtifactError: no clips, or clips made with other settings.
+        EncoderError: the encoder cannot be opened, or reads something else.
+        AudioError: more clips are unreadable than tolerated.
+        CorpusError: more texts or images are unreadable than tolerated.
+        MethodError: the encoder cannot be fine-tuned in this way.
+        TrainingError: no such fold, or the data, numbers or memory do not allow training.
+    """
+    if method not in FINETUNES:
+        raise UnknownNameError(FINETUNES.kind, method, FINETUNES)
+    folder = layout.method(method)
+    (folder / SKIPPED_FILE).unlink(missing_ok=True)
+    command = layout.command("segment")
+    clips = read_clips(layout.clips, fix=f"make them: {command}")
+    made = {stage: clips.settings[stage] for stage in ("download", "segment")}
+    check_settings(made, config, clips.modality, what="clips", fix=f"make them again: {command}")
+    source = Source(clips, partial(_open, layout, config, clips))
+    if config.extract.max_unreadable_fraction > 0:
+        source = _readable(source, layout, config)
+    rows, seeds = source.clips.rows, config.train.seeds if seed is None else (seed,)
+    chosen = chosen_folds(rows["group"], fold)
+    specs = [TuneSpec(layout.run_name, method, number, one, config) for number in chosen for one in seeds]
+    if fold is None and seed is None:
+        remove_strays(folder, [(spec.fold, spec.seed) for spec in specs])
+    tracker = make_tracker(layout.root, enabled=track)
+    try:
+        tune_all(specs, source, folder, layout, tracker, force=force)
+        send_missing(tracker, read_folds(folder))
+    finally:
+        tracker.close()
+    return folder
+
+
+def _open(layout: Layout, config: Config, clips: ClipTable) -> Opened:
+    """A fresh encoder, and the items as it reads them."""
+    device = resolve_device(config.finetune.device)
+    extract = config.extract
+    if extract.weights_dtype == "auto":  # half would do for a frozen encoder, but evaluation is to be float32
+        extract = extract.model_copy(update={"weights_dtype": "float32"})
+    opened = open_encoder(
+        extract,
+        modality=clips.modality,
+        max_duration_s=config.segment.max_duration_s,
+        device=device,
+        precision=resolve_precision(config.finetune.precision, device, cpu_auto=False),
+    )
+    encoder = opened.encoder
+    # texts stand in the table itself, wherever they were read from
+    root = layout.root if clips.modality == "text" else audio_root(layout.root, clips.corpus)
+    items = open_items(clips.rows, clips.modality, root, encoder, config, max_tokens=config.finetune.max_tokens)
+    index = {name: number for number, name in enumerate(clips.classes)}
+    targets = torch.tensor([index[label] for label in clips.rows["label"]])
+    plan = partial(plan_batches, budget=items.budget, equal_length=encoder.equal_length_batches)
+    return Opened(encoder, opened.facts, ItemSet(targets, items.sizes, items.read, plan))
+
+
+def _readable(source: Source, layout: Layout, config: Config) -> Source:
+    """Leave out the clips that cannot be read, as extraction does under the same tolerance.
+
+    Raises:
+        AudioError: more clips are unreadable than tolerated.
+        CorpusError: more texts or images are.
+    """
+    clips = source.clips
+    items = source.open().items
+    unreadable: dict[int, str] = {}
+
+    def look(row: int) -> None:
+        try:
+            items.read(row)
+        except (AudioError, CorpusError) as error:
+            unreadable[row] = error.message
+
+    with (
+        progress(len(clips.rows), f"reading {layout.run_name}", "items") as bar,
+        ThreadPoolExecutor(READ_THREADS) as pool,
+    ):
+        for _ in pool.map(look, range(len(clips.rows))):
+            bar.advance()
+    if not unreadable:
+        return source
+    named = "; ".join(f"{clips.rows['clip_id'][row]}: {unreadable[row]}" for row in sorted(unreadable)[:NAMED_AT_MOST])
+    words = f"{len(unreadable)} of {len(clips.rows)} clips cannot be read"
+    if len(unreadable) > config.extract.max_unreadable_fraction * len(clips.rows):
+        kind = AudioError if clips.modality == "speech" else CorpusError
+        tolerated = f" (tolerated: {config.extract.max_unreadable_fraction:.1%}): {named}"
+        raise kind(words + tolerated, fix="repair the files, or raise extract.max_unreadable_fraction")
+    log.warning("%s and are left out: %s", words, named)
+    kept = np.array([row not in unreadable for row in range(len(clips.rows))])
+    clips = replace(clips, rows=clips.rows.filter(pl.Series(kept)))
+    return Source(clips, partial(_open, layout, config, clips))

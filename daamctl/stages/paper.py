@@ -1,0 +1,128 @@
+"""Stage `paper`: one page with every table that the papers print and what the pipelines of this project make of it.
+
+Reads of the six pipelines iemocap, cifar100, agnews and their `-as-published` twins what there is: evaluation.json,
+ablation.json, summary.json of the importance stage, the weights of one density, `data/inventory/<pipeline>.json` and
+the `skipped.json` that a stage leaves where it could not run. Nothing need be there: a cell then says why. Writes
+`data/report/paper/`: report.html (self-contained), report.md and every table in `tables/` (CSV and LaTeX).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from daamctl.analysis.learned import read_learned
+from daamctl.artifacts.io import read_json
+from daamctl.artifacts.results import SKIPPED_FILE, read_folds
+from daamctl.artifacts.skipped import Obstacle, folder_of, inventory_file, is_finished, note_of
+from daamctl.config import PIPELINES_DIR
+from daamctl.layout import STAGES, Layout
+from daamctl.reporting.ours import EIGHT_HEADS, Ours
+from daamctl.reporting.places import DATASETS, Dataset
+from daamctl.reporting.whole_paper import whole_paper
+from daamctl.reporting.write import write_report
+
+logger = logging.getLogger(__name__)
+
+TWIN = "-as-published"
+NAME = "paper"
+
+
+def run(root: Path) -> Path:
+    """Write the report of the whole paper.
+
+    Args:
+        root: project folder.
+
+    Returns:
+        Path of report.html.
+
+    Raises:
+        ArtifactError: a file of an earlier stage is damaged.
+    """
+    pairs = {
+        dataset.key: (
+            _read(root, dataset, f"{dataset.key}{TWIN}", as_published=True),
+            _read(root, dataset, dataset.key, as_published=False),
+        )
+        for dataset in DATASETS
+    }
+    path = write_report(root / "data" / "report" / NAME, whole_paper(pairs))
+    there = [one.pipeline for pair in pairs.values() for one in pair if one.evaluation]
+    logger.info("paper: %s, with figures of %s", path, ", ".join(there) or "no pipeline")
+    return path
+
+
+def _read(root: Path, dataset: Dataset, pipeline: str, *, as_published: bool) -> Ours:
+    """Everything there is of one pipeline, and why the rest is not."""
+    layout = Layout(root, pipeline, pipeline, pipeline)
+    evaluation = _result(layout.stage("evaluate") / "evaluation.json", "methods")
+    obstacle = None if evaluation else _reason(layout, "evaluate", again=f"daamctl run {pipeline}")
+    why = {"evaluate": obstacle.reason if obstacle else ""}
+    for stage in ("ablate", "importance"):
+        again = layout.command(stage)
+        one = obstacle or _reason(layout, stage, again=again)
+        why[stage] = f"{one.reason}: {again}" if one.fix == again else one.reason
+    return Ours(
+        pipeline,
+        dataset,
+        as_published,
+        evaluation=evaluation,
+        ablation=_result(layout.stage("ablate") / "ablation.json", "groups"),
+        importance=_result(layout.stage("importance") / "summary.json", "methods"),
+        learned={EIGHT_HEADS: _learned(layout, EIGHT_HEADS)},
+        why=why,
+        fix=(obstacle and obstacle.fix) or "",
+        untrained=_untrained(layout),
+        made=_made(layout),
+        reported=(layout.stage("report") / "report.html").is_file(),
+    )
+
+
+def _result(path: Path, part: str) -> dict[str, Any] | None:
+    """A stage's result; None where the stage did not run and left nothing or an empty file in its place."""
+    if not path.is_file() or not path.read_bytes().strip():
+        return None
+    found = read_json(path, fix=f"delete {path} and make it again")
+    return found if isinstance(found, dict) and part in found else None
+
+
+def _reason(layout: Layout, stage: str, *, again: str) -> Obstacle:
+    """Why a stage has no result: the note of the first stage that was left out, else the word of the inventory.
+
+    Args:
+        layout: of the pipeline.
+        stage: that has none.
+        again: the command that makes it where nothing hinders.
+    """
+    name = str(layout.pipeline)
+    if not (layout.root / PIPELINES_DIR / f"{name}.yaml").is_file():
+        return Obstacle(f"this project has no pipeline '{name}'")
+    for one in STAGES[: STAGES.index(stage) + 1]:
+        if note := note_of(folder_of(layout, one), one):
+            return note
+    path = inventory_file(layout.root, name)
+    found: dict[str, Any] = read_json(path, fix=f"delete {path}") if path.is_file() else {"runs": True}
+    return Obstacle("not made yet", again) if found["runs"] else Obstacle(found["reason"], found["fix"])
+
+
+def _made(layout: Layout) -> Sequence[str]:
+    """Stages with results; those of `finetune` lie among those of `train`."""
+    methods = list(layout.stage("train").glob("*"))
+    folders = {stage: methods if stage == "train" else [folder_of(layout, stage)] for stage in STAGES}
+    return [stage for stage, found in folders.items() if any(is_finished(folder, stage) for folder in found)]
+
+
+def _untrained(layout: Layout) -> dict[str, str]:
+    """Method -> why it was not trained, from the notes that training leaves."""
+    notes = sorted(layout.stage("train").glob(f"*/{SKIPPED_FILE}"))
+    return {path.parent.name: str(read_json(path).get("reason", "skipped")) for path in notes}
+
+
+def _learned(layout: Layout, method: str) -> list[tuple[tuple[float, float], tuple[float, float]]]:
+    """Ranges of offset and scaled variance of every finished fold whose weights are at hand."""
+    files = [fold.folder / "weights.safetensors" for fold in read_folds(layout.method(method))]
+    found = [read_learned(path) for path in files if path.is_file()]
+    return [(one.offset, one.scaled_variance) for one in found if one]

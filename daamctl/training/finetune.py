@@ -1,0 +1,380 @@
+"""The loop that trains an adapter in an encoder, or the whole encoder, on items rather than stored vectors.
+
+It shares loss, selection, history and seeds with the loop over frozen layers (`loop.py`), so that the two kinds of
+method differ in nothing else. Items are read in threads while the encoder works; the order of batches is a function of
+(seed, epoch) alone, so a run resumed after any epoch continues exactly as an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from daamctl.adapters import Effect, FineTuned, check_effect
+from daamctl.config import Config
+from daamctl.devices import autocast
+from daamctl.errors import TrainingError
+from daamctl.training.batches import pieces, read_ahead, shuffled_batches
+from daamctl.training.checkpoint import load_state, save_state
+from daamctl.training.loop import CHECKPOINT_EVERY_S, Epoch, Trained, accuracy_of, improves
+from daamctl.training.losses import build_loss
+from daamctl.training.splits import Split
+
+log = logging.getLogger(__name__)
+
+WARM_UP_FRACTION = 0.1
+SAVING_FRACTION = 0.05  # most of the time that saving may take: the state of a whole encoder is gigabytes
+
+T = TypeVar("T")
+
+
+class Collating(Protocol):
+    """What the loop itself asks of an encoder.
+
+    Attributes:
+        equal_length_batches: whether items of different lengths must not share a batch.
+    """
+
+    equal_length_batches: bool
+
+    def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """The model's inputs on its device, and the mask (B, T) of positions that count."""
+
+
+@dataclass(frozen=True)
+class ItemSet:
+    """The items of a corpus.
+
+    Args:
+        targets: (N,) class ids.
+        sizes: (N,) length of each item.
+        read: reads one; several threads call it at once.
+        plan: groups items of the sizes given into batches for evaluation, longest first.
+    """
+
+    targets: Tensor
+    sizes: np.ndarray
+    read: Callable[[int], Tensor]
+    plan: Callable[[np.ndarray], list[np.ndarray]]
+
+
+@dataclass
+class Tuned(Trained):
+    """What a finished fine-tuning gives, beside what every training gives.
+
+    Args:
+        effect: what the adapters were found to do before training.
+        micro_batch: most items that went through the encoder at once, after retreats for want of memory.
+    """
+
+    effect: Effect | None = None
+    micro_batch: int = 0
+
+
+def tune(
+    model: FineTuned,
+    encoder: Collating,
+    items: ItemSet,
+    split: Split,
+    config: Config,
+    *,
+    seed: int,
+    device: str,
+    precision: str,
+    work: Path,
+    key: str,
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    on_items: Callable[[int], None] = lambda count: None,
+) -> Tuned:
+    """Train `model` in place and leave it holding the selected epoch's weights.
+
+    Args:
+        model: fresh, on its device.
+        encoder: the encoder within it.
+        items: of the whole corpus.
+        split: rows of the training, held-out and test part.
+        config: `finetune`, and of `train` loss and selection.
+        seed: order of batches, dropout.
+        device: resolved device.
+        precision: resolved precision of the training step; evaluation is without autocast.
+        work: folder for the resume file.
+        key: content key of the fold; a resume file of another key is ignored.
+        on_epoch: called after each epoch with its history entry (also for epochs replayed from a resume file).
+        on_items: called with the number of items just trained on or evaluated.
+
+    Raises:
+        TrainingError: the adapters have no effect, the loss is no longer finite, or one item does not fit in memory.
+    """
+    run = _Tuning(model, encoder, items, split, config, device, precision, on_items)
+    effect = run.effect(seed)
+    for words in notes_on(model, effect):
+        log.log(logging.WARNING if model.published or effect.silent else logging.INFO, "%s: %s", model.name, words)
+    done = Tuned(effect=effect)
+    best: dict[str, Tensor] = {}
+    state = load_state(work, key)
+    if state is not None:
+        run.restore(state)
+        best, done.history, done.train_s = state["best"], state["history"], state["train_s"]
+        done.selected_epoch = state["selected_epoch"]
+        log.info("resuming after epoch %d of %d", len(done.history), run.settings.epochs)
+        for entry in done.history:
+            on_epoch(entry)
+            on_items(run.items_per_epoch)
+    saved_at, saving_s = time.monotonic(), 0.0
+    for epoch in range(len(done.history) + 1, run.settings.epochs + 1):
+        started = time.monotonic()
+        entry = run.epoch(epoch, seed)
+        done.train_s += time.monotonic() - started
+        done.history.append(entry)
+        if improves(done.history, done.selected_epoch, config.train.selection):
+            done.selected_epoch = epoch
+            best = model.trainable_state()
+        on_epoch(entry)
+        since = time.monotonic() - saved_at
+        if since >= max(CHECKPOINT_EVERY_S, saving_s / SAVING_FRACTION) and epoch < run.settings.epochs:
+            saving = time.monotonic()
+            extra = {"best": best, "history": done.history, "train_s": done.train_s}
+            save_state(work, key, {**run.state(), **extra, "selected_epoch": done.selected_epoch})
+            saved_at = time.monotonic()
+            saving_s = saved_at - saving
+    model.load_trainable(best)
+    done.logits = predict(model, encoder, items, split.test)
+    done.micro_batch = run.most
+    return done
+
+
+class _Tuning:
+    """Optimiser, rates and scaler around one model."""
+
+    def __init__(
+        self,
+        model: FineTuned,
+        encoder: Collating,
+        items: ItemSet,
+        split: Split,
+        config: Config,
+        device: str,
+        precision: str,
+        on_items: Callable[[int], None],
+    ) -> None:
+        self.model, self.encoder, self.items, self.split = model, encoder, items, split
+        self.settings, self.selection = config.finetune, config.train.selection
+        self.device, self.precision, self.on_items = device, precision, on_items
+        self.loss = build_loss(config.train)
+        self.optimizer = torch.optim.AdamW(model.parameter_groups(self.settings.lr, self.settings.weight_decay))
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], enabled=precision == "float16")
+        self.most = -(-self.settings.batch_size // self.settings.accumulate)
+        self.steps_per_epoch = -(-len(split.train) // self.settings.batch_size)
+        if self.settings.gradient_checkpointing:
+            model.enable_gradient_checkpointing()
+
+    @property
+    def items_per_epoch(self) -> int:
+        """Items trained on and evaluated in one epoch."""
+        return len(self.split.train) + len(self.split.dev) + len(self.split.test)
+
+    def state(self) -> dict[str, Any]:
+        parts = {name: getattr(self, name).state_dict() for name in ("optimizer", "scaler")}
+        return {**parts, "trained": self.model.trainable_state(), "most": self.most}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.model.load_trainable(state["trained"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.most = state["most"]
+
+    def effect(self, seed: int) -> Effect:
+        """Whether the adapters act, on the first piece of the first batch."""
+        rows = self._batches(1, seed)[0]
+        read = [self.items.read(row) for row in rows.tolist()]
+
+        def check(most: int) -> Effect:
+            piece = pieces(read, most, equal_length=self.encoder.equal_length_batches)[0]
+            inputs, mask = self.encoder.collate([read[position] for position in piece])
+            targets = self.items.targets[rows[piece]].to(self.device)
+            return check_effect(self.model, inputs, mask, targets, self.loss)
+
+        return self._within_memory(check, len(rows))
+
+    def epoch(self, epoch: int, seed: int) -> Epoch:
+        lr = self._set_rates((epoch - 1) * self.steps_per_epoch)
+        train_loss, train_accuracy = self._pass(epoch, seed)
+        accuracy = {part: self._accuracy(getattr(self.split, part)) for part in ("dev", "test")}
+        return {
+            "epoch": epoch,
+            "lr": lr,
+            "train_loss": train_loss,
+            "train_accuracy": train_accuracy,
+            "dev_accuracy": accuracy["dev"],
+            "test_accuracy": accuracy["test"],
+        }
+
+    def _batches(self, epoch: int, seed: int) -> list[np.ndarray]:
+        """Rows of each batch of an epoch."""
+        train = self.split.train
+        order = shuffled_batches(self.items.sizes[train], self.settings.batch_size, seed * 1_000_003 + epoch)
+        return [train[batch] for batch in order]
+
+    def _accuracy(self, rows: np.ndarray) -> float | None:
+        if not len(rows):
+            return None
+        logits = predict(self.model, self.encoder, self.items, rows, on_items=self.on_items)
+        return accuracy_of(logits, self.items.targets[rows])
+
+    def _pass(self, epoch: int, seed: int) -> tuple[float, float]:
+        """One pass over the training part; returns mean loss and accuracy, both as seen while training."""
+        torch.manual_seed(seed * 1_000_003 + epoch)  # dropout also repeats after a resume
+        np.random.seed((seed * 1_000_003 + epoch) % 2**32)  # transformers draws time masks from it
+        self.model.train_mode(self.settings.encoder_dropout)
+        exact = torch.float32 if self.device == "mps" else torch.float64  # mps has no float64
+        total = torch.zeros((), device=self.device, dtype=exact)
+        correct = torch.zeros((), device=self.device, dtype=torch.int64)
+        step = (epoch - 1) * self.steps_per_epoch
+        for rows, items in read_ahead(self._batches(epoch, seed), self.items.read):
+            self._set_rates(step)
+            loss, right = self._step(items, self.items.targets[rows])
+            total += loss * len(rows)
+            correct += right
+            step += 1
+            self.on_items(len(rows))
+        mean = total.item() / len(self.split.train)
+        if not np.isfinite(mean):
+            raise TrainingError(
+                f"the training loss is {mean} in epoch {epoch}",
+                fix="lower finetune.lr, or train with --set finetune.precision=float32",
+            )
+        return mean, correct.item() / len(self.split.train)
+
+    def _step(self, items: Sequence[Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
+        """One optimiser step on a batch; returns its mean loss and the number of right answers."""
+        loss, right = self._within_memory(lambda most: self._gradients(items, targets, most), len(items))
+        held = [value for group in self.optimizer.param_groups for value in group["params"]]
+        if any(value.grad is not None for value in held):
+            if self.settings.grad_clip_norm is not None:
+                self.scaler.unscale_(self.optimizer)  # the threshold is meant for true gradients
+                nn.utils.clip_grad_norm_(held, self.settings.grad_clip_norm)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        return loss, right
+
+    def _gradients(self, items: Sequence[Tensor], targets: Tensor, most: int) -> tuple[Tensor, Tensor]:
+        """The gradients of a batch's mean loss, summed over its pieces, whatever they are."""
+        self.model.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.device)
+        right = torch.zeros((), device=self.device, dtype=torch.int64)
+        for piece in pieces(items, most, equal_length=self.encoder.equal_length_batches):
+            inputs, mask = self.encoder.collate([items[position] for position in piece])
+            y = targets[piece].to(self.device)
+            with autocast(self.device, self.precision):
+                logits = self.model(inputs, mask)
+                loss = self.loss(logits, y) * (len(piece) / len(items))
+            if loss.requires_grad:  # a published form may train nothing at all (D3)
+                self.scaler.scale(loss).backward()
+            total += loss.detach()
+            right += (logits.argmax(-1) == y).sum()
+        return total, right
+
+    def _within_memory(self, work: Callable[[int], T], size: int) -> T:
+        """Do it with as many items at once as fit, from now on too.
+
+        Raises:
+            TrainingError: not even one item fits.
+        """
+        while True:
+            try:
+                return work(self.most)
+            except torch.OutOfMemoryError:
+                if self.most == 1:
+                    raise TrainingError(
+                        "not even one item fits in the device's memory",
+                        fix="use --set finetune.gradient_checkpointing=true, a lower segment.max_duration_s or "
+                        "finetune.max_tokens, or --device cpu",
+                    ) from None
+            self.model.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+            self.most = -(-min(self.most, size) // 2)
+            log.warning("out of memory; from now on %d item(s) at once (raise finetune.accumulate)", self.most)
+
+    def _set_rates(self, step: int) -> float:
+        """Set the learning rates of a step, counted from 0; returns the first."""
+        factor = rate_factor(step, self.settings.epochs * self.steps_per_epoch, self.settings.schedule)
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+        return float(self.optimizer.param_groups[0]["lr"])
+
+
+def notes_on(model: FineTuned, effect: Effect) -> list[str]:
+    """What a reader of the figures must know of the model, and of adapters that do nothing (D2)."""
+    notes = list(model.notes)
+    if effect.silent:
+        words = f"no gradient reaches {len(effect.silent)} of the {effect.tensors} tensors trained in the encoder"
+        if effect.output_change == 0:
+            words += ", and whatever they hold, no logit changes: the encoder stays as it was (D2)"
+        notes.append(words)
+    return notes
+
+
+def rate_factor(step: int, steps: int, schedule: str) -> float:
+    """What the learning rate is multiplied by.
+
+    Args:
+        step: counted from 0.
+        steps: in all.
+        schedule: `linear`: up over the first tenth of the steps, then down, to 0 one step behind the last; `constant`.
+    """
+    if schedule == "constant":
+        return 1.0
+    warm_up = max(1, round(WARM_UP_FRACTION * steps))
+    return min((step + 1) / warm_up, (steps - step) / (steps - warm_up + 1))
+
+
+@torch.no_grad()
+def predict(
+    model: FineTuned,
+    encoder: Collating,
+    items: ItemSet,
+    rows: np.ndarray,
+    *,
+    on_items: Callable[[int], None] = lambda count: None,
+) -> Tensor:
+    """Logits (n, C) float32 on CPU, in eval mode and without autocast, in the order of `rows`."""
+    model.eval()
+    planned = items.plan(items.sizes[rows])
+    found: list[tuple[np.ndarray, Tensor]] = []
+    for positions, (_, read) in zip(planned, read_ahead([rows[batch] for batch in planned], items.read), strict=True):
+        for piece in pieces(read, len(read), equal_length=encoder.equal_length_batches):
+            found.append((positions[piece], _classify(model, encoder, [read[position] for position in piece])))
+        on_items(len(read))
+    order = np.argsort(np.concatenate([positions for positions, _ in found]))
+    return torch.cat([logits for _, logits in found])[torch.from_numpy(order)]
+
+
+def _classify(model: FineTuned, encoder: Collating, items: Sequence[Tensor]) -> Tensor:
+    """Logits of a batch, in two halves when the device's memory is too small for the whole.
+
+    Raises:
+        TrainingError: not even one item fits.
+    """
+    try:
+        inputs, mask = encoder.collate(items)
+        logits: Tensor = model(inputs, mask)
+        return logits.float().cpu()
+    except torch.OutOfMemoryError:
+        if len(items) == 1:
+            raise TrainingError(
+                "one item does not fit in the device's memory",
+                fix="use --device cpu, or a lower segment.max_duration_s or finetune.max_tokens",
+            ) from None
+    torch.cuda.empty_cache()
+    log.warning("out of memory with %d items in a test batch; trying halves (lower extract.max_batch_…)", len(items))
+    half = len(items) // 2
+    return torch.cat([_classify(model, encoder, items[:half]), _classify(model, encoder, items[half:])])

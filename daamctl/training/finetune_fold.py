@@ -1,0 +1,339 @@
+"""One fold of one way of fine-tuning: from a fresh encoder to a finished fold folder, or straight to the one kept.
+
+Every fold gets an encoder of its own, opened anew: what one fold has trained must never reach another (D50).
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors.torch import save
+
+from daamctl.adapters import FINETUNES, FineTuned, build_finetune
+from daamctl.artifacts.clips import ClipTable, clips_key
+from daamctl.artifacts.embeddings import value_settings
+from daamctl.artifacts.io import atomic_path, content_key, locked, replace_dir
+from daamctl.artifacts.results import Fold, FoldResult, fold_dir, read_fold
+from daamctl.config import SHARED_WITH_TRAIN, Config
+from daamctl.devices import resolve_device, resolve_precision
+from daamctl.errors import ArtifactError
+from daamctl.layout import Layout
+from daamctl.progress import Progress, progress
+from daamctl.provenance import code_hash
+from daamctl.tracking import Tracker
+from daamctl.training.finetune import Collating, ItemSet, Tuned, notes_on, tune
+from daamctl.training.finished import identity, meta_of, metrics_of, write_finished
+from daamctl.training.loop import Epoch, seed_everything
+from daamctl.training.run import summary_line
+from daamctl.training.splits import Split, split_of
+
+log = logging.getLogger(__name__)
+
+KEY_FORMAT = 1  # raise it when the loop changes in a way that makes finished folds wrong
+FREE = ("device", "gradient_checkpointing")
+"""Settings of `finetune` that cannot change a result."""
+FREE_FACTS = frozenset({"name", "source", "revision", "transformers", "num_layers", "precision", "storage"})
+"""Facts of an encoder that cannot change what it computes here, beside those that do."""
+FREE_EXTRACT = frozenset({"layer_00", "precision", "storage", "max_tokens"})
+"""Settings of `extract` that decide stored vectors, but nothing in fine-tuning."""
+
+
+class Tunable(Collating, Protocol):
+    """An encoder as fine-tuning needs it.
+
+    Attributes:
+        model: the Hugging Face base model.
+        layers: its layer numbers.
+        embed_dim: D.
+    """
+
+    model: Any
+    layers: tuple[int, ...]
+    embed_dim: int
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A fresh encoder and the items as it reads them.
+
+    Args:
+        encoder: frozen, in eval mode, on its device.
+        facts: what is recorded of it.
+        items: of every row of the clip table in use.
+    """
+
+    encoder: Tunable
+    facts: Mapping[str, Any]
+    items: ItemSet
+
+
+@dataclass
+class Source:
+    """Where folds get a fresh encoder from.
+
+    Args:
+        clips: the clips, unreadable ones left out.
+        open: opens an encoder and its items.
+    """
+
+    clips: ClipTable
+    open: Callable[[], Opened]
+    _next: Opened | None = field(default=None, init=False)
+    _facts: Mapping[str, Any] | None = field(default=None, init=False)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What is recorded of the encoder; the one opened to learn it is the first that `take` gives."""
+        if self._facts is None:
+            self._next = self.open()
+            self._facts = self._next.facts
+        return self._facts
+
+    def take(self) -> Opened:
+        """A fresh encoder; it is not kept here."""
+        taken, self._next = self._next, None
+        return taken or self.open()
+
+    def data_key(self, config: Config) -> str:
+        """Content key of what is trained on: the items, and what decides how the encoder sees them."""
+        facts = {name: value for name, value in self.facts.items() if name not in FREE_FACTS}
+        if "max_tokens" in facts:
+            facts["max_tokens"] = min(facts["max_tokens"], config.finetune.max_tokens)
+        if facts.get("pooling") == "all-frames":
+            facts["pad_to_s"] = config.segment.max_duration_s
+        settings = value_settings(config, self.clips.modality)["extract"]
+        kept = {name: value for name, value in settings.items() if name not in FREE_EXTRACT}
+        return content_key({"clips": clips_key(self.clips), "encoder": facts, "settings": kept})
+
+
+@dataclass(frozen=True)
+class TuneSpec:
+    """Which fold to train, and how.
+
+    Args:
+        name: pipeline or ad-hoc run name.
+        method: a name from the table of ways of fine-tuning.
+        fold: 1-based.
+        seed: initial adapters and order of batches.
+        config: all settings; `finetune` counts, and what it shares with `train`.
+    """
+
+    name: str
+    method: str
+    fold: int
+    seed: int
+    config: Config
+
+    def key(self, source: Source) -> str:
+        """Content key of everything that determines the result, except the machine it runs on."""
+        module = FINETUNES.module_of(self.method)
+        finetune = self.config.section("finetune")
+        return content_key(
+            {
+                "format": KEY_FORMAT,
+                "data": source.data_key(self.config),
+                "method": self.method,
+                "code": [code_hash(name, "daamctl.adapters") for name in (module, "daamctl.adapters.heads")],
+                "finetune": {name: value for name, value in finetune.items() if name not in FREE},
+                "train": shared_settings(self.config),
+                "fold": self.fold,
+                "seed": self.seed,
+            }
+        )
+
+
+def shared_settings(config: Config) -> dict[str, Any]:
+    """The settings of `train` that hold for fine-tuning too."""
+    train = config.section("train")
+    return {name: train[name] for name in SHARED_WITH_TRAIN}
+
+
+def kept_fold(folder: Path, spec: TuneSpec, source: Source) -> Fold | None:
+    """The finished fold on disk, if it was made from identical inputs."""
+    try:
+        fold = read_fold(fold_dir(folder, spec.fold, spec.seed))
+    except ArtifactError:
+        return None
+    return fold if fold.result["run"]["key"] == spec.key(source) else None
+
+
+def tune_all(
+    specs: list[TuneSpec], source: Source, folder: Path, layout: Layout, tracker: Tracker, *, force: bool
+) -> list[Fold]:
+    """Train the folds that are not kept; returns all of them, in the order of `specs`."""
+    kept = {id(spec): None if force else kept_fold(folder, spec, source) for spec in specs}
+    todo = [spec for spec in specs if kept[id(spec)] is None]
+    if len(todo) < len(specs):
+        log.info("%s: %d of %d folds are finished and kept", folder.name, len(specs) - len(todo), len(specs))
+    splits = {spec.fold: split_of(source.clips.rows, spec.fold, spec.config.train) for spec in todo}
+    total = sum(
+        spec.config.finetune.epochs * sum(len(getattr(splits[spec.fold], part)) for part in ("train", "dev", "test"))
+        for spec in todo
+    )
+    folds: list[Fold] = []
+    work = layout.work / "finetune" / layout.run_name
+    with progress(total, f"fine-tuning {folder.name}", "items") as bar:
+        for spec in specs:
+            fold = kept[id(spec)]
+            if fold is None:
+                tracker.start(spec.name, folder.name, spec.fold, spec.seed)
+                fold = tune_fold(spec, source, folder, work, root=layout.root, on_epoch=tracker.epoch, bar=bar)
+                tracker.finish(fold)
+                log.info("%s", summary_line(fold))
+            folds.append(fold)
+    return folds
+
+
+def tune_fold(
+    spec: TuneSpec,
+    source: Source,
+    folder: Path,
+    work: Path,
+    *,
+    root: Path,
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    bar: Progress | None = None,
+) -> Fold:
+    """Train one fold and put its folder in place, whole.
+
+    Args:
+        spec: what to train.
+        source: clips and encoder.
+        folder: will hold `fold<k>-seed<s>/`.
+        work: folder for unfinished work, on the same file system.
+        root: project folder, for the commit.
+        on_epoch: called after each epoch.
+        bar: counts items.
+
+    Raises:
+        TrainingError: the split, the numbers or the memory do not allow it, or the adapters have no effect.
+        MethodError: this encoder cannot be fine-tuned in this way.
+    """
+    key = spec.key(source)
+    device = resolve_device(spec.config.finetune.device)
+    precision = resolve_precision(spec.config.finetune.precision, device, cpu_auto=False)
+    split = split_of(source.clips.rows, spec.fold, spec.config.train)
+    own = work / f"{folder.name}-fold{spec.fold}-seed{spec.seed}"
+    target = fold_dir(folder, spec.fold, spec.seed)
+    before = identity(target)
+    with locked(own.with_suffix(".lock"), what=f"{spec.method} fold {spec.fold}"):
+        kept = kept_fold(folder, spec, source)
+        if kept is not None and identity(kept.folder) != before:  # another process has trained it meanwhile
+            return kept
+        own.mkdir(parents=True, exist_ok=True)
+        if device.startswith("cuda"):
+            torch.cuda.reset_peak_memory_stats(device)
+        seed_everything(spec.seed, device)
+        opened = source.take()
+        model = build_finetune(spec.method, opened.encoder, num_classes=len(source.clips.classes), seed=spec.seed)
+        tuned = tune(
+            model,
+            opened.encoder,
+            opened.items,
+            split,
+            spec.config,
+            seed=spec.seed,
+            device=device,
+            precision=precision,
+            work=own,
+            key=key,
+            on_epoch=on_epoch,
+            on_items=bar.advance if bar is not None else lambda count: None,
+        )
+        result = _result(spec, source, opened, split, tuned, model, key, device, precision, root)
+        _write(own / "finished", spec, source, opened, split, tuned, model, result)
+        replace_dir(own / "finished", target)
+        shutil.rmtree(own, ignore_errors=True)
+    del model, opened, tuned  # a large encoder should be gone before the next one is opened
+    gc.collect()
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()
+    return read_fold(target)
+
+
+def _result(
+    spec: TuneSpec,
+    source: Source,
+    opened: Opened,
+    split: Split,
+    tuned: Tuned,
+    model: FineTuned,
+    key: str,
+    device: str,
+    precision: str,
+    root: Path,
+) -> FoldResult:
+    assert tuned.effect is not None
+    config = {stage: spec.config.section(stage) for stage in ("download", "segment", "extract", "finetune")}
+    return {
+        "run": {
+            "key": key,
+            "pipeline": spec.name,
+            "method": spec.method,
+            "fold": spec.fold,
+            "num_folds": split.num_folds,
+            "modality": source.clips.modality,
+            "seed": spec.seed,
+            "test_group": split.test_group,
+            "dev_group": split.dev_group,
+            "classes": list(source.clips.classes),
+            "layers": [max(opened.encoder.layers)],
+            "embed_dim": opened.encoder.embed_dim,
+            "num_parameters": sum(value.numel() for value in model.trained().values()),
+            "reconstructed": "",
+            "eval_batches": None,
+            "config": {**config, "train": shared_settings(spec.config), "method": {}},
+            "finetune": True,
+            "effect": asdict(tuned.effect),
+            "adapted": list(model.adapted),
+            "notes": notes_on(model, tuned.effect),
+            "micro_batch": tuned.micro_batch,
+        },
+        "metrics": metrics_of(tuned),
+        "meta": meta_of(
+            split,
+            tuned,
+            embeddings_key=source.data_key(spec.config),
+            encoder=dict(opened.facts),
+            device=device,
+            precision=precision,
+            root=root,
+        ),
+    }
+
+
+def _write(
+    folder: Path,
+    spec: TuneSpec,
+    source: Source,
+    opened: Opened,
+    split: Split,
+    tuned: Tuned,
+    model: FineTuned,
+    result: FoldResult,
+) -> None:
+    """Write every file of a finished fold, `result.json` last."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    facts, classes = opened.facts, source.clips.classes
+    head = {
+        "finetune": spec.method,
+        "encoder": {name: facts.get(name) for name in ("name", "source", "revision", "weights_sha256")},
+        "num_classes": len(classes),
+        "classes": list(classes),
+        "head_parameters": sum(v.numel() for name, v in model.trained().items() if name.startswith("head.")),
+    }
+    # one entry: safetensors writes several in random order, and equal weights should give equal bytes
+    data = save(model.trainable_state(), metadata={"daamctl": json.dumps(head, sort_keys=True)})
+    with atomic_path(folder / "weights.safetensors") as temporary:
+        temporary.write_bytes(data)
+    clips = source.clips.rows[split.test]
+    write_finished(folder, clips, opened.items.targets[split.test], tuned, spec.config, result)

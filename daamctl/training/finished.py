@@ -1,0 +1,130 @@
+"""The files of a finished fold that methods over layers and fine-tuned encoders have in common."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+import yaml
+
+from daamctl import __version__
+from daamctl.artifacts.io import write_json, write_text
+from daamctl.artifacts.results import FOLD_DIR, FoldResult, MetaPart, fold_dir
+from daamctl.artifacts.utterances import write_frame
+from daamctl.config import Config
+from daamctl.provenance import device_name, git_commit, versions
+from daamctl.training.loop import Trained
+from daamctl.training.splits import Split
+
+log = logging.getLogger(__name__)
+
+
+def metrics_of(trained: Trained) -> dict[str, float | int | None]:
+    """The part `metrics` of a fold's result: at the selected epoch, the best on the test group, the last."""
+    test = [float(entry["test_accuracy"] or 0.0) for entry in trained.history]
+    selected = trained.history[trained.selected_epoch - 1]
+    return {
+        "accuracy": selected["test_accuracy"],
+        "accuracy_best_on_test": max(test),
+        "accuracy_last": test[-1],
+        "dev_accuracy": selected["dev_accuracy"],
+        "selected_epoch": trained.selected_epoch,
+        "epochs": len(trained.history),
+    }
+
+
+def meta_of(
+    split: Split,
+    trained: Trained,
+    *,
+    embeddings_key: str,
+    encoder: dict[str, Any],
+    device: str,
+    precision: str,
+    root: Path,
+) -> MetaPart:
+    """The part `meta` of a fold's result.
+
+    Args:
+        split: sizes of the parts.
+        trained: wall time.
+        embeddings_key: content key of what was trained on.
+        encoder: its recorded facts.
+        device: resolved device.
+        precision: of the training step.
+        root: project folder, for the commit.
+    """
+    return {
+        "daamctl": __version__,
+        "versions": versions(),
+        "git_commit": git_commit(root),
+        "device": device_name(device),
+        "precision": precision,
+        "embeddings_key": embeddings_key,
+        "encoder": encoder,
+        "train_s": round(trained.train_s, 3),
+        "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else None,
+        "num_train_clips": len(split.train),
+        "num_dev_clips": len(split.dev),
+        "num_test_clips": len(split.test),
+    }
+
+
+def write_finished(
+    folder: Path,
+    clips: pl.DataFrame,
+    targets: torch.Tensor,
+    trained: Trained,
+    config: Config,
+    result: FoldResult,
+    *,
+    batch_size: int | None = None,
+) -> None:
+    """Write predictions, history, settings and, last, `result.json`.
+
+    Args:
+        folder: the fold's folder.
+        clips: the test clips.
+        targets: their class ids (N,).
+        trained: history and logits (N, C).
+        config: all settings.
+        result: content of `result.json`.
+        batch_size: clips per test batch, where predictions depend on it.
+    """
+    head = {"key": result["run"]["key"], "classes": result["run"]["classes"]}
+    predictions = clips.select("clip_id", "utterance_id", "label", "speaker", "group").with_columns(
+        pl.Series("target", targets.numpy()),
+        pl.Series("logits", trained.logits.numpy().tolist(), dtype=pl.List(pl.Float32)),
+    )
+    if batch_size is not None:
+        predictions = predictions.with_columns(pl.int_range(pl.len()).floordiv(batch_size).alias("batch"))
+    write_frame(folder / "predictions.parquet", predictions, head)
+    columns = {name: pl.Float64 for name in trained.history[0] if name != "epoch"}
+    write_frame(folder / "history.parquet", pl.DataFrame(trained.history, schema={"epoch": pl.Int64, **columns}), head)
+    write_text(folder / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+    write_json(folder / "result.json", result)
+
+
+def identity(folder: Path) -> int | None:
+    """Changes when a finished fold is replaced."""
+    path = folder / "result.json"
+    return path.stat().st_mtime_ns if path.exists() else None
+
+
+def remove_strays(folder: Path, wanted: Iterable[tuple[int, int]]) -> None:
+    """Remove folds that the settings no longer have (fewer groups or other seeds), so that they are not evaluated.
+
+    Args:
+        folder: of the method.
+        wanted: fold and seed of those that they have.
+    """
+    kept = {fold_dir(folder, fold, seed) for fold, seed in wanted}
+    for path in folder.glob("fold*-seed*"):
+        if FOLD_DIR.match(path.name) and path not in kept:
+            log.info("%s: removed, the settings no longer have it", path.name)
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,182 @@
+"""Parts of a split, in memory or on disk: where the training loop takes its batches from.
+
+A part on disk is shuffled in blocks, as any stream must be: its shards come in random order, a pool holds the clips of
+the last few, and batches are drawn from the pool at random. The order is a function of the seed, the batch size and
+the shards, never of the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from daamctl.artifacts.embeddings import StoredVectors
+
+POOL_CLIPS = 4096
+"""Clips among which batches of a part on disk are drawn: eight shards of the usual size. Another number gives another
+order of batches, so it is fixed, whatever memory there is."""
+
+
+class Part(Protocol):
+    """One part of a split, N clips."""
+
+    @property
+    def y(self) -> Tensor:
+        """(N,) class ids."""
+
+    def __len__(self) -> int: ...
+
+    def batches(self, batch_size: int, order_seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every clip once, in batches of which only the last may be smaller.
+
+        Args:
+            batch_size: B.
+            order_seed: decides a random order; None: the order of the part.
+
+        Yields:
+            (B, L, D) in the stored number format, and (B,) class ids.
+        """
+
+
+@dataclass(frozen=True)
+class HeldPart:
+    """A part in memory, or on the device.
+
+    Args:
+        x: (N, L, D) pooled layers in the stored number format.
+        y: (N,) class ids, on the same device.
+    """
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def batches(self, batch_size: int, order_seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """See `Part`."""
+        if order_seed is None:
+            yield from zip(self.x.split(batch_size), self.y.split(batch_size), strict=True)
+            return
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(order_seed))
+        for rows in order.split(batch_size):
+            rows = rows.to(self.x.device)
+            yield self.x[rows], self.y[rows]
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedPart:
+    """A part on disk, read anew in every pass.
+
+    Held at once: at most three shards, when shuffled a pool of `POOL_CLIPS` clips, and the batch given.
+
+    Args:
+        stored: the set.
+        rows: (N,) row numbers in the set, ascending.
+        y: (N,) class ids.
+        pin: give batches in page-locked memory, from which a GPU copies by itself.
+    """
+
+    stored: StoredVectors
+    rows: NDArray[np.int64]
+    y: Tensor
+    pin: bool = False
+
+    def __post_init__(self) -> None:
+        if (np.diff(self.rows) <= 0).any():
+            raise ValueError("rows must ascend: shards are read once, in their order")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes in memory."""
+        return len(self) * (self.stored.nbytes // max(len(self.stored), 1))
+
+    def hold(self, device: str = "cpu") -> HeldPart:
+        """Read it once, to memory or to a device."""
+        x = self._empty(len(self), device)
+        for places, block in self.stored.blocks(self.rows):
+            x[places[0] : places[-1] + 1] = torch.from_numpy(block)
+        return HeldPart(x, self.y.to(device))
+
+    def batches(self, batch_size: int, order_seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """See `Part`.
+
+        Raises:
+            ArtifactError: a shard can no longer be read.
+        """
+        if order_seed is None:
+            return self._in_order(batch_size)
+        return self._shuffled(batch_size, np.random.default_rng(order_seed))
+
+    def _in_order(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        given, rest = 0, self._empty(0)
+        for _, block in self.stored.blocks(self.rows):
+            rest = torch.cat([rest, torch.from_numpy(block)])
+            del block  # or it would be held beside the next one
+            while len(rest) >= min(batch_size, len(self) - given) > 0:
+                batch, rest = rest[:batch_size], rest[batch_size:]
+                yield self._pinned(batch), self._pinned(self.y[given : given + len(batch)])
+                given += len(batch)
+
+    def _shuffled(self, batch_size: int, rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        largest = int(np.diff(self.stored.starts).max(initial=0))
+        pool = self._empty(min(len(self), POOL_CLIPS + batch_size + largest))
+        clip = np.zeros(len(pool), np.int64)  # which clip of the part each slot of the pool holds
+        free, filled, seen = np.arange(len(pool)), np.empty(0, np.int64), 0
+        for places, block in self.stored.blocks(self.rows, rng):
+            slots, free = free[: len(places)], free[len(places) :]
+            pool[slots], clip[slots] = torch.from_numpy(block), places
+            del block
+            seen += len(places)
+            filled = rng.permutation(np.concatenate([filled, slots]))
+            spare = len(filled) if seen == len(self) else (len(filled) - POOL_CLIPS) // batch_size * batch_size
+            drawn, filled = np.split(filled, [max(spare, 0)])
+            for start in range(0, len(drawn), batch_size):
+                chosen = drawn[start : start + batch_size]
+                batch = torch.empty((len(chosen), *pool.shape[1:]), dtype=pool.dtype, pin_memory=self.pin)
+                torch.index_select(pool, 0, torch.from_numpy(chosen), out=batch)
+                yield batch, self._pinned(self.y[torch.from_numpy(clip[chosen])])
+            free = np.concatenate([free, drawn])
+
+    def _empty(self, number: int, device: str = "cpu") -> Tensor:
+        dtype = torch.from_numpy(np.empty(0, self.stored.dtype)).dtype
+        return torch.empty((number, *self.stored.shape[1:]), dtype=dtype, device=device)
+
+    def _pinned(self, x: Tensor) -> Tensor:
+        return x.pin_memory() if self.pin else x
+
+
+class InBatches:
+    """A part as `FusionClassifier.choose` takes its clips: of a tensor (N, L, D) it asks for `split` alone.
+
+    Args:
+        part: the part.
+        device: where the batches go, as float32.
+    """
+
+    def __init__(self, part: Part, device: str) -> None:
+        self.part, self.device = part, device
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def split(self, batch_size: int) -> Iterator[Tensor]:
+        """As `Tensor.split`, one at a time."""
+        return (on_device(x, self.device) for x, _ in self.part.batches(batch_size))
+
+
+def on_device(x: Tensor, device: str) -> Tensor:
+    """A batch (B, L, D) as float32 on the device.
+
+    It is widened there, so that half as much is copied; where the batch is page-locked, while the GPU computes.
+    """
+    return x.to(device, non_blocking=device.startswith("cuda")).to(torch.float32)

@@ -1,0 +1,69 @@
+"""`stages.yaml`: it has a line for every method that a pipeline lists, and says so where it has not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from daamctl.artifacts.dag import STAGES_FILE, check_stages, stages_of, write_stages
+from daamctl.errors import ConfigError
+from tests.conftest import REPOSITORY
+
+
+@pytest.fixture
+def two(project: Path) -> Path:
+    """A project of two pipelines: one with the default methods, one with its own and a way of fine-tuning."""
+    (project / "params.yaml").write_text("pipelines: [plain, own]\nmethods: [none, mha]\n")
+    (project / "pipelines/plain.yaml").write_text("")
+    (project / "pipelines/own.yaml").write_text("methods: [daam-v1-mlp]\nfinetunes: [lora-r8]\n")
+    return project
+
+
+def test_one_line_per_method_that_a_pipeline_lists(two: Path) -> None:
+    text = write_stages(two).read_text()
+    assert text.startswith("# What dvc.yaml expands over")
+    assert yaml.safe_load(text) == {
+        "train_stages": {
+            "plain-none": {"pipeline": "plain", "method": "none"},
+            "plain-mha": {"pipeline": "plain", "method": "mha"},
+            "own-daam-v1-mlp": {"pipeline": "own", "method": "daam-v1-mlp"},
+        },
+        "finetune_stages": {"own-lora-r8": {"pipeline": "own", "method": "lora-r8"}},
+    }
+    check_stages(two)
+    assert list(stages_of(two, "own")) == [("train", "daam-v1-mlp"), ("finetune", "lora-r8")]
+
+
+def test_what_is_lacking_is_named(two: Path) -> None:
+    write_stages(two)
+    (two / "pipelines/own.yaml").write_text("methods: [daam-v1-mlp, sga]\nfinetunes: [lora-r8, ia3]\n")
+    with pytest.raises(ConfigError) as caught:
+        check_stages(two)
+    assert str(caught.value) == (
+        "stages.yaml lacks own-sga, lacks own-ia3\n  write it anew: daamctl check --write"
+    )  # fmt: skip
+    (two / STAGES_FILE).unlink()
+    with pytest.raises(ConfigError, match="lacks own-daam-v1-mlp, lacks own-sga, lacks own-lora-r8 and 1 more"):
+        check_stages(two)
+
+
+def test_a_method_too_many_does_no_harm_a_pipeline_too_many_does(two: Path) -> None:
+    write_stages(two)
+    (two / "pipelines/own.yaml").write_text("methods: [daam-v1-mlp]\n")
+    check_stages(two)
+    params = two / "params.yaml"
+    params.write_text(params.read_text().replace("plain, own", "plain"))
+    with pytest.raises(ConfigError, match="has stages of 'own', which params"):
+        check_stages(two)
+
+
+def test_without_pipelines_for_dvc_no_file_is_needed(project: Path) -> None:
+    (project / "params.yaml").write_text("")
+    (project / STAGES_FILE).unlink()
+    check_stages(project)
+
+
+def test_the_project_s_own_file_is_current(project: Path) -> None:
+    assert write_stages(project).read_text() == (REPOSITORY / STAGES_FILE).read_text()

@@ -1,0 +1,30 @@
+"""How a fold is named beside figures, and what its items are where it does not say."""
+
+from pathlib import Path
+
+import pytest
+
+from daamctl.artifacts.results import Fold
+
+EFFECT = {"tensors": 4, "with_gradient": 4, "output_change": 0.1, "silent": []}
+
+
+@pytest.mark.parametrize(
+    ("run", "label"),
+    [
+        ({}, "mha"),
+        ({"reconstructed": "reading A"}, "mha (reconstructed)"),
+        ({"effect": EFFECT}, "mha (fine-tuned)"),
+        ({"effect": {**EFFECT, "with_gradient": 3}}, "mha (fine-tuned)"),
+        ({"effect": {**EFFECT, "with_gradient": 0}}, "mha (no effect)"),
+        ({"effect": {**EFFECT, "output_change": 0.0}}, "mha (no effect)"),
+        ({"effect": {**EFFECT, "tensors": 0, "with_gradient": 0}}, "mha"),  # a classifier on the frozen encoder
+    ],
+)
+def test_label_says_what_must_not_be_overlooked(run, label):
+    assert Fold(Path("fold1-seed1"), {"run": {"method": "mha", **run}}).label == label
+
+
+def test_folds_that_do_not_say_hold_speech():
+    assert Fold(Path("fold1-seed1"), {"run": {"method": "mha"}}).modality == "speech"
+    assert Fold(Path("fold1-seed1"), {"run": {"method": "mha", "modality": "image"}}).modality == "image"

@@ -1,0 +1,132 @@
+"""Stages that cannot run: who says so, what is left in the place of results, and that results are never replaced."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from daamctl.artifacts.dag import LISTS
+from daamctl.artifacts.embeddings import HEAD_FILE
+from daamctl.artifacts.results import mark_skipped
+from daamctl.artifacts.skipped import (
+    DECLARED,
+    FINISHED,
+    UPSTREAM,
+    Obstacle,
+    folder_of,
+    inventory_file,
+    is_finished,
+    leave_out,
+    note_of,
+    obstacle_of,
+    remove_note,
+)
+from daamctl.config import Config
+from daamctl.layout import STAGES, Layout
+
+NAMES = {"train": "none", "finetune": "lora-r8"}
+WHY = Obstacle("no corpus", "get it")
+CONFIG = Config(methods=("none", "mha"), finetunes=("lora-r8",))
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout.of(tmp_path, "mine", CONFIG)
+
+
+def finish(layout: Layout, stage: str, name: str | None = None) -> None:
+    path = folder_of(layout, stage, name) / FINISHED[stage].replace("fold*-seed*", "fold1-seed1")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{}")
+
+
+def forbid(layout: Layout) -> None:
+    path = inventory_file(layout.root, "mine")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"pipeline": "mine", "runs": False, "reason": WHY.reason, "fix": WHY.fix}))
+
+
+def test_every_stage_has_an_end_and_all_but_the_first_something_before() -> None:
+    assert set(FINISHED) == {*STAGES, *LISTS}
+    assert set(UPSTREAM) == set(FINISHED) - {"download"}
+    assert FINISHED["extract"] == HEAD_FILE
+
+
+def test_a_note_goes_down_the_whole_pipeline(layout: Layout) -> None:
+    forbid(layout)
+    for stage in FINISHED:
+        names: list[Any] = [*CONFIG.methods] if stage == "train" else [*CONFIG.finetunes] if stage == "finetune" else []
+        for name in names or [None]:
+            assert obstacle_of(layout, CONFIG, stage) == WHY, stage
+            assert leave_out(layout, stage, WHY, name)
+            assert note_of(folder_of(layout, stage, name), stage) == WHY
+    note = json.loads((layout.data / "train/mine/mha/skipped.json").read_text())
+    assert note == {"method": "mha", "reason": "no corpus", "fix": "get it"}
+
+
+def test_nothing_hinders_where_nobody_says_so(layout: Layout) -> None:
+    assert [obstacle_of(layout, CONFIG, stage) for stage in FINISHED] == [None] * len(FINISHED)
+    path = inventory_file(layout.root, "mine")
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"pipeline": "mine", "runs": True, "reason": None, "fix": None}))
+    assert [obstacle_of(layout, CONFIG, stage) for stage in FINISHED] == [None] * len(FINISHED)
+
+
+def test_an_ad_hoc_run_asks_no_inventory(tmp_path: Path) -> None:
+    layout = Layout.of(tmp_path, None, CONFIG)
+    path = inventory_file(tmp_path, layout.run_name)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"runs": False, "reason": "x", "fix": None}))
+    assert obstacle_of(layout, CONFIG, "download") is None
+
+
+@pytest.mark.parametrize("stage", list(FINISHED))
+def test_finished_results_stay(layout: Layout, stage: str) -> None:
+    name = NAMES.get(stage)
+    finish(layout, stage, name)
+    before = sorted(layout.root.rglob("*"))
+    assert not leave_out(layout, stage, WHY, name)
+    assert sorted(layout.root.rglob("*")) == before
+
+
+@pytest.mark.parametrize("stage", list(FINISHED))
+def test_a_note_beside_results_says_nothing(layout: Layout, stage: str) -> None:
+    name = NAMES.get(stage)
+    leave_out(layout, stage, WHY, name)
+    folder = folder_of(layout, stage, name)
+    assert not is_finished(folder, stage)
+    finish(layout, stage, name)
+    assert is_finished(folder, stage)
+    assert note_of(folder, stage) is None
+    remove_note(layout, stage, name)
+    assert not (folder / "skipped.json").exists()
+
+
+def test_one_trained_method_is_enough_to_go_on(layout: Layout) -> None:
+    leave_out(layout, "train", WHY, "none")
+    leave_out(layout, "finetune", WHY, "lora-r8")
+    finish(layout, "train", "mha")
+    assert obstacle_of(layout, CONFIG, "evaluate") is None
+    assert obstacle_of(layout, CONFIG, "importance") is None
+
+
+def test_a_method_that_is_not_listed_is_no_obstacle(layout: Layout) -> None:
+    for name in CONFIG.trained:
+        mark_skipped(layout.method(name), name)
+    assert obstacle_of(layout, CONFIG, "evaluate") is None
+
+
+def test_files_that_the_dag_declares_are_empty_and_valid(layout: Layout) -> None:
+    leave_out(layout, "evaluate", WHY)
+    folder = layout.stage("evaluate")
+    assert {path.name for path in folder.iterdir()} == {*DECLARED["evaluate"], "skipped.json"}
+    assert json.loads((folder / "metrics.json").read_text()) == {}
+    assert (folder / "evaluation.json").read_text() == ""
+    for name, columns in (("accuracy", ("fold", "accuracy")), ("history", ("epoch", "test_accuracy"))):
+        frame = pl.read_csv(folder / f"{name}.csv")
+        assert frame.height == 0
+        assert set(columns) <= set(frame.columns)

@@ -1,0 +1,172 @@
+"""dvc.yaml: every stage's command, dependency and file exists, for every pipeline and everything that it trains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from daamctl.adapters import FINETUNES
+from daamctl.artifacts.dag import LISTS
+from daamctl.artifacts.skipped import DECLARED, FINISHED, NEEDS_THE_MACHINE, UPSTREAM
+from daamctl.cli.app import app
+from daamctl.config import load_config, pipeline_names, read_yaml
+from daamctl.methods import METHODS, resolve_method
+from daamctl.reporting.places import DATASETS
+from daamctl.stages import check
+from tests.conftest import REPOSITORY
+
+ORDER = (
+    *("check", "inventory", "download", "segment", "extract", "train", "finetune"),
+    *("evaluate", "ablate", "importance", "report", "paper"),
+)
+COMMANDS = {"inventory": "check"}
+
+
+def raw_stages() -> dict[str, dict[str, Any]]:
+    raw = yaml.safe_load((REPOSITORY / "dvc.yaml").read_text(encoding="utf-8"))
+    assert raw["vars"] == ["stages.yaml"]
+    stages: dict[str, dict[str, Any]] = raw["stages"]
+    return stages
+
+
+def dvc_stages() -> dict[str, dict[str, Any]]:
+    """Every stage with its values filled in, as DVC expands it: address -> stage."""
+    pipelines = read_yaml(REPOSITORY / "params.yaml")["pipelines"]
+    table = read_yaml(REPOSITORY / "stages.yaml")
+    stages: dict[str, dict[str, Any]] = {}
+    for name, stage in raw_stages().items():
+        body, items = stage, {"": {}}
+        if "matrix" in stage:
+            assert stage["matrix"] == {"pipeline": "${pipelines}"}
+            body = {key: value for key, value in stage.items() if key != "matrix"}
+            items = {f"@{pipeline}": {"pipeline": pipeline} for pipeline in pipelines}
+        elif "foreach" in stage:
+            assert stage["foreach"] == f"${{{name}_stages}}"
+            body, items = stage["do"], {f"@{key}": item for key, item in table[f"{name}_stages"].items()}
+        for key, item in items.items():
+            text = json.dumps(body)
+            for part, value in item.items():
+                text = text.replace(f"${{item.{part}}}", value)
+            assert "${" not in text, name
+            stages[name + key] = json.loads(text)
+    return stages
+
+
+STAGES = dvc_stages()
+
+
+def outs_of(stage: dict[str, Any]) -> list[Path]:
+    items = [*stage.get("outs", []), *stage.get("metrics", []), *stage.get("plots", [])]
+    return [Path(next(iter(item)) if isinstance(item, dict) else item) for item in items]
+
+
+def stage_of(address: str) -> str:
+    return address.split("@")[0]
+
+
+def pipeline_of(address: str) -> str:
+    words = STAGES[address]["cmd"].split()
+    return str(words[words.index("--pipeline") + 1])
+
+
+def test_stages_are_in_order() -> None:
+    assert tuple(raw_stages()) == ORDER
+    names = pipeline_names(REPOSITORY)
+    trained = sum(len(load_config(REPOSITORY, name).trained) for name in names)
+    assert len(STAGES) == len(names) * 8 + trained + 2  # inventory and paper are there once
+
+
+def test_every_command_exists_with_its_options() -> None:
+    group: Any = typer.main.get_command(app)
+    for address, stage in STAGES.items():
+        program, name, *words = stage["cmd"].split()
+        assert program == "daamctl"
+        assert name == COMMANDS.get(stage_of(address), stage_of(address))
+        context = group.commands[name].make_context(name, list(words))  # refuses what the command does not take
+        if "@" in address:
+            assert address.split("@")[1].startswith(context.params["pipeline"])
+
+
+def test_stages_that_can_be_left_out_say_so() -> None:
+    assert [name for name in ORDER if name not in FINISHED] == ["check", "inventory", "paper"]
+    for address, stage in STAGES.items():
+        assert ("--if-possible" in stage["cmd"].split()) == (stage_of(address) in FINISHED), address
+
+
+@pytest.mark.parametrize("address", ["train@demo-daam-v1", "report@iemocap", "finetune@iemocap-lora-r8", "paper"])
+def test_addresses_are_those_that_a_reader_would_type(address: str) -> None:
+    assert address in STAGES
+
+
+def test_everything_that_can_be_trained_has_a_stage_somewhere() -> None:
+    trained = {stage["cmd"].split()[5] for address, stage in STAGES.items() if stage_of(address) in LISTS}
+    assert trained >= {*METHODS, *FINETUNES}
+    assert {resolve_method(name)[0] for name in trained - set(FINETUNES)} == set(METHODS)
+
+
+def test_every_dependency_is_made_before_or_there() -> None:
+    made = {out: address for address, stage in STAGES.items() for out in outs_of(stage)}
+    assert len(made) == sum(len(outs_of(stage)) for stage in STAGES.values())  # no out has two makers
+    met = 0
+    for address, stage in STAGES.items():
+        for dep in map(Path, stage.get("deps", [])):
+            makers = {maker for out, maker in made.items() if out in (dep, *dep.parents) or dep in out.parents}
+            assert makers or (REPOSITORY / dep).exists(), f"{address}: nothing makes {dep}"
+            assert all(ORDER.index(stage_of(maker)) < ORDER.index(stage_of(address)) for maker in makers)
+            met += 1
+    assert met > 300
+
+
+def test_a_stage_depends_on_what_may_forbid_it() -> None:
+    """Else it would not run again when the reason is gone."""
+    for address, stage in STAGES.items():
+        name = stage_of(address)
+        if name in NEEDS_THE_MACHINE:
+            assert f"data/inventory/{pipeline_of(address)}.json" in stage["deps"], address
+        if name in UPSTREAM:
+            assert f"data/{UPSTREAM[name]}/{pipeline_of(address)}" in stage["deps"], address
+
+
+def test_files_declared_one_by_one_are_left_by_a_stage_that_is_left_out() -> None:
+    met = set()
+    for address, stage in STAGES.items():
+        outs = outs_of(stage)
+        if stage_of(address) in FINISHED and any(out.suffix for out in outs):
+            assert {out.name for out in outs} == set(DECLARED[stage_of(address)]), address
+            met.add(stage_of(address))
+    assert met == set(DECLARED)
+
+
+def test_inventory_is_taken_every_time() -> None:
+    assert STAGES["inventory"]["always_changed"] is True
+    assert "deps" not in STAGES["inventory"]
+
+
+def test_importance_waits_for_the_ablation_that_its_audit_reads() -> None:
+    for name in pipeline_names(REPOSITORY):
+        assert f"data/ablate/{name}" in STAGES[f"importance@{name}"]["deps"]
+        assert not any("importance" in dep for dep in STAGES[f"ablate@{name}"]["deps"])
+
+
+def test_paper_waits_for_its_six_pipelines() -> None:
+    names = [f"{dataset.key}{twin}" for dataset in DATASETS for twin in ("", "-as-published")]
+    assert STAGES["paper"]["deps"] == [f"data/{part}/{name}" for part in ("evaluate", "report") for name in names]
+
+
+def test_every_params_file_is_there() -> None:
+    files = [next(iter(item)) for stage in STAGES.values() for item in stage.get("params", [])]
+    assert len(files) == 2 * len(pipeline_names(REPOSITORY))
+    assert all((REPOSITORY / name).is_file() for name in files)
+
+
+def test_check_writes_every_settings_file_that_is_read(project: Path) -> None:
+    check.run(project, write=True)
+    wanted = {dep for stage in STAGES.values() for dep in stage.get("deps", []) if dep.startswith("data/check/")}
+    own = [address for address in STAGES if stage_of(address) in FINISHED]
+    assert len(wanted) == len(own)  # each has its own
+    assert {path.relative_to(project).as_posix() for path in (project / "data/check").rglob("*.json")} == wanted

@@ -1,0 +1,102 @@
+"""Which models are refused, and why: the layers found must be the library's hidden states."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from daamctl.encoders.discovery import dissect
+from daamctl.errors import EncoderError
+
+INPUT = torch.arange(24.0).reshape(2, 3, 4) / 10
+
+
+class Layer(nn.Module):
+    def __init__(self, step: float) -> None:
+        super().__init__()
+        self.step = step
+
+    def forward(self, hidden_states: Tensor) -> Any:
+        return (hidden_states + self.step, "attention")
+
+
+class Model(nn.Module):
+    """Adds 1, then 2, then 3; every part that `dissect` looks at can be bent."""
+
+    def __init__(self, *, number: int | None = 3, norm: bool = True, by_name: bool = False) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(num_hidden_layers=number)
+        self.heads = nn.ModuleList([nn.Identity() for _ in range(3)])  # as long, but never run
+        self.layers = nn.ModuleList([Layer(step) for step in (1.0, 2.0, 3.0)])
+        self.first_norm, self.final_norm = nn.LayerNorm(4), nn.LayerNorm(4) if norm else None
+        self.by_name = by_name
+
+    def forward(self, bend: str = "") -> Any:
+        state = self.first_norm(INPUT) if bend != "nan" else INPUT / 0
+        states = [state]
+        for layer in self.layers:
+            state = (layer(hidden_states=state) if self.by_name else layer(state))[0]
+            states.append(state)
+        if bend == "twice":
+            self.layers[0](state)
+        normed = state if self.final_norm is None else self.final_norm(state)
+        states = {
+            "": [*states[:-1], normed],
+            "raw": states,
+            "none": None,
+            "shifted": [state + 1 for state in states],
+            "short": states[1:],
+        }.get(bend, [*states[:-1], normed])
+        return SimpleNamespace(last_hidden_state=2 * normed if bend == "scaled" else normed, hidden_states=states)
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("bend", ["", "raw", "none"])
+def test_layers_and_norm_are_found(bend: str, norm: bool, by_name: bool) -> None:
+    model = Model(norm=norm, by_name=by_name)
+    found = dissect(model, lambda: model(bend), "it")
+    assert found.layers == list(model.layers)
+    assert found.final_norm is model.final_norm
+    start = model.first_norm(INPUT)
+    for state, added in zip(found.states, (0, 1, 3, 6), strict=True):
+        torch.testing.assert_close(state, start + added)
+    expected = start + 6 if model.final_norm is None else model.final_norm(start + 6)
+    torch.testing.assert_close(found.normed, expected)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("bend", "reason"),
+    [
+        ("shifted", "layer 0 of it as found here is not the library's hidden state 0"),
+        ("short", "it has 3 layers, but the library gives 3 hidden states for them"),
+        ("scaled", "it ends neither in its last layer nor in a norm behind it, which is not known here"),
+        (
+            "twice",
+            "the layers of it do not give one (batch, tokens, features) each: they do not each run once",
+        ),
+        (
+            "nan",
+            "layer 0 of it gives values that are not finite\n"
+            "  use --set extract.precision=float32 --set extract.weights_dtype=float32",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(bend: str, reason: str) -> None:
+    model = Model()
+    with pytest.raises(EncoderError) as caught:
+        dissect(model, lambda: model(bend), "it")
+    assert str(caught.value) == reason
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize(("number", "named"), [(5, "5"), (None, "transformer")])
+def test_no_list_of_layers(number: int | None, named: str) -> None:
+    model = Model(number=number)
+    with pytest.raises(EncoderError, match=rf"^it has no list of {named} layers that could be pooled one by one$"):
+        dissect(model, model, "it")

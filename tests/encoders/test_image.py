@@ -1,0 +1,180 @@
+"""Vision encoders on tiny models of Hugging Face's own classes: the mean over patches, class tokens in or out."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from daamctl.encoders.base import PoolingOptions
+from daamctl.encoders.image import ImageEncoder, plain_processor, processor_facts
+from daamctl.errors import EncoderError
+
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "image_size": 32,
+    "patch_size": 8,
+}
+# model type, settings, class and register tokens in front of the patches, whether it ends in a norm
+CASES: dict[str, tuple[str, dict[str, Any], int, bool]] = {
+    "beit": ("beit", {"use_relative_position_bias": True}, 1, False),
+    "beit-shared": ("beit", {"use_shared_relative_position_bias": True, "use_mask_token": True}, 1, False),
+    "vit": ("vit", {}, 1, True),
+    "deit": ("deit", {}, 2, True),
+    "dinov2": ("dinov2", {}, 1, True),
+    "dinov2-registers": ("dinov2_with_registers", {"num_register_tokens": 3}, 4, True),
+    "siglip": ("siglip_vision_model", {}, 0, True),
+}
+NAMES = list(CASES)
+TOLERANCE = {"atol": 2e-5, "rtol": 1e-4}
+
+
+@cache
+def model_of(case: str) -> Any:
+    from transformers import AutoConfig, AutoModel
+
+    kind, further, _, _ = CASES[case]
+    torch.manual_seed(0)
+    model = AutoModel.from_config(AutoConfig.for_model(kind, **SIZES, **further)).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():  # random models leave class tokens and biases at zero, which hides mistakes
+        for p in model.parameters():
+            p.add_(0.05 * torch.randn(p.shape, generator=generator))
+    return model
+
+
+def encoder_of(case: str, *, processor: Any = None, precision: str = "float32", **options: Any) -> ImageEncoder:
+    return ImageEncoder(
+        case,
+        model_of(case),
+        processor=plain_processor(32) if processor is None else processor,
+        device="cpu",
+        precision=precision,
+        options=PoolingOptions(**options),
+    )
+
+
+def pictures(number: int = 3) -> list[Image.Image]:
+    rng = np.random.default_rng(0)
+    return [Image.fromarray(rng.integers(0, 256, (20 + 7 * i, 30, 3), np.uint8)) for i in range(number)]
+
+
+@torch.inference_mode()
+def reference(case: str, pixels: Tensor, counted: slice, *, final_norm: bool = True) -> Tensor:
+    """(N + 1, D): the mean of every hidden state of one image by itself, over some of its positions."""
+    model = model_of(case)
+    caught: list[Any] = []
+    layers = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == 3)
+    handle = layers[-1].register_forward_hook(lambda _m, _i, out: caught.append(out))
+    output = model(pixel_values=pixels[None], output_hidden_states=True)
+    handle.remove()
+    raw = caught[0][0] if isinstance(caught[0], tuple) else caught[0]
+    assert torch.equal(raw, output.last_hidden_state) != CASES[case][3]
+    last = output.last_hidden_state if final_norm else raw
+    return torch.stack([state[0, counted].mean(0) for state in [*output.hidden_states[:-1], last]])
+
+
+@pytest.mark.parametrize("final_norm", [True, False])
+@pytest.mark.parametrize("class_token", [True, False])
+@pytest.mark.parametrize("case", NAMES)
+def test_pooled_layers_are_means_of_hidden_states(case: str, class_token: bool, final_norm: bool) -> None:
+    encoder = encoder_of(case, layer_00=True, class_token=class_token, final_norm=final_norm)
+    pixels = [encoder.pixels(image) for image in pictures()]
+    pooled, counts = encoder.pool(pixels)
+    prefix = CASES[case][2]
+    counted = slice(None) if class_token else slice(prefix, None)
+    for row, one in enumerate(pixels):
+        torch.testing.assert_close(pooled[row], reference(case, one, counted, final_norm=final_norm), **TOLERANCE)
+    assert counts.tolist() == [16 + prefix * class_token] * 3
+    assert encoder.modality == "image"
+    assert encoder.layers == (0, 1, 2, 3)
+    assert encoder.embed_dim == 16
+    assert encoder.num_class_tokens == prefix
+    assert encoder.has_final_norm == CASES[case][3]
+    assert not encoder.equal_length_batches
+
+
+@pytest.mark.parametrize("case", ["beit", "vit"])
+def test_class_token_matters(case: str) -> None:
+    within, without = (encoder_of(case, class_token=flag) for flag in (True, False))
+    pixels = [within.pixels(image) for image in pictures()]
+    assert not torch.allclose(within.pool(pixels)[0], without.pool(pixels)[0], atol=1e-4)
+
+
+def test_collate_and_hidden() -> None:
+    encoder = encoder_of("vit")
+    inputs, mask = encoder.collate([encoder.pixels(image) for image in pictures()])
+    assert inputs["pixel_values"].shape == (3, 3, 32, 32)
+    assert mask.shape == (3, 17)
+    assert mask.sum(1).tolist() == [16] * 3
+    hidden = encoder.hidden(inputs)
+    assert hidden.shape == (3, 17, 16)
+    assert hidden.requires_grad
+    assert torch.equal(hidden, model_of("vit")(**inputs).last_hidden_state)
+
+
+def test_pixels_follow_the_processor() -> None:
+    """Resized, to [0, 1], then mean 0.5 and std 0.5: white is 1, black is -1."""
+    encoder = encoder_of("vit")
+    for value, expected in ((255, 1.0), (0, -1.0)):
+        pixels = encoder.pixels(Image.new("RGB", (50, 40), (value,) * 3))
+        assert pixels.shape == (3, 32, 32)
+        assert pixels.dtype == torch.float32
+        torch.testing.assert_close(pixels, torch.full_like(pixels, expected))
+    ramp = Image.fromarray(np.tile(np.arange(64, dtype=np.uint8)[:, None, None], (1, 64, 3)))
+    half = ramp.resize((32, 32), Image.Resampling.BILINEAR)
+    expected_pixels = (torch.from_numpy(np.array(half)).permute(2, 0, 1).float() / 255 - 0.5) / 0.5
+    torch.testing.assert_close(encoder.pixels(ramp), expected_pixels)
+
+
+def test_facts_say_how_images_are_prepared() -> None:
+    from transformers import BitImageProcessorPil
+
+    processor = BitImageProcessorPil(
+        size={"shortest_edge": 40},
+        crop_size={"height": 32, "width": 32},
+        image_mean=[0.1, 0.2, 0.3],
+        image_std=[0.5, 0.6, 0.7],
+        resample=3,
+    )
+    facts = encoder_of("dinov2", processor=processor, class_token=True).facts()
+    assert facts["image_size"] == [32, 32]
+    assert facts["class_tokens"] == {"number": 1, "pooled": True}
+    found = facts["processor"]
+    assert found["size"] == {"shortest_edge": 40}
+    assert found["crop_size"] == {"height": 32, "width": 32}
+    assert (found["image_mean"], found["image_std"]) == ([0.1, 0.2, 0.3], [0.5, 0.6, 0.7])
+    assert found["resample"] == "bicubic"
+    assert found["rescale_factor"] == pytest.approx(1 / 255)
+    processor.do_normalize = False
+    assert "image_mean" not in processor_facts(processor)
+
+
+def test_processor_that_keeps_proportions() -> None:
+    from transformers import BitImageProcessorPil
+
+    processor = BitImageProcessorPil(size={"shortest_edge": 32}, do_center_crop=False)
+    with pytest.raises(EncoderError, match=r"^the image processor of encoder 'vit' leaves images of unequal shape: 3x"):
+        encoder_of("vit", processor=processor)
+
+
+def test_processor_of_another_size() -> None:
+    with pytest.raises(EncoderError, match=r"^encoder 'vit' cannot be run on a trial input: .*40\*40.*32\*32"):
+        encoder_of("vit", processor=plain_processor(40))
+
+
+def test_bfloat16_is_near_and_pooled_in_float32() -> None:
+    plain, half = encoder_of("vit"), encoder_of("vit", precision="bfloat16")
+    pixels = [plain.pixels(image) for image in pictures()]
+    found = half.pool(pixels)[0]
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, plain.pool(pixels)[0])
+    torch.testing.assert_close(found, plain.pool(pixels)[0], atol=0.15, rtol=0.1)

@@ -1,0 +1,201 @@
+"""From rows of a clip table to what encoders read: texts, images in files and in tables, and what is unreadable."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import soundfile
+import torch
+from PIL import Image
+
+from daamctl.artifacts.clips import SCHEMAS
+from daamctl.config import Config, ExtractConfig
+from daamctl.encoders import items as module
+from daamctl.encoders.items import ImageItems, ImageTables, SpeechItems, TextItems, decode, open_items
+from daamctl.encoders.load import open_encoder
+from daamctl.errors import AudioError, CorpusError
+
+
+@pytest.fixture(scope="module")
+def text_encoder() -> Any:
+    config = ExtractConfig(encoder="llama-micro")
+    return open_encoder(config, modality="text", max_duration_s=5.0, device="cpu", precision="float32").encoder
+
+
+@pytest.fixture(scope="module")
+def image_encoder() -> Any:
+    config = ExtractConfig(encoder="beit-micro")
+    return open_encoder(config, modality="image", max_duration_s=5.0, device="cpu", precision="float32").encoder
+
+
+def rows_of(modality: str, **columns: list[Any]) -> pl.DataFrame:
+    number = len(next(iter(columns.values())))
+    names = [f"i{i}" for i in range(number)]
+    usual = {"utterance_id": names, "clip_id": [f"{name}#000" for name in names], "speaker": names}
+    usual |= {"label": ["a"] * number, "group": ["train"] * number}
+    schema = SCHEMAS[modality]
+    return pl.DataFrame({**usual, **columns}, schema_overrides=schema).select(list(schema))
+
+
+def picture(seed: int, *, size: tuple[int, int] = (9, 7)) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8))
+
+
+def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind)
+    return stream.getvalue()
+
+
+def write_table(path: Path, images: list[bytes | None], *, column: str = "image", group: int = 2) -> None:
+    """In the layout of `datasets`, some rows per row group."""
+    values = [None if one is None else {"bytes": one, "path": None} for one in images]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    table = pa.table({"fine_label": list(range(len(images))), column: pa.array(values, kind)})
+    pq.write_table(table, path, row_group_size=group)
+
+
+def test_texts(text_encoder: Any) -> None:
+    rows = rows_of("text", text=["abc", "abcdefgh", ""])
+    found = open_items(rows, "text", Path("/nowhere"), text_encoder, Config())
+    assert found.sizes.tolist() == [4, 9, 1]  # begin of sequence included
+    assert found.budget == 16384
+    assert found.read(0).tolist() == text_encoder.tokens(["abc"], 99)[0][0].tolist()
+    assert found.marks(found.read(1)) == ()
+    with pytest.raises(CorpusError, match=r"^text 'i2#000' gives no token: it is empty$"):
+        found.read(2)
+
+
+@pytest.mark.parametrize(("given", "limit"), [(5, 5), (10**6, 4096), (None, 4096)])
+def test_long_texts_are_cut_and_marked(text_encoder: Any, given: int | None, limit: int) -> None:
+    rows = rows_of("text", text=["x" * 5000, "x" * (limit - 1), "x"])
+    found = open_items(rows, "text", Path(), text_encoder, Config(), max_tokens=given)
+    assert found.sizes.tolist() == [limit, limit, 2]
+    assert [found.marks(found.read(row)) for row in range(3)] == [("truncated",), (), ()]
+    assert torch.equal(found.read(0), found.read(1))
+
+
+def test_images_in_files(image_encoder: Any, tmp_path: Path) -> None:
+    picture(0).save(tmp_path / "a.png")
+    picture(1).convert("L").save(tmp_path / "grey.jpg")
+    Image.new("RGBA", (5, 5), (200, 100, 50, 255)).save(tmp_path / "one.png")
+    rows = rows_of("image", path=["a.png", "grey.jpg", "one.png"], index=[None] * 3)
+    found = open_items(rows, "image", tmp_path, image_encoder, Config())
+    assert found.sizes.tolist() == [1, 1, 1]
+    assert found.budget == 64
+    pixels = [found.read(row) for row in range(3)]
+    assert torch.equal(pixels[0], image_encoder.pixels(picture(0)))
+    assert all(one.shape == (3, 32, 32) for one in pixels)
+    assert torch.equal(pixels[1][0], pixels[1][2])
+    assert [found.marks(one) for one in pixels] == [(), (), ("blank",)]
+    expected = (torch.tensor([200.0, 100.0, 50.0]) / 255 - 0.5) / 0.5
+    torch.testing.assert_close(pixels[2][:, 3, 3], expected)
+
+
+@pytest.mark.parametrize("column", ["image", "img"])
+def test_images_in_a_table(image_encoder: Any, tmp_path: Path, column: str) -> None:
+    write_table(tmp_path / "t.parquet", [encoded(picture(seed)) for seed in range(5)], column=column)
+    rows = rows_of("image", path=["t.parquet"] * 5, index=[4, 0, 1, 3, 2])
+    found = ImageItems(rows, tmp_path, image_encoder, 8)
+    for row, index in enumerate(rows["index"]):
+        assert torch.equal(found.read(row), image_encoder.pixels(picture(index)))
+
+
+def test_row_groups_are_read_once_and_only_when_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.parquet"
+    write_table(path, [encoded(picture(seed)) for seed in range(6)])
+    read: list[int] = []
+    real = pq.ParquetFile.read_row_group
+
+    def counting(self: Any, group: int, columns: list[str]) -> Any:
+        assert columns == ["image"]
+        read.append(group)
+        return real(self, group, columns=columns)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counting)
+    tables = ImageTables()
+    for index in (4, 5, 0, 4, 1):
+        assert tables.encoded(path, index) == encoded(picture(index))
+    assert read == [2, 0]
+    monkeypatch.setattr(module, "CACHE_BYTES", 1)  # then only the group in use is kept
+    for index in (2, 3, 0, 1, 2):
+        tables.encoded(path, index)
+    assert read == [2, 0, 1, 0, 1]
+
+
+def test_tables_that_cannot_be_used(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+
+    def refused(index: int) -> str:
+        with pytest.raises(CorpusError) as caught:
+            ImageTables().encoded(path, index)
+        return str(caught.value)
+
+    assert refused(0).startswith(f"{path} cannot be read as Parquet: ")
+    path.write_bytes(b"PAR1 nothing")
+    assert refused(0).startswith(f"{path} cannot be read as Parquet: ")
+    write_table(path, [encoded(picture(0)), None, b""])
+    assert refused(1) == f"{path} row 1 holds no image bytes"
+    assert refused(2) == f"{path} row 2 holds no image bytes"
+    assert refused(3) == f"{path} has 3 rows, so no row 3"
+    pq.write_table(pa.table({"label": [1], "x": [2]}), path)
+    assert refused(0) == f"{path} has no column of images (a struct with 'bytes'); columns: label, x"
+
+
+def test_images_that_cannot_be_read(tmp_path: Path) -> None:
+    def refused(source: Path | bytes) -> str:
+        with pytest.raises(CorpusError) as caught:
+            decode(source, "it")
+        return str(caught.value)
+
+    whole = encoded(picture(0, size=(40, 40)))
+    assert refused(tmp_path / "none.png") == "no image it"
+    assert refused(b"no image at all").startswith("it is not an image that can be read: cannot identify")
+    assert refused(whole[: len(whole) // 2]).startswith("it is not an image that can be read: ")
+    deep = Image.fromarray(np.full((4, 4), 40000, np.uint16))
+    assert refused(encoded(deep)) == "it has more than eight bits per channel (mode I;16)"
+    assert decode(whole, "it").mode == "RGB"
+
+
+def test_photographs_are_turned_upright() -> None:
+    image, exif = Image.new("RGB", (8, 4)), Image.Exif()
+    exif[0x0112] = 6  # the camera was held on its side
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", exif=exif)
+    assert decode(stream.getvalue(), "it").size == (4, 8)
+
+
+def test_recordings(tmp_path: Path) -> None:
+    wave = np.linspace(-0.5, 0.5, 2000, dtype=np.float32)
+    soundfile.write(tmp_path / "a.wav", wave, 8000, subtype="FLOAT")
+    columns = {"path": ["a.wav", "none.wav"], "start_s": [0.05, 0.0], "duration_s": [0.1, 0.1]}
+    rows = rows_of("speech", **columns, pad_to_s=[0.2, None], sampling_rate=[8000, 8000])
+
+    class Encoder:
+        sampling_rate = 8000
+
+    encoder: Any = Encoder()
+    found = open_items(rows, "speech", tmp_path, encoder, Config.model_validate({"extract": {"max_batch_s": 2}}))
+    assert isinstance(found, SpeechItems)
+    assert found.sizes.tolist() == [1600, 800]
+    assert found.budget == 16000
+    item = found.read(0)
+    np.testing.assert_array_equal(item[:800].numpy(), wave[400:1200])
+    assert not item[800:].any()
+    assert found.marks(item) == ()
+    assert found.marks(torch.zeros(10)) == ("silent",)
+    with pytest.raises(AudioError, match="no recording"):
+        found.read(1)
+
+
+def test_every_modality_has_its_adapter(text_encoder: Any, image_encoder: Any) -> None:
+    assert isinstance(open_items(rows_of("text", text=["a"]), "text", Path(), text_encoder, Config()), TextItems)
+    rows = rows_of("image", path=["a.png"], index=[None])
+    assert isinstance(open_items(rows, "image", Path(), image_encoder, Config()), ImageItems)

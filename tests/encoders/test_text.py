@@ -1,0 +1,254 @@
+"""Text encoders on tiny models of Hugging Face's own classes: means of hidden states, whatever is padded or added."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from daamctl.encoders.base import PoolingOptions
+from daamctl.encoders.text import BYTE_TOKENS, TextEncoder, byte_tokenizer, model_limit, tokenizer_hash
+from daamctl.errors import EncoderError
+
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "vocab_size": 300,
+    "max_position_embeddings": 64,
+}
+T5 = {"vocab_size": 300, "d_model": 16, "num_layers": 3, "num_decoder_layers": 1, "num_heads": 2, "d_ff": 24, "d_kv": 8}
+# model type, settings, name of its final norm in the model
+CASES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "llama": ("llama", SIZES, "norm"),
+    "grouped-query": ("mistral", {**SIZES, "num_key_value_heads": 1}, "norm"),
+    "gpt2": ("gpt2", {"vocab_size": 300, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 64}, "ln_f"),
+    "bert": ("bert", SIZES, ""),
+    "roberta": ("roberta", SIZES, ""),
+    "distilbert": ("distilbert", {"vocab_size": 300, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 24}, ""),
+    "modernbert": ("modernbert", {**SIZES, "global_attn_every_n_layers": 2}, "final_norm"),
+    "t5": ("t5", T5, "final_layer_norm"),
+}
+NAMES = list(CASES)
+TEXTS = ("Stocks fell.", "A longer text about nothing at all", "äöü")
+TOLERANCE = {"atol": 2e-5, "rtol": 1e-4}
+
+
+@cache
+def model_of(case: str) -> Any:
+    from transformers import AutoConfig, AutoModel
+
+    kind, sizes, _ = CASES[case]
+    torch.manual_seed(0)
+    model = AutoModel.from_config(AutoConfig.for_model(kind, **sizes, **BYTE_TOKENS)).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():  # random models leave norms at one and biases at zero, which hides mistakes
+        for p in model.parameters():
+            p.add_(0.05 * torch.randn(p.shape, generator=generator))
+    return model.get_encoder() if model.config.is_encoder_decoder else model
+
+
+def marked_tokenizer() -> Any:
+    """The byte tokenizer with a token at either end, as BERT and its kin have."""
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = byte_tokenizer()
+    special = [("<s>", 1), ("</s>", 2)]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=special)
+    return tokenizer
+
+
+def encoder_of(
+    case: str, *, tokenizer: Any = None, max_tokens: int = 60, precision: str = "float32", **options: Any
+) -> TextEncoder:
+    return TextEncoder(
+        case,
+        model_of(case),
+        tokenizer=byte_tokenizer() if tokenizer is None else tokenizer,
+        device="cpu",
+        precision=precision,
+        max_tokens=max_tokens,
+        options=PoolingOptions(**options),
+    )
+
+
+@torch.inference_mode()
+def reference(case: str, ids: Tensor, counted: slice, *, final_norm: bool = True) -> Tensor:
+    """(N + 1, D): the mean of every hidden state of one text by itself, over some of its positions."""
+    model, norm = model_of(case), CASES[case][2]
+    output = model(input_ids=ids[None], output_hidden_states=True)
+    last: list[Any] = [output.last_hidden_state]
+    if norm and not final_norm:
+        handle = getattr(model, norm).register_forward_pre_hook(lambda _m, args: last.append(args[0]))
+        model(input_ids=ids[None])
+        handle.remove()
+    return torch.stack([state[0, counted].mean(0) for state in [*output.hidden_states[:-1], last[-1]]])
+
+
+@pytest.mark.parametrize("final_norm", [True, False])
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("case", NAMES)
+def test_pooled_layers_are_means_of_hidden_states(case: str, special: bool, final_norm: bool) -> None:
+    """In one padded batch, every text has the vectors it has alone; added tokens count or do not."""
+    encoder = encoder_of(
+        case, tokenizer=marked_tokenizer(), layer_00=True, special_tokens=special, final_norm=final_norm
+    )
+    ids, cut = encoder.tokens(TEXTS, 60)
+    pooled, counts = encoder.pool(ids)
+    counted = slice(None) if special else slice(1, -1)
+    for row, own in enumerate(ids):
+        torch.testing.assert_close(pooled[row], reference(case, own, counted, final_norm=final_norm), **TOLERANCE)
+    assert counts.tolist() == [len(text.encode()) + 2 * special for text in TEXTS]
+    assert cut == [False] * 3
+    assert encoder.modality == "text"
+    assert pooled.dtype == torch.float32
+    assert encoder.layers == (0, 1, 2, 3)
+    assert encoder.embed_dim == pooled.shape[2] == 16
+    assert not encoder.equal_length_batches
+    assert encoder.has_final_norm == bool(CASES[case][2])
+
+
+@pytest.mark.parametrize("case", ["llama", "bert"])
+def test_special_tokens_matter(case: str) -> None:
+    within, without = (encoder_of(case, special_tokens=flag) for flag in (True, False))
+    ids, _ = without.tokens(TEXTS[:1], 60)
+    assert ids[0][0] == BYTE_TOKENS["bos_token_id"]
+    assert (without.first, without.last) == (1, 0)  # begin of sequence alone, as with Llama
+    assert not torch.allclose(within.pool(ids)[0], without.pool(ids)[0], atol=1e-3)
+    assert within.pool(ids)[1].tolist() == [13]
+    assert without.pool(ids)[1].tolist() == [12]
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_collate_masks_padding_and_hidden_is_the_last_state(case: str) -> None:
+    encoder = encoder_of(case, tokenizer=marked_tokenizer())
+    ids, _ = encoder.tokens(TEXTS, 60)
+    inputs, mask = encoder.collate(ids)
+    lengths = [len(own) for own in ids]
+    assert inputs["input_ids"].shape == mask.shape == (3, max(lengths))
+    assert inputs["attention_mask"].sum(1).tolist() == lengths
+    assert mask.sum(1).tolist() == [length - 2 for length in lengths]
+    assert not mask[:, 0].any()
+    hidden = encoder.hidden(inputs)
+    for row, own in enumerate(ids):
+        alone = model_of(case)(input_ids=own[None]).last_hidden_state[0]
+        torch.testing.assert_close(hidden[row, : len(own)], alone, **TOLERANCE)
+
+
+def test_hidden_keeps_gradients_and_no_cache() -> None:
+    encoder = encoder_of("llama")
+    inputs, _ = encoder.collate(encoder.tokens(TEXTS, 60)[0])
+    assert encoder.hidden(inputs).requires_grad
+    assert encoder.model(**inputs).past_key_values is None
+
+
+def test_a_model_that_does_not_heed_the_mask_gets_equal_lengths() -> None:
+    from transformers import FNetConfig, FNetModel
+
+    torch.manual_seed(0)
+    model = FNetModel(FNetConfig(**{k: v for k, v in SIZES.items() if k != "num_attention_heads"}, **BYTE_TOKENS))
+    encoder = TextEncoder(
+        "fnet",
+        model.eval(),
+        tokenizer=byte_tokenizer(),
+        device="cpu",
+        precision="float32",
+        max_tokens=60,
+        options=PoolingOptions(),
+    )
+    assert encoder.equal_length_batches
+
+
+def test_long_texts_are_cut_at_their_end() -> None:
+    encoder = encoder_of("bert", tokenizer=marked_tokenizer(), max_tokens=10, special_tokens=True)
+    ids, cut = encoder.tokens(["12345678", "123456789", ""], encoder.max_tokens)
+    assert cut == [False, True, False]
+    assert [len(own) for own in ids] == [10, 10, 2]
+    assert torch.equal(ids[0], ids[1])  # the tokens at either end stay
+    assert [encoder.num_text_tokens(own) for own in ids] == [8, 8, 0]
+
+
+@pytest.mark.parametrize(("case", "limit"), [("bert", 64), ("llama", 64), ("roberta", 63), ("gpt2", 64), ("t5", 4096)])
+def test_the_models_positions_limit_the_length(case: str, limit: int) -> None:
+    encoder = encoder_of(case, max_tokens=4096)
+    assert encoder.max_tokens == limit
+    ids, _ = encoder.tokens(["x" * 99], encoder.max_tokens)
+    assert encoder.pool(ids)[0].isfinite().all()  # that many positions do exist
+
+
+def test_the_tokenizers_limit_counts_too() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.model_max_length = 20
+    assert encoder_of("llama", tokenizer=tokenizer).max_tokens == 20
+    assert model_limit(model_of("t5"), tokenizer) == 20
+
+
+def test_no_room_for_text() -> None:
+    with pytest.raises(EncoderError) as caught:
+        encoder_of("bert", tokenizer=marked_tokenizer(), max_tokens=2)
+    assert str(caught.value) == (
+        "a limit of 2 tokens leaves no room for text beside the 2 that the tokenizer of encoder 'bert' adds\n"
+        "  raise extract.max_tokens"
+    )
+
+
+def test_tokenizer_of_another_model() -> None:
+    from tokenizers import AddedToken
+
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([AddedToken(f"word{i}") for i in range(50)])
+    encoder = encoder_of("bert", tokenizer=tokenizer)
+    ids, _ = encoder.tokens(["word49"], 60)
+    with pytest.raises(EncoderError, match=r"^the tokenizer gives token 308, the model has 300: they do not belong"):
+        encoder.pool(ids)
+
+
+def test_tokenizer_without_files() -> None:
+    from transformers import BertTokenizer
+
+    with pytest.raises(EncoderError, match=r"^encoder 'bert' comes with a tokenizer without a vocabulary"):
+        encoder_of("bert", tokenizer=BertTokenizer())
+
+
+def test_byte_tokenizer_takes_any_text() -> None:
+    tokenizer = byte_tokenizer()
+    text = "Naïve\n\t漢字 🙂 \x00"
+    ids = tokenizer(text)["input_ids"]
+    assert len(ids) == 1 + len(text.encode())
+    assert ids[0] == 1
+    assert max(ids) < len(tokenizer) == 259
+    assert tokenizer.decode(ids[1:]) == text
+
+
+def test_hash_of_a_tokenizer_ignores_its_last_call() -> None:
+    tokenizer = byte_tokenizer()
+    before = tokenizer_hash(tokenizer)
+    tokenizer(["a", "bc"], truncation=True, max_length=2, padding=True)
+    assert tokenizer_hash(tokenizer) == before == tokenizer_hash(byte_tokenizer())
+    assert tokenizer_hash(marked_tokenizer()) != before
+
+
+def test_bfloat16_is_near_and_pooled_in_float32() -> None:
+    ids, _ = encoder_of("llama").tokens(TEXTS, 60)
+    plain = encoder_of("llama").pool(ids)[0]
+    half = encoder_of("llama", precision="bfloat16").pool(ids)[0]
+    assert half.dtype == torch.float32
+    assert not torch.equal(half, plain)
+    torch.testing.assert_close(half, plain, atol=0.15, rtol=0.1)
+
+
+def test_no_hook_of_ours_is_left() -> None:
+    encoder = encoder_of("bert", layer_00=True)
+
+    def hooks() -> int:
+        return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in encoder.model.modules())
+
+    before = hooks()  # the library leaves some of its own behind, which do nothing
+    encoder.pool(encoder.tokens(TEXTS, 60)[0])
+    encoder_of("bert")
+    assert hooks() == before
+    assert isinstance(encoder.pooler.layers[0], nn.Module)

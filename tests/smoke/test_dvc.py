@@ -1,0 +1,85 @@
+"""DVC makes what can be made here, leaves the rest out with a reason, and makes it once the reason is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daamctl.stages import check
+from tests.conftest import REPOSITORY
+from tests.fixtures.recordings import write_manifest, write_pipeline
+
+STAGES = ("download", "segment", "extract", "train", "evaluate", "ablate", "importance", "report")
+
+
+def dvc(project: Path, *words: str) -> str:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        [sys.executable, "-m", "dvc", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=project,
+        env={**os.environ, "PATH": path},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def note(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "skipped.json").read_text())
+    return found
+
+
+@pytest.fixture
+def two(project: Path) -> Path:
+    """A DVC project of two pipelines over tones; those of `later` are not there yet."""
+    write_pipeline(project, "tiny", "methods: [none]\n")
+    text = (project / "pipelines/tiny.yaml").read_text()
+    (project / "pipelines/later.yaml").write_text(text.replace("tones/tones.csv", "later/later.csv"))
+    params = project / "params.yaml"
+    params.write_text(re.sub(r"pipelines:.*\n(  - .*\n)+", "pipelines: [tiny, later]\n", params.read_text()))
+    shutil.copyfile(REPOSITORY / "dvc.yaml", project / "dvc.yaml")
+    for name in ("methods", "adapters"):  # what the stages depend on; the code itself is the installed one
+        (project / "daamctl" / name).mkdir(parents=True)
+        (project / "daamctl" / name / "code.py").touch()
+    check.run(project, write=True)
+    dvc(project, "init", "--no-scm", "-q")
+    return project
+
+
+def test_what_cannot_run_is_left_out_until_it_can(two: Path) -> None:
+    output = dvc(two, "repro", "evaluate@tiny", "report@later")
+    data = two / "data"
+    assert json.loads((data / "evaluate/tiny/metrics.json").read_text()).keys() == {"none"}
+    assert not list(data.glob("*/tiny/**/skipped.json"))
+    reason = f"corpus 'manifest' should be at {two}/later/later.csv, which is not there"
+    for stage in STAGES:
+        folder = data / stage / "later" / ("none" if stage == "train" else "")
+        assert note(folder)["reason"] == reason, stage
+        assert f"later {stage}{' none' if stage == 'train' else ''}: left out: {reason}\n" in output
+    assert "data/evaluate/later/metrics.json" in dvc(two, "metrics", "show")
+    before = {path: path.stat().st_mtime_ns for path in data.glob("*/tiny/**/*") if path.is_file()}
+
+    again = dvc(two, "repro", "evaluate@tiny", "report@later")
+    assert again.count("Running stage") == again.count("Running stage 'inventory'") >= 1
+
+    write_manifest(two / "later").rename(two / "later/later.csv")
+    third = dvc(two, "repro", "evaluate@tiny", "segment@later")
+    assert "Running stage 'download@later'" in third
+    assert "@tiny':" not in third
+    assert (data / "segment/later/clips.parquet").is_file()
+    assert not (data / "segment/later/skipped.json").exists()
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+    shutil.rmtree(two / "later")
+    assert "later download: finished earlier, kept as it is" in dvc(two, "repro", "segment@later")
+    assert (data / "download/later/utterances.parquet").is_file()

@@ -1,0 +1,240 @@
+"""What can run here: corpora, weights and GPU memory, each with the command that gets it; nothing heavy imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from daamctl.artifacts.skipped import Obstacle
+from daamctl.corpora import CORPORA
+from daamctl.corpora.sources import register
+from daamctl.encoders import ENCODERS
+from daamctl.stages import inventory
+from tests.fixtures.recordings import write_pipeline
+
+ONLY_HUB = "https://huggingface.co"
+
+
+@pytest.fixture(autouse=True)
+def reached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> set[str]:
+    """Addresses that answer; none at first. And an empty cache of models."""
+    found: set[str] = set()
+    monkeypatch.setattr(inventory, "_answers", lambda url: url in found)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return found
+
+
+def verdict(project: Path, text: str, name: str = "mine") -> Obstacle | None:
+    (project / f"pipelines/{name}.yaml").write_text(text)
+    return inventory.run(project, [name])[name]
+
+
+def test_every_pipeline_is_written_down(project: Path) -> None:
+    (project / "params.yaml").write_text("pipelines: [demo, iemocap]\n")
+    stale = project / "data/inventory/gone.json"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("{}")
+    inventory.run(project)
+    written = {path.stem: json.loads(path.read_text()) for path in stale.parent.iterdir()}
+    assert written.pop("demo") == {"pipeline": "demo", "runs": True, "reason": None, "fix": None}
+    left_out = written.pop("iemocap")
+    assert (left_out["pipeline"], left_out["runs"]) == ("iemocap", False)
+    assert "corpus 'iemocap' is not on this machine" in left_out["reason"]
+    assert "encoder 'microsoft/wavlm-large' is not in the local cache" in left_out["reason"]
+    assert "daamctl download iemocap --from DIR; with network: hf download microsoft/wavlm-large" in left_out["fix"]
+    assert written == {}
+
+
+def test_licensed_corpus(project: Path, tmp_path: Path) -> None:
+    text = "download: {corpus: iemocap}\n"
+    assert verdict(project, text) == Obstacle(
+        "corpus 'iemocap' is not on this machine", CORPORA.load("iemocap").how_to_get
+    )
+    (tmp_path / "release").mkdir()
+    register(project, "iemocap", tmp_path / "release")
+    assert verdict(project, text) is None
+    (tmp_path / "release").rmdir()
+    gone = verdict(project, text)
+    assert gone is not None
+    assert gone.reason == f"corpus 'iemocap' should be at {tmp_path / 'release'}, which is not there"
+
+
+@pytest.mark.parametrize(
+    ("corpus", "address", "host"),
+    [
+        ("emodb", "http://emodb.bilderbar.info/download/download.zip", "emodb.bilderbar.info"),
+        ("cifar100", "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", "www.cs.toronto.edu"),
+        ("agnews", ONLY_HUB, "huggingface.co"),
+    ],
+)
+def test_corpus_that_is_fetched(project: Path, reached: set[str], corpus: str, address: str, host: str) -> None:
+    text = f"download: {{corpus: {corpus}}}\n"
+    found = verdict(project, text)
+    assert found is not None
+    assert found.reason == f"corpus '{corpus}' is not on this machine, and {host} cannot be reached"
+    reached.add(address)
+    assert verdict(project, text) is None
+    reached.clear()
+    own = project / "data/corpora" / corpus
+    own.mkdir(parents=True)
+    (own / ".completed").touch()
+    assert verdict(project, text) is None
+
+
+@pytest.mark.parametrize("corpus", ["demo", "demo-text", "digits"])
+def test_corpus_that_is_made_here_needs_nothing(project: Path, corpus: str) -> None:
+    assert verdict(project, f"download: {{corpus: {corpus}}}\n") is None
+
+
+def test_what_is_fetched_says_where_from() -> None:
+    fetched = {name for name in CORPORA if CORPORA.load(name).url}
+    assert fetched == {"emodb", "cifar100", "agnews"}
+    assert all(CORPORA.load(name).obtain for name in fetched)
+
+
+def test_manifest(project: Path) -> None:
+    write_pipeline(project, "tones")
+    assert inventory.run(project, ["tones"]) == {"tones": None}
+    (project / "tones/tones.csv").unlink()
+    found = inventory.run(project, ["tones"])["tones"]
+    assert found is not None
+    assert found.reason == f"corpus 'manifest' should be at {project}/tones/tones.csv, which is not there"
+
+
+def cache(tmp_path: Path, hub_id: str, *files: str, index: dict[str, Any] | None = None) -> None:
+    folder = tmp_path / "hub" / f"models--{hub_id.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True, exist_ok=True)
+    (folder / "refs/main").write_text("abc")
+    (folder / "snapshots/abc").mkdir(parents=True, exist_ok=True)
+    for name in files:
+        (folder / "snapshots/abc" / name).write_text(json.dumps(index) if name.endswith("index.json") else "{}")
+
+
+def test_weights_in_the_cache_or_on_the_hub(project: Path, tmp_path: Path, reached: set[str]) -> None:
+    text = "extract: {encoder: wavlm-base-plus}\n"
+    found = verdict(project, text)
+    assert found == Obstacle(
+        "encoder 'microsoft/wavlm-base-plus' is not in the local cache, and the Hugging Face hub cannot be reached",
+        "with network: hf download microsoft/wavlm-base-plus",
+    )
+    reached.add(ONLY_HUB)
+    assert verdict(project, text) is None
+    reached.clear()
+    cache(tmp_path, "microsoft/wavlm-base-plus", "config.json")
+    assert verdict(project, text) == found
+    cache(tmp_path, "microsoft/wavlm-base-plus", "pytorch_model.bin")
+    assert verdict(project, text) is None
+    other = verdict(project, "extract: {encoder: wavlm-base-plus, revision: v2}\n")
+    assert other is not None
+    assert other.fix == "with network: hf download microsoft/wavlm-base-plus --revision v2"
+
+
+def test_weights_in_several_files_must_all_be_there(project: Path, tmp_path: Path) -> None:
+    text = "extract: {encoder: some-one/large}\n"
+    names = ("model-1-of-2.safetensors", "model-2-of-2.safetensors")
+    index = {"weight_map": dict(zip("ab", names, strict=True))}
+    cache(tmp_path, "some-one/large", "config.json", "model.safetensors.index.json", names[0], index=index)
+    assert verdict(project, text) is not None
+    cache(tmp_path, "some-one/large", names[1])
+    assert verdict(project, text) is None
+
+
+def test_encoders_that_need_no_hub(project: Path, tmp_path: Path) -> None:
+    assert verdict(project, "extract: {encoder: wavlm-large, weights: random}\n") is None
+    assert verdict(project, f"extract: {{encoder: {tmp_path}}}\n") == Obstacle(
+        f"encoder folder {tmp_path} holds no config.json"
+    )
+    (tmp_path / "config.json").touch()
+    assert verdict(project, f"extract: {{encoder: {tmp_path}}}\n") is None
+    micro = [name for name in ENCODERS if ENCODERS.load(name).hub_id is None]
+    assert len(micro) >= 3
+    assert all(verdict(project, f"extract: {{encoder: {name}}}\n") is None for name in micro)
+
+
+@pytest.mark.parametrize("text", ["extract: {poling: x}\n", "download: {corpus: emdb}\n", "train: [\n"])
+def test_wrong_settings_are_left_to_check(project: Path, text: str) -> None:
+    assert verdict(project, text) == Obstacle("its settings are wrong", "correct pipelines/mine.yaml: daamctl check")
+
+
+@pytest.mark.parametrize(
+    ("visible", "total"),
+    [(None, 40.0), ("0", 16.0), ("1", 24.0), ("GPU-bbb", 24.0), ("0,1", 40.0), ("", 0.0), ("-1", 0.0)],
+)
+def test_gpu_memory(monkeypatch: pytest.MonkeyPatch, visible: str | None, total: float) -> None:
+    lines = f"0, GPU-aaa-1, {16e9 / 2**20:.0f}\n1, GPU-bbb-2, {24e9 / 2**20:.0f}\n"
+    done = subprocess.CompletedProcess([], 0, lines, "")
+    monkeypatch.setattr(inventory.subprocess, "run", lambda *_, **__: done)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert inventory.gpu_memory_gb() == pytest.approx(total, abs=0.01)
+
+
+def test_gpu_is_looked_for_only_where_it_is_wanted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def memory() -> float:
+        asked.append(24.0)
+        return 24.0
+
+    monkeypatch.setattr(inventory, "gpu_memory_gb", memory)
+    assert verdict(project, "") is None
+    assert asked == []
+    assert verdict(project, "extract: {min_gpu_memory_gb: 24}\n") is None
+    found = verdict(project, "extract: {min_gpu_memory_gb: 28}\n")
+    assert found is not None
+    assert found.reason == "encoder 'wavlm-micro' needs 28 GB of GPU memory, here are 24 GB"
+
+
+def test_no_nvidia_smi_means_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert inventory.gpu_memory_gb() == 0.0
+
+
+def test_servers_are_asked_at_once_and_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inventory, "WAIT_S", 0.2)
+    monkeypatch.setattr(inventory, "_answers", lambda url: url == "quick" or time.sleep(30) or True)
+    start = time.monotonic()
+    assert inventory._reached({"quick", "slow", "slower"}) == {"quick"}
+    assert time.monotonic() - start < 15  # of 30 and more if it waited
+
+
+def test_an_answer_counts_unless_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # ask for real, with requests in its place
+    asked: list[str] = []
+    status = {"fine": 200, "moved": 301, "unknown": 404, "refused": 403, "proxy": 407, "broken": 502}
+
+    def head(url: str, **_: object) -> requests.Response:
+        asked.append(url)
+        if url not in status:
+            raise requests.ConnectionError
+        response = requests.Response()
+        response.status_code = status[url]
+        return response
+
+    monkeypatch.setattr(requests, "head", head)
+    assert {url for url in (*status, "nowhere") if inventory._answers(url)} == {"fine", "moved", "unknown"}
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    asked.clear()
+    assert not inventory._answers(ONLY_HUB)
+    assert asked == []
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "fine")
+    assert inventory._answers(ONLY_HUB)
+    assert asked == ["fine"]
+
+
+def test_inventory_imports_nothing_heavy(project: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path\nfrom daamctl.stages import inventory\ninventory.run(Path('.'))\n"
+        "print([n for n in ('torch', 'transformers', 'datasets', 'mlflow', 'sklearn', 'dvc') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=project)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,364 @@
+"""Fine-tuning: repeatable, resumable, the same whatever goes through the encoder at once, a fresh encoder per fold."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from daamctl.adapters import build_finetune
+from daamctl.artifacts.clips import ClipTable
+from daamctl.artifacts.results import Fold
+from daamctl.config import Config
+from daamctl.encoders.batching import plan_batches
+from daamctl.errors import TrainingError
+from daamctl.training import finetune
+from daamctl.training.finetune import ItemSet, predict, rate_factor
+from daamctl.training.finetune_fold import Opened, Source, TuneSpec, kept_fold, tune_fold
+from tests.fixtures.tiny_models import Tiny, tiny
+
+CLASSES = ("even", "odd")
+GROUPS = 3
+NUMBER = 36
+
+
+class Encoder(Tiny):
+    """A tiny text encoder that remembers which lengths it was given at once."""
+
+    layers = (1, 2)
+    equal_length_batches = False
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model, "text")
+        self.most, self.met = NUMBER, list[list[int]]()
+
+    def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        if len(items) > self.most:
+            raise torch.OutOfMemoryError("too many")
+        self.met.append([len(item) for item in items])
+        return super().collate(items)
+
+
+def texts() -> list[Tensor]:
+    """Token ids, 4 to 12 of them out of few: even or odd ones, nearly all of the time."""
+    rng = np.random.default_rng(0)
+    found = []
+    for number in range(NUMBER):
+        ids = 10 + 2 * rng.integers(0, 3, rng.integers(4, 13))
+        own = rng.random(len(ids)) < 0.95
+        found.append(torch.from_numpy(ids + np.where(own, number % 2, 1 - number % 2)))
+    return found
+
+
+def table() -> ClipTable:
+    names = [f"t{number:02d}" for number in range(NUMBER)]
+    rows = pl.DataFrame(
+        {
+            "clip_id": [f"{name}#000" for name in names],
+            "utterance_id": names,
+            "text": [" ".join(map(str, ids.tolist())) for ids in texts()],
+            "label": [CLASSES[number % 2] for number in range(NUMBER)],
+            "speaker": names,
+            "group": [f"g{number // 2 % GROUPS + 1}" for number in range(NUMBER)],
+        }
+    )
+    return ClipTable("toy", CLASSES, rows, {}, "text")
+
+
+class Made:
+    """A source, and every encoder that it has opened."""
+
+    def __init__(self, change: Callable[[Encoder], None] = lambda encoder: None) -> None:
+        self.opened: list[Any] = []
+        self.change, self.items = change, texts()
+        self.source = Source(table(), self.open)
+
+    def open(self) -> Opened:
+        encoder = Encoder(tiny("bert").model)
+        self.change(encoder)
+        self.opened.append(weakref.ref(encoder))
+        self.last = encoder
+        sizes = np.array([len(ids) for ids in self.items])
+        plan = partial(plan_batches, budget=60, equal_length=encoder.equal_length_batches)
+        targets = torch.tensor([number % 2 for number in range(NUMBER)])
+        items = ItemSet(targets, sizes, lambda row: self.items[row], plan)
+        return Opened(encoder, {"source": "tiny bert", "weights_sha256": "00", "max_tokens": 4096}, items)
+
+
+def config(train: dict[str, Any] | None = None, **settings: Any) -> Config:
+    quick = {"epochs": 3, "lr": 0.01, "batch_size": 6, "device": "cpu", **settings}
+    return Config.model_validate({"finetune": quick, "train": train or {}})
+
+
+def make(root: Path, name: str = "a", made: Made | None = None, method: str = "lora-r4", **settings: Any) -> Fold:
+    spec = TuneSpec("toy", method, 2, settings.pop("seed", 1), config(**settings))
+    return tune_fold(spec, (made or Made()).source, root / name / method, root / "work" / name, root=root)
+
+
+def logits_of(fold: Fold) -> Tensor:
+    return torch.tensor(fold.predictions()["logits"].to_list())
+
+
+def values(fold: Fold) -> dict[str, Any]:
+    """All that must repeat."""
+    weights = load_file(fold.folder / "weights.safetensors")
+    return {
+        "metrics": fold.result["metrics"],
+        "history": fold.history().to_dicts(),
+        "logits": logits_of(fold).tolist(),
+        "weights": {name: value.tolist() for name, value in weights.items()},
+    }
+
+
+def test_fold_is_whole_and_honest(tmp_path: Path) -> None:
+    fold = make(tmp_path, epochs=8)
+    run, metrics, meta = fold.result["run"], fold.result["metrics"], fold.result["meta"]
+    assert (run["test_group"], run["dev_group"], run["num_folds"], run["finetune"]) == ("g2", "g3", 3, True)
+    # A and B of two projections in two layers, and the classifier
+    assert run["num_parameters"] == 2 * 2 * 2 * 4 * 32 + 32 * 2 + 2
+    assert run["effect"]["tensors"] == run["effect"]["with_gradient"] == 8
+    assert run["effect"]["output_change"] > 0
+    assert len(run["adapted"]) == 4
+    assert (meta["num_train_clips"], meta["num_dev_clips"], meta["num_test_clips"]) == (12, 12, 12)
+    assert set(run["config"]["train"]) == {"loss", "focal_gamma", "focal_alpha", "selection", "dev_fraction"}
+    assert run["config"]["finetune"]["epochs"] == len(fold.history()) == metrics["epochs"] == 8
+    history, predictions = fold.history(), fold.predictions()
+    assert metrics["selected_epoch"] == history["dev_accuracy"].arg_max() + 1
+    assert metrics["accuracy"] == history["test_accuracy"][metrics["selected_epoch"] - 1]
+    assert set(predictions["group"]) == {"g2"}
+    assert (predictions["logits"].list.arg_max() == predictions["target"]).mean() == metrics["accuracy"]
+    assert metrics["accuracy_last"] > 0.8  # chance is 0.5
+    assert history["train_loss"][-1] < 0.8 * history["train_loss"][0]
+
+
+def test_weights_say_what_they_are_and_give_the_predictions_back(tmp_path: Path) -> None:
+    fold, made = make(tmp_path), Made()
+    path = fold.folder / "weights.safetensors"
+    with safe_open(path, framework="pt") as file:
+        head = json.loads(file.metadata()["daamctl"])
+    assert head == {
+        "finetune": "lora-r4",
+        "encoder": {"name": None, "source": "tiny bert", "revision": None, "weights_sha256": "00"},
+        "num_classes": 2,
+        "classes": ["even", "odd"],
+        "head_parameters": 66,
+    }
+    opened = made.source.take()
+    model = build_finetune(head["finetune"], opened.encoder, num_classes=2, seed=5)
+    model.load_trainable(load_file(path))
+    assert len(load_file(path)) == 10  # nothing of the frozen encoder
+    rows = np.array([int(name[1:3]) for name in fold.predictions()["clip_id"]])
+    assert torch.equal(predict(model, opened.encoder, opened.items, rows), logits_of(fold))
+    alone = torch.cat([predict(model, opened.encoder, opened.items, rows[[i]]) for i in range(len(rows))])
+    torch.testing.assert_close(alone, logits_of(fold), atol=1e-5, rtol=1e-4)  # neighbours in a batch do not matter
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+def test_same_seed_same_numbers_other_seed_other_numbers(tmp_path: Path, dropout: bool) -> None:
+    first, second = (values(make(tmp_path, name, encoder_dropout=dropout)) for name in "ab")
+    assert first == second
+    assert values(make(tmp_path, "c", seed=2, encoder_dropout=dropout))["logits"] != first["logits"]
+
+
+def test_dropout_of_the_encoder_is_a_switch(tmp_path: Path) -> None:
+    plain, dropped = make(tmp_path, "a"), make(tmp_path, "b", encoder_dropout=True)
+    assert plain.history()["train_loss"][0] != dropped.history()["train_loss"][0]
+
+
+class Killed(Exception):
+    pass
+
+
+def test_interrupted_training_resumes_to_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finetune, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(finetune, "SAVING_FRACTION", float("inf"))
+    whole = values(make(tmp_path, "whole", epochs=5, encoder_dropout=True))
+    spec = TuneSpec("toy", "lora-r4", 2, 1, config(epochs=5, encoder_dropout=True))
+
+    def die(entry: dict[str, Any]) -> None:
+        if entry["epoch"] == 4:
+            raise Killed
+
+    where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
+    with pytest.raises(Killed):
+        tune_fold(spec, Made().source, *where, root=tmp_path, on_epoch=die)
+    assert not where[0].exists()
+    state = torch.load(next(where[1].glob("*/resume.pt")), weights_only=True)
+    assert len(state["trained"]) == 10  # nothing of the frozen encoder
+    epochs: list[Any] = []
+    resumed = tune_fold(
+        spec, Made().source, *where, root=tmp_path, on_epoch=lambda entry: epochs.append(entry["epoch"])
+    )
+    assert epochs == [1, 2, 3, 4, 5]
+    assert values(resumed) == whole
+    assert list(where[1].glob("*/resume.pt")) == []
+
+
+def test_accumulating_gives_the_gradient_of_the_whole_batch(tmp_path: Path) -> None:
+    whole, split = make(tmp_path, "a"), make(tmp_path, "b", accumulate=4)
+    torch.testing.assert_close(logits_of(split), logits_of(whole), atol=1e-3, rtol=1e-3)
+    assert split.result["run"]["micro_batch"] == 2
+    assert whole.result["run"]["micro_batch"] == 6
+    assert split.history()["train_loss"].to_list() == pytest.approx(whole.history()["train_loss"].to_list(), rel=1e-3)
+    assert split.result["run"]["key"] != whole.result["run"]["key"]  # rounding differs, and so may a prediction
+
+
+def test_recomputing_activations_changes_nothing(tmp_path: Path) -> None:
+    whole, recomputed = (make(tmp_path, name, gradient_checkpointing=name == "b") for name in "ab")
+    torch.testing.assert_close(logits_of(recomputed), logits_of(whole), atol=1e-5, rtol=1e-5)
+    assert recomputed.result["run"]["key"] == whole.result["run"]["key"]
+
+
+def test_encoder_that_needs_equal_lengths_gets_them(tmp_path: Path) -> None:
+    def demand(encoder: Encoder) -> None:
+        encoder.equal_length_batches = True
+
+    made = Made(demand)
+    split, whole = make(tmp_path, "a", made), make(tmp_path, "b")
+    assert all(len(set(lengths)) == 1 for lengths in made.last.met)
+    assert {length for lengths in made.last.met for length in lengths} >= {4, 8, 12}
+    torch.testing.assert_close(logits_of(split), logits_of(whole), atol=1e-3, rtol=1e-3)
+
+
+def test_want_of_memory_halves_what_goes_through_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def narrow(encoder: Encoder) -> None:
+        encoder.most = 2
+
+    made = Made(narrow)
+    fold, split = make(tmp_path, "a", made), make(tmp_path, "b", accumulate=3)
+    assert fold.result["run"]["micro_batch"] == 2
+    assert max(len(lengths) for lengths in made.last.met) == 2
+    torch.testing.assert_close(logits_of(fold), logits_of(split), atol=1e-4, rtol=1e-4)
+    assert "out of memory; from now on 3 item(s) at once (raise finetune.accumulate)" in caplog.text
+    assert "from now on 2 item(s) at once" in caplog.text
+    assert "items in a test batch; trying halves" in caplog.text
+
+
+def test_item_that_does_not_fit_alone_stops_with_advice(tmp_path: Path) -> None:
+    def fill(encoder: Encoder) -> None:
+        encoder.most = 0
+
+    with pytest.raises(TrainingError, match=r"not even one item fits.*\n  use --set finetune.gradient_checkpointing"):
+        make(tmp_path, "a", Made(fill))
+
+
+def test_infinite_loss_stops_with_advice(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"training loss is (nan|inf) in epoch \d\n  lower finetune.lr"):
+        make(tmp_path, method="linear-probe", lr=1e30, grad_clip_norm=None, schedule="constant")
+
+
+def test_published_form_without_effect_is_recorded_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = Tiny.hidden
+    monkeypatch.setattr(Tiny, "hidden", lambda self, inputs: hidden(self, inputs).detach())  # nothing gets through
+    fold = make(tmp_path, method="lora-r4-published")
+    assert fold.result["run"]["effect"]["with_gradient"] == 0
+    assert "lora-r4-published: no gradient reaches 8 of the 8 tensors trained in the encoder" in caplog.text
+    assert "random frozen score map (D4)" in caplog.text
+    assert any(note.startswith("no gradient reaches") for note in fold.result["run"]["notes"])
+    monkeypatch.setattr("daamctl.training.finetune_fold.resolve_precision", lambda *_, **__: "float16")
+    scaled = make(tmp_path, "c", method="lora-r4-published")  # there is nothing to unscale
+    assert logits_of(scaled).tolist() == logits_of(fold).tolist()
+    with pytest.raises(TrainingError, match="lora-r4 does not act on BertModel"):
+        make(tmp_path, "b")
+
+
+def test_finished_fold_is_kept_only_for_identical_inputs(tmp_path: Path) -> None:
+    fold, made = make(tmp_path, epochs=1), Made()
+
+    def kept(method: str = "lora-r4", source: Source = made.source, seed: int = 1, **settings: Any) -> bool:
+        spec = TuneSpec("toy", method, 2, seed, config(**{"epochs": 1, **settings}))
+        return kept_fold(fold.folder.parent, spec, source) is not None
+
+    assert kept()
+    assert kept(device="auto", gradient_checkpointing=True)
+    assert kept(train={"epochs": 99, "lr": 0.5, "batch_size": 3, "device": "cpu", "seeds": [1, 2]})
+    assert not kept(lr=0.02)
+    assert not kept(train={"loss": "cross-entropy"})
+    assert not kept(train={"selection": "last"})
+    assert not kept("lora-r8")
+    assert not kept(max_tokens=5)
+    fewer = ClipTable("toy", CLASSES, table().rows[:-1], {}, "text")
+    assert not kept(source=Source(fewer, made.open))
+    other = Made()
+    other.source._facts = {"weights_sha256": "01", "max_tokens": 4096}
+    assert not kept(source=other.source)
+    renamed = Made()
+    renamed.source._facts = {"weights_sha256": "00", "max_tokens": 9999, "source": "a copy", "transformers": "6"}
+    assert kept(source=renamed.source)
+
+
+def test_every_fold_has_an_encoder_of_its_own_that_is_gone_afterwards(tmp_path: Path) -> None:
+    made = Made()
+    for fold in (1, 2):
+        spec = TuneSpec("toy", "full-finetune", fold, 1, config(epochs=1))
+        result = tune_fold(spec, made.source, tmp_path / "m", tmp_path / "work", root=tmp_path)
+        assert result.result["run"]["num_parameters"] > 20_000
+    assert len(made.opened) == 2
+    assert made.opened[0]() is None
+
+
+@pytest.mark.parametrize(("selection", "dev"), [("best-on-test", None), ("last", None)])
+def test_other_selections(tmp_path: Path, selection: str, dev: str | None) -> None:
+    fold = make(tmp_path, train={"selection": selection})
+    metrics = fold.result["metrics"]
+    assert fold.result["run"]["dev_group"] is dev
+    assert metrics["dev_accuracy"] is None
+    assert fold.result["meta"]["num_train_clips"] == 24
+    assert metrics["selected_epoch"] == 3 or selection == "best-on-test"
+    best = metrics["accuracy_best_on_test"] if selection == "best-on-test" else metrics["accuracy_last"]
+    assert metrics["accuracy"] == best
+
+
+def test_rates_rise_over_a_tenth_of_the_steps_and_fall_to_zero() -> None:
+    found = [rate_factor(step, 20, "linear") for step in range(20)]
+    assert found == pytest.approx([0.5, *(1 - np.arange(19) / 19)])
+    assert [rate_factor(step, 20, "constant") for step in (0, 7, 19)] == [1, 1, 1]
+    assert rate_factor(0, 1, "linear") == 1
+
+
+def test_first_rate_of_each_epoch_stands_in_the_history(tmp_path: Path) -> None:
+    assert make(tmp_path).history()["lr"].to_list() == pytest.approx([0.01 * f for f in (1, 4 / 6, 2 / 6)])
+
+
+def test_mixed_precision_is_used_in_training_only(tmp_path: Path) -> None:
+    exact, mixed = make(tmp_path, "a"), make(tmp_path, "b", precision="bfloat16")
+    assert mixed.result["meta"]["precision"] == "bfloat16"
+    assert mixed.history()["train_loss"].to_list() != exact.history()["train_loss"].to_list()
+    assert mixed.history()["train_loss"].to_list() == pytest.approx(exact.history()["train_loss"].to_list(), rel=0.2)
+    opened = Made().source.take()
+    model = build_finetune("lora-r4", opened.encoder, num_classes=2, seed=1)
+    model.load_trainable(load_file(mixed.folder / "weights.safetensors"))
+    rows = np.array([int(name[1:3]) for name in mixed.predictions()["clip_id"]])
+    assert torch.equal(predict(model, opened.encoder, opened.items, rows), logits_of(mixed))
+
+
+@pytest.mark.parametrize("method", ["lora-r4", "lora-plus-r4-published"])
+def test_scaled_gradients_are_clipped_unscaled(tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    norms: list[float] = []
+    clip = torch.nn.utils.clip_grad_norm_
+
+    def watched(parameters: Any, most: float) -> Tensor:
+        norms.append(float(clip(parameters, most)))
+        return torch.tensor(norms[-1])
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", watched)
+    make(tmp_path, "a", method=method, epochs=1)
+    exact = norms[0]
+    monkeypatch.setattr("daamctl.training.finetune_fold.resolve_precision", lambda *_, **__: "float16")
+    fold = make(tmp_path, "b", method=method, epochs=1)
+    assert fold.result["meta"]["precision"] == "float16"
+    assert norms[2] == pytest.approx(exact, rel=0.1)  # two steps each; unscaled, not 65536 times as large
+    assert fold.history()["train_loss"].is_finite().all()

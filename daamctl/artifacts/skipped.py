@@ -104,8 +104,8 @@ def obstacle_of(layout: Layout, config: Config, stage: str) -> Obstacle | None:
     """
     if stage in NEEDS_THE_MACHINE and layout.pipeline is not None:
         path = inventory_file(layout.root, layout.pipeline)
-        found = read_json(path) if path.is_file() else {"runs": True}
-        if not found["runs"]:
+        found = read_json(path) if path.is_file() else None
+        if found is not None and not found["runs"]:
             return Obstacle(found["reason"], found["fix"])
     upstream = UPSTREAM.get(stage)
     if upstream is None:

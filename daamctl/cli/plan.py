@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 PLAIN_WIDTH = 120
 STYLES = {"done": "green", "partly": "yellow", "to do": "", "not possible": "red"}
 NAMED_AT_MOST = 4
+LISTED = ("train", "finetune")
 
 
 def command(
@@ -23,6 +25,7 @@ def command(
     calibrate: Annotated[
         bool, typer.Option("--calibrate/--no-calibrate", help="Time a few batches and steps, about half a minute.")
     ] = True,
+    brief: Annotated[bool, typer.Option("--brief", help="One row per stage, not per method.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole plan for a program.")] = False,
     seeds: common.Seeds = None,
     device: common.DeviceName = None,
@@ -52,10 +55,10 @@ def command(
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
-    _show(console, result)
+    _show(console, result, brief=brief)
 
 
-def _show(console: Console, result: dict[str, Any]) -> None:
+def _show(console: Console, result: dict[str, Any], *, brief: bool) -> None:
     """Print the table, the totals against what this machine has, and what must be known of the figures."""
     from rich.table import Table
 
@@ -66,7 +69,7 @@ def _show(console: Console, result: dict[str, Any]) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("basis", overflow="fold")
     rows = result["stages"]
-    for row in rows:
+    for row in _grouped(rows) if brief else rows:
         name = row["stage"] if row["method"] is None else f"{row['stage']} {row['method']}"
         state = f"[{STYLES[row['state']]}]{_state(row)}[/]" if STYLES[row["state"]] else _state(row)
         more = "≥ " if row["at_least"] and row["state"] != "done" else ""
@@ -84,6 +87,38 @@ def _show(console: Console, result: dict[str, Any]) -> None:
         _line(console, text)
     for text in result["notes"]:
         _line(console, f"[dim]{_escaped(text)}[/]")
+
+
+def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row per stage: sums of what its methods have, and the most memory."""
+    stages: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        stages.setdefault(row["stage"], []).append(row)
+    grouped = []
+    for stage, own in stages.items():
+        states = {row["state"] for row in own}
+        unlike = "not possible" if "not possible" in states else "partly"
+        whole = {key: _sum(row[key] for row in own) for key in ("total", "disk_bytes", "time_s", "took_s")}
+        bases = dict.fromkeys(row["basis"] for row in own if row["state"] != "done")
+        grouped.append(
+            {
+                **own[0],
+                **whole,
+                "method": None,
+                "state": states.pop() if len(states) == 1 else unlike,
+                "done": sum(row["done"] for row in own),
+                "work": own[0]["work"] if own[0]["method"] is None else f"{len(own)} × {own[0]['work']}",
+                "memory_bytes": max(row["memory_bytes"] or 0 for row in own),
+                "basis": ", ".join(bases) or "recorded",
+                "at_least": any(row["at_least"] or (row["time_s"] is None and stage in LISTED) for row in own),
+            }
+        )
+    return grouped
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _state(row: dict[str, Any]) -> str:
@@ -132,7 +167,7 @@ def _totals(result: dict[str, Any]) -> list[str]:
             short = "  [bold red]not enough[/]" if need > there else ""
             lines.append(f"[bold]{name:<11}[/]{more}{_bytes(need)} needed, {_bytes(there) or 'none'} {word}{short}")
     unknown = [row for row in todo if row["basis"] == "not known"]
-    time = f"{more}{_seconds(totals['time_s'])}" if totals["time_s"] else "not known yet"
+    time = f"{more}{_seconds(totals['time_s'])}" if totals["time_s"] else "not known yet" if unknown else "seconds"
     lines.append(f"[bold]{'time to go':<11}[/]{time}" + (f"; not known: {_names(unknown)}" if unknown else ""))
     if not totals["possible"]:
         lines[-1] += "; what cannot run here is counted as if it could"

@@ -1,9 +1,9 @@
-"""AG News: 127,600 English news items of four topics, title and description, with an official train and test part.
+r"""AG News: 127,600 English news items of four topics, title and description, with an official train and test part.
 
 Source: X. Zhang, J. Zhao, Y. LeCun, "Character-level Convolutional Networks for Text Classification", NeurIPS 2015.
 `train.csv` and `test.csv` have no header: class 1 to 4, title, description, all quoted; a doubled quote stands for one.
 Where an item had a line break the files have a lone backslash; it stays, as in the hub's copy and the published runs.
-(The release's readme announces a backslash and an n. Where these meet, as in "social\\network", the n begins a word.)
+(The release's readme announces a backslash and an n. Where these meet, as in "social\network", the n begins a word.)
 Title and description are joined by a space. Who wrote an item is not known, so every item is its own author.
 """
 

@@ -70,7 +70,7 @@ def compare_printed(pairs: Sequence[tuple[Row, Row]]) -> dict[str, Any]:
         kind ("printed", or "both-printed" without any of ours); settings (can_change, cannot_change, not_known);
         family (None without a test); comparisons; notes.
     """
-    settings = {first.method: differing(first.told, second.told) for first, second in pairs}
+    settings = {first.method: differing(_spelt(first.told), _spelt(second.told)) for first, second in pairs}
     comparisons = [_entry(first.figures, second.figures) for first, second in pairs]
     fill_holm([entry["test"] for entry in comparisons])
     notes = [note for side in zip(*pairs, strict=True) for row in side for note in row.notes]
@@ -84,6 +84,15 @@ def compare_printed(pairs: Sequence[tuple[Row, Row]]) -> dict[str, Any]:
         "comparisons": comparisons,
         "notes": list(dict.fromkeys(notes)),
     }
+
+
+def _spelt(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts with the corpus spelt as daamctl does: the tables print `ag-news`."""
+    return {name: _plain(value) if name == "download.corpus" else value for name, value in told.items()}
+
+
+def _plain(corpus: str) -> str:
+    return corpus.replace("-", "")
 
 
 def _told(trained: TrainedMethod, unit: str) -> dict[str, Any]:
@@ -152,7 +161,7 @@ def _entry(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 
 def _not_aligned(first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None:
     """Why folds of two sides cannot be set beside one another; None if they are the same sessions."""
-    if first["corpus"] != second["corpus"]:
+    if _plain(first["corpus"]) != _plain(second["corpus"]):
         return f"the corpora differ: {first['corpus']} and {second['corpus']}"
     sessions = [[fold["session"] for fold in side["folds"]] for side in (first, second)]
     if any(None in part for part in sessions):

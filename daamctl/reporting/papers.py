@@ -55,9 +55,8 @@ def published(evaluation: Evaluation, table: PublishedTable, raw_names: Mapping[
 
 def _rule(evaluation: Evaluation) -> str:
     test = "test part" if is_official(evaluation) else "test fold"
-    group = held_out(evaluation) if is_official(evaluation) else "a held-out training group"
     return {
-        "dev-group": f"best epoch on {group}",
+        "dev-group": f"best epoch on {held_out(evaluation, article=True)}",
         "best-on-test": f"best epoch on the {test}",
         "last": "last epoch",
     }[evaluation["selection"]]

@@ -115,8 +115,8 @@ def cost(facts: Sequence[RunFacts], evaluation: Evaluation) -> Section:
     )
     if tuned:
         note += (
-            " Fine-tuned encoders compute the encoder in every step; all others read its stored layers, whose making "
-            "is not counted here."
+            " Ways of fine-tuning compute the encoder in every step; methods read its stored layers, whose making is "
+            "not counted here."
         )
     table = Table("cost", "Trainable parameters, training time and memory", columns, rows, note=note)
     return Section("cost", title, [table, *_effects(by_method, evaluation), Folded("Every run", [_run_table(facts)])])

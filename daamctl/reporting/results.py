@@ -189,7 +189,7 @@ def _main_table(evaluation: Evaluation) -> Table:
         "of the primary test after correction (next tables)."
     )
     if any(entry.get("finetune") for entry in evaluation["methods"].values()):
-        note += " Fine-tuned: the encoder, or what is put into it, is trained too; all other rows read stored layers."
+        note += " Fine-tuned: the encoder, or what is put into it, is trained too; in all other rows it is frozen."
     caption = f"Accuracy and balanced accuracy per {item(evaluation)} in percent, and the difference to {reference}"
     return Table("results", caption, columns, rows, note=note)
 

@@ -308,9 +308,10 @@ def _care(evaluation: Evaluation) -> list[Text]:
             "the readings stand under Provenance."
         )
     if batched := [name for name, entry in methods.items() if entry["eval_batches"]]:
+        clips = f"{words(evaluation).clip}s"
         texts.append(
-            f"Predictions of {listed(batched)} depend on the other {words(evaluation).clip}s of their batch (D1); batch "
-            "sizes and order stand under Provenance."
+            f"Predictions of {listed(batched)} depend on the other {clips} of their batch (D1); batch sizes and order "
+            "stand under Provenance."
         )
     return [*(Text(text) for text in texts), *_without_effect(evaluation)]
 

@@ -40,14 +40,14 @@ def tested(evaluation: Evaluation) -> str:
     return "test part" if is_official(evaluation) else "test group"
 
 
-def held_out(evaluation: Evaluation) -> str:
-    """What selects the epoch, without article."""
+def held_out(evaluation: Evaluation, *, article: bool = False) -> str:
+    """What selects the epoch."""
     rows = (row for entry in evaluation["methods"].values() for row in entry["per_fold"])
     name = next((row["dev_group"] for row in rows if row.get("dev_group")), None)
     if not is_official(evaluation):
-        return "held-out training group"
+        return "a held-out training group" if article else "held-out training group"
     if name == "dev":
-        return "official dev part"
+        return "the official dev part" if article else "official dev part"
     share = f" ({str(name).replace('%', ' %', 1)})" if name else ""
     return f"held-out training {words(evaluation).clip}s{share}"
 
@@ -55,9 +55,9 @@ def held_out(evaluation: Evaluation) -> str:
 def selection_rule(evaluation: Evaluation) -> str:
     """How the epoch reported was chosen, as part of a sentence."""
     test = tested(evaluation)
-    group = f"on {held_out(evaluation)}" if is_official(evaluation) else "on one training group held out for that"
+    group = held_out(evaluation, article=True) if is_official(evaluation) else "one training group held out for that"
     return {
-        "dev-group": f"the epoch reported is the best {group}, never on the {test}",
+        "dev-group": f"the epoch reported is the best on {group}, never on the {test}",
         "best-on-test": f"the epoch reported is the best on the {test} itself, as published, so figures are optimistic",
         "last": "the epoch reported is the last one, so no data selects it",
     }[evaluation["selection"]]

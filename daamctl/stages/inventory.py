@@ -73,20 +73,18 @@ def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | 
 
 
 def lacking(root: Path, config: Config) -> dict[str, Obstacle | None]:
-    """What keeps a pipeline's stages that need this machine from running here; nothing is written.
+    """What a pipeline lacks on this machine, the corpus and the encoder each by itself; nothing is written.
 
     Args:
         root: project folder.
         config: all settings.
 
     Returns:
-        Stage -> what stands in its way, or None; `download` needs the corpus, `extract` and `finetune` also an encoder.
+        `corpus` and `encoder` -> what stands in the way, or None; a GPU counts as the encoder's.
     """
-    corpus = list(_corpus(root, config))
-    whole = [*corpus, *_encoder(config), *_gpu(config)]
-    reached = _reached({_server(need.url) for need in whole if isinstance(need, Fetched)})
-    needs = {"download": corpus, "extract": whole, "finetune": whole}
-    return {stage: _join([*_lacking(found, reached)]) for stage, found in needs.items()}
+    needs = {"corpus": list(_corpus(root, config)), "encoder": [*_encoder(config), *_gpu(config)]}
+    reached = _reached({_server(need.url) for found in needs.values() for need in found if isinstance(need, Fetched)})
+    return {name: _join([*_lacking(found, reached)]) for name, found in needs.items()}
 
 
 def _lacking(needs: list[Obstacle | Fetched], reached: Collection[str]) -> Iterator[Obstacle]:

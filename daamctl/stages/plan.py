@@ -39,6 +39,7 @@ from daamctl.artifacts.embeddings import (
     open_embeddings,
     read_head,
 )
+from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.skipped import FINISHED, Obstacle, folder_of
 from daamctl.artifacts.utterances import METADATA_KEY, CorpusTable, Modality, read_utterances
@@ -69,10 +70,12 @@ State = Literal["done", "partly", "to do", "not possible"]
 Basis = Literal["measured", "recorded", "upper limit", "quick", "not known"]
 Lacking = Mapping[str, Obstacle | None]
 
+CALIBRATION_S = 40.0
+"""After so many seconds no further method is timed."""
 EMBEDDING_S, TUNING_S, TRAINING_S = 6.0, 8.0, 10.0
 """About how long the calibration of the encoder, of all ways of fine-tuning and of all methods may take, in seconds."""
 COPIES = 3
-"""Encoders in float32 that must fit for one to be tuned here: it, its copy, and what training keeps."""
+"""Encoders that must fit for one to be tuned here: it, its copy, and what training keeps."""
 FORWARD_PASSES = 3
 """A backward pass costs about two forward ones, so a training step takes at most so many."""
 ROW_BYTES = 150
@@ -136,7 +139,7 @@ def run(layout: Layout, config: Config, *, lacking: Lacking, calibrate: bool = T
     Args:
         layout: where artifacts lie.
         config: all settings.
-        lacking: stage -> what keeps it from running here, of the stages that need a corpus, weights or a GPU.
+        lacking: what the `corpus` and the `encoder` lack on this machine, or None.
         calibrate: measure; otherwise times come only from what was trained here before.
 
     Returns:
@@ -191,6 +194,7 @@ class _Planner:
         self.copies = 1 if os.environ.get("MLFLOW_TRACKING_URI") else 2  # the local store has a copy of every fold
         self.notes: list[str] = []
         self.speeds: dict[tuple[str, int], tuple[MethodSpeed, int] | None] = {}
+        self.ends, self.slow = time.monotonic() + CALIBRATION_S, list[str]()
         self.utterances, self.old_utterances = _table(layout, config, "download")
         self.clips, self.old_clips = _table(layout, config, "segment")
         self.material = material_of(config, self.utterances, self.clips)
@@ -284,10 +288,10 @@ class _Planner:
         report = self._report([evaluate, ablate, importance])
         if self.held is not None and self.number is not None and any(row.state != "done" for row in trained):
             how = "held in memory" if self.held else "read from disk in every epoch, which is not counted in the times"
-            nbytes = self.number * (self.vector_bytes or 0)
-            self.notes.append(
-                f"train: the features take {nbytes / 1e9:.3g} GB, {how} (train.features={self.config.train.features})"
-            )
+            size = f"{self.number * (self.vector_bytes or 0) / 1e6:,.1f} MB"
+            self.notes.append(f"train: the features take {size}, {how} (train.features={self.config.train.features})")
+        if self.slow:
+            self.notes.append(f"not measured, as it would take too long: {', '.join(dict.fromkeys(self.slow))}")
         if self.copies > 1 and any(row.state != "done" for row in (*trained, *tuned)):
             self.notes.append("train, finetune: MLflow keeps a second copy of each fold, counted under disk")
         return [download, segment, extract, *trained, *tuned, evaluate, ablate, importance, report]
@@ -299,7 +303,7 @@ class _Planner:
         if corpus.url is not None and not row.done and not (self.layout.corpora / corpus.name).exists():
             row.basis = "not known"
             row.notes.append("the time to fetch it depends on the network")
-        _settle(row, self.lacking.get("download"))
+        _settle(row, self.lacking.get("corpus"))
         return self._size(row, None if self.number is None else self.number * ROW_BYTES)
 
     def _segment(self, download: Row) -> Row:
@@ -317,7 +321,7 @@ class _Planner:
             row.done = _unfinished(self.layout, self.config, self.clips)
             layers = self.outline.num_layers + self.config.extract.layer_00
             whole = self.number * layers * self.outline.embed_dim * np.dtype(self.config.extract.storage).itemsize
-        _settle(row, self.lacking.get("extract"), [segment])
+        _settle(row, self.lacking.get("encoder") or self.lacking.get("corpus"), [segment])
         return self._size(row, whole)
 
     def _train(self, method: str, extract: Row) -> Row:
@@ -352,7 +356,8 @@ class _Planner:
         row = self._folds("finetune", name, self.config.finetune.epochs)
         kept = [fold for fold in read_folds(self.layout.method(name)) if self._is_current(fold)]
         row.done, row.took_s = len(kept), _took(kept)
-        _settle(row, self.lacking.get("finetune") or self.no_split, [segment])
+        lacking = self.lacking.get("encoder") or self.lacking.get("corpus")
+        _settle(row, lacking or self.no_split, [segment])
         device = device_name(resolve_device(self.config.finetune.device))
         alike = [fold for fold in kept if fold.result["meta"]["device"] == device]
         if alike and row.state != "done":
@@ -361,15 +366,21 @@ class _Planner:
         return row
 
     def _evaluate(self, trained: list[Row]) -> Row:
-        row = Row("evaluate", work=f"{len(trained)} methods", unit="tables", total=1)
-        self._rest(row, [self.layout.method(name) for name in self.config.trained], trained)
+        row = Row("evaluate", work=_count(len(trained), "method"), unit="tables", total=1)
+        fresh = self._is_fresh(row, [self.layout.method(name) for name in self.config.trained])
+        if fresh and all(one.state == "done" for one in trained):
+            made = read_json(self.layout.stage("evaluate") / FINISHED["evaluate"])
+            same_methods = set(made["methods"]) == set(self.config.trained)
+            row.done = int(same_methods and made["main_unit"] == self.config.evaluate.unit)
+        _settle(row, None, trained)
         return self._quick(row)
 
     def _ablate(self, extract: Row, trained: list[Row]) -> Row:
         settings, method = self.config.ablate, self.config.ablate.method
         ranking = [row for row in trained if row.method == settings.rank_by]
         row = Row("ablate", work="layer groups", unit="folds", at_least=extract.at_least, memory_on=self.kind)
-        self._rest(row, [self.layout.method(settings.rank_by)] if ranking else [], [extract, *ranking])
+        fresh = self._is_fresh(row, [self.layout.method(settings.rank_by)] if ranking else [])
+        _settle(row, None, [extract, *ranking])
         if self.sizes is None or not self._runs:
             return self._size(row, None)
         layers = [layer for layer in (self.head.layers if self.head else range(1, self.sizes[0] + 1)) if layer > 0]
@@ -378,24 +389,28 @@ class _Planner:
         except ConfigError as error:
             _settle(row, Obstacle(error.message, error.fix))
             return row
-        counts = [group.k for group in groups] + [self.sizes[0]] * (bool(groups) and method not in self.config.methods)
-        sized = [self._method(method, k) for k in counts]
+        wanted = [(group.name, group.k) for group in groups]
+        if groups and method not in self.config.methods:
+            wanted.append(("all", self.sizes[0]))
+        sized = [self._method(method, k) for _, k in wanted]
         problem = next((problem for _, problem in sized if problem), None)
-        row.work = f"{len(groups)} groups × {len(self._runs)} folds"
-        if row.state != "done":
-            kept = self._kept_alone()
-            row.total = len(counts) * len(self._runs)
-            row.done, row.took_s = min(len(kept), max(row.total - 1, 0)), _took(kept)
-            _settle(row, problem, [extract, *ranking])
+        row.work = f"{_count(len(groups), 'group')} × {_count(len(self._runs), 'fold')}"
+        kept = self._kept_alone([name for name, _ in wanted])
+        row.total, row.done, row.took_s = max(1, len(wanted) * len(self._runs)), len(kept), _took(kept)
+        if not fresh:
+            row.done = min(row.done, row.total - 1)  # the table is still to be made
+        elif not wanted:
+            row.done = row.total
+        _settle(row, problem, [extract, *ranking])
         self._size(row, sum(self._fold_bytes(4 * found.num_parameters) or 0 for found, _ in sized if found))
         if row.state == "done" or problem is not None:
             return row
-        timed = [one for k in counts if (one := self._speed(method, k)) is not None]
-        if not counts:
-            row.basis, row.time_s = "quick", 0.0
-        elif len(timed) == len(counts):
+        timed = [one for _, k in wanted if (one := self._speed(method, k)) is not None]
+        if not wanted:
+            row.basis = "quick"
+        elif len(timed) == len(wanted):
             folds = [one.fold_s(split, self.config, density=False) for one, _ in timed for split in self.splits]
-            share = 1 - row.done / max(row.total or 0, 1)
+            share = 1 - row.done / row.total
             row.time_s, row.basis = sum(folds) * len(self.config.train.seeds) * share, "measured"
             row.memory_bytes = self._in_training(max(taken for _, taken in timed))
         return row
@@ -403,7 +418,11 @@ class _Planner:
     def _importance(self, trained: list[Row], ablate: Row) -> Row:
         row = Row("importance", work="maps", unit="tables", total=1, at_least=ablate.at_least, memory_on=self.kind)
         folders = [self.layout.method(str(one.method)) for one in trained]
-        self._rest(row, [*folders, self.layout.stage("ablate")], trained)
+        fresh = self._is_fresh(row, [*folders, self.layout.stage("ablate")])
+        if fresh and all(one.state == "done" for one in (*trained, ablate)):
+            made = read_json(self.layout.stage("importance") / FINISHED["importance"])
+            row.done = int({*made["scores"], *made["without_score"]} == {*self.config.methods})
+        _settle(row, None, trained)
         found = {str(one.method): self._method(str(one.method))[0] for one in trained}
         if self.sizes is None or not self._runs:
             return self._size(row, None)
@@ -413,7 +432,7 @@ class _Planner:
         settings = self.config.importance
         if not (settings.audit and scored):
             return self._quick(row)
-        row.work = f"maps, audit of {len(scored)} methods"
+        row.work = f"maps, audit of {_count(len(scored), 'method')}"
         if row.state == "done":
             return row
         row.memory_bytes = self._in_training(0)
@@ -429,7 +448,9 @@ class _Planner:
 
     def _report(self, upstream: list[Row]) -> Row:
         row = Row("report", work="one page", unit="pages", total=1)
-        self._rest(row, [self.layout.stage(one.stage) for one in upstream], upstream[:1], done_after=upstream)
+        fresh = self._is_fresh(row, [self.layout.stage(one.stage) for one in upstream])
+        row.done = int(fresh and all(one.state == "done" for one in upstream))
+        _settle(row, None, upstream[:1])
         return self._quick(row)
 
     # parts of rows
@@ -457,8 +478,8 @@ class _Planner:
     def _folds(self, stage: str, method: str, epochs: int) -> Row:
         row = Row(stage, method, unit="folds", total=len(self._runs) or None, at_least=self.material.at_least)
         seeds = len(self.config.train.seeds)
-        parts = [f"{len(self.splits)} folds"] if self.splits else []
-        row.work = " × ".join([*parts, *([f"{seeds} seeds"] if seeds > 1 else []), f"{epochs} epochs"])
+        parts = [_count(len(self.splits), "fold")] if self.splits else []
+        row.work = " × ".join([*parts, *([f"{seeds} seeds"] if seeds > 1 else []), _count(epochs, "epoch")])
         return row
 
     def _is_current(self, fold: Fold) -> bool:
@@ -476,18 +497,18 @@ class _Planner:
         wanted = fold.seed in self.config.train.seeds and sizes.get(fold.fold) == counts
         return wanted and not differences(fold, self.config)
 
-    def _kept_alone(self) -> list[Fold]:
-        """Finished folds of the ablation, of whatever layers."""
+    def _kept_alone(self, names: list[str]) -> list[Fold]:
+        """Finished folds of groups of the ablation, whatever layers a ranking chose for them then."""
         if self.features is None:
             return []
-        settings, kept = self.config.ablate, []
-        for folder in self.layout.stage("ablate").glob(f"*-{settings.method}"):
+        method, kept = self.config.ablate.method, []
+        for name in names:
+            folder = self.layout.stage("ablate") / f"{name}-{method}"
             for fold in read_folds(folder):
                 layers = tuple(fold.result["run"]["layers"])
-                spec = FoldSpec(self.layout.run_name, settings.method, fold.fold, fold.seed, self.config)
-                known = set(layers) <= set(self.features.layers)
-                if known and kept_fold(folder, spec, self.features.subset(layers)):
-                    kept.append(fold)
+                if (fold.fold, fold.seed) in self._runs and set(layers) <= set(self.features.layers):
+                    spec = FoldSpec(self.layout.run_name, method, fold.fold, fold.seed, self.config)
+                    kept += [fold] if kept_fold(folder, spec, self.features.subset(layers)) else []
         return kept
 
     def _method(self, method: str, layers: int | None = None) -> tuple[MethodSize | None, Obstacle | None]:
@@ -504,6 +525,9 @@ class _Planner:
         if not self.calibrate or self.sizes is None:
             return None
         key = (method, layers or self.sizes[0])
+        if key not in self.speeds and time.monotonic() > self.ends:
+            self.speeds[key] = None
+            self.slow.append(method if layers is None else f"{method} on {_count(layers, 'layer')}")
         if key not in self.speeds:
             within_s = min(1.0, TRAINING_S / (len(self.config.methods) + 3))
             sizes = (key[1], *self.sizes[1:])
@@ -530,24 +554,24 @@ class _Planner:
         tested = sum(len(split.test) for split in self.splits) * len(self.config.train.seeds)
         return self.copies * (len(self._runs) * weights + tested * (ROW_BYTES + 4 * self.material.classes))
 
-    def _rest(self, row: Row, folders: list[Path], upstream: list[Row], *, done_after: list[Row] | None = None) -> None:
-        """State of a stage that is done where its file is newer than the results it rests on, and these are done."""
-        inputs = [path for folder in folders for path in (*folder.glob("*.json"), *folder.glob("fold*/result.json"))]
+    def _is_fresh(self, row: Row, folders: list[Path]) -> bool:
+        """Whether what a stage writes last is there, and newer than the results in the folders that it rests on."""
         file = folder_of(self.layout, row.stage) / FINISHED[row.stage]
-        if file.is_file() and file.stat().st_size:
-            newest = max((path.stat().st_mtime for path in inputs), default=0.0)
-            if file.stat().st_mtime < newest:
-                row.reason = "older than what it rests on"
-            elif all(one.state == "done" for one in done_after or upstream):
-                row.total = row.done = row.total or 1
-        _settle(row, None, upstream)
+        if not file.is_file() or not file.stat().st_size:
+            return False
+        inputs = [path for folder in folders for path in (*folder.glob("*.json"), *folder.glob("fold*/result.json"))]
+        if file.stat().st_mtime < max((path.stat().st_mtime for path in inputs), default=0.0):
+            row.reason = "older than what it rests on"
+            return False
+        return True
 
     def _quick(self, row: Row) -> Row:
         """A stage that takes seconds, or minutes where much is predicted."""
         predictions = (self.number or 0) * len(self.config.train.seeds) * len(self.config.trained)
         if row.state != "done":
             row.basis = "quick"
-            row.notes += ["takes minutes with so many predictions"] if predictions > QUICK_PREDICTIONS else []
+            if predictions > QUICK_PREDICTIONS:
+                row.notes.append("minutes rather than seconds, with so many predictions")
         return self._size(row, QUICK_BYTES.get(row.stage, row.disk_bytes))
 
     def _size(self, row: Row, whole: int | None) -> Row:
@@ -576,8 +600,8 @@ class _Planner:
         device = resolve_device(config.device)
         precision = resolve_precision(config.precision, device, cpu_auto=True)
         weights = weight_bytes(self.outline, config, modality, device, precision)
-        for row in rows:  # fine-tuning holds them in float32
-            row.memory_bytes = weights if row is extract else 4 * self.outline.num_parameters
+        for row in rows:
+            row.memory_bytes = weights if row is extract else self.outline.num_parameters * self._tuned_dtype.itemsize
             row.memory_on = "cuda" if config.min_gpu_memory_gb else device.partition(":")[0]
         if not self.calibrate or (extract.state == "done" and not tuned):
             return
@@ -603,6 +627,13 @@ class _Planner:
             sizes = np.minimum(items.sizes, self.config.finetune.max_tokens) if modality == "text" else items.sizes
             del items
             self._time_tuned(tuned, encoder, device, sizes, speed, known=scale is not None)
+
+    @property
+    def _tuned_dtype(self) -> torch.dtype:
+        """Number format in which fine-tuning holds the weights."""
+        held = self.config.extract.weights_dtype
+        dtype: torch.dtype = getattr(torch, "float32" if held == "auto" else held)
+        return dtype
 
     def _open(self, modality: Modality, *, device: str, precision: str, **changes: Any) -> Encoder:
         """The encoder, or one of random weights in its shape where its own are not here."""
@@ -637,7 +668,7 @@ class _Planner:
             return
         rate = cast("Any", encoder).sampling_rate if encoder.modality == "speech" else 1
         each = f"{speed.per_cost * rate:.2g} s for each {UNITS[encoder.modality]}"
-        extract.notes.append(f"{each}; how many there are is known after segment")
+        extract.notes.append(f"{each}; how much there is, is known after download")
 
     def _time_tuned(
         self, rows: list[Row], encoder: Encoder, device: str, sizes: NDArray[np.int64], speed: Speed, *, known: bool
@@ -653,13 +684,15 @@ class _Planner:
             known: whether the sizes are those of the pipeline's items.
         """
         assert self.outline is not None
-        on, float32 = resolve_device(self.config.finetune.device), 4 * self.outline.num_parameters
-        fits = why_not_timed(self.outline, COPIES * float32, self.config.extract, on) is None
+        on, dtype = resolve_device(self.config.finetune.device), self._tuned_dtype
+        nbytes = COPIES * self.outline.num_parameters * dtype.itemsize
+        fits = why_not_timed(self.outline, nbytes, self.config.extract, on) is None
         modality, typical = encoder.modality, int(np.sort(sizes)[len(sizes) // 2])
-        if fits and (on != device or encoder.model.dtype != torch.float32):
+        if fits and (on != device or encoder.model.dtype != dtype):
             del encoder
-            _free(on)
-            encoder = self._open(modality, device=on, precision="float32", weights_dtype="float32")
+            _free(device)
+            held = str(dtype).removeprefix("torch.")
+            encoder = self._open(modality, device=on, precision="float32", weights_dtype=held)
         started = time.monotonic()
         for row in rows:
             row.memory_on = on.partition(":")[0]
@@ -766,6 +799,10 @@ def _settle(row: Row, obstacle: Obstacle | None, upstream: list[Row] | None = No
 def _took(folds: list[Fold]) -> float | None:
     """Seconds that folds took to train; None without any."""
     return sum(fold.result["meta"]["train_s"] for fold in folds) if folds else None
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _free(device: str) -> None:

@@ -19,10 +19,9 @@ import polars as pl
 import yaml
 from safetensors import SafetensorError, safe_open
 
-from daamctl import __version__
 from daamctl.analysis.importance import layer_contribution
 from daamctl.analysis.plots import confusion_picture, fold_dots, learning_curves
-from daamctl.artifacts.io import atomic_path, read_json, write_text
+from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.utterances import read_frame
 from daamctl.config import Config
@@ -34,10 +33,9 @@ from daamctl.reporting.document import Document, Files, Picture, Section, percen
 from daamctl.reporting.plots import DensityRun
 from daamctl.reporting.published import read_published
 from daamctl.reporting.record import CURVES, RunFacts, curve_names
-from daamctl.reporting.render import PICTURES_DIR, TABLES_DIR, to_html, to_markdown
-from daamctl.reporting.tables import to_csv, to_latex
 from daamctl.reporting.verdict import against, headline, labelled, order
 from daamctl.reporting.wording import item, words
+from daamctl.reporting.write import write_report
 from daamctl.tracking import make_tracker
 
 logger = logging.getLogger(__name__)
@@ -68,18 +66,14 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
         raise ArtifactError(f"{path} was made by an older version", fix=f"make it again: {layout.command('evaluate')}")
     document = _document(layout, config, evaluation)
     folder = layout.stage("report")
-    _write_pictures(folder / PICTURES_DIR, document)
-    _write_tables(folder / TABLES_DIR, document)
-    write_text(folder / "report.md", to_markdown(document, version=__version__))
-    html = to_html(document, version=__version__, interactive=config.report.interactive)
-    write_text(folder / "report.html", html)
-    logger.info("report: %s (%.1f MB)", folder / "report.html", len(html.encode()) / 1e6)
+    page = write_report(folder, document, interactive=config.report.interactive)
+    logger.info("report: %s (%.1f MB)", page, page.stat().st_size / 1e6)
     tracker = make_tracker(layout.root, enabled=track, again=layout.command("report"))
     try:
         tracker.report(layout.run_name, folder, *_tracked(labelled(evaluation)))
     finally:
         tracker.close()
-    return folder / "report.html"
+    return page
 
 
 def _document(layout: Layout, config: Config, raw: Mapping[str, Any]) -> Document:
@@ -359,28 +353,3 @@ def _tracked(evaluation: Mapping[str, Any]) -> tuple[dict[str, float], dict[str,
     found["missing_folds"] = sum(len(entry["missing"]) for entry in evaluation["methods"].values())
     tags = {"best_method": best, "reference": str(compared["reference"]), "unit": unit}
     return {name: float(value) for name, value in found.items() if value is not None}, tags
-
-
-def _write_pictures(folder: Path, document: Document) -> None:
-    files = {picture.name: picture.data for picture in document.pictures}
-    files |= {f"{Path(picture.name).stem}.pdf": picture.vector for picture in document.pictures if picture.vector}
-    for name, data in files.items():
-        with atomic_path(folder / name) as temporary:
-            temporary.write_bytes(data)
-    _remove_others(folder, files)
-
-
-def _write_tables(folder: Path, document: Document) -> None:
-    names = []
-    for table in document.tables:
-        write_text(folder / f"{table.key}.csv", to_csv(table))
-        write_text(folder / f"{table.key}.tex", to_latex(table, label=f"{document.name}-{table.key}"))
-        names += [f"{table.key}.csv", f"{table.key}.tex"]
-    _remove_others(folder, names)
-
-
-def _remove_others(folder: Path, kept: Any) -> None:
-    """Remove what an earlier report left: it would be taken for a part of this one."""
-    for old in folder.iterdir():
-        if old.is_file() and old.name not in kept:
-            old.unlink()

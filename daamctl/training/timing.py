@@ -24,6 +24,8 @@ from daamctl.training.losses import build_loss
 from daamctl.training.parts import HeldPart
 from daamctl.training.splits import Split
 
+FEW_CLIPS = 2
+"""A step is tried with so few clips first; where a whole batch takes too long, its time is that of a part, scaled."""
 MOST_STEPS = 16
 MOST_CLIPS = 256
 ADAM_BYTES = 12
@@ -111,32 +113,27 @@ def time_method(
         config: all settings.
         sizes: L, D and C.
         device: resolved device.
-        within_s: about how long this may take, in seconds; two steps are made at least.
+        within_s: about how long this may take, in seconds; a step and an evaluation of two clips are made at least.
 
     Raises:
         MethodError: it does not fit these sizes, or the settings.
     """
     model, settings = build_method(method, config, *sizes), config.train
-    few = settings.model_copy(update={"epochs": 1})
-    precision = resolve_precision(settings.precision, device, cpu_auto=False)
+    precision, size = resolve_precision(settings.precision, device, cpu_auto=False), eval_batch(model, settings)
 
     def part(number: int) -> HeldPart:
         x = torch.randn(number, *sizes[:2]).to(getattr(torch, config.extract.storage))
         return HeldPart(x, torch.arange(number) % sizes[2])
 
-    other = part(2)
-    dev = other if settings.selection == "dev-group" else None
+    few = part(FEW_CLIPS)
+    dev = few if settings.selection == "dev-group" else None
 
-    def step_s(steps: int) -> float:
-        train = part(steps * settings.batch_size)
+    def step_s(clips: int, steps: int) -> float:
+        once = settings.model_copy(update={"epochs": 1, "batch_size": clips})
         with TemporaryDirectory() as work:  # stays empty: a file would come with a second epoch
-            done = fit(model, train, dev, other, few, seed=0, device=device, precision=precision, work=Path(work),
-                       key="")  # fmt: skip
+            done = fit(model, part(clips * steps), dev, few, once, seed=0, device=device, precision=precision,
+                       work=Path(work), key="")  # fmt: skip
         return done.train_s / steps
-
-    step = step_s(1)
-    step = step_s(max(1, min(MOST_STEPS, int(within_s / 2 / step))))
-    size = eval_batch(model, settings)
 
     def clip_s(clips: int) -> float:
         tried = part(clips)
@@ -144,8 +141,18 @@ def time_method(
         predict(model, tried, device, size)
         return (time.perf_counter() - started) / clips
 
-    clip = clip_s(settings.batch_size)
-    return MethodSpeed(step, clip_s(max(settings.batch_size, min(MOST_CLIPS, int(within_s / 4 / clip)))))
+    batch = settings.batch_size
+    step = step_s(FEW_CLIPS, 1)  # with what the first step prepares
+    if step < within_s:
+        step = step_s(FEW_CLIPS, 1)
+    fitting = min(batch, int(within_s / 2 / step * FEW_CLIPS))
+    if fitting > FEW_CLIPS:
+        step = step_s(fitting, 1)
+        step = step_s(fitting, max(1, min(MOST_STEPS, int(within_s / 2 / step)))) * batch / fitting
+    else:
+        step *= batch / FEW_CLIPS
+    clip = clip_s(FEW_CLIPS)
+    return MethodSpeed(step, clip_s(max(FEW_CLIPS, min(MOST_CLIPS, int(within_s / 4 / clip)))))
 
 
 def time_finetune(

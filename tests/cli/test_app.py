@@ -116,7 +116,7 @@ def test_usage_errors_exit_with_2(project: Path, words: list[str]) -> None:
         (
             ["ls", "method"],
             "UnknownNameError: unknown kind of thing 'method'\n"
-            "  did you mean 'methods'? known: corpora, encoders, methods, metrics, pipelines\n",
+            "  did you mean 'methods'? known: corpora, encoders, finetunes, methods, metrics, pipelines\n",
         ),
     ],
 )

@@ -11,7 +11,7 @@ from daamctl.evaluation.comparison import COMPARED, compare_methods
 from daamctl.evaluation.paired import TrainedMethod, compare_paired, disagreements, fill_holm
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import holm
-from tests.fixtures.folds import make_layout, write_fold, write_method
+from tests.fixtures.folds import make_layout, write_fold, write_items, write_method
 
 COMMAND = "daamctl compare left right"
 
@@ -229,3 +229,16 @@ def test_clips_cut_differently_are_compared_by_utterance_only(tmp_path):
     result = one(pair)
     assert "data.test_clips_key" in {row["name"] for row in result["settings"]["can_change"]}
     assert result["comparisons"][0]["design"]["n_items"] == 200
+
+
+def test_texts_are_compared_as_units_of_their_own(tmp_path):
+    config, sides = Config.model_validate({"train": {"seeds": [1]}}), []
+    for side, skill in (("left", 0.5), ("right", 2.5)):
+        layout = make_layout(tmp_path, side)
+        write_items(layout, config, "mha", seeds=(1,), skill=skill)
+        sides.append(TrainedMethod.of(side, "mha", read_folds(layout.method("mha")), "clip", config, f"make {side}"))
+    (entry,) = one(tuple(sides), "clip")["comparisons"]
+    assert sides[0].modality == "text"
+    assert (entry["design"]["unit"], entry["design"]["source_word"]) == ("item", "author")
+    assert entry["metrics"]["accuracy"]["primary"]["unit"] == "text"
+    assert {row["speaker"] for row in entry["disagreements"]} == {None}

@@ -10,7 +10,7 @@ from daamctl.evaluation.printed import NO_TEST, Row, compare_printed, trained_ro
 from daamctl.evaluation.scoring import score_items
 from daamctl.evaluation.statistics import nadeau_bengio
 from daamctl.evaluation.summary import spread
-from tests.fixtures.folds import make_layout, write_method
+from tests.fixtures.folds import make_layout, write_items, write_method
 
 FIRST, SECOND = (0.61, 0.66, 0.58, 0.64, 0.60), (0.58, 0.60, 0.59, 0.60, 0.55)
 
@@ -137,3 +137,18 @@ def test_ours_is_reduced_to_what_a_printed_row_has(tmp_path):
     write_method(layout, config, "none", changes={"run.layers": [9, 12]})
     few = TrainedMethod.of("toy", "none", read_folds(layout.method("none")), "clip", config, "make it")
     assert trained_row(few, "clip").told["model.layers"] == "9, 12"
+
+
+def test_seeds_of_texts_stand_beside_printed_repeats(tmp_path):
+    config = Config.model_validate({"download": {"corpus": "agnews"}, "train": {"seeds": [1, 2, 3]}})
+    layout = make_layout(tmp_path)
+    write_items(layout, config, "mha")
+    ours = trained_row(
+        TrainedMethod.of("toy", "mha", read_folds(layout.method("mha")), "utterance", config, "make it"), "utterance"
+    )
+    assert (ours.told["scoring.unit"], ours.told["runs.num_folds"], ours.told["runs.per_fold"]) == ("item", 1, 3)
+    printed = row("mha", FIRST[:3], sessions=(None, None, None), corpus="ag-news")
+    printed.told.update({name: ours.told[name] for name in ours.told} | {"download.corpus": "ag-news"})
+    result = compare_printed([(ours, printed)])
+    assert result["settings"]["can_change"] == []
+    assert result["comparisons"][0]["not_aligned"] == "columns or groups are not numbered sessions"

@@ -18,7 +18,7 @@ from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.stages import evaluate, importance, report
-from tests.fixtures.folds import make_layout, write_method
+from tests.fixtures.folds import make_layout, tuned, write_items, write_method
 
 SETTINGS = {
     "methods": ["none", "daam-v1", "daam-v2", "sga", "mha-published"],
@@ -28,6 +28,8 @@ SETTINGS = {
     "report": {"published": "T2-iemocap"},
 }
 CONFIG = Config.model_validate(SETTINGS)
+Made = tuple[Layout, str, str]
+"""Layout, HTML, Markdown."""
 VOID = {"meta", "img", "br", "hr", "link"}
 SECTIONS = [
     "headline", "results", "metrics", "folds", "speakers", "selection", "published", "importance", "ablation",
@@ -97,6 +99,14 @@ def ablation() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def alone(difference: float) -> dict[str, Any]:
+    """A test on layers trained alone, as the audit has it for a method."""
+    return {
+        "method": "none", "unit": "utterance", "k": 1, "num_groups": 2, "spearman_rho": 1.0, "p_groups": 0.5,
+        "high": [2], "low": [4], "difference": difference, "p_folds": 0.03125, "floor_folds": 0.03125,
+    }  # fmt: skip
+
+
 def audit() -> dict[str, Any]:
     row = {
         "method": "daam-v1", "label": "daam-v1", "kind": "importance", "learned": True, "tracks_probe": "not shown",
@@ -110,8 +120,10 @@ def audit() -> dict[str, Any]:
         "missing": [],
         "no_ablation": "No layers trained alone on these embeddings; train them",
         "not_audited": {"daam-v2": "it tells no layers apart"},
-        "probe": {"layers": {"1": 0.5, "2": 0.625}, "folds": 5},
-        "methods": {"daam-v1": {"missing": ["daam-v1 fold 4 seed 1 has no curves"]}},
+        "settings": {"unit": "clip"},
+        "probe": {"layers": {"1": 0.5, "2": 0.625}, "folds": 5, "most_clips": None},
+        "methods": {"daam-v1": {"missing": ["daam-v1 fold 4 seed 1 has no curves"], "alone": [alone(0.03)]},
+                    "daam-v2": {"missing": [], "alone": [alone(-0.0125), {**alone(0.02), "k": 3}]}},
         "comparison": {"table": [row], "contrast": None, "sentence": "Importance Factors track nothing here.",
                        "note": "Not corrected."},
     }  # fmt: skip
@@ -129,7 +141,7 @@ def write_weights(layout: Layout, method: str, *, folds: int, num_heads: int) ->
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Layout, str, str]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """A run with everything in it: layout, HTML, Markdown."""
     layout = make_layout(tmp_path_factory.mktemp("report"))
     write_method(layout, CONFIG, "none", skill=1.2)
@@ -167,7 +179,7 @@ def markdown_rows(text: str, start: str) -> list[list[str]]:
     ]
 
 
-def test_page_is_whole_and_self_contained(made: tuple[Layout, str, str]) -> None:
+def test_page_is_whole_and_self_contained(made: Made) -> None:
     page = Page(made[1])
     assert page.sections == SECTIONS
     assert page.plots == PLOTS
@@ -180,7 +192,7 @@ def test_page_is_whole_and_self_contained(made: tuple[Layout, str, str]) -> None
     assert "connect-src" not in made[1]
 
 
-def test_every_plot_has_a_picture_in_its_place(made: tuple[Layout, str, str]) -> None:
+def test_every_plot_has_a_picture_in_its_place(made: Made) -> None:
     for figure in re.findall(r"<figure id=\"plot-.*?</figure>", made[1], re.DOTALL):
         assert "<img " in figure
         data = re.search(r'<script type="application/json">(.*?)</script>', figure, re.DOTALL)
@@ -188,13 +200,13 @@ def test_every_plot_has_a_picture_in_its_place(made: tuple[Layout, str, str]) ->
         assert json.loads(data.group(1))
 
 
-def test_tables_have_captions_and_scopes(made: tuple[Layout, str, str]) -> None:
+def test_tables_have_captions_and_scopes(made: Made) -> None:
     text = made[1]
     assert text.count("<table ") == text.count("<caption>") > 20
     assert text.count('scope="row"') > 100
 
 
-def test_numbers_of_the_evaluation_stand_everywhere(made: tuple[Layout, str, str]) -> None:
+def test_numbers_of_the_evaluation_stand_everywhere(made: Made) -> None:
     layout, html, markdown = made
     evaluation = evaluation_of(layout)
     table, tex = table_of(layout, "results"), (layout.stage("report") / "tables/results.tex").read_text()
@@ -216,7 +228,7 @@ def test_numbers_of_the_evaluation_stand_everywhere(made: tuple[Layout, str, str
     assert f"would give {100 * majority:.1f} % accuracy and 25.0 % balanced accuracy" in html
 
 
-def test_differences_are_method_minus_reference(made: tuple[Layout, str, str]) -> None:
+def test_differences_are_method_minus_reference(made: Made) -> None:
     layout, html, _ = made
     compared = evaluation_of(layout)["comparison"]
     assert compared["reference"] == "none"
@@ -236,7 +248,7 @@ def test_differences_are_method_minus_reference(made: tuple[Layout, str, str]) -
     assert "after correction none below 0.00586" in html  # 3 comparisons of 10 speakers: 3 * 2 / 2^10
 
 
-def test_headline_says_what_was_run_and_whether_the_lead_survives(made: tuple[Layout, str, str]) -> None:
+def test_headline_says_what_was_run_and_whether_the_lead_survives(made: Made) -> None:
     text = made[1]
     assert "Corpus iemocap, frozen encoder wavlm-large: 200 test utterances" in text
     assert "never on the test group" in text
@@ -246,7 +258,7 @@ def test_headline_says_what_was_run_and_whether_the_lead_survives(made: tuple[La
     assert "Left out for missing folds: daam-v1." in text
 
 
-def test_reconstructions_and_batches_are_named(made: tuple[Layout, str, str]) -> None:
+def test_reconstructions_and_batches_are_named(made: Made) -> None:
     text = made[1]
     assert "not available: sga (reconstructed)" in text
     assert "sga (reconstructed): reading A, scalar" in text
@@ -254,13 +266,13 @@ def test_reconstructions_and_batches_are_named(made: tuple[Layout, str, str]) ->
     assert table_of(made[0], "batches")["mha-published"]["SHA-256 of the clips in that order"] == "5eed" * 16
 
 
-def test_missing_fold_is_shown(made: tuple[Layout, str, str]) -> None:
+def test_missing_fold_is_shown(made: Made) -> None:
     assert "Folds are missing of daam-v1" in made[1]
     assert "| daam-v1 | 5 | 1 |" in made[2]
     assert any("missing" in row for row in markdown_rows(made[2], "daam-v1"))
 
 
-def test_speakers_and_recalls(made: tuple[Layout, str, str]) -> None:
+def test_speakers_and_recalls(made: Made) -> None:
     layout = made[0]
     entry = evaluation_of(layout)["methods"]["sga"]
     speakers, recalls = table_of(layout, "speakers"), table_of(layout, "recalls")["sga (reconstructed)"]
@@ -272,7 +284,7 @@ def test_speakers_and_recalls(made: tuple[Layout, str, str]) -> None:
         assert float(recalls[heading]) == pytest.approx(100 * recall)
 
 
-def test_selection_inflation_and_leads(made: tuple[Layout, str, str]) -> None:
+def test_selection_inflation_and_leads(made: Made) -> None:
     layout = made[0]
     inflation = table_of(layout, "selection")["none"]
     assert float(inflation["Inflation (points)"]) == pytest.approx(3.0, abs=0.2)
@@ -290,7 +302,7 @@ def test_selection_inflation_and_leads(made: tuple[Layout, str, str]) -> None:
     assert float(found["Of which selection [points]"]) == pytest.approx(expected, abs=1e-6)
 
 
-def test_published_beside_ours(made: tuple[Layout, str, str]) -> None:
+def test_published_beside_ours(made: Made) -> None:
     row = markdown_rows(made[2], "daam-v1")
     assert any(cells[1:3] == ["67.4 ± 1.49", "yes"] and cells[4].count("±") == 1 for cells in row if len(cells) == 7)
     assert ["67.9 ± 1.35", "no"] in [cells[1:3] for cells in markdown_rows(made[2], "mixture-daam")]
@@ -300,7 +312,7 @@ def test_published_beside_ours(made: tuple[Layout, str, str]) -> None:
     assert "attends over the clips of a batch, not over the layers (D1)" in made[1]
 
 
-def test_importance_audit_and_ablation(made: tuple[Layout, str, str]) -> None:
+def test_importance_audit_and_ablation(made: Made) -> None:
     layout, html, markdown = made
     assert "1 of 2 maps are mostly geometry and say little about what was learned: daam-v1." in html
     assert "Importance Factors track nothing here." in html
@@ -315,12 +327,16 @@ def test_importance_audit_and_ablation(made: tuple[Layout, str, str]) -> None:
     assert "| 1 highest minus 1 lowest | +3.0 ± 0.0 | 5 | 5 of 5 |" in markdown
     assert "| speech-9-23: 9 minus 23 | +3.0 ± 0.0 | 5 | 5 of 5 |" in markdown
     assert "| single-layer-high-if | 9 | 64.0 ± 2.7 |" in markdown
+    rows = markdown_rows(markdown, "daam-v2")
+    assert ["daam-v2", "Importance Factor", "1", "2", "+1.000", "0.500", "2", "4", "−1.2", "0.031", "0.031"] in rows
+    assert [row[2] for row in rows if row[1] == "Importance Factor" and len(row) == 11] == ["1", "3"]
+    assert float(table_of(layout, "alone-scores")["daam-v1"]["High minus low (points)"]) == pytest.approx(3.0)
     summary = json.loads((layout.stage("importance") / "summary.json").read_text())
     share = summary["methods"]["daam-v1"]["contribution_percent_untrained"]["3"]
     assert float(table_of(layout, "contribution")["3"]["daam-v1, untrained [%]"]) == pytest.approx(share)
 
 
-def test_learned_ranges_and_cost(made: tuple[Layout, str, str]) -> None:
+def test_learned_ranges_and_cost(made: Made) -> None:
     layout = made[0]
     row = table_of(layout, "learned-ranges")
     assert row["daam-v1"]["Heads"] == "2"
@@ -338,7 +354,7 @@ def test_learned_ranges_and_cost(made: tuple[Layout, str, str]) -> None:
     assert table_of(layout, "cost")["none"]["Of which decoder"] == ""
 
 
-def test_markdown_links_lead_to_pictures(made: tuple[Layout, str, str]) -> None:
+def test_markdown_links_lead_to_pictures(made: Made) -> None:
     layout, _, text = made
     links = re.findall(r"\]\((pictures/[^)]+)\)", text)
     assert len(links) == len(set(links))
@@ -347,7 +363,7 @@ def test_markdown_links_lead_to_pictures(made: tuple[Layout, str, str]) -> None:
     assert vectors == {"ranks", "speakers", "learning", "confusion", "importance"}
 
 
-def test_markdown_tables_are_regular(made: tuple[Layout, str, str]) -> None:
+def test_markdown_tables_are_regular(made: Made) -> None:
     lines = made[2].splitlines()
     heads = [index for index, line in enumerate(lines) if line.startswith("| :---")]
     assert len(heads) > 20
@@ -355,7 +371,7 @@ def test_markdown_tables_are_regular(made: tuple[Layout, str, str]) -> None:
         assert lines[index].count("|") == lines[index - 1].count("|") == lines[index + 1].count("|")
 
 
-def test_every_table_is_written(made: tuple[Layout, str, str]) -> None:
+def test_every_table_is_written(made: Made) -> None:
     layout, html, _ = made
     folder = layout.stage("report") / "tables"
     keys = set(re.findall(r'<table id="table-([^"]+)">', html))
@@ -393,7 +409,7 @@ def test_static_page_of_another_corpus_after_new_training(tmp_path: Path) -> Non
     assert not (folder / "tables" / "of-another-day.csv").exists()
 
 
-def test_provenance_says_how_to_repeat_it(made: tuple[Layout, str, str]) -> None:
+def test_provenance_says_how_to_repeat_it(made: Made) -> None:
     text = made[1]
     for part in ("git checkout 65d9b1d", "daamctl download iemocap --from DIR", "dvc repro report@toy",
                  "published: T2-iemocap", "00112233aabbccdd"):  # fmt: skip
@@ -451,7 +467,7 @@ def test_no_evaluation_names_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["daam-v1-heatmap.png", "daam-v2-band.png", "importance.parquet"])
-def test_lost_file_of_the_importance_stage_names_the_command(made: tuple[Layout, str, str], name: str) -> None:
+def test_lost_file_of_the_importance_stage_names_the_command(made: Made, name: str) -> None:
     path = made[0].stage("importance") / name
     data = path.read_bytes()
     path.unlink()
@@ -463,7 +479,7 @@ def test_lost_file_of_the_importance_stage_names_the_command(made: tuple[Layout,
     assert error.value.fix == "make it: daamctl importance --pipeline toy"
 
 
-def test_unknown_published_table(made: tuple[Layout, str, str]) -> None:
+def test_unknown_published_table(made: Made) -> None:
     config = Config.model_validate({**SETTINGS, "report": {"published": "T2-iemocop"}})
     with pytest.raises(UnknownNameError, match="did you mean 'T2-iemocap'"):
         report.run(made[0], config, track=False)
@@ -501,3 +517,163 @@ def test_headline_metrics_are_tracked(tmp_path: Path, monkeypatch: pytest.Monkey
     assert metrics["difference_to_reference"] > 0
     assert metrics["missing_folds"] == 0
     assert tags["best_method"] == "mha"
+
+
+def made_of_items(root: Path, settings: dict[str, Any], methods: dict[str, dict[str, Any]], **items: Any) -> Made:
+    """Report on an official split of texts or images."""
+    layout, config = make_layout(root), Config.model_validate({"importance": {"dpi": 40}, **settings})
+    for method, options in methods.items():
+        write_items(layout, config, method, seeds=config.train.seeds, **items, **options)
+    evaluate.run(layout, config)
+    importance.run(layout, config)
+    path = report.run(layout, config, track=False)
+    return layout, path.read_text(encoding="utf-8"), (path.parent / "report.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    settings = {
+        "methods": ["none", "daam-v1", "mha"], "finetunes": ["lora-r8", "lora-r8-published", "linear-probe"],
+        "download": {"corpus": "agnews"}, "extract": {"encoder": "llama2-13b"}, "train": {"seeds": [1, 2, 3]},
+        "report": {"published": "T2-agnews"},
+    }  # fmt: skip
+    methods: dict[str, dict[str, Any]] = {
+        "none": {"skill": 1.0},
+        "daam-v1": {"density_shape": (6, 8)},
+        "mha": {
+            "skill": 1.2,
+            "changes": {"run.eval_batches": {"size": 8, "order": "clip table", "clips_sha256": "5e"}},
+        },
+        "lora-r8": {"skill": 3.0, "changes": tuned(96, 90, notes=["the published rank"])},
+        "lora-r8-published": {"skill": 0.2, "changes": tuned(96, 0)},
+        "linear-probe": {"skill": 0.8, "changes": tuned(0, 0)},
+    }
+    return made_of_items(tmp_path_factory.mktemp("texts"), settings, methods)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    settings = {"methods": ["none", "mha"], "train": {"seeds": [1, 2], "selection": "best-on-test"},
+                "evaluate": {"unit": "clip"}, "report": {"interactive": False}}  # fmt: skip
+    methods = {"none": {"skill": 2.5}, "mha": {"skill": 3.0}}
+    return made_of_items(
+        tmp_path_factory.mktemp("images"), settings, methods, modality="image", num_classes=100, items=400
+    )
+
+
+def test_words_of_speech_stand_in_reports_on_speech_only(made: Made, texts: Made, images: Made) -> None:
+    """Settings keep their names; the order of batches is a record."""
+    ours = re.compile(r"\b(?:clip|utterance|speaker|recording|session)s?\b", re.IGNORECASE)
+    for _, _, markdown in (texts, images):
+        prose = re.sub(r"^    .*$", "", markdown, flags=re.MULTILINE).replace("clip table", "")
+        assert ours.findall(prose) == []
+    assert len(set(map(str.lower, ours.findall(made[2])))) >= 6
+    assert "of their batch (D1)" in texts[2]
+
+
+def test_an_official_split_of_texts(texts: Made) -> None:
+    layout, html, markdown = texts
+    page = Page(html)
+    assert page.sections == [name for name in SECTIONS if name != "speakers"]
+    assert "Who wrote the texts is not known, so nothing is told apart by author." in markdown
+    assert (
+        "in the official split: 2,160 texts train, 240 select the epoch, the test part tests, with 3 seeds" in markdown
+    )
+    assert "the best on held-out training texts (10 % of train), never on the test part" in markdown
+    assert "sign-flip over 240 texts" in markdown
+    assert "Secondary test: none, since there is one fold." in markdown
+    assert "There is one test part, so methods are not ranked over folds." in markdown
+    seeds = table_of(layout, "folds")["daam-v1"]
+    figures = [row["utterance"]["accuracy"] for row in evaluation_of(layout)["methods"]["daam-v1"]["per_fold"]]
+    assert [float(seeds[f"Seed {seed} [%]"]) for seed in (1, 2, 3)] == pytest.approx([100 * one for one in figures])
+    tests = table_of(layout, "tests-accuracy")["lora-r8 (fine-tuned)"]
+    assert tests["Higher accuracy in seeds"] == "3 of 3"
+    assert not any("Secondary" in name for name in tests)
+    assert not (layout.stage("report") / "tables" / "units.csv").exists()
+    assert "daamctl download agnews    # or with --from DIR, where your copy lies" in html
+
+
+def test_printed_repeats_stand_beside_seeds(texts: Made, made: Made) -> None:
+    layout, _, markdown = texts
+    assert "the columns are repeats of one split, not folds" in markdown
+    assert "A printed repeat is compared with one of our seeds" in markdown
+    assert "not comparable" not in markdown  # ag-news is agnews
+    row = table_of(layout, "published")["daam-v1"]
+    best = [one["accuracy_best_on_test"] for one in evaluation_of(layout)["methods"]["daam-v1"]["per_fold"]]
+    assert float(row["Ours, same protocol [%]"]) == pytest.approx(100 * np.mean(best))
+    assert float(row["Ours, same protocol, sample std [%]"]) == pytest.approx(100 * np.std(best, ddof=1))
+    assert float(row["Ours minus printed (points)"]) == pytest.approx(100 * np.mean(best) - (94.5 + 94.5 + 94.7) / 3)
+    assert row["Fits its repeats?"] == "yes"
+    assert "The printed repeats in percent, and what they give" in markdown
+    assert "A printed repeat" not in made[2]
+    assert "Fits its folds?" in made[2]
+
+
+def test_repeats_beside_folds_are_not_comparable(tmp_path: Path) -> None:
+    config = Config.model_validate({"methods": ["none"], "report": {"published": "T2-agnews", "interactive": False}})
+    layout = make_layout(tmp_path)
+    write_method(layout, config, "none", epochs=1)
+    evaluate.run(layout, config)
+    text = report.run(layout, config, track=False).read_text()
+    assert "The printed columns are repeats of one official split, our runs are folds" in text
+
+
+def test_fine_tuned_encoders_stand_among_the_methods(texts: Made) -> None:
+    layout, html, markdown = texts
+    assert "In lora-r8 (fine-tuned) the encoder, or what is put into it, is trained too." in markdown
+    said = "the adapters never enter the computation: 0 of 96 tensors receive a gradient, so the encoder stays as it"
+    assert f"> **Note:** lora-r8-published (no effect): {said} was (D2)." in markdown
+    assert "lora-r8 (fine-tuned): 90 of 96 tensors receive a gradient; the others do nothing." in markdown
+    effects = table_of(layout, "effects")
+    assert list(effects) == ["lora-r8 (fine-tuned)", "linear-probe", "lora-r8-published (no effect)"]
+    assert [row["Do they act?"] for row in effects.values()] == [
+        "6 do not", "nothing trained in it", "no: the adapters never enter the computation",
+    ]  # fmt: skip
+    assert "lora-r8: the published rank" in html
+    cost = table_of(layout, "cost")
+    assert cost["lora-r8 (fine-tuned)"]["Trainable parameters"] == "98000"
+    assert "Of which fusion or adapters" in cost["none"]
+    row = table_of(layout, "published")
+    assert {"lora-r8 / lora-r8 (fine-tuned)", "lora-r8 / lora-r8-published (no effect)"} <= set(row)
+    summary = json.loads((layout.stage("importance") / "summary.json").read_text())
+    assert "lora-r8" not in summary["scores"] | summary["without_score"]
+
+
+def test_a_hundred_classes_stay_readable(images: Made) -> None:
+    layout, html, markdown = images
+    assert "400 test images of 100 classes (class 00, class 01, class 02, …, class 99)" in markdown
+    assert "the best on the test part itself, as published, so figures are optimistic" in markdown
+    recalls = table_of(layout, "recalls")
+    assert len(recalls) == 100
+    entry = evaluation_of(layout)["methods"]["mha"]["recalls"]["clip"]
+    assert float(recalls["class 07"]["mha [%]"]) == pytest.approx(100 * entry["class 07"])
+    assert re.search(r"<details>\s*<summary>Recall of every class per image in percent</summary>", html)
+    assert "Of 100 classes, mha recalls class" in markdown
+    with (layout.stage("report") / "tables" / "confusion.csv").open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["Method"] for row in rows] == ["mha"] * 10 + ["none"] * 10
+    matrix = np.array(evaluation_of(layout)["methods"]["mha"]["confusion"]["clip"])
+    np.fill_diagonal(matrix, 0)
+    assert int(rows[0]["Count"]) == matrix.max()
+    assert html.count("<td") < 3000
+    alts = [image["alt"] or "" for image in Page(html).images]
+    assert all(len(alt) < 1000 for alt in alts)
+
+
+def test_many_authors_are_summed_up(tmp_path: Path) -> None:
+    settings = {"methods": ["none", "mha"], "report": {"interactive": False}}
+    methods = {"none": {"skill": 1.0}, "mha": {"skill": 2.0}}
+    layout, html, markdown = made_of_items(tmp_path, settings, methods, authors=210, items=420)
+    assert "How the accuracy per text in percent spreads over 210 authors" in markdown
+    row = table_of(layout, "speakers")["mha"]
+    assert (float(row["Lowest [%]"]), float(row["Highest [%]"])) == (0.0, 100.0)
+    assert 'data-plot="speakers"' not in html
+    assert 'id="speakers-title">Author by author<' in html
+
+
+def test_an_evaluation_of_an_older_version_names_the_command(tmp_path: Path) -> None:
+    layout = make_layout(tmp_path)
+    write_json(layout.stage("evaluate") / "evaluation.json", {"methods": {}})
+    with pytest.raises(ArtifactError, match="was made by an older version") as error:
+        report.run(layout, CONFIG, track=False)
+    assert error.value.fix == "make it again: daamctl evaluate --pipeline toy"

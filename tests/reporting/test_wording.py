@@ -1,0 +1,53 @@
+"""The words of a report, by modality and by how the data was split."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from daamctl.reporting import wording
+
+
+def evaluation(*, folds: int = 1, seeds: int = 2, dev: str | None = None, **more: Any) -> dict[str, Any]:
+    methods = {"none": {"per_fold": [{"dev_group": dev}]}}
+    return {"num_folds": folds, "seeds": list(range(seeds)), "methods": methods, "main_unit": "utterance",
+            "selection": "dev-group", "modality": "text", **more}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("folds", "seeds", "words"), [(5, 1, "folds"), (5, 2, "folds and seeds"), (1, 1, "seeds"), (1, 5, "seeds")]
+)
+def test_what_means_run_over(folds: int, seeds: int, words: str) -> None:
+    assert wording.runs(evaluation(folds=folds, seeds=seeds)) == words
+
+
+@pytest.mark.parametrize(
+    ("dev", "folds", "words"),
+    [
+        ("10% of train", 1, "held-out training texts (10 % of train)"),
+        ("dev", 1, "official dev part"),
+        (None, 1, "held-out training texts"),
+        ("Ses03", 5, "held-out training group"),
+    ],
+)
+def test_what_selects_the_epoch(dev: str | None, folds: int, words: str) -> None:
+    assert wording.held_out(evaluation(dev=dev, folds=folds)) == words
+
+
+def test_the_rule_that_picks_the_epoch() -> None:
+    rule = wording.selection_rule(evaluation(dev="dev"))
+    assert rule == "the epoch reported is the best on the official dev part, never on the test part"
+    rule = wording.selection_rule(evaluation(folds=5, modality="speech"))
+    assert rule == "the epoch reported is the best on one training group held out for that, never on the test group"
+    assert "on the test part itself" in wording.selection_rule(evaluation(selection="best-on-test"))
+    assert "the last one" in wording.selection_rule(evaluation(selection="last"))
+
+
+@pytest.mark.parametrize(
+    ("modality", "words"),
+    [("speech", ["utterance", "clip"]), ("text", ["text", "text"]), ("image", ["image", "image"])],
+)
+def test_units(modality: str, words: list[str]) -> None:
+    found = evaluation(modality=modality)
+    assert [wording.item(found), wording.item(found, "clip")] == words

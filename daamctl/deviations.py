@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Literal, Protocol
 
 from daamctl.config import Config
+from daamctl.corpora import CORPORA
 from daamctl.methods import METHODS, resolve_method, settings_of
 
 AS_PUBLISHED = "as-published"
@@ -183,8 +184,74 @@ class Always:
 
 
 @dataclass(frozen=True)
+class FineTuned:
+    """Which of several ways of fine-tuning is trained.
+
+    Args:
+        published: names of those that do as the released code.
+        corrected: names of their counterparts; none: this project keeps the published way in all of them.
+    """
+
+    published: tuple[str, ...]
+    corrected: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """`finetunes`, with both names."""
+        return f"finetunes: {self.published[0]} or {self.corrected[0]}" if self.corrected else "kept"
+
+    def states(self, config: Config) -> Iterator[State]:
+        """One state per way trained."""
+        for state, names in ((AS_PUBLISHED, self.published), (CORRECTED, self.corrected)):
+            yield from ((state, name) for name in config.finetunes if name in names)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Whether fine-tuning sees the training items as often, and in batches as large, as the methods do."""
+
+    @property
+    def where(self) -> str:
+        """The settings compared."""
+        return "finetune.epochs, finetune.batch_size beside those of train"
+
+    def states(self, config: Config) -> Iterator[State]:
+        """One state."""
+        ours, theirs = config.finetune, config.train
+        same = (ours.epochs, ours.batch_size) == (theirs.epochs, theirs.batch_size)
+        yield CORRECTED if same else AS_PUBLISHED, f"{ours.epochs} epochs, batch {ours.batch_size}"
+
+
+@dataclass(frozen=True)
+class Only:
+    """A switch that concerns pipelines of one modality, or those that fine-tune.
+
+    Args:
+        switch: the switch.
+        modality: speech, text or image; None: any.
+        finetuning: only where something is fine-tuned.
+    """
+
+    switch: Switch
+    modality: str | None = None
+    finetuning: bool = False
+
+    @property
+    def where(self) -> str:
+        """Where the switch is, with what it applies to."""
+        limits = [self.modality or "", "fine-tuning" if self.finetuning else ""]
+        return f"{self.switch.where} ({', '.join(filter(None, limits))})"
+
+    def states(self, config: Config) -> Iterator[State]:
+        """Those of the switch; none where it does not concern the pipeline."""
+        held = CORPORA.load(config.download.corpus).modality  # None: a manifest, which may hold anything
+        if self.modality in (None, held or self.modality) and (config.finetunes or not self.finetuning):
+            yield from self.switch.states(config)
+
+
+@dataclass(frozen=True)
 class Elsewhere:
-    """A row on something that no pipeline of pooled speech embeddings does.
+    """A row that no pipeline decides.
 
     Args:
         subject: what it applies to.
@@ -264,9 +331,9 @@ def _defaults(method: str) -> dict[str, Any]:
     return METHODS.defaults(method)
 
 
-_FINE_TUNING = (Elsewhere("fine-tuning"),)
-_TEXT = (Elsewhere("text"),)
-_VISION = (Elsewhere("vision"),)
+_LORA, _LORA_PLUS = ("lora-r4", "lora-r8"), ("lora-plus-r4", "lora-plus-r8")
+_PUBLISHED_LORA, _PUBLISHED_PLUS = (tuple(f"{name}-published" for name in names) for names in (_LORA, _LORA_PLUS))
+_EITHER = FineTuned((*_PUBLISHED_LORA, *_PUBLISHED_PLUS), (*_LORA, *_LORA_PLUS))
 _PRINT = (Elsewhere("the printed text"),)
 _ALWAYS = (Always(),)
 
@@ -278,10 +345,16 @@ DEVIATIONS: tuple[Deviation, ...] = (
     ),
     Deviation(
         2, "A", "LoRA hooks on WavLM's projections are never called, so LoRA has no effect on speech",
-        "hooks never called", "effective adapters", _FINE_TUNING,
+        "hooks never called", "effective adapters", (Only(_EITHER, "speech"),),
     ),
-    Deviation(3, "A", "LoRA+ leaves the new classifier untrained", "head frozen", "head trained", _FINE_TUNING),
-    Deviation(4, "A", "LoRA on text leaves Llama's head at random", "head frozen", "head trained", _FINE_TUNING),
+    Deviation(
+        3, "A", "LoRA+ leaves the new classifier untrained",
+        "head frozen", "head trained", (FineTuned(_PUBLISHED_PLUS, _LORA_PLUS),),
+    ),
+    Deviation(
+        4, "A", "LoRA on text leaves Llama's head at random",
+        "head frozen", "head trained", (Only(_EITHER, "text"),),
+    ),
     Deviation(
         5, "A", "GQA sums the queries of a group before the softmax and scales twice",
         "summed, scaled twice", "standard",
@@ -302,7 +375,10 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "best-on-test", "dev-group or last", (Settings({"train.selection": "best-on-test"}),),
     ),
     Deviation(8, "A", "the text script called v2 builds eight heads", "8 heads", "daam-v2 has one head", _ALWAYS),
-    Deviation(9, "A", "GQDAAM for vision stops at a reshape", "cannot run", "sizes that fit", _VISION),
+    Deviation(
+        9, "A", "GQDAAM for vision stops at a reshape",
+        "cannot run", "sizes that fit", (Only(Always(), "image"),),
+    ),
     Deviation(
         10, "A", "batch norm stands before the reshape and stops with an error",
         "cannot run", "mha-bn normalises the images", _ALWAYS,
@@ -317,30 +393,38 @@ DEVIATIONS: tuple[Deviation, ...] = (
             ),
         ),
     ),
-    Deviation(12, "A", "vision starts at rate 1e-5; the text says 1e-4", "1e-5", "1e-4", _VISION),
+    Deviation(
+        12, "A", "vision starts at rate 1e-5; the text says 1e-4",
+        "1e-5", "1e-4", (Only(Settings({"train.lr": 1e-5}, ({"train.lr": 1e-4},)), "image"),),
+    ),
     Deviation(
         13, "A", "the mean over time includes the zeros that pad a clip to 5 s",
-        "all-frames", "valid-frames", (Settings({"extract.pooling": "all-frames"}),),
+        "all-frames", "valid-frames", (Only(Settings({"extract.pooling": "all-frames"}), "speech"),),
     ),
     Deviation(
         14, "A", "DAAM and MHA get the raw waveform, LoRA the one its feature extractor normalises",
-        "never", "encoder", (Settings({"extract.normalize": "never"}, ({"extract.normalize": "encoder"},)),),
+        "never", "encoder", (
+            Only(Settings({"extract.normalize": "never"}, ({"extract.normalize": "encoder"},)), "speech"),
+        ),
     ),
     Deviation(
         15, "A", "LoRA rows number the folds by size, the others by session",
-        "by size", "by session", _FINE_TUNING,
+        "by size", "by session", (Only(Always(), finetuning=True),),
     ),
-    Deviation(16, "A", "LoRA adds alpha xAB without dividing by r", "alpha", "alpha / r", _FINE_TUNING),
-    Deviation(17, "B", "LoRA on query and value; the text says query and key", "q, v", "q, k", _FINE_TUNING),
+    Deviation(16, "A", "LoRA adds alpha xAB without dividing by r", "alpha", "alpha / r", (_EITHER,)),
+    Deviation(
+        17, "B", "LoRA on query and value; the text says query and key",
+        "q, v", "q, k", (FineTuned((*_EITHER.published, *_EITHER.corrected)),),
+    ),
     Deviation(
         18, "A", "LoRA differs in epochs, batch, rate and head besides the method",
-        "unequal budgets", "matched budgets", _FINE_TUNING,
+        "unequal budgets", "matched budgets", (Only(Budget(), finetuning=True),),
     ),
     Deviation(
         19, "A", "density maps pile up over all epochs; small batches count as much as full ones",
         "all-epochs", "final-model", (Settings({"train.density_maps": "all-epochs"}),),
     ),
-    Deviation(20, "A", "the vision scripts record no maps", "none", "recorded", _VISION),
+    Deviation(20, "A", "the vision scripts record no maps", "none", "recorded", (Only(Always(), "image"),)),
     Deviation(
         21, "B", "gradients are clipped to norm 1000 while multiplied by the loss scale",
         "scaled, 1000", "unscaled, or no clipping",
@@ -358,7 +442,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
         23, "B", "rest pieces are kept at any length, down to 2 ms",
         "keep", "merge or drop, e.g. below 0.5 s",
-        (Settings({"segment.tail": "keep"}, ({"segment.tail": "merge"}, {"segment.tail": "drop"})),),
+        (Only(Settings({"segment.tail": "keep"}, ({"segment.tail": "merge"}, {"segment.tail": "drop"})), "speech"),),
     ),
     Deviation(
         24, "C", "two floors are added to the variance; the text has one, Algorithm 1 both",
@@ -437,14 +521,23 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "overwritten", "a folder per method and fold", _ALWAYS,
     ),
     Deviation(44, "C", "paths of the authors, a key press awaited, a fixed device", "cannot run", "settings", _ALWAYS),
-    Deviation(45, "B", "the mean over tokens includes the first, which is no word", "with it", "without it", _TEXT),
-    Deviation(46, "B", "the logit is read at the last position, also where it is padding", "last", "last token", _TEXT),
-    Deviation(47, "B", "no script extracts vision features", "unknown", "stated", _VISION),
+    Deviation(
+        45, "B", "the mean over tokens includes the first, which is no word",
+        "with it", "without it", (Only(Settings({"extract.pool_special_tokens": True}), "text"),),
+    ),
+    Deviation(
+        46, "B", "the logit is read at the last position, also where it is padding",
+        "last", "last token", (Only(_EITHER, "text"),),
+    ),
+    Deviation(47, "B", "no script extracts vision features", "unknown", "stated", (Only(Always(), "image"),)),
     Deviation(
         48, "B", "the last layer is taken after the encoder's final norm, the others before",
         "true", "false", (Settings({"extract.final_norm": True}),),
     ),
-    Deviation(49, "C", "LoRA trains with dropout, DAAM's features come without", "unequal", "stated", _FINE_TUNING),
+    Deviation(
+        49, "C", "LoRA trains with dropout, DAAM's features come without",
+        "unequal", "stated", (Only(Settings({"finetune.encoder_dropout": True}), finetuning=True),),
+    ),
     Deviation(
         50, "B", "a second script builds the model once for all folds, so later ones have seen their test data",
         "shared", "a new model per fold", _ALWAYS,
@@ -459,7 +552,10 @@ DEVIATIONS: tuple[Deviation, ...] = (
     ),
     Deviation(53, "C", "bare squeezes break for one layer or one frame", "by luck", "explicit shapes", _ALWAYS),
     Deviation(54, "C", "batches with NaN are skipped with a line on the screen", "skipped", "training fails", _ALWAYS),
-    Deviation(55, "C", "with today's libraries no LoRA layer attaches, in silence", "none", "checked", _FINE_TUNING),
+    Deviation(
+        55, "C", "with today's libraries no LoRA layer attaches, in silence",
+        "none", "checked", (Only(Always(), finetuning=True),),
+    ),
     Deviation(56, "C", "captions and text name different models for a figure", "unclear", "maps name theirs", _ALWAYS),
     Deviation(
         57, "B", "printed deviations are of the population in some rows, of the sample in others",

@@ -23,6 +23,7 @@ from daamctl.deviations import (
     Elsewhere,
     Kept,
     MethodSetting,
+    Only,
     Settings,
     verdict,
 )
@@ -34,7 +35,9 @@ from tests.conftest import REPOSITORY
 ROWS = {row.number: row for row in DEVIATIONS}
 CLASS_A = {*range(1, 17), 18, 19, 20, 29, 30, 52, 58}
 """As the list of findings has them; 17 is B."""
-PAIRS = [("iemocap", "iemocap-as-published"), ("emodb", "emodb-as-published")]
+PAIRS = [(name, f"{name}-as-published") for name in ("iemocap", "emodb", "cifar100", "agnews")]
+# Repeats of one split need seeds, of which one is published (D40); 35 epochs of Llama2-13B are out of reach (D18).
+OPEN = {("cifar100", 40), ("agnews", 40), ("agnews", 18)}
 
 
 def config(methods: tuple[str, ...] = ("none",), **sections: Any) -> Config:
@@ -42,8 +45,9 @@ def config(methods: tuple[str, ...] = ("none",), **sections: Any) -> Config:
 
 
 def switchable(row: Deviation) -> bool:
-    """Whether a pipeline on pooled speech can decide the row, for the settings or methods that exist."""
-    return not all(isinstance(switch, (Always, Elsewhere, Kept)) for switch in row.switches)
+    """Whether a pipeline can decide the row, for the settings or methods that exist."""
+    switches = [switch.switch if isinstance(switch, Only) else switch for switch in row.switches]
+    return not all(isinstance(switch, (Always, Elsewhere, Kept)) for switch in switches)
 
 
 def test_every_row_is_there_once_in_order() -> None:
@@ -77,21 +81,25 @@ def test_methods_and_settings_that_rows_name_exist() -> None:
 def test_values_of_rows_are_values_of_their_settings(value: str) -> None:
     met = 0
     for row in DEVIATIONS:
-        for switch in row.switches:
+        for outer in row.switches:
+            switch = outer.switch if isinstance(outer, Only) else outer
             if isinstance(switch, Settings):
                 wanted: tuple[Mapping[str, Any], ...] = (switch.published,)
                 if value == "corrected":
                     wanted = switch.corrected or ()
                 for values in wanted:
-                    made = with_values(values)
+                    made = with_values(values, outer)
                     assert verdict(row, made) == (AS_PUBLISHED if value == "published" else CORRECTED), row.number
                     met += 1
     assert met > (10 if value == "published" else 5)
 
 
-def with_values(values: Mapping[str, Any]) -> Config:
-    """The defaults with these dotted settings; refuses what is no setting or no value of it."""
-    tree: dict[str, dict[str, Any]] = {}
+def with_values(values: Mapping[str, Any], switch: Any) -> Config:
+    """A pipeline that a switch concerns, with these dotted settings; refuses what is no setting or no value of it."""
+    tree: dict[str, Any] = {}
+    if isinstance(switch, Only):
+        tree = {"download": {"corpus": {"text": "agnews", "image": "digits"}.get(str(switch.modality), "demo")}}
+        tree["finetunes"] = ("lora-r8",) if switch.finetuning else ()
     for path, value in values.items():
         section, name = path.split(".")
         tree.setdefault(section, {})[name] = value
@@ -162,7 +170,8 @@ def test_unknown_method_is_named() -> None:
 def test_pairs_of_pipelines_stand_at_both_ends(corrected: str, published: str) -> None:
     first, second = load_config(REPOSITORY, corrected), load_config(REPOSITORY, published)
     assert problems_of(first) == problems_of(second) == []
-    rows = [row for row in DEVIATIONS if switchable(row)]
+    rows = [row for row in DEVIATIONS if switchable(row) and (corrected, row.number) not in OPEN]
+    rows = [row for row in rows if verdict(row, second) != NOT_HERE]
     assert len(rows) >= 25
     assert {row.number: verdict(row, second) for row in rows} == {row.number: AS_PUBLISHED for row in rows}
     class_a = [row for row in rows if row.kind == "A"]
@@ -176,9 +185,11 @@ def test_pairs_of_pipelines_stand_at_both_ends(corrected: str, published: str) -
 def test_as_published_names_every_switch(name: str) -> None:
     """A default that changes must not change what was published."""
     said = yaml.safe_load((REPOSITORY / "pipelines" / f"{name}.yaml").read_text(encoding="utf-8"))
+    used = load_config(REPOSITORY, name)
     for row in DEVIATIONS:
-        for switch in row.switches:
-            if isinstance(switch, Settings):
+        for outer in row.switches:
+            switch = outer.switch if isinstance(outer, Only) else outer
+            if isinstance(switch, Settings) and list(outer.states(used)):
                 for path in switch.published:
                     section, setting = path.split(".")
                     assert setting in said[section], path

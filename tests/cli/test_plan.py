@@ -1,0 +1,87 @@
+"""`daamctl plan`: one table, its reasons and totals; JSON for programs; nothing is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from daamctl.cli.app import app
+
+
+def call(*words: str) -> Any:
+    return CliRunner().invoke(app, ["plan", *words])
+
+
+def test_table_of_the_demo(project: Path) -> None:
+    before = sorted(project.rglob("*"))
+    result = call("demo", "--no-calibrate")
+    assert result.exit_code == 0, result.output
+    assert sorted(project.rglob("*")) == before
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("demo on ")
+    assert lines[1].split() == ["stage", "state", "work", "disk", "memory", "time", "basis"]
+    names = [line.split("  ")[0].strip() or line.split()[0] for line in lines[2:15]]
+    assert names == ["download", "segment", "extract", "train", "none", "weighted-sum", "mha", "daam-v1", "daam-v2",
+                     "evaluate", "ablate", "importance", "report"]  # fmt: skip
+    assert lines[5].split() == ["train", "5", "folds", "×", "12", "epochs"]
+    assert lines[4].split() == ["extract", "to", "do", "≥", "320", "clips", "≥", "983", "kB", "≥", "3.4", "MB", "?",
+                                "not", "known"]  # fmt: skip
+    totals = {line.split("  ")[0].strip(): line for line in lines[15:]}
+    assert " needed, " in totals["disk"]
+    assert totals["disk"].endswith(" free")
+    assert totals["memory"].endswith(" available")
+    assert "time to go not known yet; not known: extract, train, ablate, importance" in lines
+
+
+def test_brief_has_a_row_for_each_stage(project: Path) -> None:
+    lines = call("demo", "--no-calibrate", "--brief").stdout.splitlines()
+    assert [line.split()[0] for line in lines[2:10]] == [
+        "download", "segment", "extract", "train", "evaluate", "ablate", "importance", "report",
+    ]  # fmt: skip
+    assert "5 × 5 folds × 12 epochs" in lines[5]
+
+
+def test_json_is_the_whole_plan(project: Path) -> None:
+    result = call("demo", "--no-calibrate", "--json", "--seeds", "1,2", "--set", "methods=[mean]")
+    value = json.loads(result.stdout)
+    assert [row["method"] for row in value["stages"] if row["stage"] == "train"] == ["mean"]
+    assert next(row["total"] for row in value["stages"] if row["method"] == "mean") == 10
+    assert value["calibrated"] is False
+
+
+def test_what_is_missing_is_named_once_with_its_fix(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(project / "hub"))
+    result = call("iemocap", "--no-calibrate")
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.stdout.split())
+    assert text.count("corpus 'iemocap' is not on this machine") == 1
+    assert "download, segment: not possible here: corpus 'iemocap'" in text
+    assert "extract, train, finetune, evaluate, ablate, importance, report: not possible here: encoder 'micro" in text
+    assert "daamctl download iemocap --from DIR" in text
+    assert "with network: hf download microsoft/wavlm-large" in text
+    assert "what cannot run here is counted as if it could" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["dmeo"], "ConfigError: unknown pipeline 'dmeo'\n  did you mean 'demo'?"),
+        (["demo", "--set", "train.epochs=0"], "ConfigError: pipeline 'demo' with the options given: train.epochs"),
+        (["demo", "--device", "cuda:99", "--no-calibrate"], "ConfigError: device 'cuda:99' is not on this machine"),
+        (["demo", "--set", "methods=[nine]"], "UnknownNameError: unknown method 'nine'"),
+    ],
+)
+def test_mistakes_end_in_one_message(project: Path, words: list[str], message: str) -> None:
+    result = call(*words)
+    assert result.exit_code == 3, result.output
+    assert result.stderr.startswith(message)
+
+
+def test_dry_run_prints_settings(project: Path) -> None:
+    result = call("demo", "--set", "train.epochs=3", "--dry-run")
+    assert result.exit_code == 0
+    assert "epochs: 3" in result.stdout

@@ -1,0 +1,100 @@
+"""The size of an encoder without its weights: as large as the opened one says it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from daamctl.artifacts.utterances import Modality
+from daamctl.config import ExtractConfig
+from daamctl.encoders.load import open_encoder
+from daamctl.encoders.outline import Outline, is_cached, outline_of, weight_bytes
+from tests.fixtures.tiny_models import tiny
+
+
+@pytest.fixture(autouse=True)
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache of models."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+@pytest.mark.parametrize(
+    ("name", "modality"), [("wavlm-micro", "speech"), ("llama-micro", "text"), ("beit-micro", "image")]
+)
+def test_outline_is_that_of_the_opened_encoder(name: str, modality: Modality) -> None:
+    config = ExtractConfig(encoder=name)
+    found = outline_of(config, modality)
+    opened = open_encoder(config, modality=modality, max_duration_s=5.0, device="cpu", precision="float32")
+    assert found is not None
+    number = sum(value.numel() for value in opened.encoder.model.parameters())
+    assert found.num_parameters == pytest.approx(
+        number, rel=0.01
+    )  # a pooling layer behind the last one may be left out
+    assert (found.num_layers, found.embed_dim) == (max(opened.encoder.layers), opened.encoder.embed_dim)
+    assert found.here
+
+
+def test_preset_tells_the_shape_of_weights_that_are_elsewhere() -> None:
+    found = outline_of(ExtractConfig(encoder="wavlm-large"), "speech")
+    assert found is not None
+    assert (found.num_layers, found.embed_dim, found.here) == (24, 1024, False)
+    assert found.num_parameters == pytest.approx(315e6, rel=0.01)
+    random = outline_of(ExtractConfig(encoder="wavlm-large", weights="random"), "speech")
+    assert random is not None
+    assert random.here
+
+
+def test_whisper_layers_are_its_encoders() -> None:
+    found = outline_of(ExtractConfig(encoder="whisper-tiny"), "speech")
+    assert found is not None
+    assert (found.num_layers, found.embed_dim) == (4, 384)
+
+
+def test_folder_needs_no_network(tmp_path: Path) -> None:
+    tiny("bert").model.save_pretrained(tmp_path / "bert")
+    found = outline_of(ExtractConfig(encoder=str(tmp_path / "bert")), "text")
+    assert found is not None
+    assert (found.num_layers, found.embed_dim, found.here) == (2, 32, True)
+
+
+@pytest.mark.parametrize("name", ["someone/else", "no-such-encoder"])
+def test_nothing_is_known_of_what_is_not_here(name: str) -> None:
+    assert outline_of(ExtractConfig(encoder=name), "speech") is None
+
+
+def test_damaged_configuration_is_left_to_the_one_who_opens_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert outline_of(ExtractConfig(encoder=str(tmp_path)), "speech") is None
+
+
+@pytest.mark.parametrize(
+    ("modality", "device", "dtype", "each"),
+    [
+        ("text", "cuda", "auto", 2),
+        ("text", "cpu", "auto", 4),
+        ("speech", "cuda", "auto", 4),
+        ("text", "cpu", "float16", 2),
+    ],
+)
+def test_weights_take_what_their_format_takes(modality: Modality, device: str, dtype: str, each: int) -> None:
+    config = ExtractConfig.model_validate({"weights_dtype": dtype})
+    assert weight_bytes(Outline(10, 1, 1, True), config, modality, device, "bfloat16") == 10 * each
+
+
+def test_cached_means_all_files_of_the_weights(hub: Path) -> None:
+    folder = hub / "models--a--b"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs/main").write_text("abc")
+    (folder / "snapshots/abc").mkdir(parents=True)
+    (folder / "snapshots/abc/config.json").write_text("{}")
+    assert not is_cached("a/b", None)
+    index = {"weight_map": {"one": "model-1.safetensors", "two": "model-2.safetensors"}}
+    (folder / "snapshots/abc/model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "snapshots/abc/model-1.safetensors").touch()
+    assert not is_cached("a/b", None)
+    (folder / "snapshots/abc/model-2.safetensors").touch()
+    assert is_cached("a/b", None)
+    assert not is_cached("a/b", "other")

@@ -1,0 +1,105 @@
+"""Time of training from a few steps: how it adds up, and that trying leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from daamctl.config import Config
+from daamctl.errors import MethodError
+from daamctl.methods import METHODS
+from daamctl.training import timing
+from daamctl.training.splits import Split
+from daamctl.training.timing import MethodSpeed, method_size, time_finetune, time_method
+from tests.fixtures.tiny_models import tiny
+
+SIZES = (6, 16, 3)
+
+
+def config(**train: Any) -> Config:
+    return Config.model_validate({"train": {"batch_size": 4, **train}})
+
+
+def test_time_of_a_fold() -> None:
+    split = Split(1, 3, "a", "b", np.arange(10), np.arange(5), np.arange(7))
+    speed = MethodSpeed(step_s=2.0, clip_s=0.1)
+    plain = config(epochs=3)
+    assert speed.fold_s(split, plain, density=True) == pytest.approx(3 * (3 * 2.0 + 12 * 0.1))
+    every = config(epochs=3, density_maps="all-epochs")
+    assert speed.fold_s(split, every, density=False) == pytest.approx(3 * (3 * 2.0 + 12 * 0.1))
+    assert speed.fold_s(split, every, density=True) == pytest.approx(3 * (3 * 2.0 + 19 * 0.1))
+
+
+@pytest.mark.parametrize(
+    ("method", "density", "scored"), [("none", False, False), ("weighted-sum", False, True), ("daam-v2", True, True)]
+)
+def test_size_is_told_without_building(method: str, density: bool, scored: bool) -> None:
+    found = method_size(method, config(), SIZES)
+    assert (found.density, found.scored) == (density, scored)
+    with torch.device("cpu"):
+        built = timing.build_method(method, config(), *SIZES)
+    assert found.num_parameters == sum(value.numel() for value in built.state_dict().values())
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(MethodError, match=r"num_heads \(8\) must divide the number of layers \(6\)"):
+        method_size("daam-v1", config(), SIZES)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("gqdaam-published", "gqa-published")])
+def test_every_method_can_be_timed(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = time_method(method, config(), (24, 16, 3), device="cpu", within_s=0.01)
+    assert found.step_s > 0
+    assert found.clip_s > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_part_of_a_batch_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step takes a second per clip: all 100 do not fit in the time, so a part is tried."""
+    tried: list[tuple[int, int]] = []
+
+    class Done:
+        train_s = 0.0
+
+    def fit(model: Any, train: Any, dev: Any, test: Any, settings: Any, **_: Any) -> Done:
+        tried.append((settings.batch_size, len(train) // settings.batch_size))
+        done = Done()
+        done.train_s = float(len(train))
+        return done
+
+    monkeypatch.setattr(timing, "fit", fit)
+    found = time_method("mean", config(batch_size=100), SIZES, device="cpu", within_s=20.0)
+    assert found.step_s == pytest.approx(100.0)
+    assert tried == [(2, 1), (2, 1), (10, 1), (10, 1)]
+    tried.clear()
+    found = time_method("mean", config(batch_size=100), SIZES, device="cpu", within_s=1.0)
+    assert (found.step_s, tried) == (pytest.approx(100.0), [(2, 1)])
+
+
+@pytest.mark.parametrize(
+    ("model", "item"), [("wavlm", torch.randn(400)), ("bert", torch.full((9,), 3)), ("vit", torch.randn(3, 32, 32))]
+)
+@pytest.mark.parametrize("name", ["linear-probe", "lora-r4", "lora-r4-published"])
+def test_ways_of_fine_tuning_can_be_timed(model: str, item: torch.Tensor, name: str) -> None:
+    found = time_finetune(name, tiny(model), item, Config(), num_classes=3, device="cpu", within_s=0.05)
+    assert found.train_s > 0
+    assert found.predict_s > 0
+    assert found.num_trained > 0
+    size = len(item) if item.ndim == 1 else 1
+    assert found.tried % size == 0
+    assert size <= found.tried <= 8 * size  # at most a batch
+
+
+def test_recomputed_and_accumulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Config.model_validate(
+        {"finetune": {"batch_size": 8, "accumulate": 4, "gradient_checkpointing": True, "encoder_dropout": True}}
+    )
+    found = time_finetune(
+        "lora-r4", tiny("bert"), torch.full((9,), 3), settings, num_classes=3, device="cpu", within_s=9
+    )
+    assert found.tried == 2 * 9

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PLAIN_WIDTH = 120
-STYLES = {"done": "green", "partly": "yellow", "to do": "", "not possible": "red"}
+STYLES = {"done": "green", "partly": "yellow", "not possible": "red"}
 NAMED_AT_MOST = 4
 LISTED = ("train", "finetune")
 
@@ -63,21 +63,22 @@ def _show(console: Console, result: dict[str, Any], *, brief: bool) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("stage", "state", "work"):
+    table.add_column("stage", no_wrap=True)
+    for heading in ("state", "work"):
         table.add_column(heading, overflow="fold")
     for heading in ("disk", "memory", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("basis", overflow="fold")
     rows = result["stages"]
+    stage = None
     for row in _grouped(rows) if brief else rows:
-        name = row["stage"] if row["method"] is None else f"{row['stage']} {row['method']}"
-        state = f"[{STYLES[row['state']]}]{_state(row)}[/]" if STYLES[row["state"]] else _state(row)
-        more = "≥ " if row["at_least"] and row["state"] != "done" else ""
-        disk = _bytes(row["disk_bytes"], more)
-        table.add_row(
-            name, state, row["work"], disk, _memory(row), _time(row, more), _basis(row),
-            style="dim" if row["state"] == "done" else None,
-        )  # fmt: skip
+        name, work = row["stage"], row["work"]
+        if row["method"] is not None:
+            if name != stage:
+                table.add_row(name, "", work)
+            name, work = f"  {row['method']}", ""
+        stage = row["stage"]
+        table.add_row(name, _state(row), work, *_figures(row), style="dim" if row["state"] == "done" else None)
     console.print(f"[bold]{_escaped(result['pipeline'])}[/] on {_escaped(result['machine']['device'])}")
     console.print(table)
     _line(console, "")
@@ -122,31 +123,24 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _state(row: dict[str, Any]) -> str:
-    if row["state"] == "partly" or (row["state"] == "not possible" and row["done"]):
-        of = f"{row['done']} of {row['total']} {row['unit']}"
-        return f"partly: {of}" if row["state"] == "partly" else f"not possible here ({of} done)"
-    return "not possible here" if row["state"] == "not possible" else str(row["state"])
+    text = str(row["state"])
+    if text != "done" and row["done"]:
+        text = f"{text}: {row['done']} of {row['total']} {row['unit']}" + (" done" if text == "not possible" else "")
+    return f"[{STYLES[row['state']]}]{text}[/]" if row["state"] in STYLES else text
 
 
-def _memory(row: dict[str, Any]) -> str:
+def _figures(row: dict[str, Any]) -> tuple[str, str, str, str]:
+    """Disk, memory, time and where the time comes from."""
     if row["state"] == "done":
-        return ""
+        return _bytes(row["disk_bytes"]), "", "" if row["took_s"] is None else f"took {_seconds(row['took_s'])}", ""
     more = "≥ " if row["at_least"] else ""
-    return _bytes(row["memory_bytes"], more) + ("" if row["memory_on"] == "cpu" or not row["memory_bytes"] else " GPU")
-
-
-def _time(row: dict[str, Any], more: str) -> str:
-    if row["state"] == "done":
-        return "" if row["took_s"] is None else f"took {_seconds(row['took_s'])}"
+    memory = _bytes(row["memory_bytes"], more)
+    if memory and row["memory_on"] != "cpu":
+        memory += " GPU"
     if row["basis"] == "quick":
-        return "seconds"
-    return "?" if row["time_s"] is None else more + _seconds(row["time_s"])
-
-
-def _basis(row: dict[str, Any]) -> str:
-    if row["state"] == "done" or row["basis"] == "quick":
-        return ""
-    return str(row["basis"])
+        return _bytes(row["disk_bytes"], more), memory, "seconds", ""
+    time = "?" if row["time_s"] is None else more + _seconds(row["time_s"])
+    return _bytes(row["disk_bytes"], more), memory, time, str(row["basis"])
 
 
 def _totals(result: dict[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -372,7 +372,7 @@ class _Planner:
             made = read_json(self.layout.stage("evaluate") / FINISHED["evaluate"])
             same_methods = set(made["methods"]) == set(self.config.trained)
             row.done = int(same_methods and made["main_unit"] == self.config.evaluate.unit)
-        _settle(row, None, trained)
+        _settle(row, None, trained, any_will_do=True)
         return self._quick(row)
 
     def _ablate(self, extract: Row, trained: list[Row]) -> Row:
@@ -422,7 +422,7 @@ class _Planner:
         if fresh and all(one.state == "done" for one in (*trained, ablate)):
             made = read_json(self.layout.stage("importance") / FINISHED["importance"])
             row.done = int({*made["scores"], *made["without_score"]} == {*self.config.methods})
-        _settle(row, None, trained)
+        _settle(row, None, trained, any_will_do=True)
         found = {str(one.method): self._method(str(one.method))[0] for one in trained}
         if self.sizes is None or not self._runs:
             return self._size(row, None)
@@ -432,7 +432,7 @@ class _Planner:
         settings = self.config.importance
         if not (settings.audit and scored):
             return self._quick(row)
-        row.work = f"maps, audit of {_count(len(scored), 'method')}"
+        row.work = f"maps, {_count(len(scored), 'audit')}"
         if row.state == "done":
             return row
         row.memory_bytes = self._in_training(0)
@@ -784,14 +784,22 @@ def _unfinished(layout: Layout, config: Config, clips: CorpusTable | None) -> in
     return max(found)
 
 
-def _settle(row: Row, obstacle: Obstacle | None, upstream: list[Row] | None = None) -> None:
-    """State of a row from what is finished and what stands in the way, here or, for all it needs, before it."""
+def _settle(row: Row, obstacle: Obstacle | None, upstream: Sequence[Row] = (), *, any_will_do: bool = False) -> None:
+    """State of a row from what is finished and what stands in its way.
+
+    Args:
+        row: with the counts of what is finished.
+        obstacle: of its own.
+        upstream: rows that it reads the results of.
+        any_will_do: it can run once one of them is possible, otherwise it needs all of them.
+    """
     if row.total and row.done >= row.total:
         row.state, row.reason, row.time_s, row.basis = "done", None, 0.0, "recorded"
         return
     row.state = "partly" if row.done else "to do"
-    if obstacle is None and upstream and all(one.state == "not possible" for one in upstream):
-        obstacle = Obstacle(upstream[0].reason or "", upstream[0].fix)
+    blocked = [one for one in upstream if one.state == "not possible"]
+    if obstacle is None and blocked and (not any_will_do or len(blocked) == len(upstream)):
+        obstacle = Obstacle(blocked[0].reason or "", blocked[0].fix)
     if obstacle is not None:
         row.state, row.reason, row.fix = "not possible", obstacle.reason, obstacle.fix
 

@@ -70,10 +70,10 @@ State = Literal["done", "partly", "to do", "not possible"]
 Basis = Literal["measured", "recorded", "upper limit", "quick", "not known"]
 Lacking = Mapping[str, Obstacle | None]
 
-CALIBRATION_S = 40.0
-"""After so many seconds no further method is timed."""
 EMBEDDING_S, TUNING_S, TRAINING_S = 6.0, 8.0, 10.0
 """About how long the calibration of the encoder, of all ways of fine-tuning and of all methods may take, in seconds."""
+LIMIT_S = 20.0
+"""After so many seconds no further method is timed: over thousands of features a single step takes seconds."""
 COPIES = 3
 """Encoders that must fit for one to be tuned here: it, its copy, and what training keeps."""
 FORWARD_PASSES = 3
@@ -194,7 +194,7 @@ class _Planner:
         self.copies = 1 if os.environ.get("MLFLOW_TRACKING_URI") else 2  # the local store has a copy of every fold
         self.notes: list[str] = []
         self.speeds: dict[tuple[str, int], tuple[MethodSpeed, int] | None] = {}
-        self.ends, self.slow = time.monotonic() + CALIBRATION_S, list[str]()
+        self.timing_s, self.slow = 0.0, list[str]()
         self.utterances, self.old_utterances = _table(layout, config, "download")
         self.clips, self.old_clips = _table(layout, config, "segment")
         self.material = material_of(config, self.utterances, self.clips)
@@ -383,9 +383,10 @@ class _Planner:
         _settle(row, None, [extract, *ranking])
         if self.sizes is None or not self._runs:
             return self._size(row, None)
+        ranks = bool(ranking) and ((found := self._method(settings.rank_by)[0]) is None or found.density)
         layers = [layer for layer in (self.head.layers if self.head else range(1, self.sizes[0] + 1)) if layer > 0]
         try:
-            groups = choose_groups(layers if ranking else [], settings.k, settings.layers, layers, settings.presets)
+            groups = choose_groups(layers if ranks else [], settings.k, settings.layers, layers, settings.presets)
         except ConfigError as error:
             _settle(row, Obstacle(error.message, error.fix))
             return row
@@ -525,11 +526,11 @@ class _Planner:
         if not self.calibrate or self.sizes is None:
             return None
         key = (method, layers or self.sizes[0])
-        if key not in self.speeds and time.monotonic() > self.ends:
+        if key not in self.speeds and self.timing_s > LIMIT_S:
             self.speeds[key] = None
             self.slow.append(method if layers is None else f"{method} on {_count(layers, 'layer')}")
         if key not in self.speeds:
-            within_s = min(1.0, TRAINING_S / (len(self.config.methods) + 3))
+            started, within_s = time.monotonic(), min(1.0, TRAINING_S / (len(self.config.methods) + 3))
             sizes = (key[1], *self.sizes[1:])
             try:
                 with PeakMemory(self.device) as memory:
@@ -538,6 +539,7 @@ class _Planner:
             except (MethodError, TrainingError) as error:
                 self.notes.append(f"{method}: not measured: {error.message}")
                 self.speeds[key] = None
+            self.timing_s += time.monotonic() - started
         return self.speeds[key]
 
     def _in_training(self, beside: int) -> int | None:
@@ -623,10 +625,20 @@ class _Planner:
         if extract.state != "done":
             extract.memory_bytes = weights + round(memory.taken * max(1.0, speed.largest / speed.tried))
             self._time_extract(extract, speed, scale, encoder)
-        if tuned:
-            sizes = np.minimum(items.sizes, self.config.finetune.max_tokens) if modality == "text" else items.sizes
-            del items
-            self._time_tuned(tuned, encoder, device, sizes, speed, known=scale is not None)
+        if not tuned or scale is None:
+            return
+        sizes = np.minimum(items.sizes, self.config.finetune.max_tokens) if modality == "text" else items.sizes
+        on, dtype = resolve_device(self.config.finetune.device), self._tuned_dtype
+        nbytes = COPIES * self.outline.num_parameters * dtype.itemsize
+        if why_not_timed(self.outline, nbytes, config, on) is not None:
+            self._time_tuned(tuned, None, on, sizes, speed)
+            return
+        if on != device or encoder.model.dtype != dtype:
+            del encoder, items
+            _free(device)
+            held = str(dtype).removeprefix("torch.")
+            encoder = self._open(modality, device=on, precision="float32", weights_dtype=held)
+        self._time_tuned(tuned, encoder, on, sizes, speed)
 
     @property
     def _tuned_dtype(self) -> torch.dtype:
@@ -671,53 +683,45 @@ class _Planner:
         extract.notes.append(f"{each}; how much there is, is known after download")
 
     def _time_tuned(
-        self, rows: list[Row], encoder: Encoder, device: str, sizes: NDArray[np.int64], speed: Speed, *, known: bool
+        self, rows: list[Row], encoder: Encoder | None, on: str, sizes: NDArray[np.int64], speed: Speed
     ) -> None:
-        """Fill in the ways of fine-tuning: timed while there is time and memory, else from the forward pass alone.
+        """Fill in the ways of fine-tuning: timed while there is time, else from the forward pass alone.
 
         Args:
             rows: one per way.
-            encoder: as it was timed.
-            device: where it is.
+            encoder: as fine-tuning holds it; None: there is no room for that.
+            on: device.
             sizes: cost of each item.
             speed: of embedding.
-            known: whether the sizes are those of the pipeline's items.
         """
-        assert self.outline is not None
-        on, dtype = resolve_device(self.config.finetune.device), self._tuned_dtype
-        nbytes = COPIES * self.outline.num_parameters * dtype.itemsize
-        fits = why_not_timed(self.outline, nbytes, self.config.extract, on) is None
-        modality, typical = encoder.modality, int(np.sort(sizes)[len(sizes) // 2])
-        if fits and (on != device or encoder.model.dtype != dtype):
-            del encoder
-            _free(device)
-            held = str(dtype).removeprefix("torch.")
-            encoder = self._open(modality, device=on, precision="float32", weights_dtype=held)
-        started = time.monotonic()
+        typical, started = int(np.sort(sizes)[len(sizes) // 2]), time.monotonic()
         for row in rows:
             row.memory_on = on.partition(":")[0]
-            rates = (FORWARD_PASSES * speed.per_cost, speed.per_cost)
-            if fits and time.monotonic() - started < TUNING_S:
-                found = self._tune(row, encoder, typical, int(sizes.max()), on, TUNING_S / len(rows))
-                if found is None:
+            rates = None
+            if encoder is not None and time.monotonic() - started < TUNING_S:
+                try:
+                    rates = self._tune(row, encoder, typical, int(sizes.max()), on, TUNING_S / len(rows))
+                except MethodError as error:
+                    _settle(row, Obstacle(error.message, error.fix))
                     continue
-                rates, row.basis = found, "measured"
-            elif known:
-                row.basis = "upper limit"
-                row.notes.append(f"not measured: a training step is taken as {FORWARD_PASSES} forward passes")
-            if not known or not self.splits:
-                row.basis = "not known"
+            if not self.splits:
                 continue
-            seconds = [
-                rates[0] * len(split.train) + rates[1] * (len(split.dev) + len(split.test)) for split in self.splits
-            ]
+            row.basis = "measured" if rates else "upper limit"
+            if rates is None:
+                row.notes.append(f"not measured: a training step is taken as {FORWARD_PASSES} forward passes")
+            train_s, predict_s = rates or (FORWARD_PASSES * speed.per_cost, speed.per_cost)
+            each = [train_s * len(one.train) + predict_s * (len(one.dev) + len(one.test)) for one in self.splits]
             epochs = (len(self._runs) - row.done) * self.config.finetune.epochs
-            row.time_s = epochs * float(np.mean(seconds)) * float(sizes.mean())
+            row.time_s = epochs * float(np.mean(each)) * float(sizes.mean())
 
     def _tune(
         self, row: Row, encoder: Encoder, typical: int, longest: int, device: str, within_s: float
     ) -> tuple[float, float] | None:
-        """Seconds of training and of evaluation for one unit of cost; None: the encoder cannot be tuned in this way."""
+        """Seconds of training and of evaluation for one unit of cost; None: not even one item fits in memory.
+
+        Raises:
+            MethodError: the encoder cannot be tuned in this way.
+        """
         item = RandomItems(encoder, np.array([typical]), 1).read(0)
         fresh = copy.deepcopy(encoder)
         try:
@@ -731,8 +735,7 @@ class _Planner:
                     device=device,
                     within_s=within_s,
                 )
-        except MethodError as error:
-            _settle(row, Obstacle(error.message, error.fix))
+        except torch.OutOfMemoryError:
             return None
         # what is kept for the backward pass grows with the batch, what is kept for each trained number does not
         kept = ADAM_BYTES * timed.num_trained

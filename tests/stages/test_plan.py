@@ -14,14 +14,14 @@ import pytest
 from daamctl import pipeline
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.config import Config, load_config
-from daamctl.errors import ConfigError
+from daamctl.errors import ConfigError, MethodError
 from daamctl.layout import Layout
 from daamctl.stages import download, extract, finetune, plan, segment, train
 from tests.fixtures.recordings import write_pipeline
 
 METHODS = (
     "methods: [mean, daam-v1-mlp]\nablate: {method: mean, rank_by: daam-v1-mlp, k: [1]}\n"
-    "importance: {audit_clips: 2, audit_orders: 2}\n"
+    "importance: {audit_clips: 2, audit_orders: 2}\nreport: {interactive: false}\n"
 )
 TUNED = METHODS + "finetunes: [linear-probe]\nfinetune: {epochs: 1, device: cpu}\n"
 
@@ -257,7 +257,7 @@ def test_fine_tuning_that_is_not_timed_is_taken_from_the_forward_pass(
 
 
 def test_methods_beyond_the_time_for_calibration_stay_unknown(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "CALIBRATION_S", -1.0)
+    monkeypatch.setattr(plan, "LIMIT_S", -1.0)
     rows, result = planned(project, "demo", calibrate=True)
     assert (rows["mha"]["basis"], rows["ablate"]["basis"]) == ("not known", "not known")
     words = "not measured, as it would take too long: none, weighted-sum, mha, daam-v1, daam-v2, none on 1 layer, "
@@ -291,6 +291,32 @@ def test_where_training_takes_the_features_from(project: Path, features: str, wo
     rows, result = planned(project, "demo", {"train.features": features})
     assert any(f"1.0 MB, {words}" in note for note in result["notes"])
     assert rows["mha"]["memory_bytes"] > (2 if features == "memory" else 1) * 320 * 24 * 64 * 2
+
+
+def test_layers_are_ranked_by_a_density_only(project: Path) -> None:
+    rows, _ = planned(project, "demo", {"ablate.rank_by": "mha", "ablate.layers": [[9], [3, 4]]})
+    assert rows["ablate"]["work"] == "2 groups × 5 folds"
+    rows, _ = planned(project, "demo", {"ablate.rank_by": "mha"})
+    assert (rows["ablate"]["work"], rows["ablate"]["basis"]) == ("0 groups × 5 folds", "quick")
+
+
+def test_encoder_that_cannot_be_tuned_or_opened(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise MethodError("linear-probe: not with this encoder", fix="take another")
+
+    monkeypatch.setattr(plan, "time_finetune", refuse)
+    write_pipeline(project, more=TUNED)
+    layout, config = settings(project, "tiny")
+    for stage in (download, segment):
+        stage.run(layout, config)
+    row = planned(project, calibrate=True)[0]["linear-probe"]
+    assert (row["state"], row["reason"], row["fix"]) == (
+        "not possible", "linear-probe: not with this encoder", "take another",
+    )  # fmt: skip
+    assert row["time_s"] is None
+    rows, _ = planned(project, overrides={"extract.encoder": "beit-micro"}, calibrate=True)
+    assert rows["extract"]["reason"] == "encoder 'beit-micro' reads images, the corpus holds speech"
+    assert {rows[name]["state"] for name in ("extract", "linear-probe", "mean", "report")} == {"not possible"}
 
 
 def test_device_that_is_not_here(project: Path) -> None:

@@ -95,7 +95,7 @@ def test_ways_of_fine_tuning_can_be_timed(model: str, item: torch.Tensor, name: 
     assert size <= found.tried <= 8 * size  # at most a batch
 
 
-def test_recomputed_and_accumulated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recomputed_and_accumulated() -> None:
     settings = Config.model_validate(
         {"finetune": {"batch_size": 8, "accumulate": 4, "gradient_checkpointing": True, "encoder_dropout": True}}
     )

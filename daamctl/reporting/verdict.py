@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -384,7 +385,8 @@ def names(evaluation: Evaluation) -> tuple[str, str]:
     made = evaluation["provenance"]["config"]
     corpus = made.get("download", {}).get("corpus", evaluation["run"])
     encoder = made.get("extract", {}).get("encoder") or evaluation["provenance"]["encoder"].get("id", "unknown")
-    return str(corpus), str(encoder)
+    folder = Path(str(encoder)).expanduser()
+    return str(corpus), folder.name if folder.is_absolute() else str(encoder)  # a report may leave this machine
 
 
 def _a(word: str) -> str:

@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty project with the real params.yaml, stages.yaml and pipelines, as current folder, tracking into itself."""
+    """A project without data: the real params.yaml, stages.yaml and pipelines; current folder, tracking into itself."""
     (tmp_path / "pipelines").mkdir()
     for path in [REPOSITORY / "params.yaml", REPOSITORY / "stages.yaml", *(REPOSITORY / "pipelines").glob("*.yaml")]:
         target = tmp_path / path.relative_to(REPOSITORY)

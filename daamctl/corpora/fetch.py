@@ -232,9 +232,17 @@ def _extract(archive: Path, folder: Path) -> None:
             file.extractall(folder)
     elif tarfile.is_tarfile(archive):
         with tarfile.open(archive) as file:
-            for name in file.getnames():
-                _check_member(archive, name)
-            file.extractall(folder, filter="data")  # also refuses links and devices that lead outside
+            for member in file:
+                _check_member(archive, member.name)
+                if not (member.isfile() or member.isdir()):  # a corpus has no links or devices; they may lead outside
+                    raise DownloadError(
+                        f"{archive} holds '{member.name}', which is neither a file nor a folder",
+                        fix=f"delete {archive} and run it again",
+                    )
+            if hasattr(tarfile, "data_filter"):
+                file.extractall(folder, filter="data")
+            else:  # Python before 3.11.4; what the filter refuses is refused above
+                file.extractall(folder)
     else:
         raise DownloadError(f"{archive} is neither a zip nor a tar archive", fix=f"delete {archive} and run it again")
 

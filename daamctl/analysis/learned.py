@@ -18,17 +18,23 @@ PREFIXES = ("fusion", "fusion.daam")
 
 @dataclass(frozen=True)
 class Learned:
-    """Lowest and highest value over all heads and features of one run.
+    """Lowest and highest value, and mean, over all heads and features of one run.
 
     Args:
         num_heads: h.
+        kernel: form of the density.
         offset: in feature units; 0 at the start.
+        offset_mean: the same unit.
         scaled_variance: 2 at the start.
+        scaled_variance_mean: 2 at the start.
     """
 
     num_heads: int
+    kernel: str
     offset: tuple[float, float]
+    offset_mean: float
     scaled_variance: tuple[float, float]
+    scaled_variance_mean: float
 
 
 def read_learned(path: Path) -> Learned | None:
@@ -45,7 +51,14 @@ def read_learned(path: Path) -> Learned | None:
                     offset, width = (file.get_tensor(f"{prefix}.{name}") for name in ("offset", "scaled_variance"))
                     if settings.get("scaled_variance") == "softplus":
                         width = np.logaddexp(0, width)
-                    return Learned(len(offset), _span(offset), _span(width))
+                    return Learned(
+                        num_heads=len(offset),
+                        kernel=settings.get("kernel", "2xi"),
+                        offset=_span(offset),
+                        offset_mean=float(offset.mean()),
+                        scaled_variance=_span(width),
+                        scaled_variance_mean=float(width.mean()),
+                    )
     except (SafetensorError, OSError) as error:
         raise ArtifactError(f"{path} cannot be read: {error}", fix=f"delete {path.parent}, train it again") from error
     return None

@@ -20,6 +20,7 @@ import yaml
 from safetensors import SafetensorError, safe_open
 
 from daamctl.analysis.importance import layer_contribution
+from daamctl.analysis.learned import read_learned
 from daamctl.analysis.plots import confusion_picture, fold_dots, learning_curves
 from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import Fold, read_folds
@@ -41,8 +42,6 @@ from daamctl.tracking import make_tracker
 logger = logging.getLogger(__name__)
 
 HISTORY_TYPES = dict.fromkeys(("train_loss", *(f"{part}_accuracy" for part in CURVES)), pl.Float64)
-DENSITY_TENSORS = ("fusion", "fusion.daam")
-"""Where a method keeps the offset and scaled variance of its density."""
 
 
 def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
@@ -186,23 +185,19 @@ def _weights(path: Path) -> dict[str, Any]:
             )
             said = yaml.safe_load((file.metadata() or {}).get("daamctl", "{}"))
             found: dict[str, Any] = {"decoder_parameters": said.get("head_parameters", decoder)}  # of a tuned encoder
-            settings = said.get("settings", {})
-            for prefix in DENSITY_TENSORS:
-                if {f"{prefix}.offset", f"{prefix}.scaled_variance"} <= set(names):
-                    offset, width = (file.get_tensor(f"{prefix}.{name}") for name in ("offset", "scaled_variance"))
-                    if settings.get("scaled_variance") == "softplus":
-                        width = np.logaddexp(0, width)
-                    found |= {"num_heads": len(offset), "kernel": settings.get("kernel", "2xi"),
-                              "offset": _span(offset), "scaled_variance": _span(width)}  # fmt: skip
-            return found
     except (SafetensorError, OSError) as error:
         raise ArtifactError(
             f"{path} cannot be read: {error}", fix=f"delete {path.parent} and train it again"
         ) from error
-
-
-def _span(values: Any) -> tuple[float, float, float]:
-    return float(values.min()), float(values.max()), float(values.mean())
+    learned = read_learned(path)
+    if learned is not None:
+        found |= {
+            "num_heads": learned.num_heads,
+            "kernel": learned.kernel,
+            "offset": (*learned.offset, learned.offset_mean),
+            "scaled_variance": (*learned.scaled_variance, learned.scaled_variance_mean),
+        }
+    return found
 
 
 def _history(layout: Layout) -> pl.DataFrame:

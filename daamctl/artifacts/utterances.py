@@ -44,7 +44,7 @@ class CorpusTable:
     """Rows of one corpus with what must be known of them.
 
     Args:
-        corpus: key under which the corpus root is registered (`daamctl.corpora.sources.audio_root`).
+        corpus: key under which the corpus root is registered (`daamctl.corpora.sources.files_root`).
         classes: class names in label order (index = class id).
         rows: the columns of the table's schema first, further columns after them.
         settings: the settings it was made with.

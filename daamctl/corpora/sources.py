@@ -58,7 +58,7 @@ def source_of(root: Path, corpus: str) -> Path | None:
     return _expand(root, _read(sources_file(root)).get(corpus))
 
 
-def audio_root(project_root: Path, corpus: str) -> Path:
+def files_root(project_root: Path, corpus: str) -> Path:
     """The folder in which the paths of a corpus's tables start, be they recordings or images.
 
     Args:

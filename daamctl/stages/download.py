@@ -23,7 +23,7 @@ from daamctl.corpora.base import UNITS, Corpus, class_counts, modality_of
 from daamctl.corpora.fingerprint import validate
 from daamctl.corpora.groups import assign_groups
 from daamctl.corpora.images import header_problems
-from daamctl.corpora.sources import MANIFEST, audio_root, key_of, register, source_of
+from daamctl.corpora.sources import MANIFEST, files_root, key_of, register, source_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.progress import progress
@@ -70,7 +70,7 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     register(layout.root, key, place)
     classes = select_classes(corpus, rows, settings.classes)
     rows = rows.filter(pl.col("label").is_in(list(classes)))
-    rows = _readable(rows, modality, audio_root(layout.root, key), settings.max_unreadable_fraction)
+    rows = _readable(rows, modality, files_root(layout.root, key), settings.max_unreadable_fraction)
     _check_populated(rows, classes, modality)
     rows = _group(rows, modality, settings)
     _check_folds(rows, layout, config)

@@ -31,7 +31,7 @@ from daamctl.artifacts.embeddings import (
 )
 from daamctl.artifacts.io import content_key, link_or_copy, locked, replace_dir
 from daamctl.config import Config
-from daamctl.corpora.sources import audio_root
+from daamctl.corpora.sources import files_root
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.extraction import Embedded, embed_clips
 from daamctl.encoders.items import open_items
@@ -169,7 +169,7 @@ def _make_shards(
     """Make the shards that are missing; returns clip_id -> reason of the clips left out."""
     settings, size = config.extract, config.extract.shard_clips
     # texts stand in the table itself, wherever they were read from
-    root = layout.root if clips.modality == "text" else audio_root(layout.root, clips.corpus)
+    root = layout.root if clips.modality == "text" else files_root(layout.root, clips.corpus)
     work.mkdir(parents=True, exist_ok=True)
     parts = [
         (shard_path(work, i), clips.rows[start : start + size])

@@ -21,7 +21,7 @@ from daamctl.artifacts.clips import ClipTable, read_clips
 from daamctl.artifacts.embeddings import check_settings
 from daamctl.artifacts.results import SKIPPED_FILE, read_folds
 from daamctl.config import Config
-from daamctl.corpora.sources import audio_root
+from daamctl.corpora.sources import files_root
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.batching import plan_batches
 from daamctl.encoders.items import open_items
@@ -114,7 +114,7 @@ def _open(layout: Layout, config: Config, clips: ClipTable) -> Opened:
     )
     encoder = opened.encoder
     # texts stand in the table itself, wherever they were read from
-    root = layout.root if clips.modality == "text" else audio_root(layout.root, clips.corpus)
+    root = layout.root if clips.modality == "text" else files_root(layout.root, clips.corpus)
     items = open_items(clips.rows, clips.modality, root, encoder, config, max_tokens=config.finetune.max_tokens)
     index = {name: number for number, name in enumerate(clips.classes)}
     targets = torch.tensor([index[label] for label in clips.rows["label"]])

@@ -48,7 +48,7 @@ from daamctl.config import Config
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
 from daamctl.corpora.material import material_of
-from daamctl.corpora.sources import audio_root, key_of
+from daamctl.corpora.sources import files_root, key_of
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.items import Items
@@ -663,7 +663,7 @@ class _Planner:
             root = self.layout.root
         elif self.clips is not None:
             with contextlib.suppress(CorpusError):  # the clips are known, but their files are gone
-                root = audio_root(self.layout.root, self.clips.corpus)
+                root = files_root(self.layout.root, self.clips.corpus)
         return items_to_time(
             encoder,
             self.config,

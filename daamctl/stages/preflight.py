@@ -40,7 +40,7 @@ from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.io import write_json
 from daamctl.config import Config
-from daamctl.corpora.sources import audio_root
+from daamctl.corpora.sources import files_root
 from daamctl.encoders.items import ImageTables
 from daamctl.errors import ArtifactError, CorpusError, TrainingError
 from daamctl.layout import Layout
@@ -173,7 +173,7 @@ def _content(layout: Layout, features: Features) -> NDArray[np.int64] | None:
             return None if rows["text"].null_count() else text_ids(rows["text"])
         if rows["path"].null_count():
             return None
-        root, tables = audio_root(layout.root, table.corpus), ImageTables()
+        root, tables = files_root(layout.root, table.corpus), ImageTables()
         pairs = rows.select("path", "index").iter_rows()
         return numbered(
             (root / path).read_bytes() if index is None else tables.encoded(root / path, index) for path, index in pairs

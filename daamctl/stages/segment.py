@@ -22,7 +22,7 @@ from daamctl.artifacts.io import replace_dir
 from daamctl.artifacts.utterances import UtteranceTable, read_utterances
 from daamctl.config import Config, SegmentConfig
 from daamctl.corpora.base import UNITS, class_counts
-from daamctl.corpora.sources import audio_root, key_of
+from daamctl.corpora.sources import files_root, key_of
 from daamctl.errors import ArtifactError, AudioError, ConfigError
 from daamctl.layout import Layout
 
@@ -56,7 +56,7 @@ def run(layout: Layout, config: Config) -> Path:
     clips = ClipTable(utterances.corpus, utterances.classes, rows, settings, modality)
     audio = layout.clips.parent / AUDIO_DIR
     if config.segment.write_audio:
-        _export(rows, audio_root(layout.root, clips.corpus), audio)
+        _export(rows, files_root(layout.root, clips.corpus), audio)
     else:
         shutil.rmtree(audio, ignore_errors=True)  # of an earlier run with other settings
     write_clips(layout.clips, clips)

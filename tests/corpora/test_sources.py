@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from daamctl.corpora.sources import audio_root, key_of, register, source_of, sources_file
+from daamctl.corpora.sources import files_root, key_of, register, source_of, sources_file
 from daamctl.errors import ConfigError, CorpusError
 
 
 def test_unregistered(tmp_path: Path) -> None:
     assert source_of(tmp_path, "emodb") is None
     with pytest.raises(CorpusError, match="'emodb' is not registered") as caught:
-        audio_root(tmp_path, "emodb")
+        files_root(tmp_path, "emodb")
     assert "daamctl download emodb --from DIR" in str(caught.value)
 
 
@@ -28,15 +28,15 @@ def test_inside_the_project_is_stored_relative(tmp_path: Path) -> None:
     register(project, "emodb", tmp_path / "elsewhere")
     stored = yaml.safe_load(sources_file(project).read_text())
     assert stored == {"demo": "data/corpora/demo", "emodb": str(tmp_path / "elsewhere")}
-    assert audio_root(project, "demo") == folder
+    assert files_root(project, "demo") == folder
     project.rename(tmp_path / "moved")
-    assert audio_root(tmp_path / "moved", "demo").is_dir()
+    assert files_root(tmp_path / "moved", "demo").is_dir()
 
 
 def test_folder_that_is_gone(tmp_path: Path) -> None:
     register(tmp_path, "emodb", tmp_path / "gone")
     with pytest.raises(CorpusError, match=r"was registered at .*gone, which is not there") as caught:
-        audio_root(tmp_path, "emodb")
+        files_root(tmp_path, "emodb")
     assert "daamctl download emodb --from DIR" in str(caught.value)
 
 
@@ -45,11 +45,11 @@ def test_manifests_have_keys_of_their_own(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{name}.csv").touch()
         register(tmp_path, key_of("manifest", tmp_path / name / f"{name}.csv"), tmp_path / name / f"{name}.csv")
-    assert audio_root(tmp_path, "manifest:a") == tmp_path / "a"
-    assert audio_root(tmp_path, "manifest:b") == tmp_path / "b"
+    assert files_root(tmp_path, "manifest:a") == tmp_path / "a"
+    assert files_root(tmp_path, "manifest:b") == tmp_path / "b"
     assert source_of(tmp_path, "manifest") == tmp_path / "b" / "b.csv"
     with pytest.raises(CorpusError, match="'manifest:c' is not registered") as caught:
-        audio_root(tmp_path, "manifest:c")
+        files_root(tmp_path, "manifest:c")
     assert "daamctl download manifest --from c.csv" in str(caught.value)
 
 
@@ -57,14 +57,14 @@ def test_folder_as_manifest(tmp_path: Path) -> None:
     for name in ("pets.v1", "pets.v2"):
         (tmp_path / name).mkdir()
         register(tmp_path, key_of("manifest", tmp_path / name), tmp_path / name)
-    assert audio_root(tmp_path, "manifest:pets.v1") == tmp_path / "pets.v1"
-    assert audio_root(tmp_path, "manifest:pets.v2") == tmp_path / "pets.v2"
+    assert files_root(tmp_path, "manifest:pets.v1") == tmp_path / "pets.v1"
+    assert files_root(tmp_path, "manifest:pets.v2") == tmp_path / "pets.v2"
     (tmp_path / "b" / "pets.v1").mkdir(parents=True)
     with pytest.raises(CorpusError, match=r"another manifest named 'pets\.v1' is registered"):
         register(tmp_path, "manifest:pets.v1", tmp_path / "b" / "pets.v1")
     (tmp_path / "pets.v1").rmdir()
     with pytest.raises(CorpusError, match=r"was registered at .*pets\.v1, which is not there") as caught:
-        audio_root(tmp_path, "manifest:pets.v1")
+        files_root(tmp_path, "manifest:pets.v1")
     assert "daamctl download manifest --from pets.v1" in str(caught.value)
 
 
@@ -78,7 +78,7 @@ def test_two_manifests_of_one_name(tmp_path: Path) -> None:
         register(tmp_path, "manifest:list", tmp_path / "b" / "list.csv")
     (tmp_path / "a" / "list.csv").unlink()
     register(tmp_path, "manifest:list", tmp_path / "b" / "list.csv")
-    assert audio_root(tmp_path, "manifest:list") == tmp_path / "b"
+    assert files_root(tmp_path, "manifest:list") == tmp_path / "b"
 
 
 def test_simultaneous_registrations_all_arrive(tmp_path: Path) -> None:

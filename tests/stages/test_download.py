@@ -14,7 +14,7 @@ from PIL import Image
 from daamctl.artifacts.utterances import UtteranceTable, read_utterances
 from daamctl.config import Config, DownloadConfig
 from daamctl.corpora import agnews, cifar100, demo, demo_text, digits, emodb
-from daamctl.corpora.sources import audio_root, source_of
+from daamctl.corpora.sources import files_root, source_of
 from daamctl.errors import ArtifactError, ConfigError, CorpusError, DownloadError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.stages import download
@@ -65,7 +65,7 @@ def test_manifest(project: Path, collection: Path) -> None:
     assert table.rows["group"].null_count() == 0
     assert "source" not in table.settings
     assert table.settings["num_groups"] == 3
-    assert audio_root(project, table.corpus) == collection.parent
+    assert files_root(project, table.corpus) == collection.parent
 
 
 def test_no_place_of_this_machine_in_the_table(project: Path, collection: Path, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_no_place_of_this_machine_in_the_table(project: Path, collection: Path, 
     collection.parent.rename(tmp_path / "moved")
     make(project, corpus="manifest", source=str(tmp_path / "moved" / "list.csv"))
     assert path.read_bytes() == first
-    assert audio_root(project, "manifest:list") == tmp_path / "moved"
+    assert files_root(project, "manifest:list") == tmp_path / "moved"
 
 
 def test_source_in_the_settings_is_relative_to_the_project(project: Path, collection: Path) -> None:
@@ -239,7 +239,7 @@ def test_demo_is_made_registered_and_made_anew_only_by_force(project: Path) -> N
     table = make(project, corpus="demo")
     assert (table.corpus, table.rows.height, table.rows["group"].n_unique()) == ("demo", 320, 5)
     assert table.classes == demo.CORPUS.classes
-    root = audio_root(project, "demo")
+    root = files_root(project, "demo")
     assert root == project / "data/corpora/demo"
     marker = root / "mine"
     marker.touch()
@@ -247,7 +247,7 @@ def test_demo_is_made_registered_and_made_anew_only_by_force(project: Path) -> N
     assert marker.exists()
     make(project, corpus="demo", force=True)
     assert not marker.exists()
-    assert audio_root(project, "demo").is_dir()
+    assert files_root(project, "demo").is_dir()
 
 
 def test_stratified_folds_of_speech_pool_the_groups_but_not_the_speakers(project: Path, collection: Path) -> None:
@@ -369,7 +369,7 @@ def test_folder_of_images(project: Path, pictures: Path, caplog: pytest.LogCaptu
     assert (table.modality, table.corpus, table.classes) == ("image", "manifest:pictures", ("cat", "dog"))
     assert table.rows.row(0)[:4] == ("00", "cat/00.png", None, "cat")
     assert set(table.rows.group_by("group", "label").len()["len"]) == {2}
-    assert audio_root(project, table.corpus) == pictures
+    assert files_root(project, table.corpus) == pictures
     assert "corpus 'manifest:pictures': 20 images" in caplog.text
     assert make(project, corpus="manifest").rows.equals(table.rows)  # from the register
 
@@ -409,7 +409,7 @@ def test_cifar100_is_converted_in_the_project_and_read_from_there(project: Path,
     table = make(project, given, corpus="cifar100", check_fingerprint=False)
     own = project / "data/corpora/cifar100"
     assert (table.modality, table.corpus, table.classes) == ("image", "cifar100", cifar100.CLASSES)
-    assert audio_root(project, "cifar100") == own
+    assert files_root(project, "cifar100") == own
     assert sorted(path.name for path in own.iterdir()) == [".completed", "test.parquet", "train.parquet"]
     given.rename(tmp_path / "gone")
     assert make(project, corpus="cifar100", check_fingerprint=False).rows.equals(table.rows)
@@ -449,7 +449,7 @@ def test_many_classes_are_told_in_a_few_words(project: Path, tmp_path: Path, cap
 def test_digits_and_texts_that_need_no_network(project: Path) -> None:
     images = make(project, corpus="digits")
     assert (images.modality, images.rows.height, images.classes) == ("image", 1797, digits.CLASSES)
-    assert audio_root(project, "digits") == project / "data/corpora/digits"
+    assert files_root(project, "digits") == project / "data/corpora/digits"
     texts = make(project, corpus="demo-text")
     assert (texts.modality, texts.rows.height, texts.classes) == ("text", 600, demo_text.CORPUS.classes)
     first = (project / "data/download/demo-text/utterances.parquet").read_bytes()

@@ -8,10 +8,11 @@ layers (D26), a module here normalises one axis, whatever other axes there are, 
 from __future__ import annotations
 
 import math
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from daamctl.errors import MethodError
 from daamctl.methods.base import FusionClassifier, Traits, check_divides
@@ -54,36 +55,105 @@ def density_weights(
 
     Returns:
         w, shape of x; in (0, 1] where valid, as long as `scaled_variance` is positive, which training does not
-        enforce (D61).
+        enforce (D61). It has a gradient, but no second one and no forward-mode derivative.
 
     Raises:
-        MethodError: unknown `variance`, `eps` or `kernel`, or `mask` is not bool.
+        MethodError: unknown `variance`, `eps` or `kernel`, `mask` is not bool, or a parameter runs along the axis.
     """
     check_formula(variance=variance, eps=eps, kernel=kernel)
+    for name, parameter in (("offset", offset), ("scaled_variance", scaled_variance)):
+        _check_shared(name, parameter, x, dim)
     with torch.autocast(x.device.type, enabled=False):
         x = x if x.dtype == torch.float64 else x.float()
         ignored = None if mask is None else ~_full_mask(mask, x)  # shape of x
         if ignored is not None:
             x = x.masked_fill(ignored, 0)
-        mean = _mean(x, dim, ignored)
-        if variance == "two-pass":
-            spread = _mean((x - mean).square(), dim, ignored)
-        else:
-            spread = (_mean(x.square(), dim, ignored) - mean.square()).abs()
-        if eps == "double":
-            spread = spread + VARIANCE_FLOOR
-        y = (x - (mean + offset)) / (spread + ROOT_FLOOR).sqrt()
         width = scaled_variance if kernel == "2xi" else scaled_variance.square()
-        weights = torch.exp(-y.square() / (2 * width))
+        floor = ROOT_FLOOR + (VARIANCE_FLOOR if eps == "double" else 0)
+        # torch.compile fuses the formula with the gradient it derives; of the written one it gives others (torch 2.11)
+        compute = _gaussian if torch.compiler.is_compiling() else GaussianWeights.apply
+        weights: Tensor = compute(x, offset, width, variance, floor, dim, ignored)[0]
         return weights if ignored is None else weights.masked_fill(ignored, 0)
+
+
+def _gaussian(
+    x: Tensor, offset: Tensor, width: Tensor, variance: str, floor: float, dim: int, ignored: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The formula of `density_weights`: w, the mean, and the variance v before it is made positive and floored."""
+    mean = _mean(x, dim, ignored)
+    if variance == "two-pass":
+        v = _mean((x - mean).square(), dim, ignored)
+    else:
+        v = _mean(x.square(), dim, ignored) - mean.square()
+    u = x - (mean + offset)
+    return (u.square() * (-0.5 / (width * (v.abs() + floor)))).exp_(), mean, v
+
+
+class GaussianWeights(torch.autograd.Function):
+    """`_gaussian` with its gradient written out.
+
+    Autograd of the formula keeps and writes many tensors of the size of x; this keeps x and w, and writes few
+    (benchmarks/daam.py). With n valid entries along the axis,
+
+    u = x - (mean + offset),  p = 1 / (width * (|v| + floor)),  w = exp(-p * u^2 / 2)
+
+    and g the gradient of w, b = g * w * u, S1 = sum of b and S2 = sum of b * u over the axis, the gradients are
+
+    offset: p * S1,  width: p * S2 / (2 * width),  v: p * S2 / (2 * (|v| + floor)) * sign(v)
+    x: p * (S1 / n - b) + (gradient of v) * 2 * (x - mean) / n
+
+    In place is written only what depends on g, x and both parameters: under vmap each may have a batch axis.
+    """
+
+    generate_vmap_rule = True
+    forward = staticmethod(_gaussian)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Keep what the gradient needs."""
+        x, offset, width, _, ctx.floor, ctx.dim, ignored = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(x, offset, width, ignored, *output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of x, offset and width."""
+        x, offset, width, ignored, w, mean, v = ctx.saved_tensors
+        spread = v.abs() + ctx.floor
+        p = (width * spread).reciprocal()
+        u = x - (mean + offset)
+        b = (g * w).mul_(u)
+        p_s1 = p * b.sum(ctx.dim, keepdim=True)
+        p_s2 = p * (b * u).sum(ctx.dim, keepdim=True)
+        rest = None, None, None, None
+        parameters = p_s1.sum_to_size(offset.shape), (p_s2 / (2 * width)).sum_to_size(width.shape)
+        if not ctx.needs_input_grad[0]:
+            return None, *parameters, *rest
+        n = _count(x, ctx.dim, ignored)
+        slope = p_s2 / spread * v.sign() / n  # of x - mean = u + offset
+        return torch.addcmul(p_s1 / n + slope * offset, u, slope).sub_(b.mul_(p)), *parameters, *rest
 
 
 def _mean(x: Tensor, dim: int, ignored: Tensor | None) -> Tensor:
     """Mean along an axis, kept with size 1, over the entries that are not ignored; 0 where all are."""
     if ignored is None:
         return x.mean(dim=dim, keepdim=True)
-    count = (~ignored).sum(dim=dim, keepdim=True).clamp(min=1)
-    return x.masked_fill(ignored, 0).sum(dim=dim, keepdim=True) / count
+    return x.masked_fill(ignored, 0).sum(dim=dim, keepdim=True) / _count(x, dim, ignored)
+
+
+def _count(x: Tensor, dim: int, ignored: Tensor | None) -> Tensor | int:
+    """Number of entries along an axis that are not ignored; 1 where all are."""
+    return x.shape[dim] if ignored is None else (~ignored).sum(dim=dim, keepdim=True).clamp(min=1)
+
+
+def _check_shared(name: str, parameter: Tensor, x: Tensor, dim: int) -> None:
+    """Check that all entries along the axis share a parameter."""
+    place = parameter.dim() + (dim if dim < 0 else dim - x.dim())
+    if place >= 0 and parameter.shape[place] != 1:
+        raise MethodError(
+            f"{name} must have size 1 along axis {dim} of x, which its entries share, met {tuple(parameter.shape)}"
+        )
 
 
 def _full_mask(mask: Tensor, x: Tensor) -> Tensor:

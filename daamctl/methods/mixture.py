@@ -20,6 +20,7 @@ from daamctl.methods.base import FusionClassifier, Traits
 from daamctl.methods.decoder import check_choice, classify_map
 
 EPS = 1e-8  # added to the variance, and lower bound of the sum that normalises (D35)
+LOG_TWO_PI = math.log(2 * math.pi)
 
 
 def mixture_weights(
@@ -72,9 +73,12 @@ def mixture_weights(
         if mask is not None and padding == "masked":
             x = x.where(mask, 0)  # also keeps what is not a number in a masked position out of the gradients
         mean, var = _moments(x, dim, variance, mask, padding)
-        z = (x - (mean + offsets)) / (var + eps).sqrt()  # (M, ..., n, ...)
-        log_g = -0.5 * (z / spreads).square() - spreads.abs().log() - 0.5 * math.log(2 * math.pi)
-        log_p = log_g.sum(0) if op == "product" else log_g.logsumexp(0) - math.log(len(offsets))  # (..., n, ...)
+        if op == "product":
+            log_p = _log_product(x - mean, var + eps, offsets, spreads)
+        else:
+            z = (x - (mean + offsets)) / (var + eps).sqrt()  # (M, ..., n, ...)
+            log_g = -0.5 * (z / spreads).square() - spreads.abs().log() - 0.5 * LOG_TWO_PI
+            log_p = log_g.logsumexp(0) - math.log(len(offsets))
         if mask is not None and padding == "masked":
             log_p = log_p.masked_fill(~mask, -math.inf)
         weights = (log_p - log_p.logsumexp(dim, keepdim=True).clamp(min=math.log(eps))).exp()
@@ -86,16 +90,31 @@ def _lead(values: Tensor, num_axes: int) -> Tensor:
     return values.reshape(len(values), *[1] * (num_axes + 1 - values.dim()), *values.shape[1:])
 
 
+def _log_product(centred: Tensor, var: Tensor, offsets: Tensor, spreads: Tensor) -> Tensor:
+    """Logarithm of the product of M Gaussians, as the one Gaussian that it is (FACTS 5): one pass, not M.
+
+    With r_i = (1/c_i^2) / sum of 1/c_i^2, their mean offset m = sum r_i m_i and joint spread c = (sum 1/c_i^2)^(-1/2),
+    sum of (d - m_i)^2 / c_i^2 = ((d - m)^2 + sum r_i (m_i - m)^2) / c^2 for every deviation d.
+    """
+    log_precisions = -2 * spreads.abs().log()
+    share = log_precisions.softmax(0)
+    offset = (share * offsets).sum(0)
+    scatter = (share * (offsets - offset).square()).sum(0)
+    precision = log_precisions.logsumexp(0).exp() / var
+    height = 0.5 * (log_precisions.sum(0) - len(offsets) * LOG_TWO_PI) - 0.5 * precision * scatter
+    return height - 0.5 * precision * (centred - offset).square()
+
+
 def _moments(x: Tensor, dim: int, variance: str, mask: Tensor | None, padding: str) -> tuple[Tensor, Tensor]:
-    """Mean and variance over one axis, kept as an axis of length 1."""
+    """Mean and variance over one axis, kept as an axis of length 1; `Tensor.var` is slow on any axis but the last."""
     lost = 1 if variance == "unbiased" else 0
-    if mask is None:
-        return x.mean(dim, keepdim=True), x.var(dim, correction=lost, keepdim=True)
-    zeroed = x.where(mask, 0)
-    if padding == "counted":
-        return zeroed.mean(dim, keepdim=True), zeroed.var(dim, correction=lost, keepdim=True)
+    if mask is not None:
+        x = x.where(mask, 0)
+    if mask is None or padding == "counted":
+        mean = x.mean(dim, keepdim=True)
+        return mean, (x - mean).square().sum(dim, keepdim=True) / (x.shape[dim] - lost)
     count = mask.expand_as(x).sum(dim, keepdim=True)
-    mean = zeroed.sum(dim, keepdim=True) / count.clamp(min=1)
+    mean = x.sum(dim, keepdim=True) / count.clamp(min=1)
     squares = (x - mean).where(mask, 0).square().sum(dim, keepdim=True)
     return mean, squares / (count - lost).clamp(min=1)
 

@@ -218,6 +218,79 @@ def test_gradients(variance: str, eps: str, kernel: str, scaled_variance: str, m
     assert torch.autograd.gradcheck(run, (sample(2, 6, 3).requires_grad_(), offset, width))
 
 
+def plain(x: Tensor, offset: Tensor, scaled_variance: Tensor) -> Tensor:
+    """The weights in operations whose gradient torch derives."""
+    mean = x.mean(-2, keepdim=True)
+    spread = (x - mean).square().mean(-2, keepdim=True) + 1e-8 + 1e-5
+    return torch.exp(-(x - (mean + offset)).square() / (2 * scaled_variance * spread))
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (3, 1, 5), (2, 3, 1, 1), (1,)])
+def test_gradients_equal_the_derived_ones(shape: tuple[int, ...]) -> None:
+    x, g = sample(2, 3, 4, 5), sample(2, 3, 4, 5, seed=1)
+    found, expected = (
+        torch.autograd.grad(weigh(*inputs), inputs, g)
+        for weigh in (density_weights, plain)
+        for inputs in [[value.requires_grad_() for value in (x.clone(), 0.1 * sample(*shape), 1.5 + holes(*shape))]]
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 2])
+def test_gradient_of_one_input_alone(wanted: int) -> None:
+    """Stored embeddings need no gradient, a frozen module's parameters neither."""
+    inputs = [sample(3, 6, 7), *parameters(7)]
+    inputs[wanted].requires_grad_()
+    (found,) = torch.autograd.grad(density_weights(*inputs).sum(), inputs[wanted])
+    (expected,) = torch.autograd.grad(plain(*inputs).sum(), inputs[wanted])
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_second_gradient_is_refused() -> None:
+    x = sample(3, 6, 7).requires_grad_()
+    (first,) = torch.autograd.grad(density_weights(x, *parameters(7)).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+@pytest.mark.parametrize("batched", [(0, 0, 0), (0, None, None), (None, 0, None), (None, None, 0), (0, 0, None)])
+@pytest.mark.parametrize("variance", ["two-pass", "moments"])
+def test_vmap_over_any_inputs(batched: tuple[int | None, ...], variance: str) -> None:
+    members = [[sample(3, 6, 7, seed=k), 0.1 * sample(7, seed=k), 2 + 0.1 * sample(7, seed=k + 9)] for k in range(4)]
+    inputs = [
+        torch.stack(values) if axis == 0 else values[0]
+        for values, axis in zip(zip(*members, strict=True), batched, strict=True)
+    ]
+
+    def loss(*inputs: Tensor) -> Tensor:
+        return density_weights(*inputs, variance=variance).square().sum()
+
+    for value in inputs:
+        value.requires_grad_()
+    losses = torch.func.vmap(loss, in_dims=batched)(*inputs)
+    found = torch.autograd.grad(losses.sum(), inputs)
+    single = [
+        loss(*(value[k] if axis == 0 else value for value, axis in zip(inputs, batched, strict=True))) for k in range(4)
+    ]
+    torch.testing.assert_close(losses, torch.stack(single))
+    for one, other in zip(found, torch.autograd.grad(torch.stack(single).sum(), inputs), strict=True):
+        torch.testing.assert_close(one, other)
+    _, pull = torch.func.vjp(lambda x: density_weights(x, inputs[1].mean(), inputs[2].mean()), sample(3, 6, 7))
+    directions = sample(2, 3, 6, 7, seed=3)
+    (rows,) = torch.func.vmap(pull)(directions)
+    for row, direction in zip(rows, directions, strict=True):
+        torch.testing.assert_close(row, pull(direction)[0])
+
+
+@pytest.mark.parametrize("axis", [1, -2])
+def test_parameters_along_the_axis_are_refused(axis: int) -> None:
+    x, along = sample(3, 6, 7), torch.ones(6, 1)
+    for name, pair in (("offset", (along, along[:1])), ("scaled_variance", (along[:1], along))):
+        with pytest.raises(MethodError, match=rf"^{name} must have size 1 along axis {axis} of x, .*, met \(6, 1\)$"):
+            density_weights(x, *pair, dim=axis)
+
+
 def test_gradient_is_finite_where_all_layers_are_equal() -> None:
     module = MultiHeadDAAM(num_layers=6, embed_dim=4, num_heads=2)
     x = torch.full((2, 6, 4), 0.7, requires_grad=True)

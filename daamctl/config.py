@@ -34,12 +34,13 @@ class Section(BaseModel):
 
 
 class DownloadConfig(Section):
-    """Which recordings, and which of their classes."""
+    """Which recordings, texts or images, and which of their classes."""
 
     corpus: str = "demo"
     """Reader: a name from the table of corpora (`daamctl ls corpora`)."""
     source: str | None = None
-    """Manifest file or corpus folder; null: where `daamctl download CORPUS --from DIR` registered it."""
+    """Table of items (CSV, Parquet or JSON lines) or folder; null: where `daamctl download CORPUS --from DIR` put
+    it down."""
     classes: tuple[str, ...] | None = None
     """Class names in label order; null: the corpus's default classes."""
     folds: Literal["corpus", "stratified"] = "corpus"
@@ -50,7 +51,8 @@ class DownloadConfig(Section):
     check_fingerprint: bool = True
     """Refuse a corpus whose counts differ from the known ones."""
     max_unreadable_fraction: Fraction = 0.0
-    """Share of recordings that may be unreadable; they are counted and named. Above it the stage fails."""
+    """Share of recordings, texts or images that may be unreadable (missing, damaged or empty); they are counted and
+    named. Above it the stage fails."""
 
 
 class SegmentConfig(Section):
@@ -121,7 +123,8 @@ class ExtractConfig(Section):
     shard_clips: Count = 512
     """Clips per Parquet file: the most that is redone after an interruption."""
     max_unreadable_fraction: Fraction = 0.0
-    """Share of clips whose audio may turn out undecodable; they are counted and named. Above it the stage fails."""
+    """Share of clips, texts or images that may turn out undecodable, or without a token; they are counted and named.
+    Above it the stage fails."""
 
 
 class TrainConfig(Section):
@@ -174,10 +177,15 @@ class TrainConfig(Section):
     every clip counting alike; all-epochs: the mean over the test batches of every epoch up to the selected one
     (published, D19)."""
     precision: Literal["auto", "float32", "bfloat16", "float16", "published"] = "auto"
-    """Mixed precision of the training step; auto: bfloat16 or float16 on GPU, float32 on CPU; published: float16 with
-    loss scaling on CUDA, float32 elsewhere (D42). Evaluation is always float32."""
+    """Mixed precision of the training step; auto: bfloat16 or float16 on GPU; on a CPU bfloat16 where it has that
+    natively and the model has 2-D convolutions, as the conv decoder does, else float32; published: float16 with loss
+    scaling on CUDA, float32 elsewhere (D42). Evaluation is always float32."""
     device: Device = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
+    together: Literal["auto", "always", "never"] = "auto"
+    """auto: on a CPU, folds and seeds of a method whose steps are so small that starting them is what takes the time
+    are trained in one program, with the results of one by one up to rounding; always: wherever a method allows it, on a
+    GPU too; never: one by one."""
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = (1,)
     """Seeds; every fold is trained once with each (published: 1 alone, D40)."""
 
@@ -237,20 +245,6 @@ class EvaluateConfig(Section):
     method. Declare it before looking."""
 
 
-class ImportanceConfig(Section):
-    """Importance Factor maps, and whether they and layer weights say what the layers are worth."""
-
-    dpi: Count = 150
-    """Resolution of the pictures, in dots per inch."""
-    audit: bool = True
-    """Test the scores of the layers against linear probes, and by replacing layers under the trained models; the latter
-    takes about a tenth of the time of a method's training."""
-    audit_clips: Count = 400
-    """Most test clips per fold on which layers are replaced; a seeded choice."""
-    audit_orders: Count = 19
-    """Random orders of the layers beside the score's own; 19 are the fewest with which p can reach 0.05."""
-
-
 class AblateConfig(Section):
     """Retraining on few layers."""
 
@@ -266,6 +260,20 @@ class AblateConfig(Section):
     presets: tuple[Literal["speech-9-23", "vision-10-12-22-24", "text-19-21-37-39"], ...] = ()
     """The papers' pairs of a high and a low group (FACTS 14): layer 9 against 23; 10-12 against 22-24; 19-21 against
     37-39."""
+
+
+class ImportanceConfig(Section):
+    """Importance Factor maps, and whether they and layer weights say what the layers are worth."""
+
+    dpi: Count = 150
+    """Resolution of the pictures, in dots per inch."""
+    audit: bool = True
+    """Test the scores of the layers against linear probes, and by replacing layers under the trained models; the latter
+    takes about a tenth of the time of a method's training."""
+    audit_clips: Count = 400
+    """Most test clips per fold on which layers are replaced; a seeded choice."""
+    audit_orders: Count = 19
+    """Random orders of the layers beside the score's own; 19 are the fewest with which p can reach 0.05."""
 
 
 class ReportConfig(Section):
@@ -301,8 +309,8 @@ class Config(Section):
     train: TrainConfig = TrainConfig()
     finetune: FinetuneConfig = FinetuneConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
-    importance: ImportanceConfig = ImportanceConfig()
     ablate: AblateConfig = AblateConfig()
+    importance: ImportanceConfig = ImportanceConfig()
     report: ReportConfig = ReportConfig()
 
     @model_validator(mode="after")

@@ -91,7 +91,8 @@ def _devices() -> list[tuple[str, str]]:
         lines.append(("gpu", "none that torch can use"))
     device = resolve_device("auto")
     extract = resolve_precision("auto", device, cpu_auto=True)
-    train = resolve_precision("auto", device, cpu_auto=False)
+    small = resolve_precision("auto", device, cpu_auto=False)
+    train = extract if small == extract else f"{extract} (without convolutions {small})"
     lines.append(("auto means", f"device {device}, precision {extract} for extract, {train} for train"))
     return lines
 

@@ -89,6 +89,8 @@ class MetaPart(TypedDict):
     num_test_clips: int
     features: NotRequired[str]
     """Where the training clips were taken from: memory, device or stream; folds made before streaming lack it."""
+    together: NotRequired[int]
+    """Number of folds that were trained in one program, where that was done."""
 
 
 class FoldResult(TypedDict):

@@ -18,7 +18,9 @@ from daamctl.errors import ArtifactError
 TRAINING = ("train", "finetune")
 """Sections of settings that are read in training."""
 COVERED_BY_EMBEDDINGS = frozenset({"download", "segment", "extract"})
-HARMLESS = frozenset({"train.seeds", "train.device", "finetune.device", "finetune.gradient_checkpointing"})
+HARMLESS = frozenset(
+    {"train.seeds", "train.device", "train.together", "finetune.device", "finetune.gradient_checkpointing"}
+)
 
 
 def check_method(method: str, folds: Sequence[Fold], *, fix: str) -> None:

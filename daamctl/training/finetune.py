@@ -24,8 +24,9 @@ from daamctl.devices import autocast
 from daamctl.errors import TrainingError
 from daamctl.training.batches import pieces, read_ahead, shuffled_batches
 from daamctl.training.checkpoint import load_state, save_state
-from daamctl.training.loop import CHECKPOINT_EVERY_S, Epoch, Trained, accuracy_of, improves
+from daamctl.training.loop import CHECKPOINT_EVERY_S, Epoch, Trained, improves
 from daamctl.training.losses import build_loss
+from daamctl.training.outputs import accuracy_of
 from daamctl.training.splits import Split
 
 log = logging.getLogger(__name__)

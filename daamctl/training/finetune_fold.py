@@ -11,6 +11,7 @@ import logging
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from daamctl.artifacts.io import atomic_path, content_key, locked, replace_dir
 from daamctl.artifacts.results import Fold, FoldResult, fold_dir, read_fold
 from daamctl.config import SHARED_WITH_TRAIN, Config
 from daamctl.devices import resolve_device, resolve_precision
+from daamctl.engines.base import Engine
 from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
 from daamctl.progress import Progress, progress
@@ -32,7 +34,7 @@ from daamctl.tracking import Tracker
 from daamctl.training.finetune import Collating, ItemSet, Tuned, notes_on, tune
 from daamctl.training.finished import identity, meta_of, metrics_of, write_finished
 from daamctl.training.loop import Epoch, seed_everything
-from daamctl.training.run import summary_line
+from daamctl.training.run import collect, summary_line
 from daamctl.training.splits import Split, split_of
 
 log = logging.getLogger(__name__)
@@ -96,6 +98,11 @@ class Source:
             self._next = self.open()
             self._facts = self._next.facts
         return self._facts
+
+    def without_encoder(self) -> Source:
+        """The same for another process; an encoder that lies opened here is let go."""
+        self._next = None
+        return Source(self.clips, self.open)
 
     def take(self) -> Opened:
         """A fresh encoder; it is not kept here."""
@@ -166,20 +173,33 @@ def kept_fold(folder: Path, spec: TuneSpec, source: Source) -> Fold | None:
 
 
 def tune_all(
-    specs: list[TuneSpec], source: Source, folder: Path, layout: Layout, tracker: Tracker, *, force: bool
+    specs: list[TuneSpec],
+    source: Source,
+    folder: Path,
+    layout: Layout,
+    tracker: Tracker,
+    *,
+    force: bool,
+    engine: Engine | None = None,
 ) -> list[Fold]:
-    """Train the folds that are not kept; returns all of them, in the order of `specs`."""
+    """Train the folds that are not kept; returns all of them, in the order of `specs`. See `train_all`."""
     kept = {id(spec): None if force else kept_fold(folder, spec, source) for spec in specs}
     todo = [spec for spec in specs if kept[id(spec)] is None]
     if len(todo) < len(specs):
         log.info("%s: %d of %d folds are finished and kept", folder.name, len(specs) - len(todo), len(specs))
+    work = layout.work / "finetune" / layout.run_name
+    if engine is not None and not engine.here:
+        call = partial(_tune_one, folder=folder, work=work, root=layout.root)
+        device = specs[0].config.finetune.device if specs else "auto"
+        results = engine.each(call, source.without_encoder(), todo, device=device, per_gpu=1)
+        made = collect(results, lambda spec: kept_fold(folder, spec, source), folder, len(todo), tracker)
+        return [kept[id(spec)] or made[spec.fold, spec.seed] for spec in specs]
     splits = {spec.fold: split_of(source.clips.rows, spec.fold, spec.config.train) for spec in todo}
     total = sum(
         spec.config.finetune.epochs * sum(len(getattr(splits[spec.fold], part)) for part in ("train", "dev", "test"))
         for spec in todo
     )
     folds: list[Fold] = []
-    work = layout.work / "finetune" / layout.run_name
     with progress(total, f"fine-tuning {folder.name}", "items") as bar:
         for spec in specs:
             fold = kept[id(spec)]
@@ -190,6 +210,11 @@ def tune_all(
                 log.info("%s", summary_line(fold))
             folds.append(fold)
     return folds
+
+
+def _tune_one(source: Source, spec: TuneSpec, *, folder: Path, work: Path, root: Path) -> Path:
+    """One fold on a worker; returns its folder."""
+    return tune_fold(spec, source, folder, work, root=root).folder
 
 
 def tune_fold(

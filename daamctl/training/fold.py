@@ -6,18 +6,20 @@ import hashlib
 import logging
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from daamctl.artifacts.embeddings import EmbeddingsHead, StoredVectors, free_memory
 from daamctl.artifacts.io import content_key, locked, replace_dir
-from daamctl.artifacts.results import Fold, FoldResult, fold_dir, read_fold
+from daamctl.artifacts.results import Fold, FoldResult, MetaPart, fold_dir, read_fold
 from daamctl.config import Config, TrainConfig
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.errors import ArtifactError, MethodError
@@ -25,7 +27,7 @@ from daamctl.methods import METHODS, build, resolve_method, save_weights, settin
 from daamctl.methods.base import FusionClassifier
 from daamctl.provenance import code_hash
 from daamctl.training.finished import identity, meta_of, metrics_of, write_finished
-from daamctl.training.loop import Epoch, Trained, eval_batch, fit, seed_everything
+from daamctl.training.loop import Epoch, Trained, Training, seed_everything
 from daamctl.training.parts import HeldPart, Part, StreamedPart
 from daamctl.training.splits import Split, split_of
 
@@ -92,7 +94,7 @@ class FoldSpec:
     def key(self, features: Features) -> str:
         """Content key of everything that determines the result, except the machine it runs on."""
         train = self.config.section("train")
-        del train["seeds"], train["device"], train["features"]
+        del train["seeds"], train["device"], train["features"], train["together"]
         if train["dev_fraction"] == TrainConfig().dev_fraction:  # came later: folds trained before it stay valid
             del train["dev_fraction"]
         return content_key(
@@ -147,6 +149,19 @@ def kept_fold(method_dir: Path, spec: FoldSpec, features: Features) -> Fold | No
     return fold if fold.result["run"]["key"] in keys else None
 
 
+def train_precision(model: nn.Module, train: TrainConfig, device: str) -> str:
+    """The number format of the training step.
+
+    On a CPU `auto` is bfloat16 only for a model with 2-D convolutions: they gain more than autocast costs, while the
+    small matrices of the other methods do not.
+
+    Raises:
+        ConfigError: the device does not have it.
+    """
+    convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
+    return resolve_precision(train.precision, device, cpu_auto=convolves)
+
+
 def train_fold(
     spec: FoldSpec,
     features: Features,
@@ -170,18 +185,42 @@ def train_fold(
         TrainingError: the split or the numbers do not allow it.
         MethodError: the method does not fit these sizes.
     """
-    key = spec.key(features)
-    device = resolve_device(spec.config.train.device)
-    precision = resolve_precision(spec.config.train.precision, device, cpu_auto=False)
-    split = split_of(features.clips, spec.fold, spec.config.train)
-    folder = work / f"{method_dir.name}-fold{spec.fold}-seed{spec.seed}"
-    before = identity(fold_dir(method_dir, spec.fold, spec.seed))
-    with locked(folder.with_suffix(".lock"), what=f"{spec.method} fold {spec.fold}"):
-        kept = kept_fold(method_dir, spec, features)
-        if kept is not None and identity(kept.folder) != before:  # another process has trained it meanwhile
+    job = FoldJob(spec, features, method_dir, work)
+    with job.locked():
+        kept = job.made_meanwhile()
+        if kept is not None:
             return kept
-        folder.mkdir(parents=True, exist_ok=True)
-        seed_everything(spec.seed, device)
+        training = job.start(on_epoch)
+        while not training.ended:
+            training.train_epoch()
+        return job.finish(training, root)
+
+
+class FoldJob:
+    """One fold on its way from embeddings to a finished folder; `train_fold` says what the arguments are."""
+
+    def __init__(self, spec: FoldSpec, features: Features, method_dir: Path, work: Path) -> None:
+        self.spec, self.features, self.method_dir = spec, features, method_dir
+        self.device = resolve_device(spec.config.train.device)
+        self.split = split_of(features.clips, spec.fold, spec.config.train)
+        self.target = fold_dir(method_dir, spec.fold, spec.seed)
+        self.folder = work / f"{method_dir.name}-fold{spec.fold}-seed{spec.seed}"
+        self.before = identity(self.target)
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keeps other processes from the same fold."""
+        return locked(self.folder.with_suffix(".lock"), what=f"{self.spec.method} fold {self.spec.fold}")
+
+    def made_meanwhile(self) -> Fold | None:
+        """The fold, where another process has trained it since this job was made."""
+        kept = kept_fold(self.method_dir, self.spec, self.features)
+        return kept if kept is not None and identity(kept.folder) != self.before else None
+
+    def start(self, on_epoch: Callable[[Epoch], None]) -> Training:
+        """A seeded model and its parts, at the first epoch or where an earlier attempt was interrupted."""
+        spec, features, config = self.spec, self.features, self.spec.config.train
+        self.folder.mkdir(parents=True, exist_ok=True)
+        seed_everything(spec.seed, self.device)
         sizes = (len(features.layers), features.head.embed_dim, len(features.head.classes))
         model = build_method(spec.method, spec.config, *sizes)
         if model.traits.batch_dependent:
@@ -189,42 +228,54 @@ def train_fold(
                 "%s: a prediction depends on the other clips of its batch (D1); evaluated %d at a time, in the order "
                 "of the clip table",
                 spec.method,
-                eval_batch(model, spec.config.train),
+                config.batch_size,
             )
-        train, dev, test = _parts(features, split, device)
-        trained = fit(
+        train, dev, test = _parts(features, self.split, self.device)
+        return Training(
             model,
             train,
             dev,
             test,
-            spec.config.train,
+            config,
             seed=spec.seed,
-            device=device,
-            precision=precision,
-            work=folder,
-            key=key,
+            device=self.device,
+            precision=train_precision(model, config, self.device),
+            work=self.folder,
+            key=spec.key(features),
             on_epoch=on_epoch,
         )
-        result = _result(spec, features, split, trained, model, key, device, precision, root)
-        result["meta"]["features"] = _taken(train)
-        _write(folder / "finished", spec, features, split, trained, model, result)
-        target = fold_dir(method_dir, spec.fold, spec.seed)
-        replace_dir(folder / "finished", target)
-        shutil.rmtree(folder, ignore_errors=True)
-    return read_fold(target)
+
+    def finish(self, training: Training, root: Path, **meta: Any) -> Fold:
+        """Write everything and put it in place.
+
+        Args:
+            training: every epoch done.
+            root: project folder, for the commit.
+            meta: further entries of `meta` in the result.
+        """
+        trained = training.finish()
+        result = _result(self.spec, self.features, self.split, trained, training, root)
+        result["meta"] = cast(MetaPart, {**result["meta"], "features": _taken(training.train), **meta})
+        _write(self.folder / "finished", self.spec, self.features, self.split, trained, training.model, result)
+        replace_dir(self.folder / "finished", self.target)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return read_fold(self.target)
 
 
 def _parts(features: Features, split: Split, device: str) -> tuple[Part, Part | None, Part]:
     """Cut the features.
 
-    In memory, the training part moves to the device when it takes at most half of its free memory. Of a set on disk,
-    it is streamed or read to the device as the features say, and a dev or test part that takes little is read once.
+    What is in memory is not copied; the training part moves to a GPU when it takes at most half of its free memory. Of
+    a set on disk, it is streamed or read to the device as the features say, and a dev or test part that takes little is
+    read once.
     """
     x, y, gpu = features.x, features.targets(), device.startswith("cuda")
 
     def part(rows: np.ndarray) -> HeldPart | StreamedPart:
         index = torch.from_numpy(rows)
-        return HeldPart(x[index], y[index]) if isinstance(x, torch.Tensor) else StreamedPart(x, rows, y[index], pin=gpu)
+        if isinstance(x, torch.Tensor):
+            return HeldPart(x, y[index].to(x.device), index.to(x.device))
+        return StreamedPart(x, rows, y[index], pin=gpu)
 
     def evaluated(rows: np.ndarray) -> Part:
         found = part(rows)
@@ -235,10 +286,10 @@ def _parts(features: Features, split: Split, device: str) -> tuple[Part, Part | 
     train = part(split.train)
     if isinstance(train, StreamedPart):
         train = train if features.stream else train.hold(device)
-    elif gpu:
+    elif gpu and train.x.device.type == "cpu":
         free, _ = torch.cuda.mem_get_info(device)
-        if train.x.nbytes < free / 2:
-            train = HeldPart(train.x.to(device), train.y.to(device))
+        if len(train) * train.x[0].nbytes < free / 2:
+            train = HeldPart(train.x[train.rows].to(device), train.y.to(device))
     return train, evaluated(split.dev) if split.dev_group is not None else None, evaluated(split.test)
 
 
@@ -254,17 +305,15 @@ def _result(
     features: Features,
     split: Split,
     trained: Trained,
-    model: FusionClassifier,
-    key: str,
-    device: str,
-    precision: str,
+    training: Training,
     root: Path,
 ) -> FoldResult:
+    model = training.model
     chosen = _chosen_layer(model)
     config = {stage: spec.config.section(stage) for stage in ("download", "segment", "extract", "train")}
     return {
         "run": {
-            "key": key,
+            "key": training.key,
             "pipeline": spec.name,
             "method": spec.method,
             "fold": spec.fold,
@@ -290,8 +339,8 @@ def _result(
             trained,
             embeddings_key=features.head.key,
             encoder=features.head.encoder,
-            device=device,
-            precision=precision,
+            device=training.run.device,
+            precision=training.run.precision,
             root=root,
         ),
     }
@@ -311,7 +360,7 @@ def _eval_batches(
         return None
     order = "\n".join(features.clips["clip_id"].gather(split.test).to_list())
     return {
-        "size": eval_batch(model, spec.config.train),
+        "size": spec.config.train.batch_size,
         "order": "clip table",
         "clips_sha256": hashlib.sha256(order.encode()).hexdigest(),
     }
@@ -351,5 +400,5 @@ def _write(
         trained,
         spec.config,
         result,
-        batch_size=eval_batch(model, spec.config.train) if model.traits.batch_dependent else None,
+        batch_size=spec.config.train.batch_size if model.traits.batch_dependent else None,
     )

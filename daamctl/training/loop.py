@@ -2,7 +2,7 @@
 
 One call trains one model on one split and returns the selected weights, the history and the test predictions. The order
 of batches is a function of (seed, epoch) and the part alone, so a run resumed after any epoch continues exactly as an
-uninterrupted one.
+uninterrupted one. A `Training` is the same, an epoch at a time, so that several can advance together (`batched`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import torch
 from torch import Tensor, nn
 
 from daamctl.config import TrainConfig
-from daamctl.devices import autocast
+from daamctl.devices import autocast, cpu_has_bfloat16
 from daamctl.errors import TrainingError
 from daamctl.methods.base import FusionClassifier
 from daamctl.training.checkpoint import load_state, save_state
 from daamctl.training.losses import build_loss
+from daamctl.training.outputs import accuracy_of, eval_batch, mean_density, mean_layer_weights, predict
 from daamctl.training.parts import InBatches, Part, on_device
 
 log = logging.getLogger(__name__)
 
-EVAL_BATCH = 256
 CHECKPOINT_EVERY_S = 5.0
 
 Epoch = dict[str, float | int | None]
@@ -84,7 +84,22 @@ def fit(
     key: str,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> Trained:
-    """Train `model` in place and leave it holding the selected epoch's weights.
+    """Train `model` in place and leave it holding the selected epoch's weights; arguments are those of `Training`.
+
+    Raises:
+        TrainingError: the loss is no longer finite, or a trainable tensor gets no gradient.
+    """
+    training = Training(
+        model, train, dev, test, config,
+        seed=seed, device=device, precision=precision, work=work, key=key, on_epoch=on_epoch,
+    )  # fmt: skip
+    while not training.ended:
+        training.train_epoch()
+    return training.finish()
+
+
+class Training:
+    """One training, an epoch at a time, from where it was interrupted.
 
     Args:
         model: freshly initialised, on CPU.
@@ -100,56 +115,151 @@ def fit(
         on_epoch: called after each epoch with its history entry (also for epochs replayed from a resume file).
 
     Raises:
-        TrainingError: the loss is no longer finite, or a trainable tensor gets no gradient.
+        TrainingError: the model needs a dev part and there is none.
     """
-    run = _Run(model.to(device), config, device, precision)
-    done = Trained()
-    if model.traits.needs_dev and dev is None:
-        raise TrainingError(
-            "part of this method is chosen on a held-out group, which only train.selection=dev-group sets aside",
-            fix="leave the method out, or train with --set train.selection=dev-group",
-        )
-    if model.has_density:
-        done.untrained_density = mean_density(model, test, device)
-    done.untrained_layer_weights = mean_layer_weights(model, test, device)
-    maps = _EpochMaps() if model.has_density and config.density_maps == "all-epochs" else None
-    best: dict[str, Tensor] = {}
-    state = load_state(work, key)
-    if state is not None:
-        run.restore(state)
-        best, done.history, done.train_s = state["best"], state["history"], state["train_s"]
-        done.selected_epoch = state["selected_epoch"]
-        if maps is not None:
-            maps.__dict__.update(state["maps"])
-        log.info("resuming after epoch %d of %d", len(done.history), config.epochs)
-        for entry in done.history:
-            on_epoch(entry)
-    saved_at = time.monotonic()
-    for epoch in range(len(done.history) + 1, config.epochs + 1):
+
+    def __init__(
+        self,
+        model: FusionClassifier,
+        train: Part,
+        dev: Part | None,
+        test: Part,
+        config: TrainConfig,
+        *,
+        seed: int,
+        device: str,
+        precision: str,
+        work: Path,
+        key: str,
+        on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    ) -> None:
+        if model.traits.needs_dev and dev is None:
+            raise TrainingError(
+                "part of this method is chosen on a held-out group, which only train.selection=dev-group sets aside",
+                fix="leave the method out, or train with --set train.selection=dev-group",
+            )
+        self.model, self.train, self.dev, self.test, self.config = model, train, dev, test, config
+        self.seed, self.work, self.key, self.on_epoch = seed, work, key, on_epoch
+        self.run = _Run(model.to(device), config, device, precision)
+        self.done = Trained()
+        if model.has_density:
+            self.done.untrained_density = mean_density(model, test, device)
+        self.done.untrained_layer_weights = mean_layer_weights(model, test, device)
+        self.maps = _EpochMaps() if model.has_density and config.density_maps == "all-epochs" else None
+        self.best: dict[str, Tensor] = {}
+        self._resume()
+        self.saved_at = time.monotonic()
+
+    @property
+    def ended(self) -> bool:
+        """Whether every epoch is done."""
+        return len(self.done.history) >= self.config.epochs
+
+    @property
+    def order_seed(self) -> int:
+        """Decides the order of the batches of the coming epoch, and its dropout."""
+        return self.seed * 1_000_003 + len(self.done.history) + 1
+
+    def train_epoch(self) -> None:
+        """One pass over the training part, and what follows it."""
         started = time.monotonic()
-        entry = run.epoch(epoch, train, dev, test, seed)
-        done.train_s += time.monotonic() - started
-        done.history.append(entry)
-        if maps is not None:
-            maps.add(model, test, device, config.batch_size)
-        if improves(done.history, done.selected_epoch, config.selection):
+        seen = self.run.one_pass(self.train, self.order_seed)
+        self.end_epoch(seen, time.monotonic() - started)
+
+    def end_epoch(self, seen: Seen, pass_s: float) -> None:
+        """Evaluate after a pass, select, tell and save.
+
+        Args:
+            seen: what the pass saw.
+            pass_s: how long it took, in seconds.
+
+        Raises:
+            TrainingError: the loss is no longer finite.
+        """
+        started, done = time.monotonic(), self.done
+        epoch = len(done.history) + 1
+        loss, accuracy = seen.means(epoch)
+        done.history.append(self.run.evaluate(epoch, loss, accuracy, self.dev, self.test))
+        done.train_s += pass_s + time.monotonic() - started
+        if self.maps is not None:
+            self.maps.add(self.model, self.test, self.run.device, self.config.batch_size)
+        if improves(done.history, done.selected_epoch, self.config.selection):
             done.selected_epoch = epoch
-            if maps is not None:
-                maps.keep()
-            best = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
-        on_epoch(entry)
-        if time.monotonic() - saved_at >= CHECKPOINT_EVERY_S and epoch < config.epochs:
-            extra = {"best": best, "history": done.history, "train_s": done.train_s}
-            if maps is not None:
-                extra["maps"] = dict(maps.__dict__)
-            save_state(work, key, {**run.state(), **extra, "selected_epoch": done.selected_epoch})
-            saved_at = time.monotonic()
-    model.load_state_dict(best)
-    done.logits = predict(model, test, device, eval_batch(model, config))
-    if model.has_density:
-        done.density = mean_density(model, test, device) if maps is None else maps.kept
-    done.layer_weights = mean_layer_weights(model, test, device)
-    return done
+            if self.maps is not None:
+                self.maps.keep()
+            self.best = {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+        self.on_epoch(done.history[-1])
+        if time.monotonic() - self.saved_at >= CHECKPOINT_EVERY_S and not self.ended:
+            self._save()
+
+    def finish(self) -> Trained:
+        """Give the model the selected epoch's weights, and say what came out of it."""
+        model, done, device = self.model, self.done, self.run.device
+        model.load_state_dict(self.best)
+        done.logits = predict(model, self.test, device, eval_batch(model, self.config, device))
+        if model.has_density:
+            done.density = mean_density(model, self.test, device) if self.maps is None else self.maps.kept
+        done.layer_weights = mean_layer_weights(model, self.test, device)
+        order_weights(model, torch.contiguous_format)  # as files and other readers expect it
+        return done
+
+    def _save(self) -> None:
+        done = self.done
+        state = {"best": self.best, "history": done.history, "train_s": done.train_s}
+        if self.maps is not None:
+            state["maps"] = dict(self.maps.__dict__)
+        save_state(self.work, self.key, {**self.run.state(), **state, "selected_epoch": done.selected_epoch})
+        self.saved_at = time.monotonic()
+
+    def _resume(self) -> None:
+        state, done = load_state(self.work, self.key), self.done
+        if state is None:
+            return
+        self.run.restore(state)
+        self.best, done.history, done.train_s = state["best"], state["history"], state["train_s"]
+        done.selected_epoch = state["selected_epoch"]
+        if self.maps is not None:
+            self.maps.__dict__.update(state["maps"])
+        log.info("resuming after epoch %d of %d", len(done.history), self.config.epochs)
+        for entry in done.history:
+            self.on_epoch(entry)
+
+
+@dataclass
+class Seen:
+    """What a pass over the training part saw, batch by batch.
+
+    Args:
+        losses: mean loss of each batch.
+        logits: of each batch, (B, C).
+        targets: of each batch, (B,) class ids.
+    """
+
+    losses: list[Tensor] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)
+    targets: list[Tensor] = field(default_factory=list)
+
+    def add(self, loss: Tensor, logits: Tensor, y: Tensor) -> None:
+        """Note one batch; nothing is computed or waited for."""
+        self.losses.append(loss.detach())
+        self.logits.append(logits.detach())
+        self.targets.append(y)
+
+    def means(self, epoch: int) -> tuple[float, float]:
+        """Loss and accuracy over the clips; every clip counts the same.
+
+        Raises:
+            TrainingError: the loss is not finite.
+        """
+        sizes = torch.tensor([len(y) for y in self.targets], dtype=torch.float64)
+        loss = (torch.stack(self.losses).cpu().double() @ sizes / sizes.sum()).item()
+        if not np.isfinite(loss):
+            raise TrainingError(
+                f"the training loss is {loss} in epoch {epoch}",
+                fix="lower train.lr, or train with --set train.precision=float32",
+            )
+        right = torch.cat(self.logits).argmax(-1) == torch.cat(self.targets)
+        return loss, right.cpu().double().mean().item()
 
 
 class _EpochMaps:
@@ -180,11 +290,10 @@ class _Run:
 
     def __init__(self, model: FusionClassifier, config: TrainConfig, device: str, precision: str) -> None:
         self.model, self.config, self.device, self.precision = model, config, device, precision
+        if channels_last(device, precision):
+            order_weights(model, torch.channels_last)
         self.loss = build_loss(config)
-        kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-        self.optimizer = kind(
-            [p for p in model.parameters() if p.requires_grad], lr=config.lr, weight_decay=config.weight_decay
-        )
+        self.optimizer = build_optimizer(model, config, fused=device != "mps" and precision != "float16")
         self.schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
             self.optimizer,
             mode="min" if config.selection == "last" else "max",
@@ -201,54 +310,32 @@ class _Run:
     def restore(self, state: dict[str, Any]) -> None:
         for name in ("model", "optimizer", "schedule", "scaler"):
             getattr(self, name).load_state_dict(state[name])
+        self.align()
 
-    def epoch(self, epoch: int, train: Part, dev: Part | None, test: Part, seed: int) -> Epoch:
-        lr = self.optimizer.param_groups[0]["lr"]
-        train_loss, train_accuracy = self._pass(epoch, train, seed)
-        size = eval_batch(self.model, self.config)
-        if dev is not None and self.model.traits.needs_dev:
-            self.model.eval()
-            with torch.no_grad():
-                # a held-out group may be larger than memory
-                self.model.choose(cast(Tensor, InBatches(dev, self.device)), dev.y.to(self.device))
-        accuracy = {
-            "dev": None if dev is None else accuracy_of(predict(self.model, dev, self.device, size), dev.y),
-            "test": accuracy_of(predict(self.model, test, self.device, size), test.y),
-        }
-        if self.config.schedule == "plateau":
-            watched = {"dev-group": accuracy["dev"], "best-on-test": accuracy["test"], "last": train_loss}
-            self.schedule.step(watched[self.config.selection] or 0.0)
-        return {
-            "epoch": epoch,
-            "lr": lr,
-            "train_loss": train_loss,
-            "train_accuracy": train_accuracy,
-            "dev_accuracy": accuracy["dev"],
-            "test_accuracy": accuracy["test"],
-        }
+    def align(self) -> None:
+        """Order the optimiser's state in memory as the weights are: the fused kernel goes by that, not by strides."""
+        for value, means in self.optimizer.state.items():
+            for name, one in means.items():
+                if one.stride() != value.stride() and one.shape == value.shape:
+                    means[name] = torch.empty_like(value, requires_grad=False).copy_(one)
 
-    def _pass(self, epoch: int, train: Part, seed: int) -> tuple[float, float]:
-        """One pass over the training part; returns mean loss and accuracy, both as seen while training."""
-        torch.manual_seed(seed * 1_000_003 + epoch)  # dropout, where a method has it, also repeats after a resume
+    def one_pass(self, train: Part, order_seed: int) -> Seen:
+        """One pass over the training part."""
+        torch.manual_seed(order_seed)  # dropout, where a method has it, also repeats after a resume
         self.model.train()
-        exact = torch.float32 if self.device == "mps" else torch.float64  # mps has no float64
-        total = torch.zeros((), device=self.device, dtype=exact)
-        correct = torch.zeros((), device=self.device, dtype=torch.int64)
-        for x, y in train.batches(self.config.batch_size, seed * 1_000_003 + epoch):
-            x = on_device(x, self.device)  # (B, L, D)
-            y = y.to(self.device, non_blocking=self.device.startswith("cuda"))  # (B,)
-            with autocast(self.device, self.precision):
-                loss, logits = self.model.training_loss(x, y, self.loss)
-            self._step(loss)
-            total += loss.detach() * len(y)
-            correct += (logits.argmax(-1) == y).sum()
-        mean = total.item() / len(train)
-        if not np.isfinite(mean):
-            raise TrainingError(
-                f"the training loss is {mean} in epoch {epoch}",
-                fix="lower train.lr, or train with --set train.precision=float32",
-            )
-        return mean, correct.item() / len(train)
+        seen = Seen()
+        for x, y in train.batches(self.config.batch_size, order_seed):
+            seen.add(*self.step(x, y))
+        return seen
+
+    def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Train on one batch, in the stored number format; returns its loss, logits (B, C) and class ids (B,)."""
+        x = on_device(x, self.device)  # (B, L, D)
+        y = y.to(self.device, non_blocking=self.device.startswith("cuda"))  # (B,)
+        with autocast(self.device, self.precision):
+            loss, logits = self.model.training_loss(x, y, self.loss)
+        self._step(loss)
+        return loss, logits, y
 
     def _step(self, loss: Tensor) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -263,6 +350,50 @@ class _Run:
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
+    def evaluate(self, epoch: int, loss: float, accuracy: float, dev: Part | None, test: Part) -> Epoch:
+        """Accuracies after a pass, and what the schedule makes of them; loss and accuracy are those of the pass."""
+        lr = self.optimizer.param_groups[0]["lr"]
+        size = eval_batch(self.model, self.config, self.device)
+        if dev is not None and self.model.traits.needs_dev:
+            self.model.eval()
+            with torch.no_grad():
+                # a held-out group may be larger than memory
+                self.model.choose(cast(Tensor, InBatches(dev, self.device)), dev.y.to(self.device))
+        of_dev = None if dev is None else accuracy_of(predict(self.model, dev, self.device, size), dev.y)
+        of_test = accuracy_of(predict(self.model, test, self.device, size), test.y)
+        if self.config.schedule == "plateau":
+            watched = {"dev-group": of_dev, "best-on-test": of_test, "last": loss}
+            self.schedule.step(watched[self.config.selection] or 0.0)
+        return {
+            "epoch": epoch,
+            "lr": lr,
+            "train_loss": loss,
+            "train_accuracy": accuracy,
+            "dev_accuracy": of_dev,
+            "test_accuracy": of_test,
+        }
+
+
+def build_optimizer(model: nn.Module, config: TrainConfig, *, fused: bool) -> torch.optim.Optimizer:
+    """The optimiser that the settings name, over everything trainable; fused does all tensors in one kernel."""
+    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return kind(trained, lr=config.lr, weight_decay=config.weight_decay, fused=fused)
+
+
+def channels_last(device: str, precision: str) -> bool:
+    """Whether convolutions keep the channels of a pixel together.
+
+    On the GPU that is the format of half-precision kernels; on a CPU it pays where bfloat16 is native, in float32 as
+    well, and costs on older ones. It moves only numbers in memory: shapes and values of the weights stay.
+    """
+    return cpu_has_bfloat16() if device == "cpu" else device.startswith("cuda") and precision != "float32"
+
+
+def order_weights(model: nn.Module, order: torch.memory_format) -> None:
+    """Order the weights of 2-D convolutions in memory."""
+    model.to(memory_format=order)  # type: ignore[call-overload]  # torch's annotations lack it
+
 
 def check_gradients(model: nn.Module) -> None:
     """Check after a backward pass that every trainable tensor has a gradient.
@@ -273,42 +404,6 @@ def check_gradients(model: nn.Module) -> None:
     without = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
     if without:
         raise TrainingError(f"no gradient reaches {', '.join(without)}: they would never be trained")
-
-
-def eval_batch(model: FusionClassifier, config: TrainConfig) -> int:
-    """Clips per batch in evaluation: free, except where predictions depend on it; then that of training (FACTS 9)."""
-    return config.batch_size if model.traits.batch_dependent else EVAL_BATCH
-
-
-@torch.no_grad()
-def predict(model: nn.Module, part: Part, device: str, batch_size: int = EVAL_BATCH) -> Tensor:
-    """Logits (N, C) float32 on CPU, in eval mode and float32, in the order of the part."""
-    model.eval()
-    return torch.cat([model(on_device(x, device)).float().cpu() for x, _ in part.batches(batch_size)])
-
-
-def mean_density(model: FusionClassifier, part: Part, device: str) -> Tensor:
-    """Mean over clips of the density, (L, D) float32: every clip counts the same, whatever the batch size (D19)."""
-    return _mean_over_clips(lambda x: model(x, return_density=True)[1], model, part, device)
-
-
-def mean_layer_weights(model: FusionClassifier, part: Part, device: str) -> Tensor | None:
-    """Mean over clips of the weight that every layer gets, (L,) float32; None for a fusion that weighs no layers."""
-    weights_of: Callable[[Tensor], Tensor] | None = getattr(model.fusion, "layer_weights", None)
-    return None if weights_of is None else _mean_over_clips(weights_of, model, part, device)
-
-
-@torch.no_grad()
-def _mean_over_clips(of: Callable[[Tensor], Tensor], model: nn.Module, part: Part, device: str) -> Tensor:
-    """Mean over the N clips of what `of` gives per clip, in eval mode; summed in float64 on CPU, as mps has none."""
-    model.eval()
-    sums = [of(on_device(x, device)).cpu().double().sum(0) for x, _ in part.batches(EVAL_BATCH)]
-    return (torch.stack(sums).sum(0) / len(part)).float()
-
-
-def accuracy_of(logits: Tensor, targets: Tensor) -> float:
-    """Share of rows whose largest logit is the target, in [0, 1]."""
-    return (logits.argmax(-1) == targets.cpu()).double().mean().item()
 
 
 def improves(history: list[Epoch], selected: int, selection: str) -> bool:

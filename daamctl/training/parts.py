@@ -44,30 +44,37 @@ class Part(Protocol):
         """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HeldPart:
     """A part in memory, or on the device.
 
     Args:
-        x: (N, L, D) pooled layers in the stored number format.
+        x: (M, L, D) pooled layers in the stored number format.
         y: (N,) class ids, on the same device.
+        rows: (N,) which of the M are the part's, on the same device; None: all, in their order.
     """
 
     x: Tensor
     y: Tensor
+    rows: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.y)
 
+    def order(self, seed: int) -> tuple[Tensor, Tensor]:
+        """A random order: rows of `x` (N,), and their class ids (N,)."""
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).to(self.x.device)
+        return order if self.rows is None else self.rows[order], self.y[order]
+
     def batches(self, batch_size: int, order_seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """See `Part`."""
-        if order_seed is None:
+        if order_seed is None and self.rows is None:
             yield from zip(self.x.split(batch_size), self.y.split(batch_size), strict=True)
             return
-        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(order_seed))
-        for rows in order.split(batch_size):
-            rows = rows.to(self.x.device)
-            yield self.x[rows], self.y[rows]
+        rows, y = (self.rows, self.y) if order_seed is None else self.order(order_seed)
+        assert rows is not None
+        for some, targets in zip(rows.split(batch_size), y.split(batch_size), strict=True):
+            yield self.x[some], targets
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import logging
+import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Protocol, TypeVar
 
+import numpy as np
 import torch
 
 from daamctl.artifacts.embeddings import StoredVectors, check_settings, is_held, open_embeddings, read_head
 from daamctl.artifacts.results import Fold
 from daamctl.config import Config
+from daamctl.engines.base import Engine, await_files
+from daamctl.errors import TrainingError
 from daamctl.layout import Layout
 from daamctl.progress import progress
-from daamctl.tracking import Tracker
+from daamctl.tracking import Tracker, send_missing
+from daamctl.training.batched import in_groups, train_together
 from daamctl.training.fold import Features, FoldSpec, kept_fold, train_fold
 from daamctl.training.loop import Epoch
 from daamctl.training.splits import chosen_folds
 
 log = logging.getLogger(__name__)
+
+FOLDS_PER_GPU = 4
+"""Folds that share a GPU on a cluster, at most, unless told: their models are small, their features are not."""
 
 
 def fold_specs(
@@ -85,36 +96,162 @@ def _gpu_memory(device: str) -> int:
 
 
 def train_all(
-    specs: list[FoldSpec], features: Features, folder: Path, layout: Layout, tracker: Tracker, *, force: bool
+    specs: list[FoldSpec],
+    features: Features,
+    folder: Path,
+    layout: Layout,
+    tracker: Tracker,
+    *,
+    force: bool,
+    engine: Engine | None = None,
 ) -> list[Fold]:
-    """Train the folds that are not kept; returns all of them, in the order of `specs`."""
-    folds: list[Fold] = []
+    """Train the folds that are not kept; returns all of them, in the order of `specs`.
+
+    Args:
+        specs: what to train.
+        features: the embeddings.
+        folder: will hold the folds.
+        layout: where unfinished work lies.
+        tracker: logs the folds.
+        force: train again even what is finished.
+        engine: where to train; None: here, one after the other.
+
+    Raises:
+        TrainingError: the splits or the numbers do not allow it, or a worker trained on other inputs.
+        MethodError: the method does not fit the embeddings.
+        WorkerError: a worker died too often.
+    """
     kept = {id(spec): None if force else kept_fold(folder, spec, features) for spec in specs}
     todo = sum(fold is None for fold in kept.values())
     if todo < len(specs):
         log.info("%s: %d of %d folds are finished and kept", folder.name, len(specs) - todo, len(specs))
+    missing = [spec for spec in specs if kept[id(spec)] is None]
+    if engine is not None and not engine.here:
+        made = _train_elsewhere(missing, features, folder, layout, tracker, engine)
+    else:
+        made = _train_here(missing, features, folder, layout, tracker)
+    return [kept[id(spec)] or made[spec.fold, spec.seed] for spec in specs]
+
+
+def _train_here(
+    specs: list[FoldSpec], features: Features, folder: Path, layout: Layout, tracker: Tracker
+) -> dict[tuple[int, int], Fold]:
+    """Train folds one after the other, or several in one program where that is faster."""
+    work, folds = layout.work / "train" / layout.run_name, {}
     epochs = specs[0].config.train.epochs if specs else 0
-    with progress(todo * epochs, f"training {folder.name}", "epochs") as bar:
-        for spec in specs:
-            fold = kept[id(spec)]
-            if fold is None:
-                tracker.start(spec.name, folder.name, spec.fold, spec.seed)
-
-                def on_epoch(entry: Epoch) -> None:
-                    tracker.epoch(entry)
-                    bar.advance()
-
-                fold = train_fold(
-                    spec,
-                    features,
-                    folder,
-                    layout.work / "train" / layout.run_name,
-                    root=layout.root,
-                    on_epoch=on_epoch,
+    with progress(len(specs) * epochs, f"training {folder.name}", "epochs") as bar:
+        for group in in_groups(specs, features):
+            if len(group) > 1:
+                made = train_together(
+                    group, features, folder, work, root=layout.root, on_epoch=lambda spec, epoch: bar.advance()
                 )
-                tracker.finish(fold)
+                send_missing(tracker, made)
+            else:
+                made = [_train_one_here(group[0], features, folder, work, layout.root, tracker, bar.advance)]
+            for fold in made:
                 log.info("%s", summary_line(fold))
-            folds.append(fold)
+                folds[fold.result["run"]["fold"], fold.result["run"]["seed"]] = fold
+    return folds
+
+
+def _train_one_here(
+    spec: FoldSpec,
+    features: Features,
+    folder: Path,
+    work: Path,
+    root: Path,
+    tracker: Tracker,
+    advance: Callable[[], None],
+) -> Fold:
+    """One fold, whose epochs are tracked as they end."""
+    tracker.start(spec.name, folder.name, spec.fold, spec.seed)
+
+    def on_epoch(entry: Epoch) -> None:
+        tracker.epoch(entry)
+        advance()
+
+    fold = train_fold(spec, features, folder, work, root=root, on_epoch=on_epoch)
+    tracker.finish(fold)
+    return fold
+
+
+def _train_elsewhere(
+    specs: list[FoldSpec], features: Features, folder: Path, layout: Layout, tracker: Tracker, engine: Engine
+) -> dict[tuple[int, int], Fold]:
+    """Train folds side by side; an array in place of the tensor is what workers of one machine can share."""
+    array = features.x.numpy() if isinstance(features.x, torch.Tensor) else None
+    without = replace(features, x=torch.empty(0)) if array is not None else features
+    call = partial(_train_one, folder=folder, work=layout.work / "train" / layout.run_name, root=layout.root)
+    results = engine.each(
+        call, (without, array), specs, device=specs[0].config.train.device if specs else "auto", per_gpu=FOLDS_PER_GPU
+    )
+    return collect(results, lambda spec: kept_fold(folder, spec, features), folder, len(specs), tracker)
+
+
+def _train_one(
+    shared: tuple[Features, np.ndarray | None], spec: FoldSpec, *, folder: Path, work: Path, root: Path
+) -> Path:
+    """One fold on a worker; returns its folder."""
+    return train_fold(spec, shared_features(*shared), folder, work, root=root).folder
+
+
+def shared_features(features: Features, array: np.ndarray | None) -> Features:
+    """Features around an array in memory that several processes read; None: they are on disk anyway."""
+    if array is None:
+        return features
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nobody writes
+        return replace(features, x=torch.from_numpy(array))
+
+
+class Numbered(Protocol):
+    """A fold to train."""
+
+    @property
+    def fold(self) -> int:
+        """1-based."""
+
+    @property
+    def seed(self) -> int:
+        """Initial weights and order of batches."""
+
+
+Spec = TypeVar("Spec", bound=Numbered)
+
+
+def collect(
+    results: Iterable[tuple[Spec, Path]],
+    read: Callable[[Spec], Fold | None],
+    folder: Path,
+    total: int,
+    tracker: Tracker,
+) -> dict[tuple[int, int], Fold]:
+    """Read, log and count folds as workers finish them.
+
+    Args:
+        results: what was trained, and its folder.
+        read: gives the finished fold if it was made from the inputs that are known here.
+        folder: of all folds.
+        total: how many there will be.
+        tracker: gets each fold whole; its epochs lie in the folder.
+
+    Raises:
+        TrainingError: a worker trained on other inputs, or with another version of the code.
+    """
+    folds: dict[tuple[int, int], Fold] = {}
+    with progress(total, f"training {folder.name}", "folds") as bar:
+        for spec, path in results:
+            await_files([path / "result.json"])
+            fold = read(spec)
+            if fold is None:
+                raise TrainingError(
+                    f"{folder.name} fold {spec.fold} seed {spec.seed}: a worker trained it on other inputs",
+                    fix="install the same packages on every machine of the cluster, then run it again",
+                )
+            send_missing(tracker, [fold])
+            log.info("%s", summary_line(fold))
+            folds[spec.fold, spec.seed] = fold
+            bar.advance()
     return folds
 
 

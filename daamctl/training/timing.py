@@ -18,9 +18,10 @@ from torch import Tensor
 from daamctl.adapters import build_finetune
 from daamctl.config import Config
 from daamctl.devices import autocast, resolve_precision
-from daamctl.training.fold import build_method
-from daamctl.training.loop import eval_batch, fit, predict
+from daamctl.training.fold import build_method, train_precision
+from daamctl.training.loop import fit
 from daamctl.training.losses import build_loss
+from daamctl.training.outputs import eval_batch, predict
 from daamctl.training.parts import HeldPart
 from daamctl.training.splits import Split
 
@@ -119,7 +120,7 @@ def time_method(
         MethodError: it does not fit these sizes, or the settings.
     """
     model, settings = build_method(method, config, *sizes), config.train
-    precision, size = resolve_precision(settings.precision, device, cpu_auto=False), eval_batch(model, settings)
+    precision, size = train_precision(model, settings, device), eval_batch(model, settings, device)
 
     def part(number: int) -> HeldPart:
         x = torch.randn(number, *sizes[:2]).to(getattr(torch, config.extract.storage))

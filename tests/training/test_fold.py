@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from daamctl import devices
 from daamctl.artifacts.results import Fold, read_fold
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, MethodError, TrainingError
@@ -328,3 +329,15 @@ def test_reconstructed_methods_are_labelled(features: Features, project: Path) -
     assert fold.label == "sga (reconstructed)"
     assert fold.result["run"]["reconstructed"] == "reading A, scalar"
     assert summary_line(fold).startswith("sga (reconstructed) fold 2/5")
+
+
+@pytest.mark.parametrize(
+    ("method", "native", "expected"),
+    [("none", True, "bfloat16"), ("none", False, "float32"), ("none-mlp", True, "float32")],
+)
+def test_auto_precision_on_a_cpu_is_for_convolutions(
+    features: Features, project: Path, monkeypatch: pytest.MonkeyPatch, method: str, native: bool, expected: str
+) -> None:
+    monkeypatch.setattr(devices, "cpu_has_bfloat16", lambda: native)
+    found = make(features, project, method=method, epochs=1)
+    assert found.result["meta"]["precision"] == expected

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from daamctl.config import TrainConfig
 from daamctl.errors import ArtifactError, TrainingError
 from daamctl.methods import FusionClassifier, Traits, build
-from daamctl.training import loop
+from daamctl.training import loop, outputs
 from daamctl.training.checkpoint import FILE, load_state, save_state
-from daamctl.training.loop import Trained, check_gradients, fit, mean_density, predict
+from daamctl.training.loop import Trained, check_gradients, fit
+from daamctl.training.outputs import mean_density, predict
 from daamctl.training.parts import HeldPart
 
 LAYERS, DIM, CLASSES = 2, 3, 2
@@ -117,7 +118,7 @@ def test_plateau_lowers_the_rate_after_its_patience(tmp_path: Path, monkeypatch:
 def test_plateau_watches_the_training_loss_when_the_last_epoch_is_taken(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(loop, "accuracy_of", lambda *_: 0.5)
     losses = iter([3.0, 2.0, 1.0, 1.0, 1.0])
-    monkeypatch.setattr(loop._Run, "_pass", lambda *_: (next(losses), 0.5))
+    monkeypatch.setattr(loop.Seen, "means", lambda *_: (next(losses), 0.5))
     done = train(linear(), tmp_path, selection="last", epochs=5, lr=0.1, plateau_patience=0, plateau_factor=0.5)
     assert [entry["lr"] for entry in done.history] == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.05])
 
@@ -216,12 +217,12 @@ def test_predict_keeps_the_order_over_batches(monkeypatch: pytest.MonkeyPatch) -
     model, data = linear().train(), part(11)
     with torch.no_grad():
         expected = model(data.x)
-    monkeypatch.setattr(loop, "EVAL_BATCH", 4)
-    found = predict(model, data, "cpu")
+    monkeypatch.setattr(outputs, "CPU_EVAL_BATCH", 4)
+    found = predict(model, data, "cpu", 4)
     torch.testing.assert_close(found, expected)
     assert not found.requires_grad
     assert not model.training
-    assert predict(model, HeldPart(data.x.half(), data.y), "cpu").dtype == torch.float32
+    assert predict(model, HeldPart(data.x.half(), data.y), "cpu", 4).dtype == torch.float32
 
 
 def test_mean_density_weighs_every_clip_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +230,7 @@ def test_mean_density_weighs_every_clip_the_same(monkeypatch: pytest.MonkeyPatch
     torch.manual_seed(0)
     model = build("daam-v2", num_layers=6, embed_dim=4, num_classes=2)
     x = torch.randn(9, 6, 4, generator=torch.Generator().manual_seed(1))
-    monkeypatch.setattr(loop, "EVAL_BATCH", 4)
+    monkeypatch.setattr(outputs, "CPU_EVAL_BATCH", 4)
     with torch.no_grad():
         expected = model(x, return_density=True)[1].mean(0)
     torch.testing.assert_close(mean_density(model, HeldPart(x, torch.zeros(9)), "cpu"), expected)
@@ -389,7 +390,7 @@ def test_clipping_before_or_after_the_loss_scale_is_taken_away(clip: str, expect
     """D21: on gradients still multiplied by the loss scale 1024, a threshold of 1 is a true one of 1/1024."""
     model = linear()
     config = TrainConfig.model_validate({"grad_clip_norm": 1.0, "grad_clip": clip, "optimizer": "adam"})
-    run = loop._Run(model, config, "cpu", "float32")
+    run = loop._Run(model, config, "cpu", "float16")  # whose optimiser leaves the scale to the scaler
     run.scaler = torch.amp.grad_scaler.GradScaler("cpu", init_scale=1024.0)
     norms = []
     run.optimizer.register_step_pre_hook(
@@ -412,3 +413,39 @@ def test_layer_weights_are_means_over_test_clips(tmp_path: Path) -> None:
         torch.testing.assert_close(done.layer_weights, model.fusion.layer_weights(part(6, 3).x).mean(0))
     assert not torch.allclose(done.layer_weights, before)
     assert train(linear(), tmp_path).layer_weights is None
+
+
+def conv(seed: int = 0) -> FusionClassifier:
+    torch.manual_seed(seed)
+    return build("none", num_layers=LAYERS, embed_dim=DIM, num_classes=CLASSES, hidden_channels=4)
+
+
+def test_order_in_memory_changes_rounding_alone_and_is_not_kept(tmp_path: Path, monkeypatch: Any) -> None:
+    found = []
+    for last in (False, True):
+        monkeypatch.setattr(loop, "channels_last", lambda *_, last=last: last)
+        model = conv()
+        done = train(model, tmp_path / str(last), lr=0.01)
+        assert all(value.is_contiguous() for value in model.state_dict().values())
+        found.append((done.logits, dict(model.state_dict())))
+    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-4)
+
+
+def test_state_saved_in_another_order_in_memory_is_taken_up(tmp_path: Path, monkeypatch: Any) -> None:
+    """As after a move to another processor: the fused optimiser does not look at strides."""
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(loop, "channels_last", lambda *_: False)
+    whole = train(conv(), tmp_path / "whole", lr=0.01, epochs=4)
+    train(conv(), tmp_path / "cut", lr=0.01, epochs=3)  # leaves the state after two epochs
+    monkeypatch.setattr(loop, "channels_last", lambda *_: True)
+    resumed = train(conv(), tmp_path / "cut", lr=0.01, epochs=4)
+    torch.testing.assert_close(resumed.logits, whole.logits, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_channels_last_by_machine_and_precision(monkeypatch: Any, native: bool) -> None:
+    monkeypatch.setattr(loop, "cpu_has_bfloat16", lambda: native)
+    assert loop.channels_last("cpu", "float32") is loop.channels_last("cpu", "bfloat16") is native
+    assert loop.channels_last("cuda:0", "bfloat16")
+    assert not loop.channels_last("cuda:0", "float32")
+    assert not loop.channels_last("mps", "float32")

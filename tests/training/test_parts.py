@@ -25,7 +25,7 @@ from daamctl.artifacts.embeddings import (
 from daamctl.errors import ArtifactError
 from daamctl.methods import build
 from daamctl.training import parts
-from daamctl.training.loop import mean_density, mean_layer_weights, predict
+from daamctl.training.outputs import mean_density, mean_layer_weights, predict
 from daamctl.training.parts import HeldPart, InBatches, StreamedPart, on_device
 
 LAYERS, DIM = (1, 2, 3), 4

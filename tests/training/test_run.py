@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import logging
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from daamctl.artifacts import embeddings
 from daamctl.artifacts.embeddings import StoredVectors
+from daamctl.artifacts.results import Fold
+from daamctl.engines.base import Closing
+from daamctl.errors import TrainingError
 from daamctl.layout import Layout
-from daamctl.tracking import make_tracker
+from daamctl.tracking import NoTracker, make_tracker
 from daamctl.training import run
-from daamctl.training.fold import Features
+from daamctl.training.fold import Features, FoldSpec
 from daamctl.training.run import fold_specs, load_features, settle, train_all
 from tests.fixtures.embeddings import config, write_embeddings
 
@@ -93,3 +100,64 @@ def test_every_fold_is_trained_from_disk_and_kept(layout: Layout) -> None:
     again = train_all(specs, features, layout.method("weighted-sum"), layout, tracker, force=False)
     assert [(fold.folder / "result.json").stat().st_mtime_ns for fold in again] == stamps
     assert [fold.result["meta"]["features"] for fold in again] == ["stream"] * 5
+
+
+class Elsewhere(Closing):
+    """An engine that is not here, as far as anyone can tell: its tasks see what would have travelled."""
+
+    here = False
+
+    def facts(self, open_worker: Any, device: str) -> Any:
+        raise NotImplementedError
+
+    def work(self, open_worker: Any, device: str, tasks: Any, advance: Any) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def each(
+        self, call: Callable[[Any, Any], Any], shared: Any, tasks: Sequence[Any], *, device: str, per_gpu: int
+    ) -> Iterator[tuple[Any, Any]]:
+        call, shared = pickle.loads(pickle.dumps((call, shared)))
+        for task in reversed(tasks):
+            yield task, call(shared, pickle.loads(pickle.dumps(task)))
+
+
+class Listing(NoTracker):
+    """Lists the runs that start here."""
+
+    def __init__(self) -> None:
+        self.started: list[int] = []
+
+    def start(self, name: str, method: str, fold: int, seed: int) -> None:
+        self.started.append(fold)
+
+
+@pytest.mark.parametrize("wanted", ["memory", "stream"])
+def test_folds_trained_elsewhere_are_those_trained_here(layout: Layout, wanted: str) -> None:
+    settings = config(features=wanted, epochs=1)
+    features = load_features(layout, settings)
+    specs = fold_specs("test", "weighted-sum", features, settings)
+    tracker = Listing()
+    folder = layout.method("weighted-sum")
+    there = train_all(specs, features, folder, layout, tracker, force=False, engine=Elsewhere())
+    assert [fold.result["run"]["fold"] for fold in there] == [1, 2, 3, 4, 5]
+    kept = train_all(specs, features, folder, layout, tracker, force=False)
+    assert [fold.result for fold in kept] == [fold.result for fold in there]
+    assert tracker.started == []
+    here = train_all(specs, features, folder, layout, tracker, force=True)
+    assert [fold.result["metrics"] for fold in here] == [fold.result["metrics"] for fold in there]
+
+
+def test_a_worker_with_other_inputs_is_found_out(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = config(epochs=1)
+    features = load_features(layout, settings)
+    specs = fold_specs("test", "weighted-sum", features, settings, fold=2)
+    real = run.train_fold
+
+    def other_version(spec: FoldSpec, *words: Any, **options: Any) -> Fold:
+        return real(replace(spec, config=config(epochs=2)), *words, **options)
+
+    monkeypatch.setattr(run, "train_fold", other_version)
+    with pytest.raises(
+        TrainingError, match=r"^weighted-sum fold 2 seed 1: a worker trained it on other inputs\n  install"
+    ):
+        train_all(specs, features, layout.method("weighted-sum"), layout, NoTracker(), force=False, engine=Elsewhere())

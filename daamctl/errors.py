@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class DaamctlError(Exception):
@@ -22,6 +23,16 @@ class DaamctlError(Exception):
         self.message = message
         self.fix = fix
         super().__init__(message if fix is None else f"{message}\n  {fix}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Workers in other processes send errors whole: some kinds take other arguments than `args` holds."""
+        return _restored, (type(self), self.message, self.fix), self.__dict__
+
+
+def _restored(kind: type[DaamctlError], message: str, fix: str | None) -> DaamctlError:
+    error = kind.__new__(kind)
+    DaamctlError.__init__(error, message, fix=fix)
+    return error
 
 
 class ConfigError(DaamctlError):
@@ -63,6 +74,10 @@ class MethodError(DaamctlError):
 
 class TrainingError(DaamctlError):
     """A fold cannot be trained: its data or its numbers do not allow it."""
+
+
+class WorkerError(DaamctlError):
+    """A worker in another process or on another machine died, or cannot be reached."""
 
 
 class DownloadError(DaamctlError):

@@ -18,6 +18,7 @@ from daamctl.adapters import FINETUNES
 from daamctl.config import Config, load_config, pipeline_names, read_yaml
 from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS, FAMILIES
+from daamctl.engines import ENGINES
 from daamctl.evaluation import METRICS
 from daamctl.layout import STAGES
 from daamctl.listing import KINDS, TABLES, entries, header
@@ -31,8 +32,9 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = [
     {"cli", "pipeline", "listing", "deviations", "doctor", "__main__"},
     {"stages"},
+    {"planning"},
     {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
-    {"methods", "adapters", "audio", "artifacts", "tracking", "progress", "devices", "provenance"},
+    {"methods", "adapters", "engines", "audio", "artifacts", "tracking", "progress", "devices", "provenance"},
     {"config", "registry", "errors", "layout", "environment", ""},
 ]
 LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}
@@ -148,7 +150,8 @@ def test_every_target_resolves_and_has_a_line_of_text(table: Any) -> None:
 
 
 ENGINE = {
-    "base", "batching", "discovery", "extraction", "image", "items", "load", "outline", "preset", "text", "timing",
+    "base", "batching", "discovery", "extraction", "frozen", "image", "items", "load", "outline", "preset", "shards",
+    "text", "timing",
 }  # fmt: skip
 
 
@@ -157,6 +160,7 @@ ENGINE = {
     [
         ("methods", (METHODS,), {"base", "contract", "decoder", "published", "weights"}),
         ("adapters", (FINETUNES,), {"anatomy", "attention", "base", "effect", "heads", "inject"}),
+        ("engines", (ENGINES,), {"base"}),
         ("corpora", (CORPORA,), {"base", "fetch", "fingerprint", "groups", "hub", "images", "material", "sources"}),
         ("encoders", (FAMILIES,), ENGINE),
         ("encoders/presets", (ENCODERS,), set()),
@@ -188,6 +192,7 @@ def test_command_starts_without_heavy_imports() -> None:
         "numpy",
         "sklearn",
         "dvc",
+        "ray",
     ]
     script = (
         "import json, sys, time; start = time.perf_counter(); import daamctl.cli.app; "
@@ -211,6 +216,29 @@ def test_listing_and_check_import_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=REPOSITORY)
     assert done.stdout == "[]\n"
+
+
+LEAN = {
+    "--help": "torch transformers mlflow pandas polars pyarrow numpy pydantic scipy sklearn matplotlib",
+    "ls methods": "torch transformers mlflow pandas polars scipy sklearn matplotlib",
+    "check --inventory": "torch transformers mlflow pandas scipy sklearn matplotlib",
+    "download --pipeline demo-text": "torch transformers mlflow pandas scipy sklearn matplotlib",
+    "segment --pipeline demo-text": "torch transformers mlflow pandas scipy sklearn matplotlib",
+}
+"""Command -> what it has no use for; the stages in the order in which they run."""
+
+
+def test_commands_load_only_what_they_use(project: Path) -> None:
+    for words, spared in LEAN.items():
+        script = (
+            "import sys; from daamctl.cli.app import app\n"
+            f"try: app({words.split()})\n"
+            "except SystemExit as end: assert not end.code, end.code\n"
+            f"print([name for name in {spared.split()} if name in sys.modules])"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=project)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == "[]", words
 
 
 def test_everything_public_has_a_docstring() -> None:

@@ -63,6 +63,18 @@ Seeds = Annotated[
 DeviceName = Annotated[str | None, typer.Option("--device", help="auto, cpu, mps, cuda or cuda:N.")]
 Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is finished.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings and stop.")]
+EngineName = Annotated[
+    str,
+    typer.Option("--engine", envvar="DAAMCTL_ENGINE", help="Where to compute: local, or ray (a cluster)."),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Workers at once. Default: one per GPU; without GPUs one per machine or per fold."),
+]
+GpusPerWorker = Annotated[
+    float | None,
+    typer.Option(min=0.0, help="With --engine ray: GPUs for each worker; 0.5 puts two on one GPU."),
+]
 NoTrack = Annotated[bool, typer.Option("--no-track", help="Do not log to MLflow.")]
 IfPossible = Annotated[
     bool,
@@ -105,10 +117,19 @@ def resolve(
         overrides["download.corpus"] = corpus
     if encoder is not None:
         overrides["extract.encoder"] = encoder
+    named_only = {key: value for key, value in overrides.items() if key not in ("download.corpus", "extract.encoder")}
     overrides.update(parse_overrides(sets or []))
     root = find_root()
     config = load_config(root, pipeline, overrides)
-    return Layout.of(root, pipeline, config), config
+    return Layout.of(root, pipeline, config, [*map(_word, named_only.items()), *(sets or [])]), config
+
+
+def _word(item: tuple[str, Any]) -> str:
+    """A named option as the word of `--set` that does the same."""
+    import json
+
+    key, value = item
+    return f"{key}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
 
 
 def seed_list(text: str | None) -> list[int] | None:

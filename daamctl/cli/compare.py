@@ -80,7 +80,7 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     first, second = result["first"], result["second"]
     pairs = result["matched"]
     how = "1 pair" if len(pairs) == 1 else f"{len(pairs)} methods matched by name"
-    scored = result["unit"] if result["unit"] == "as printed" else f"by {result['unit']}"
+    scored = result["unit"] if result["unit"] == "as printed" else f"by {result['item']}"
     _line(console, f"[bold]{_escaped(first)}[/] (A) and [bold]{_escaped(second)}[/] (B), {scored}; {how}")
     for letter, side in (("A", "first"), ("B", "second")):
         if result["unmatched"][side]:
@@ -139,7 +139,7 @@ def _show_paired(console: Console, result: dict[str, Any]) -> None:
     _line(console, f"Design: {design['n_items']} items, {design['n_folds']} folds, {sources}; "
           f"{_escaped(design['reason'])}; seeds {seeds}")  # fmt: skip
     _line(
-        console, f"\n[bold]By {result['unit']}[/]: right by most seeds of A alone (wins), of B alone (losses), or ties"
+        console, f"\n[bold]By {result['item']}[/]: right by most seeds of A alone (wins), of B alone (losses), or ties"
     )
     _table(console, ["method", "wins", "losses", "ties"], counts)
     shown = MANY_SHOWN if len(result["comparisons"]) > 1 else ONE_SHOWN
@@ -152,14 +152,14 @@ def _show_paired(console: Console, result: dict[str, Any]) -> None:
     if rows:
         _line(console, "\n[bold]Where A and B disagree most consistently[/]: share of seeds that are right; at most "
               f"{shown} of each method")  # fmt: skip
-        _table(console, ["method", result["unit"], "fold", "speaker", "class", "A", "B"], rows)
+        _table(console, ["method", result["item"], "fold", design["source_word"], "class", "A", "B"], rows)
 
 
 def _show_printed(console: Console, result: dict[str, Any]) -> None:
     ours = result["kind"] == "printed"
     head = ["", "row", "printed", "mean of its folds"]
     if ours:
-        head = [*head[:3], "per clip, best on test", f"as reported by {result['unit']}, WA", "UA"]
+        head = [*head[:3], "per clip, best on test", f"as reported by {result['item']}, WA", "UA"]
     cells = []
     for entry in result["comparisons"]:
         for letter, side in (("A", "first"), ("B", "second")):

@@ -16,6 +16,9 @@ def command(
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hugging Face model.")] = None,
     device: common.DeviceName = None,
     precision: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
+    engine: common.EngineName = "local",
+    workers: common.Workers = None,
+    gpus_per_worker: common.GpusPerWorker = None,
     sets: common.Sets = None,
     force: common.Force = False,
     if_possible: common.IfPossible = False,
@@ -33,9 +36,11 @@ def command(
     )
     common.stop_if_dry(dry_run, config)
     common.stop_if_impossible(if_possible, layout, config, "extract")
+    from daamctl.engines import make_engine
     from daamctl.stages import extract
 
-    common.show_path(extract.run(layout, config, force=force))
+    with make_engine(engine, workers=workers, gpus_per_worker=gpus_per_worker) as opened:
+        common.show_path(extract.run(layout, config, force=force, engine=opened))
 
 
 command.__name__ = "extract"

@@ -32,6 +32,9 @@ def command(
     ] = None,
     seeds: common.Seeds = None,
     device: common.DeviceName = None,
+    engine: common.EngineName = "local",
+    workers: common.Workers = None,
+    gpus_per_worker: common.GpusPerWorker = None,
     sets: common.Sets = None,
     force: common.Force = False,
     if_listed: Annotated[bool, typer.Option("--if-listed", help="Do nothing unless the pipeline lists it.")] = False,
@@ -58,17 +61,20 @@ def command(
         typer.echo(f"{method}: not among the finetunes of {layout.run_name}, nothing to train")
         return
     common.stop_if_impossible(if_possible, layout, config, "finetune", method=method)
+    from daamctl.engines import make_engine
     from daamctl.stages import finetune
 
-    folder = finetune.run(
-        layout,
-        config,
-        method=method,
-        fold=None if fold == "all" else int(fold),
-        seed=seed,
-        force=force,
-        track=not no_track,
-    )
+    with make_engine(engine, workers=workers, gpus_per_worker=gpus_per_worker) as opened:
+        folder = finetune.run(
+            layout,
+            config,
+            method=method,
+            fold=None if fold == "all" else int(fold),
+            seed=seed,
+            force=force,
+            track=not no_track,
+            engine=opened,
+        )
     common.show_path(folder)
 
 

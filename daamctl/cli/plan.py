@@ -133,7 +133,7 @@ def _figures(row: dict[str, Any]) -> tuple[str, str, str, str]:
     """Disk, memory, time and where the time comes from."""
     if row["state"] == "done":
         return _bytes(row["disk_bytes"]), "", "" if row["took_s"] is None else f"took {_seconds(row['took_s'])}", ""
-    more = "≥ " if row["at_least"] else ""
+    more = "≥ " if row["at_least"] else "≈ " if row["about"] else ""
     memory = _bytes(row["memory_bytes"], more)
     if memory and row["memory_on"] != "cpu":
         memory += " GPU"
@@ -149,7 +149,7 @@ def _totals(result: dict[str, Any]) -> list[str]:
     todo = [row for row in result["stages"] if row["state"] != "done"]
     if not todo:
         return ["Everything is done."]
-    more = "at least " if totals["at_least"] else ""
+    more = "at least " if totals["at_least"] else "about " if totals["about"] else ""
     pairs = [
         ("disk", totals["disk_bytes"], machine["disk_free_bytes"], "free"),
         ("memory", totals["memory_bytes"], machine["memory_available_bytes"], "available"),

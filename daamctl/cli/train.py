@@ -28,6 +28,9 @@ def command(
     ] = None,
     seeds: common.Seeds = None,
     device: common.DeviceName = None,
+    engine: common.EngineName = "local",
+    workers: common.Workers = None,
+    gpus_per_worker: common.GpusPerWorker = None,
     sets: common.Sets = None,
     force: common.Force = False,
     if_listed: Annotated[bool, typer.Option("--if-listed", help="Do nothing unless the pipeline lists it.")] = False,
@@ -56,17 +59,20 @@ def command(
         typer.echo(f"{method}: not among the methods of {layout.run_name}, nothing to train")
         return
     common.stop_if_impossible(if_possible, layout, config, "train", method=method)
+    from daamctl.engines import make_engine
     from daamctl.stages import train
 
-    folder = train.run(
-        layout,
-        config,
-        method=method,
-        fold=None if fold == "all" else int(fold),
-        seed=seed,
-        force=force,
-        track=not no_track,
-    )
+    with make_engine(engine, workers=workers, gpus_per_worker=gpus_per_worker) as opened:
+        folder = train.run(
+            layout,
+            config,
+            method=method,
+            fold=None if fold == "all" else int(fold),
+            seed=seed,
+            force=force,
+            track=not no_track,
+            engine=opened,
+        )
     common.show_path(folder)
 
 

@@ -1,8 +1,9 @@
 """Embed every clip, text or image of a pipeline: one vector per encoder layer, in Parquet shards.
 
-Unfinished shards lie under the content key of the set in `data/.work/`, so an interrupted run redoes at most one shard,
-and the finished folder appears whole. A set that another pipeline already made from identical inputs is linked, not
-computed again.
+Shards are made by the workers of an engine: this process, one process per GPU, or a cluster. Unfinished ones lie under
+the content key of the set in `data/.work/`, so an interrupted run, or a worker that dies, redoes at most what was in
+progress, and the finished folder appears whole. A set that another pipeline already made from identical inputs is
+linked, not computed again.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-from dataclasses import replace
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import torch
 
 from daamctl.artifacts.clips import ClipTable, clips_key, read_clips
@@ -27,16 +30,16 @@ from daamctl.artifacts.embeddings import (
     shard_path,
     value_settings,
     write_head,
-    write_shard,
 )
 from daamctl.artifacts.io import content_key, link_or_copy, locked, replace_dir
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.devices import resolve_device, resolve_precision
-from daamctl.encoders.extraction import Embedded, embed_clips
-from daamctl.encoders.items import open_items
 from daamctl.encoders.load import OpenedEncoder, open_encoder
-from daamctl.errors import ArtifactError, AudioError, CorpusError
+from daamctl.encoders.shards import ShardResult, ShardTask, make_shards
+from daamctl.engines import make_engine
+from daamctl.engines.base import Engine, await_files
+from daamctl.errors import ArtifactError, AudioError, CorpusError, EncoderError
 from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.training.fold import build_method
@@ -53,13 +56,114 @@ DECISIVE = {
 """Facts of an encoder that determine the vectors."""
 
 
-def run(layout: Layout, config: Config, *, force: bool = False) -> Path:
+@dataclass(frozen=True)
+class Shard:
+    """A shard to make; it can be handed to a worker anywhere.
+
+    Args:
+        head: facts of the whole set.
+        folder: where its file is put.
+        number: from 0, in the order of the clip table.
+    """
+
+    head: EmbeddingsHead
+    folder: Path
+    number: int
+
+    @property
+    def path(self) -> Path:
+        """Its file."""
+        return shard_path(self.folder, self.number)
+
+    def num_clips(self, config: Config) -> int:
+        """Clips that it should hold."""
+        size = config.extract.shard_clips
+        return min(size, self.head.num_clips - self.number * size)
+
+    def is_whole(self, config: Config) -> bool:
+        """Whether its file is there and holds all its clips."""
+        return shard_is_whole(self.path, self.num_clips(config))
+
+
+class Extractor:
+    """A worker: the clip table and one open encoder.
+
+    Args:
+        layout: where artifacts lie.
+        config: all settings.
+        device: the setting, or the device of this worker.
+        seen: the clip table was there where the command was started.
+
+    Raises:
+        ArtifactError: no clips here, or clips made with other settings.
+        EncoderError: the encoder cannot be opened, or reads something else.
+    """
+
+    def __init__(self, layout: Layout, config: Config, device: str, *, seen: bool = False) -> None:
+        if seen and not layout.clips.is_file():
+            raise ArtifactError(
+                f"worker on {socket.gethostname()} does not see {layout.clips}",
+                fix="hold the project on a file system that every machine of the cluster mounts at the same path",
+            )
+        command = layout.command("segment")
+        clips = read_clips(layout.clips, fix=f"make them: {command}")
+        made = {stage: clips.settings[stage] for stage in ("download", "segment")}
+        check_settings(made, config, clips.modality, what="clips", fix=f"make them again: {command}")
+        device = resolve_device(device)
+        opened = open_encoder(
+            config.extract,
+            modality=clips.modality,
+            max_duration_s=config.segment.max_duration_s,
+            device=device,
+            precision=resolve_precision(config.extract.precision, device, cpu_auto=True),
+        )
+        self.config, self.rows, self.encoder = config, clips.rows, opened.encoder
+        self.facts = _head(clips, config, opened)
+        # texts stand in the table itself, wherever they were read from
+        self.root = layout.root if clips.modality == "text" else files_root(layout.root, clips.corpus)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that the weights lie on."""
+        return len({value.device for value in self.encoder.model.parameters()}) or 1
+
+    def work(self, tasks: Sequence[Shard], advance: Callable[[int], None]) -> Iterator[ShardResult]:
+        """Make shards; those that are whole stay, for what a dead worker had finished comes here once more.
+
+        Raises:
+            EncoderError: this worker would make other embeddings than the head says; see also `make_shards`.
+        """
+        size = self.config.extract.shard_clips
+        todo = []
+        for shard in tasks:
+            self._check(shard.head)
+            if shard.is_whole(self.config):
+                advance(shard.num_clips(self.config))
+                yield ShardResult(shard.path, shard.num_clips(self.config))
+            else:
+                todo.append(ShardTask(shard.path, self.rows[shard.number * size : (shard.number + 1) * size]))
+        if todo:
+            head = tasks[0].head
+            yield from make_shards(todo, self.encoder, head=head, root=self.root, config=self.config, on_clips=advance)
+
+    def _check(self, head: EmbeddingsHead) -> None:
+        if self.facts.key != head.key:
+            names = [name for name in DECISIVE[head.modality] if self.facts.encoder[name] != head.encoder[name]]
+            other = "; ".join(f"{name}: {self.facts.encoder[name]}, not {head.encoder[name]}" for name in names)
+            raise EncoderError(
+                f"worker on {socket.gethostname()} would make other embeddings ({other or 'other clips or settings'})",
+                fix="give all workers the same weights, packages and kind of device, or set extract.precision",
+            )
+
+
+def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine | None = None) -> Path:
     """Embed the clips of a pipeline.
 
     Args:
         layout: where artifacts lie.
         config: all settings.
         force: compute again even what is finished.
+        engine: where to compute; None: on this machine.
 
     Returns:
         Folder of the embeddings.
@@ -70,21 +174,11 @@ def run(layout: Layout, config: Config, *, force: bool = False) -> Path:
         AudioError: more clips of recordings are unreadable than tolerated.
         CorpusError: more texts or images are unreadable than tolerated.
         MethodError: a method of the pipeline does not fit the encoder's layers.
+        WorkerError: workers died that were not to be replaced.
     """
-    command = layout.command("segment")
-    clips = read_clips(layout.clips, fix=f"make them: {command}")
-    made = {stage: clips.settings[stage] for stage in ("download", "segment")}
-    check_settings(made, config, clips.modality, what="clips", fix=f"make them again: {command}")
-    device = resolve_device(config.extract.device)
-    precision = resolve_precision(config.extract.precision, device, cpu_auto=True)
-    opened = open_encoder(
-        config.extract,
-        modality=clips.modality,
-        max_duration_s=config.segment.max_duration_s,
-        device=device,
-        precision=precision,
-    )
-    head = _head(clips, config, opened)
+    engine = engine or make_engine("local")
+    open_worker = partial(Extractor, layout, config, seen=layout.clips.is_file())
+    head: EmbeddingsHead = engine.facts(open_worker, config.extract.device)
     if layout.pipeline is not None:  # the methods that will follow should fit, before hours of work
         with torch.device("meta"):
             for method in config.methods:
@@ -100,7 +194,7 @@ def run(layout: Layout, config: Config, *, force: bool = False) -> Path:
             return _share(finished, layout.embeddings, head)
         if force:
             shutil.rmtree(work, ignore_errors=True)
-        unreadable = _make_shards(work, clips, head, opened, config, layout)
+        unreadable = _make_missing(work, head, partial(engine.work, open_worker, config.extract.device), config, layout)
         whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable)
         write_head(work, whole)
         replace_dir(work, layout.embeddings)
@@ -163,53 +257,40 @@ def _share(finished: Path, target: Path, head: EmbeddingsHead) -> Path:
     return target
 
 
-def _make_shards(
-    work: Path, clips: ClipTable, head: EmbeddingsHead, opened: OpenedEncoder, config: Config, layout: Layout
+def _make_missing(
+    work: Path,
+    head: EmbeddingsHead,
+    make: Callable[[Sequence[Shard], Callable[[int], None]], Iterator[ShardResult]],
+    config: Config,
+    layout: Layout,
 ) -> dict[str, str]:
-    """Make the shards that are missing; returns clip_id -> reason of the clips left out."""
-    settings, size = config.extract, config.extract.shard_clips
-    # texts stand in the table itself, wherever they were read from
-    root = layout.root if clips.modality == "text" else files_root(layout.root, clips.corpus)
+    """Have the shards made that are missing; returns clip_id -> reason of the clips left out."""
+    settings = config.extract
     work.mkdir(parents=True, exist_ok=True)
-    parts = [
-        (shard_path(work, i), clips.rows[start : start + size])
-        for i, start in enumerate(range(0, head.num_clips, size))
-    ]
-    todo = [(path, rows) for path, rows in parts if not shard_is_whole(path, len(rows))]
-    for path in set(work.glob("embeddings-*.parquet")) - {path for path, _ in parts}:
+    number = math.ceil(head.num_clips / settings.shard_clips)
+    shards = [Shard(head, work, i) for i in range(number)]
+    todo = [shard for shard in shards if not shard.is_whole(config)]
+    for path in set(work.glob("embeddings-*.parquet")) - {shard.path for shard in shards}:
         path.unlink()
-    missing = sum(len(rows) for _, rows in todo)
+    missing = sum(shard.num_clips(config) for shard in todo)
     _check_disk(work, missing, head, settings.storage)
     if missing < head.num_clips:
         log.info("%d of %d clips are finished and kept", head.num_clips - missing, head.num_clips)
-    shard_head: dict[str, object] = {
-        "key": head.key,
-        "encoder": head.encoder,
-        "settings": head.settings,
-        "classes": list(head.classes),
-    }
     unreadable: dict[str, str] = {}
     marks: dict[str, list[str]] = {}
     with progress(head.num_clips, f"extracting {layout.run_name}", "clips", done=head.num_clips - missing) as bar:
-        for path, rows in todo:
-            items = open_items(rows, clips.modality, root, opened.encoder, config)
-            ids = rows["clip_id"].to_list()
-            done = embed_clips(opened.encoder, items, ids, storage=settings.storage, on_clips=bar.advance)
-            unreadable.update({ids[row]: reason for row, reason in done.unreadable.items()})
-            for name, marked in done.marks.items():
-                marks.setdefault(name, []).extend(ids[row] for row in marked)
+        for shard in make(todo, bar.advance):
+            unreadable.update(shard.unreadable)
+            for name, marked in shard.marks.items():
+                marks.setdefault(name, []).extend(marked)
             _check_tolerance(unreadable, head, settings.max_unreadable_fraction, layout)
-            _write(path, rows, done, head, shard_head)
+    await_files(shard.path for shard in todo)
+    for path in work.glob(".embeddings-*.parquet"):
+        path.unlink()  # begun by a worker that died
     for name, found in marks.items():
         if found:
             log.warning("%d clip(s) are %s: %s", len(found), name, _some(found))
     return unreadable
-
-
-def _write(path: Path, rows: pl.DataFrame, done: Embedded, head: EmbeddingsHead, shard_head: dict[str, object]) -> None:
-    keep = np.array([row not in done.unreadable for row in range(len(rows))])
-    left_out = {**shard_head, "unreadable": len(done.unreadable)}
-    write_shard(path, rows.filter(pl.Series(keep)), done.n_frames[keep], done.vectors[keep], head.layers, left_out)
 
 
 def _check_tolerance(unreadable: dict[str, str], head: EmbeddingsHead, tolerated: float, layout: Layout) -> None:

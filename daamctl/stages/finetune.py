@@ -26,6 +26,7 @@ from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.batching import plan_batches
 from daamctl.encoders.items import open_items
 from daamctl.encoders.load import open_encoder
+from daamctl.engines.base import Engine
 from daamctl.errors import AudioError, CorpusError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.progress import progress
@@ -50,6 +51,7 @@ def run(
     seed: int | None = None,
     force: bool = False,
     track: bool = True,
+    engine: Engine | None = None,
 ) -> Path:
     """Fine-tune.
 
@@ -61,6 +63,7 @@ def run(
         seed: one seed instead of `train.seeds`.
         force: train again even what is finished.
         track: log to MLflow.
+        engine: where to train; None: here, one fold after the other.
 
     Returns:
         The folder of its folds.
@@ -73,6 +76,7 @@ def run(
         CorpusError: more texts or images are unreadable than tolerated.
         MethodError: the encoder cannot be fine-tuned in this way.
         TrainingError: no such fold, or the data, numbers or memory do not allow training.
+        WorkerError: a worker of the engine died too often.
     """
     if method not in FINETUNES:
         raise UnknownNameError(FINETUNES.kind, method, FINETUNES)
@@ -92,7 +96,7 @@ def run(
         remove_strays(folder, [(spec.fold, spec.seed) for spec in specs])
     tracker = make_tracker(layout.root, enabled=track)
     try:
-        tune_all(specs, source, folder, layout, tracker, force=force)
+        tune_all(specs, source, folder, layout, tracker, force=force, engine=engine)
         send_missing(tracker, read_folds(folder))
     finally:
         tracker.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from daamctl.artifacts.results import SKIPPED_FILE, read_folds
 from daamctl.config import Config
+from daamctl.engines.base import Engine
 from daamctl.layout import Layout
 from daamctl.methods import resolve_method
 from daamctl.tracking import make_tracker, send_missing
@@ -25,6 +26,7 @@ def run(
     seed: int | None = None,
     force: bool = False,
     track: bool = True,
+    engine: Engine | None = None,
 ) -> Path:
     """Train a method.
 
@@ -36,6 +38,7 @@ def run(
         seed: one seed instead of `train.seeds`.
         force: train again even what is finished.
         track: log to MLflow.
+        engine: where to train; None: here, one fold after the other.
 
     Returns:
         The method's folder.
@@ -44,6 +47,7 @@ def run(
         UnknownNameError: no such method.
         ArtifactError: no embeddings, or embeddings made with other settings.
         TrainingError: no such fold, or the data or numbers do not allow training.
+        WorkerError: a worker of the engine died too often.
     """
     resolve_method(method)
     folder = layout.method(method)
@@ -55,7 +59,7 @@ def run(
         remove_strays(folder, [(spec.fold, spec.seed) for spec in specs])
     tracker = make_tracker(layout.root, enabled=track)
     try:
-        train_all(specs, features, folder, layout, tracker, force=force)
+        train_all(specs, features, folder, layout, tracker, force=force, engine=engine)
         send_missing(tracker, read_folds(folder))
     finally:
         tracker.close()

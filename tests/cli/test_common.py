@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from daamctl.artifacts.skipped import FINISHED, Obstacle, folder_of, leave_out
 from daamctl.cli.app import app
+from daamctl.cli.common import resolve
 from daamctl.config import load_config
 from daamctl.layout import Layout
 
@@ -83,3 +85,16 @@ def test_a_stage_that_is_left_out_loads_next_to_nothing(left_out: Layout) -> Non
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=left_out.root)
     assert done.stdout == f"iemocap finetune lora-r4: left out: {REASON}\n[]\n"
+
+
+def test_options_and_settings_given_are_repeated_in_the_command_that_repairs(project: Path) -> None:
+    words = ["--pipeline", "demo", "--method", "mean", "--seeds", "1,2", "--set", "extract.encoder=my model"]
+    result = call("train", *words)
+    assert result.exit_code == 3
+    command = shlex.split(result.stderr.splitlines()[-1].partition("daamctl")[2])
+    assert command == ["extract", "--pipeline", "demo", "--set", "extract.encoder=my model"]
+    layout, _ = resolve("demo", ["extract.layer_00=true"], train__seeds=[1, 2], train__device="cpu")
+    assert shlex.split(layout.command("train"))[4:] == [
+        "--set", "train.seeds=[1,2]", "--set", "train.device=cpu", "--set", "extract.layer_00=true",
+    ]  # fmt: skip
+    assert resolve(None, corpus="demo", encoder="wavlm-micro")[0].overrides == ()

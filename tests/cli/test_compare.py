@@ -163,3 +163,13 @@ def test_completion() -> None:
     assert complete("pub") == ["published:"]
     assert "published:daam-v4/T2-iemocap" in complete("published:daam")
     assert set(complete("demo/daam-v")) == {"demo/daam-v1", "demo/daam-v2"}
+
+
+def test_texts_are_called_texts(made: Path) -> None:
+    for path in made.glob("data/train/*/*/*/result.json"):
+        value = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps({**value, "run": {**value["run"], "modality": "text"}}), encoding="utf-8")
+    text = call("one", "two").stdout
+    assert text.splitlines()[0] == "one (A) and two (B), by text; 2 methods matched by name"
+    assert "\nBy text: right by most seeds of A alone" in text
+    assert "utterance" not in text.partition("Notes")[0]

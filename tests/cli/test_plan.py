@@ -28,8 +28,8 @@ def test_table_of_the_demo(project: Path) -> None:
     assert names == ["download", "segment", "extract", "train", "none", "weighted-sum", "mha", "daam-v1", "daam-v2",
                      "evaluate", "ablate", "importance", "report"]  # fmt: skip
     assert lines[5].split() == ["train", "5", "folds", "×", "12", "epochs"]
-    assert lines[4].split() == ["extract", "to", "do", "≥", "320", "clips", "≥", "983", "kB", "≥", "3.4", "MB", "?",
-                                "not", "known"]  # fmt: skip
+    assert lines[4].split()[:7] == ["extract", "to", "do", "≈", "353", "clips,", "0.25"]
+    assert lines[4].split().count("≈") == 3  # work, disk and memory
     totals = {line.split("  ")[0].strip(): line for line in lines[15:]}
     assert " needed, " in totals["disk"]
     assert totals["disk"].endswith(" free")

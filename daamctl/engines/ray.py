@@ -1,0 +1,321 @@
+"""Work on a cluster by Ray: long-lived workers are actors of Ray Data, independent tasks are Ray tasks.
+
+A cluster is joined if there is one (`RAY_ADDRESS`, or one started on this machine), else Ray is started here for the
+time of the command. Ray starts a dead worker again and hands it the tasks that it had; what they have finished lies in
+files, so only what was in progress is done again. Source: docs.ray.io, "Ray Data: stateful transforms" and "Ray Core:
+fault tolerance".
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+from daamctl.engines.base import (
+    AGAIN,
+    Closing,
+    R,
+    S,
+    T,
+    Worker,
+    answer,
+    answers,
+    failure,
+    portions,
+    received,
+    set_up_worker,
+)
+from daamctl.errors import ConfigError, WorkerError
+
+log = logging.getLogger(__name__)
+
+CONNECT_S = 10.0
+RETRIES = 3
+"""Times that a task is handed over again after its worker died; a task that kills every worker must end some day."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What each worker reserves.
+
+    Args:
+        workers: how many.
+        num_cpus: processors, and threads, of each.
+        num_gpus: GPUs of each, or the share of one.
+    """
+
+    workers: int
+    num_cpus: int
+    num_gpus: float
+
+
+def share_of(
+    nodes: Sequence[Mapping[str, float]],
+    device: str,
+    *,
+    workers: int | None,
+    gpus_per_worker: float | None,
+    tasks: int,
+    per_gpu: int | None = None,
+) -> Share:
+    """Divide a cluster.
+
+    Args:
+        nodes: resources of each machine, by Ray's names: CPU, GPU.
+        device: the setting: auto, cpu, mps, cuda; GPUs are used unless it says cpu.
+        workers: workers wanted; None: as many as the GPUs allow; without GPUs one per machine for long-lived workers,
+            one per task otherwise.
+        gpus_per_worker: GPUs wanted for each; None: one, or a share where several tasks go on a GPU.
+        tasks: more workers than tasks would idle.
+        per_gpu: tasks on one GPU, at most; None: workers are long-lived and get a GPU each.
+
+    Raises:
+        ConfigError: a certain GPU is asked for, or more GPUs than a machine has.
+    """
+    if device.startswith("cuda:"):
+        raise ConfigError(f"device '{device}' is one GPU of one machine; Ray chooses", fix="use --device auto or cuda")
+    total = sum(node.get("GPU", 0) for node in nodes)
+    largest = max((node.get("GPU", 0) for node in nodes), default=0)
+    use_gpus = device == "cuda" or (device == "auto" and total > 0 and gpus_per_worker != 0)
+    if use_gpus and (gpus_per_worker or 1 / (per_gpu or 1)) > largest:
+        raise ConfigError(
+            f"{gpus_per_worker or 1:g} GPU(s) per worker: machines of this Ray cluster have {largest:g} at most",
+            fix="use --device cpu, or fewer --gpus-per-worker",
+        )
+    gpus = (gpus_per_worker or 1 / max(1, min(per_gpu or 1, -(-tasks // int(total))))) if use_gpus else 0.0
+    used = [node for node in nodes if node.get("GPU", 0) >= gpus]
+    if workers is None:
+        room = sum(int(node["GPU"] / gpus + 1e-6) for node in used) if gpus else len(used)
+        workers = tasks if per_gpu is not None else room
+    workers = max(1, min(workers, tasks))
+    cpus = [int(node.get("CPU", 0)) for node in used]
+    fitting = (size for size in range(max(cpus, default=1), 1, -1) if sum(cpu // size for cpu in cpus) >= workers)
+    return Share(workers, next(fitting, 1), gpus)
+
+
+class RayEngine(Closing):
+    """A Ray cluster, or this machine under Ray.
+
+    Args:
+        workers: workers at once; None: see `share_of`.
+        gpus_per_worker: GPUs, or the share of one, for each; None: see `share_of`.
+
+    Raises:
+        ConfigError: Ray is not installed.
+    """
+
+    here = False
+
+    def __init__(self, *, workers: int | None = None, gpus_per_worker: float | None = None) -> None:
+        if find_spec("ray") is None:
+            raise ConfigError("engine 'ray' is not installed", fix="pip install 'daamctl[ray]'")
+        self.workers, self.gpus_per_worker = workers, gpus_per_worker
+        self._connected = False
+
+    def facts(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
+        """See `Engine.facts`; a task, whose process Ray ends where it had a GPU."""
+        ray = self._connect()
+        share = self._share(device, tasks=1)
+        ask = ray.remote(num_cpus=share.num_cpus, num_gpus=share.num_gpus, max_retries=RETRIES)(_facts)
+        with _in_our_words():
+            return received(ray.get(ask.remote(open_worker, device)))
+
+    def work(
+        self,
+        open_worker: Callable[[str], Worker[T, R]],
+        device: str,
+        tasks: Sequence[T],
+        advance: Callable[[int], None],
+    ) -> Iterator[R]:
+        """See `Engine.work`: a dataset of numbers of portions, mapped by a pool of actors."""
+        if not tasks:
+            return
+        ray = self._connect()
+        from ray.data import ActorPoolStrategy, DataContext, from_items
+
+        share = self._share(device, tasks=len(tasks))
+        parts = portions(tasks, share.workers)
+        log.info("%d worker(s) with %d CPU(s) and %g GPU(s) each", share.workers, share.num_cpus, share.num_gpus)
+        context = DataContext.get_current()
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors come by the messages, or are raised
+        dataset = from_items([{"part": part} for part in range(len(parts))], override_num_blocks=len(parts))
+        begun = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Begun).remote()
+        results = dataset.map_batches(
+            _Actor,
+            fn_constructor_args=(open_worker, device, parts, begun),
+            batch_size=None,
+            compute=ActorPoolStrategy(size=share.workers, max_tasks_in_flight_per_actor=2),
+            num_cpus=share.num_cpus,
+            num_gpus=share.num_gpus,
+        )
+        with _in_our_words():
+            for row in results.iter_rows():
+                yield received(row["message"], advance)
+
+    def each(
+        self, call: Callable[[S, T], R], shared: S, tasks: Sequence[T], *, device: str, per_gpu: int
+    ) -> Iterator[tuple[T, R]]:
+        """See `Engine.each`; what is shared goes to each machine once."""
+        if not tasks:
+            return
+        ray = self._connect()
+        share = self._share(device, tasks=len(tasks), per_gpu=per_gpu)
+        remote = ray.remote(num_cpus=share.num_cpus, num_gpus=share.num_gpus, max_retries=RETRIES)(_called)
+        put = ray.put(shared)
+        waiting = {remote.remote(call, put, task): task for task in tasks}
+        try:
+            with _in_our_words():
+                while waiting:
+                    (done,), _ = ray.wait(list(waiting), num_returns=1)
+                    result = received(ray.get(done))
+                    yield waiting.pop(done), result
+        finally:
+            for reference in waiting:
+                ray.cancel(reference, force=True)
+
+    def close(self) -> None:
+        """Leave the cluster, and end it if it was started here."""
+        if self._connected:
+            import ray
+
+            ray.shutdown()
+            self._connected = False
+
+    def _share(self, device: str, *, tasks: int, per_gpu: int | None = None) -> Share:
+        import ray
+
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        return share_of(
+            nodes,
+            device,
+            workers=self.workers,
+            gpus_per_worker=self.gpus_per_worker,
+            tasks=tasks,
+            per_gpu=per_gpu,
+        )
+
+    def _connect(self) -> Any:
+        """Join or start Ray, unless that has been done, here or by whoever uses this as a library."""
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+
+        if not ray.is_initialized():
+            if not _join():
+                _start()
+            self._connected = True
+        return ray
+
+
+def _join() -> bool:
+    """Join the cluster of RAY_ADDRESS, or else one that runs on this machine, if any."""
+    import ray
+
+    address = os.environ.get("RAY_ADDRESS")
+    if address == "local":
+        return False
+    try:
+        _knock(address or "auto")
+        ray.init(address=address or "auto", logging_level=logging.ERROR)
+    except ConnectionError as error:
+        if address is None:
+            return False
+        raise WorkerError(
+            f"no Ray cluster at RAY_ADDRESS={address}", fix="start it: ray start --head; or unset RAY_ADDRESS"
+        ) from error
+    log.info("joined the Ray cluster at %s", ray.get_runtime_context().gcs_address)
+    return True
+
+
+def _knock(address: str) -> None:
+    """Ray itself would knock for minutes, and tell so in many lines.
+
+    Raises:
+        ConnectionError: nobody listens at HOST:PORT.
+    """
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal() and "/" not in host:
+        try:
+            socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+        except OSError as error:
+            raise ConnectionError(str(error)) from error
+
+
+def _start() -> None:
+    """Start Ray on this machine; nobody else gets in, for the token is random and lives as long as this process."""
+    import ray
+
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    ray.init(address="local", include_dashboard=False, logging_level=logging.ERROR)
+
+
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    """Failures of Ray itself as one message; those of our own work pass as they are."""
+    from ray.exceptions import RayError
+
+    try:
+        yield
+    except RayError as error:
+        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise WorkerError(f"Ray: {type(error).__name__}: {first.strip()[:300]}", fix=AGAIN) from error
+
+
+def _facts(open_worker: Callable[[str], Worker[Any, Any]], device: str) -> bytes:
+    set_up_worker(None)  # Ray sets OMP_NUM_THREADS to num_cpus
+    return answer(lambda: open_worker(device).facts)
+
+
+def _called(call: Callable[[S, T], R], shared: S, task: T) -> bytes:
+    set_up_worker(None)
+    return answer(lambda: call(shared, task))
+
+
+class _Begun:
+    """Counts how often each portion was begun: Ray Data itself hands one over again without end."""
+
+    def __init__(self) -> None:
+        self._times: Counter[int] = Counter()
+
+    def count(self, part: int) -> int:
+        """Count one more."""
+        self._times[part] += 1
+        return self._times[part]
+
+
+class _Actor:
+    """A worker as Ray Data holds it; the worker itself is opened at the first portion, so that its errors come back."""
+
+    def __init__(
+        self, open_worker: Callable[[str], Worker[T, R]], device: str, parts: Sequence[Sequence[T]], begun: Any
+    ) -> None:
+        set_up_worker(None)
+        self._open, self._parts, self._begun = partial(open_worker, device), parts, begun
+        self._worker: Worker[Any, Any] | None = None
+
+    def __call__(self, batch: Mapping[str, Any]) -> Iterator[dict[str, list[bytes]]]:
+        import ray
+
+        for part in batch["part"].tolist():
+            times = ray.get(self._begun.count.remote(part))
+            if times > RETRIES + 1:
+                error = WorkerError(f"{times - 1} workers died at the same work, number {part + 1}", fix=AGAIN)
+                yield {"message": [failure(error)]}
+                return
+            for message in answers(self._opened, self._parts[part]):
+                yield {"message": [message]}
+
+    def _opened(self) -> Worker[Any, Any]:
+        if self._worker is None:
+            self._worker = self._open()
+        return self._worker

@@ -6,12 +6,16 @@ clips go under the corpus name, and everything that depends on the encoder under
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from daamctl.config import Config
 
 STAGES = ("download", "segment", "extract", "train", "evaluate", "ablate", "importance", "report")
+READ_IN_TURN = ("download", "segment", "extract", "train", "finetune", *STAGES[4:])
+"""Sections of the settings; a stage goes by its own and those before it. What has no section counts as `train`."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Layout:
         run_name: folder name of what depends on the encoder too.
         corpus: corpus of an ad-hoc run, to be named in commands.
         encoder: encoder of an ad-hoc run, to be named in commands.
+        overrides: `section.key=value` words given on the command line, to be repeated in commands.
     """
 
     root: Path
@@ -33,15 +38,16 @@ class Layout:
     run_name: str
     corpus: str | None = None
     encoder: str | None = None
+    overrides: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, root: Path, pipeline: str | None, config: Config) -> Layout:
+    def of(cls, root: Path, pipeline: str | None, config: Config, overrides: Sequence[str] = ()) -> Layout:
         """Layout of a pipeline, or of the settings' corpus and encoder when `pipeline` is None."""
         if pipeline is not None:
-            return cls(root, pipeline, pipeline, pipeline)
+            return cls(root, pipeline, pipeline, pipeline, overrides=tuple(overrides))
         corpus, encoder = config.download.corpus, config.extract.encoder
         run_name = f"{corpus}-{Path(encoder).name if '/' in encoder else encoder}"
-        return cls(root, None, corpus, run_name, corpus, encoder)
+        return cls(root, None, corpus, run_name, corpus, encoder, tuple(overrides))
 
     @property
     def data(self) -> Path:
@@ -82,10 +88,32 @@ class Layout:
         return self.data / stage / self.run_name
 
     def command(self, stage: str, *extra: str) -> str:
-        """The command that runs `stage` for this layout, to be named in errors."""
+        """The command that runs `stage` for this layout, quoted for a shell, to be named in errors.
+
+        Args:
+            stage: the command.
+            extra: further words, already quoted; a setting among them stands for one given on the command line.
+        """
         where = ["--pipeline", self.pipeline] if self.pipeline else []
         if self.corpus is not None and self.encoder is not None:
             where = {"download": [self.corpus], "segment": ["--corpus", self.corpus]}.get(
                 stage, ["--corpus", self.corpus, "--encoder", self.encoder]
             )
-        return " ".join(["daamctl", stage, *where, *extra])
+        given = [word for word in self.overrides if _matters(word, stage) and not _is_among(word, extra)]
+        sets = [part for word in given for part in ("--set", word)]
+        return " ".join(["daamctl", stage, *map(shlex.quote, (*where, *sets)), *extra])
+
+
+def _matters(word: str, stage: str) -> bool:
+    """Whether a stage goes by the setting that a `section.key=value` word is about."""
+    section = word.partition("=")[0].partition(".")[0].strip()
+    if stage not in READ_IN_TURN:
+        return True
+    known = section if section in READ_IN_TURN else "train"
+    return READ_IN_TURN.index(known) <= READ_IN_TURN.index(stage)
+
+
+def _is_among(word: str, extra: Sequence[str]) -> bool:
+    """Whether further words of a command set the same key."""
+    key = word.partition("=")[0].strip()
+    return any(part.removeprefix("'").startswith(f"{key}=") for words in extra for part in words.split())

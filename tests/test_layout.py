@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,45 @@ def test_command_of_a_pipeline() -> None:
 def test_command_of_an_ad_hoc_run_repeats_its_options() -> None:
     layout = Layout.of(ROOT, None, config("emodb", "wavlm-large"))
     assert layout.command("extract") == "daamctl extract --corpus emodb --encoder wavlm-large"
+
+
+GIVEN = [
+    "download.num_groups=3",
+    "segment.tail=drop",
+    "extract.encoder=/my models/one",
+    "train.lr=0.1",
+    "methods=[mean]",
+]
+
+
+@pytest.mark.parametrize(
+    ("stage", "repeated"),
+    [("download", 1), ("segment", 2), ("extract", 3), ("train", 5), ("finetune", 5), ("report", 5), ("preflight", 5)],
+)
+def test_command_repeats_the_settings_given_that_the_stage_goes_by(stage: str, repeated: int) -> None:
+    layout = Layout.of(ROOT, "mine", Config(), GIVEN)
+    words = shlex.split(layout.command(stage, "--force"))
+    expected = [
+        "daamctl",
+        stage,
+        "--pipeline",
+        "mine",
+        *(part for word in GIVEN[:repeated] for part in ("--set", word)),
+    ]
+    assert words == [*expected, "--force"]
+    assert ("'extract.encoder=/my models/one'" in layout.command(stage)) is (repeated > 2)
+
+
+def test_command_of_an_ad_hoc_run_is_quoted_and_sets_nothing_twice() -> None:
+    layout = Layout.of(ROOT, None, config("emodb", "/my models/one"), ["extract.layer_00=true", "ablate.k=[1]"])
+    assert layout.command("extract") == (
+        "daamctl extract --corpus emodb --encoder '/my models/one' --set extract.layer_00=true"
+    )
+    assert layout.command("segment") == "daamctl segment --corpus emodb"
+    assert shlex.split(layout.command("ablate"))[-2:] == ["--set", "ablate.k=[1]"]
+    extra = "--set extract.layer_00=false"
+    assert layout.command("extract", extra).count("extract.layer_00") == 1
+    assert layout.command("extract", extra).endswith(extra)
 
 
 def test_every_stage_has_its_module_and_its_settings() -> None:

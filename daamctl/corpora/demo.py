@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from daamctl.corpora import iemocap
-from daamctl.corpora.base import Corpus, Fingerprint
+from daamctl.corpora.base import Corpus, Durations, Fingerprint
 from daamctl.corpora.fetch import is_whole, made_whole
 
 log = logging.getLogger(__name__)
@@ -368,4 +368,5 @@ CORPUS = Corpus(
     how_to_get="daamctl download demo makes it",
     obtain=generate,
     aliases=iemocap.ALIASES,
+    durations=Durations(mean_s=2.84, log_std=0.55),
 )

@@ -1,9 +1,10 @@
 """A made-up corpus of notices on a town's board, so that text commands can be tried without a download.
 
 Sentences come from small grammars and word lists of four topics that share places, people and much of their wording;
-now and then a notice borrows a word of another topic, so a bag of words gets most of them right, but not all. Ten
-invented authors differ in habits: greeting, closing, hedges, length, punctuation. Two share each group, so folds are
-author-independent. Accuracies on it say that a pipeline works, not how good it is.
+now and then a notice borrows a word of another topic, so a bag of words gets most of them right, but not all. Each
+topic has few words, so that even the 64 features of a random encoder can hold which ones a notice uses. Ten invented
+authors differ in habits: greeting, closing, hedges, length, punctuation. Two share each group, so folds are author-
+independent. Accuracies on it say that a pipeline works, not how good it is.
 
 The same seed gives the same texts: each author has their own PCG64 stream.
 """
@@ -24,14 +25,14 @@ from daamctl.corpora.fetch import is_whole, made_whole
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
 """Raised whenever the generator gives other texts, so that older copies are made anew."""
 FILE = "notices.csv"
 PER_AUTHOR = {"cooking": 18, "gardening": 16, "repairs": 14, "sailing": 12}
 """Texts of every author by class; not balanced, so that accuracy and balanced accuracy differ."""
 BORROWED_FRACTION = 0.12
 """Chance that a word of a topic is taken from another topic instead."""
-PLAIN_FRACTION = 0.4
+PLAIN_FRACTION = 0.15
 """Chance that a sentence has no word of a topic at all."""
 
 
@@ -54,27 +55,27 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.replace("_", " ") for word in text.split())
 
 
-# Some words stand in two lists: a pot holds a plant or soup, a rope ties a boat or a bush.
+# Some words stand in two lists: a pot holds a plant or soup, a mast is as wooden as a fence.
 TOPICS = {
     "cooking": Topic(
-        _words("soup bread oven pot kitchen_knife dough lemon_cake stew jam pan kettle basket_of_plums recipe salad"),
-        _words("bake stir taste slice warm boil share prepare fill salt"),
-        _words("fresh warm sour sweet thick burnt homemade small"),
+        _words("soup bread oven pot kitchen_knife dough"),
+        _words("bake stir taste slice"),
+        _words("fresh warm sour sweet"),
     ),
     "gardening": Topic(
-        _words("hedge seed_bed soil pot bean_row spade apple_tree compost lawn basket_of_plums rose_bush hose rope"),
-        _words("plant water dig trim pick share prepare weed tie cut"),
-        _words("fresh green dry wild overgrown young muddy small"),
+        _words("hedge seed_bed soil pot bean_row spade"),
+        _words("plant water dig trim"),
+        _words("fresh green dry wild"),
     ),
     "repairs": Topic(
-        _words("roof ladder lamp hinge drill fence oven kettle paint hull gutter toolbox door pump"),
-        _words("fix drill paint tighten replace cut fill sand measure lift"),
-        _words("broken loose rusty wooden leaking new heavy burnt"),
+        _words("roof ladder lamp hinge drill fence"),
+        _words("fix drill paint tighten"),
+        _words("broken loose rusty wooden"),
     ),
     "sailing": Topic(
-        _words("boat rope sail anchor hull rudder mast harbour_chart pump jetty life_jacket knot lamp oar"),
-        _words("tie hoist sail fold tighten moor dry row launch paint"),
-        _words("wet calm windy wooden loose leaking quick heavy"),
+        _words("boat rope mast anchor hull rudder"),
+        _words("tie hoist sail fold"),
+        _words("wet calm windy wooden"),
     ),
 }
 NAMES = _words("Mara Oskar Lena Tomas Ilka Bruno Signe Pavel Runa Emil")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
-from daamctl.corpora.base import PREPARED, Corpus, Fingerprint
+from daamctl.corpora.base import PREPARED, Corpus, Durations, Fingerprint
 from daamctl.errors import CorpusError
 
 URL = "http://emodb.bilderbar.info/download/download.zip"
@@ -132,6 +132,7 @@ CORPUS = Corpus(
     how_to_get=GET_IT,
     obtain=obtain,
     url=URL,
+    durations=Durations(mean_s=2.78, log_std=0.40),  # of all 535: 24.8 min, 25 of them over 5 s
     aliases={
         "angry": "anger",
         "bored": "boredom",

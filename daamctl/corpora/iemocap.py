@@ -14,7 +14,7 @@ from pathlib import Path
 
 import polars as pl
 
-from daamctl.corpora.base import PREPARED, Corpus
+from daamctl.corpora.base import PREPARED, Corpus, Durations
 from daamctl.corpora.fingerprint import TOTAL, HintedFingerprint
 from daamctl.errors import CorpusError
 
@@ -177,4 +177,5 @@ CORPUS = Corpus(
     ),
     how_to_get=GET_IT,
     aliases=ALIASES,
+    durations=Durations(mean_s=4.55, log_std=0.69),  # 6.99 h in the four classes, median 3.58 s
 )

@@ -239,7 +239,10 @@ def _refuse(rows: pl.DataFrame, wrong: pl.Expr, path: Path, what: str) -> None:
         return
     unit = "row" if path.suffix.lower() == ".parquet" else "line"
     content = "path" if "path" in rows.columns else "text"
-    shown = [f"{unit} {row[_LINE]} ({_short(row[content])})" for row in bad.head(_SHOWN).iter_rows(named=True)]
+    shown = [
+        f"{unit} {row[_LINE]}" + (f" ({_short(row[content])})" if (row[content] or "").strip() else "")
+        for row in bad.head(_SHOWN).iter_rows(named=True)
+    ]
     more = f" and {bad.height - _SHOWN} more" if bad.height > _SHOWN else ""
     raise CorpusError(f"{path}: {what} in {', '.join(shown)}{more}", fix="correct the manifest and run it again")
 

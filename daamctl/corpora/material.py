@@ -25,6 +25,7 @@ class Material:
             even these are known.
         lengths: (N,) seconds, characters, or 1 per image; None: not known yet.
         at_least: a row may become several clips.
+        about: number and lengths follow from published durations, not from recordings.
     """
 
     modality: Modality | None
@@ -32,6 +33,7 @@ class Material:
     rows: pl.DataFrame | None
     lengths: NDArray[np.float64] | None
     at_least: bool
+    about: bool = False
 
 
 def material_of(config: Config, utterances: CorpusTable | None, clips: CorpusTable | None) -> Material:
@@ -39,19 +41,25 @@ def material_of(config: Config, utterances: CorpusTable | None, clips: CorpusTab
     table = clips or utterances
     if table is None:
         return _known(config)
-    rows, lengths = table.rows, np.ones(len(table.rows))
+    rows, lengths = table.rows.select("group", "label"), np.ones(len(table.rows))
     if table.modality == "text":
-        lengths = rows["text"].str.len_chars().to_numpy().astype(float)
+        lengths = table.rows["text"].str.len_chars().to_numpy().astype(float)
     elif table.modality == "speech":
-        lengths = rows["duration_s"].to_numpy()
-        if clips is None:  # as `segment` will cut them, up to what it does with short rest pieces
-            longest = config.segment.max_duration_s
-            pieces = np.maximum(1, np.ceil(lengths / longest - 1e-9)).astype(int)
-            rest = lengths - (pieces - 1) * longest
-            rows = rows[np.repeat(np.arange(len(rows)), pieces)]
-            lengths = np.full(len(rows), longest)
-            lengths[np.cumsum(pieces) - 1] = rest
-    return Material(table.modality, len(table.classes), rows.select("group", "label"), lengths, False)
+        lengths = table.rows["duration_s"].to_numpy()
+        if clips is None:
+            rows, lengths = _cut(rows, lengths, config.segment.max_duration_s)
+    return Material(table.modality, len(table.classes), rows, lengths, False)
+
+
+def _cut(
+    rows: pl.DataFrame, lengths: NDArray[np.float64], longest_s: float
+) -> tuple[pl.DataFrame, NDArray[np.float64]]:
+    """Rows and seconds of clips as `segment` will cut them, up to what it does with short rest pieces."""
+    pieces = np.maximum(1, np.ceil(lengths / longest_s - 1e-9)).astype(int)
+    rest = lengths - (pieces - 1) * longest_s
+    cut = np.full(int(pieces.sum()), longest_s)
+    cut[np.cumsum(pieces) - 1] = rest
+    return rows[np.repeat(np.arange(len(rows)), pieces)], cut
 
 
 def _known(config: Config) -> Material:
@@ -67,5 +75,8 @@ def _known(config: Config) -> Material:
     ends = np.round(np.cumsum(list(groups.values())) / sum(groups.values()) * number).astype(int)
     group = np.repeat(list(groups), np.diff(ends, prepend=0))
     rows = pl.DataFrame({"group": group, "label": [names[index % len(names)] for index in range(number)]})
-    lengths = np.ones(number) if corpus.modality == "image" else None
-    return Material(corpus.modality, len(names), rows, lengths, corpus.modality == "speech")
+    if corpus.durations is not None:
+        rows, lengths = _cut(rows, corpus.durations.lengths(number), config.segment.max_duration_s)
+        return Material(corpus.modality, len(names), rows, lengths, at_least=False, about=True)
+    ones = np.ones(number) if corpus.modality == "image" else None
+    return Material(corpus.modality, len(names), rows, ones, at_least=corpus.modality == "speech")

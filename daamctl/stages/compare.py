@@ -16,7 +16,9 @@ from typing import Any
 from daamctl.adapters import FINETUNES
 from daamctl.artifacts.io import write_json
 from daamctl.artifacts.results import Fold, read_fold, read_folds
+from daamctl.artifacts.words import words_of
 from daamctl.config import Config, load_config, pipeline_names
+from daamctl.corpora import CORPORA
 from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
 from daamctl.evaluation.consistency import check_method, check_methods
 from daamctl.evaluation.paired import TrainedMethod, compare_paired
@@ -95,8 +97,9 @@ def run(root: Path, first: str, second: str, *, unit: str | None = None) -> Path
 
     Returns:
         Path of comparison.json: first, second (as named); kind ("paired", "printed" for a published row and ours,
-        "both-printed"); unit; matched (pairs of methods); unmatched; settings (can_change, cannot_change, not_known);
-        family; comparisons; notes.
+        "both-printed"); unit; item (the word for it: utterance, clip, text or image; None of printed rows alone);
+        matched (pairs of methods); unmatched; settings (can_change, cannot_change, not_known); family; comparisons;
+        notes.
 
     Raises:
         UnknownNameError: there is no such pipeline, run, method or row.
@@ -108,17 +111,21 @@ def run(root: Path, first: str, second: str, *, unit: str | None = None) -> Path
     chosen = _unit(a, b, unit)
     firsts, seconds = zip(*pairs, strict=True)
     if isinstance(a, Trained) and isinstance(b, Trained):
-        loaded = zip(_load(a, firsts, chosen), _load(b, seconds, chosen), strict=True)
-        result = compare_paired(list(loaded), chosen, f"daamctl compare {first} {second}")
+        loaded = list(zip(_load(a, firsts, chosen), _load(b, seconds, chosen), strict=True))
+        modality: str | None = loaded[0][0].modality
+        result = compare_paired(loaded, chosen, f"daamctl compare {first} {second}")
     else:
         both = isinstance(a, Printed) and isinstance(b, Printed)
         rows = zip(_rows(a, firsts, chosen, both=both), _rows(b, seconds, chosen, both=both), strict=True)
+        corpora = [side.config.download.corpus for side in (a, b) if isinstance(side, Trained)]
+        modality = CORPORA.load(corpora[0]).modality if corpora else None
         result = compare_printed(list(rows))
     report = {
         "first": first,
         "second": second,
         "kind": result.pop("kind"),
         "unit": chosen,
+        "item": words_of(modality or "speech").unit(chosen) if chosen != "as printed" else None,
         "matched": [list(pair) for pair in pairs],
         "unmatched": {
             "first": [name for name in a.methods if name not in {pair[0] for pair in pairs}],

@@ -288,13 +288,7 @@ def _judged(probes: LayerProbes | None, skipped: str | None) -> tuple[str, str]:
     best, fusion = choose(probes.layers)[0], choose(list(probes.fusions().values()))[0]
     gain = difference(fusion.accuracy, best.accuracy)
     if gain.margin is None or len(gain.per_fold) < 3:
-        few = f"{len(gain.per_fold)} folds are too few to tell a gain from chance"
-        if len(gain.per_fold) == 1:
-            few = (
-                f"one test part shows no spread over folds (there the best linear fusion has {100 * gain.mean:+.1f} "
-                "points of accuracy against the best single layer)"
-            )
-        return "cannot be told", f"Whether fusing layers helps here cannot be told: {few}."
+        return "cannot be told", f"Whether fusing layers helps here cannot be told: {_too_few(gain)}"
     if not any(_above_chance(scores, probes.chance) for scores in (best, fusion)):
         return "cannot be told", (
             "Whether fusing layers helps here cannot be told: neither the best layer nor a fusion is above chance "
@@ -310,6 +304,18 @@ def _judged(probes: LayerProbes | None, skipped: str | None) -> tuple[str, str]:
     return case, (
         f"{opening[case]}: the best linear fusion has {100 * gain.mean:+.1f} points of accuracy against the best "
         f"single layer, give or take {100 * gain.margin:.1f}."
+    )
+
+
+def _too_few(gain: Difference) -> str:
+    """What one or two folds say all the same, and what would tell more."""
+    met = f"the best linear fusion has {100 * gain.mean:+.1f} points of accuracy against the best single layer"
+    anew = "A pipeline with download: {folds: stratified, num_groups: 5} forms folds of the same data and would tell"
+    if len(gain.per_fold) > 1:
+        return f"{len(gain.per_fold)} folds are too few to tell a gain from chance ({met}). {anew}."
+    return (
+        f"one test part shows no spread over folds (there {met}). {anew}; trained methods can also be "
+        "repeated on this part (train.seeds: [1, 2, 3]), which shows how far the draw of the seed moves them."
     )
 
 

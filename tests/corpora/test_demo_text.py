@@ -62,6 +62,6 @@ def test_learnable_across_authors_but_not_trivial(rows: pl.DataFrame) -> None:
     model = make_pipeline(CountVectorizer(), LogisticRegression(max_iter=1000))
     texts, groups = rows["text"].to_list(), rows["group"].to_numpy()
     scores = cross_val_score(model, texts, rows["label"].to_numpy(), groups=groups, cv=LeaveOneGroupOut())
-    assert 0.80 < scores.mean() < 0.90  # majority class: 0.30
+    assert 0.85 < scores.mean() < 0.95  # majority class: 0.30
     style = cross_val_score(model, texts, rows["speaker"].to_numpy(), cv=StratifiedKFold(5))
     assert style.mean() > 0.4  # chance: 0.10

@@ -21,19 +21,46 @@ def config(**download: object) -> Config:
 def test_known_counts_of_a_speech_corpus() -> None:
     found = material_of(config(corpus="iemocap"), None, None)
     assert found.rows is not None
-    assert (found.modality, found.classes, len(found.rows), found.at_least) == ("speech", 4, 5531, True)
+    assert found.lengths is not None
+    assert (found.modality, found.classes, found.at_least, found.about) == ("speech", 4, False, True)
+    # the release: 7,757 clips of at most 5 s, of 6.99 h; by session 1547, 1478, 1560, 1418 and 1754
+    assert len(found.rows) == len(found.lengths) == pytest.approx(7757, rel=0.01)
+    assert found.lengths.sum() / 3600 == pytest.approx(6.99, rel=0.01)
+    assert found.lengths.max() == 5.0
+    counts = dict(found.rows.group_by("group").len().iter_rows())
+    assert counts == pytest.approx(
+        {"Session1": 1547, "Session2": 1478, "Session3": 1560, "Session4": 1418, "Session5": 1754}, rel=0.06
+    )
+
+
+def test_clips_of_a_whole_corpus_are_about_those_of_its_release() -> None:
+    every = ["anger", "boredom", "disgust", "fear", "happiness", "sadness", "neutral"]
+    found = material_of(config(corpus="emodb", classes=every), None, None)
+    assert found.rows is not None
+    assert found.lengths is not None
+    assert found.about
+    assert len(found.rows) == pytest.approx(560, rel=0.01)  # 535 recordings, 25 of them over 5 s
+    assert found.lengths.sum() / 60 == pytest.approx(24.8, rel=0.01)
+
+
+def test_longest_clip_decides_how_many_there_are() -> None:
+    whole = Config.model_validate({"download": {"corpus": "iemocap"}, "segment": {"max_duration_s": 60}})
+    found = material_of(whole, None, None)
+    assert found.rows is not None
     assert dict(found.rows.group_by("group").len().iter_rows()) == {
         "Session1": 1085, "Session2": 1023, "Session3": 1151, "Session4": 1031, "Session5": 1241,
     }  # fmt: skip
-    assert found.lengths is None
 
 
 def test_classes_and_groups_that_are_asked_for() -> None:
     asked = config(corpus="iemocap", classes=["sad", "neutral"], folds="stratified", num_groups=4)
     found = material_of(asked, None, None)
     assert found.rows is not None
-    assert (found.classes, len(found.rows)) == (2, 1084 + 1708)
-    assert sorted(count for _, count in found.rows.group_by("group").len().iter_rows()) == [698] * 4
+    assert found.classes == 2
+    assert len(found.rows) == pytest.approx(1.41 * (1084 + 1708), rel=0.01)  # clips of a recording, of all classes
+    assert sorted(count for _, count in found.rows.group_by("group").len().iter_rows()) == pytest.approx(
+        [len(found.rows) / 4] * 4, rel=0.04
+    )
 
 
 @pytest.mark.parametrize(("corpus", "modality", "lengths"), [("agnews", "text", False), ("cifar100", "image", True)])

@@ -6,6 +6,7 @@ What it does with speech is in tests/encoders/test_extraction.py.
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,13 @@ from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config
 from daamctl.corpora.sources import register
 from daamctl.encoders.load import open_encoder
+from daamctl.encoders.shards import ShardResult, make_shards
 from daamctl.encoders.text import TextEncoder
 from daamctl.errors import CorpusError, EncoderError
 from daamctl.layout import Layout
 from daamctl.stages import extract
 
-TEXTS = [f"Text number {i}, " + "word " * (i % 4) for i in range(7)]
+TEXTS = [f"TEXT NUMBER {i}, " + "WORD " * (i % 4) for i in range(7)]  # of capitals every byte is a token
 
 
 def setting(encoder: str, **settings: Any) -> Config:
@@ -113,14 +115,14 @@ def test_images_of_tables_and_files_are_embedded_in_order(project: Path) -> None
 def test_batches_keep_to_the_budget_of_tokens(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = setting("llama-micro", max_batch_tokens=70, shard_clips=9)
     shapes: list[tuple[int, ...]] = []
-    real = TextEncoder.collate
+    real = TextEncoder.gather
 
     def watching(self: TextEncoder, items: Any) -> Any:
         inputs, mask = real(self, items)
         shapes.append(tuple(mask.shape))
         return inputs, mask
 
-    monkeypatch.setattr(TextEncoder, "collate", watching)
+    monkeypatch.setattr(TextEncoder, "gather", watching)
     extract.run(text_layout(project, config), config)
     own = [shape for shape in shapes if shape[1] in {len(text) + 1 for text in TEXTS}]  # the others are the trial's
     assert sum(rows for rows, _ in own) == 7
@@ -134,23 +136,24 @@ def test_finished_sets_are_kept_and_interrupted_ones_resumed(
 ) -> None:
     config = setting("llama-micro" if modality == "text" else "beit-micro")
     layout = text_layout(project, config) if modality == "text" else image_layout(project, config)
-    real, calls = extract.embed_clips, list[int]()
+    made: list[int] = []
 
-    def dying(encoder: Any, items: Any, clip_ids: list[str], **options: Any) -> Any:
-        calls.append(len(clip_ids))
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return real(encoder, items, clip_ids, **options)
+    def dying(*arguments: Any, **options: Any) -> Iterator[ShardResult]:
+        for shard in make_shards(*arguments, **options):
+            made.append(shard.num_clips)
+            yield shard
+            if len(made) == 1:
+                raise KeyboardInterrupt
 
-    monkeypatch.setattr(extract, "embed_clips", dying)
+    monkeypatch.setattr(extract, "make_shards", dying)
     with pytest.raises(KeyboardInterrupt):
         extract.run(layout, config)
     assert not layout.embeddings.exists()
     extract.run(layout, config)
-    assert calls == [3, 3, 3, 1]
+    assert made == [3, 3, 1]
     before = read_embeddings(layout.embeddings)[1]
     extract.run(layout, config)
-    assert calls == [3, 3, 3, 1]
+    assert made == [3, 3, 1]
     extract.run(layout, config, force=True)
     np.testing.assert_array_equal(read_embeddings(layout.embeddings)[1], before)
 
@@ -240,10 +243,10 @@ def test_memory_that_runs_out_is_told_in_the_words_of_the_modality(
     layout = text_layout(project, config)
     encoder = alone(config, "text")
 
-    def scarce(items: Any) -> Any:
+    def scarce(batch: Any) -> Any:
         raise torch.OutOfMemoryError("too much")
 
-    monkeypatch.setattr(encoder, "pool", scarce)
+    monkeypatch.setattr(encoder, "launch", scarce)
     opened = open_encoder(config.extract, modality="text", max_duration_s=5.0, device="cpu", precision="float32")
     monkeypatch.setattr(extract, "open_encoder", lambda *_, **__: type(opened)(encoder, opened.facts))
     with pytest.raises(

@@ -16,6 +16,8 @@ from daamctl.artifacts.skipped import Obstacle
 from daamctl.config import Config, load_config
 from daamctl.errors import ConfigError, MethodError
 from daamctl.layout import Layout
+from daamctl.planning import calibration
+from daamctl.planning.rows import Row
 from daamctl.stages import download, extract, finetune, plan, segment, train
 from tests.fixtures.recordings import write_pipeline
 
@@ -29,7 +31,7 @@ TUNED = METHODS + "finetunes: [linear-probe]\nfinetune: {epochs: 1, device: cpu}
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("EMBEDDING_S", "TUNING_S", "TRAINING_S"):
-        monkeypatch.setattr(plan, name, 0.05)
+        monkeypatch.setattr(calibration, name, 0.05)
 
 
 def settings(project: Path, name: str, overrides: Mapping[str, Any] | None = None) -> tuple[Layout, Config]:
@@ -65,18 +67,20 @@ def test_demo_before_anything_ran(project: Path) -> None:
     assert list(rows) == ["download", "segment", "extract", "none", "weighted-sum", "mha", "daam-v1", "daam-v2",
                           "evaluate", "ablate", "importance", "report"]  # fmt: skip
     assert set(states(rows).values()) == {"to do"}
-    assert (rows["extract"]["total"], rows["extract"]["work"]) == (320, "≥ 320 clips")
-    assert rows["extract"]["disk_bytes"] == rows["extract"]["disk_left_bytes"] == 320 * 24 * 64 * 2
-    assert rows["extract"]["basis"] == "not known"  # how long recordings are is not known before they are there
-    assert "s for each second of audio" in rows["extract"]["notes"][0]
+    clips = rows["extract"]["total"]
+    assert 330 < clips < 390  # the 320 recordings give 360
+    assert rows["extract"]["work"] == f"≈ {clips} clips, 0.25 h"
+    assert rows["extract"]["disk_bytes"] == rows["extract"]["disk_left_bytes"] == clips * 24 * 64 * 2
+    assert rows["extract"]["basis"] == "measured"
     assert (rows["mha"]["total"], rows["mha"]["work"]) == (5, "5 folds × 12 epochs")
     for name in ("none", "daam-v2", "ablate", "importance"):
         assert rows[name]["basis"] == "measured"
         assert rows[name]["time_s"] > 0
         assert rows[name]["memory_bytes"] >= 2 * 320 * 24 * 64 * 2  # the features and the parts of a fold
-        assert rows[name]["at_least"]
+        assert (rows[name]["about"], rows[name]["at_least"]) == (True, False)
     assert rows["ablate"]["work"] == "4 groups × 5 folds"
-    assert result["totals"]["at_least"]
+    assert (result["totals"]["about"], result["totals"]["at_least"]) == (True, False)
+    assert any(note.startswith("≈: how long recordings are") for note in result["notes"])
     assert result["totals"]["possible"]
 
 
@@ -86,18 +90,18 @@ def test_result_is_json_of_one_form(project: Path) -> None:
     assert list(result) == ["pipeline", "calibrated", "seconds", "machine", "stages", "totals", "notes"]
     assert list(result["machine"]) == ["device", "disk_free_bytes", "memory_available_bytes", "gpu_free_bytes"]
     assert list(result["totals"]) == [
-        "disk_bytes", "memory_bytes", "gpu_memory_bytes", "time_s", "at_least", "possible",
+        "disk_bytes", "memory_bytes", "gpu_memory_bytes", "time_s", "at_least", "about", "possible",
     ]  # fmt: skip
-    assert all(list(row) == [field.name for field in fields(plan.Row)] for row in result["stages"])
-    assert [field.name for field in fields(plan.Row)] == [
+    assert all(list(row) == [field.name for field in fields(Row)] for row in result["stages"])
+    assert [field.name for field in fields(Row)] == [
         "stage", "method", "state", "done", "total", "unit", "reason", "fix", "work", "disk_bytes", "disk_left_bytes",
-        "memory_bytes", "memory_on", "time_s", "took_s", "basis", "at_least", "notes",
+        "memory_bytes", "memory_on", "time_s", "took_s", "basis", "at_least", "about", "notes",
     ]  # fmt: skip
 
 
 def test_without_calibration_no_time_is_made_up(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("open_encoder", "time_method"):
-        monkeypatch.setattr(plan, name, lambda *_, **__: pytest.fail("measured"))
+        monkeypatch.setattr(calibration, name, lambda *_, **__: pytest.fail("measured"))
     rows, result = planned(project, "demo")
     assert {row["time_s"] for row in rows.values() if row["basis"] != "quick"} == {None}
     assert result["totals"]["time_s"] == 0
@@ -109,6 +113,7 @@ def test_from_the_first_stage_to_the_last(project: Path) -> None:
     rows, _ = planned(project)
     assert set(states(rows).values()) == {"to do"}
     assert rows["extract"]["total"] is None  # of a manifest nothing is known before it is read
+    assert (rows["extract"]["at_least"], rows["extract"]["about"]) == (True, False)
     layout, config = settings(project, "tiny")
     download.run(layout, config)
     segment.run(layout, config)
@@ -192,7 +197,7 @@ def test_what_cannot_run_here_says_why(project: Path) -> None:
         ("no weights", "download them")
     }
     assert not result["totals"]["possible"]
-    assert rows["extract"]["disk_bytes"] == 5531 * 24 * 1024 * 2  # what it would take is told all the same
+    assert rows["extract"]["disk_bytes"] == 7817 * 24 * 1024 * 2  # what it would take is told all the same
     assert rows["extract"]["memory_bytes"] == pytest.approx(4 * 315e6, rel=0.01)
 
     write_pipeline(project, more=METHODS)
@@ -224,8 +229,8 @@ def test_weights_that_are_elsewhere_are_stood_in_for(project: Path, monkeypatch:
 
 
 def test_encoder_that_is_too_large_is_not_loaded(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "open_encoder", lambda *_, **__: pytest.fail("loaded"))
-    monkeypatch.setattr(plan, "time_method", lambda *_, **__: plan.MethodSpeed(0.01, 0.001))
+    monkeypatch.setattr(calibration, "open_encoder", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr(calibration, "time_method", lambda *_, **__: calibration.MethodSpeed(0.01, 0.001))
     lacking = {"encoder": Obstacle("encoder 'llama2-13b' needs 40 GB of GPU memory, here is none")}
     overrides = {"extract.min_gpu_memory_gb": 1e6}
     rows, result = planned(project, "agnews", overrides, lacking=lacking, calibrate=True)
@@ -244,7 +249,7 @@ def test_encoder_that_is_too_large_is_not_loaded(project: Path, monkeypatch: pyt
 def test_fine_tuning_that_is_not_timed_is_taken_from_the_forward_pass(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "TUNING_S", -1.0)  # no time is left
+    monkeypatch.setattr(calibration, "TUNING_S", -1.0)  # no time is left
     write_pipeline(project, more=TUNED)
     layout, config = settings(project, "tiny")
     for stage in (download, segment):
@@ -257,7 +262,7 @@ def test_fine_tuning_that_is_not_timed_is_taken_from_the_forward_pass(
 
 
 def test_methods_beyond_the_time_for_calibration_stay_unknown(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "LIMIT_S", -1.0)
+    monkeypatch.setattr(calibration, "LIMIT_S", -1.0)
     rows, result = planned(project, "demo", calibrate=True)
     assert (rows["mha"]["basis"], rows["ablate"]["basis"]) == ("not known", "not known")
     words = "not measured, as it would take too long: none, weighted-sum, mha, daam-v1, daam-v2, none on 1 layer, "
@@ -289,7 +294,7 @@ def test_settings_that_do_not_fit_the_data(project: Path, overrides: dict[str, A
 @pytest.mark.parametrize(("features", "words"), [("memory", "held in memory"), ("stream", "read from disk in every")])
 def test_where_training_takes_the_features_from(project: Path, features: str, words: str) -> None:
     rows, result = planned(project, "demo", {"train.features": features})
-    assert any(f"1.0 MB, {words}" in note for note in result["notes"])
+    assert any(f"1.1 MB, {words}" in note for note in result["notes"])
     assert rows["mha"]["memory_bytes"] > (2 if features == "memory" else 1) * 320 * 24 * 64 * 2
 
 
@@ -304,7 +309,7 @@ def test_encoder_that_cannot_be_tuned_or_opened(project: Path, monkeypatch: pyte
     def refuse(*_: object, **__: object) -> None:
         raise MethodError("linear-probe: not with this encoder", fix="take another")
 
-    monkeypatch.setattr(plan, "time_finetune", refuse)
+    monkeypatch.setattr(calibration, "time_finetune", refuse)
     write_pipeline(project, more=TUNED)
     layout, config = settings(project, "tiny")
     for stage in (download, segment):

@@ -165,6 +165,10 @@ def test_two_groups_are_probed_but_tell_nothing(layout: Layout) -> None:
     assert result["probe"]["best_layer"]["chosen"] == [2, 2]
     assert result["verdict"]["case"] == "cannot be told"
     assert "2 folds are too few" in result["verdict"]["text"]
+    assert (
+        "points of accuracy against the best single layer). A pipeline with download: {folds: stratified"
+        in (result["verdict"]["text"])
+    )
     assert set(warnings_of(result)) == {"group-sizes"}
 
 
@@ -287,7 +291,13 @@ def test_texts_with_an_official_split(layout: Layout) -> None:
     assert checks["lengths"]["numbers"]["cut"] == 240  # all fill 49 of 50 tokens beside the one that is added
     assert checks["speakers"]["severity"] == "note"
     assert checks["group-sizes"]["severity"] == "note"
-    assert "one test part shows no spread over folds" in result["verdict"]["text"]
+    gain = result["headroom"]["best_fusion"]["mean"]
+    assert result["verdict"]["text"].startswith(
+        "Whether fusing layers helps here cannot be told: one test part shows no spread over folds (there the best "
+        f"linear fusion has {100 * gain:+.1f} points of accuracy against the best single layer). A pipeline with "
+        "download: {folds: stratified, num_groups: 5} forms folds of the same data and would tell; trained methods can "
+        "also be repeated on this part (train.seeds: [1, 2, 3]), which shows how far"
+    )
 
 
 def test_images_are_compared_by_their_files(layout: Layout) -> None:

@@ -1,0 +1,164 @@
+"""What a pipeline needs: how much there is to do, and the disk and memory that it takes.
+
+Sizes come from the embeddings or the clip table, else from the corpus's known counts; of the encoder only its outline
+is read, of a method only its parameters are counted. Sizes are in bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import numpy as np
+import torch
+
+from daamctl.artifacts.embeddings import is_held
+from daamctl.artifacts.skipped import Obstacle, folder_of
+from daamctl.artifacts.words import words_of
+from daamctl.corpora.material import material_of
+from daamctl.encoders.outline import Outline, outline_of
+from daamctl.errors import MethodError, TrainingError
+from daamctl.planning.present import Present
+from daamctl.planning.rows import Row
+from daamctl.training.parts import POOL_CLIPS
+from daamctl.training.splits import Split, fold_groups, split_of
+from daamctl.training.timing import MethodSize, method_size
+
+ROW_BYTES = 150
+"""About, of a clip in a table, or of its predictions beside the logits."""
+
+
+class Needs:
+    """Sizes of a pipeline's work.
+
+    Args:
+        present: what is finished.
+
+    Attributes:
+        material: the items, as far as they are known.
+        splits: of every fold; none where the items are not known, or cannot be split: then `no_split` says why.
+        copies: of every fold that are kept; the local tracking store has one.
+    """
+
+    def __init__(self, present: Present) -> None:
+        self.present, self.config = present, present.config
+        self.material = material_of(self.config, present.utterances, present.clips)
+        self.splits, self.no_split = self._make_splits()
+        self.copies = 1 if os.environ.get("MLFLOW_TRACKING_URI") else 2
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """Fold and seed of everything that is trained; none where folds are not known yet."""
+        return [(split.fold, seed) for split in self.splits for seed in self.config.train.seeds]
+
+    @functools.cached_property
+    def outline(self) -> Outline | None:
+        """Size of the encoder; None: not known here."""
+        return None if self.material.modality is None else outline_of(self.config.extract, self.material.modality)
+
+    @functools.cached_property
+    def sizes(self) -> tuple[int, int, int] | None:
+        """L (without layer 0), D and C; None: not known yet."""
+        head = self.present.head
+        if head is not None:
+            return sum(layer > 0 for layer in head.layers), head.embed_dim, len(head.classes)
+        if self.outline is None or self.material.classes is None:
+            return None
+        return self.outline.num_layers, self.outline.embed_dim, self.material.classes
+
+    @property
+    def vector_numbers(self) -> int:
+        """L x D."""
+        return self.sizes[0] * self.sizes[1] if self.sizes else 0
+
+    @functools.cached_property
+    def number(self) -> int | None:
+        """Clips, texts or images; None: not known yet."""
+        return None if self.material.rows is None else len(self.material.rows)
+
+    @functools.cached_property
+    def vector_bytes(self) -> int | None:
+        """Bytes that the layers of one clip take in training."""
+        if self.sizes is None:
+            return None
+        return self.sizes[0] * self.sizes[1] * np.dtype(self.config.extract.storage).itemsize
+
+    @functools.cached_property
+    def held(self) -> bool | None:
+        """Whether training holds the features in memory; None: not known yet."""
+        if self.number is None or self.vector_bytes is None:
+            return None
+        return is_held(self.number * self.vector_bytes, self.config.train.features)
+
+    @property
+    def tuned_dtype(self) -> torch.dtype:
+        """Number format in which fine-tuning holds the weights."""
+        held = self.config.extract.weights_dtype
+        dtype: torch.dtype = getattr(torch, "float32" if held == "auto" else held)
+        return dtype
+
+    def items(self) -> str:
+        """What there is, in words."""
+        material = self.material
+        if self.number is None or material.modality is None:
+            return "not known yet"
+        sign = "≥ " if material.at_least else "≈ " if material.about else ""
+        text = f"{sign}{self.number:,} {words_of(material.modality).clip}s"
+        if material.modality == "speech" and material.lengths is not None:
+            text += f", {material.lengths.sum() / 3600:.2f} h"
+        return text
+
+    def method(self, method: str, layers: int | None = None) -> tuple[MethodSize | None, Obstacle | None]:
+        """Size of a method over all layers or so many, or why it cannot be built."""
+        if self.sizes is None:
+            return None, None
+        try:
+            return method_size(method, self.config, (layers or self.sizes[0], *self.sizes[1:])), None
+        except MethodError as error:
+            return None, Obstacle(error.message, error.fix)
+
+    def table_bytes(self) -> int | None:
+        """Disk of the utterance or clip table."""
+        return None if self.number is None else self.number * ROW_BYTES
+
+    def embeddings_bytes(self) -> int | None:
+        """Disk of the embeddings."""
+        if self.outline is None or self.number is None:
+            return None
+        layers = self.outline.num_layers + self.config.extract.layer_00
+        return self.number * layers * self.outline.embed_dim * np.dtype(self.config.extract.storage).itemsize
+
+    def fold_bytes(self, weights: int) -> int | None:
+        """Disk of all folds with so many bytes of weights each."""
+        if not self.runs or self.material.classes is None:
+            return None
+        tested = sum(len(split.test) for split in self.splits) * len(self.config.train.seeds)
+        return self.copies * (len(self.runs) * weights + tested * (ROW_BYTES + 4 * self.material.classes))
+
+    def training_bytes(self, beside: int) -> int | None:
+        """Memory of the features as training takes them, and of what is beside them."""
+        if self.held is None or self.number is None or self.vector_bytes is None:
+            return None
+        pool = min(self.number, POOL_CLIPS + 2 * self.config.extract.shard_clips)
+        return beside + self.vector_bytes * (2 * self.number if self.held else pool)  # a fold's parts are copies
+
+    def fill_disk(self, row: Row, whole: int | None) -> Row:
+        """Disk: what is there if it is done, else what all of it will take, and what is still to be written."""
+        if row.state == "done":
+            folder = folder_of(self.present.layout, row.stage, row.method)
+            row.disk_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            row.disk_left_bytes = 0
+        elif whole is not None:
+            row.disk_bytes = whole
+            row.disk_left_bytes = round(whole * (1 - row.done / row.total)) if row.total else whole
+        return row
+
+    def _make_splits(self) -> tuple[list[Split], Obstacle | None]:
+        rows = self.material.rows
+        if rows is None:
+            return [], None
+        numbers = range(1, len(fold_groups(rows["group"])) + 1)
+        try:
+            return [split_of(rows, number, self.config.train) for number in numbers], None
+        except TrainingError as error:
+            return [], Obstacle(error.message, error.fix)

@@ -32,8 +32,8 @@ test: $(READY) ## run the tests (under ten minutes on two cores)
 test-slow: $(READY) ## run the tests that take minutes
 	$(PYTEST) -m slow
 
-bench: $(READY) ## time preflight and report on 10 000 synthetic clips
-	$(BIN)/python benchmarks/large_corpus.py --out data/large_corpus.json
+bench: $(READY) ## measure time and memory, as ratios (half an hour on two idle cores; some: make bench NAMES=startup)
+	PATH="$(BIN):$$PATH" $(BIN)/python -m benchmarks $(NAMES)
 
 check: $(READY) ## lint, format, types, spelling
 	$(BIN)/ruff check .

@@ -2,8 +2,7 @@
 
 Repeat it (Linux, under a minute on two idle cores):
 
-    python benchmarks/extraction_memory.py
-    python benchmarks/extraction_memory.py --out data/extraction_memory.json    # --help for other sizes
+    python -m benchmarks.extraction_memory --out data/bench/extraction_memory.json    # --help for other sizes
 
 A small Llama with seeded random weights and the demo's byte tokenizer reads one text of 4,096 tokens, once through
 `Encoder.pool`, once with `output_hidden_states=True` and a mean over tokens at the end, which gives the same vectors.
@@ -15,31 +14,23 @@ what differs is the slope per layer: a vector of D features, or a matrix of toke
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
-import statistics
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 from transformers import LlamaConfig, LlamaModel
 
-from daamctl import __version__
-from daamctl.artifacts.io import write_json
+from benchmarks.harness import Ways, apart, conclude, figures, in_turns, ratio
 from daamctl.encoders.base import PoolingOptions
 from daamctl.encoders.text import BYTE_TOKENS, TextEncoder, byte_tokenizer
-from daamctl.provenance import device_name, git_commit, versions
 
 WAYS = ("pooled", "hidden states")
 VOCABULARY = 259  # the byte tokenizer's
-PRELOADED = ["daamctl.encoders.text", "transformers.models.llama.modeling_llama"]
-"""Imported once for all processes, so that their memory is in every baseline."""
 
 
 def main(
@@ -52,31 +43,31 @@ def main(
     """Compare peak memory while one long text is embedded."""
     if width % 64:
         raise typer.BadParameter(f"must be a multiple of 64, met {width}", param_hint="--width")
-    console = Console(stderr=True)
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "131072"  # freed tensors go back at once, rather than to glibc's own store
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    runs: dict[tuple[int, str], list[dict[str, float]]] = {}
-    for number in range(1, repeats + 1):
-        for depth in layers or [2, 10]:
-            for way in WAYS:
-                with ProcessPoolExecutor(1, mp_context=context) as pool:
-                    found = pool.submit(measure, way, tokens, depth, width).result()
-                runs.setdefault((depth, way), []).append(found)
-                console.print(f"{number}/{repeats} {depth} layers, {way}: {found['peak_bytes'] / 1e6:.1f} MB")
-    result = {
-        "sizes": {"tokens": tokens, "embed_dim": width, "layers": sorted({depth for depth, _ in runs})},
-        "runs": [
-            {"layers": depth, "way": way, **{name: figures([one[name] for one in found]) for name in found[0]}}
-            for (depth, way), found in sorted(runs.items())
-        ],
-        "machine": {"device": device_name("cpu"), "cpus": os.cpu_count(), "threads": torch.get_num_threads()},
-        "versions": {"daamctl": __version__, **versions()},
-        "git_commit": git_commit(Path(__file__).parent),
-    }
-    show(result)
-    if out is not None:
-        write_json(out, result)
+    depths = sorted(set(layers or [2, 10]))
+    runs = {named(way, depth): partial(apart, measure, way, tokens, depth, width) for depth in depths for way in WAYS}
+    ways = in_turns(runs, repeats, "peak_bytes")
+    ratios = [ratio(ways, "peak_bytes", *(named(way, depth) for way in WAYS)) for depth in depths]
+    if len(depths) > 1:
+        ways |= slopes(ways, depths[0], depths[-1])
+        ratios.append(ratio(ways, "bytes_per_layer", *WAYS, goal="<= 0.1"))
+    sizes = {"tokens": tokens, "embed_dim": width, "layers": depths}
+    conclude("extraction_memory", sizes, ways, ratios, device="cpu", out=out)
+
+
+def named(way: str, layers: int) -> str:
+    """A way at one depth."""
+    return f"{way}, {layers} layers"
+
+
+def slopes(ways: Ways, few: int, many: int) -> Ways:
+    """What each further layer costs in each way, round by round, from the fewest layers to the most."""
+    found: Ways = {}
+    for way in WAYS:
+        low, high = (ways[named(way, depth)]["peak_bytes"]["runs"] for depth in (few, many))
+        pairs = zip(low, high, strict=True)
+        found[way] = {"bytes_per_layer": figures([(deep - flat) / (many - few) for flat, deep in pairs])}
+    return found
 
 
 def measure(way: str, tokens: int, layers: int, width: int) -> dict[str, float]:
@@ -143,35 +134,6 @@ def memory(field: str) -> int:
     """A figure of this process from the kernel, in bytes: VmRSS (resident now) or VmHWM (its peak)."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
-
-
-def figures(values: list[float]) -> dict[str, Any]:
-    """All values with median, lowest and highest."""
-    return {"runs": values, "median": statistics.median(values), "min": min(values), "max": max(values)}
-
-
-def show(result: dict[str, Any]) -> None:
-    """Print the figures as a table, and what each further layer costs."""
-    sizes = result["sizes"]
-    title = f"one text of {sizes['tokens']} tokens, {sizes['embed_dim']} features, float32"
-    table = Table("layers", "way", "runs", "median peak MB", "min - max MB", "median s", title=title)
-    for one in result["runs"]:
-        peak = one["peak_bytes"]
-        table.add_row(
-            str(one["layers"]),
-            one["way"],
-            str(len(peak["runs"])),
-            f"{peak['median'] / 1e6:.1f}",
-            f"{peak['min'] / 1e6:.1f} - {peak['max'] / 1e6:.1f}",
-            f"{one['seconds']['median']:.1f}",
-        )
-    console = Console()
-    console.print(table)
-    depths = sizes["layers"]
-    for way in WAYS if len(depths) > 1 else ():
-        peaks = {one["layers"]: one["peak_bytes"]["median"] for one in result["runs"] if one["way"] == way}
-        slope = (peaks[depths[-1]] - peaks[depths[0]]) / (depths[-1] - depths[0])
-        console.print(f"{way}: {slope / 1e6:.2f} MB per further layer")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import statistics
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -22,12 +25,45 @@ Figures = dict[str, Any]
 """`runs`, `median`, `min`, `max` of one measured quantity."""
 Ways = dict[str, dict[str, Figures]]
 """way -> quantity -> figures."""
+ELSEWHERE = {"DAAMCTL_ROOT", "MLFLOW_TRACKING_URI"}
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # of getrusage, in bytes
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call in a fresh process: no warm caches of another way, and a peak of memory of its own."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
+
+
+def command(words: Sequence[str], folder: Path) -> dict[str, float]:
+    """Run a command from start to end in a folder, which is its project and keeps its runs.
+
+    A child's peak is never below what its parent holds when it starts it, so import little before.
+
+    Returns:
+        `seconds` of wall time; `peak_bytes`, the highest resident memory of its process.
+
+    Raises:
+        RuntimeError: it failed; with the end of what it printed.
+    """
+    env = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
+    with tempfile.TemporaryFile() as log:
+        start = time.perf_counter()
+        process = subprocess.Popen(words, cwd=folder, env=env, stdout=log, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)  # getrusage(RUSAGE_CHILDREN) has the peak of all children so far
+        seconds = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            log.seek(0)
+            raise RuntimeError(f"{' '.join(words)} failed:\n{log.read().decode(errors='replace')[-2000:]}")
+    return {"seconds": seconds, "peak_bytes": usage.ru_maxrss * RSS_UNIT}
+
+
+def peak_bytes() -> int:
+    """Highest resident memory of this process so far."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
 
 
 def in_turns(ways: Mapping[str, Callable[[], Mapping[str, float]]], repeats: int, unit: str) -> Ways:
@@ -95,6 +131,8 @@ def conclude(
         out: JSON file; None: none.
         more: further facts for the JSON.
     """
+    import torch  # not before: what a benchmark starts would inherit its peak of memory
+
     result = {
         "benchmark": benchmark,
         "sizes": dict(sizes),

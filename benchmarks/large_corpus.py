@@ -2,26 +2,21 @@
 
 Repeat it:
 
-    make bench
-    python benchmarks/large_corpus.py --out data/large_corpus.json    # the same; --help for other sizes
+    python -m benchmarks.large_corpus --out data/bench/large_corpus.json    # --help for other sizes
 
 Makes a project in a temporary folder (set TMPDIR to choose where; 24 layers x 1024 features of 10 000 clips take half a
 gigabyte) with seeded embeddings and fold results, scores them with `evaluate` and `importance` (without its audit), and
 runs each command in a process of its own, in turns. Nothing is trained: logits, maps and histories are drawn, weights
-are those at the start. MLflow is left out of `report` (--no-track), since its time depends on the store.
+are those at the start. MLflow is left out of `report` (--no-track), since its time depends on the store. The baseline
+is a process that reads all embeddings and does nothing with them.
 """
 
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,9 +25,8 @@ import polars as pl
 import typer
 import yaml
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import apart, command, conclude, in_turns, ratio
 from daamctl import __version__
 from daamctl.artifacts.embeddings import EmbeddingsHead, shard_path, value_settings, write_head, write_shard
 from daamctl.artifacts.io import content_key, write_json, write_text
@@ -40,7 +34,7 @@ from daamctl.artifacts.results import FoldResult, fold_dir
 from daamctl.artifacts.utterances import write_frame
 from daamctl.config import Config, load_config
 from daamctl.layout import Layout
-from daamctl.provenance import device_name, git_commit, versions
+from daamctl.provenance import versions
 
 Floats = NDArray[np.floating[Any]]
 
@@ -53,6 +47,7 @@ METHODS = {"none": 0.8, "weighted-sum": 1.1, "mha": 1.0, "daam-v1": 1.2, "daam-v
 """Methods, and how far their logits stand out at the true class, in standard deviations of the noise."""
 MAPS = {"weighted-sum": "layer_weights", "mha": "layer_weights", "daam-v1": "density", "daam-v2": "density"}
 COMMANDS = {"preflight": (), "report": ("--no-track",)}
+READ = "from pathlib import Path; from daamctl.artifacts.embeddings import read_embeddings; read_embeddings(Path({!r}))"
 EPOCHS = 35
 
 
@@ -66,33 +61,23 @@ def main(
     """Time preflight and report on a large synthetic corpus."""
     if dim % 8:
         raise typer.BadParameter(f"must be a multiple of 8, the heads of mha, met {dim}", param_hint="--dim")
-    console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as folder:
         root = Path(folder)
-        console.print(
-            f"making {clips} clips, {layers} layers x {dim} features, {len(METHODS) * GROUPS} folds in {root}"
-        )
-        # in a process of its own: a child's peak memory is never below what its parent held when it was started
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            stored = pool.submit(make, root, clips, layers, dim).result()
+        stored = apart(make, root, clips, layers, dim)  # apart, or its memory would be in the peaks of the commands
         for stage in ("evaluate", "importance"):
-            timed(root, stage, "--pipeline", NAME)
-        runs: dict[str, list[tuple[float, int]]] = {name: [] for name in COMMANDS}
-        for number in range(1, repeats + 1):
-            for name, options in COMMANDS.items():
-                runs[name].append(timed(root, name, "--pipeline", NAME, *options))
-                console.print(f"{name} {number}/{repeats}: {runs[name][-1][0]:.1f} s")
-    sizes = {"clips": clips, "layers": layers, "embed_dim": dim, "folds": GROUPS, "methods": list(METHODS)}
-    result = {
-        "sizes": {**sizes, "embeddings_bytes": stored},
-        "commands": {name: figures(found) for name, found in runs.items()},
-        "machine": {"device": device_name("cpu"), "cpus": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS")},
-        "versions": {"daamctl": __version__, **versions()},
-        "git_commit": git_commit(Path(__file__).parent),
-    }
-    show(result)
-    if out is not None:
-        write_json(out, result)
+            daamctl(root, stage)
+        runs = {name: partial(daamctl, root, name, *options) for name, options in COMMANDS.items()}
+        embeddings = Layout.of(root, NAME, load_config(root, NAME)).embeddings
+        read = partial(command, [sys.executable, "-c", READ.format(str(embeddings))], root)
+        ways = in_turns({"read": read, **runs}, repeats, "seconds")
+    sizes = {"clips": clips, "layers": layers, "embed_dim": dim, "folds": GROUPS, "methods": len(METHODS)}
+    ratios = [ratio(ways, quantity, name, "read") for quantity in ("seconds", "peak_bytes") for name in COMMANDS]
+    conclude("large_corpus", {**sizes, "embeddings_bytes": stored}, ways, ratios, device="cpu", out=out)
+
+
+def daamctl(root: Path, stage: str, *options: str) -> dict[str, float]:
+    """Run a command on the pipeline, in a fresh process."""
+    return command([sys.executable, "-m", "daamctl", stage, "--pipeline", NAME, *options], root)
 
 
 def make(root: Path, clips: int, layers: int, dim: int) -> int:
@@ -286,60 +271,6 @@ def draw_maps(kind: str, head: EmbeddingsHead, rng: np.random.Generator) -> dict
     if kind == "layer_weights":
         maps = {name: values[:, 0] / values.sum() for name, values in maps.items()}
     return {name: values.astype(np.float32) for name, values in maps.items()}
-
-
-def timed(root: Path, *words: str) -> tuple[float, int]:
-    """Run `daamctl` in a fresh process, in a project.
-
-    Returns:
-        Wall time in seconds, from start to end of the process; its peak resident memory in bytes.
-
-    Raises:
-        RuntimeError: it failed; with the end of what it printed.
-    """
-    log = root / "log.txt"
-    with log.open("wb") as output:
-        start = time.perf_counter()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "daamctl", *words],
-            cwd=root,
-            env={**os.environ, "DAAMCTL_ROOT": str(root)},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        _, status, usage = os.wait4(process.pid, 0)  # getrusage(RUSAGE_CHILDREN) has the peak of all children so far
-        seconds = time.perf_counter() - start
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"daamctl {' '.join(words)} failed:\n{log.read_text(encoding='utf-8')[-2000:]}")
-    return seconds, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def figures(runs: list[tuple[float, int]]) -> dict[str, Any]:
-    """Every run of one command, with median, lowest and highest of time and peak memory."""
-    named: dict[str, list[float]] = {"seconds": [one for one, _ in runs], "peak_bytes": [peak for _, peak in runs]}
-    return {
-        name: {"runs": values, "median": statistics.median(values), "min": min(values), "max": max(values)}
-        for name, values in named.items()
-    }
-
-
-def show(result: dict[str, Any]) -> None:
-    """Print the figures as a table."""
-    sizes = result["sizes"]
-    title = f"{sizes['clips']} clips, {sizes['layers']} layers x {sizes['embed_dim']} features"
-    table = Table("command", "runs", "median s", "min - max s", "median peak MB", "min - max MB", title=title)
-    for name, one in result["commands"].items():
-        seconds, peak = one["seconds"], one["peak_bytes"]
-        table.add_row(
-            name,
-            str(len(seconds["runs"])),
-            f"{seconds['median']:.1f}",
-            f"{seconds['min']:.1f} - {seconds['max']:.1f}",
-            f"{peak['median'] / 1e6:.0f}",
-            f"{peak['min'] / 1e6:.0f} - {peak['max'] / 1e6:.0f}",
-        )
-    Console().print(table)
 
 
 if __name__ == "__main__":

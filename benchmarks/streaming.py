@@ -2,7 +2,7 @@
 
 Repeat it:
 
-    python benchmarks/streaming.py --out data/streaming.json    # --help for other sizes and methods
+    python -m benchmarks.streaming --out data/bench/streaming.json    # --help for other sizes and methods
 
 Makes a seeded synthetic set in a temporary folder (set TMPDIR to choose where) with an official train and test part,
 and trains one method on it, with `train.features` memory and stream in turns, each run in a process of its own. The
@@ -14,27 +14,21 @@ memory: decoding them is measured, the disk is not. Added memory is the peak abo
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
-import statistics
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from daamctl import __version__
+from benchmarks.harness import apart, conclude, in_turns, peak_bytes, ratio
 from daamctl.artifacts.embeddings import EmbeddingsHead, shard_path, value_settings, write_head, write_shard
-from daamctl.artifacts.io import write_json
 from daamctl.config import Config
 from daamctl.layout import Layout
-from daamctl.provenance import device_name, git_commit, versions
 
 NAME = "streamed"
 WAYS = ("memory", "stream")
@@ -55,46 +49,25 @@ def main(
     out: Annotated[Path | None, typer.Option(help="Also write the figures to this JSON file.")] = None,
 ) -> None:
     """Compare training from memory with training from disk."""
-    console = Console(stderr=True)
     settings = {"batch_size": batch_size, "device": device, "selection": "last", "epochs": 2}
     with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as folder:
         root = Path(folder)
-        console.print(f"making {clips} clips, {layers} layers x {dim} features in {root}")
         stored = apart(make, root, clips, layers, dim)
         apart(make, root / "few", FEW_CLIPS, layers, dim)
-        runs: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
-        for number in range(1, repeats + 1):
-            for way in WAYS:
-                runs[way].append(apart(measure, root, method, {**settings, "features": way}))
-                console.print(f"{way} {number}/{repeats}: {runs[way][-1]['clips_per_s']:.0f} clips/s")
-    found = {way: {name: figures([run[name] for run in done]) for name in done[0]} for way, done in runs.items()}
+        runs = {way: partial(apart, measure, root, method, {**settings, "features": way}) for way in WAYS}
+        ways = in_turns(runs, repeats, "clips_per_s")
     sizes = {"clips": clips, "layers": layers, "embed_dim": dim, "vectors_bytes": 2 * clips * layers * dim}
-    result = {
-        "sizes": {**sizes, "stored_bytes": stored},
-        "method": method,
-        "train": settings,
-        "ways": found,
-        "stream_by_memory": {
-            name: found["stream"][name]["median"] / found["memory"][name]["median"]
-            for name in ("clips_per_s", "peak_bytes", "added_bytes")
-        },
-        "machine": {
-            "device": device_name(device),
-            "cpus": os.cpu_count(),
-            "threads": os.environ.get("OMP_NUM_THREADS"),
-        },
-        "versions": {"daamctl": __version__, **versions()},
-        "git_commit": git_commit(Path(__file__).parent),
-    }
-    show(result)
-    if out is not None:
-        write_json(out, result)
-
-
-def apart(function: Any, *arguments: Any) -> Any:
-    """Call in a fresh process: a process that has been large never has a small peak again."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
+    ratios = [ratio(ways, quantity, "stream", "memory") for quantity in ("clips_per_s", "peak_bytes", "added_bytes")]
+    conclude(
+        "streaming",
+        {**sizes, "stored_bytes": stored},
+        ways,
+        ratios,
+        device=device,
+        out=out,
+        method=method,
+        train=settings,
+    )
 
 
 def make(root: Path, clips: int, layers: int, dim: int) -> int:
@@ -173,45 +146,6 @@ def train(root: Path, method: str, settings: dict[str, Any]) -> dict[str, float]
     assert accuracy is not None
     per_s = fold.result["meta"]["num_train_clips"] / epoch_s
     return {"load_s": load_s, "epoch_s": epoch_s, "clips_per_s": per_s, "accuracy": accuracy}
-
-
-def peak_bytes() -> int:
-    """Highest resident memory of this process so far."""
-    import resource
-    import sys
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def figures(values: list[float]) -> dict[str, Any]:
-    """Every run, with median, lowest and highest."""
-    return {"runs": values, "median": statistics.median(values), "min": min(values), "max": max(values)}
-
-
-def show(result: dict[str, Any]) -> None:
-    """Print the figures as a table."""
-    sizes, ratio = result["sizes"], result["stream_by_memory"]
-    title = (
-        f"{result['method']} on {sizes['clips']} clips, {sizes['layers']} layers x {sizes['embed_dim']} features "
-        f"({sizes['vectors_bytes'] / 1e6:.0f} MB), {result['machine']['device']}"
-    )
-    table = Table("features", "runs", "load s", "epoch s", "clips/s", "min - max", "peak MB", "added MB", title=title)
-    for way, one in result["ways"].items():
-        speed = one["clips_per_s"]
-        table.add_row(
-            way,
-            str(len(speed["runs"])),
-            f"{one['load_s']['median']:.1f}",
-            f"{one['epoch_s']['median']:.2f}",
-            f"{speed['median']:.0f}",
-            f"{speed['min']:.0f} - {speed['max']:.0f}",
-            f"{one['peak_bytes']['median'] / 1e6:.0f}",
-            f"{one['added_bytes']['median'] / 1e6:.0f}",
-        )
-    console = Console()
-    console.print(table)
-    speed, added = ratio["clips_per_s"], ratio["added_bytes"]
-    console.print(f"stream by memory: {speed:.2f} of the clips/s, {added:.2f} of the added memory")
 
 
 if __name__ == "__main__":

@@ -226,8 +226,6 @@ class _Sender:
         write_json(note, {"run_id": self._run_id, "store": shown_store(self.root), "key": run["key"]})
 
     def report(self, name: str, folder: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        from mlflow.exceptions import MlflowException
-
         note, store = _note_path(self.root, name, "report"), shown_store(self.root)
         before = read_json(note) if note.exists() else {}
         key = sha256_file(folder / "report.html")
@@ -235,6 +233,8 @@ class _Sender:
             before = {}
         if before.get("key") == key:
             return
+        from mlflow.exceptions import MlflowException
+
         replaced = [*before.get("replaces", []), *([before["run_id"]] if before else [])]
         run = self.client.create_run(
             self._experiment(name), run_name="report", tags={"pipeline": name, "kind": "report", **tags}

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from daamctl.artifacts.io import read_json, write_json, write_parquet
+from daamctl.artifacts.io import read_columns, read_json, write_json, write_parquet
 from daamctl.artifacts.utterances import METADATA_KEY, Modality
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
@@ -181,7 +181,8 @@ class StoredVectors:
         """
         path, names = self.paths[shard], [layer_column(layer) for layer in self.layers]
         try:
-            table = pq.read_table(path, columns=names, partitioning=None)
+            with pq.ParquetFile(path) as file:
+                table = file.read(names)
         except (OSError, pa.ArrowInvalid) as error:
             raise _unreadable(path.parent, error, self.fix) from error
         size = int(self.starts[shard + 1] - self.starts[shard])
@@ -281,7 +282,7 @@ def open_embeddings(
         raise ArtifactError(f"layers {absent or 'none'} are not stored in {folder}; stored: {stored}", fix=fix)
     paths = tuple(sorted(folder.glob("embeddings-*.parquet")))
     try:
-        tables = [pq.read_table(path, columns=[*CLIP_COLUMNS, "n_frames"], partitioning=None) for path in paths]
+        tables = [read_columns(path, [*CLIP_COLUMNS, "n_frames"]) for path in paths]
         table = pa.concat_tables(tables)
         kind = pq.read_schema(paths[0]).field(layer_column(chosen[0])).type
     except (OSError, KeyError, pa.ArrowInvalid) as error:

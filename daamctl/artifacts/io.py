@@ -92,14 +92,28 @@ def read_parquet(path: Path, *, columns: list[str] | None = None, fix: str | Non
         ArtifactError: the file is missing or is not Parquet.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(path, columns=columns, partitioning=None)
+        return read_columns(path, columns)
     except FileNotFoundError as error:
         raise ArtifactError(f"no file {path}", fix=fix) from error
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowInvalid, OSError, KeyError) as error:
         raise ArtifactError(f"{path} cannot be read as Parquet: {error}", fix=fix) from error
+
+
+def read_columns(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """Read a Parquet file, or some columns in this order; `pq.read_table` would import pandas for it.
+
+    Raises:
+        OSError: the file is missing or cannot be read.
+        pyarrow.ArrowInvalid: it is not Parquet.
+        KeyError: it lacks a column.
+    """
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        table = file.read(columns)
+    return table if columns is None else table.select(columns)
 
 
 def replace_dir(new: Path, target: Path) -> None:

@@ -86,13 +86,13 @@ def test_all_layers_are_all_but_the_embedding_output(tmp_path: Path) -> None:
 def test_only_the_layers_asked_for_are_read_in_the_order_asked(tmp_path: Path, monkeypatch: Any) -> None:
     _, vectors = write(tmp_path)
     columns: list[list[str]] = []
-    real = pq.read_table
+    real = pq.ParquetFile.read
 
-    def recording(path: Path, **options: Any) -> pa.Table:
-        columns.append(options["columns"])
-        return real(path, **options)
+    def recording(file: pq.ParquetFile, names: list[str]) -> pa.Table:
+        columns.append(names)
+        return real(file, names)
 
-    monkeypatch.setattr(embeddings.pq, "read_table", recording)
+    monkeypatch.setattr(pq.ParquetFile, "read", recording)
     _, values, layers = read_embeddings(tmp_path, (7, 1))
     assert layers == (7, 1)
     np.testing.assert_array_equal(values, vectors[:, [3, 1]])

@@ -1,91 +1,135 @@
-"""The benchmark makes a run that the real stages accept, and times them."""
+"""The harness that the benchmarks share, and every one of them from end to end at tiny sizes."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
-import numpy as np
 import pytest
 
-from daamctl.artifacts.embeddings import read_embeddings
-from daamctl.config import load_config
-from daamctl.layout import Layout
-from daamctl.stages import evaluate, importance, preflight
+from benchmarks import __main__ as together
+from benchmarks import harness
 from tests.conftest import REPOSITORY
 
-SCRIPT = REPOSITORY / "benchmarks" / "large_corpus.py"
+
+def run(name: str, out: Path, *words: str) -> tuple[dict[str, Any], str]:
+    """What a benchmark writes, and what it prints."""
+    command = [sys.executable, "-m", f"benchmarks.{name}", *words, "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    assert found["benchmark"] == name
+    assert done.stdout.startswith(name)
+    return found, done.stdout
 
 
-@pytest.fixture(scope="module")
-def bench() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("large_corpus", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["large_corpus"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["large_corpus"]
+def test_ways_take_turns_and_ratios_stay_within_a_round() -> None:
+    clock = iter([2.0, 8.0, 3.0, 6.0, 1.0, 2.0])
+    calls: list[str] = []
+
+    def measure(way: str) -> dict[str, float]:
+        calls.append(way)
+        return {"seconds": next(clock)}
+
+    ways = harness.in_turns({"new": lambda: measure("new"), "old": lambda: measure("old")}, 3, "seconds")
+    assert calls == ["new", "old"] * 3
+    assert ways["new"]["seconds"] == {"runs": [2.0, 3.0, 1.0], "median": 2.0, "min": 1.0, "max": 3.0}
+    found = harness.ratio(ways, "seconds", "new", "old", inverse=True, goal=">= 2")
+    assert found["ratio"] == "old / new"
+    assert (found["runs"], found["median"], found["goal"]) == ([4.0, 2.0, 2.0], 2.0, ">= 2")
+    assert harness.ratio(ways, "seconds", "new", "old")["runs"] == [0.25, 0.5, 0.5]
 
 
-def test_the_real_stages_accept_what_it_makes(bench: ModuleType, tmp_path: Path) -> None:
-    stored = bench.make(tmp_path, 600, 6, 64)
-    config = load_config(tmp_path, bench.NAME)
-    layout = Layout.of(tmp_path, bench.NAME, config)
-    clips, vectors, layers = read_embeddings(layout.embeddings)
-    assert vectors.shape == (600, 6, 64)
-    assert vectors.dtype == np.float16
-    assert layers == (1, 2, 3, 4, 5, 6)
-    assert clips["group"].n_unique() == 5
-    assert clips.select("group", "speaker").unique().height == clips["speaker"].n_unique() == 10
-    assert clips["label"].n_unique() == 4
-    assert stored > vectors.nbytes / 2
-    found = json.loads(evaluate.run(layout, config).read_text(encoding="utf-8"))
-    assert list(found["methods"]) == list(bench.METHODS)
-    assert [len(entry["per_fold"]) for entry in found["methods"].values()] == [5] * 5
-    assert found["comparison"]["result"]["design"]["unit"] == "speaker"
-    summary = json.loads(importance.run(layout, config).read_text(encoding="utf-8"))
-    assert {name: entry["kind"] for name, entry in summary["scores"].items()} == {
-        "weighted-sum": "weight",
-        "mha": "weight",
-        "daam-v1": "importance",
-        "daam-v2": "importance",
-    }
-    assert summary["audit"]["methods"] == {}
-    probed = json.loads(preflight.run(layout, config).read_text(encoding="utf-8"))
-    means = [one["accuracy"]["mean"] for one in probed["probe"]["layers"].values()]
-    assert means[3] > means[0] + 0.1  # the signal peaks at two thirds of the depth, and the first layer has little
-    assert max(means) < 0.95
+def test_conclusion_holds_figures_ratios_and_where_they_come_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ways = {way: {"seconds": harness.figures([seconds])} for way, seconds in (("new", 1.0), ("old", 4.0))}
+    ratios = [harness.ratio(ways, "seconds", "new", "old", goal="<= 0.5")]
+    harness.conclude("toy", {"clips": 3}, ways, ratios, device="cpu", out=tmp_path / "toy.json", method="none")
+    found = json.loads((tmp_path / "toy.json").read_text(encoding="utf-8"))
+    assert (found["benchmark"], found["sizes"], found["method"]) == ("toy", {"clips": 3}, "none")
+    assert (found["ways"], found["ratios"]) == (ways, ratios)
+    assert found["machine"]["device"].startswith("cpu")
+    assert found["versions"]["daamctl"]
+    printed = capsys.readouterr().out
+    assert "toy: clips 3" in printed
+    assert "new / old" in printed
+    assert "<= 0.5" in printed
 
 
-def test_a_failing_command_says_why(bench: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "params.yaml").touch()
-    with pytest.raises(RuntimeError, match=r"daamctl preflight --pipeline none failed:(.|\n)*unknown pipeline 'none'"):
-        bench.timed(tmp_path, "preflight", "--pipeline", "none")
-    seconds, peak = bench.timed(tmp_path, "ls", "metrics")
-    assert seconds > 0
-    assert 5e6 < peak < 5e9
+def test_a_command_runs_in_a_project_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAAMCTL_ROOT", "elsewhere")
+    code = "import os; assert 'DAAMCTL_ROOT' not in os.environ; open('here', 'w').close()"
+    found = harness.command([sys.executable, "-c", code], tmp_path)
+    assert (tmp_path / "here").exists()
+    assert found["seconds"] > 0
+    assert 5e6 < found["peak_bytes"] < 5e9
+    with pytest.raises(RuntimeError, match=r"failed:(.|\n)*ZeroDivisionError"):
+        harness.command([sys.executable, "-c", "1 / 0"], tmp_path)
 
 
-def test_figures_have_median_and_range(bench: ModuleType) -> None:
-    found = bench.figures([(3.0, 10), (1.0, 30), (2.0, 20)])
-    assert found["seconds"] == {"runs": [3.0, 1.0, 2.0], "median": 2.0, "min": 1.0, "max": 3.0}
-    assert found["peak_bytes"] == {"runs": [10, 30, 20], "median": 20, "min": 10, "max": 30}
+def test_apart_is_another_process() -> None:
+    assert harness.apart(os.getpid) != os.getpid()
+
+
+def test_every_benchmark_is_named() -> None:
+    files = {path.stem for path in (REPOSITORY / "benchmarks").glob("*.py")}
+    assert files == {*together.NAMES, "__init__", "__main__", "harness"}
 
 
 @pytest.mark.slow
-def test_the_whole_benchmark(tmp_path: Path) -> None:
-    out = tmp_path / "figures.json"
-    words = ["--clips", "200", "--layers", "4", "--dim", "16", "--repeats", "2", "--out", str(out)]
-    done = subprocess.run([sys.executable, str(SCRIPT), *words], check=True, capture_output=True, text=True)
-    found = json.loads(out.read_text(encoding="utf-8"))
-    assert list(found["commands"]) == ["preflight", "report"]
-    assert all(len(one["seconds"]["runs"]) == 2 for one in found["commands"].values())
+def test_large_corpus(tmp_path: Path) -> None:
+    words = ["--clips", "200", "--layers", "4", "--dim", "16", "--repeats", "2"]
+    found, printed = run("large_corpus", tmp_path / "figures.json", *words)
+    assert list(found["ways"]) == ["read", "preflight", "report"]
+    assert all(len(one["seconds"]["runs"]) == 2 for one in found["ways"].values())
+    assert {one["ratio"] for one in found["ratios"]} == {"preflight / read", "report / read"}
     assert found["sizes"]["clips"] == 200
-    assert "preflight" in done.stdout
+    assert "preflight / read" in printed
+
+
+@pytest.mark.slow
+def test_streaming(tmp_path: Path) -> None:
+    words = ["--clips", "600", "--layers", "2", "--dim", "16", "--repeats", "2"]
+    found, _ = run("streaming", tmp_path / "figures.json", *words)
+    assert list(found["ways"]) == ["memory", "stream"]
+    speeds = [found["ways"][way]["clips_per_s"]["runs"] for way in ("stream", "memory")]
+    ratio = next(one for one in found["ratios"] if one["quantity"] == "clips_per_s")
+    assert ratio["ratio"] == "stream / memory"
+    assert ratio["runs"] == pytest.approx([ours / theirs for ours, theirs in zip(*speeds, strict=True)])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_extraction_memory(tmp_path: Path) -> None:
+    words = ["--tokens", "2048", "--width", "128", "--layers", "2", "--layers", "10", "--repeats", "1"]
+    found, _ = run("extraction_memory", tmp_path / "figures.json", *words)
+    slopes = {way: found["ways"][way]["bytes_per_layer"]["median"] for way in ("pooled", "hidden states")}
+    assert slopes["hidden states"] == pytest.approx(4 * 2048 * 128, rel=0.3)  # one float32 matrix per layer
+    assert slopes["pooled"] < 0.3 * slopes["hidden states"]
+    assert found["ratios"][-1]["ratio"] == "pooled / hidden states"
+
+
+@pytest.mark.slow
+def test_training(tmp_path: Path) -> None:
+    words = ["--clips", "24", "--layers", "8", "--dim", "16", "--small-dim", "16", "--repeats", "2"]
+    found, printed = run("training", tmp_path / "figures.json", *words)
+    small = [f"{name} {how}" for name in ("weighted-sum", "daam-v2-mlp") for how in ("apart", "together")]
+    assert list(found["ways"]) == ["reference", "limit", "ours", *small]
+    assert all(len(one["step_s"]["runs"]) == 2 for one in found["ways"].values())
+    assert [one["ratio"] for one in found["ratios"]][:2] == ["reference / ours", "limit / ours"]
+    assert (found["method"], found["members"], found["sizes"]["batch"]) == ("daam-v1", 25, 8)
+    assert "weighted-sum together" in printed
+
+
+@pytest.mark.slow
+def test_startup(tmp_path: Path) -> None:
+    found, _ = run("startup", tmp_path / "figures.json", "--repeats", "1", "--no-whole")
+    ratios = {one["ratio"]: one for one in found["ratios"]}
+    assert ratios["help / python -c pass"]["goal"] == "<= 0.35 s"
+    assert {"train / python -c 'import torch'", "dvc repro, one pipeline / python -c pass"} <= ratios.keys()
+    assert "segment / python -c 'import torch'" not in ratios

@@ -2,60 +2,42 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 
-from tests.conftest import REPOSITORY
+from benchmarks import extraction_memory
+from benchmarks.harness import figures
 
-SCRIPT = REPOSITORY / "benchmarks" / "extraction_memory.py"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
-@pytest.fixture(scope="module")
-def bench() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("extraction_memory", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["extraction_memory"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["extraction_memory"]
-
-
-def test_both_ways_give_the_same_vectors(bench: ModuleType) -> None:
-    encoder = bench.small_llama(3, 64, 50)
+def test_both_ways_give_the_same_vectors() -> None:
+    encoder = extraction_memory.small_llama(3, 64, 50)
     ids = torch.arange(3, 53)
-    pooled, kept = (bench.embed(encoder, way, ids) for way in bench.WAYS)
+    pooled, kept = (extraction_memory.embed(encoder, way, ids) for way in extraction_memory.WAYS)
     assert pooled.shape == (3, 64)
     torch.testing.assert_close(pooled, kept, atol=1e-5, rtol=1e-4)
 
 
-def test_a_passing_peak_is_seen(bench: ModuleType) -> None:
-    before = bench.reset_peak()
+def test_a_passing_peak_is_seen() -> None:
+    before = extraction_memory.reset_peak()
     torch.ones(10_000_000).sum()  # 40 MB, freed at once
-    peak = bench.memory("VmHWM") - before
+    peak = extraction_memory.memory("VmHWM") - before
     assert 30e6 < peak < 80e6
-    bench.reset_peak()
-    assert bench.memory("VmHWM") - before < peak
+    extraction_memory.reset_peak()
+    assert extraction_memory.memory("VmHWM") - before < peak
 
 
-@pytest.mark.slow
-def test_the_whole_benchmark(tmp_path: Path) -> None:
-    out = tmp_path / "figures.json"
-    words = ["--tokens", "2048", "--width", "128", "--layers", "2", "--layers", "10", "--repeats", "1"]
-    command = [sys.executable, str(SCRIPT), *words, "--out", str(out)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found = {(one["layers"], one["way"]): one["peak_bytes"]["median"] for one in json.loads(out.read_text())["runs"]}
-    slopes = {way: (found[10, way] - found[2, way]) / 8 for way in ("pooled", "hidden states")}
-    assert slopes["hidden states"] == pytest.approx(4 * 2048 * 128, rel=0.3)  # one float32 matrix per layer
-    assert slopes["pooled"] < 0.3 * slopes["hidden states"]
-    assert "per further layer" in done.stdout
+def test_slopes_are_told_round_by_round() -> None:
+    peaks = {
+        "pooled, 2 layers": [100.0, 110.0],
+        "pooled, 6 layers": [140.0, 190.0],
+        "hidden states, 2 layers": [300.0, 300.0],
+        "hidden states, 6 layers": [700.0, 1100.0],
+    }
+    ways = {way: {"peak_bytes": figures(values)} for way, values in peaks.items()}
+    found = extraction_memory.slopes(ways, 2, 6)
+    assert found["pooled"]["bytes_per_layer"]["runs"] == [10, 20]
+    assert found["hidden states"]["bytes_per_layer"]["runs"] == [100, 200]

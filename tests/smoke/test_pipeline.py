@@ -65,7 +65,7 @@ def test_two_pipelines_share_one_extraction(project: Path, monkeypatch: pytest.M
     def never(*_: object, **__: object) -> None:
         raise AssertionError("the clips were embedded twice")
 
-    monkeypatch.setattr(extract, "embed_clips", never)
+    monkeypatch.setattr(extract, "make_shards", never)
     extract.run(*settings(project, "twin"))
     first, second = (project / "data/extract" / name for name in ("tiny", "twin"))
     names = sorted(path.name for path in first.glob("*.parquet"))

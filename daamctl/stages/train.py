@@ -12,7 +12,7 @@ from daamctl.layout import Layout
 from daamctl.methods import resolve_method
 from daamctl.tracking import make_tracker, send_missing
 from daamctl.training.finished import remove_strays
-from daamctl.training.run import fold_specs, load_features, train_all
+from daamctl.training.run import fold_specs, open_features, train_all
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def run(
     resolve_method(method)
     folder = layout.method(method)
     (folder / SKIPPED_FILE).unlink(missing_ok=True)
-    features = load_features(layout, config)
+    features = open_features(layout, config)
     seeds = None if seed is None else (seed,)
     specs = fold_specs(layout.run_name, method, features, config, fold=fold, seeds=seeds)
     if fold is None and seed is None:

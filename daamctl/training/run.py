@@ -59,7 +59,12 @@ def fold_specs(
 
 
 def load_features(layout: Layout, config: Config, layers: tuple[int, ...] | None = None) -> Features:
-    """Read the embeddings that the settings ask for, or leave them on disk, see `settle`.
+    """The embeddings that the settings ask for, where training takes them from: see `open_features`, `settle`."""
+    return settle(open_features(layout, config, layers), config)
+
+
+def open_features(layout: Layout, config: Config, layers: tuple[int, ...] | None = None) -> Features:
+    """The embeddings that the settings ask for, on disk: enough to tell which folds are kept.
 
     Raises:
         ArtifactError: they are missing, or were made with other settings; names them and the command.
@@ -68,7 +73,7 @@ def load_features(layout: Layout, config: Config, layers: tuple[int, ...] | None
     head = read_head(layout.embeddings, fix=f"make them: {command}")
     check_settings(head.settings, config, head.modality, what="embeddings", fix=f"make them again: {command}")
     clips, stored = open_embeddings(layout.embeddings, layers, fix=f"make them: {command}")
-    return settle(Features(head, clips, stored, stored.layers), config)
+    return Features(head, clips, stored, stored.layers, stream=config.train.features == "stream")
 
 
 def settle(features: Features, config: Config) -> Features:
@@ -109,7 +114,7 @@ def train_all(
 
     Args:
         specs: what to train.
-        features: the embeddings.
+        features: the embeddings; what is on disk is read, if at all, when there is something to train.
         folder: will hold the folds.
         layout: where unfinished work lies.
         tracker: logs the folds.
@@ -126,6 +131,8 @@ def train_all(
     if todo < len(specs):
         log.info("%s: %d of %d folds are finished and kept", folder.name, len(specs) - todo, len(specs))
     missing = [spec for spec in specs if kept[id(spec)] is None]
+    if missing:
+        features = settle(features, missing[0].config)
     if engine is not None and not engine.here:
         made = _train_elsewhere(missing, features, folder, layout, tracker, engine)
     else:

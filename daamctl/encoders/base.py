@@ -8,8 +8,9 @@ forward hook, so at no time are the frames of more than one layer kept.
 from __future__ import annotations
 
 import hashlib
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,9 +19,15 @@ from torch import Tensor, nn
 
 from daamctl.artifacts.utterances import Modality
 from daamctl.devices import autocast
+from daamctl.encoders.frozen import settle
 from daamctl.errors import EncoderError
 
 NORMALIZE_EPS = 1e-7  # as in the feature extractors of the waveform models
+CPU_WORK = 3 * 10**8
+"""Positions x D^2 from which a CPU multiplies matrices at full speed: 300 frames of 1024 features. What is larger only
+leaves its caches, and pads."""
+CPU_POSITIONS = 256
+"""But at least so many positions, or reading the weights takes the time."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,21 @@ class PoolingOptions:
     pad_to_s: float = 5.0
     special_tokens: bool = False
     class_token: bool = False
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch in main memory, pinned where it goes to a GPU.
+
+    Args:
+        inputs: of the model.
+        mask: (B, T) positions that count in the mean.
+        n_frames: (B,) how many these are.
+    """
+
+    inputs: dict[str, Tensor]
+    mask: Tensor
+    n_frames: Tensor
 
 
 class Encoder(Protocol):
@@ -68,11 +90,26 @@ class Encoder(Protocol):
     def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """Turn items into the model's inputs on its device, and the mask (B, T) of positions that count in the mean."""
 
+    def gather(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """The same in main memory. Several threads may call it at once."""
+
     def hidden(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Run the model once: last hidden state (B, T, D); gradients and autocast are those in force outside."""
 
     def pool(self, items: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Run a batch; give (B, L, D) float32 and the number of positions averaged (B,), on CPU."""
+
+    def enough(self, size: int) -> int:
+        """How many items of a size (samples, tokens, 1 per image) keep the device busy: more take longer, not less."""
+
+    def settle(self) -> None:
+        """Prepare for pooling alone, from here on; see `daamctl.encoders.frozen`."""
+
+    def stage(self, items: Sequence[Tensor]) -> Batch:
+        """Make a batch ready to be copied to the device. Several threads may call it at once."""
+
+    def launch(self, batch: Batch) -> Callable[[], Tensor]:
+        """Run a batch, on a GPU without waiting for it; what comes back waits, and gives (B, L, D) float32 on CPU."""
 
 
 class PooledEncoder(ABC):
@@ -82,23 +119,86 @@ class PooledEncoder(ABC):
     device: str
     precision: str
     pooler: LayerPooler
+    embed_dim: int
+
+    _copies: torch.cuda.Stream | None = None
 
     @abstractmethod
+    def gather(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """See `Encoder.gather`."""
+
     def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """See `Encoder.collate`."""
+        inputs, mask = self.gather(items)
+        return {name: value.to(self.device) for name, value in inputs.items()}, mask.to(self.device)
 
     def hidden(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """See `Encoder.hidden`."""
         last: Tensor = self.model(**inputs).last_hidden_state
         return last
 
-    @torch.inference_mode()
     def pool(self, items: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """See `Encoder.pool`."""
-        inputs, mask = self.collate(items)
+        batch = self.stage(items)
+        return self.launch(batch)(), batch.n_frames
+
+    @abstractmethod
+    def positions(self, size: int) -> int:
+        """Frames, tokens or patches that an item of a size takes in the model."""
+
+    def enough(self, size: int) -> int:
+        """See `Encoder.enough`."""
+        if self.device != "cpu":
+            return sys.maxsize
+        most = max(CPU_POSITIONS, CPU_WORK // self.embed_dim**2)
+        return max(1, most // max(self.positions(size), 1))
+
+    def settle(self) -> None:
+        """See `Encoder.settle`."""
+        settle(self.model, self.precision)
+
+    def stage(self, items: Sequence[Tensor]) -> Batch:
+        """See `Encoder.stage`."""
+        inputs, mask = self.gather(items)
+        n_frames = mask.sum(1)
+        if self.device.startswith("cuda"):  # only pinned memory is copied while the device computes
+            inputs, mask = {name: value.pin_memory() for name, value in inputs.items()}, mask.pin_memory()
+        return Batch(inputs, mask, n_frames)
+
+    @torch.inference_mode()
+    def launch(self, batch: Batch) -> Callable[[], Tensor]:
+        """See `Encoder.launch`."""
+        inputs, mask = self._send(batch)
         with autocast(self.device, self.precision):
             pooled = self.pooler.run(lambda: self.hidden(inputs), mask)
-        return pooled.cpu(), mask.sum(1).cpu()
+        if not pooled.is_cuda:
+            return lambda: pooled.cpu()
+        copied = torch.empty(pooled.shape, pin_memory=True)
+        copied.copy_(pooled, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record(torch.cuda.current_stream(pooled.device))
+
+        def wait() -> Tensor:
+            arrived.synchronize()
+            return copied
+
+        return wait
+
+    def _send(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """Copy a batch to the device; to a GPU beside the computation of the batch before."""
+        tensors = {**batch.inputs, "": batch.mask}
+        if not self.device.startswith("cuda"):
+            sent = {name: value.to(self.device) for name, value in tensors.items()}
+            return sent, sent.pop("")
+        if self._copies is None:
+            self._copies = torch.cuda.Stream(self.device)
+        with torch.cuda.stream(self._copies):
+            sent = {name: value.to(self.device, non_blocking=True) for name, value in tensors.items()}
+        current = torch.cuda.current_stream(torch.device(self.device))
+        current.wait_stream(self._copies)
+        for value in sent.values():
+            value.record_stream(current)  # its memory is the copying stream's: not to be reused before it was read
+        return sent, sent.pop("")
 
 
 class LayerPooler:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 
-def plan_batches(sizes: np.ndarray, budget: int, *, equal_length: bool) -> list[np.ndarray]:
+def plan_batches(
+    sizes: np.ndarray, budget: int, *, equal_length: bool, enough: Callable[[int], int] | None = None
+) -> list[np.ndarray]:
     """Group clips into batches, longest first; the plan depends on nothing but the arguments.
 
     Args:
         sizes: (N,) cost of each clip: samples, tokens, or 1 per image.
         budget: most cost in a batch, counting padding; a longer clip makes a batch of its own.
+        enough: number of clips of a size that keeps the device busy: no batch has more; None: any number.
         equal_length: only clips of exactly the same length may share a batch.
 
     Returns:
@@ -21,7 +26,8 @@ def plan_batches(sizes: np.ndarray, budget: int, *, equal_length: bool) -> list[
     start = 0
     while start < len(order):
         longest = int(sizes[order[start]])
-        size = max(1, budget // max(longest, 1))
+        size = budget // max(longest, 1)
+        size = max(1, size if enough is None else min(size, enough(longest)))
         batch = order[start : start + size]
         if equal_length:
             batch = batch[sizes[batch] == longest]

@@ -58,7 +58,7 @@ class DiscoveredEncoder(PooledEncoder):
 
     @abstractmethod
     def learn(self, anatomy: Anatomy) -> None:
-        """Take from the trial what `collate` needs to know."""
+        """Take from the trial what `gather` needs to know."""
 
     def explore(self, trial: Sequence[Tensor]) -> None:
         """Find layers and final norm on a batch of trial items, and check the pooling on it.

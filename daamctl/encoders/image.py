@@ -79,10 +79,13 @@ class ImageEncoder(DiscoveredEncoder):
         pixels: Tensor = self.processor(image, return_tensors="pt")["pixel_values"][0]
         return pixels.float()
 
-    def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Batch pixels (3, H, W); see `Encoder.collate`."""
-        pixels = torch.stack(list(items)).to(self.device, self.model.dtype)
-        return {"pixel_values": pixels}, self.counted.repeat(len(items), 1).to(self.device)
+    def positions(self, size: int) -> int:
+        """See `PooledEncoder.positions`."""
+        return len(self.counted)
+
+    def gather(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """Batch pixels (3, H, W); see `Encoder.gather`."""
+        return {"pixel_values": torch.stack(list(items)).to(self.model.dtype)}, self.counted.repeat(len(items), 1)
 
     def facts(self) -> dict[str, Any]:
         """What determines the vectors beside weights and precision."""

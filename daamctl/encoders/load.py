@@ -17,7 +17,7 @@ from daamctl.encoders import ENCODERS, FAMILIES, HUB_ID, presets_of
 from daamctl.encoders.base import Encoder, PoolingOptions, weights_hash
 from daamctl.encoders.image import ImageEncoder, plain_processor
 from daamctl.encoders.preset import Preset
-from daamctl.encoders.text import BYTE_TOKENS, TextEncoder, byte_tokenizer
+from daamctl.encoders.text import BYTE_TOKENS, LETTER_PAIRS, TextEncoder, byte_tokenizer
 from daamctl.errors import EncoderError, nearest
 
 READS = {"speech": "speech", "text": "text", "image": "images"}
@@ -184,9 +184,12 @@ def _random(name: str, preset: Preset | None, seed: int, dtype: torch.dtype, dev
         model = AutoModel.from_config(config, **_without_head(_class_of(config)))
     finally:
         torch.set_rng_state(state)
+    if preset.embedding_std is not None:
+        with torch.no_grad():
+            model.get_input_embeddings().weight.mul_(preset.embedding_std / config.initializer_range)
     reader: Any
     if preset.modality == "text":
-        reader = byte_tokenizer()
+        reader = byte_tokenizer(LETTER_PAIRS)
     elif preset.modality == "image":
         reader = plain_processor(config.image_size)
     else:

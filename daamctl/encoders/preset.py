@@ -19,6 +19,7 @@ class Preset:
         shape: configuration values that differ from the model type's defaults, for random weights.
         normalize: speech: whether its feature extractor makes the waveform zero-mean and unit-variance.
         modality: what it reads.
+        embedding_std: standard deviation of random token embeddings; None: as of all other weights.
     """
 
     hub_id: str | None
@@ -26,3 +27,4 @@ class Preset:
     shape: Mapping[str, Any] = field(default_factory=dict)
     normalize: bool = True
     modality: Modality = "speech"
+    embedding_std: float | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import string
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +25,8 @@ TRIAL = ("density adaptive attention", "daam")  # of unequal length, so that pad
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
 BYTE_TOKENS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 """Ids in `byte_tokenizer`, as settings of a model of random weights; the 256 bytes follow."""
+LETTER_PAIRS = tuple((a, b) for a in string.ascii_lowercase for b in string.ascii_lowercase)
+"""Merges for `byte_tokenizer` under random weights: over bytes alone the mean over tokens hardly tells a topic."""
 
 
 class TextEncoder(DiscoveredEncoder):
@@ -100,8 +103,12 @@ class TextEncoder(DiscoveredEncoder):
         """Tokens of the text itself among (T,) ids."""
         return len(ids) - self.first - self.last
 
-    def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Batch token ids (T,); see `Encoder.collate`.
+    def positions(self, size: int) -> int:
+        """See `PooledEncoder.positions`."""
+        return size
+
+    def gather(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """Batch token ids (T,); see `Encoder.gather`.
 
         Raises:
             EncoderError: the tokenizer gives an id that the model does not have.
@@ -118,8 +125,7 @@ class TextEncoder(DiscoveredEncoder):
         mask = real
         if not self.options.special_tokens:
             mask = (positions >= self.first) & (positions < lengths - self.last)
-        inputs = {"input_ids": batch.to(self.device), "attention_mask": real.long().to(self.device)}
-        return inputs, mask.to(self.device)
+        return {"input_ids": batch, "attention_mask": real.long()}, mask
 
     def facts(self) -> dict[str, Any]:
         """What determines the vectors beside weights and precision."""
@@ -152,14 +158,20 @@ def tokenizer_hash(tokenizer: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def byte_tokenizer() -> Any:
-    """A tokenizer for random weights: one token per byte of UTF-8, begin of sequence in front as with Llama."""
+def byte_tokenizer(merges: Sequence[tuple[str, str]] = ()) -> Any:
+    """A tokenizer without a learned vocabulary: one token per byte of UTF-8, begin of sequence in front as with Llama.
+
+    Args:
+        merges: pairs of characters that make one token where they follow each other within a word, first ones first.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     ids = {PAD: BYTE_TOKENS["pad_token_id"], BOS: BYTE_TOKENS["bos_token_id"], EOS: BYTE_TOKENS["eos_token_id"]}
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE(vocab={**ids, **{char: i for i, char in enumerate(alphabet, len(ids))}}, merges=[]))
+    tokens = [*alphabet, *(first + second for first, second in merges)]
+    vocabulary = {**ids, **{token: i for i, token in enumerate(tokens, len(ids))}}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=list(merges)))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, ids[BOS])])

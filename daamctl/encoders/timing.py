@@ -23,8 +23,7 @@ from torch import Tensor
 
 from daamctl.config import Config, ExtractConfig
 from daamctl.encoders.base import Encoder
-from daamctl.encoders.batching import plan_batches
-from daamctl.encoders.extraction import embed_clips
+from daamctl.encoders.extraction import embed_clips, planned
 from daamctl.encoders.items import Items, open_items
 from daamctl.encoders.load import HEADROOM, free_memory
 from daamctl.encoders.outline import Outline
@@ -222,7 +221,7 @@ def time_embedding(encoder: Encoder, items: Items, *, storage: str, within_s: fl
     Raises:
         EncoderError: the encoder cannot read a single one of the items tried, or gives values that cannot be stored.
     """
-    batches = plan_batches(items.sizes, items.budget, equal_length=encoder.equal_length_batches)
+    batches = planned(encoder, items)
     longest = np.array([int(items.sizes[batch].max()) for batch in batches])
     costs = longest * np.array([len(batch) for batch in batches])
 

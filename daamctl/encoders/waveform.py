@@ -74,8 +74,14 @@ class WaveformEncoder(PooledEncoder):
             samples = (samples - 1) * stride + kernel
         return samples
 
-    def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Batch waveforms (T,); see `Encoder.collate`. Clips shorter than one frame are zero-padded to it."""
+    def positions(self, size: int) -> int:
+        """See `PooledEncoder.positions`."""
+        if self.options.all_frames:
+            size = round(self.options.pad_to_s * self.sampling_rate)
+        return self.num_frames(max(size, self.min_samples))
+
+    def gather(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """Batch waveforms (T,); see `Encoder.gather`. Clips shorter than one frame are zero-padded to it."""
         clips = [normalized(clip) if self.normalize else clip for clip in items]
         lengths = [max(len(clip), self.min_samples) for clip in clips]
         width = max(lengths)
@@ -87,9 +93,9 @@ class WaveformEncoder(PooledEncoder):
             row[: len(clip)] = clip
         n_frames = torch.tensor([self.num_frames(length) for length in lengths])
         frames = torch.arange(self.num_frames(width))
-        mask = (frames < n_frames[:, None]).to(self.device)  # (B, T)
-        inputs = {"input_values": batch.to(self.device, self.model.dtype)}
+        mask = frames < n_frames[:, None]  # (B, T)
+        inputs = {"input_values": batch.to(self.model.dtype)}
         if self.masked and min(lengths) < width:
             samples = torch.arange(width) < torch.tensor(lengths)[:, None]
-            inputs["attention_mask"] = samples.long().to(self.device)
+            inputs["attention_mask"] = samples.long()
         return inputs, mask

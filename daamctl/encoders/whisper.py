@@ -62,8 +62,12 @@ class WhisperEncoder(PooledEncoder):
         norm = self.model.layer_norm if options.final_norm else None
         self.pooler = LayerPooler(layers, norm, layer_00=options.layer_00)
 
-    def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Batch waveforms (T,); see `Encoder.collate`.
+    def positions(self, size: int) -> int:
+        """See `PooledEncoder.positions`."""
+        return self.max_frames
+
+    def gather(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """Batch waveforms (T,); see `Encoder.gather`.
 
         Raises:
             EncoderError: a clip is longer than the model's positions.
@@ -84,5 +88,5 @@ class WhisperEncoder(PooledEncoder):
         if self.options.all_frames:
             samples = [padded_samples(longest, self.options.pad_to_s, self.sampling_rate)] * len(clips)
         n_frames = torch.tensor([min(max(1, -(-n // SAMPLES_PER_FRAME)), self.max_frames) for n in samples])
-        mask = (torch.arange(self.max_frames) < n_frames[:, None]).to(self.device)  # (B, T)
-        return {"input_features": mels.to(self.device, self.model.dtype)}, mask
+        mask = torch.arange(self.max_frames) < n_frames[:, None]  # (B, T)
+        return {"input_features": mels.to(self.model.dtype)}, mask

@@ -8,6 +8,7 @@ itself. Durations are in seconds.
 from __future__ import annotations
 
 import logging
+import shlex
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ import polars as pl
 
 from daamctl.artifacts.io import locked
 from daamctl.artifacts.utterances import Modality, UtteranceTable, write_utterances
+from daamctl.artifacts.words import words_of
 from daamctl.audio import AudioInfo, probe
 from daamctl.config import Config, DownloadConfig
 from daamctl.corpora import CORPORA
@@ -38,8 +40,6 @@ MAX_NAMED = 10
 MAX_DIFFERENCES = 30
 """Differences from the known counts named in a message."""
 PROBE_THREADS = 8
-SOURCES: dict[Modality, str] = {"speech": "recording", "text": "text", "image": "image"}
-"""What a row of each modality comes from, in the singular."""
 
 
 def run(layout: Layout, config: Config, *, source: Path | None = None, force: bool = False) -> Path:
@@ -65,15 +65,16 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     key = key_of(corpus.name, place)
     rows = corpus.prepare(place)
     modality = corpus.modality or modality_of(rows)
-    _check_parts(corpus, rows, settings)
-    _check_complete(corpus, rows, settings)
+    _check_parts(corpus, rows, settings, layout, source)
+    _check_complete(corpus, rows, settings, layout, source)
     register(layout.root, key, place)
     classes = select_classes(corpus, rows, settings.classes)
     rows = rows.filter(pl.col("label").is_in(list(classes)))
-    rows = _readable(rows, modality, files_root(layout.root, key), settings.max_unreadable_fraction)
+    rows = _readable(rows, modality, files_root(layout.root, key), settings.max_unreadable_fraction, layout)
     _check_populated(rows, classes, modality)
     rows = _group(rows, modality, settings)
     _check_folds(rows, layout, config)
+    _warn_of_rare(rows, classes, modality)
     kept = {name: value for name, value in config.section("download").items() if name != "source"}
     table = UtteranceTable(key, classes, rows, kept, modality)
     write_utterances(layout.utterances, table)
@@ -147,22 +148,32 @@ def _given(place: Path, corpus: Corpus) -> Path:
     return place
 
 
-def _check_parts(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig) -> None:
+def _command(layout: Layout, source: Path | None, *sets: str) -> str:
+    """The command that does this again with settings changed; a place not registered yet is named again."""
+    place = [] if source is None else [f"--from {shlex.quote(str(source))}"]
+    return layout.command("download", *place, *(f"--set {word}" for word in sets))
+
+
+def _check_parts(
+    corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig, layout: Layout, source: Path | None
+) -> None:
     """Refuse a copy with one part of an official split, which folds would take for something else."""
     groups = rows["group"].drop_nulls()
     found = set(groups.unique())
     if settings.folds == "stratified" or groups.is_empty() or not found <= set(OFFICIAL) or is_official(groups):
         return
     missing = [part for part in ("train", "test") if part not in found]
+    sets = ["download.folds=stratified", *(["download.check_fingerprint=false"] if corpus.fingerprint else [])]
     raise CorpusError(
         f"corpus '{corpus.name}' has an official split, of which the part {' and '.join(missing)} is not there (found: "
         f"{', '.join(sorted(found))})",
-        fix="complete the copy, or form folds from what is there: --set download.folds=stratified"
-        + (" --set download.check_fingerprint=false" if corpus.fingerprint else ""),
+        fix=f"complete the copy, or form folds from what is there: {_command(layout, source, *sets)}",
     )
 
 
-def _check_complete(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig) -> None:
+def _check_complete(
+    corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig, layout: Layout, source: Path | None
+) -> None:
     differences = validate(corpus, rows)
     if not differences:
         return
@@ -171,9 +182,10 @@ def _check_complete(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig
         differences[half:-half] = [f"... and {len(differences) - 2 * half} more ..."]
     listed = ("\n" + " " * 4).join(["", *differences])
     if settings.check_fingerprint:
+        accepting = _command(layout, source, "download.check_fingerprint=false")
         raise CorpusError(
             f"corpus '{corpus.name}' is not the known one; differences:{listed}",
-            fix="complete the copy, or accept it as it is: --set download.check_fingerprint=false",
+            fix=f"complete the copy, or accept it as it is: {accepting}",
         )
     log.warning("corpus '%s' is not the known one (not checked, as set); differences:%s", corpus.name, listed)
     expected = corpus.fingerprint.per_speaker if corpus.fingerprint else {}
@@ -182,20 +194,22 @@ def _check_complete(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig
         raise CorpusError(f"corpus '{corpus.name}' holds nothing of speaker {', '.join(absent)}", fix=corpus.how_to_get)
 
 
-def _readable(rows: pl.DataFrame, modality: Modality, root: Path, max_unreadable_fraction: float) -> pl.DataFrame:
+def _readable(
+    rows: pl.DataFrame, modality: Modality, root: Path, max_unreadable_fraction: float, layout: Layout
+) -> pl.DataFrame:
     """Drop, or refuse, what cannot be read."""
     if modality == "speech":
-        return _measure(rows, root, max_unreadable_fraction)
+        return _measure(rows, root, max_unreadable_fraction, layout)
     if modality == "image":
         rows = rows.with_columns(_problem=header_problems(rows, root))
     else:
         blank = pl.when(pl.col("text").fill_null("").str.strip_chars() == "")
         rows = rows.with_columns(_problem=blank.then(pl.col("utterance_id") + " is empty"))
-    _check_readable(rows, modality, max_unreadable_fraction)
+    _check_readable(rows, modality, max_unreadable_fraction, layout)
     return rows.filter(pl.col("_problem").is_null()).drop("_problem")
 
 
-def _measure(rows: pl.DataFrame, root: Path, max_unreadable_fraction: float) -> pl.DataFrame:
+def _measure(rows: pl.DataFrame, root: Path, max_unreadable_fraction: float, layout: Layout) -> pl.DataFrame:
     """Fill in what the headers of recordings say, and drop those that cannot be read."""
     facts = _probe_all(rows["path"].unique().sort(), root)
     rows = rows.join(facts, on="path", how="left", maintain_order="left")
@@ -212,7 +226,7 @@ def _measure(rows: pl.DataFrame, root: Path, max_unreadable_fraction: float) -> 
         .then(pl.format("{}: the piece at {} s is shorter than one sample", "path", "start_s"))
     )
     rows = rows.with_columns(_problem=problem)
-    _check_readable(rows, "speech", max_unreadable_fraction)
+    _check_readable(rows, "speech", max_unreadable_fraction, layout)
     rest_s = file_s - pl.col("start_s")
     rows = rows.filter(pl.col("_problem").is_null())
     rows = rows.with_columns(duration_s=pl.min_horizontal(pl.col("duration_s").fill_null(rest_s), rest_s))
@@ -242,7 +256,7 @@ def _probe_all(paths: pl.Series, root: Path) -> pl.DataFrame:
     return pl.DataFrame(facts, schema=schema, orient="row")
 
 
-def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float) -> None:
+def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float, layout: Layout) -> None:
     problems = rows.filter(pl.col("_problem").is_not_null())["_problem"]
     if problems.is_empty():
         return
@@ -250,13 +264,14 @@ def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float)
     if len(problems) > MAX_NAMED:
         shown.append(f"and {len(problems) - MAX_NAMED} more")
     fraction = len(problems) / rows.height
-    what = f"{SOURCES[modality]}s are unreadable"
+    what = f"{words_of(modality).original}s are unreadable"
     message = f"{len(problems)} of {rows.height} {what} ({fraction:.2%}):" + ("\n" + " " * 4).join(["", *shown])
     if fraction > max_fraction:
+        without = layout.command("download", f"--set download.max_unreadable_fraction={_round_up(fraction):g}")
         raise CorpusError(
             f"{message}\n  allowed: download.max_unreadable_fraction = {max_fraction:g}",
-            fix="repair the files or the table that names them, or go on without them: "
-            f"--set download.max_unreadable_fraction={_round_up(fraction):g}",
+            fix=f"repair {'the table' if modality == 'text' else 'the files or the table that names them'}, or go on "
+            f"without them: {without}",
         )
     log.warning("left out: %s", message)
 
@@ -270,7 +285,7 @@ def _check_populated(rows: pl.DataFrame, classes: tuple[str, ...], modality: Mod
     absent = sorted(set(classes) - set(rows["label"].unique()))
     if absent:
         raise CorpusError(
-            f"no readable {SOURCES[modality]} of class {', '.join(absent)} is left",
+            f"no readable {words_of(modality).original} of class {', '.join(absent)} is left",
             fix="restore the files, or leave the class out",
         )
 
@@ -299,6 +314,21 @@ def _check_folds(rows: pl.DataFrame, layout: Layout, config: Config) -> None:
         if layout.pipeline is not None:
             raise
         log.warning("training will not be possible: %s", error)
+
+
+def _warn_of_rare(rows: pl.DataFrame, classes: tuple[str, ...], modality: Modality) -> None:
+    """Name the classes that are not in every group, be it that they have fewer items than there are groups."""
+    groups, what = rows["group"].n_unique(), words_of(modality).original
+    counts = rows.group_by("label").agg(pl.len(), pl.col("group").n_unique()).iter_rows()
+    found = {name: (items, places) for name, items, places in counts if places < groups}
+    rare = [
+        f"{name} ({items} {what}{'s' if items > 1 else ''} in {places} of {groups} groups)"
+        for name, (items, places) in sorted(found.items(), key=lambda item: classes.index(item[0]))
+    ]
+    if rare:
+        more = [f"and {len(rare) - MAX_NAMED} more"] if len(rare) > MAX_NAMED else []
+        listed = ", ".join(rare[:MAX_NAMED] + more)
+        log.warning("some folds train or test nothing of class %s; download.classes can leave it out", listed)
 
 
 def _names(values: pl.Series) -> str:

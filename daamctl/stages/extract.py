@@ -32,6 +32,7 @@ from daamctl.artifacts.embeddings import (
     write_head,
 )
 from daamctl.artifacts.io import content_key, link_or_copy, locked, replace_dir
+from daamctl.artifacts.words import words_of
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.devices import resolve_device, resolve_precision
@@ -198,7 +199,8 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
         whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable)
         write_head(work, whole)
         replace_dir(work, layout.embeddings)
-    log.info("%d clips x %d layers x %d in %s", whole.num_clips, len(whole.layers), whole.embed_dim, layout.embeddings)
+    made = (whole.num_clips, _unit(whole), len(whole.layers), whole.embed_dim, layout.embeddings)
+    log.info("%d %s x %d layers x %d in %s", *made)
     return layout.embeddings
 
 
@@ -273,12 +275,12 @@ def _make_missing(
     for path in set(work.glob("embeddings-*.parquet")) - {shard.path for shard in shards}:
         path.unlink()
     missing = sum(shard.num_clips(config) for shard in todo)
-    _check_disk(work, missing, head, settings.storage)
+    _check_disk(work, missing, head, config, layout)
     if missing < head.num_clips:
-        log.info("%d of %d clips are finished and kept", head.num_clips - missing, head.num_clips)
+        log.info("%d of %d %s are finished and kept", head.num_clips - missing, head.num_clips, _unit(head))
     unreadable: dict[str, str] = {}
     marks: dict[str, list[str]] = {}
-    with progress(head.num_clips, f"extracting {layout.run_name}", "clips", done=head.num_clips - missing) as bar:
+    with progress(head.num_clips, f"extracting {layout.run_name}", _unit(head), done=head.num_clips - missing) as bar:
         for shard in make(todo, bar.advance):
             unreadable.update(shard.unreadable)
             for name, marked in shard.marks.items():
@@ -289,7 +291,7 @@ def _make_missing(
         path.unlink()  # begun by a worker that died
     for name, found in marks.items():
         if found:
-            log.warning("%d clip(s) are %s: %s", len(found), name, _some(found))
+            log.warning("%d of %d %s are %s: %s", len(found), missing, _unit(head), name, _some(found))
     return unreadable
 
 
@@ -300,22 +302,30 @@ def _check_tolerance(unreadable: dict[str, str], head: EmbeddingsHead, tolerated
         named = "; ".join(f"{clip}: {reason}" for clip, reason in list(unreadable.items())[:NAMED_AT_MOST])
         kind = AudioError if head.modality == "speech" else CorpusError
         raise kind(
-            f"{len(unreadable)} of {total} clips cannot be read (tolerated: {tolerated:.1%}): {named}",
+            f"{len(unreadable)} of {total} {_unit(head)} cannot be read (tolerated: {tolerated:.1%}): {named}",
             fix="repair the files, or accept it: "
             + layout.command("extract", f"--set extract.max_unreadable_fraction={share:g}"),
         )
 
 
-def _check_disk(work: Path, num_clips: int, head: EmbeddingsHead, storage: str) -> None:
+def _check_disk(work: Path, num_clips: int, head: EmbeddingsHead, config: Config, layout: Layout) -> None:
     """Say how much disk is needed, and refuse to start without it."""
+    storage = config.extract.storage
     need = num_clips * len(head.layers) * head.embed_dim * np.dtype(storage).itemsize
     free = shutil.disk_usage(work).free
-    log.info("%d clips to embed: about %.1f MB on disk, %.0f MB free", num_clips, need / 1e6, free / 1e6)
+    log.info("%d %s to embed: about %.1f MB on disk, %.0f MB free", num_clips, _unit(head), need / 1e6, free / 1e6)
     if need > free:
         raise ArtifactError(
             f"the embeddings need {need / 1e6:.0f} MB, {free / 1e6:.0f} MB are free at {work}",
-            fix="free space, or use --set extract.storage=float16",
+            fix="free space, then: " + layout.command("extract")
+            if storage == "float16"
+            else "free space, or take half of it: " + layout.command("extract", "--set extract.storage=float16"),
         )
+
+
+def _unit(head: EmbeddingsHead) -> str:
+    """What is embedded, in the plural."""
+    return f"{words_of(head.modality).clip}s"
 
 
 def _some(names: list[str]) -> str:

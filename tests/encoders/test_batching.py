@@ -50,3 +50,13 @@ def test_example_by_hand() -> None:
 def test_nothing_and_clips_without_samples() -> None:
     assert plan_batches(np.array([], np.int64), 100, equal_length=False) == []
     assert [b.tolist() for b in plan_batches(np.array([0, 0]), 100, equal_length=False)] == [[0, 1]]
+
+
+def test_no_batch_is_larger_than_what_is_enough() -> None:
+    sizes = np.array([10] * 4 + [30] * 4)
+    found = plan_batches(sizes, 1000, equal_length=False, enough=lambda size: 60 // size)
+    assert [batch.tolist() for batch in found] == [[4, 5], [6, 7], [0, 1, 2, 3]]
+    alone = plan_batches(sizes, 1000, equal_length=False, enough=lambda size: 0)
+    assert [len(batch) for batch in alone] == [1] * 8
+    tight = plan_batches(sizes, 30, equal_length=False, enough=lambda size: 99)  # the budget holds all the same
+    assert [len(batch) for batch in tight] == [1, 1, 1, 1, 3, 1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from daamctl.artifacts.clips import SCHEMAS, ClipTable, write_clips
 from daamctl.artifacts.embeddings import read_embeddings, read_head, value_settings
 from daamctl.config import Config
 from daamctl.corpora.sources import register
+from daamctl.encoders.base import Batch
 from daamctl.encoders.extraction import Embedded, embed_clips
 from daamctl.encoders.items import SpeechItems
+from daamctl.encoders.shards import ShardResult, make_shards
 from daamctl.errors import AudioError, EncoderError
 from daamctl.layout import Layout
 from daamctl.stages import extract
@@ -39,15 +41,29 @@ class MeanEncoder:
     def __init__(self, *, equal: bool = False, gain: float = 1.0, at_most: int = 99) -> None:
         self.equal_length_batches, self.gain, self.at_most = equal, gain, at_most
         self.sizes: list[list[int]] = []
+        self.settled, self.refused = False, 0
 
-    def pool(self, waveforms: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def enough(self, size: int) -> int:
+        return 99
+
+    def settle(self) -> None:
+        self.settled = True
+
+    def stage(self, waveforms: Sequence[Tensor]) -> Batch:
+        inputs = {str(number): wave for number, wave in enumerate(waveforms)}
+        return Batch(inputs, torch.zeros(0), torch.tensor([len(wave) // 100 for wave in waveforms]))
+
+    def launch(self, batch: Batch) -> Callable[[], Tensor]:
+        waveforms = list(batch.inputs.values())
+        assert self.settled
         if len(waveforms) > self.at_most:
+            self.refused += 1
             raise torch.OutOfMemoryError("too much")
         self.sizes.append([len(wave) for wave in waveforms])
         rows = [torch.stack([w.mean(), w.square().mean(), torch.tensor(float(len(w)))]) for w in waveforms]
         first = torch.stack(rows)
         second = 2 * self.gain * first
-        return torch.stack([first, second], 1), torch.tensor([len(w) // 100 for w in waveforms])
+        return lambda: torch.stack([first, second], 1)
 
 
 def corpus(folder: Path, waves: dict[str, np.ndarray], **columns: Any) -> pl.DataFrame:
@@ -161,8 +177,16 @@ def test_memory_that_runs_out_is_met_with_halves(tmp_path: Path, caplog: pytest.
     halves = embed(encoder, clips, tmp_path, storage="float32")
     np.testing.assert_array_equal(halves.vectors, whole.vectors)
     assert halves.n_frames.tolist() == whole.n_frames.tolist()
-    assert max(len(sizes) for sizes in encoder.sizes) == 2
+    assert encoder.sizes == [[800, 700], [600, 500], [400]]
     assert "out of memory with 5 clips in a batch; trying halves (lower extract.max_batch_s)" in caplog.messages
+
+
+def test_the_size_that_memory_can_hold_is_remembered(tmp_path: Path) -> None:
+    clips, encoder = corpus(tmp_path, noise(*[800] * 16)), MeanEncoder(at_most=2)
+    done = embed(encoder, clips, tmp_path, storage="float32", max_batch_s=0.4)  # four batches of 4
+    assert encoder.refused == 1
+    assert [len(sizes) for sizes in encoder.sizes] == [2] * 8
+    assert done.vectors[:, 0, 2].tolist() == [800] * 16
 
 
 def test_one_clip_too_large_for_the_memory(tmp_path: Path) -> None:
@@ -203,7 +227,7 @@ def test_stage_writes_whole_shards_and_keeps_them(layout: Layout, monkeypatch: p
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("embedded again")
 
-    monkeypatch.setattr(extract, "embed_clips", never)
+    monkeypatch.setattr(extract, "make_shards", never)
     extract.run(layout, setting())
     other = Layout(layout.root, "q", "p", "q")
     extract.run(other, setting())  # another pipeline with the same inputs shares the files
@@ -218,21 +242,22 @@ def test_stage_writes_whole_shards_and_keeps_them(layout: Layout, monkeypatch: p
 def test_interrupted_stage_redoes_one_shard_at_most(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     extract.run(Layout(layout.root, "whole", "p", "whole"), setting(extract={"storage": "float32"}))
     expected = read_embeddings(layout.data / "extract/whole")[1]
-    real, calls = extract.embed_clips, list[int]()
+    made: list[int] = []
 
-    def dying(encoder: Any, items: Any, clip_ids: list[str], **options: Any) -> Any:
-        calls.append(len(clip_ids))
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return real(encoder, items, clip_ids, **options)
+    def dying(*arguments: Any, **options: Any) -> Iterator[ShardResult]:
+        for shard in make_shards(*arguments, **options):
+            made.append(shard.num_clips)
+            yield shard
+            if len(made) == 1:
+                raise KeyboardInterrupt
 
-    monkeypatch.setattr(extract, "embed_clips", dying)
+    monkeypatch.setattr(extract, "make_shards", dying)
     monkeypatch.setattr(extract, "_finished", lambda *_: None)  # else the set above is linked
     with pytest.raises(KeyboardInterrupt):
         extract.run(layout, setting(extract={"storage": "float32"}))
     assert not layout.embeddings.exists()
     extract.run(layout, setting(extract={"storage": "float32"}))
-    assert calls == [3, 3, 3, 1]
+    assert made == [3, 3, 1]
     np.testing.assert_allclose(read_embeddings(layout.embeddings)[1], expected, atol=1e-6)
 
 

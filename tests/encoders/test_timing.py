@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config, ExtractConfig
 from daamctl.encoders import timing
+from daamctl.encoders.base import Batch
 from daamctl.encoders.extraction import embed_clips
 from daamctl.encoders.load import open_encoder
 from daamctl.encoders.outline import Outline
@@ -40,10 +42,21 @@ class Clock:
     def __init__(self) -> None:
         self.now, self.batches = 0.0, list[int]()
 
-    def pool(self, items: list[Tensor]) -> tuple[Tensor, Tensor]:
-        self.now += len(items) * (10 + max(len(item) for item in items))
-        self.batches.append(len(items))
-        return torch.zeros(len(items), 2, 3), torch.ones(len(items))
+    def enough(self, size: int) -> int:
+        return 10**6
+
+    def settle(self) -> None:
+        """Nothing to prepare."""
+
+    def stage(self, items: list[Tensor]) -> Batch:
+        ids = torch.nn.utils.rnn.pad_sequence(items, batch_first=True)
+        return Batch({"input_ids": ids}, torch.ones_like(ids), torch.ones(len(items)))
+
+    def launch(self, batch: Batch) -> Callable[[], Tensor]:
+        number, width = batch.mask.shape
+        self.now += number * (10 + width)
+        self.batches.append(number)
+        return lambda: torch.zeros(number, 2, 3)
 
 
 @pytest.fixture
@@ -108,7 +121,7 @@ def test_random_items_can_be_embedded(modality: Modality, known: bool) -> None:
 def test_own_texts_are_read_where_the_tokenizer_is_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "SAMPLE_TEXTS", 2)
     encoder = opened("text")
-    clips = pl.DataFrame({"clip_id": list("abcd"), "text": ["x" * 5, "y", "z", "x" * 8]})
+    clips = pl.DataFrame({"clip_id": list("abcd"), "text": ["X" * 5, "Y", "Z", "X" * 8]})
     options: dict[str, Any] = {"clips": clips, "root": tmp_path, "lengths": clips["text"].str.len_chars().to_numpy()}
     items, scale = items_to_time(encoder, Config(), own_tokens=True, **options)
     assert (items.sizes.tolist(), scale) == ([6, 9], 2.0)  # the first and the last, with the token in front

@@ -109,7 +109,7 @@ def test_clips_that_workers_cannot_read_stop_the_run_as_ever(cluster: Any, proje
     layout = text_layout(project, config, [*TEXTS[:6], ""])
     with RayEngine() as engine, pytest.raises(CorpusError) as caught:
         extract.run(layout, config, engine=engine)
-    assert str(caught.value).startswith("1 of 7 clips cannot be read (tolerated: 0.0%): i6#000: text 'i6#000'")
+    assert str(caught.value).startswith("1 of 7 texts cannot be read (tolerated: 0.0%): i6#000: text 'i6#000'")
     assert caught.value.fix is not None
     assert caught.value.fix.endswith("--set extract.max_unreadable_fraction=0.143")
 

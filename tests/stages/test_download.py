@@ -139,7 +139,7 @@ def test_unreadable_recordings_are_named(project: Path, collection: Path, caplog
     assert "no recording" in message
     assert "r0.wav" in message
     assert "r3.wav is empty (0 bytes)" in message
-    assert "--set download.max_unreadable_fraction=0.334" in message
+    assert message.endswith("without them: daamctl download manifest --set download.max_unreadable_fraction=0.334")
     with caplog.at_level(logging.WARNING):
         table = make(project, collection, corpus="manifest", max_unreadable_fraction=0.334)
     assert table.rows["utterance_id"].to_list() == ["r1", "r2", "r4", "r5"]
@@ -186,6 +186,21 @@ def test_fewer_speakers_than_groups(project: Path, collection: Path, caplog: pyt
     assert "3 speakers give 3 groups, 5 were asked for" in caplog.text
 
 
+def test_classes_that_are_not_in_every_group_are_named_on_one_line(
+    project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    labels = [*"ab" * 10, "once", "twice", "twice"]
+    lines = [f"text number {index},{label}" for index, label in enumerate(labels)]
+    path = write_texts(tmp_path, "\n".join(["text,label", *lines]))
+    make(project, path, corpus="manifest", num_groups=4, classes=["a", "b"])
+    assert not caplog.messages
+    make(project, path, corpus="manifest", num_groups=4)
+    assert caplog.messages == [
+        "some folds train or test nothing of class once (1 text in 1 of 4 groups), twice (2 texts in 2 of 4 groups); "
+        "download.classes can leave it out"
+    ]
+
+
 def test_speaker_in_two_groups_is_warned_about(
     project: Path, collection: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -208,7 +223,10 @@ def test_incomplete_corpus_is_refused_with_every_difference(project: Path, tmp_p
         make(project, small_emodb(tmp_path / "emodb"), corpus="emodb")
     for line in ("anger: 1 found, 127 expected", "total: 4 found, 339", "speaker 16: 0 found", "group group5: 0 found"):
         assert line in str(caught.value)
-    assert "--set download.check_fingerprint=false" in str(caught.value)
+    assert caught.value.fix is not None  # not registered yet, so the place is named again
+    assert caught.value.fix.endswith(
+        f"daamctl download emodb --from {tmp_path / 'emodb'} --set download.check_fingerprint=false"
+    )
     assert source_of(project, "emodb") is None
 
 

@@ -201,7 +201,7 @@ def test_truncated_texts_are_counted_and_named(project: Path, caplog: pytest.Log
     config = setting("llama-micro", max_tokens=25)
     layout = text_layout(project, config)
     extract.run(layout, config)
-    assert "3 clip(s) are truncated: i2#000, i3#000, i6#000" in caplog.messages
+    assert "3 of 7 texts are truncated: i2#000, i3#000, i6#000" in caplog.messages
     assert max(read_embeddings(layout.embeddings)[0]["n_frames"]) == 24
 
 
@@ -211,7 +211,7 @@ def test_unreadable_items_above_the_tolerance_stop_the_stage(project: Path) -> N
     with pytest.raises(CorpusError) as caught:
         extract.run(layout, config)
     assert str(caught.value) == (
-        "1 of 7 clips cannot be read (tolerated: 0.0%): i6#000: text 'i6#000' gives no token: it is empty\n"
+        "1 of 7 texts cannot be read (tolerated: 0.0%): i6#000: text 'i6#000' gives no token: it is empty\n"
         "  repair the files, or accept it: daamctl extract --pipeline p --set extract.max_unreadable_fraction=0.143"
     )
     extract.run(layout, setting("llama-micro", max_unreadable_fraction=0.143))
@@ -223,7 +223,7 @@ def test_damaged_images_are_named(project: Path) -> None:
     config = setting("beit-micro")
     layout = image_layout(project, config)
     (project / "pictures/1.png").write_bytes(b"PNG?")
-    with pytest.raises(CorpusError, match=r"^1 of 7 clips cannot be read .*: i5#000: .*1.png is not an image that can"):
+    with pytest.raises(CorpusError, match=r"^1 of 7 images cannot be read .*: i5#000: .*1.png is not an image that can"):
         extract.run(layout, config)
 
 

@@ -1,0 +1,347 @@
+"""How fast items become stored embeddings: against the released code's procedure, a peer, and the forward pass alone.
+
+Repeat it (two to three minutes a round on two idle cores; 2 GB of memory, 1 GB in TMPDIR):
+
+    python -m benchmarks.extraction --out data/bench/extraction.json     # --help for other encoders and sizes
+    python -m benchmarks.extraction --profile                            # where the time of our way goes
+
+The encoder has the shape of a preset and seeded random weights, which take as long as trained ones. Speech is seeded
+noise with the durations of EmoDB (or recordings of your own), cut into clips of at most 5 s; texts and images are
+seeded too. Every way starts from files or strings; the ways take turns.
+
+- reference: the released code's procedure: one item at a time, speech as it is read and zero-padded to 5 s, float32,
+  every frame of every layer saved with torch.save.
+- peer: transformers as its documentation has it: feature extractor, padded batches of 8 in the order of the corpus,
+  float32, all hidden states, mean over each item's own frames; one float32 array at the end.
+- ours: `make_shards` with the default settings: read, batch, pool, store.
+- limit: the forward pass alone of the very batches of ours, made beforehand, in the same precision; no vector is
+  pooled, nothing is stored.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import polars as pl
+import soundfile
+import torch
+import typer
+from PIL import Image
+from torch import Tensor
+
+from benchmarks.harness import conclude, in_turns, ratio
+from daamctl.artifacts.clips import SCHEMAS
+from daamctl.artifacts.embeddings import EmbeddingsHead, read_embeddings, shard_path, write_head
+from daamctl.audio import probe
+from daamctl.config import Config
+from daamctl.devices import autocast, resolve_device, resolve_precision
+from daamctl.encoders import ENCODERS
+from daamctl.encoders.base import Batch
+from daamctl.encoders.extraction import planned
+from daamctl.encoders.items import Items, open_items
+from daamctl.encoders.load import open_encoder
+from daamctl.encoders.shards import ShardTask, make_shards
+
+RATE, CLIP_S = 16000, 5.0
+MEDIAN_S, SPREAD, SHORTEST_S, LONGEST_S = 2.6, 0.36, 1.2, 9.0
+"""Durations of EmoDB's 535 recordings: about log-normal, mean 2.8 s."""
+NUMBER = 535
+PEER_BATCH = 8
+GOALS = {"cpu": (">= 5", ">= 0.9"), "cuda": (">= 20", ">= 0.85")}
+"""Of ours / reference and ours / limit."""
+
+
+@dataclass
+class Bench:
+    """What all ways work on.
+
+    Args:
+        rows: clip table.
+        root: folder of its files.
+        config: settings of our way.
+        ours: our encoder, in the precision of the settings.
+        plain: the same weights in float32, untouched.
+        device: resolved device.
+        folder: where results go.
+    """
+
+    rows: pl.DataFrame
+    root: Path
+    config: Config
+    ours: Any
+    plain: Any
+    device: str
+    folder: Path
+
+    def items(self, rows: pl.DataFrame) -> Items:
+        """Rows as the encoder reads them."""
+        return open_items(rows, self.plain.modality, self.root, self.plain, self.config)
+
+    def shards(self) -> list[pl.DataFrame]:
+        """The rows of each shard."""
+        size = self.config.extract.shard_clips
+        return [self.rows[start : start + size] for start in range(0, len(self.rows), size)]
+
+
+def main(
+    encoder: Annotated[str, typer.Option(help="Preset that gives the shape.")] = "wavlm-large",
+    clips: Annotated[int, typer.Option(min=1, help="Clips, drawn at random.")] = 24,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 3,
+    corpus_folder: Annotated[Path | None, typer.Option(help="WAV recordings in place of synthetic ones.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    precision: Annotated[str, typer.Option(help="Of ours: auto, float32, bfloat16 or float16.")] = "auto",
+    shard_clips: Annotated[int, typer.Option(min=1, help="Clips per shard.")] = 512,
+    profile: Annotated[bool, typer.Option("--profile", help="Print where the time of ours goes.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also write the figures to this JSON file.")] = None,
+) -> None:
+    """Compare ways of extracting embeddings."""
+    settings = {"encoder": encoder, "weights": "random", "device": device, "precision": precision}
+    config = Config.model_validate({"extract": {**settings, "shard_clips": shard_clips}})
+    with tempfile.TemporaryDirectory() as name:
+        bench = prepared(config, clips, corpus_folder, Path(name))
+        measures = ways(bench)
+        warm_up(bench)
+        if profile:
+            print_profile(measures["ours"], bench.device)
+            return
+        found = in_turns(measures, repeats, "items_per_s")
+        near = agreement(bench)
+    faster, of_limit = GOALS[bench.device.split(":")[0]]
+    ratios = [
+        ratio(found, "items_per_s", "ours", "reference", goal=faster),
+        ratio(found, "items_per_s", "ours", "limit", goal=of_limit),
+        ratio(found, "items_per_s", "ours", "peer"),
+        ratio(found, "stored_bytes_per_item", "ours", "reference", inverse=True, goal=">= 400"),
+    ]
+    sizes = {"encoder": encoder, "items": len(bench.rows), "precision": bench.ours.precision, "shard": shard_clips}
+    conclude("extraction", sizes, found, ratios, device=bench.device, out=out, agreement=near)
+    for what, cosine in near.items():
+        typer.echo(f"lowest cosine, {what}: {cosine:.6f}")
+
+
+def prepared(config: Config, clips: int, corpus_folder: Path | None, folder: Path) -> Bench:
+    """Material and encoders."""
+    modality = ENCODERS.load(config.extract.encoder).modality
+    device = resolve_device(config.extract.device)
+    precision = resolve_precision(config.extract.precision, device, cpu_auto=True)
+    usual: dict[str, Any] = {"modality": modality, "max_duration_s": CLIP_S, "device": device}
+    ours = open_encoder(config.extract, precision=precision, **usual).encoder
+    whole = config.extract.model_copy(update={"weights_dtype": "float32"})
+    plain = open_encoder(whole, precision="float32", **usual).encoder
+    rng = np.random.default_rng(0)
+    root = folder / "corpus"
+    root.mkdir()
+    if modality == "speech":
+        if corpus_folder is None:
+            write_recordings(root, rng)
+        else:
+            root = corpus_folder
+        columns = cut(root)
+    elif modality == "text":
+        words = ["".join(rng.choice(list("aeinrst"), 5)) for _ in range(500)]
+        columns = pl.DataFrame({"text": [" ".join(rng.choice(words, rng.integers(5, 60))) for _ in range(NUMBER)]})
+    else:
+        for number in range(NUMBER):
+            pixels = rng.integers(0, 256, (32, 32, 3), np.uint8)
+            Image.fromarray(pixels).save(root / f"{number}.png")
+        columns = pl.DataFrame({"path": [f"{number}.png" for number in range(NUMBER)], "index": [None] * NUMBER})
+    chosen = np.sort(rng.choice(len(columns), min(clips, len(columns)), replace=False))
+    rows = columns[chosen].with_row_index("clip_id").with_columns(pl.col("clip_id").cast(pl.String))
+    others = [name for name in SCHEMAS[modality] if name not in rows.columns]
+    rows = rows.with_columns(pl.lit("x").alias(name) for name in others)
+    return Bench(rows, root, config, ours, plain, device, folder)
+
+
+def write_recordings(root: Path, rng: np.random.Generator) -> None:
+    """Noise with the durations of EmoDB."""
+    durations = np.clip(MEDIAN_S * np.exp(SPREAD * rng.standard_normal(NUMBER)), SHORTEST_S, LONGEST_S)
+    for number, seconds in enumerate(durations):
+        wave = 0.1 * rng.standard_normal(round(seconds * RATE))
+        soundfile.write(root / f"{number:03d}.wav", wave, RATE, subtype="PCM_16")
+
+
+def cut(root: Path) -> pl.DataFrame:
+    """Every recording in pieces of at most `CLIP_S`, as the segment stage cuts them by default."""
+    pieces = []
+    for path in sorted(root.rglob("*.wav")):
+        info = probe(path)
+        step = round(CLIP_S * info.sampling_rate)
+        for start in range(0, info.num_samples, step):
+            length = min(step, info.num_samples - start)
+            pieces.append((str(path.relative_to(root)), start / info.sampling_rate, length / info.sampling_rate))
+    if not pieces:
+        raise typer.BadParameter(f"{root} holds no WAV recordings", param_hint="--corpus-folder")
+    table = pl.DataFrame(pieces, schema=["path", "start_s", "duration_s"], orient="row")
+    return table.with_columns(pl.lit(None, pl.Float64).alias("pad_to_s"), pl.lit(RATE).alias("sampling_rate"))
+
+
+def ways(bench: Bench) -> dict[str, Callable[[], dict[str, float]]]:
+    """One measurement of each way."""
+    made = {"reference": reference, "peer": peer, "ours": ours}
+
+    def measure(name: str) -> dict[str, float]:
+        with emptied(bench.folder / name) as folder:
+            seconds = timed(lambda: made[name](bench, folder), bench.device)
+            stored = sum(path.stat().st_size for path in folder.iterdir())
+        return {"items_per_s": len(bench.rows) / seconds, "stored_bytes_per_item": stored / len(bench.rows)}
+
+    batches = our_batches(bench)
+
+    def limit() -> dict[str, float]:
+        seconds = timed(lambda: forward(bench, batches), bench.device)
+        return {"items_per_s": len(bench.rows) / seconds, "stored_bytes_per_item": 0.0}
+
+    bench.ours.settle()
+    return {**{name: lambda name=name: measure(name) for name in made}, "limit": limit}  # type: ignore[misc]
+
+
+def reference(bench: Bench, folder: Path) -> None:
+    """As the released code extracts: every frame of every layer of every item, one file each."""
+    items = bench.items(bench.rows)
+    for row in range(len(bench.rows)):
+        torch.save(hidden_states(bench, reference_inputs(bench, items.read(row))).cpu(), folder / f"{row}.pt")
+
+
+def reference_inputs(bench: Bench, item: Tensor) -> dict[str, Tensor]:
+    """One item as the released code hands it over."""
+    if bench.plain.modality != "speech":
+        return {bench.plain.model.main_input_name: item[None].to(bench.device)}
+    padded = torch.nn.functional.pad(item, (0, max(0, round(CLIP_S * RATE) - len(item))))
+    return {"input_values": padded[None].to(bench.device)}
+
+
+@torch.inference_mode()
+def hidden_states(bench: Bench, inputs: dict[str, Tensor]) -> Tensor:
+    """All layers' frames, (L, B, T, D); the last behind the final norm, as the released code had it."""
+    output = bench.plain.model(**inputs, output_hidden_states=True)
+    return torch.stack([*output.hidden_states[1:-1], output.last_hidden_state])
+
+
+def peer(bench: Bench, folder: Path) -> None:
+    """As a user of transformers would: padded batches, hidden states, mean over the frames of each item."""
+    items, pooled = bench.items(bench.rows), []
+    for start in range(0, len(bench.rows), PEER_BATCH):
+        rows = range(start, min(start + PEER_BATCH, len(bench.rows)))
+        inputs, mask = bench.plain.collate([items.read(row) for row in rows])
+        weights = mask.float() / mask.sum(1, keepdim=True)
+        pooled.append(torch.einsum("bt,lbtd->bld", weights, hidden_states(bench, inputs)).cpu())
+    np.save(folder / "vectors.npy", torch.cat(pooled).numpy())
+
+
+def ours(bench: Bench, folder: Path) -> None:
+    """Our code from rows to shards."""
+    tasks = [ShardTask(shard_path(folder, index), rows) for index, rows in enumerate(bench.shards())]
+    for shard in make_shards(
+        tasks, bench.ours, head=head(bench), root=bench.root, config=bench.config, on_clips=lambda number: None
+    ):
+        if shard.unreadable:
+            raise RuntimeError(f"clips cannot be read: {shard.unreadable}")
+
+
+def head(bench: Bench) -> EmbeddingsHead:
+    """Facts of the set."""
+    return EmbeddingsHead(
+        key="benchmark",
+        corpus="benchmark",
+        classes=("x",),
+        layers=bench.ours.layers,
+        embed_dim=bench.ours.embed_dim,
+        encoder={},
+        settings={},
+        num_clips=len(bench.rows),
+        modality=bench.ours.modality,
+    )
+
+
+def our_batches(bench: Bench) -> list[Batch]:
+    """The batches that `ours` makes, in memory (on a GPU: in pinned memory)."""
+    batches = []
+    for rows in bench.shards():
+        items = open_items(rows, bench.ours.modality, bench.root, bench.ours, bench.config)
+        for batch in planned(bench.ours, items):
+            batches.append(bench.ours.stage([items.read(row) for row in batch.tolist()]))
+    return batches
+
+
+@torch.inference_mode()
+def forward(bench: Bench, batches: list[Batch]) -> None:
+    """Nothing but the forward pass."""
+    for batch in batches:
+        inputs = {name: value.to(bench.device, non_blocking=True) for name, value in batch.inputs.items()}
+        with autocast(bench.device, bench.ours.precision):
+            bench.ours.hidden(inputs)
+
+
+def warm_up(bench: Bench) -> None:
+    """Have both encoders run once."""
+    item = bench.items(bench.rows[:1]).read(0)
+    bench.plain.pool([item])
+    bench.ours.pool([item])
+
+
+def agreement(bench: Bench) -> dict[str, float]:
+    """Lowest cosine, over items and layers, of our vectors with others.
+
+    `the same item by itself in float32`: the mean over its hidden states, unpadded and untouched by our engine; what
+    lies below 1 is our precision. `the reference`: what lies below 1 is also its padding, and its unnormalised input.
+    """
+    with emptied(bench.folder / "agreement") as folder:
+        ours(bench, folder)
+        write_head(folder, head(bench))
+        vectors = torch.from_numpy(read_embeddings(folder)[1]).float()
+    items = bench.items(bench.rows)
+    alone, published = [], []
+    for row in range(len(bench.rows)):
+        item = items.read(row)
+        inputs, mask = bench.plain.collate([item])
+        states = hidden_states(bench, inputs)[:, 0]  # (L, T, D)
+        alone.append(states[:, mask[0].bool()].mean(1).cpu())
+        published.append(hidden_states(bench, reference_inputs(bench, item))[:, 0].mean(1).cpu())
+    cosine = torch.nn.functional.cosine_similarity
+    return {
+        "the same item by itself in float32": float(cosine(vectors, torch.stack(alone), dim=2).min()),
+        "the reference": float(cosine(vectors, torch.stack(published), dim=2).min()),
+    }
+
+
+def timed(work: Callable[[], None], device: str) -> float:
+    """Seconds that some work takes, to the end of what it leaves running on a GPU."""
+    start = time.perf_counter()
+    work()
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+@contextmanager
+def emptied(folder: Path) -> Iterator[Path]:
+    """A folder that is there only within the block."""
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def print_profile(work: Callable[[], Any], device: str) -> None:
+    """Print the operations that take most of the time."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiler
+
+    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.startswith("cuda") else [])]
+    with profiler(activities=kinds, acc_events=True) as seen:
+        work()
+    by = "self_cuda_time_total" if device.startswith("cuda") else "self_cpu_time_total"
+    typer.echo(seen.key_averages().table(sort_by=by, row_limit=15, max_name_column_width=45))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,156 @@
+"""Making shards one after another: read ahead over their borders, written beside the computation, in order."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import Tensor
+
+from daamctl.artifacts.embeddings import EmbeddingsHead, shard_is_whole, shard_path
+from daamctl.config import Config
+from daamctl.encoders import shards
+from daamctl.encoders.base import Batch
+from daamctl.encoders.shards import ShardResult, ShardTask, make_shards
+from daamctl.errors import ArtifactError
+from tests.encoders.test_extraction import RATE, MeanEncoder, corpus, noise
+
+CONFIG = Config.model_validate({"extract": {"max_batch_s": 0.2, "storage": "float32"}})
+HEAD = EmbeddingsHead("k", "c", ("a", "b"), (1, 2), 3, {}, {}, 7)
+
+
+def tasks(folder: Path, *, size: int = 3) -> list[ShardTask]:
+    """Seven clips of 0.1 s and a little in three shards."""
+    rows = corpus(folder, noise(*range(800, 1500, 100)))
+    starts = range(0, len(rows), size)
+    return [ShardTask(shard_path(folder, i), rows[start : start + size]) for i, start in enumerate(starts)]
+
+
+def made(todo: list[ShardTask], encoder: Any, root: Path, **options: Any) -> Iterator[ShardResult]:
+    usual: dict[str, Any] = {"head": HEAD, "root": root, "config": CONFIG, "on_clips": lambda number: None}
+    return make_shards(todo, encoder, **(usual | options))
+
+
+def test_shards_come_in_order_with_their_files_in_place(tmp_path: Path) -> None:
+    todo, counted = tasks(tmp_path), list[int]()
+    found = []
+    for shard in made(todo, MeanEncoder(), tmp_path, on_clips=counted.append):
+        assert shard_is_whole(shard.path, shard.num_clips)
+        found.append(shard)
+    assert [(one.path, one.num_clips) for one in found] == [(todo[i].path, n) for i, n in enumerate((3, 3, 1))]
+    assert sum(counted) == 7
+    lengths = [pq.read_table(one.path)["layer_01"].combine_chunks().flatten().to_numpy()[2::3] for one in found]
+    assert np.concatenate(lengths).tolist() == list(range(800, 1500, 100))
+
+
+def test_what_is_unreadable_or_doubtful_is_told_by_name(tmp_path: Path) -> None:
+    todo = tasks(tmp_path)
+    (tmp_path / "n4.wav").write_bytes(b"")
+    corpus(tmp_path, {"n6": np.zeros(1400)})
+    first, second, third = made(todo, MeanEncoder(), tmp_path)
+    assert (first.unreadable, first.marks, third.marks) == ({}, {}, {"silent": ["n6#000"]})
+    assert list(second.unreadable) == ["n4#000"]
+    assert (second.num_clips, shard_is_whole(second.path, 2)) == (2, False)
+
+
+def test_reading_goes_on_over_the_border_of_a_shard(tmp_path: Path) -> None:
+    """The second shard's first batch is ready before the first shard's last one is run."""
+    staged, ready = list[int](), threading.Event()
+
+    class Watching(MeanEncoder):
+        def stage(self, waveforms: Any) -> Batch:
+            staged.extend(len(wave) for wave in waveforms)
+            if len(waveforms[0]) >= 1100:
+                ready.set()
+            return super().stage(waveforms)
+
+        def launch(self, batch: Batch) -> Callable[[], Tensor]:
+            if any(len(wave) == 800 for wave in batch.inputs.values()):  # the last of the first shard
+                assert ready.wait(20)
+            return super().launch(batch)
+
+    assert len(list(made(tasks(tmp_path), Watching(), tmp_path))) == 3
+    assert sorted(staged) == list(range(800, 1500, 100))
+
+
+def test_a_shard_is_written_beside_the_computation_of_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched, real = threading.Event(), shards.write_shard
+
+    class Signalling(MeanEncoder):
+        def launch(self, batch: Batch) -> Callable[[], Tensor]:
+            if any(len(wave) == 1100 for wave in batch.inputs.values()):  # of the second shard
+                launched.set()
+            return super().launch(batch)
+
+    def waiting(path: Path, *arguments: Any) -> None:
+        assert launched.wait(20)
+        real(path, *arguments)
+
+    monkeypatch.setattr(shards, "write_shard", waiting)
+    assert len(list(made(tasks(tmp_path), Signalling(), tmp_path))) == 3
+
+
+def test_an_error_of_writing_surfaces_and_what_was_whole_stays(tmp_path: Path) -> None:
+    todo = tasks(tmp_path)
+    todo[1].path.mkdir()
+    making = made(todo, MeanEncoder(), tmp_path)
+    assert next(making).path == todo[0].path
+    with pytest.raises(ArtifactError, match="cannot write"):
+        list(making)
+    assert shard_is_whole(todo[0].path, 3)
+
+
+def test_an_interruption_keeps_the_finished_shards(tmp_path: Path) -> None:
+    class Dying(MeanEncoder):
+        def launch(self, batch: Batch) -> Callable[[], Tensor]:
+            if any(len(wave) == 1200 for wave in batch.inputs.values()):
+                raise KeyboardInterrupt
+            return super().launch(batch)
+
+    todo = tasks(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        list(made(todo, Dying(), tmp_path))
+    assert [task.path.exists() for task in todo] == [True, False, False]
+
+
+def test_no_tasks_and_no_rows(tmp_path: Path) -> None:
+    assert list(made([], MeanEncoder(), tmp_path)) == []
+    todo = tasks(tmp_path)
+    empty = ShardTask(tmp_path / "empty.parquet", todo[0].rows[:0])
+    assert [one.num_clips for one in made([empty, todo[2]], MeanEncoder(), tmp_path)] == [0, 1]
+
+
+def test_tasks_and_results_can_be_sent_elsewhere(tmp_path: Path) -> None:
+    task = tasks(tmp_path)[0]
+    sent = pickle.loads(pickle.dumps(task))
+    assert (sent.path, sent.rows.equals(task.rows)) == (task.path, True)
+    (result,) = made([sent], MeanEncoder(), tmp_path)
+    assert pickle.loads(pickle.dumps(result)) == result
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gives_what_the_cpu_gives(tmp_path: Path) -> None:
+    from daamctl.encoders.load import open_encoder
+
+    rows = corpus(tmp_path, noise(*range(8000, 24000, 1000))).with_columns(pl.lit(RATE).alias("sampling_rate"))
+    found = {}
+    for device in ("cpu", "cuda"):
+        encoder = open_encoder(
+            CONFIG.extract, modality="speech", max_duration_s=5.0, device=device, precision="float32"
+        ).encoder
+        head = EmbeddingsHead("k", "c", ("a", "b"), encoder.layers, encoder.embed_dim, {}, {}, len(rows))
+        todo = [ShardTask(tmp_path / f"{device}-{i}.parquet", rows[i : i + 4]) for i in range(0, len(rows), 4)]
+        config = Config.model_validate({"extract": {"max_batch_s": 6, "storage": "float32"}})
+        done = [one.path for one in made(todo, encoder, tmp_path, head=head, config=config)]
+        tables = [pq.read_table(path)["layer_24"].combine_chunks().flatten().to_numpy() for path in done]
+        found[device] = np.concatenate(tables)
+    np.testing.assert_allclose(found["cuda"], found["cpu"], atol=2e-3, rtol=1e-2)

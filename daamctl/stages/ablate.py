@@ -54,6 +54,8 @@ FIXES: tuple[dict[str, Any], ...] = (
 """Settings with which methods whose heads do not fit few layers do; the first that fits is named."""
 SAME = 1e-6
 """Weights that differ less than this between inputs are constant."""
+STARTS = range(8)
+"""Seeds of the starts at which all of them must be: by chance, a ReLU may start dead for all inputs (`se`)."""
 
 
 def run(layout: Layout, config: Config, *, force: bool = False, track: bool = True) -> Path:
@@ -135,27 +137,38 @@ def _method_notes(config: Config, features: Features, groups: list[LayerGroup]) 
     method = config.ablate.method
     sizes = {group.k: ", ".join(one.name for one in groups if one.k == group.k) for group in groups}
     sizes |= {len(features.layers): "all layers"} if groups else {}
-    models = _models(config, features, sizes)
+    _check_fits(config, features, sizes)
     notes = [NOTES["none"]] if groups and resolve_method(method)[0] == "none" else []
     for k, names in sizes.items():
-        weight = _constant_weight(models[k], k, features.head.embed_dim)
-        if weight is not None:
-            notes.append(NOTES["constant"].format(groups=names, method=method, weight=weight))
+        weights = [_constant_weight(_started(config, features, k, seed), k, features.head.embed_dim) for seed in STARTS]
+        if weights[0] is not None and None not in weights:
+            notes.append(NOTES["constant"].format(groups=names, method=method, weight=weights[0]))
     return notes
 
 
-def _models(config: Config, features: Features, sizes: Mapping[int, str]) -> dict[int, FusionClassifier]:
-    """The method, untrained, for every number of layers."""
+def _started(config: Config, features: Features, k: int, seed: int) -> FusionClassifier:
+    """The method on k layers as a seed starts it; random numbers of others are left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build_method(config.ablate.method, config, k, features.head.embed_dim, len(features.head.classes))
+
+
+def _check_fits(config: Config, features: Features, sizes: Mapping[int, str]) -> None:
+    """Check that the method can be built for every number of layers.
+
+    Raises:
+        MethodError: it cannot; names what fits.
+    """
     method, rest = config.ablate.method, (features.head.embed_dim, len(features.head.classes))
-    models, problems, fix = {}, [], None
+    problems, fix = [], None
     for k, names in sizes.items():
         try:
-            models[k] = build_method(method, config, k, *rest)
+            build_method(method, config, k, *rest)
         except MethodError as error:
             problems.append(f"{names}: {error.message}")
             fix = fix or error.fix
     if not problems:
-        return models
+        return
     for settings in FIXES:
         changed = {**config.method_settings, method: {**config.method_settings.get(method, {}), **settings}}
         try:

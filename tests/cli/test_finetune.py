@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from typer.testing import CliRunner
@@ -39,6 +40,7 @@ def test_options_reach_the_stage(project: Path, asked: list[dict[str, Any]]) -> 
     assert asked == [
         {
             "device": "cpu", "seeds": (1, 2), "method": "lora-r8", "fold": 2, "seed": 7, "force": True, "track": False,
+            "engine": ANY,
         }
     ]  # fmt: skip
 

@@ -15,7 +15,7 @@ HARMLESS = {
     "download.source", "download.check_fingerprint", "download.max_unreadable_fraction", "segment.write_audio",
     "extract.device", "extract.max_batch_s", "extract.shard_clips", "extract.max_unreadable_fraction",
     "extract.weights_dtype", "extract.min_gpu_memory_gb", "extract.max_batch_tokens", "extract.max_batch_images",
-    "train.seeds", "train.device", "train.density_maps",
+    "train.seeds", "train.device", "train.together", "train.density_maps",
 }  # fmt: skip
 BATCHES = {"size": 8, "order": "clip table", "clips_sha256": "0" * 64}
 RECORDS = [
@@ -101,7 +101,8 @@ def test_nothing_recorded_is_forgotten():
     covered = {change.split(".")[1] for change, _, _ in RECORDS}
     elsewhere = {"pipeline", "fold", "seed"}  # the name of a side; the folds and seeds are facts of all folds
     measured = {"train_s", "peak_memory_bytes", "effect", "notes"}
-    follows = {"adapted", "micro_batch"}  # from the way of fine-tuning, and from the memory at hand
+    # from the way of fine-tuning, from the memory at hand, from what else was to be trained
+    follows = {"adapted", "micro_batch", "together"}
     assert covered | elsewhere | measured | follows == {*RunPart.__annotations__, *MetaPart.__annotations__}
 
 

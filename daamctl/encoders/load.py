@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,10 +156,16 @@ def _source(name: str, preset: Preset | None) -> str:
         assert preset.hub_id is not None
         return preset.hub_id
     folder = Path(name).expanduser()
+    fetch = f"hf download OWNER/NAME --local-dir {shlex.quote(str(folder))}"
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise EncoderError(f"folder {name} holds no config.json, so it is not a Hugging Face model")
+            raise EncoderError(
+                f"folder {name} holds no config.json, so it is not a Hugging Face model",
+                fix=f"pass the folder that holds it, or, with network, put a model there: {fetch}",
+            )
         return str(folder)
+    if name.startswith(("/", ".", "~")):
+        raise EncoderError(f"no folder {name}", fix=f"correct the path, or, with network, put a model there: {fetch}")
     if HUB_ID.match(name):
         return name
     close = nearest(name, ENCODERS)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import shlex
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -65,12 +67,13 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     key = key_of(corpus.name, place)
     rows = corpus.prepare(place)
     modality = corpus.modality or modality_of(rows)
-    _check_parts(corpus, rows, settings, layout, source)
-    _check_complete(corpus, rows, settings, layout, source)
+    again = partial(_command, layout, source)
+    _check_parts(corpus, rows, settings, again)
+    _check_complete(corpus, rows, settings, again)
     register(layout.root, key, place)
     classes = select_classes(corpus, rows, settings.classes)
     rows = rows.filter(pl.col("label").is_in(list(classes)))
-    rows = _readable(rows, modality, files_root(layout.root, key), settings.max_unreadable_fraction, layout)
+    rows = _readable(rows, modality, files_root(layout.root, key), settings.max_unreadable_fraction, again)
     _check_populated(rows, classes, modality)
     rows = _group(rows, modality, settings)
     _check_folds(rows, layout, config)
@@ -149,14 +152,12 @@ def _given(place: Path, corpus: Corpus) -> Path:
 
 
 def _command(layout: Layout, source: Path | None, *sets: str) -> str:
-    """The command that does this again with settings changed; a place not registered yet is named again."""
+    """The command that does this again with settings changed."""
     place = [] if source is None else [f"--from {shlex.quote(str(source))}"]
     return layout.command("download", *place, *(f"--set {word}" for word in sets))
 
 
-def _check_parts(
-    corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig, layout: Layout, source: Path | None
-) -> None:
+def _check_parts(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig, again: Callable[..., str]) -> None:
     """Refuse a copy with one part of an official split, which folds would take for something else."""
     groups = rows["group"].drop_nulls()
     found = set(groups.unique())
@@ -167,13 +168,11 @@ def _check_parts(
     raise CorpusError(
         f"corpus '{corpus.name}' has an official split, of which the part {' and '.join(missing)} is not there (found: "
         f"{', '.join(sorted(found))})",
-        fix=f"complete the copy, or form folds from what is there: {_command(layout, source, *sets)}",
+        fix=f"complete the copy, or form folds from what is there: {again(*sets)}",
     )
 
 
-def _check_complete(
-    corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig, layout: Layout, source: Path | None
-) -> None:
+def _check_complete(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig, again: Callable[..., str]) -> None:
     differences = validate(corpus, rows)
     if not differences:
         return
@@ -182,10 +181,9 @@ def _check_complete(
         differences[half:-half] = [f"... and {len(differences) - 2 * half} more ..."]
     listed = ("\n" + " " * 4).join(["", *differences])
     if settings.check_fingerprint:
-        accepting = _command(layout, source, "download.check_fingerprint=false")
         raise CorpusError(
             f"corpus '{corpus.name}' is not the known one; differences:{listed}",
-            fix=f"complete the copy, or accept it as it is: {accepting}",
+            fix=f"complete the copy, or accept it as it is: {again('download.check_fingerprint=false')}",
         )
     log.warning("corpus '%s' is not the known one (not checked, as set); differences:%s", corpus.name, listed)
     expected = corpus.fingerprint.per_speaker if corpus.fingerprint else {}
@@ -195,21 +193,21 @@ def _check_complete(
 
 
 def _readable(
-    rows: pl.DataFrame, modality: Modality, root: Path, max_unreadable_fraction: float, layout: Layout
+    rows: pl.DataFrame, modality: Modality, root: Path, max_unreadable_fraction: float, again: Callable[..., str]
 ) -> pl.DataFrame:
     """Drop, or refuse, what cannot be read."""
     if modality == "speech":
-        return _measure(rows, root, max_unreadable_fraction, layout)
+        return _measure(rows, root, max_unreadable_fraction, again)
     if modality == "image":
         rows = rows.with_columns(_problem=header_problems(rows, root))
     else:
         blank = pl.when(pl.col("text").fill_null("").str.strip_chars() == "")
         rows = rows.with_columns(_problem=blank.then(pl.col("utterance_id") + " is empty"))
-    _check_readable(rows, modality, max_unreadable_fraction, layout)
+    _check_readable(rows, modality, max_unreadable_fraction, again)
     return rows.filter(pl.col("_problem").is_null()).drop("_problem")
 
 
-def _measure(rows: pl.DataFrame, root: Path, max_unreadable_fraction: float, layout: Layout) -> pl.DataFrame:
+def _measure(rows: pl.DataFrame, root: Path, max_unreadable_fraction: float, again: Callable[..., str]) -> pl.DataFrame:
     """Fill in what the headers of recordings say, and drop those that cannot be read."""
     facts = _probe_all(rows["path"].unique().sort(), root)
     rows = rows.join(facts, on="path", how="left", maintain_order="left")
@@ -226,7 +224,7 @@ def _measure(rows: pl.DataFrame, root: Path, max_unreadable_fraction: float, lay
         .then(pl.format("{}: the piece at {} s is shorter than one sample", "path", "start_s"))
     )
     rows = rows.with_columns(_problem=problem)
-    _check_readable(rows, "speech", max_unreadable_fraction, layout)
+    _check_readable(rows, "speech", max_unreadable_fraction, again)
     rest_s = file_s - pl.col("start_s")
     rows = rows.filter(pl.col("_problem").is_null())
     rows = rows.with_columns(duration_s=pl.min_horizontal(pl.col("duration_s").fill_null(rest_s), rest_s))
@@ -256,7 +254,7 @@ def _probe_all(paths: pl.Series, root: Path) -> pl.DataFrame:
     return pl.DataFrame(facts, schema=schema, orient="row")
 
 
-def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float, layout: Layout) -> None:
+def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float, again: Callable[..., str]) -> None:
     problems = rows.filter(pl.col("_problem").is_not_null())["_problem"]
     if problems.is_empty():
         return
@@ -267,7 +265,7 @@ def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float,
     what = f"{words_of(modality).original}s are unreadable"
     message = f"{len(problems)} of {rows.height} {what} ({fraction:.2%}):" + ("\n" + " " * 4).join(["", *shown])
     if fraction > max_fraction:
-        without = layout.command("download", f"--set download.max_unreadable_fraction={_round_up(fraction):g}")
+        without = again(f"download.max_unreadable_fraction={_round_up(fraction):g}")
         raise CorpusError(
             f"{message}\n  allowed: download.max_unreadable_fraction = {max_fraction:g}",
             fix=f"repair {'the table' if modality == 'text' else 'the files or the table that names them'}, or go on "

@@ -7,8 +7,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from daamctl.artifacts.embeddings import read_embeddings
+from daamctl.config import load_config
 from daamctl.corpora import demo_text
 from daamctl.corpora.fingerprint import validate
+from daamctl.layout import Layout
+from daamctl.stages import download, extract, segment
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +69,22 @@ def test_learnable_across_authors_but_not_trivial(rows: pl.DataFrame) -> None:
     assert 0.85 < scores.mean() < 0.95  # majority class: 0.30
     style = cross_val_score(model, texts, rows["speaker"].to_numpy(), cv=StratifiedKFold(5))
     assert style.mean() > 0.4  # chance: 0.10
+
+
+def test_the_random_encoder_of_the_pipeline_keeps_the_topics(project: Path) -> None:
+    from sklearn.linear_model import RidgeClassifier
+    from sklearn.model_selection import LeaveOneGroupOut, cross_val_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    config = load_config(project, "demo-text", {"extract.precision": "float32", "extract.device": "cpu"})
+    layout = Layout.of(project, "demo-text", config)
+    for stage in (download, segment, extract):
+        stage.run(layout, config)
+    clips, vectors, layers = read_embeddings(layout.embeddings)
+    assert layers[0] == 1
+    probe = make_pipeline(StandardScaler(), RidgeClassifier(10.0))
+    groups = clips["group"].to_numpy()
+    scores = cross_val_score(probe, vectors[:, 0], clips["label"].to_numpy(), groups=groups, cv=LeaveOneGroupOut())
+    assert len(scores) == 3
+    assert scores.min() > 0.55  # majority class: 0.30

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,20 @@ def test_options_reach_the_encoder(folder: Path) -> None:
 
 
 def test_folder_without_config(tmp_path: Path) -> None:
-    assert refused(str(tmp_path)) == f"folder {tmp_path} holds no config.json, so it is not a Hugging Face model"
+    fetch = f"hf download OWNER/NAME --local-dir {tmp_path}"
+    assert refused(str(tmp_path)) == (
+        f"folder {tmp_path} holds no config.json, so it is not a Hugging Face model\n"
+        f"  pass the folder that holds it, or, with network, put a model there: {fetch}"
+    )
+
+
+@pytest.mark.parametrize("name", ["/nowhere/a model", "./nowhere", "../nowhere", "~/nowhere"])
+def test_a_path_that_is_no_folder_is_not_taken_for_a_name(name: str) -> None:
+    place = shlex.quote(str(Path(name).expanduser()))
+    assert refused(name) == (
+        f"no folder {name}\n  correct the path, or, with network, put a model there: "
+        f"hf download OWNER/NAME --local-dir {place}"
+    )
 
 
 def test_unknown_name_names_the_nearest() -> None:

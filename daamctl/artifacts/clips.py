@@ -65,7 +65,11 @@ def read_clips(path: Path, *, fix: str | None = None) -> ClipTable:
 
 
 def clips_key(table: ClipTable) -> str:
-    """Content key of the rows and classes: what embeddings of these clips depend on."""
+    """Content key of the rows, the files that they name, and the classes: what embeddings of these clips depend on."""
     return content_key(
-        {"rows": frame_key(table.rows.select(list(SCHEMAS[table.modality]))), "classes": list(table.classes)}
+        {
+            "rows": frame_key(table.rows.select(list(SCHEMAS[table.modality]))),
+            "classes": list(table.classes),
+            **({"content": table.content} if table.content else {}),
+        }
     )

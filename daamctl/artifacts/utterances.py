@@ -49,6 +49,7 @@ class CorpusTable:
         rows: the columns of the table's schema first, further columns after them.
         settings: the settings it was made with.
         modality: what the rows are.
+        content: hash of the files that the rows name; empty for texts, whose rows hold them.
     """
 
     corpus: str
@@ -56,6 +57,7 @@ class CorpusTable:
     rows: pl.DataFrame
     settings: dict[str, Any]
     modality: Modality = "speech"
+    content: str = ""
 
 
 class UtteranceTable(CorpusTable):
@@ -93,12 +95,12 @@ def write_table(path: Path, table: CorpusTable, schemas: Mapping[str, Mapping[st
     further = [name for name in table.rows.columns if name not in schema]
     rows = table.rows.select([*schema, *further]).cast(pl.Schema(schema))
     head = {"corpus": table.corpus, "classes": list(table.classes), "settings": table.settings}
-    write_frame(path, rows, {**head, "modality": table.modality})
+    write_frame(path, rows, {**head, "modality": table.modality, "content": table.content})
 
 
 def read_table(
     path: Path, schemas: Mapping[str, Mapping[str, Any]], what: str, *, fix: str | None
-) -> tuple[str, tuple[str, ...], pl.DataFrame, dict[str, Any], Modality]:
+) -> tuple[str, tuple[str, ...], pl.DataFrame, dict[str, Any], Modality, str]:
     """Read what `write_table` wrote: the fields of `CorpusTable`.
 
     Raises:
@@ -108,7 +110,7 @@ def read_table(
     modality: Modality = head.get("modality", "speech")
     if not set(schemas[modality]) <= set(rows.columns):
         raise ArtifactError(f"{path} is not {'an' if what[0] in 'aeiou' else 'a'} {what}", fix=fix)
-    return head["corpus"], tuple(head["classes"]), rows, head["settings"], modality
+    return head["corpus"], tuple(head["classes"]), rows, head["settings"], modality, head.get("content", "")
 
 
 def write_frame(path: Path, rows: pl.DataFrame, head: dict[str, Any]) -> None:

@@ -20,8 +20,8 @@ import numpy as np
 from confidence_intervals import get_bootstrap_indices, get_conf_int
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse, stats
+from scipy.optimize import brentq
 from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.power import TTestPower
 
 Floats = NDArray[np.float64]
 
@@ -293,8 +293,24 @@ def minimal_detectable_difference(
     std = float(array.std(ddof=1))
     if std <= 1e-12:
         return {**result, "std": std}
-    effect = TTestPower().solve_power(effect_size=None, nobs=len(array), alpha=alpha, power=power)
-    return {**result, "points": 100 * std * float(effect), "std": std}
+    return {**result, "points": 100 * std * _effect(len(array), alpha, power), "std": std}
+
+
+def _effect(n: int, alpha: float, power: float) -> float:
+    """The standardised difference that a two-sided t-test of n differences finds with a power.
+
+    The root is bracketed here, for statsmodels' search gives an array, another sign or no root for some n.
+    """
+    limit = stats.t.isf(alpha / 2, n - 1)
+
+    def missing(effect: float) -> float:
+        upper, lower = (stats.nct.sf(sign * limit, n - 1, effect * np.sqrt(n)) for sign in (1, -1))
+        return float(upper + np.nan_to_num(1 - lower)) - power  # far in the tail scipy gives no number
+
+    most = 1.0
+    while missing(most) < 0:
+        most *= 2
+    return float(brentq(missing, 0.0, most))
 
 
 def friedman_nemenyi(

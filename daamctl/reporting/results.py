@@ -30,6 +30,7 @@ from daamctl.reporting.document import (
     Text,
     count,
     listed,
+    p_value,
     percent,
     points,
     spread,
@@ -233,8 +234,8 @@ def _ranks(evaluation: Evaluation) -> list[Block]:
     together = len(first["groups"]) == 1 and len(first["groups"][0]) == first["k"]
     text = (
         f"Ranks over {first['n']} folds (1 is best): methods less than the critical difference of {critical:.2f} apart "
-        f"are not told apart at {first['alpha']:g} (Nemenyi); Friedman’s test gives χ² = {first['chi2']:.1f}, p = "
-        f"{Number(first['p'], 'p')}. {'No method is told apart from any other. ' if together else ''}Both assume "
+        f"are not told apart at {first['alpha']:g} (Nemenyi); Friedman’s test gives χ² = {first['chi2']:.1f}, "
+        f"{p_value(first['p'])}. {'No method is told apart from any other. ' if together else ''}Both assume "
         "independent folds; these share training data, so they are optimistic."
     )
     alt = (

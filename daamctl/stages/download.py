@@ -17,7 +17,7 @@ from pathlib import Path
 
 import polars as pl
 
-from daamctl.artifacts.io import locked
+from daamctl.artifacts.io import content_key, locked, sha256_file
 from daamctl.artifacts.utterances import Modality, UtteranceTable, write_utterances
 from daamctl.artifacts.words import words_of
 from daamctl.audio import AudioInfo, probe
@@ -79,7 +79,8 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     _check_folds(rows, layout, config)
     _warn_of_rare(rows, classes, modality)
     kept = {name: value for name, value in config.section("download").items() if name != "source"}
-    table = UtteranceTable(key, classes, rows, kept, modality)
+    content = "" if modality == "text" else _content(rows["path"].unique().sort(), files_root(layout.root, key))
+    table = UtteranceTable(key, classes, rows, kept, modality, content)
     write_utterances(layout.utterances, table)
     _log_summary(table)
     return layout.utterances
@@ -252,6 +253,23 @@ def _probe_all(paths: pl.Series, root: Path) -> pl.DataFrame:
         "_problem": pl.String,
     }
     return pl.DataFrame(facts, schema=schema, orient="row")
+
+
+def _content(paths: pl.Series, root: Path) -> str:
+    """Hash of files: other recordings or images under the same names are another corpus to what is made of them."""
+
+    def one(path: str) -> str:
+        try:
+            return sha256_file(root / path)
+        except OSError as error:
+            raise CorpusError(f"{root / path} cannot be read: {error.strerror}") from error
+
+    digests = []
+    with ThreadPoolExecutor(PROBE_THREADS) as pool, progress(len(paths), "reading files", "files") as bar:
+        for digest in pool.map(one, paths):
+            digests.append(digest)
+            bar.advance()
+    return content_key(dict(zip(paths, digests, strict=True)))
 
 
 def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float, again: Callable[..., str]) -> None:

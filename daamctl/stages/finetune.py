@@ -7,6 +7,7 @@ loss and seeds are those of `train`, and so are the files: `data/train/<run>/<na
 from __future__ import annotations
 
 import logging
+import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,7 @@ from daamctl.adapters import FINETUNES
 from daamctl.artifacts.clips import ClipTable, read_clips
 from daamctl.artifacts.embeddings import check_settings
 from daamctl.artifacts.results import SKIPPED_FILE, read_folds
+from daamctl.artifacts.words import words_of
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.devices import resolve_device, resolve_precision
@@ -152,11 +154,13 @@ def _readable(source: Source, layout: Layout, config: Config) -> Source:
     if not unreadable:
         return source
     named = "; ".join(f"{clips.rows['clip_id'][row]}: {unreadable[row]}" for row in sorted(unreadable)[:NAMED_AT_MOST])
-    words = f"{len(unreadable)} of {len(clips.rows)} clips cannot be read"
+    words = f"{len(unreadable)} of {len(clips.rows)} {words_of(clips.modality).clip}s cannot be read"
     if len(unreadable) > config.extract.max_unreadable_fraction * len(clips.rows):
+        share = min(1.0, math.ceil(1000 * len(unreadable) / len(clips.rows)) / 1000)
+        again = layout.command("finetune", f"--set extract.max_unreadable_fraction={share:g}")
         kind = AudioError if clips.modality == "speech" else CorpusError
         tolerated = f" (tolerated: {config.extract.max_unreadable_fraction:.1%}): {named}"
-        raise kind(words + tolerated, fix="repair the files, or raise extract.max_unreadable_fraction")
+        raise kind(words + tolerated, fix=f"repair the files, or go on without them: {again}")
     log.warning("%s and are left out: %s", words, named)
     kept = np.array([row not in unreadable for row in range(len(clips.rows))])
     clips = replace(clips, rows=clips.rows.filter(pl.Series(kept)))

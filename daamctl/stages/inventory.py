@@ -131,7 +131,7 @@ def _corpus(root: Path, config: Config) -> Iterator[Obstacle | Fetched]:
             yield Fetched(corpus.url, Obstacle(reason, corpus.how_to_get))
     elif place is None:
         yield Obstacle(f"corpus '{corpus.name}' is not on this machine", corpus.how_to_get)
-    elif not (place.is_file() if corpus.name == MANIFEST else place.is_dir()):
+    elif not (place.exists() if corpus.name == MANIFEST else place.is_dir()):  # a table, or a folder of images
         yield Obstacle(f"corpus '{corpus.name}' should be at {place}, which is not there", corpus.how_to_get)
 
 

@@ -53,7 +53,7 @@ def run(layout: Layout, config: Config) -> Path:
         log.debug("settings of segment concern recordings; each %s is one clip", modality)
         rows = utterances.rows.sort("utterance_id").with_columns(clip_id=pl.col("utterance_id") + "#000")
     settings = {"download": utterances.settings, "segment": config.section("segment")}
-    clips = ClipTable(utterances.corpus, utterances.classes, rows, settings, modality)
+    clips = ClipTable(utterances.corpus, utterances.classes, rows, settings, modality, utterances.content)
     audio = layout.clips.parent / AUDIO_DIR
     if config.segment.write_audio:
         _export(rows, files_root(layout.root, clips.corpus), audio)

@@ -62,9 +62,10 @@ def test_unreadable_tables(tmp_path: Path) -> None:
         read_clips(tmp_path / "other.parquet")
 
 
-def test_key_follows_rows_and_classes_only(table: ClipTable) -> None:
+def test_key_follows_rows_classes_and_files_only(table: ClipTable) -> None:
     key = clips_key(table)
     assert clips_key(replace(table, corpus="other", settings={})) == key
     assert clips_key(replace(table, classes=("y", "x"))) != key
+    assert clips_key(replace(table, content="other files")) != key
     assert clips_key(replace(table, rows=table.rows.reverse())) != key
     assert clips_key(replace(table, rows=table.rows.with_columns(label=pl.lit("y")))) != key

@@ -391,6 +391,17 @@ def test_folder_of_images(project: Path, pictures: Path, caplog: pytest.LogCaptu
     assert make(project, corpus="manifest").rows.equals(table.rows)  # from the register
 
 
+def test_other_files_under_the_same_names_are_other_content(project: Path, pictures: Path) -> None:
+    table = make_from(project, pictures)
+    assert make_from(project, pictures).content == table.content != ""
+    place = pictures / "cat/02.png"
+    with Image.open(place) as image:
+        image.transpose(Image.Transpose.FLIP_LEFT_RIGHT).point(lambda value: 255 - value).save(place)
+    other = make_from(project, pictures)
+    assert other.rows.equals(table.rows)
+    assert other.content != table.content
+
+
 def test_unreadable_images_are_named(project: Path, pictures: Path) -> None:
     (pictures / "cat/00.png").write_bytes(b"")
     (pictures / "dog/01.png").write_bytes(b"GIF89a?")

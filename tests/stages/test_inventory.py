@@ -118,6 +118,13 @@ def cache(tmp_path: Path, hub_id: str, *files: str, index: dict[str, Any] | None
         (folder / "snapshots/abc" / name).write_text(json.dumps(index) if name.endswith("index.json") else "{}")
 
 
+def test_folder_of_images(project: Path) -> None:
+    text = "download: {corpus: manifest, source: pictures}\nextract: {encoder: beit-micro}\n"
+    assert verdict(project, text) is not None
+    (project / "pictures").mkdir()
+    assert verdict(project, text) is None
+
+
 def test_weights_in_the_cache_or_on_the_hub(project: Path, tmp_path: Path, reached: set[str]) -> None:
     text = "extract: {encoder: wavlm-base-plus}\n"
     found = verdict(project, text)

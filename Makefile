@@ -39,7 +39,7 @@ check: $(READY) ## lint, format, types, spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/codespell daamctl benchmarks tests pipelines *.md
+	$(BIN)/codespell daamctl benchmarks tests pipelines docs *.md
 	$(BIN)/daamctl check
 
 format: $(READY) ## format the code

@@ -190,10 +190,7 @@ def train_fold(
         kept = job.made_meanwhile()
         if kept is not None:
             return kept
-        training = job.start(on_epoch)
-        while not training.ended:
-            training.train_epoch()
-        return job.finish(training, root)
+        return job.finish(job.start(on_epoch), root)
 
 
 class FoldJob:
@@ -246,14 +243,14 @@ class FoldJob:
         )
 
     def finish(self, training: Training, root: Path, **meta: Any) -> Fold:
-        """Write everything and put it in place.
+        """Train what is left, write everything and put it in place.
 
         Args:
-            training: every epoch done.
+            training: what `start` gave.
             root: project folder, for the commit.
             meta: further entries of `meta` in the result.
         """
-        trained = training.finish()
+        trained = training.complete()
         result = _result(self.spec, self.features, self.split, trained, training, root)
         result["meta"] = cast(MetaPart, {**result["meta"], "features": _taken(training.train), **meta})
         _write(self.folder / "finished", self.spec, self.features, self.split, trained, training.model, result)

@@ -1,8 +1,8 @@
 """The training loop: the only one, for every method.
 
-One call trains one model on one split and returns the selected weights, the history and the test predictions. The order
-of batches is a function of (seed, epoch) and the part alone, so a run resumed after any epoch continues exactly as an
-uninterrupted one. A `Training` is the same, an epoch at a time, so that several can advance together (`batched`).
+A `Training` trains one model on one split and gives the selected weights, the history and the test predictions; it
+advances an epoch at a time, so that several can do so together (`batched`). The order of batches is a function of
+(seed, epoch) and the part alone, so a run resumed after any epoch continues exactly as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -68,34 +68,6 @@ def seed_everything(seed: int, device: str) -> None:
         torch.backends.cudnn.benchmark = False
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.use_deterministic_algorithms(True, warn_only=True)
-
-
-def fit(
-    model: FusionClassifier,
-    train: Part,
-    dev: Part | None,
-    test: Part,
-    config: TrainConfig,
-    *,
-    seed: int,
-    device: str,
-    precision: str,
-    work: Path,
-    key: str,
-    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
-) -> Trained:
-    """Train `model` in place and leave it holding the selected epoch's weights; arguments are those of `Training`.
-
-    Raises:
-        TrainingError: the loss is no longer finite, or a trainable tensor gets no gradient.
-    """
-    training = Training(
-        model, train, dev, test, config,
-        seed=seed, device=device, precision=precision, work=work, key=key, on_epoch=on_epoch,
-    )  # fmt: skip
-    while not training.ended:
-        training.train_epoch()
-    return training.finish()
 
 
 class Training:
@@ -192,8 +164,14 @@ class Training:
         if time.monotonic() - self.saved_at >= CHECKPOINT_EVERY_S and not self.ended:
             self._save()
 
-    def finish(self) -> Trained:
-        """Give the model the selected epoch's weights, and say what came out of it."""
+    def complete(self) -> Trained:
+        """Train the epochs that are left, give the model the selected epoch's weights, and say what came out of it.
+
+        Raises:
+            TrainingError: the loss is no longer finite, or a trainable tensor gets no gradient.
+        """
+        while not self.ended:
+            self.train_epoch()
         model, done, device = self.model, self.done, self.run.device
         model.load_state_dict(self.best)
         done.logits = predict(model, self.test, device, eval_batch(model, self.config, device))

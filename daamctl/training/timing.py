@@ -19,7 +19,7 @@ from daamctl.adapters import build_finetune
 from daamctl.config import Config
 from daamctl.devices import autocast, resolve_precision
 from daamctl.training.fold import build_method, train_precision
-from daamctl.training.loop import fit
+from daamctl.training.loop import Training
 from daamctl.training.losses import build_loss
 from daamctl.training.outputs import eval_batch, predict
 from daamctl.training.parts import HeldPart
@@ -132,9 +132,9 @@ def time_method(
     def step_s(clips: int, steps: int) -> float:
         once = settings.model_copy(update={"epochs": 1, "batch_size": clips})
         with TemporaryDirectory() as work:  # stays empty: a file would come with a second epoch
-            done = fit(model, part(clips * steps), dev, few, once, seed=0, device=device, precision=precision,
-                       work=Path(work), key="")  # fmt: skip
-        return done.train_s / steps
+            training = Training(model, part(clips * steps), dev, few, once, seed=0, device=device, precision=precision,
+                                work=Path(work), key="")  # fmt: skip
+            return training.complete().train_s / steps
 
     def clip_s(clips: int) -> float:
         tried = part(clips)

@@ -16,7 +16,7 @@ from daamctl.errors import ArtifactError, TrainingError
 from daamctl.methods import FusionClassifier, Traits, build
 from daamctl.training import loop, outputs
 from daamctl.training.checkpoint import FILE, load_state, save_state
-from daamctl.training.loop import Trained, check_gradients, fit
+from daamctl.training.loop import Trained, Training, check_gradients
 from daamctl.training.outputs import mean_density, predict
 from daamctl.training.parts import HeldPart
 
@@ -38,7 +38,7 @@ def train(model: FusionClassifier, work: Path, data: HeldPart | None = None, **s
     seed = settings.pop("seed", 1)
     config = TrainConfig.model_validate({"batch_size": 4, "epochs": 3, "device": "cpu", **settings})
     dev = part(6, 2) if config.selection == "dev-group" else None
-    return fit(
+    return Training(
         model,
         data or part(10),
         dev,
@@ -49,7 +49,7 @@ def train(model: FusionClassifier, work: Path, data: HeldPart | None = None, **s
         precision="float32",
         work=work,
         key="k",
-    )
+    ).complete()
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam"])
@@ -139,7 +139,7 @@ def test_selection_keeps_the_first_of_equals(tmp_path: Path, monkeypatch: Any, s
     monkeypatch.setattr(loop, "accuracy_of", scripted)
     snapshots: list[Tensor] = []
     model = linear()
-    done = fit(
+    done = Training(
         model,
         part(10),
         part(6, 2) if selection == "dev-group" else None,
@@ -151,7 +151,7 @@ def test_selection_keeps_the_first_of_equals(tmp_path: Path, monkeypatch: Any, s
         work=tmp_path,
         key="k",
         on_epoch=lambda _: snapshots.append(model.decoder.weight.detach().clone()),
-    )
+    ).complete()
     expected = {"dev_accuracy": 2, "test_accuracy": 1, "-": 5}[column]
     assert done.selected_epoch == expected
     assert torch.equal(model.decoder.weight, snapshots[expected - 1])

@@ -13,6 +13,7 @@ from daamctl.config import Config
 from daamctl.errors import MethodError
 from daamctl.methods import METHODS
 from daamctl.training import timing
+from daamctl.training.loop import Trained
 from daamctl.training.splits import Split
 from daamctl.training.timing import MethodSpeed, method_size, time_finetune, time_method
 from tests.fixtures.tiny_models import tiny
@@ -63,16 +64,15 @@ def test_part_of_a_batch_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step takes a second per clip: all 100 do not fit in the time, so a part is tried."""
     tried: list[tuple[int, int]] = []
 
-    class Done:
-        train_s = 0.0
+    class Slow:
+        def __init__(self, model: Any, train: Any, dev: Any, test: Any, settings: Any, **_: Any) -> None:
+            tried.append((settings.batch_size, len(train) // settings.batch_size))
+            self.train_s = float(len(train))
 
-    def fit(model: Any, train: Any, dev: Any, test: Any, settings: Any, **_: Any) -> Done:
-        tried.append((settings.batch_size, len(train) // settings.batch_size))
-        done = Done()
-        done.train_s = float(len(train))
-        return done
+        def complete(self) -> Trained:
+            return Trained(train_s=self.train_s)
 
-    monkeypatch.setattr(timing, "fit", fit)
+    monkeypatch.setattr(timing, "Training", Slow)
     found = time_method("mean", config(batch_size=100), SIZES, device="cpu", within_s=20.0)
     assert found.step_s == pytest.approx(100.0)
     assert tried == [(2, 1), (2, 1), (10, 1), (10, 1)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +141,9 @@ def _method_notes(config: Config, features: Features, groups: list[LayerGroup]) 
     _check_fits(config, features, sizes)
     notes = [NOTES["none"]] if groups and resolve_method(method)[0] == "none" else []
     for k, names in sizes.items():
-        weights = [_constant_weight(_started(config, features, k, seed), k, features.head.embed_dim) for seed in STARTS]
-        if weights[0] is not None and None not in weights:
+        starts = (_constant_weight(_started(config, features, k, seed), k, features.head.embed_dim) for seed in STARTS)
+        weights = list(takewhile(lambda weight: weight is not None, starts))  # of most methods one start is enough
+        if len(weights) == len(STARTS):
             notes.append(NOTES["constant"].format(groups=names, method=method, weight=weights[0]))
     return notes
 
@@ -163,7 +165,8 @@ def _check_fits(config: Config, features: Features, sizes: Mapping[int, str]) ->
     problems, fix = [], None
     for k, names in sizes.items():
         try:
-            build_method(method, config, k, *rest)
+            with torch.device("meta"):
+                build_method(method, config, k, *rest)
         except MethodError as error:
             problems.append(f"{names}: {error.message}")
             fix = fix or error.fix

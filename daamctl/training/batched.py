@@ -66,16 +66,6 @@ def in_groups(specs: Sequence[FoldSpec], features: Features) -> list[list[FoldSp
     return groups
 
 
-def can_train_together(spec: FoldSpec, features: Features) -> bool:
-    """Whether a fold can share a program with others of the same method and settings, and gains by it here.
-
-    Raises:
-        MethodError: the method does not fit these sizes.
-        ConfigError: the device or precision asked for is not here.
-    """
-    return _most_members(spec, features) > 1
-
-
 def _most_members(spec: FoldSpec, features: Features) -> int:
     """How many folds like this one may share a program; 1: none may."""
     train, device = spec.config.train, resolve_device(spec.config.train.device)

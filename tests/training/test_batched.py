@@ -15,7 +15,7 @@ from daamctl.config import Config
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, build, settings_of
 from daamctl.training import batched, fold, loop
-from daamctl.training.batched import JointAdam, can_train_together, clipped, in_groups, separable, train_together
+from daamctl.training.batched import JointAdam, clipped, in_groups, separable, train_together
 from daamctl.training.fold import Features, FoldSpec, kept_fold, train_fold
 from daamctl.training.run import load_features
 from tests.fixtures.embeddings import config, write_embeddings
@@ -163,7 +163,6 @@ def test_what_another_process_finished_is_taken(features: Features, project: Pat
 )
 def test_what_trains_by_itself(features: Features, method: str, train: dict[str, Any]) -> None:
     wanted = specs(method, **train)
-    assert not can_train_together(wanted[0], features)
     assert in_groups(wanted, features) == [[spec] for spec in wanted]
 
 
@@ -183,7 +182,8 @@ def test_groups_hold_one_method_and_what_caches_hold(features: Features, monkeyp
 def test_nothing_is_shared_on_disk(project: Path) -> None:
     write_embeddings(project / "data/extract/test", config())
     streamed = load_features(Layout(project, "test", "test", "test"), config(features="stream"))
-    assert not can_train_together(specs(features="stream")[0], streamed)
+    wanted = specs(features="stream")
+    assert in_groups(wanted, streamed) == [[spec] for spec in wanted]
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adam])

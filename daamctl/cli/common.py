@@ -168,6 +168,17 @@ def with_decoder(method: str, decoder: str, config: Config) -> str:
     return name
 
 
+def fold_number(fold: str) -> int | None:
+    """The fold that `--fold` names; None: all.
+
+    Raises:
+        typer.BadParameter: it is neither a number nor `all`.
+    """
+    if fold != "all" and not fold.isdecimal():
+        raise typer.BadParameter(f"must be a number or 'all', met '{fold}'", param_hint="--fold")
+    return None if fold == "all" else int(fold)
+
+
 def stop_if_dry(dry_run: bool, config: Config) -> None:
     """With `--dry-run`, print the resolved settings as YAML and leave."""
     if dry_run:

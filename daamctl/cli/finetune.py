@@ -52,8 +52,7 @@ def command(
         train__seeds=common.seed_list(seeds),
     )
     common.stop_if_dry(dry_run, config)
-    if fold != "all" and not fold.isdecimal():
-        raise typer.BadParameter(f"must be a number or 'all', met '{fold}'", param_hint="--fold")
+    number = common.fold_number(fold)
     if if_listed and method not in config.finetunes:  # a stage of dvc.yaml may outlive its line; no torch for a no
         from daamctl.artifacts.results import mark_skipped
 
@@ -69,7 +68,7 @@ def command(
             layout,
             config,
             method=method,
-            fold=None if fold == "all" else int(fold),
+            fold=number,
             seed=seed,
             force=force,
             track=not no_track,

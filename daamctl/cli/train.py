@@ -50,8 +50,7 @@ def command(
     if decoder is not None:
         method = common.with_decoder(method, decoder, config)
     common.stop_if_dry(dry_run, config)
-    if fold != "all" and not fold.isdecimal():
-        raise typer.BadParameter(f"must be a number or 'all', met '{fold}'", param_hint="--fold")
+    number = common.fold_number(fold)
     if if_listed and method not in config.methods:  # a stage of dvc.yaml may outlive its line; no torch for a no
         from daamctl.artifacts.results import mark_skipped
 
@@ -67,7 +66,7 @@ def command(
             layout,
             config,
             method=method,
-            fold=None if fold == "all" else int(fold),
+            fold=number,
             seed=seed,
             force=force,
             track=not no_track,

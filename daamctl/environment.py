@@ -1,4 +1,4 @@
-"""Process-wide defaults: no telemetry, no chatter; every one of them can be overridden by the environment."""
+"""Process-wide defaults: no telemetry, no chatter, no busy waiting; the environment can override every one of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 
-QUIET = {
+DEFAULTS = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "DISABLE_SAFETENSORS_CONVERSION": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -16,12 +16,14 @@ QUIET = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "GIT_PYTHON_REFRESH": "quiet",
     "TOKENIZERS_PARALLELISM": "false",
+    # threads that wait for others by spinning take the processor from them as soon as anything else runs beside
+    "OMP_WAIT_POLICY": "PASSIVE",
 }
 
 
 def prepare(*, verbose: bool = False) -> None:
     """Set the defaults and the log format: coloured on a terminal, plain lines elsewhere."""
-    for name, value in QUIET.items():
+    for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     handler: logging.Handler
     if sys.stderr.isatty():

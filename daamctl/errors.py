@@ -69,7 +69,17 @@ class EncoderError(DaamctlError):
 
 
 class MethodError(DaamctlError):
-    """A method cannot be built for these sizes, or its weights do not fit."""
+    """A method cannot be built for these sizes, or its weights do not fit.
+
+    Args:
+        message: as everywhere.
+        fix: as everywhere.
+        setting: name and value of the method's own setting that would do, where one is known.
+    """
+
+    def __init__(self, message: str, *, fix: str | None = None, setting: tuple[str, Any] | None = None) -> None:
+        self.setting = setting
+        super().__init__(message, fix=fix)
 
 
 class TrainingError(DaamctlError):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from daamctl.environment import QUIET
+from daamctl.environment import DEFAULTS
 
-for _name, _value in QUIET.items():
+for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: threads that share two cores only wait for one another

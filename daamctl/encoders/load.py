@@ -17,9 +17,10 @@ from daamctl.config import ExtractConfig
 from daamctl.encoders import ENCODERS, FAMILIES, HUB_ID, presets_of
 from daamctl.encoders.base import Encoder, PoolingOptions, weights_hash
 from daamctl.encoders.image import ImageEncoder, plain_processor
+from daamctl.encoders.outline import check_name
 from daamctl.encoders.preset import Preset
 from daamctl.encoders.text import BYTE_TOKENS, LETTER_PAIRS, TextEncoder, byte_tokenizer
-from daamctl.errors import EncoderError, nearest
+from daamctl.errors import EncoderError
 
 READS = {"speech": "speech", "text": "text", "image": "images"}
 INPUTS = {"input_ids": "text", "pixel_values": "image"}
@@ -147,33 +148,13 @@ def _weights_dtype(setting: str, modality: Modality, device: str, precision: str
 
 
 def _source(name: str, preset: Preset | None) -> str:
-    """The hub id or folder to load.
-
-    Raises:
-        EncoderError: `name` is neither a preset, a folder with a config.json, nor a hub id.
-    """
+    """The hub id or folder to load; raises as `check_name`."""
+    check_name(name)
     if preset is not None:
         assert preset.hub_id is not None
         return preset.hub_id
     folder = Path(name).expanduser()
-    fetch = f"hf download OWNER/NAME --local-dir {shlex.quote(str(folder))}"
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise EncoderError(
-                f"folder {name} holds no config.json, so it is not a Hugging Face model",
-                fix=f"pass the folder that holds it, or, with network, put a model there: {fetch}",
-            )
-        return str(folder)
-    if name.startswith(("/", ".", "~")):
-        raise EncoderError(f"no folder {name}", fix=f"correct the path, or, with network, put a model there: {fetch}")
-    if HUB_ID.match(name):
-        return name
-    close = nearest(name, ENCODERS)
-    hint = f"did you mean '{close}'? " if close else ""
-    raise EncoderError(
-        f"unknown encoder '{name}'",
-        fix=f"{hint}presets: {', '.join(ENCODERS)}; or a Hugging Face id (owner/name), or a local folder",
-    )
+    return str(folder) if folder.is_dir() else name
 
 
 def _random(name: str, preset: Preset | None, seed: int, dtype: torch.dtype, device: str) -> _Loaded:

@@ -6,14 +6,16 @@ Neither torch nor transformers is imported before an outline is asked for, so wh
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
-from daamctl.encoders import ENCODERS
+from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.preset import Preset
+from daamctl.errors import EncoderError, nearest
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 """Where Hugging Face models have their weights, or the list of the files that do."""
@@ -34,6 +36,33 @@ class Outline:
     num_layers: int
     embed_dim: int
     here: bool
+
+
+def check_name(name: str) -> None:
+    """Check that a name can be an encoder's.
+
+    Raises:
+        EncoderError: `name` is neither a preset, a folder with a config.json, nor like a hub id.
+    """
+    if name in ENCODERS:
+        return
+    folder = Path(name).expanduser()
+    fetch = f"hf download OWNER/NAME --local-dir {shlex.quote(str(folder))}"
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise EncoderError(
+                f"folder {name} holds no config.json, so it is not a Hugging Face model",
+                fix=f"pass the folder that holds it, or, with network, put a model there: {fetch}",
+            )
+    elif name.startswith(("/", ".", "~")):
+        raise EncoderError(f"no folder {name}", fix=f"correct the path, or, with network, put a model there: {fetch}")
+    elif not HUB_ID.match(name):
+        close = nearest(name, ENCODERS)
+        hint = f"did you mean '{close}'? " if close else ""
+        raise EncoderError(
+            f"unknown encoder '{name}'",
+            fix=f"{hint}presets: {', '.join(ENCODERS)}; or a Hugging Face id (owner/name), or a local folder",
+        )
 
 
 def outline_of(config: ExtractConfig, modality: Modality) -> Outline | None:

@@ -209,7 +209,7 @@ def _compare(first: TrainedMethod, second: TrainedMethod, unit: str, command: st
     names = [row["name"] for row in differing(first.facts, second.facts)["can_change"]]
     made = [name for name in names if name.startswith(("download.", "segment."))]
     again = f"they differ in {', '.join(made)}" if made else "their settings of download and segment agree"
-    again += f"; make the one out of date again: {first.remake}, {second.remake}"
+    again += f"; different items cannot be paired, of equal ones make the older again: {first.remake}, {second.remake}"
     if "data.classes" in names:
         met = " and ".join(", ".join(method.facts["data.classes"]) for method in (first, second))
         raise ArtifactError(f"'{first.name}' and '{second.name}' have different targets: {met}", fix=again)

@@ -109,8 +109,11 @@ def check_divides(what: str, parts: int, whole: int, whole_name: str) -> None:
     """Check that `whole` splits into `parts` equal pieces.
 
     Raises:
-        MethodError: it does not; names the numbers that would do.
+        MethodError: it does not; names the numbers that would do, and the nearest of them that is not larger.
     """
     if parts < 1 or whole % parts:
-        divisors = [str(n) for n in range(1, whole + 1) if whole % n == 0]
-        raise MethodError(f"{what} ({parts}) must divide {whole_name} ({whole}); possible: {', '.join(divisors)}")
+        divisors = [n for n in range(1, whole + 1) if whole % n == 0]
+        raise MethodError(
+            f"{what} ({parts}) must divide {whole_name} ({whole}); possible: {', '.join(map(str, divisors))}",
+            setting=(what, max([n for n in divisors if n <= parts] or [1])),
+        )

@@ -363,7 +363,8 @@ def _check_positions(positions: int, num_heads: int, variance: str) -> None:
         fewer = f" or at most {positions // 2} heads" if positions > 1 else ""
         raise MethodError(
             f"num_heads ({num_heads}) leaves one of {positions} positions to a head, which has no unbiased variance; "
-            f"use variance='biased'{fewer}"
+            f"use variance='biased'{fewer}",
+            setting=("variance", "biased"),
         )
 
 

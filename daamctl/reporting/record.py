@@ -382,4 +382,6 @@ def _code_notes(commits: Sequence[str]) -> list[Block]:
 def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {item}" for name, item in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return "—" if value is None else str(value)

@@ -24,9 +24,9 @@ from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
 from daamctl.corpora.fetch import is_whole
 from daamctl.corpora.sources import MANIFEST, source_of
-from daamctl.encoders import ENCODERS, HUB_ID
-from daamctl.encoders.outline import is_cached
-from daamctl.errors import ConfigError
+from daamctl.encoders import ENCODERS
+from daamctl.encoders.outline import check_name, is_cached
+from daamctl.errors import ConfigError, EncoderError
 
 WAIT_S = 4.0
 """How long servers may take to answer, all together."""
@@ -140,12 +140,14 @@ def _encoder(config: Config) -> Iterator[Obstacle | Fetched]:
     hub_id = ENCODERS.load(name).hub_id if name in ENCODERS else name
     if config.extract.weights == "random" or hub_id is None:
         return
-    if name not in ENCODERS and (folder := Path(name).expanduser()).is_dir():
-        if not (folder / "config.json").is_file():
-            yield Obstacle(f"encoder folder {name} holds no config.json")
-    elif not HUB_ID.match(hub_id):
-        yield Obstacle(f"unknown encoder '{name}'", "daamctl ls encoders")
-    elif not is_cached(hub_id, config.extract.revision):
+    try:
+        check_name(name)
+    except EncoderError as error:
+        yield Obstacle(error.message, error.fix)
+        return
+    if name not in ENCODERS and Path(name).expanduser().is_dir():
+        return
+    if not is_cached(hub_id, config.extract.revision):
         at = f" --revision {config.extract.revision}" if config.extract.revision else ""
         reason = f"encoder '{hub_id}' is not in the local cache, and the Hugging Face hub cannot be reached"
         yield Fetched(f"{HUB}/{hub_id}", Obstacle(reason, f"with network: hf download {hub_id}{at}"))

@@ -124,9 +124,13 @@ def build_method(method: str, config: Config, num_layers: int, embed_dim: int, n
     try:
         model = build(method, num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, **settings)
     except MethodError as error:
+        name, value = error.setting or ("num_heads", 1)
         raise MethodError(
             f"{method}: {error.message}",
-            fix=error.fix or f"set it, e.g. --set method_settings.{method}.num_heads=1, or leave the method out",
+            fix=error.fix
+            or f"add --set method_settings.{method}.{name}={value}, write that into the pipeline's file, or leave the "
+            "method out",
+            setting=error.setting,
         ) from error
     if model.traits.needs_dev and config.train.selection != "dev-group":
         raise MethodError(

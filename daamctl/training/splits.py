@@ -77,8 +77,9 @@ def make_split(clips: pl.DataFrame, fold: int, *, dev_group: bool, dev_fraction:
         raise TrainingError(
             f"{len(names)} group(s) ({', '.join(names)}) cannot be split into train{', dev' if dev_group else ''} and "
             f"test; at least {needed} are needed",
-            fix="give the corpus more groups, by a group column or download.num_groups, each with its own speakers"
-            + ("; with two groups, use train.selection=last" if dev_group else ""),
+            fix="give the corpus more groups, each with its own speakers, by a group column in its table or with "
+            f"daamctl download ... --set download.num_groups={needed}"
+            + ("; with two groups, add --set train.selection=last" if dev_group else ""),
         )
     if not 1 <= fold <= len(names):
         raise TrainingError(f"fold must be 1 to {len(names)} or 'all', met {fold}")

@@ -196,7 +196,7 @@ def test_other_test_items_are_refused_with_the_settings_to_blame(tmp_path):
     right = trained(tmp_path, "right", config=settings(download={"num_groups": 4}), edit=lambda part: part.slice(3))
     with pytest.raises(ArtifactError, match="'left/mha' and 'right/mha' were not tested on the same items") as error:
         one((left, right))
-    again = "make the one out of date again: make left, make right"
+    again = "different items cannot be paired, of equal ones make the older again: make left, make right"
     assert error.value.fix == f"they differ in download.num_groups; {again}"
     right = trained(tmp_path, "right", edit=lambda part: part.slice(3))
     with pytest.raises(ArtifactError, match="not tested on the same items") as error:

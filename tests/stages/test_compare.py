@@ -162,7 +162,7 @@ def test_other_test_items_are_refused_with_the_settings_to_blame(project):
         rewrite(*right, method, lambda part: part.slice(3))
     with pytest.raises(ArtifactError, match="'left/mha' and 'right/mha' were not tested on the same items") as error:
         compare.run(project, "left", "right")
-    assert "they differ in download.num_groups; make the one out of date again" in error.value.fix
+    assert "they differ in download.num_groups; different items cannot be paired" in error.value.fix
     assert "daamctl download --pipeline left, daamctl download --pipeline right" in error.value.fix
 
 

@@ -157,8 +157,13 @@ def test_weights_in_several_files_must_all_be_there(project: Path, tmp_path: Pat
 def test_encoders_that_need_no_hub(project: Path, tmp_path: Path) -> None:
     assert verdict(project, "extract: {encoder: wavlm-large, weights: random}\n") is None
     assert verdict(project, f"extract: {{encoder: {tmp_path}}}\n") == Obstacle(
-        f"encoder folder {tmp_path} holds no config.json"
+        f"folder {tmp_path} holds no config.json, so it is not a Hugging Face model",
+        f"pass the folder that holds it, or, with network, put a model there: "
+        f"hf download OWNER/NAME --local-dir {tmp_path}",
     )
+    gone = verdict(project, f"extract: {{encoder: {tmp_path / 'gone'}}}\n")
+    assert gone is not None
+    assert gone.reason == f"no folder {tmp_path / 'gone'}"
     (tmp_path / "config.json").touch()
     assert verdict(project, f"extract: {{encoder: {tmp_path}}}\n") is None
     micro = [name for name in ENCODERS if ENCODERS.load(name).hub_id is None]

@@ -273,7 +273,7 @@ def test_method_that_does_not_fit(project: Path) -> None:
     rows, _ = planned(project, "demo", {"method_settings.daam-v1.num_heads": 7})
     assert rows["daam-v1"]["state"] == "not possible"
     assert "num_heads (7) must divide the number of layers (24)" in rows["daam-v1"]["reason"]
-    assert "--set method_settings.daam-v1.num_heads=1" in rows["daam-v1"]["fix"]
+    assert "--set method_settings.daam-v1.num_heads=6" in rows["daam-v1"]["fix"]
     assert rows["ablate"]["state"] == "not possible"  # it ranks by that method
     assert rows["mha"]["state"] == rows["evaluate"]["state"] == "to do"
 

@@ -61,14 +61,15 @@ def test_every_group_selects_once() -> None:
             ["a", "b"],
             True,
             "2 group(s) (a, b) cannot be split into train, dev and test; at least 3 are needed\n"
-            "  give the corpus more groups, by a group column or download.num_groups, each with its own speakers; "
-            "with two groups, use train.selection=last",
+            "  give the corpus more groups, each with its own speakers, by a group column in its table or with "
+            "daamctl download ... --set download.num_groups=3; with two groups, add --set train.selection=last",
         ),
         (
             ["a"],
             False,
             "1 group(s) (a) cannot be split into train and test; at least 2 are needed\n"
-            "  give the corpus more groups, by a group column or download.num_groups, each with its own speakers",
+            "  give the corpus more groups, each with its own speakers, by a group column in its table or with "
+            "daamctl download ... --set download.num_groups=2",
         ),
     ],
 )

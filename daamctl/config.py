@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, model_validator
 
 from daamctl.errors import ConfigError, nearest, suggest
 
@@ -24,6 +24,7 @@ YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 Count = Annotated[int, Field(ge=1)]
+TrainingStage = Literal["train", "finetune"]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")]
 
 
@@ -171,7 +172,7 @@ class TrainConfig(Section):
     features: Literal["auto", "memory", "stream"] = "auto"
     """Where training takes the embeddings from. memory: all of them held; stream: read shard by shard, in a seeded
     shuffle of shards and of rows among the shards at hand; auto: memory when they and the copies made of them
-    take at most half of what is free."""
+    take at most half of what is free. What is not streamed is held on the GPU where it fits there."""
     density_maps: Literal["final-model", "all-epochs"] = "final-model"
     """Which maps the Importance Factor is made from. final-model: the mean over test clips under the selected weights,
     every clip counting alike; all-epochs: the mean over the test batches of every epoch up to the selected one
@@ -191,21 +192,21 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> TrainConfig:
-        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"seeds must be one or more different integers, met {list(self.seeds)}")
+        _check_seeds(self.seeds)
         return self
+
+
+def _check_seeds(seeds: Sequence[int]) -> None:
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ValueError(f"seeds must be one or more different integers, met {list(seeds)}")
 
 
 SHARED_WITH_TRAIN = ("loss", "focal_gamma", "focal_alpha", "selection", "dev_fraction")
 """Settings of `train` that hold for `finetune` too, beside the seeds."""
 
 
-class FinetuneConfig(Section):
-    """How an adapter in the encoder, or the whole encoder, is trained.
-
-    Loss, selection and seeds are those of `train`, so that a fine-tuned encoder and a method over frozen layers
-    differ in nothing else.
-    """
+class WayConfig(Section):
+    """How one way of fine-tuning is trained: what `finetune` says for all of them, and `finetune_settings` for one."""
 
     epochs: Count = 35
     """Passes over the training items."""
@@ -227,11 +228,34 @@ class FinetuneConfig(Section):
     """Train with the encoder's own dropout, layer drop and time masking on (published, D49); off, the encoder computes
     as in feature extraction."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Mixed precision; auto: bfloat16 or float16 on GPU, float32 on CPU. Evaluation is always float32."""
+    """Mixed precision of training; auto: bfloat16 or float16 on GPU, float32 on CPU. Evaluation is in the format that
+    the encoder is held in: `extract.weights_dtype`, where that is auto float32."""
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The settings that were given, defaults left out."""
+        return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
+
+
+class FinetuneConfig(WayConfig):
+    """How an adapter in the encoder, or the whole encoder, is trained.
+
+    Loss and selection are those of `train`, and so are the seeds unless it has its own, so that a fine-tuned encoder
+    and a method over frozen layers differ in nothing else.
+    """
+
     device: Device = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
     max_tokens: Count = 512
     """Longest text, in tokens (published: 128)."""
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    """Seeds of fine-tuning; null: those of `train` (published: 42 alone for speech, none otherwise, D40)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> FinetuneConfig:
+        if self.seeds is not None:
+            _check_seeds(self.seeds)
+        return self
 
 
 class EvaluateConfig(Section):
@@ -303,6 +327,9 @@ class Config(Section):
     method_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Per method: arguments of its builder other than the defaults, e.g. {daam-v1: {num_heads: 4}}; they also hold for
     the method with another decoder."""
+    finetune_settings: dict[str, WayConfig] = Field(default_factory=dict)
+    """Per way of fine-tuning: settings of `finetune` that are its own, e.g. {full-finetune: {lr: 1.0e-5}}; device,
+    seeds and longest text are the same for all."""
     download: DownloadConfig = DownloadConfig()
     segment: SegmentConfig = SegmentConfig()
     extract: ExtractConfig = ExtractConfig()
@@ -321,10 +348,25 @@ class Config(Section):
             )
         return self
 
+    @field_serializer("finetune_settings")
+    def _given(self, ways: dict[str, WayConfig]) -> dict[str, dict[str, Any]]:
+        return {way: settings.own for way, settings in ways.items()}  # with defaults they would read as given
+
     @property
     def trained(self) -> tuple[str, ...]:
         """Everything that is trained, evaluated and reported: methods, then ways of fine-tuning."""
         return (*self.methods, *self.finetunes)
+
+    def for_way(self, way: str) -> Config:
+        """These settings as one way of fine-tuning has them: its own over those of `finetune`."""
+        if way not in self.finetune_settings:
+            return self
+        own = self.finetune_settings[way].own
+        return self.model_copy(update={"finetune": self.finetune.model_copy(update=own)})
+
+    def seeds_of(self, stage: TrainingStage) -> tuple[int, ...]:
+        """The seeds that a stage trains every fold with."""
+        return self.finetune.seeds or self.train.seeds if stage == "finetune" else self.train.seeds
 
     def section(self, stage: str) -> dict[str, Any]:
         """The JSON-able settings of one stage."""
@@ -500,8 +542,13 @@ def _explain(error: Any) -> str:
 def _fields_at(location: Sequence[Any]) -> list[str]:
     model: Any = Config
     for part in location:
-        field = model.model_fields.get(part) if isinstance(part, str) else None
+        if get_origin(model) is dict:  # of sections, by a name that is no setting
+            model = get_args(model)[1]
+            continue
+        field = model.model_fields.get(part) if isinstance(part, str) and _is_section(model) else None
         model = field.annotation if field is not None else None
-        if not (isinstance(model, type) and issubclass(model, BaseModel)):
-            return []
-    return sorted(model.model_fields)
+    return sorted(model.model_fields) if _is_section(model) else []
+
+
+def _is_section(model: Any) -> bool:
+    return isinstance(model, type) and issubclass(model, BaseModel)

@@ -127,6 +127,45 @@ def test_merge_is_deep_and_keeps_what_is_not_named(project: Path) -> None:
     assert config.train.epochs == 3
 
 
+def test_a_way_of_fine_tuning_has_its_own_settings_over_the_common_ones(project: Path) -> None:
+    (project / "params.yaml").write_text(
+        "finetune: {lr: 0.5, epochs: 7}\nfinetune_settings: {full-finetune: {lr: 1.0e-5, grad_clip_norm: null}}\n"
+    )
+    config = load_config(project, None, {"finetune_settings.full-finetune.batch_size": 2})
+    tuned = config.for_way("full-finetune").finetune
+    assert (tuned.lr, tuned.grad_clip_norm, tuned.batch_size, tuned.epochs) == (1e-5, None, 2, 7)
+    assert config.for_way("lora-r8") is config
+    assert (config.finetune.lr, config.finetune.grad_clip_norm, config.finetune.batch_size) == (0.5, 1.0, 8)
+    assert config.model_dump()["finetune_settings"] == {
+        "full-finetune": {"batch_size": 2, "lr": 1e-5, "grad_clip_norm": None}
+    }
+    again = Config.model_validate(config.model_dump(mode="json"))
+    assert again.for_way("full-finetune") == config.for_way("full-finetune")
+    assert again == config
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({"full-finetune.lrr": 1}, "full-finetune.lrr: unknown setting; did you mean 'lr'?"),
+        ({"full-finetune.lr": 0}, "full-finetune.lr: input should be greater than 0 (met 0)"),
+        # what decides the items, or where they are computed, is the same for all
+        ({"ia3.max_tokens": 5}, "ia3.max_tokens: unknown setting; known: accumulate, batch_size, encoder_dropout, "),
+        ({"ia3": 5}, "ia3: input should be a valid dictionary or instance of WayConfig (met 5)"),
+    ],
+)
+def test_wrong_settings_of_a_way_name_path_and_value(project: Path, overrides: dict[str, Any], expected: str) -> None:
+    text = message(project, {f"finetune_settings.{name}": value for name, value in overrides.items()})
+    assert f"finetune_settings.{expected}" in text
+
+
+def test_fine_tuning_has_the_seeds_of_training_unless_it_has_its_own(project: Path) -> None:
+    assert load_config(project, None, {"train.seeds": [1, 2]}).seeds_of("finetune") == (1, 2)
+    config = load_config(project, None, {"train.seeds": [1, 2], "finetune.seeds": [42]})
+    assert (config.seeds_of("train"), config.seeds_of("finetune")) == ((1, 2), (42,))
+    assert "finetune: seeds must be one or more different integers, met []" in message(project, {"finetune.seeds": []})
+
+
 def test_overrides_are_yaml_values() -> None:
     words = ["train.lr=1e-3", "train.seeds=[1, 2]", "download.classes=null", "a.b=x=y", "segment.write_audio=true"]
     assert parse_overrides(words) == {

@@ -28,6 +28,7 @@ FINETUNES = Registry(
         # low-rank updates
         "lora-r4": "daamctl.adapters.lora:lora_r4",
         "lora-r8": "daamctl.adapters.lora:lora_r8",
+        "lora-r8-qk": "daamctl.adapters.lora:lora_r8_qk",
         "lora-r4-published": "daamctl.adapters.lora_published:lora_r4",
         "lora-r8-published": "daamctl.adapters.lora_published:lora_r8",
         "lora-plus-r4": "daamctl.adapters.lora:lora_plus_r4",
@@ -68,6 +69,7 @@ def build_finetune(name: str, encoder: Any, *, num_classes: int, seed: int) -> F
         UnknownNameError: there is no such way.
         MethodError: this encoder cannot be fine-tuned in this way, or there are too few classes.
     """
+    from daamctl.adapters.attention import read_projections
     from daamctl.adapters.base import FineTuned, seeded
     from daamctl.adapters.heads import MeanHead
     from daamctl.errors import MethodError
@@ -88,6 +90,7 @@ def build_finetune(name: str, encoder: Any, *, num_classes: int, seed: int) -> F
             raise MethodError(f"{name}: {error.message}", fix=error.fix) from error
         if adaptation.head is not None:
             head = adaptation.head(num_classes)
+    read_projections(model)
     return FineTuned(name, encoder, head, adaptation, pretrained=pretrained)
 
 

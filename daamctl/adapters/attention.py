@@ -2,12 +2,15 @@
 
 WavLM of transformers hands the weights of its projections to a functional attention and never calls the modules, so
 nothing attached to them has an effect (D2; versions 4.36 to 5.23). `call_projections` gives each attention of such an
-encoder another way to the same numbers, for this instance only.
+encoder another way to the same numbers, for this instance only; `read_projections` one that leaves the modules uncalled
+but is as fast: transformers hands torch a transposed view (T, B, D), which torch, where neither it nor the projection's
+weights need a gradient, multiplies by T copies of these.
 """
 
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,25 +36,59 @@ def call_projections(model: nn.Module) -> tuple[str, ...]:
     return (f"the attention of {type(model).__name__} is computed by calling its projections (D2)",)
 
 
+def read_projections(model: nn.Module) -> None:
+    """Have every attention that bypasses its projection modules, and still does, use their weights at full speed."""
+    for module in model.modules():
+        if hasattr(module, _BYPASSING) and _BYPASSING not in vars(module):
+            setattr(module, _BYPASSING, types.MethodType(_bypassing_attention, module))
+
+
 def _called_attention(
     self: Any, hidden_states: Tensor, attention_mask: Tensor | None, gated_position_bias: Tensor
 ) -> tuple[Tensor, None]:
-    """WavLM's attention, softmax(q k^T / sqrt(d) + gated bias) v, by the modules.
+    """WavLM's attention by the modules; see `_attention`."""
+    return _attention(self, hidden_states, attention_mask, gated_position_bias, _called), None
+
+
+def _bypassing_attention(
+    self: Any, hidden_states: Tensor, attention_mask: Tensor | None, gated_position_bias: Tensor
+) -> tuple[Tensor, None]:
+    """WavLM's attention by the weights of its modules; see `_attention`."""
+    return _attention(self, hidden_states, attention_mask, gated_position_bias, _read), None
+
+
+def _called(projection: Any, hidden: Tensor) -> Tensor:
+    projected: Tensor = projection(hidden)
+    return projected
+
+
+def _read(projection: Any, hidden: Tensor) -> Tensor:
+    return nn.functional.linear(hidden, projection.weight, projection.bias)
+
+
+def _attention(
+    self: Any,
+    hidden_states: Tensor,
+    attention_mask: Tensor | None,
+    gated_position_bias: Tensor,
+    project: Callable[[Any, Tensor], Tensor],
+) -> Tensor:
+    """WavLM's attention, softmax(q k^T / sqrt(d) + gated bias) v.
 
     Args:
         self: the attention module, with projections q, k, v and out.
         hidden_states: (B, T, D).
         attention_mask: (B, T) 1 for frames, 0 for padding; None: all are frames.
         gated_position_bias: (B * H, T, T).
+        project: takes one of the projections and its input.
 
     Returns:
-        (B, T, D), and None for the attention weights, which nothing reads.
+        (B, T, D).
     """
     batch, time, width = hidden_states.shape
 
     def heads(projection: nn.Module) -> Tensor:
-        projected: Tensor = projection(hidden_states)
-        return projected.view(batch, time, self.num_heads, -1).transpose(1, 2)  # (B, H, T, D / H)
+        return project(projection, hidden_states).view(batch, time, self.num_heads, -1).transpose(1, 2)  # (B, H, T, d)
 
     query, key, value = heads(self.q_proj), heads(self.k_proj), heads(self.v_proj)
     bias = gated_position_bias.view(batch, self.num_heads, time, time).to(query.dtype)
@@ -59,7 +96,7 @@ def _called_attention(
         bias = bias.masked_fill(attention_mask.ne(1)[:, None, None], torch.finfo(bias.dtype).min)
     dropout = self.dropout if self.training else 0.0
     mixed, _ = attend(self, query, key, value, bias, dropout=dropout, scaling=self.scaling, is_causal=False)
-    return self.out_proj(mixed.reshape(batch, time, width)), None
+    return project(self.out_proj, mixed.reshape(batch, time, width))
 
 
 def attend(

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from daamctl.adapters.anatomy import device_of, feed_forward_outputs, linear_sizes
+from daamctl.adapters.anatomy import feed_forward_outputs, linear_sizes
 from daamctl.adapters.base import Adaptation
 
 BOTTLENECK = 64
@@ -22,9 +22,9 @@ def houlsby(encoder: Any) -> Adaptation:
     """A bottleneck of 64 with a residual path behind the feed-forward part of every layer (Houlsby et al. 2019)."""
     model = encoder.model
     names = feed_forward_outputs(model)
-    device = device_of(model)
     for name in names:
         linear = model.get_submodule(name)
+        device = linear.get_parameter("weight").device  # layers may lie on several GPUs
         linear.add_module("bottleneck", Bottleneck(linear_sizes(linear)[1]).to(device))
         linear.register_forward_hook(_add)
     return Adaptation(names)

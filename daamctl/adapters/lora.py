@@ -1,4 +1,4 @@
-"""LoRA, LoRA+, rsLoRA and DoRA by peft: a low-rank matrix beside the query and value maps of every layer.
+"""LoRA, LoRA+, rsLoRA and DoRA by peft: a low-rank matrix beside two of the attention maps of every layer.
 
     y = W x + s B A x        A: (r, in) Kaiming uniform, B: (out, r) zero at start
                              s = alpha / r; rsLoRA: alpha / sqrt(r)
@@ -10,6 +10,7 @@ learned length of each output row). The published scripts differ in scale, start
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -20,8 +21,9 @@ from daamctl.adapters.base import Adaptation
 from daamctl.adapters.inject import exactly, inject
 
 TARGETS = ("query", "value")
-"""The maps that have an adapter: those of the released scripts and of LoRA's own paper; the DAAM paper's text says
-query and key (D17)."""
+"""The maps that have an adapter: those of the released scripts and of LoRA's own paper."""
+TARGETS_OF_TEXT = ("query", "key")
+"""Those of the DAAM paper's text (D17)."""
 
 ALPHA = 16
 
@@ -38,6 +40,11 @@ def lora_r4(encoder: Any) -> Adaptation:
 def lora_r8(encoder: Any) -> Adaptation:
     """LoRA of rank 8 on the query and value maps, scaled by alpha / r."""
     return _lora(encoder, 8)
+
+
+def lora_r8_qk(encoder: Any) -> Adaptation:
+    """LoRA of rank 8 on the query and key maps, as the DAAM paper's text has it, scaled by alpha / r."""
+    return _lora(encoder, 8, targets=TARGETS_OF_TEXT)
 
 
 def lora_plus_r4(encoder: Any) -> Adaptation:
@@ -60,11 +67,13 @@ def dora_r8(encoder: Any) -> Adaptation:
     return _lora(encoder, 8, use_dora=True)
 
 
-def _lora(encoder: Any, rank: int, *, ratio: float = 1.0, **settings: Any) -> Adaptation:
+def _lora(
+    encoder: Any, rank: int, *, targets: Iterable[str] = TARGETS, ratio: float = 1.0, **settings: Any
+) -> Adaptation:
     from peft import LoraConfig
 
     model = encoder.model
-    names = projections(model, TARGETS)
+    names = projections(model, targets)
     notes = call_projections(model)
     if are_fused(names):
         notes += ("query, key and value are one map in this encoder, and adapted together",)

@@ -10,7 +10,6 @@ renamed BEiT's modules and the released search by name would find none (D55).
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -18,15 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from daamctl.adapters.anatomy import device_of, linear_sizes, projections
+from daamctl.adapters.anatomy import linear_sizes, projections
 from daamctl.adapters.base import Adaptation
 from daamctl.adapters.heads import LastPositionHead, PatchHead, ProjectedHead
+from daamctl.adapters.released import TEXT_LENGTH
 
 TARGETS = ("query", "value")
 ALPHA = 16.0
 PLUS_RATIO = 2.828
-TEXT_LENGTH = 128
-"""Tokens that every text is padded to."""
 
 
 def lora_r4(encoder: Any) -> Adaptation:
@@ -71,9 +69,9 @@ class LowRank(nn.Module):
 def _published(encoder: Any, rank: int, *, plus: bool = False) -> Adaptation:
     model = encoder.model
     names = projections(model, TARGETS)
-    device = device_of(model)
     for name in names:
         linear = model.get_submodule(name)
+        device = linear.get_parameter("weight").device  # layers may lie on several GPUs
         linear.add_module("low_rank", LowRank(*linear_sizes(linear), rank).to(device))
         linear.register_forward_hook(_add)
     head, note = _head(encoder)
@@ -102,10 +100,19 @@ def _head(encoder: Any) -> tuple[Callable[[int], nn.Module], str]:
         note = f"random frozen score map (D4), read at the last of {TEXT_LENGTH} padded positions (D46)"
         return functools.partial(LastPositionHead, width), note
     if encoder.modality == "image":
-        norm = copy.deepcopy(getattr(getattr(model, "pooler", None), "layernorm", None) or nn.LayerNorm(width))
-        return functools.partial(PatchHead, norm.float()), "classifier on the frozen norm of the mean patch"
+        return functools.partial(PatchHead, _norm(model, width)), "classifier on the frozen norm of the mean patch"
     projected = getattr(model.config, "classifier_proj_size", 256)
     return functools.partial(ProjectedHead, width, projected), f"classifier behind a random frozen map to {projected}"
+
+
+def _norm(model: Any, width: int) -> nn.LayerNorm:
+    """The norm of the pooler, the checkpoint's own or, as transformers makes it where there is none, at its start."""
+    norm = nn.LayerNorm(width, eps=getattr(model.config, "layer_norm_eps", 1e-5))
+    own = getattr(getattr(model, "pooler", None), "layernorm", None)
+    if own is not None:
+        norm = nn.LayerNorm(width, eps=own.eps)
+        norm.load_state_dict(own.state_dict())  # not a copy of the module: that might be tied to a GPU by hooks
+    return norm
 
 
 def _add(module: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -115,16 +122,18 @@ def _add(module: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
 
 
 def _pad(model: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Forward pre-hook of a text encoder: pad to the published length with the end token, masked out."""
-    ids = kwargs["input_ids"]
-    missing = TEXT_LENGTH - ids.shape[1]
-    if missing <= 0:
-        return args, kwargs
-    ends = [getattr(model.config, key, None) for key in ("eos_token_id", "pad_token_id")]
-    pad = next((token for token in ends if isinstance(token, int)), 0)
+    """Forward pre-hook of a text encoder: the published length, by cutting or by end tokens, masked out.
+
+    The end token also takes the place of whatever a batch was padded with, since the last position is read (D46).
+    """
+    ids = kwargs["input_ids"][:, :TEXT_LENGTH]
     mask = kwargs.get("attention_mask")
-    kwargs = {**kwargs, "attention_mask": torch.ones_like(ids) if mask is None else mask}
-    for name, value in (("input_ids", pad), ("attention_mask", 0), ("token_type_ids", 0)):
-        if kwargs.get(name) is not None:
-            kwargs[name] = nn.functional.pad(kwargs[name], (0, missing), value=value)
-    return args, kwargs
+    mask = torch.ones_like(ids) if mask is None else mask[:, :TEXT_LENGTH]
+    ends = [getattr(model.config, key, None) for key in ("eos_token_id", "pad_token_id")]
+    end = next((token for token in ends if isinstance(token, int)), 0)
+    missing = (0, TEXT_LENGTH - ids.shape[1])
+    mask = nn.functional.pad(mask, missing)
+    padded = {"input_ids": nn.functional.pad(ids, missing).masked_fill(mask == 0, end), "attention_mask": mask}
+    if kwargs.get("token_type_ids") is not None:
+        padded["token_type_ids"] = nn.functional.pad(kwargs["token_type_ids"][:, :TEXT_LENGTH], missing)
+    return args, {**kwargs, **padded}

@@ -78,7 +78,8 @@ class MetaPart(TypedDict):
     device: str
     precision: str
     embeddings_key: str
-    """Content key of the embeddings; of a fine-tuned encoder that of the clips and of the encoder before training."""
+    """Content key of the embeddings; of a fine-tuned encoder that of the clips, of how they are read and of the encoder
+    before training."""
     encoder: dict[str, Any]
     """The encoder facts recorded in the embeddings (id, revision, weights hash, transformers version, …)."""
     train_s: float
@@ -87,6 +88,8 @@ class MetaPart(TypedDict):
     num_train_clips: int
     num_dev_clips: int
     num_test_clips: int
+    evaluation_precision: NotRequired[str]
+    """Of a fine-tuned encoder: number format of its weights, in which it is evaluated; its classifier is in float32."""
     features: NotRequired[str]
     """Where the training clips were taken from: memory, device or stream; folds made before streaming lack it."""
     together: NotRequired[int]

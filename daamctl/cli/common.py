@@ -58,7 +58,7 @@ Sets = Annotated[
 ]
 Seeds = Annotated[
     str | None,
-    typer.Option("--seeds", metavar="N,N,…", help="Seeds to train every fold with, instead of train.seeds."),
+    typer.Option("--seeds", metavar="N,N,…", help="Seeds to train every fold with, instead of those of the settings."),
 ]
 DeviceName = Annotated[str | None, typer.Option("--device", help="auto, cpu, mps, cuda or cuda:N.")]
 Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is finished.")]
@@ -121,6 +121,9 @@ def resolve(
     overrides.update(parse_overrides(sets or []))
     root = find_root()
     config = load_config(root, pipeline, overrides)
+    if "train.seeds" in named_only and "finetune.seeds" not in overrides and config.finetune.seeds is not None:
+        overrides["finetune.seeds"] = named_only["finetune.seeds"] = named_only["train.seeds"]  # --seeds: every fold
+        config = load_config(root, pipeline, overrides)
     return Layout.of(root, pipeline, config, [*map(_word, named_only.items()), *(sets or [])]), config
 
 

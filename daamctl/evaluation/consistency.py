@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from daamctl.adapters.released import SUFFIX, is_published
 from daamctl.artifacts.results import Fold
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
@@ -19,7 +20,8 @@ TRAINING = ("train", "finetune")
 """Sections of settings that are read in training."""
 COVERED_BY_EMBEDDINGS = frozenset({"download", "segment", "extract"})
 HARMLESS = frozenset(
-    {"train.seeds", "train.device", "train.together", "finetune.device", "finetune.gradient_checkpointing"}
+    {"train.seeds", "train.device", "train.together"}
+    | {f"finetune.{name}" for name in ("seeds", "device", "gradient_checkpointing")}
 )
 
 
@@ -47,16 +49,25 @@ def check_method(method: str, folds: Sequence[Fold], *, fix: str) -> None:
                 )
 
 
-def check_methods(folds: Mapping[str, Sequence[Fold]], *, fix: str) -> None:
+def check_methods(folds: Mapping[str, Sequence[Fold]], config: Config, *, fix: str) -> None:
     """Check that different methods share embeddings, folds, classes and training settings, as far as they have them.
+
+    Args:
+        folds: finished folds by method.
+        config: settings; what `finetune_settings` gives to one way of fine-tuning is not shared.
+        fix: the command that trains them again.
 
     Raises:
         ArtifactError: a setting differs between two methods; says which, with both values.
     """
     seen: dict[str, tuple[Any, str]] = {}
     for method, items in folds.items():
+        way = config.finetune_settings.get(method)
+        own = {f"finetune.{name}" for name in way.own} if way else set[str]()
         for fold in items:
             for name, value in _shared(fold).items():
+                if name in own:
+                    continue
                 expected, owner = seen.setdefault(name, (value, method))
                 if value != expected:
                     raise ArtifactError(
@@ -68,6 +79,8 @@ def check_methods(folds: Mapping[str, Sequence[Fold]], *, fix: str) -> None:
 
 def differences(fold: Fold, config: Config) -> list[str]:
     """Training settings in which a fold differs from the settings of now, as `train.epochs: 3 (now 35)`."""
+    if fold.result["run"].get("finetune"):
+        config = config.for_way(fold.result["run"]["method"])
     made, now = _training(fold), flat({stage: config.section(stage) for stage in TRAINING})
     return [
         f"{name}: {_show(made[name])} (now {_show(now[name])})"
@@ -85,9 +98,11 @@ def _training(fold: Fold) -> dict[str, Any]:
 def _shared(fold: Fold) -> dict[str, Any]:
     run, meta = fold.result["run"], fold.result["meta"]
     encoder = meta["encoder"]
+    # the published forms read the same clips in their own way (D14, D47)
+    data = f"data_key{SUFFIX if is_published(run['method']) else ''}" if run.get("finetune") else "embeddings_key"
     held = encoder.get("weights_dtype", "float32")  # the hash of the weights is that of this format
     values = {
-        "data_key" if run.get("finetune") else "embeddings_key": meta["embeddings_key"],
+        data: meta["embeddings_key"],
         f"hash of the encoder's weights in {held}": encoder.get("weights_sha256"),
         "classes": run["classes"],
         "num_folds": run["num_folds"],

@@ -16,7 +16,7 @@ from daamctl.artifacts.embeddings import FREE_SETTINGS
 from daamctl.artifacts.io import content_key
 from daamctl.artifacts.results import Fold
 from daamctl.errors import UnknownNameError
-from daamctl.evaluation.consistency import HARMLESS, flat
+from daamctl.evaluation.consistency import HARMLESS, TRAINING, flat
 from daamctl.methods import METHODS, resolve_method
 
 ABSENT = "–"
@@ -184,12 +184,11 @@ def _of_all(folds: Sequence[Fold], predictions: Sequence[pl.DataFrame]) -> dict[
 def _keyed(fold: Fold) -> dict[str, Any]:
     """What enters a fold's content key, as far as it is recorded by itself."""
     run = fold.result["run"]
-    train = {name: value for name, value in run["config"]["train"].items() if f"train.{name}" not in HARMLESS}
+    made = {stage: run["config"].get(stage) for stage in TRAINING}
     return {
         "embeddings": fold.result["meta"]["embeddings_key"],
         "layers": run["layers"],
         "method": run["method"],
         "settings": run["config"]["method"],
-        "train": train,
-        "finetune": run["config"].get("finetune"),
+        **{name: value for name, value in flat(made).items() if name not in HARMLESS},
     }

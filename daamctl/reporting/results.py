@@ -111,12 +111,16 @@ def _unknown(evaluation: Evaluation) -> list[Text]:
 
 
 def _seed_table(evaluation: Evaluation) -> Table:
-    unit, seeds = evaluation["main_unit"], evaluation["seeds"]
-    rows: list[list[Cell]] = []
+    unit, rows = evaluation["main_unit"], list[list[Cell]]()
+    known = {row["seed"] for entry in evaluation["methods"].values() for row in entry["per_fold"]}
+    seeds = [*evaluation["seeds"], *sorted(known - {*evaluation["seeds"]})]  # fine-tuning may have its own
     for name in order(evaluation):
         entry = evaluation["methods"][name]
         found = {row["seed"]: row[unit]["accuracy"] for row in entry["per_fold"]}
-        cells: list[Cell] = [Number(found[seed]) if seed in found else "missing" for seed in seeds]
+        lacking = {seed for _, seed in entry["missing"]}
+        cells: list[Cell] = [
+            Number(found[seed]) if seed in found else "missing" if seed in lacking else "–" for seed in seeds
+        ]
         rows.append([name, *cells, spread(entry["summary"][unit]["accuracy"]), Number(_n(evaluation, name), "count")])
     caption = f"Accuracy per {item(evaluation)} in percent on the official test part, by seed"
     note = (

@@ -112,7 +112,7 @@ def headline(evaluation: Evaluation, *, declared: bool, stale: list[str]) -> Sec
     top = entry["summary"][evaluation["main_unit"]]["accuracy"]
     interval = entry["intervals"]["metrics"]["accuracy"]
     done = sum(len(part["per_fold"]) for part in evaluation["methods"].values())
-    wanted = evaluation["num_folds"] * len(evaluation["seeds"]) * len(evaluation["methods"])
+    wanted = done + sum(len(part["missing"]) for part in evaluation["methods"].values())
     short, verdict = _verdict(evaluation, best, declared=declared)
     facts = [
         ("Highest method", best),

@@ -17,7 +17,7 @@ from daamctl.adapters import FINETUNES
 from daamctl.artifacts.io import write_json
 from daamctl.artifacts.results import Fold, read_fold, read_folds
 from daamctl.artifacts.words import words_of
-from daamctl.config import Config, load_config, pipeline_names
+from daamctl.config import Config, TrainingStage, load_config, pipeline_names
 from daamctl.corpora import CORPORA
 from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
 from daamctl.evaluation.consistency import check_method, check_methods
@@ -57,10 +57,9 @@ class Trained:
     methods: tuple[str, ...]
     one: bool
 
-    @property
-    def seeds(self) -> tuple[int, ...] | None:
-        """The seeds that a pipeline lists; None for an ad-hoc run: those there are."""
-        return self.config.train.seeds if self.layout.pipeline else None
+    def seeds(self, stage: TrainingStage) -> tuple[int, ...] | None:
+        """The seeds that a pipeline lists for a stage; None for an ad-hoc run: those there are."""
+        return self.config.seeds_of(stage) if self.layout.pipeline else None
 
 
 @dataclass(frozen=True)
@@ -241,12 +240,13 @@ def _load(side: Trained, methods: Sequence[str], unit: str) -> list[TrainedMetho
     """
     found: dict[str, list[Fold]] = {}
     for method in methods:
-        fix = side.layout.command("finetune" if method in FINETUNES else "train", "--method", method)
+        stage: TrainingStage = "finetune" if method in FINETUNES else "train"
+        fix, listed = side.layout.command(stage, "--method", method), side.seeds(stage)
         folds = read_folds(side.layout.method(method))
-        folds = [fold for fold in folds if side.seeds is None or fold.seed in side.seeds]
+        folds = [fold for fold in folds if listed is None or fold.seed in listed]
         if not folds:
             raise ArtifactError(f"'{side.name}/{method}' has no finished fold", fix=f"train it: {fix}")
-        seeds, done = side.seeds or {fold.seed for fold in folds}, {(fold.fold, fold.seed) for fold in folds}
+        seeds, done = listed or {fold.seed for fold in folds}, {(fold.fold, fold.seed) for fold in folds}
         numbers = range(1, folds[0].result["run"]["num_folds"] + 1)
         missing = [(fold, seed) for fold in numbers for seed in sorted(seeds) if (fold, seed) not in done]
         if missing:
@@ -255,7 +255,7 @@ def _load(side: Trained, methods: Sequence[str], unit: str) -> list[TrainedMetho
             raise ArtifactError(f"'{side.name}/{method}' lacks {shown}{more}", fix=f"train them: {fix}")
         check_method(method, folds, fix=fix)
         found[method] = folds
-    check_methods(found, fix=side.layout.command("train"))
+    check_methods(found, side.config, fix=side.layout.command("train"))
     remake = side.layout.command("download")
     return [TrainedMethod.of(side.name, method, folds, unit, side.config, remake) for method, folds in found.items()]
 

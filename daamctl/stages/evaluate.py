@@ -18,7 +18,7 @@ from daamctl.adapters import FINETUNES
 from daamctl.artifacts.io import read_json, write_json, write_text
 from daamctl.artifacts.results import SKIPPED_FILE, Fold, read_folds
 from daamctl.artifacts.words import words_of
-from daamctl.config import Config
+from daamctl.config import Config, TrainingStage
 from daamctl.errors import ArtifactError, ConfigError
 from daamctl.evaluation import METRICS
 from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals, speakers_known
@@ -82,17 +82,22 @@ def _collect(layout: Layout, config: Config, methods: Sequence[str]) -> tuple[di
             skipped[method] = read_json(note)
             logger.warning("%s is left out: %s says it was skipped", method, note)
             continue
-        stage = "finetune" if method in FINETUNES else "train"
+        stage = _stage(method)
         fix = layout.command(stage, "--method", method)
         finished = read_folds(layout.method(method))
-        folds[method] = [fold for fold in finished if fold.seed in config.train.seeds]
+        seeds = config.seeds_of(stage)
+        folds[method] = [fold for fold in finished if fold.seed in seeds]
         if not folds[method]:
-            raise ArtifactError(_no_fold(layout, method, finished, config.train.seeds), fix=f"train it: {fix}")
+            raise ArtifactError(_no_fold(layout, method, finished, seeds), fix=f"train it: {fix}")
         check_method(method, folds[method], fix=fix)
     if not folds:
         raise ArtifactError(f"no method to evaluate; skipped: {', '.join(skipped) or 'none'}", fix="set `methods`")
-    check_methods(folds, fix=layout.command("train"))
+    check_methods(folds, config, fix=layout.command("train"))
     return folds, skipped
+
+
+def _stage(method: str) -> TrainingStage:
+    return "finetune" if method in FINETUNES else "train"
 
 
 def _no_fold(layout: Layout, method: str, finished: Sequence[Fold], seeds: Sequence[int]) -> str:
@@ -111,7 +116,9 @@ def _evaluation(
     first = next(iter(folds.values()))[0]
     run_part = first.result["run"]
     methods = {
-        method: _method(part, items[method], run_part["num_folds"], config.train.seeds, run_part["classes"])
+        method: _method(
+            part, items[method], run_part["num_folds"], config.seeds_of(_stage(method)), run_part["classes"]
+        )
         for method, part in folds.items()
     }
     tables = {method: item_table(part, items[method][config.evaluate.unit]) for method, part in folds.items()}

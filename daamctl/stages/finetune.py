@@ -18,6 +18,7 @@ import polars as pl
 import torch
 
 from daamctl.adapters import FINETUNES
+from daamctl.adapters.released import is_published, own_input
 from daamctl.artifacts.clips import ClipTable, read_clips
 from daamctl.artifacts.embeddings import check_settings
 from daamctl.artifacts.results import SKIPPED_FILE, read_folds
@@ -62,7 +63,7 @@ def run(
         config: all settings.
         method: a name from the table of ways of fine-tuning.
         fold: 1-based fold; None: all.
-        seed: one seed instead of `train.seeds`.
+        seed: one seed instead of those of the settings.
         force: train again even what is finished.
         track: log to MLflow.
         engine: where to train; None: here, one fold after the other.
@@ -82,16 +83,17 @@ def run(
     """
     if method not in FINETUNES:
         raise UnknownNameError(FINETUNES.kind, method, FINETUNES)
+    config = config.for_way(method)
     folder = layout.method(method)
     (folder / SKIPPED_FILE).unlink(missing_ok=True)
     command = layout.command("segment")
     clips = read_clips(layout.clips, fix=f"make them: {command}")
     made = {stage: clips.settings[stage] for stage in ("download", "segment")}
     check_settings(made, config, clips.modality, what="clips", fix=f"make them again: {command}")
-    source = Source(clips, partial(_open, layout, config, clips))
+    source = Source(clips, partial(_open, layout, config, clips, method))
     if config.extract.max_unreadable_fraction > 0:
-        source = _readable(source, layout, config)
-    rows, seeds = source.clips.rows, config.train.seeds if seed is None else (seed,)
+        source = _readable(source, layout, config, method)
+    rows, seeds = source.clips.rows, config.seeds_of("finetune") if seed is None else (seed,)
     chosen = chosen_folds(rows["group"], fold)
     specs = [TuneSpec(layout.run_name, method, number, one, config) for number in chosen for one in seeds]
     if fold is None and seed is None:
@@ -105,11 +107,14 @@ def run(
     return folder
 
 
-def _open(layout: Layout, config: Config, clips: ClipTable) -> Opened:
-    """A fresh encoder, and the items as it reads them."""
+def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Opened:
+    """A fresh encoder, and the items as it reads them: as set, or as the method itself demands."""
     device = resolve_device(config.finetune.device)
-    extract = config.extract
-    if extract.weights_dtype == "auto":  # half would do for a frozen encoder, but evaluation is to be float32
+    own = own_input(method, clips.modality)
+    extract = config.extract.model_copy(
+        update={path.removeprefix("extract."): value for path, value in own.items() if path.startswith("extract.")}
+    )
+    if extract.weights_dtype == "auto":  # half would do for a frozen encoder, but here it is evaluated as it is held
         extract = extract.model_copy(update={"weights_dtype": "float32"})
     opened = open_encoder(
         extract,
@@ -117,18 +122,20 @@ def _open(layout: Layout, config: Config, clips: ClipTable) -> Opened:
         max_duration_s=config.segment.max_duration_s,
         device=device,
         precision=resolve_precision(config.finetune.precision, device, cpu_auto=False),
+        keep_pooler=is_published(method) and clips.modality == "image",
     )
     encoder = opened.encoder
     # texts stand in the table itself, wherever they were read from
     root = layout.root if clips.modality == "text" else files_root(layout.root, clips.corpus)
-    items = open_items(clips.rows, clips.modality, root, encoder, config, max_tokens=config.finetune.max_tokens)
+    longest = own.get("finetune.max_tokens", config.finetune.max_tokens)
+    items = open_items(clips.rows, clips.modality, root, encoder, config, max_tokens=longest)
     index = {name: number for number, name in enumerate(clips.classes)}
     targets = torch.tensor([index[label] for label in clips.rows["label"]])
     plan = partial(plan_batches, budget=items.budget, equal_length=encoder.equal_length_batches)
     return Opened(encoder, opened.facts, ItemSet(targets, items.sizes, items.read, plan))
 
 
-def _readable(source: Source, layout: Layout, config: Config) -> Source:
+def _readable(source: Source, layout: Layout, config: Config, method: str) -> Source:
     """Leave out the clips that cannot be read, as extraction does under the same tolerance.
 
     Raises:
@@ -164,4 +171,4 @@ def _readable(source: Source, layout: Layout, config: Config) -> Source:
     log.warning("%s and are left out: %s", words, named)
     kept = np.array([row not in unreadable for row in range(len(clips.rows))])
     clips = replace(clips, rows=clips.rows.filter(pl.Series(kept)))
-    return Source(clips, partial(_open, layout, config, clips))
+    return Source(clips, partial(_open, layout, config, clips, method))

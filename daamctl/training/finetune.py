@@ -2,7 +2,8 @@
 
 It shares loss, selection, history and seeds with the loop over frozen layers (`loop.py`), so that the two kinds of
 method differ in nothing else. Items are read in threads while the encoder works; the order of batches is a function of
-(seed, epoch) alone, so a run resumed after any epoch continues exactly as an uninterrupted one.
+(seed, epoch) alone, and a resume file holds the generators' states, so a run resumed after any optimiser step continues
+exactly as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ from daamctl.config import Config
 from daamctl.devices import autocast
 from daamctl.errors import TrainingError
 from daamctl.training.batches import pieces, read_ahead, shuffled_batches
-from daamctl.training.checkpoint import load_state, save_state
+from daamctl.training.checkpoint import Saving, load_state, save_state
 from daamctl.training.loop import CHECKPOINT_EVERY_S, Epoch, Trained, improves
 from daamctl.training.losses import build_loss
 from daamctl.training.outputs import accuracy_of
+from daamctl.training.randomness import generator_states, restore_generators, seed_generators
 from daamctl.training.splits import Split
 
 log = logging.getLogger(__name__)
 
 WARM_UP_FRACTION = 0.1
-SAVING_FRACTION = 0.05  # most of the time that saving may take: the state of a whole encoder is gigabytes
+SAVING_FRACTION = 0.05
 
 T = TypeVar("T")
 
@@ -80,6 +82,21 @@ class Tuned(Trained):
     micro_batch: int = 0
 
 
+@dataclass
+class _Pass:
+    """How far a pass over the training part has come.
+
+    Args:
+        steps: optimiser steps taken.
+        loss: sum of the losses of the items seen, a scalar on the device.
+        right: number of right answers among them, likewise.
+    """
+
+    steps: int
+    loss: Tensor
+    right: Tensor
+
+
 def tune(
     model: FineTuned,
     encoder: Collating,
@@ -125,27 +142,28 @@ def tune(
         run.restore(state)
         best, done.history, done.train_s = state["best"], state["history"], state["train_s"]
         done.selected_epoch = state["selected_epoch"]
-        log.info("resuming after epoch %d of %d", len(done.history), run.settings.epochs)
         for entry in done.history:
             on_epoch(entry)
             on_items(run.items_per_epoch)
-    saved_at, saving_s = time.monotonic(), 0.0
+    clock = time.monotonic()
+
+    def save() -> None:
+        nonlocal clock
+        done.train_s += time.monotonic() - clock
+        told = {"best": best, "history": done.history, "train_s": done.train_s}
+        save_state(work, key, {**run.state(), **told, "selected_epoch": done.selected_epoch})
+        clock = time.monotonic()
+
+    saving = Saving(save, every_s=CHECKPOINT_EVERY_S, fraction=SAVING_FRACTION)
     for epoch in range(len(done.history) + 1, run.settings.epochs + 1):
-        started = time.monotonic()
-        entry = run.epoch(epoch, seed)
-        done.train_s += time.monotonic() - started
+        entry = run.epoch(epoch, seed, saving.if_due)
         done.history.append(entry)
         if improves(done.history, done.selected_epoch, config.train.selection):
             done.selected_epoch = epoch
             best = model.trainable_state()
         on_epoch(entry)
-        since = time.monotonic() - saved_at
-        if since >= max(CHECKPOINT_EVERY_S, saving_s / SAVING_FRACTION) and epoch < run.settings.epochs:
-            saving = time.monotonic()
-            extra = {"best": best, "history": done.history, "train_s": done.train_s}
-            save_state(work, key, {**run.state(), **extra, "selected_epoch": done.selected_epoch})
-            saved_at = time.monotonic()
-            saving_s = saved_at - saving
+        saving.if_due()
+    done.train_s += time.monotonic() - clock
     model.load_trainable(best)
     done.logits = predict(model, encoder, items, split.test)
     done.micro_batch = run.most
@@ -175,6 +193,8 @@ class _Tuning:
         self.scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], enabled=precision == "float16")
         self.most = -(-self.settings.batch_size // self.settings.accumulate)
         self.steps_per_epoch = -(-len(split.train) // self.settings.batch_size)
+        self.under_way: _Pass | None = None
+        self.generators: dict[str, Any] | None = None  # of the pass under way, as they were when it was saved
         if self.settings.gradient_checkpointing:
             model.enable_gradient_checkpointing()
 
@@ -184,14 +204,25 @@ class _Tuning:
         return len(self.split.train) + len(self.split.dev) + len(self.split.test)
 
     def state(self) -> dict[str, Any]:
+        """All that a later process needs beside the pretrained encoder; nothing of what is frozen."""
         parts = {name: getattr(self, name).state_dict() for name in ("optimizer", "scaler")}
+        if (seen := self.under_way) is not None:
+            sums = {"loss": seen.loss.item(), "right": int(seen.right.item())}
+            parts["pass"] = {"steps": seen.steps, **sums, "generators": generator_states()}
         return {**parts, "trained": self.model.trainable_state(), "most": self.most}
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave; one without a pass was saved after an epoch."""
         self.model.load_trainable(state["trained"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.most = state["most"]
+        where = f"epoch {len(state['history'])} of {self.settings.epochs}"
+        if (seen := state.get("pass")) is not None:
+            self.under_way = self._start(seen["steps"], seen["loss"], seen["right"])
+            self.generators = seen["generators"]
+            where += f" and {seen['steps']} of {self.steps_per_epoch} steps"
+        log.info("resuming after %s", where)
 
     def effect(self, seed: int) -> Effect:
         """Whether the adapters act, on the first piece of the first batch."""
@@ -206,9 +237,17 @@ class _Tuning:
 
         return self._within_memory(check, len(rows))
 
-    def epoch(self, epoch: int, seed: int) -> Epoch:
+    def epoch(self, epoch: int, seed: int, after_step: Callable[[], None]) -> Epoch:
+        """One epoch, or what is left of it.
+
+        Args:
+            epoch: 1-based.
+            seed: of the run.
+            after_step: called after every optimiser step, where the state is whole.
+        """
         lr = self._set_rates((epoch - 1) * self.steps_per_epoch)
-        train_loss, train_accuracy = self._pass(epoch, seed)
+        train_loss, train_accuracy = self._pass(epoch, seed, after_step)
+        self.under_way = None
         accuracy = {part: self._accuracy(getattr(self.split, part)) for part in ("dev", "test")}
         return {
             "epoch": epoch,
@@ -231,29 +270,36 @@ class _Tuning:
         logits = predict(self.model, self.encoder, self.items, rows, on_items=self.on_items)
         return accuracy_of(logits, self.items.targets[rows])
 
-    def _pass(self, epoch: int, seed: int) -> tuple[float, float]:
-        """One pass over the training part; returns mean loss and accuracy, both as seen while training."""
-        torch.manual_seed(seed * 1_000_003 + epoch)  # dropout also repeats after a resume
-        np.random.seed((seed * 1_000_003 + epoch) % 2**32)  # transformers draws time masks from it
-        self.model.train_mode(self.settings.encoder_dropout)
+    def _start(self, steps: int = 0, loss: float = 0.0, right: int = 0) -> _Pass:
         exact = torch.float32 if self.device == "mps" else torch.float64  # mps has no float64
-        total = torch.zeros((), device=self.device, dtype=exact)
-        correct = torch.zeros((), device=self.device, dtype=torch.int64)
-        step = (epoch - 1) * self.steps_per_epoch
-        for rows, items in read_ahead(self._batches(epoch, seed), self.items.read):
-            self._set_rates(step)
+        loss_sum = torch.tensor(loss, device=self.device, dtype=exact)
+        return _Pass(steps, loss_sum, torch.tensor(right, device=self.device, dtype=torch.int64))
+
+    def _pass(self, epoch: int, seed: int, after_step: Callable[[], None]) -> tuple[float, float]:
+        """One pass over the training part; returns mean loss and accuracy, both as seen while training."""
+        batches = self._batches(epoch, seed)
+        seed_generators(seed * 1_000_003 + epoch)  # dropout also repeats after a resume
+        self.under_way = seen = self.under_way or self._start()
+        if self.generators is not None:
+            restore_generators(self.generators)
+            self.generators = None
+            self.on_items(sum(map(len, batches[: seen.steps])))
+        self.model.train_mode(self.settings.encoder_dropout)
+        for rows, items in read_ahead(batches[seen.steps :], self.items.read):
+            self._set_rates((epoch - 1) * self.steps_per_epoch + seen.steps)
             loss, right = self._step(items, self.items.targets[rows])
-            total += loss * len(rows)
-            correct += right
-            step += 1
+            seen.loss += loss * len(rows)
+            seen.right += right
+            seen.steps += 1
             self.on_items(len(rows))
-        mean = total.item() / len(self.split.train)
+            after_step()
+        mean = seen.loss.item() / len(self.split.train)
         if not np.isfinite(mean):
             raise TrainingError(
                 f"the training loss is {mean} in epoch {epoch}",
                 fix="lower finetune.lr, or train with --set finetune.precision=float32",
             )
-        return mean, correct.item() / len(self.split.train)
+        return mean, seen.right.item() / len(self.split.train)
 
     def _step(self, items: Sequence[Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
         """One optimiser step on a batch; returns its mean loss and the number of right answers."""

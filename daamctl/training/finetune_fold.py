@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import save
 
 from daamctl.adapters import FINETUNES, FineTuned, build_finetune
+from daamctl.adapters.released import departures
 from daamctl.artifacts.clips import ClipTable, clips_key
 from daamctl.artifacts.embeddings import value_settings
 from daamctl.artifacts.io import atomic_path, content_key, locked, replace_dir
@@ -40,7 +41,7 @@ from daamctl.training.splits import Split, split_of
 log = logging.getLogger(__name__)
 
 KEY_FORMAT = 1  # raise it when the loop changes in a way that makes finished folds wrong
-FREE = ("device", "gradient_checkpointing")
+FREE = ("device", "gradient_checkpointing", "seeds")
 """Settings of `finetune` that cannot change a result."""
 FREE_FACTS = frozenset({"name", "source", "revision", "transformers", "num_layers", "precision", "storage"})
 """Facts of an encoder that cannot change what it computes here, beside those that do."""
@@ -99,6 +100,11 @@ class Source:
             self._facts = self._next.facts
         return self._facts
 
+    def learn(self, engine: Engine, device: str) -> None:
+        """Have a worker open the encoder to tell its facts: this machine may have no room for it, and no use."""
+        if self._facts is None:
+            ((_, self._facts),) = engine.each(_facts_of, self.without_encoder(), [0], device=device, per_gpu=1)
+
     def without_encoder(self) -> Source:
         """The same for another process; an encoder that lies opened here is let go."""
         self._next = None
@@ -121,6 +127,10 @@ class Source:
         return content_key({"clips": clips_key(self.clips), "encoder": facts, "settings": kept})
 
 
+def _facts_of(source: Source, _: int) -> dict[str, Any]:
+    return dict(source.facts)
+
+
 @dataclass(frozen=True)
 class TuneSpec:
     """Which fold to train, and how.
@@ -130,7 +140,8 @@ class TuneSpec:
         method: a name from the table of ways of fine-tuning.
         fold: 1-based.
         seed: initial adapters and order of batches.
-        config: all settings; `finetune` counts, and what it shares with `train`.
+        config: all settings, as this way has them (`Config.for_way`); `finetune` counts, and what it shares with
+            `train`.
     """
 
     name: str
@@ -183,6 +194,9 @@ def tune_all(
     engine: Engine | None = None,
 ) -> list[Fold]:
     """Train the folds that are not kept; returns all of them, in the order of `specs`. See `train_all`."""
+    device = specs[0].config.finetune.device if specs else "auto"
+    if engine is not None and not engine.here and specs:
+        source.learn(engine, device)
     kept = {id(spec): None if force else kept_fold(folder, spec, source) for spec in specs}
     todo = [spec for spec in specs if kept[id(spec)] is None]
     if len(todo) < len(specs):
@@ -190,7 +204,6 @@ def tune_all(
     work = layout.work / "finetune" / layout.run_name
     if engine is not None and not engine.here:
         call = partial(_tune_one, folder=folder, work=work, root=layout.root)
-        device = specs[0].config.finetune.device if specs else "auto"
         results = engine.each(call, source.without_encoder(), todo, device=device, per_gpu=1)
         made = collect(results, lambda spec: kept_fold(folder, spec, source), folder, len(todo), tracker)
         return [kept[id(spec)] or made[spec.fold, spec.seed] for spec in specs]
@@ -259,6 +272,8 @@ def tune_fold(
         seed_everything(spec.seed, device)
         opened = source.take()
         model = build_finetune(spec.method, opened.encoder, num_classes=len(source.clips.classes), seed=spec.seed)
+        sections = {name: spec.config.section(name) for name in ("extract", "finetune")}
+        model.notes += departures(spec.method, source.clips.modality, sections)
         tuned = tune(
             model,
             opened.encoder,
@@ -323,15 +338,18 @@ def _result(
             "micro_batch": tuned.micro_batch,
         },
         "metrics": metrics_of(tuned),
-        "meta": meta_of(
-            split,
-            tuned,
-            embeddings_key=source.data_key(spec.config),
-            encoder=dict(opened.facts),
-            device=device,
-            precision=precision,
-            root=root,
-        ),
+        "meta": {
+            **meta_of(
+                split,
+                tuned,
+                embeddings_key=source.data_key(spec.config),
+                encoder=dict(opened.facts),
+                device=device,
+                precision=precision,
+                root=root,
+            ),
+            "evaluation_precision": opened.facts.get("weights_dtype", "float32"),  # no autocast: as it is held
+        },
     }
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from daamctl.adapters.attention import attend, call_projections
+from daamctl.adapters import FINETUNES, build_finetune
+from daamctl.adapters.attention import attend, call_projections, read_projections
 from tests.fixtures.tiny_models import batch, tiny
 
 
@@ -42,6 +43,51 @@ def test_called_projections_give_the_same_numbers(architecture: str, masked: boo
             assert torch.allclose(value.grad, other.grad, rtol=1e-3, atol=1e-3), name
             met += 1
     assert met > 40
+
+
+@pytest.mark.parametrize("architecture", ["wavlm", "wavlm-base"])
+def test_read_projections_give_the_same_numbers_and_are_not_called(architecture: str) -> None:
+    plain, fast = tiny(architecture), tiny(architecture)
+    inputs, mask = batch(plain)
+    calls = []
+    for name, module in fast.model.named_modules():
+        if name.endswith("_proj"):
+            module.register_forward_hook(lambda *_: calls.append(0))
+    read_projections(fast.model)
+    for encoder in (plain, fast):
+        encoder.model.requires_grad_(True)
+    first, second = plain.hidden(inputs), fast.hidden(inputs)
+    assert calls == []  # or the published adapters would act (D2)
+    assert (first - second).abs().max() <= 1e-5
+    assert not torch.equal(first, second)  # it is another way
+    for output in (first, second):
+        (output * mask[..., None]).square().sum().backward()
+    for (name, value), other in zip(plain.model.named_parameters(), fast.model.parameters(), strict=True):
+        if value.grad is not None and "k_proj.bias" not in name:
+            assert torch.allclose(value.grad, other.grad, rtol=1e-3, atol=1e-3), name
+
+
+@pytest.mark.parametrize("name", [name for name in FINETUNES if name != "prompt-tuning"])
+def test_fine_tuned_wavlm_is_evaluated_as_before_but_for_rounding(name: str) -> None:
+    """No attention bypasses its modules in the slow way, and where adapters act they go on to."""
+    encoder = tiny("wavlm")
+    inputs, mask = batch(encoder)
+    model = build_finetune(name, encoder, num_classes=3, seed=1).eval()
+    attentions = [layer.attention for layer in encoder.model.encoder.layers]
+    ways = {vars(attention)["torch_multi_head_self_attention"].__name__ for attention in attentions}
+    with torch.no_grad():
+        for key, value in model.trained().items():
+            if key.startswith("model."):
+                value.add_(torch.randn(value.shape, generator=torch.Generator().manual_seed(0)) * 0.05)
+        ours = model(inputs, mask)
+        if ways == {"_bypassing_attention"}:
+            for attention in attentions:
+                del attention.torch_multi_head_self_attention
+            torch.testing.assert_close(ours, model(inputs, mask), atol=1e-5, rtol=1e-5)
+        else:
+            assert ways == {"_called_attention"}
+            assert name.startswith(("lora", "rslora", "dora", "ia3", "prefix"))
+            assert not model.published
 
 
 def test_fix_is_of_the_instance_and_survives_a_copy() -> None:

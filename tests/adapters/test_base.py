@@ -211,6 +211,17 @@ def test_weights_of_something_else_are_refused() -> None:
     assert moved(before, model) == set()
 
 
+@pytest.mark.parametrize("name", ["lora-r8-published", "houlsby", "lora-r8", "prefix-tuning"])
+def test_adapters_lie_where_their_layers_lie(name: str) -> None:
+    encoder = tiny("llama")
+    encoder.model.layers[1].to("meta")  # in place of a second GPU
+    model = build_finetune(name, encoder, num_classes=CLASSES, seed=1)
+    own = {name: value.device.type for name, value in model.named_parameters() if name in model.added}
+    assert {kind for name, kind in own.items() if name.startswith("model.layers.0.")} == {"cpu"}
+    assert {kind for name, kind in own.items() if name.startswith("model.layers.1.")} == {"meta"}
+    assert {kind for name, kind in own.items() if name.startswith("head.")} == {"cpu"}
+
+
 def test_refusals_are_one_line_with_the_name() -> None:
     with pytest.raises(UnknownNameError, match="unknown way of fine-tuning 'lora'") as unknown:
         build_finetune("lora", tiny("bert"), num_classes=3, seed=0)
@@ -229,12 +240,12 @@ def test_every_line_of_the_table_is_a_sentence() -> None:
         line = FINETUNES.summary(name)
         assert 20 < len(line) < 120, name
         assert line.endswith("."), name
-    assert len(NAMES) == 18
+    assert len(NAMES) == 19
 
 
 def test_listing_needs_no_torch() -> None:
     script = (
-        "import sys; from daamctl.adapters import FINETUNES; assert all(map(FINETUNES.summary, FINETUNES)); "
+        "import sys; from daamctl.adapters import FINETUNES, released; assert all(map(FINETUNES.summary, FINETUNES)); "
         "print([name for name in ('torch', 'transformers', 'peft') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)

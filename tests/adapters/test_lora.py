@@ -66,5 +66,9 @@ def test_query_and_value_of_every_layer_are_adapted() -> None:
     expected = {f"encoder.layers.{layer}.attention.{role}_proj" for layer in (0, 1) for role in ("q", "v")}
     assert set(model.adapted) == expected
     assert [note for note in model.notes if "D2" in note] == list(model.notes)
+    text = make("lora-r8-qk", "wavlm")[0]  # D17
+    assert set(text.adapted) == {name.replace("v_proj", "k_proj") for name in expected}
+    sizes = [sum(value.numel() for value in one.trained().values()) for one in (model, text)]
+    assert sizes[0] == sizes[1]
     assert make("lora-r8", "hubert")[0].notes == ()
     assert "one map" in make("lora-r8", "gpt2")[0].notes[0]

@@ -106,8 +106,12 @@ def test_norm_of_the_images_is_the_encoders_own() -> None:
     model = build_finetune("lora-r4-published", encoder, num_classes=3, seed=1)
     assert torch.equal(model.head.norm.weight, encoder.model.pooler.layernorm.weight)
     assert model.head.norm.weight.mean() != 1
-    plain = build_finetune("lora-r4-published", tiny("dinov2"), num_classes=3, seed=1)
+    assert model.head.norm.eps == 1e-12
+    encoder = tiny("beit")
+    encoder.model.pooler = None
+    plain = build_finetune("lora-r4-published", encoder, num_classes=3, seed=1)
     assert torch.equal(plain.head.norm.weight, torch.ones(32))
+    assert plain.head.norm.eps == 1e-12
 
 
 def test_texts_are_padded_with_the_end_token_and_read_at_the_end() -> None:
@@ -123,5 +127,22 @@ def test_texts_are_padded_with_the_end_token_and_read_at_the_end() -> None:
     expected = last @ model.head.score.weight.T
     assert torch.allclose(model(inputs, mask), expected, atol=1e-6)
     assert torch.allclose(model(padded, mask), expected, atol=1e-6)  # long enough already
-    whole = {"input_ids": inputs["input_ids"]}
-    assert model(whole, mask).shape == (3, 3)
+    other = {**inputs, "input_ids": inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, 7)}
+    assert not torch.equal(other["input_ids"], inputs["input_ids"])
+    assert torch.equal(model(other, mask), model(inputs, mask))  # whatever the batch was padded with
+    longer = {name: nn.functional.pad(value, (0, 9)) for name, value in padded.items()}
+    assert torch.equal(model(longer, mask), model(padded, mask))
+    ids = torch.randint(3, 50, (3, 140), generator=torch.Generator().manual_seed(0))
+    whole = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    expected = encoder.hidden({"input_ids": ids[:, :128]})[:, -1] @ model.head.score.weight.T
+    assert torch.allclose(model(whole, mask), expected, atol=1e-6)
+    assert torch.allclose(model({"input_ids": ids}, mask), expected, atol=1e-6)
+
+
+def test_logits_of_a_text_do_not_depend_on_its_batch() -> None:
+    encoder = tiny("llama")
+    model = build_finetune("lora-r4-published", encoder, num_classes=3, seed=1).eval()
+    short, long = torch.tensor([5, 6, 7]), torch.randint(3, 50, (140,), generator=torch.Generator().manual_seed(0))
+    alone = model(*encoder.collate([short]))
+    for other in (long[:20], long):
+        assert torch.allclose(model(*encoder.collate([short, other]))[:1], alone, atol=1e-6)

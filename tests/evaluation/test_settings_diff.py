@@ -85,7 +85,7 @@ def test_harmless_settings_exist():
 
 def test_settings_of_fine_tuning_that_cannot_change_a_figure():
     free = {name for name in CONFIG.section("finetune") if not can_change(f"finetune.{name}")}
-    assert free == {"device", "gradient_checkpointing"}
+    assert free == {"device", "gradient_checkpointing", "seeds"}
 
 
 @pytest.mark.parametrize(("change", "value", "names"), RECORDS)
@@ -101,8 +101,8 @@ def test_nothing_recorded_is_forgotten():
     covered = {change.split(".")[1] for change, _, _ in RECORDS}
     elsewhere = {"pipeline", "fold", "seed"}  # the name of a side; the folds and seeds are facts of all folds
     measured = {"train_s", "peak_memory_bytes", "effect", "notes"}
-    # from the way of fine-tuning, from the memory at hand, from what else was to be trained
-    follows = {"adapted", "micro_batch", "together"}
+    # from the way of fine-tuning, from the memory at hand, from what else was to be trained, from the encoder's weights
+    follows = {"adapted", "micro_batch", "together", "evaluation_precision"}
     assert covered | elsewhere | measured | follows == {*RunPart.__annotations__, *MetaPart.__annotations__}
 
 

@@ -6,10 +6,15 @@ import json
 import logging
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import polars as pl
 import pytest
+import torch
+import transformers
 
+from daamctl.artifacts.clips import ClipTable, read_clips
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, load_config
 from daamctl.errors import ArtifactError, AudioError, TrainingError, UnknownNameError
@@ -100,6 +105,19 @@ def test_recordings_that_cannot_be_read(clips: Path, caplog: pytest.LogCaptureFi
     assert sizes == [16, 15, 16]
 
 
+def test_a_way_is_trained_with_its_own_settings_and_seeds(clips: Path, caplog: pytest.LogCaptureFixture) -> None:
+    own = {"finetune_settings.linear-probe.epochs": 1, "finetune_settings.ia3.epochs": 9, "finetune__seeds": [5]}
+    layout, config = settings(clips, **own)
+    folder = finetune.run(layout, config, method="linear-probe", fold=1, track=False)
+    assert [path.name for path in folder.iterdir()] == ["fold1-seed5"]
+    (fold,) = read_folds(folder)
+    assert len(fold.history()) == fold.result["run"]["config"]["finetune"]["epochs"] == 1
+    with caplog.at_level(logging.INFO, logger="daamctl"):  # the same settings, however they came about
+        plain = settings(clips, finetune__epochs=1)
+        finetune.run(*plain, method="linear-probe", fold=1, seed=5, track=False)
+    assert "linear-probe: 1 of 1 folds are finished and kept" in caplog.text
+
+
 def test_clips_made_with_other_settings_are_refused(clips: Path) -> None:
     with pytest.raises(ArtifactError, match=r"segment.tail: made with 'keep', asked for 'pad'"):
         finetune.run(*settings(clips, segment__tail="pad"), method="linear-probe", track=False)
@@ -112,6 +130,81 @@ def test_missing_clips_and_unknown_names_say_what_to_do(project: Path) -> None:
         finetune.run(layout, config, method="linear-probe", track=False)
     with pytest.raises(UnknownNameError, match="unknown way of fine-tuning 'lora-r9'\n  did you mean 'lora-r"):
         finetune.run(layout, config, method="lora-r9", track=False)
+
+
+def test_published_speech_reads_what_the_feature_extractor_gives(clips: Path) -> None:
+    """FACTS 8, D14: normalised by itself, at its own length, padded with its batch, behind a mask."""
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    front = {"conv_dim": (8,) * 7, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2}
+    model = transformers.WavLMModel(transformers.WavLMConfig(**shape, **front, feat_extract_norm="layer"))
+    extractor = transformers.Wav2Vec2FeatureExtractor(do_normalize=True, return_attention_mask=True)
+    model.save_pretrained(clips / "wavlm")
+    extractor.save_pretrained(clips / "wavlm")
+    layout, config = settings(
+        clips, extract__encoder=str(clips / "wavlm"), extract__pooling="all-frames", extract__normalize="never"
+    )
+    table = read_clips(layout.clips)
+    released, usual = (finetune._open(layout, config, table, name) for name in ("lora-r4-published", "lora-r4"))
+    assert (released.facts["pooling"], released.facts["normalize"]) == ("valid-frames", True)
+    waves = [released.items.read(row) for row in range(4)]
+    assert len({len(wave) for wave in waves}) == 4
+    expected = extractor([wave.numpy() for wave in waves], sampling_rate=16000, padding=True, return_tensors="pt")
+    inputs, mask = released.encoder.collate(waves)
+    torch.testing.assert_close(inputs["input_values"], expected["input_values"], atol=1e-5, rtol=1e-5)
+    assert torch.equal(inputs["attention_mask"], expected["attention_mask"].long())
+    frames = model._get_feat_extract_output_lengths(expected["attention_mask"].sum(1))
+    assert torch.equal(mask.sum(1), frames)
+    raw, _ = usual.encoder.collate(waves)  # all other ways read what the embeddings are made of
+    assert raw.keys() == {"input_values"}
+    assert raw["input_values"].shape == (4, 80000)
+    assert torch.equal(raw["input_values"][0, : len(waves[0])], waves[0])
+
+
+@pytest.mark.parametrize(("modality", "released"), [("image", (False, True, 512)), ("text", (True, False, 128))])
+def test_published_images_and_texts_are_read_as_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modality: Any, released: tuple[bool, bool, int]
+) -> None:
+    """Without the class token, with the checkpoint's pooler; cut at 128 tokens."""
+    met: list[tuple[bool, bool, int]] = []
+
+    class Stop(Exception):
+        pass
+
+    def opened(extract: Any, *, keep_pooler: bool, **_: Any) -> Any:
+        met.append((extract.pool_class_token, keep_pooler, 0))
+        return SimpleNamespace(encoder=None)
+
+    def items(*_: Any, max_tokens: int) -> None:
+        met[-1] = (*met[-1][:2], max_tokens)
+        raise Stop
+
+    monkeypatch.setattr(finetune, "open_encoder", opened)
+    monkeypatch.setattr(finetune, "open_items", items)
+    monkeypatch.setattr(finetune, "files_root", lambda *_: tmp_path)
+    config = Config.model_validate({"extract": {"pool_class_token": True}})
+    clips = ClipTable("toy", ("a", "b"), pl.DataFrame(), {}, modality)
+    for name in ("lora-plus-r8-published", "lora-plus-r8"):
+        with pytest.raises(Stop):
+            finetune._open(Layout.of(tmp_path, "toy", config), config, clips, name)
+    assert met == [released, (True, False, 512)]
+
+
+def test_published_form_beside_another_way_and_what_it_notes(clips: Path) -> None:
+    """Its own input does not keep the two from being compared."""
+    ways = ["linear-probe", "lora-r4-published"]
+    layout, config = settings(clips, extract__normalize="always", finetunes=ways, methods=[], finetune__epochs=1)
+    folds = {}
+    for name in config.finetunes:
+        folds[name] = read_folds(finetune.run(layout, config, method=name, track=False))
+    keys = [{fold.result["meta"]["embeddings_key"] for fold in found} for found in folds.values()]
+    assert [len(found) for found in keys] == [1, 1]
+    assert keys[0] != keys[1]
+    notes = [note for note in folds["lora-r4-published"][0].result["run"]["notes"] if "released script" in note]
+    assert notes[0].endswith("whatever is set: extract.normalize=encoder (set: always) (D14)")
+    assert "finetune.batch_size=4 (set: 8)" in notes[1]
+    assert folds["linear-probe"][0].result["run"]["notes"] == []
+    assert {fold.result["meta"]["evaluation_precision"] for found in folds.values() for fold in found} == {"float32"}
+    assert evaluate.run(layout, config).is_file()
 
 
 TUNED: dict[str, Any] = {
@@ -149,6 +242,35 @@ def test_what_is_shared_must_agree_and_nothing_else(tmp_path: Path, changes: Any
         return
     with pytest.raises(ArtifactError, match=message):
         evaluate.run(layout, config)
+
+
+def test_a_way_with_its_own_settings_stands_beside_the_others(tmp_path: Path) -> None:
+    layout = make_layout(tmp_path)
+    ways = {"methods": ["none"], "finetunes": ["lora-r8", "linear-probe"]}
+    config = Config.model_validate({**ways, "finetune_settings": {"linear-probe": {"epochs": 4}}})
+    write_method(layout, config, "none")
+    write_method(layout, config, "lora-r8", changes={**TUNED, "run.config.finetune": {"epochs": 35}})
+    write_method(layout, config, "linear-probe", changes={**TUNED, "run.config.finetune": {"epochs": 4}})
+    notes = json.loads(evaluate.run(layout, config).read_text())["notes"]
+    assert not any("finetune." in note for note in notes)
+    with pytest.raises(ArtifactError, match=r"finetune.epochs is 35 for 'lora-r8', 4 for 'linear-probe'"):
+        evaluate.run(layout, Config.model_validate(ways))
+    changed = Config.model_validate({**ways, "finetune_settings": {"linear-probe": {"epochs": 5}}})
+    notes = json.loads(evaluate.run(layout, changed).read_text())["notes"]
+    assert "trained with other settings than those of now: finetune.epochs: 4 (now 5)" in notes
+
+
+def test_fine_tuning_with_seeds_of_its_own_is_evaluated(tmp_path: Path) -> None:
+    layout = make_layout(tmp_path)
+    config = Config.model_validate({"methods": ["none"], "finetunes": ["lora-r8"], "finetune": {"seeds": [42]}})
+    write_method(layout, config, "none")
+    write_method(layout, config, "lora-r8", changes=TUNED, seeds=(42,))
+    found = json.loads(evaluate.run(layout, config).read_text())
+    assert {row["seed"] for row in found["methods"]["none"]["per_fold"]} == {1}
+    assert {row["seed"] for row in found["methods"]["lora-r8"]["per_fold"]} == {42}
+    assert found["methods"]["lora-r8"]["missing"] == []
+    with pytest.raises(ArtifactError, match=r"no finished fold of method 'lora-r8' in .* with seed 1 \(there: 42\)"):
+        evaluate.run(layout, config.model_copy(update={"finetune": Config().finetune}))
 
 
 def test_folds_of_one_way_must_be_made_alike(tmp_path: Path) -> None:

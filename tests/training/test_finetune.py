@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,9 +27,12 @@ from daamctl.artifacts.results import Fold
 from daamctl.config import Config
 from daamctl.encoders.batching import plan_batches
 from daamctl.errors import TrainingError
+from daamctl.progress import Progress
 from daamctl.training import finetune
+from daamctl.training.checkpoint import save_state
 from daamctl.training.finetune import ItemSet, predict, rate_factor
 from daamctl.training.finetune_fold import Opened, Source, TuneSpec, kept_fold, tune_fold
+from tests.conftest import REPOSITORY
 from tests.fixtures.tiny_models import Tiny, tiny
 
 CLASSES = ("even", "odd")
@@ -81,6 +88,7 @@ class Made:
 
     def __init__(self, change: Callable[[Encoder], None] = lambda encoder: None) -> None:
         self.opened: list[Any] = []
+        self.read = list[int]()
         self.change, self.items = change, texts()
         self.source = Source(table(), self.open)
 
@@ -92,8 +100,12 @@ class Made:
         sizes = np.array([len(ids) for ids in self.items])
         plan = partial(plan_batches, budget=60, equal_length=encoder.equal_length_batches)
         targets = torch.tensor([number % 2 for number in range(NUMBER)])
-        items = ItemSet(targets, sizes, lambda row: self.items[row], plan)
+        items = ItemSet(targets, sizes, self.item, plan)
         return Opened(encoder, {"source": "tiny bert", "weights_sha256": "00", "max_tokens": 4096}, items)
+
+    def item(self, row: int) -> Tensor:
+        self.read.append(row)
+        return self.items[row]
 
 
 def config(train: dict[str, Any] | None = None, **settings: Any) -> Config:
@@ -131,6 +143,7 @@ def test_fold_is_whole_and_honest(tmp_path: Path) -> None:
     assert run["effect"]["output_change"] > 0
     assert len(run["adapted"]) == 4
     assert (meta["num_train_clips"], meta["num_dev_clips"], meta["num_test_clips"]) == (12, 12, 12)
+    assert meta["evaluation_precision"] == "float32"
     assert set(run["config"]["train"]) == {"loss", "focal_gamma", "focal_alpha", "selection", "dev_fraction"}
     assert run["config"]["finetune"]["epochs"] == len(fold.history()) == metrics["epochs"] == 8
     history, predictions = fold.history(), fold.predictions()
@@ -203,6 +216,106 @@ def test_interrupted_training_resumes_to_the_same_result(tmp_path: Path, monkeyp
     assert epochs == [1, 2, 3, 4, 5]
     assert values(resumed) == whole
     assert list(where[1].glob("*/resume.pt")) == []
+
+
+WITHIN: dict[str, Any] = {"epochs": 2, "batch_size": 2, "accumulate": 2, "encoder_dropout": True}
+"""Six steps in each of two epochs."""
+
+
+class Counter(Progress):
+    """Counts items, and does something when there are so many."""
+
+    def __init__(self, most: int = 10**9, act: Callable[[], None] = lambda: None) -> None:
+        super().__init__(2 * 36, "tuning", "items")
+        self.most, self.act = most, act
+
+    def advance(self, units: int = 1) -> None:
+        super().advance(units)
+        if self.done >= self.most:
+            self.act()
+
+
+def stop() -> None:
+    raise Killed
+
+
+def cut(root: Path, act: Callable[[], None]) -> None:
+    """Die in the second epoch, after four of its six steps; three are saved."""
+    finetune.CHECKPOINT_EVERY_S, finetune.SAVING_FRACTION = 0.0, float("inf")
+    bar = Counter(12 + 24 + 8, act)
+    spec = TuneSpec("toy", "lora-r4", 2, 1, config(**WITHIN))
+    tune_fold(spec, Made().source, root / "cut" / "lora-r4", root / "work" / "cut", root=root, bar=bar)
+
+
+@pytest.mark.parametrize("killed", ["by an exception", pytest.param("by the system", marks=pytest.mark.slow)])
+def test_training_interrupted_within_an_epoch_resumes_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    whole = values(make(tmp_path, "whole", **WITHIN))
+    if killed == "by an exception":
+        for name in ("CHECKPOINT_EVERY_S", "SAVING_FRACTION"):
+            monkeypatch.setattr(finetune, name, 0.0)  # `cut` changes them, monkeypatch sets them back
+        with pytest.raises(Killed):
+            cut(tmp_path, stop)
+    else:
+        here = "import os, pathlib, sys; from tests.training.test_finetune import cut"
+        death = "cut(pathlib.Path(sys.argv[1]), lambda: os.kill(os.getpid(), 9))"
+        done = subprocess.run([sys.executable, "-c", f"{here}; {death}", str(tmp_path)], cwd=REPOSITORY, check=False)
+        assert done.returncode == -signal.SIGKILL
+    state = torch.load(next((tmp_path / "work" / "cut").glob("*/resume.pt")), weights_only=True)
+    assert (len(state["history"]), state["pass"]["steps"]) == (1, 3)
+    assert len(state["trained"]) == len(state["optimizer"]["state"]) == 10  # nothing of the frozen encoder
+    made, bar = Made(), Counter()
+    spec = TuneSpec("toy", "lora-r4", 2, 1, config(**WITHIN))
+    resumed = tune_fold(
+        spec, made.source, tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut", root=tmp_path, bar=bar
+    )
+    assert values(resumed) == whole
+    assert "resuming after epoch 1 of 2 and 3 of 6 steps" in caplog.text
+    assert bar.done == 2 * 36  # as many as without the interruption
+    # 2 items to check the effect, 3 steps of 2, two evaluations of 12, and the last one of the test part
+    assert len(made.read) == 2 + 3 * 2 + 24 + 12
+
+
+def test_resume_file_of_the_former_layout_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was written after epochs alone, and said nothing of passes."""
+    monkeypatch.setattr(finetune, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(finetune, "SAVING_FRACTION", float("inf"))
+    whole = values(make(tmp_path, "whole", **WITHIN))
+    kept: dict[str, Any] = {}
+
+    def keep(work: Path, key: str, state: dict[str, Any]) -> None:
+        if "pass" not in state and len(state["history"]) == 1:
+            save_state(work, key, state)
+            kept.update(state)
+            raise Killed
+
+    monkeypatch.setattr(finetune, "save_state", keep)
+    with pytest.raises(Killed):
+        make(tmp_path, "cut", **WITHIN)
+    former = {"optimizer", "scaler", "trained", "most", "best", "history", "train_s", "selected_epoch"}
+    assert kept.keys() == former
+    monkeypatch.setattr(finetune, "save_state", save_state)
+    assert values(make(tmp_path, "cut", **WITHIN)) == whole
+
+
+def test_state_of_half_a_pass_is_not_needed_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed in the evaluation of the only epoch: what is left is the evaluation."""
+    monkeypatch.setattr(finetune, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(finetune, "SAVING_FRACTION", float("inf"))
+    settings: dict[str, Any] = {**WITHIN, "epochs": 1}
+    whole = values(make(tmp_path, "whole", **settings))
+    spec = TuneSpec("toy", "lora-r4", 2, 1, config(**settings))
+    where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
+    with pytest.raises(Killed):
+        tune_fold(spec, Made().source, *where, root=tmp_path, bar=Counter(12 + 6, stop))
+
+    def step(*_: Any) -> None:
+        raise AssertionError("there is nothing left to train on")
+
+    monkeypatch.setattr(finetune._Tuning, "_step", step)
+    assert values(tune_fold(spec, Made().source, *where, root=tmp_path)) == whole
 
 
 def test_accumulating_gives_the_gradient_of_the_whole_batch(tmp_path: Path) -> None:
@@ -283,7 +396,7 @@ def test_finished_fold_is_kept_only_for_identical_inputs(tmp_path: Path) -> None
         return kept_fold(fold.folder.parent, spec, source) is not None
 
     assert kept()
-    assert kept(device="auto", gradient_checkpointing=True)
+    assert kept(device="auto", gradient_checkpointing=True, seeds=[7])
     assert kept(train={"epochs": 99, "lr": 0.5, "batch_size": 3, "device": "cpu", "seeds": [1, 2]})
     assert not kept(lr=0.02)
     assert not kept(train={"loss": "cross-entropy"})
@@ -343,6 +456,10 @@ def test_mixed_precision_is_used_in_training_only(tmp_path: Path) -> None:
     model.load_trainable(load_file(mixed.folder / "weights.safetensors"))
     rows = np.array([int(name[1:3]) for name in mixed.predictions()["clip_id"]])
     assert torch.equal(predict(model, opened.encoder, opened.items, rows), logits_of(mixed))
+    made = Made()
+    held = replace(made.open(), facts={"weights_dtype": "bfloat16"})
+    made.source.open = lambda: held
+    assert make(tmp_path, "c", made, epochs=1).result["meta"]["evaluation_precision"] == "bfloat16"
 
 
 @pytest.mark.parametrize("method", ["lora-r4", "lora-plus-r4-published"])

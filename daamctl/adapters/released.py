@@ -1,0 +1,82 @@
+"""What the released LoRA scripts read and how they train (FACTS 8), as settings by dotted name.
+
+A `-published` way reads as they do whatever its caller has set; where it trains otherwise, its figures say so. Nothing
+here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+SUFFIX = "-published"
+TEXT_LENGTH = 128
+"""Tokens that every text is cut to and padded to."""
+
+INPUT: Mapping[str, Mapping[str, Any]] = {
+    # The waveform as the feature extractor gives it, at its own length, padding masked (D14).
+    "speech": {"extract.pooling": "valid-frames", "extract.normalize": "encoder"},
+    "text": {"finetune.max_tokens": TEXT_LENGTH},
+    # transformers' mean over the patches leaves the class token out.
+    "image": {"extract.pool_class_token": False},
+}
+"""Modality -> how its items are read."""
+_ROWS = {"speech": "D14", "text": "D18", "image": "D47"}
+
+_ALWAYS = {
+    "finetune.weight_decay": 0.01,
+    "finetune.schedule": "constant",
+    "finetune.grad_clip_norm": None,
+    "finetune.encoder_dropout": True,
+}
+TRAINING: Mapping[str, Mapping[str, Any]] = {
+    "speech": {"finetune.epochs": 35, "finetune.batch_size": 4, "finetune.lr": 1e-4, **_ALWAYS},
+    "text": {"finetune.epochs": 1, "finetune.batch_size": 1, "finetune.lr": 1e-6, **_ALWAYS},
+    "image": {"finetune.epochs": 35, "finetune.batch_size": 16, "finetune.lr": 1e-4, **_ALWAYS},
+}
+"""Modality -> how the adapters are trained."""
+
+
+def is_published(name: str) -> bool:
+    """Whether a way of fine-tuning does as the released scripts."""
+    return name.endswith(SUFFIX)
+
+
+def own_input(name: str, modality: str) -> Mapping[str, Any]:
+    """The settings of reading that a way of fine-tuning has of its own; empty for all but the published forms."""
+    return INPUT[modality] if is_published(name) else {}
+
+
+def departures(name: str, modality: str, settings: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """Notes on where a published form does not follow its caller's settings, or these not the released script.
+
+    Args:
+        name: a way of fine-tuning; none but the published forms has such notes.
+        modality: speech, text or image.
+        settings: of the sections `extract` and `finetune`.
+    """
+    if not is_published(name):
+        return ()
+    notes = []
+    read = _differing(INPUT[modality], settings)
+    if read:
+        notes.append(f"items are read as by the released script, whatever is set: {read} ({_ROWS[modality]})")
+    trained = _differing(TRAINING[modality], settings)
+    if trained:
+        notes.append(f"the released script trains otherwise: {trained} (D18)")
+    return tuple(notes)
+
+
+def _differing(released: Mapping[str, Any], settings: Mapping[str, Mapping[str, Any]]) -> str:
+    """Released values that are not those set, as `finetune.batch_size=4 (set: 8)`."""
+    found = []
+    for path, value in released.items():
+        section, name = path.split(".")
+        if settings[section][name] != value:
+            found.append(f"{path}={_show(value)} (set: {_show(settings[section][name])})")
+    return ", ".join(found)
+
+
+def _show(value: Any) -> str:
+    return json.dumps(value).strip('"')

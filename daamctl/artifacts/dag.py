@@ -1,4 +1,8 @@
-"""`stages.yaml`: what dvc.yaml expands its train and finetune stages over, one line per method that a pipeline lists.
+"""`stages.yaml`: what dvc.yaml expands its train, finetune and report stages over.
+
+Training has one stage per method that a pipeline lists. `report` has one per pipeline, and `paper`, the report over the
+six pipelines of the papers, where all of them are listed. dvc.yaml can template a dependency but no list of them, so
+every report has as many: six.
 
 All pipelines by all methods would be several hundred stages more, and DVC reads and writes the lock file of them all
 around every stage that runs: half an hour of a first `dvc repro` would go into that. So the file is written from the
@@ -7,8 +11,9 @@ pipelines' own lists (`daamctl check --write`), and a line that has become super
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -17,13 +22,20 @@ from daamctl.config import PARAMS_FILE, PIPELINES_DIR, Config, read_yaml
 from daamctl.errors import ConfigError
 
 STAGES_FILE = "stages.yaml"
-HEADER = "# What dvc.yaml expands over: the methods that the pipelines list. Written by `daamctl check --write`.\n"
+HEADER = "# What dvc.yaml expands over: what the pipelines train and report. Written by `daamctl check --write`.\n"
+REPORT = "report_stages"
 LISTS = {"train": "methods", "finetune": "finetunes"}
 """Stage -> the list of a pipeline that has a stage for each of its names."""
+PAPER = "paper"
+"""The report of the whole paper; no pipeline may be called so."""
+PAPER_PIPELINES = tuple(f"{name}{twin}" for name in ("iemocap", "cifar100", "agnews") for twin in ("", "-as-published"))
+"""The pipelines whose results it shows."""
+REPORTED = ("check/{}/report.json", "check/{}/evaluate.json", "train/{}", "evaluate/{}", "importance/{}", "ablate/{}")
+"""What the report of a pipeline reads, below data: its settings, the reference declared, and results."""
 NAMED_AT_MOST = 5
 
-Table = dict[str, dict[str, dict[str, str]]]
-"""`<stage>_stages` -> what follows the @ in a stage's address -> pipeline and method."""
+Table = dict[str, dict[str, dict[str, Any]]]
+"""`<stage>_stages` -> what follows the @ in a stage's address -> pipeline and method, of `report` command and reads."""
 
 
 def write_stages(root: Path) -> Path:
@@ -34,15 +46,21 @@ def write_stages(root: Path) -> Path:
 
 
 def check_stages(root: Path) -> None:
-    """Refuse a file that lacks what a pipeline lists, or has stages of a pipeline that params.yaml does not list.
+    """Refuse a file that lacks what a pipeline lists, or has stages of what params.yaml does not list.
 
     Raises:
         ConfigError: naming some of them.
     """
     found, wanted = _found(root), _wanted(root)
-    wrong = [f"lacks {name}" for part, stages in wanted.items() for name in stages if name not in found.get(part, {})]
-    unlisted = {one["pipeline"] for stages in found.values() for one in stages.values()} - set(_pipelines(root))
-    wrong += [f"has stages of '{name}', which {PARAMS_FILE} does not list" for name in sorted(unlisted)]
+    wrong = [
+        f"lacks {part.removesuffix('_stages')}@{name}"
+        for part, stages in wanted.items()
+        for name, stage in stages.items()
+        if found.get(part, {}).get(name) != stage
+    ]
+    there = {one.get("pipeline", name) for stages in found.values() for name, one in stages.items()}
+    unlisted = sorted(there - set(wanted[REPORT]))
+    wrong += [f"has stages of '{name}', which the pipelines of {PARAMS_FILE} do not make" for name in unlisted]
     if wrong:
         more = f" and {len(wrong) - NAMED_AT_MOST} more" if len(wrong) > NAMED_AT_MOST else ""
         text = f"{STAGES_FILE} {', '.join(wrong[:NAMED_AT_MOST])}{more}"
@@ -51,10 +69,11 @@ def check_stages(root: Path) -> None:
 
 def stages_of(root: Path, pipeline: str) -> Iterator[tuple[str, str]]:
     """Stage (`train` or `finetune`) and method of every line that a pipeline has in the file."""
-    for part, stages in _found(root).items():
-        for one in stages.values():
+    found = _found(root)
+    for stage in LISTS:
+        for one in found.get(f"{stage}_stages", {}).values():
             if one["pipeline"] == pipeline:
-                yield part.removesuffix("_stages"), one["method"]
+                yield stage, one["method"]
 
 
 def _found(root: Path) -> Table:
@@ -70,7 +89,16 @@ def _wanted(root: Path) -> Table:
         for stage, key in LISTS.items():
             names = settings.get(key, Config.model_fields[key].default) or []
             table[f"{stage}_stages"] |= {f"{pipeline}-{name}": {"pipeline": pipeline, "method": name} for name in names}
-    return table
+    return table | {REPORT: dict(_reports(_pipelines(root)))}
+
+
+def _reports(pipelines: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name, command and reads (below data) of every report."""
+    for name in pipelines:
+        command = f"daamctl report --pipeline {name} --if-possible"
+        yield name, {"cmd": command, "reads": [path.format(name) for path in REPORTED]}
+    if set(PAPER_PIPELINES) <= set(pipelines):
+        yield PAPER, {"cmd": f"daamctl {PAPER}", "reads": [f"report/{name}" for name in PAPER_PIPELINES]}
 
 
 def _pipelines(root: Path) -> list[str]:

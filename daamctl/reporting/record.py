@@ -287,12 +287,15 @@ def provenance(
         commands: that make this report from nothing.
     """
     facts = evaluation["provenance"]
+    tuned = {row["seed"] for part in evaluation["methods"].values() if part.get("finetune") for row in part["per_fold"]}
+    own: list[list[Cell]] = [["Seeds of fine-tuning", ", ".join(map(str, sorted(tuned)))]]
     rows: list[list[Cell]] = [
         ["Git commit", ", ".join(facts["git_commits"])],
         ["daamctl", ", ".join(facts["daamctl"])],
         *[[name, version] for name, version in facts["versions"].items()],
         ["Embeddings key", facts["embeddings_key"]],
         ["Seeds", ", ".join(map(str, evaluation["seeds"]))],
+        *(own if tuned - {*evaluation["seeds"]} else []),
         ["Device", ", ".join(facts["devices"])],
         ["Precision", ", ".join(facts["precisions"])],
         ["Training time, all methods (s)", f"{sum(facts['train_s'].values()):,.0f}"],

@@ -43,6 +43,8 @@ from daamctl.reporting.published import NO_MODULE, PublishedRow, read_published,
 
 CONTROLS = ("none", "weighted-sum", "linear-probe")
 """Methods of ours that the papers lack and that their figures need beside them (D58)."""
+TUNED = ("dora-r8", "houlsby", "full-finetune")
+"""Ways of fine-tuning that belong beside the papers' LoRA rows and that they lack."""
 STARTS = {"δ": 0.0, "ξ": 2.0}
 SEPARATE_FOLDS = "LoRA rows number the folds by size (D15) and have their own batch size and epochs (D18)."
 
@@ -118,7 +120,8 @@ def _results(dataset: Dataset, pair: Pair) -> Section:
         [*_printed_cells(row), *_our_cells(pair, row.method, row.mean), remark(row.method, dataset.modality) or DASH]
         for row in rows
     ]
-    foot = [[name, "not printed", DASH, *_our_cells(pair, name, None), "control"] for name in CONTROLS]
+    beside = [*((name, "control") for name in CONTROLS), *((name, "fine-tuning, beside LoRA") for name in TUNED)]
+    foot = [[name, "not printed", DASH, *_our_cells(pair, name, None), what] for name, what in beside]
     columns = ["Method", "Printed", "Its folds give", OURS[0], "Minus print (points)", OURS[1], "Remark"]
     note = (
         "Its folds give: mean ± sample std (divisor n − 1) of the printed folds, and whether the printed mean and "

@@ -40,7 +40,7 @@ from daamctl.training.run import fold_specs, load_features, settle, train_all
 
 NOTES = {
     "ranking": "Layers are ranked by the mean Importance Factor of '{rank_by}' over all folds, as in the papers; the "
-    "maps come from test clips, but no label enters them.",
+    "maps come from test data, but no label enters them.",
     "none": "The layers are measured with the decoder alone ('none'): a DAAM over a single layer multiplies its input "
     "by a constant and would measure nothing of its own.",
     "unranked": "Layers are not ranked: {why}. Highest and lowest groups are left out; ablate.layers names others.",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from daamctl.adapters import FINETUNES
-from daamctl.artifacts.dag import check_stages, stages_of, write_stages
+from daamctl.artifacts.dag import PAPER, check_stages, stages_of, write_stages
 from daamctl.artifacts.embeddings import value_settings
 from daamctl.artifacts.io import write_json
 from daamctl.config import PARAMS_FILE, SHARED_WITH_TRAIN, Config, inspect_config, pipeline_names, read_yaml
@@ -75,6 +75,8 @@ def problems_of(config: Config) -> list[str]:
     named += [("ablate.rank_by", config.ablate.rank_by), ("ablate.method", config.ablate.method)]
     problems += [_unknown(where, name, METHODS) for where, name in named if not _is_method(name)]
     problems += [_unknown("finetunes", name, FINETUNES) for name in config.finetunes if name not in FINETUNES]
+    ways = [name for name in config.finetune_settings if name not in FINETUNES]
+    problems += [_unknown("finetune_settings", name, FINETUNES) for name in ways]
     if len(set(config.finetunes)) != len(config.finetunes):
         problems.append(f"finetunes: a way of fine-tuning stands twice in {list(config.finetunes)}")
     for name, settings in config.method_settings.items():
@@ -99,6 +101,8 @@ def _table_problems(root: Path) -> list[str]:
     """The list of pipelines that `dvc repro` expands over, against the files."""
     listed, files = read_yaml(root / PARAMS_FILE).get("pipelines") or [], pipeline_names(root)
     problems = [_unknown(f"{PARAMS_FILE}: pipelines", str(name), files) for name in listed if name not in files]
+    if PAPER in files:
+        problems.append(f"pipeline '{PAPER}': report@{PAPER} is the report of the whole paper; give it another name")
     for name in sorted(set(files) - set(listed)):
         log.warning("pipeline '%s' is not in pipelines of %s: dvc repro leaves it out", name, PARAMS_FILE)
     return problems
@@ -119,8 +123,9 @@ def _unknown(where: str, name: str, known: Any) -> str:
 
 def _finetune_part(config: Config) -> dict[str, Any]:
     """What the finetune stage reads: it opens the encoder itself, and shares some settings with `train`."""
-    finetune = {key: value for key, value in config.section("finetune").items() if key != "device"}
-    train = {key: config.section("train")[key] for key in (*SHARED_WITH_TRAIN, "seeds")}
+    finetune = {key: value for key, value in config.section("finetune").items() if key not in ("device", "seeds")}
+    train = {key: config.section("train")[key] for key in SHARED_WITH_TRAIN}
+    train["seeds"] = list(config.seeds_of("finetune"))
     return {"finetune": finetune, "train": train, "extract": value_settings(config)["extract"]}
 
 
@@ -142,11 +147,13 @@ def _write(root: Path, pipeline: str, config: Config) -> None:
         },
         "report": {"report": config.section("report"), "methods": list(config.trained)},
     }
+    if config.finetunes and config.finetune.seeds is not None:
+        parts["evaluate"]["finetune_seeds"] = list(config.finetune.seeds)
     parts |= {f"{stage}-{name}": {"listed": False} for stage, name in stages_of(root, pipeline)}  # unless set below
     for method in config.methods:
         parts[f"train-{method}"] = {"train": train, "settings": settings_of(method, config.method_settings)}
     for name in config.finetunes:
-        parts[f"finetune-{name}"] = _finetune_part(config)
+        parts[f"finetune-{name}"] = _finetune_part(config.for_way(name))
     folder = root / "data" / "check" / pipeline
     for name, part in parts.items():
         write_json(folder / f"{name}.json", part)

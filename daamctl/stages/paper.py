@@ -3,7 +3,8 @@
 Reads of the six pipelines iemocap, cifar100, agnews and their `-as-published` twins what there is: evaluation.json,
 ablation.json, summary.json of the importance stage, the weights of one density, `data/inventory/<pipeline>.json` and
 the `skipped.json` that a stage leaves where it could not run. Nothing need be there: a cell then says why. Writes
-`data/report/paper/`: report.html (self-contained), report.md and every table in `tables/` (CSV and LaTeX).
+`data/report/paper/`: report.html (self-contained), report.md and every table in `tables/` (CSV and LaTeX). In DVC it is
+`report@paper`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from daamctl.analysis.learned import read_learned
+from daamctl.artifacts.dag import PAPER
 from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import SKIPPED_FILE, read_folds
 from daamctl.artifacts.skipped import Obstacle, folder_of, inventory_file, is_finished, note_of
@@ -27,7 +29,6 @@ from daamctl.reporting.write import write_report
 logger = logging.getLogger(__name__)
 
 TWIN = "-as-published"
-NAME = "paper"
 
 
 def run(root: Path) -> Path:
@@ -49,7 +50,7 @@ def run(root: Path) -> Path:
         )
         for dataset in DATASETS
     }
-    path = write_report(root / "data" / "report" / NAME, whole_paper(pairs))
+    path = write_report(root / "data" / "report" / PAPER, whole_paper(pairs))
     there = [one.pipeline for pair in pairs.values() for one in pair if one.evaluation]
     logger.info("paper: %s, with figures of %s", path, ", ".join(there) or "no pipeline")
     return path

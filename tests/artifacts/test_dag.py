@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from daamctl.artifacts.dag import STAGES_FILE, check_stages, stages_of, write_stages
+from daamctl.artifacts.dag import PAPER_PIPELINES, STAGES_FILE, check_stages, stages_of, write_stages
 from daamctl.errors import ConfigError
 from tests.conftest import REPOSITORY
 
@@ -21,6 +22,13 @@ def two(project: Path) -> Path:
     return project
 
 
+def report(name: str) -> dict[str, Any]:
+    """The report of a pipeline."""
+    settings = [f"check/{name}/{stage}.json" for stage in ("report", "evaluate")]
+    results = [f"{stage}/{name}" for stage in ("train", "evaluate", "importance", "ablate")]
+    return {"cmd": f"daamctl report --pipeline {name} --if-possible", "reads": settings + results}
+
+
 def test_one_line_per_method_that_a_pipeline_lists(two: Path) -> None:
     text = write_stages(two).read_text()
     assert text.startswith("# What dvc.yaml expands over")
@@ -31,6 +39,7 @@ def test_one_line_per_method_that_a_pipeline_lists(two: Path) -> None:
             "own-daam-v1-mlp": {"pipeline": "own", "method": "daam-v1-mlp"},
         },
         "finetune_stages": {"own-lora-r8": {"pipeline": "own", "method": "lora-r8"}},
+        "report_stages": {name: report(name) for name in ("plain", "own")},
     }
     check_stages(two)
     assert list(stages_of(two, "own")) == [("train", "daam-v1-mlp"), ("finetune", "lora-r8")]
@@ -42,10 +51,10 @@ def test_what_is_lacking_is_named(two: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         check_stages(two)
     assert str(caught.value) == (
-        "stages.yaml lacks own-sga, lacks own-ia3\n  write it anew: daamctl check --write"
+        "stages.yaml lacks train@own-sga, lacks finetune@own-ia3\n  write it anew: daamctl check --write"
     )  # fmt: skip
     (two / STAGES_FILE).unlink()
-    with pytest.raises(ConfigError, match="lacks own-daam-v1-mlp, lacks own-sga, lacks own-lora-r8 and 1 more"):
+    with pytest.raises(ConfigError, match=r"lacks train@plain-none, lacks train@plain-mha, .*@own-lora-r8 and 3 more"):
         check_stages(two)
 
 
@@ -55,7 +64,29 @@ def test_a_method_too_many_does_no_harm_a_pipeline_too_many_does(two: Path) -> N
     check_stages(two)
     params = two / "params.yaml"
     params.write_text(params.read_text().replace("plain, own", "plain"))
-    with pytest.raises(ConfigError, match="has stages of 'own', which params"):
+    with pytest.raises(ConfigError, match="has stages of 'own', which the pipelines of params"):
+        check_stages(two)
+
+
+def test_paper_is_reported_where_its_six_pipelines_are(two: Path) -> None:
+    for name in PAPER_PIPELINES:
+        (two / f"pipelines/{name}.yaml").touch()
+    params = two / "params.yaml"
+    params.write_text(f"pipelines: [plain, {', '.join(PAPER_PIPELINES)}]\nmethods: [none]\n")
+    made = yaml.safe_load(write_stages(two).read_text())["report_stages"]
+    assert list(made) == ["plain", *PAPER_PIPELINES, "paper"]
+    assert made["paper"] == {"cmd": "daamctl paper", "reads": [f"report/{name}" for name in PAPER_PIPELINES]}
+    assert {len(stage["reads"]) for stage in made.values()} == {6}
+    params.write_text(params.read_text().replace("agnews, ", ""))
+    with pytest.raises(ConfigError, match=r"has stages of 'agnews', .*, has stages of 'paper', which"):
+        check_stages(two)
+    assert "paper" not in yaml.safe_load(write_stages(two).read_text())["report_stages"]
+
+
+def test_report_that_reads_something_else_is_found(two: Path) -> None:
+    path = write_stages(two)
+    path.write_text(path.read_text().replace("ablate/own]", "extract/own]"))
+    with pytest.raises(ConfigError, match=r"^stages\.yaml lacks report@own\n"):
         check_stages(two)
 
 

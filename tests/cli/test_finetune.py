@@ -26,7 +26,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     calls: list[dict[str, Any]] = []
 
     def run(layout: Any, config: Any, **options: Any) -> Path:
-        calls.append({"device": config.finetune.device, "seeds": config.train.seeds, **options})
+        calls.append({"device": config.finetune.device, "seeds": config.seeds_of("finetune"), **options})
         return Path.cwd() / options["method"]
 
     monkeypatch.setattr(finetune, "run", run)
@@ -43,6 +43,13 @@ def test_options_reach_the_stage(project: Path, asked: list[dict[str, Any]]) -> 
             "engine": ANY,
         }
     ]  # fmt: skip
+
+
+def test_seeds_hold_where_fine_tuning_has_its_own(project: Path, asked: list[dict[str, Any]]) -> None:
+    (project / "pipelines/mine.yaml").write_text("finetune: {seeds: [42]}\n")
+    for words in ((), ("--seeds", "1,2"), ("--seeds", "1,2", "--set", "finetune.seeds=[7]")):
+        call("finetune", "-p", "mine", "-m", "ia3", *words)
+    assert [one["seeds"] for one in asked] == [(42,), (1, 2), (7,)]
 
 
 def test_dry_run_shows_the_settings_only(project: Path, asked: list[dict[str, Any]]) -> None:

@@ -32,6 +32,10 @@ def problems(project: Path, text: str) -> list[str]:
             "method_settings: {daam-v1-mlp: {decoder: conv}}",
             "method_settings: daam-v1-mlp: decoder is 'mlp' by its name, met 'conv'",
         ),
+        (
+            "finetune_settings: {full-fintune: {lr: 1.0e-5}}",
+            "finetune_settings: unknown name 'full-fintune'; did you mean 'full-finetune'?",
+        ),
         ("ablate: {method: mah}", "ablate.method: unknown name 'mah'; did you mean 'mha'?"),
     ],
 )
@@ -39,6 +43,25 @@ def test_what_is_wrong_with_methods(project: Path, text: str, message: str) -> N
     found = problems(project, text)
     assert found[0].startswith(f"pipeline 'mine': {message}")
     assert sum(line.startswith("pipeline") for line in found) == 1
+
+
+def test_each_way_of_fine_tuning_depends_on_its_own_settings(project: Path) -> None:
+    def written(more: str) -> dict[str, Any]:
+        (project / "pipelines/mine.yaml").write_text(f"methods: [none]\nfinetunes: [ia3, full-finetune]\n{more}")
+        check.run(project, ["mine"], write=True)
+        folder = project / "data/check/mine"
+        return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+
+    plain = written("")
+    assert plain["finetune-ia3"]["train"]["seeds"] == [1]
+    assert "seeds" not in plain["finetune-ia3"]["finetune"]
+    own = written("finetune_settings: {full-finetune: {lr: 1.0e-5}}\n")
+    assert {name for name in own if own[name] != plain[name]} == {"finetune-full-finetune"}
+    assert own["finetune-full-finetune"]["finetune"]["lr"] == 1e-5
+    seeded = written("finetune: {seeds: [42]}\n")
+    changed = {name for name in seeded if seeded[name] != plain[name]}
+    assert changed == {"finetune-ia3", "finetune-full-finetune", "evaluate"}
+    assert seeded["finetune-ia3"]["train"]["seeds"] == [42]
 
 
 def test_variant_is_trained_with_the_settings_of_its_method(project: Path) -> None:
@@ -74,11 +97,17 @@ def test_check_of_everything_looks_at_the_stages_of_dvc(project: Path) -> None:
     (project / "pipelines/mine.yaml").write_text("methods: [none]\n")
     params = project / "params.yaml"
     params.write_text(params.read_text().replace("  - demo\n", "  - demo\n  - mine\n"))
-    with pytest.raises(ConfigError, match=r"stages\.yaml lacks mine-none\n  write it anew: daamctl check --write"):
+    with pytest.raises(ConfigError, match=r"stages\.yaml lacks train@mine-none, lacks report@mine\n  write it"):
         check.run(project)
     assert check.run(project, ["mine"]) == ["mine"]  # its own settings are in order
     check.run(project, write=True)
     check.run(project)
+
+
+def test_a_pipeline_may_not_be_called_paper(project: Path) -> None:
+    (project / "pipelines/paper.yaml").touch()
+    with pytest.raises(ConfigError, match=r"^pipeline 'paper': report@paper is the report of the whole paper"):
+        check.run(project)
 
 
 def test_ways_of_fine_tuning_are_known_and_their_stages_read_what_they_use(project: Path) -> None:

@@ -24,6 +24,7 @@ from daamctl.artifacts.embeddings import read_embeddings, read_head, value_setti
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config
 from daamctl.corpora.sources import register
+from daamctl.encoders import remembered
 from daamctl.encoders.load import open_encoder
 from daamctl.encoders.shards import ShardResult, make_shards
 from daamctl.encoders.text import TextEncoder
@@ -113,6 +114,24 @@ def test_images_of_tables_and_files_are_embedded_in_order(project: Path) -> None
     assert read_head(layout.embeddings).encoder["processor"]["image_mean"] == [0.5] * 3
 
 
+def test_a_row_group_that_shards_share_is_read_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = setting("beit-micro", shard_clips=1)
+    layout = image_layout(project, config)
+    worker = extract.Extractor(layout, config, "cpu")
+    read: list[int] = []
+    real = pq.ParquetFile.read_row_group
+
+    def counting(self: Any, group: int, columns: list[str]) -> Any:
+        read.append(group)
+        return real(self, group, columns=columns)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counting)
+    for portion in ([0], [1, 2], [3]):  # two row groups of two images each
+        tasks = [extract.Shard(worker.facts, project, number) for number in portion]
+        assert len(list(worker.work(tasks, lambda number: None))) == len(portion)
+    assert read == [0, 1]
+
+
 def test_batches_keep_to_the_budget_of_tokens(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = setting("llama-micro", max_batch_tokens=70, shard_clips=9)
     shapes: list[tuple[int, ...]] = []
@@ -197,6 +216,7 @@ def test_another_tokenizer_gives_another_key(project: Path, monkeypatch: pytest.
     extract.run(layout, config)
     before = read_head(layout.embeddings).key
     monkeypatch.setattr("daamctl.encoders.text.tokenizer_hash", lambda _: "other")
+    monkeypatch.setattr(remembered, "_code", lambda: "other")  # as if a file of the package had changed
     extract.run(layout, config)
     assert read_head(layout.embeddings).key != before
 
@@ -249,12 +269,12 @@ def test_memory_that_runs_out_is_told_in_the_words_of_the_modality(
     layout = text_layout(project, config)
     encoder = alone(config, "text")
 
-    def scarce(batch: Any) -> Any:
+    def scarce(batch: Any, storage: Any) -> Any:
         raise torch.OutOfMemoryError("too much")
 
     monkeypatch.setattr(encoder, "launch", scarce)
     opened = open_encoder(config.extract, modality="text", max_duration_s=5.0, device="cpu", precision="float32")
-    monkeypatch.setattr(extract, "open_encoder", lambda *_, **__: type(opened)(encoder, opened.facts))
+    monkeypatch.setattr(remembered, "open_encoder", lambda *_, **__: type(opened)(encoder, opened.facts))
     with pytest.raises(
         EncoderError, match=r"^one text of \d+ tokens does not fit .*\n.* or a lower extract.max_tokens$"
     ):

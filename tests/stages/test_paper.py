@@ -141,10 +141,11 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     published.stage("report").mkdir(parents=True)
     (published.stage("report") / "report.html").write_text("<p>")
-    corrected, config = make_pipeline(root, "iemocap", methods=["none", "daam-v1", "sga"])
+    corrected, config = make_pipeline(root, "iemocap", methods=["none", "daam-v1", "sga"], finetunes=["full-finetune"])
     write_method(corrected, config, "none", skill=1.5)
     write_method(corrected, config, "daam-v1", skill=1.5, seeds=(1,))
     write_method(corrected, config, "sga", skill=1.5, changes={"run.reconstructed": "reading A, scalar"})
+    write_method(corrected, config, "full-finetune", changes={"run.finetune": True, "run.layers": [24]})
     evaluate.run(corrected, config)
     write_json(corrected.stage("ablate") / "ablation.json", ablation(l9=0.65))
     write_json(corrected.method("mha") / "skipped.json", {"method": "mha", "reason": "not listed by the pipeline"})
@@ -255,9 +256,13 @@ def test_released_forms_stand_for_printed_names_and_say_so(ran: Path) -> None:
 
 def test_controls_follow_the_printed_rows(ran: Path) -> None:
     table = cells(ran, "results-iemocap")
-    assert list(table)[-3:] == ["none", "weighted-sum", "linear-probe"]
+    assert list(table)[-6:] == ["none", "weighted-sum", "linear-probe", "dora-r8", "houlsby", "full-finetune"]
     assert float(table["none"]["Ours, corrected [%]"]) > 0
     assert table["none"]["Minus print (points)"] == ""
+    tuned = table["full-finetune"]
+    assert float(tuned["Ours, corrected [%]"]) > 0
+    assert tuned["Ours, as published, note"] == "not among the methods of iemocap-as-published"
+    assert {table[name]["Remark"] for name in ("dora-r8", "houlsby", "full-finetune")} == {"fine-tuning, beside LoRA"}
 
 
 def test_links_lead_to_runs_and_reports(ran: Path) -> None:

@@ -9,16 +9,22 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from daamctl import pipeline
+from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.config import Config, load_config
+from daamctl.encoders import ENCODERS
+from daamctl.encoders.outline import outline_of
+from daamctl.encoders.timing import Speed
 from daamctl.errors import ConfigError, MethodError
 from daamctl.layout import Layout
 from daamctl.planning import calibration
 from daamctl.planning.rows import Row
 from daamctl.stages import download, extract, finetune, plan, segment, train
+from daamctl.training.splits import split_of
 from tests.fixtures.recordings import write_pipeline
 
 METHODS = (
@@ -90,12 +96,12 @@ def test_result_is_json_of_one_form(project: Path) -> None:
     assert list(result) == ["pipeline", "calibrated", "seconds", "machine", "stages", "totals", "notes"]
     assert list(result["machine"]) == ["device", "disk_free_bytes", "memory_available_bytes", "gpu_free_bytes"]
     assert list(result["totals"]) == [
-        "disk_bytes", "memory_bytes", "gpu_memory_bytes", "time_s", "at_least", "about", "possible",
+        "disk_bytes", "memory_bytes", "gpu_memory_bytes", "time_s", "at_least", "at_least_of", "about", "possible",
     ]  # fmt: skip
     assert all(list(row) == [field.name for field in fields(Row)] for row in result["stages"])
     assert [field.name for field in fields(Row)] == [
         "stage", "method", "state", "done", "total", "unit", "reason", "fix", "work", "disk_bytes", "disk_left_bytes",
-        "memory_bytes", "memory_on", "time_s", "took_s", "basis", "at_least", "about", "notes",
+        "memory_bytes", "memory_on", "time_s", "took_s", "basis", "at_least", "at_least_of", "about", "notes",
     ]  # fmt: skip
 
 
@@ -232,7 +238,9 @@ def test_encoder_that_is_too_large_is_not_loaded(project: Path, monkeypatch: pyt
     monkeypatch.setattr(calibration, "open_encoder", lambda *_, **__: pytest.fail("loaded"))
     monkeypatch.setattr(calibration, "time_method", lambda *_, **__: calibration.MethodSpeed(0.01, 0.001))
     lacking = {"encoder": Obstacle("encoder 'llama2-13b' needs 40 GB of GPU memory, here is none")}
-    overrides = {"extract.min_gpu_memory_gb": 1e6}
+    monkeypatch.setattr("daamctl.planning.reading.write_sample", lambda *_: pytest.fail("written"))
+    monkeypatch.setattr("daamctl.planning.reading.Reading.rate", 1e9)
+    overrides = {"extract.min_gpu_memory_gb": 1e6, "finetunes": ["lora-r8"]}
     rows, result = planned(project, "agnews", overrides, lacking=lacking, calibrate=True)
     assert rows["extract"]["disk_bytes"] == 127_600 * 40 * 5120 * 2
     assert rows["extract"]["memory_bytes"] == pytest.approx(2 * 13e9, rel=0.02)
@@ -243,22 +251,57 @@ def test_encoder_that_is_too_large_is_not_loaded(project: Path, monkeypatch: pyt
     )
     assert rows["daam-v1"]["work"] == "1 fold × 3 seeds × 35 epochs"  # official parts
     assert rows["daam-v1"]["total"] == 3
-    assert result["totals"]["gpu_memory_bytes"] == rows["extract"]["memory_bytes"]
+    trained = 40 * 2 * 8 * (5120 + 5120) + 5120 * 4 + 4  # numbers, in float32; with gradient and two means
+    assert rows["lora-r8"]["memory_bytes"] == rows["extract"]["memory_bytes"] + (4 + 12) * trained
+    assert (rows["lora-r8"]["at_least_of"], rows["extract"]["at_least_of"]) == (["memory_bytes"], [])
+    assert result["totals"]["gpu_memory_bytes"] == rows["lora-r8"]["memory_bytes"]
+    assert result["totals"]["at_least_of"] == ["gpu_memory_bytes"]
 
 
-def test_fine_tuning_that_is_not_timed_is_taken_from_the_forward_pass(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({}, "a training step on 8 items is taken as 3 forward passes"),
+        ({"finetune.gradient_checkpointing": True}, "a training step on 8 items is taken as 4 forward passes"),
+        ({"finetune.accumulate": 8}, "a training step on 1 item is taken as 3 forward passes"),
+        (
+            {"finetune_settings": {"lora-r4": {"gradient_checkpointing": True}}},
+            "a training step on 8 items is taken as 4 forward passes",
+        ),
+    ],
+)
+def test_fine_tuning_that_is_not_timed_is_estimated_from_the_forward_pass(
+    project: Path, monkeypatch: pytest.MonkeyPatch, overrides: dict[str, Any], words: str
 ) -> None:
     monkeypatch.setattr(calibration, "TUNING_S", -1.0)  # no time is left
-    write_pipeline(project, more=TUNED)
+    monkeypatch.setattr(calibration, "time_embedding", lambda *_, **__: Speed(2.0, 1000, 100, 100))
+    write_pipeline(project, more=METHODS + "finetunes: [lora-r4]\nfinetune: {epochs: 2, device: cpu}\n")
     layout, config = settings(project, "tiny")
     for stage in (download, segment):
         stage.run(layout, config)
-    row = planned(project, calibrate=True)[0]["linear-probe"]
-    assert (row["basis"], row["notes"]) == (
-        "upper limit", ["not measured: a training step is taken as 3 forward passes"]
-    )  # fmt: skip
-    assert row["time_s"] > 0
+    rows, result = planned(project, overrides=overrides, calibrate=True)
+    row = rows["lora-r4"]
+    assert row["basis"] == "estimated"
+    assert row["notes"] == [f"not measured: {words}, as fast as in the large batches of extract"]
+    clips, passes = read_clips(layout.clips).rows, 4 if "4 forward" in words else 3
+    splits = [split_of(clips, fold, config.train) for fold in (1, 2, 3)]
+    passed = [passes * len(one.train) + len(one.dev) + len(one.test) for one in splits]
+    samples = 16000 * float(clips["duration_s"].to_numpy().mean())
+    assert row["time_s"] == pytest.approx(2 * sum(passed) * samples * 2.0 / 1000, rel=0.01)
+    encoder = ENCODERS.load("wavlm-micro").shape
+    trained = encoder["num_hidden_layers"] * 2 * 4 * 2 * 64 + 64 * 2 + 2  # two maps of rank 4 a layer; the classifier
+    outline = outline_of(config.extract, "speech")
+    assert outline is not None
+    assert row["memory_bytes"] == 4 * outline.num_parameters + (4 + 12) * trained
+    assert (row["at_least"], row["at_least_of"]) == (False, ["memory_bytes"])
+    assert result["totals"]["at_least_of"] == ["memory_bytes"]
+
+
+def test_published_texts_are_all_of_one_length() -> None:
+    sizes, config = np.array([9, 200, 4000]), Config.model_validate({"finetune": {"max_tokens": 512}})
+    assert calibration._as_tuned(sizes, "lora-r4-published", config, "text").tolist() == [128, 128, 128]
+    assert calibration._as_tuned(sizes, "lora-r4", config, "text").tolist() == [9, 200, 512]
+    assert calibration._as_tuned(sizes, "lora-r4-published", config, "speech").tolist() == sizes.tolist()
 
 
 def test_methods_beyond_the_time_for_calibration_stay_unknown(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,6 +332,28 @@ def test_settings_that_do_not_fit_the_data(project: Path, overrides: dict[str, A
     rows, _ = planned(project, "demo", overrides)
     assert rows[stage]["state"] == "not possible"
     assert reason in rows[stage]["reason"]
+
+
+@pytest.mark.parametrize(("rate", "least"), [(1e-3, []), (None, ["time_s"])])
+def test_reading_from_disk_is_counted(
+    project: Path, monkeypatch: pytest.MonkeyPatch, rate: float | None, least: list[str]
+) -> None:
+    """At a byte in a thousand seconds nothing else counts; where the rate is not known, the time is a lower bound."""
+    monkeypatch.setattr("daamctl.planning.reading.reading_rate", lambda *_, **__: rate)
+    before = files(project)
+    changes = {"train.features": "stream", "train.epochs": 3, "ablate.k": [2]}
+    rows, result = planned(project, "demo", changes, calibrate=True)
+    assert files(project) == before
+    row, clips = rows["mha"], rows["extract"]["total"]
+    assert (row["at_least_of"], rows["ablate"]["at_least_of"]) == (least, least)
+    assert result["totals"]["at_least_of"] == least
+    words = "not counted in the times" if rate is None else "at 0 MB per second"
+    assert any(f"read from disk in every epoch, {words}" in note for note in result["notes"])
+    if rate is not None:
+        nbytes = 24 * 64 * 2 * clips  # all lie in one shard, which every pass over the training part reads whole
+        passes = 5 * (3 + 2)  # of five folds three epochs; the parts to evaluate are read once and held
+        assert row["time_s"] == pytest.approx(passes * nbytes / rate, rel=1e-3)
+        assert rows["ablate"]["time_s"] == pytest.approx(2 * 2 / 24 * passes * nbytes / rate, rel=1e-3)  # two groups
 
 
 @pytest.mark.parametrize(("features", "words"), [("memory", "held in memory"), ("stream", "read from disk in every")])

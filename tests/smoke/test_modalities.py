@@ -1,0 +1,122 @@
+"""Texts and images go the whole way, through the shipped pipelines: one code path, the same files, their own words."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+from daamctl import pipeline
+from daamctl.artifacts.embeddings import read_head
+from daamctl.artifacts.results import read_folds
+from daamctl.config import Config, load_config
+from daamctl.corpora import CORPORA, demo_text, digits
+from daamctl.layout import Layout
+
+ITEMS = 40
+METHODS = ("none", "daam-v1", "mha")
+FINETUNES = ("linear-probe", "lora-r8", "lora-r8-published")
+GROUPS = ["group1", "group2", "group3"]
+QUICK = {
+    "methods": METHODS,
+    "finetunes": FINETUNES,
+    "train.epochs": 1,
+    "finetune.epochs": 1,
+    "ablate.k": [1],
+    "ablate.presets": [],
+    "importance.dpi": 40,
+    "report.interactive": False,
+    "download.check_fingerprint": False,
+    **{f"{section}.device": "cpu" for section in ("extract", "train", "finetune")},
+}
+
+
+def few_texts(whole: Path, few: Path) -> None:
+    """One notice of every author on every topic."""
+    table = pl.read_csv(whole / demo_text.FILE)
+    table.group_by("speaker", "label", maintain_order=True).head(1).write_csv(few / demo_text.FILE)
+
+
+def few_images(whole: Path, few: Path) -> None:
+    """The first images of digits 0 to 3."""
+    table = pq.read_table(whole / digits.FILE)
+    chosen = [row for row, label in enumerate(table["label"].to_pylist()) if label < 4]
+    pq.write_table(table.take(chosen[:ITEMS]), few / digits.FILE)
+
+
+@pytest.mark.parametrize(
+    ("name", "cut", "item", "head"),
+    [
+        ("demo-text", few_texts, "text", "random frozen score map (D4)"),
+        ("digits", few_images, "image", "classifier on the frozen norm of the mean patch"),
+    ],
+)
+def test_whole_way(name: str, cut: Callable[[Path, Path], None], item: str, head: str, project: Path) -> None:
+    (project / "few").mkdir()
+    cut(CORPORA.load(load_config(project, name).download.corpus).obtain(project / "whole"), project / "few")
+    config = load_config(project, name, {**QUICK, "download.source": str(project / "few")})
+    layout = Layout.of(project, name, config)
+    report = pipeline.run(layout, config, track=False).parent
+
+    made = read_head(layout.embeddings)
+    assert made.num_clips == ITEMS
+    for method in (*METHODS, *FINETUNES):
+        results = [fold.result for fold in read_folds(layout.method(method))]
+        assert [result["run"]["test_group"] for result in results] == GROUPS, method
+        assert {result["run"]["modality"] for result in results} == {item}
+        assert sum(result["meta"]["num_test_clips"] for result in results) == ITEMS
+    ablation = read(layout, "ablate", "ablation.json")
+    ranked = read(layout, "importance", "summary.json")["methods"]["daam-v1"]["ranking"]
+    assert [(group["layers"], group["n"]) for group in ablation["groups"]] == [([ranked[0]], 3), ([ranked[-1]], 3)]
+    assert sorted(ranked) == list(made.layers)
+    check_effects(layout, report, head)
+    check_report(layout, report, config, item)
+
+
+def check_effects(layout: Layout, report: Path, head: str) -> None:
+    """Adapters act, the released form too: Llama and BEiT call the modules that WavLM passes by (D2)."""
+    shown = {row[0].split(" (")[0]: row[1:] for row in rows(report / "tables" / "effects.csv")}
+    assert tuple(shown) == FINETUNES
+    assert shown["linear-probe"][-1] == "nothing trained in it"
+    for way in FINETUNES[1:]:
+        run = read_folds(layout.method(way))[0].result["run"]
+        assert run["effect"]["with_gradient"] == run["effect"]["tensors"] == 2 * len(run["adapted"]) > 0
+        assert run["effect"]["output_change"] > 0
+        assert shown[way][:3] == [str(len(run["adapted"])), *[str(run["effect"]["tensors"])] * 2]
+        assert shown[way][-1] == "yes"
+        assert any(head in note for note in run["notes"]) == way.endswith("published")
+
+
+def check_report(layout: Layout, report: Path, config: Config, item: str) -> None:
+    """Every figure of the evaluation stands there, in the words of the modality."""
+    evaluation = read(layout, "evaluate", "evaluation.json")
+    assert (evaluation["counts"]["utterance"], tuple(evaluation["methods"])) == (ITEMS, config.trained)
+    figures = {row[0].split(" (")[0]: float(row[1]) for row in rows(report / "tables" / "results.csv")}
+    assert figures == {
+        method: pytest.approx(100 * entry["summary"]["utterance"]["accuracy"]["mean"])
+        for method, entry in evaluation["methods"].items()
+    }
+    text = (report / "report.md").read_text(encoding="utf-8")
+    assert f"The main figure is accuracy per {item}" in text
+    assert f"{ITEMS} test {item}s of 4 classes" in text
+    prose = re.sub(r"^    .*$|\(pictures/.*?\)", "", text, flags=re.MULTILINE)  # without settings, names of files
+    assert not re.search(r"\b(utterance|speaker|clip|recording)s?\b", prose)
+    assert (report / "report.html").stat().st_size > 10_000
+    assert {"accuracy.png", "learning.png", "learning.pdf"} <= {path.name for path in (report / "pictures").iterdir()}
+
+
+def read(layout: Layout, stage: str, name: str) -> Any:
+    return json.loads((layout.stage(stage) / name).read_text(encoding="utf-8"))
+
+
+def rows(path: Path) -> Iterator[list[str]]:
+    """The rows of a written table, without its heading."""
+    with path.open(encoding="utf-8") as stream:
+        yield from list(csv.reader(stream))[1:]

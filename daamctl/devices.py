@@ -69,6 +69,18 @@ def resolve_precision(name: str, device: str, *, cpu_auto: bool) -> str:
     return "bfloat16" if device == "cpu" and cpu_auto and cpu_has_bfloat16() else "float32"
 
 
+def full_float32() -> None:
+    """Have this process multiply float32 by a GPU as float32, in matrix products and in convolutions.
+
+    cuDNN rounds the factors of convolutions to TF32 (10 bits instead of 23) unless told otherwise, so that 'float32'
+    would mean two things in one model. Half precision is not concerned.
+    """
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
 def autocast(device: str, precision: str) -> contextlib.AbstractContextManager[Any]:
     """Autocast to `precision` on `device`; does nothing for float32."""
     import torch

@@ -67,6 +67,45 @@ class Batch:
     n_frames: Tensor
 
 
+@dataclass(frozen=True)
+class Pooled:
+    """What a batch gives.
+
+    Args:
+        values: (B, L, D) in the number format asked for.
+        fits: (B, L) whether all D values are finite, and within that format.
+    """
+
+    values: Tensor
+    fits: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor, storage: torch.dtype) -> Pooled:
+        """Check and cast (B, L, D) float32, where it lies."""
+        fits = values.abs().amax(2) <= torch.finfo(storage).max  # amax hands NaN on, and NaN is not <= anything
+        return cls(values.to(storage), fits)
+
+    def to_cpu(self) -> Callable[[], Pooled]:
+        """Begin to copy to main memory; what comes back waits for the copy."""
+        if not self.values.is_cuda:
+            here = Pooled(self.values.cpu(), self.fits.cpu())
+            return lambda: here
+        copied = Pooled(
+            torch.empty(self.values.shape, dtype=self.values.dtype, pin_memory=True),
+            torch.empty(self.fits.shape, dtype=self.fits.dtype, pin_memory=True),
+        )
+        copied.values.copy_(self.values, non_blocking=True)
+        copied.fits.copy_(self.fits, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record(torch.cuda.current_stream(self.values.device))
+
+        def wait() -> Pooled:
+            arrived.synchronize()
+            return copied
+
+        return wait
+
+
 class Encoder(Protocol):
     """A frozen encoder, ready on its device.
 
@@ -99,6 +138,9 @@ class Encoder(Protocol):
     def pool(self, items: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Run a batch; give (B, L, D) float32 and the number of positions averaged (B,), on CPU."""
 
+    def padded(self, size: int) -> int:
+        """The size that the longest item of a batch, of this size, is padded to with all others."""
+
     def enough(self, size: int) -> int:
         """How many items of a size (samples, tokens, 1 per image) keep the device busy: more take longer, not less."""
 
@@ -108,8 +150,8 @@ class Encoder(Protocol):
     def stage(self, items: Sequence[Tensor]) -> Batch:
         """Make a batch ready to be copied to the device. Several threads may call it at once."""
 
-    def launch(self, batch: Batch) -> Callable[[], Tensor]:
-        """Run a batch, on a GPU without waiting for it; what comes back waits, and gives (B, L, D) float32 on CPU."""
+    def launch(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
+        """Run a batch, on a GPU without waiting for it; what comes back waits, in any thread, and gives it on CPU."""
 
 
 class PooledEncoder(ABC):
@@ -140,7 +182,11 @@ class PooledEncoder(ABC):
     def pool(self, items: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """See `Encoder.pool`."""
         batch = self.stage(items)
-        return self.launch(batch)(), batch.n_frames
+        return self.launch(batch)().values, batch.n_frames
+
+    def padded(self, size: int) -> int:
+        """See `Encoder.padded`."""
+        return size
 
     @abstractmethod
     def positions(self, size: int) -> int:
@@ -166,23 +212,12 @@ class PooledEncoder(ABC):
         return Batch(inputs, mask, n_frames)
 
     @torch.inference_mode()
-    def launch(self, batch: Batch) -> Callable[[], Tensor]:
+    def launch(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
         """See `Encoder.launch`."""
         inputs, mask = self._send(batch)
         with autocast(self.device, self.precision):
             pooled = self.pooler.run(lambda: self.hidden(inputs), mask)
-        if not pooled.is_cuda:
-            return lambda: pooled.cpu()
-        copied = torch.empty(pooled.shape, pin_memory=True)
-        copied.copy_(pooled, non_blocking=True)
-        arrived = torch.cuda.Event()
-        arrived.record(torch.cuda.current_stream(pooled.device))
-
-        def wait() -> Tensor:
-            arrived.synchronize()
-            return copied
-
-        return wait
+        return Pooled.of(pooled, storage).to_cpu()
 
     def _send(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Copy a batch to the device; to a GPU beside the computation of the batch before."""

@@ -8,15 +8,21 @@ import numpy as np
 
 
 def plan_batches(
-    sizes: np.ndarray, budget: int, *, equal_length: bool, enough: Callable[[int], int] | None = None
+    sizes: np.ndarray,
+    budget: int,
+    *,
+    equal_length: bool,
+    enough: Callable[[int], int] | None = None,
+    padded: Callable[[int], int] | None = None,
 ) -> list[np.ndarray]:
     """Group clips into batches, longest first; the plan depends on nothing but the arguments.
 
     Args:
         sizes: (N,) cost of each clip: samples, tokens, or 1 per image.
         budget: most cost in a batch, counting padding; a longer clip makes a batch of its own.
-        enough: number of clips of a size that keeps the device busy: no batch has more; None: any number.
         equal_length: only clips of exactly the same length may share a batch.
+        enough: number of clips of a size that keeps the device busy: no batch has more; None: any number.
+        padded: cost of each clip in a batch whose longest one has this size; None: that size.
 
     Returns:
         Row numbers of each batch; every row stands in exactly one.
@@ -26,7 +32,8 @@ def plan_batches(
     start = 0
     while start < len(order):
         longest = int(sizes[order[start]])
-        size = budget // max(longest, 1)
+        cost = longest if padded is None else padded(longest)
+        size = budget // max(cost, 1)
         size = max(1, size if enough is None else min(size, enough(longest)))
         batch = order[start : start + size]
         if equal_length:

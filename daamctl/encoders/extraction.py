@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from daamctl.encoders.base import Batch, Encoder
+from daamctl.encoders.base import Batch, Encoder, Pooled
 from daamctl.encoders.batching import plan_batches
 from daamctl.encoders.items import Items
 from daamctl.errors import AudioError, CorpusError, EncoderError
@@ -29,6 +29,10 @@ READ_THREADS = 2
 READ_THREADS_GPU = 8
 """At most so many where it has little else to do."""
 BATCHES_AHEAD = 2
+UNFINISHED, UNFINISHED_GPU = 1, 2
+"""Batches whose results may be outstanding when the next one is launched."""
+OUT_OF_MEMORY = ("ALLOC_FAILED", "CUDA error: out of memory", "CUDA out of memory", "can't allocate memory")
+"""Words of torch's RuntimeErrors: of cuBLAS and cuDNN, the driver (pinned memory too), and DefaultCPUAllocator."""
 # modality -> an item that is too large for the memory, what makes it smaller, the setting for smaller batches
 TOO_LARGE = {
     "speech": ("clip of {} samples", ", or a lower segment.max_duration_s", "extract.max_batch_s"),
@@ -64,11 +68,9 @@ class _Group:
 
     rows: list[int]
     items: list[Tensor]
-    batch: Batch
-
-    @property
-    def cost(self) -> int:
-        return len(self.items) * max(item.shape[-1] for item in self.items)
+    cost: int
+    batch: Batch | None
+    """None: main memory has no room for it."""
 
 
 @dataclass
@@ -80,6 +82,13 @@ class _Set:
     result: Embedded
     batches: list[np.ndarray]
     left: int
+
+
+@dataclass
+class _Limit:
+    """The most cost that a batch may have, once memory has run out; read by all threads."""
+
+    cost: float = float("inf")
 
 
 @dataclass
@@ -134,30 +143,35 @@ def embed_sets(
         EncoderError: see `embed_clips`; or one clip does not fit in the device's memory.
     """
     encoder.settle()
-    runner = _Runner(encoder, storage, on_clips)
+    limit = _Limit()
     waiting: deque[_Set] = deque()
-    for one, read in _read_ahead(sets, encoder, storage):
-        if not waiting or waiting[-1] is not one:
-            waiting.append(one)
-        runner.take(one, read)
-        yield None
-        while waiting and not waiting[0].left:
-            yield waiting.popleft().result
-    runner.finish()
+    with ThreadPoolExecutor(1, "store") as storing:
+        runner = _Runner(encoder, storage, on_clips, limit, storing)
+        for one, read in _read_ahead(sets, encoder, storage, limit):
+            if not waiting or waiting[-1] is not one:
+                waiting.append(one)
+            runner.take(one, read)
+            yield None
+            while waiting and not waiting[0].left:
+                yield waiting.popleft().result
+        runner.finish()
     for one in waiting:
         yield one.result
 
 
-def _read_ahead(sets: Iterable[Opener], encoder: Encoder, storage: str) -> Iterator[tuple[_Set, _Read]]:
+def _on_gpu(encoder: Encoder) -> bool:
+    return getattr(encoder, "device", "cpu").startswith("cuda")
+
+
+def _read_ahead(sets: Iterable[Opener], encoder: Encoder, storage: str, limit: _Limit) -> Iterator[tuple[_Set, _Read]]:
     """Every batch of every set, in order, read in threads a few ahead of the one in use."""
-    on_gpu = getattr(encoder, "device", "cpu").startswith("cuda")
-    threads = min(READ_THREADS_GPU, os.cpu_count() or 1) if on_gpu else READ_THREADS
+    threads = min(READ_THREADS_GPU, os.cpu_count() or 1) if _on_gpu(encoder) else READ_THREADS
     readers, opener = ThreadPoolExecutor(threads, "read"), ThreadPoolExecutor(1, "open")
     ahead: deque[tuple[_Set, Future[_Read]]] = deque()
     try:
         for one in _open_ahead(sets, encoder, storage, opener):
             for rows in one.batches or [np.empty(0, np.int64)]:
-                ahead.append((one, readers.submit(_read, encoder, one.items, rows)))
+                ahead.append((one, readers.submit(_read, encoder, one.items, rows, limit)))
                 if len(ahead) > max(BATCHES_AHEAD, threads):
                     earliest, future = ahead.popleft()
                     yield earliest, future.result()
@@ -183,7 +197,7 @@ def _open_ahead(sets: Iterable[Opener], encoder: Encoder, storage: str, thread: 
 def planned(encoder: Encoder, items: Items) -> list[np.ndarray]:
     """The batches that items are embedded in, see `plan_batches`."""
     equal = encoder.equal_length_batches
-    return plan_batches(items.sizes, items.budget, equal_length=equal, enough=encoder.enough)
+    return plan_batches(items.sizes, items.budget, equal_length=equal, enough=encoder.enough, padded=encoder.padded)
 
 
 def _open(opener: Opener, encoder: Encoder, storage: str) -> _Set:
@@ -193,7 +207,7 @@ def _open(opener: Opener, encoder: Encoder, storage: str) -> _Set:
     return _Set(items, names, Embedded(vectors, np.zeros(number, np.int32)), planned(encoder, items), number)
 
 
-def _read(encoder: Encoder, items: Items, rows: np.ndarray) -> _Read:
+def _read(encoder: Encoder, items: Items, rows: np.ndarray, limit: _Limit) -> _Read:
     """Read one planned batch. Lengths, once read, may turn out unequal where the encoder needs them equal."""
     read = _Read()
     together: dict[int, list[tuple[int, Tensor]]] = {}
@@ -207,24 +221,58 @@ def _read(encoder: Encoder, items: Items, rows: np.ndarray) -> _Read:
             read.marks.setdefault(mark, []).append(row)
         together.setdefault(len(item) if encoder.equal_length_batches else 0, []).append((row, item))
     for found in together.values():
-        alike = [item for _, item in found]
-        read.groups.append(_Group([row for row, _ in found], alike, encoder.stage(alike)))
+        read.groups += _groups(encoder, [row for row, _ in found], [item for _, item in found], limit)
     return read
 
 
+def _groups(encoder: Encoder, rows: list[int], items: list[Tensor], limit: _Limit) -> Iterator[_Group]:
+    """Batches of items, as few as the limit allows."""
+    cost, most = _cost(encoder, items), limit.cost
+    size = len(items) if cost <= most else max(1, int(most * len(items) // cost))
+    for start in range(0, len(items), size):
+        part = items[start : start + size]
+        try:
+            batch = encoder.stage(part)
+        except (RuntimeError, MemoryError) as error:
+            if not _out_of_memory(error):
+                raise
+            batch = None
+        yield _Group(rows[start : start + size], part, _cost(encoder, part), batch)
+
+
+def _cost(encoder: Encoder, items: list[Tensor]) -> int:
+    return len(items) * encoder.padded(max(item.shape[-1] for item in items))
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out, of the device, pinned or main: only some of torch's libraries have a class for that."""
+    told = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    return told or any(words in str(error) for words in OUT_OF_MEMORY)
+
+
 class _Runner:
-    """Runs batches, at most one of them unfinished when it comes back; remembers what the memory cannot hold.
+    """Runs batches, some of them unfinished when it comes back; remembers what the memory cannot hold.
 
     Args:
         encoder: see `embed_sets`.
         storage: see `embed_sets`.
         on_clips: see `embed_sets`.
+        limit: lowered when memory runs out.
+        storing: one thread, which checks results and puts them into their rows.
     """
 
-    def __init__(self, encoder: Encoder, storage: str, on_clips: Callable[[int], None]) -> None:
-        self.encoder, self.storage, self.on_clips = encoder, storage, on_clips
-        self.limit: float = float("inf")
-        self.running: deque[tuple[_Set, _Group, Callable[[], Tensor]]] = deque()
+    def __init__(
+        self,
+        encoder: Encoder,
+        storage: str,
+        on_clips: Callable[[int], None],
+        limit: _Limit,
+        storing: ThreadPoolExecutor,
+    ) -> None:
+        self.encoder, self.storage, self.on_clips, self.limit, self.storing = encoder, storage, on_clips, limit, storing
+        self.format: torch.dtype = getattr(torch, storage)
+        self.unfinished = UNFINISHED_GPU if _on_gpu(encoder) else UNFINISHED
+        self.running: deque[tuple[_Set, int, Future[None]]] = deque()
 
     def take(self, one: _Set, read: _Read) -> None:
         """Run a batch of a set."""
@@ -240,57 +288,60 @@ class _Runner:
     def finish(self, but: int = 0) -> None:
         """Wait for the batches that run, `but` the last so many."""
         while len(self.running) > but:
-            self._store(*self.running.popleft())
+            one, number, stored = self.running.popleft()
+            stored.result()
+            one.left -= number
+            self.on_clips(number)
 
     def _run(self, one: _Set, group: _Group) -> None:
         """Launch a group, in parts when the device's memory is too small for the whole."""
-        if len(group.items) > 1 and group.cost > self.limit:
-            self._run_parts(one, group)
+        if len(group.items) > 1 and group.cost > self.limit.cost:
+            self._run_anew(one, group)
             return
-        try:
-            wait = self.encoder.launch(group.batch)
-        except torch.OutOfMemoryError:
-            wait = None
+        wait = self._launched(group)
         if wait is not None:
-            self.running.append((one, group, wait))
-            self.finish(but=1)
+            self.running.append((one, len(group.rows), self.storing.submit(self._store, one, group, wait)))
+            self.finish(but=self.unfinished)
             return
         unit, smaller, setting = TOO_LARGE[self.encoder.modality]
         alone = not self.running
         self.finish()  # what still runs holds memory
         torch.cuda.empty_cache()
         if len(group.items) > 1:
-            self.limit = group.cost // 2
+            self.limit.cost = group.cost // 2
             log.warning("out of memory with %d clips in a batch; trying halves (lower %s)", len(group.items), setting)
-            self._run_parts(one, group)
-        elif not alone:
-            self._run(one, group)
-        else:
+        elif alone:
             raise EncoderError(
                 f"one {unit.format(group.items[0].shape[-1])} does not fit in the device's memory",
                 fix=f"use --device cpu{smaller}",
             )
+        self._run_anew(one, group)
 
-    def _run_parts(self, one: _Set, group: _Group) -> None:
-        size = max(1, int(self.limit * len(group.items) // group.cost))
-        for start in range(0, len(group.items), size):
-            rows, items = group.rows[start : start + size], group.items[start : start + size]
-            self._run(one, _Group(rows, items, self.encoder.stage(items)))
+    def _run_anew(self, one: _Set, group: _Group) -> None:
+        for part in _groups(self.encoder, group.rows, group.items, self.limit):
+            self._run(one, part)
 
-    def _store(self, one: _Set, group: _Group, wait: Callable[[], Tensor]) -> None:
+    def _launched(self, group: _Group) -> Callable[[], Pooled] | None:
+        """What waits for the results of a group; None: memory has run out."""
+        if group.batch is None:
+            return None
+        try:
+            return self.encoder.launch(group.batch, self.format)
+        except (RuntimeError, MemoryError) as error:
+            if not _out_of_memory(error):
+                raise
+        return None  # only here has the error, and with it what it holds of memory, gone
+
+    def _store(self, one: _Set, group: _Group, wait: Callable[[], Pooled]) -> None:
         """Check the vectors of a batch and put them into their rows."""
-        values = wait().numpy()
-        limit = float(np.finfo(np.dtype(self.storage)).max)
-        bad = ~(np.abs(values) <= limit).all(axis=(1, 2))  # also catches NaN
-        if bad.any():
-            row = int(np.flatnonzero(bad)[0])
-            layer = self.encoder.layers[int(np.flatnonzero(~(np.abs(values[row]) <= limit).all(axis=1))[0])]
+        assert group.batch is not None
+        pooled = wait()
+        if not bool(pooled.fits.all()):
+            row, index = pooled.fits.logical_not().nonzero()[0].tolist()
             raise EncoderError(
-                f"the encoder gives values that are not finite, or beyond {self.storage}, in layer {layer} of clip "
-                f"'{one.names[group.rows[row]]}'",
+                f"the encoder gives values that are not finite, or beyond {self.storage}, in layer "
+                f"{self.encoder.layers[index]} of clip '{one.names[group.rows[row]]}'",
                 fix="use --set extract.precision=float32 --set extract.storage=float32",
             )
-        one.result.vectors[group.rows] = values.astype(self.storage)
+        one.result.vectors[group.rows] = pooled.values.numpy()
         one.result.n_frames[group.rows] = group.batch.n_frames.numpy()
-        one.left -= len(group.rows)
-        self.on_clips(len(group.rows))

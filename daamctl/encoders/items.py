@@ -65,6 +65,7 @@ def open_items(
     config: Config,
     *,
     max_tokens: int | None = None,
+    tables: ImageTables | None = None,
 ) -> Items:
     """Open the items of some rows of a clip table for an encoder of their modality.
 
@@ -75,13 +76,14 @@ def open_items(
         encoder: what will read them.
         config: all settings.
         max_tokens: longest text, in tokens, where that is less than `extract.max_tokens`.
+        tables: tables of images that are open already; None: they are opened anew.
     """
     extract, reader = config.extract, cast("Any", encoder)
     if modality == "text":
         limit = min(reader.max_tokens, max_tokens or reader.max_tokens)
         return TextItems(rows, reader, limit, extract.max_batch_tokens)
     if modality == "image":
-        return ImageItems(rows, root, reader, extract.max_batch_images)
+        return ImageItems(rows, root, reader, extract.max_batch_images, tables)
     return SpeechItems(rows, root, reader.sampling_rate, extract.max_batch_s)
 
 
@@ -156,13 +158,21 @@ class ImageItems:
         root: folder that paths are relative to.
         encoder: whose pixels they become.
         budget: most images in one batch.
+        tables: tables of images that are open already.
     """
 
-    def __init__(self, rows: pl.DataFrame, root: Path, encoder: ImageEncoder, budget: int) -> None:
+    def __init__(
+        self,
+        rows: pl.DataFrame,
+        root: Path,
+        encoder: ImageEncoder,
+        budget: int,
+        tables: ImageTables | None = None,
+    ) -> None:
         self.rows = rows.select("path", "index").rows()
         self.root, self.encoder, self.budget = root, encoder, budget
         self.sizes = np.ones(len(self.rows), np.int64)
-        self.tables = ImageTables()
+        self.tables = ImageTables() if tables is None else tables
 
     def read(self, row: int) -> Tensor:
         """See `Items.read`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,8 @@ from safetensors import SafetensorError
 
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
-from daamctl.encoders import ENCODERS, FAMILIES, HUB_ID, presets_of
+from daamctl.devices import full_float32
+from daamctl.encoders import ENCODERS, FAMILIES, presets_of
 from daamctl.encoders.base import Encoder, PoolingOptions, weights_hash
 from daamctl.encoders.image import ImageEncoder, plain_processor
 from daamctl.encoders.outline import check_name
@@ -27,6 +27,8 @@ INPUTS = {"input_ids": "text", "pixel_values": "image"}
 """Principal input of a model's class -> what it reads; speech models are known by `FAMILIES`."""
 PARTS = {"text": "text_config", "image": "vision_config"}
 """Where the config of a model of several modalities has that of its part."""
+MASK_VECTOR = "masked_spec_embed"
+"""What stands for masked frames in the pretraining of speech models; the one weight that a checkpoint may lack."""
 HEADROOM = 2_000_000_000
 """Bytes of a device's memory that weights must leave to the batches."""
 
@@ -46,16 +48,27 @@ class OpenedEncoder:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A model on its device, with what prepares its inputs: feature extractor, tokenizer or image processor."""
+    """A model on its device, with what prepares its inputs (feature extractor, tokenizer or image processor).
+
+    The pooling layer stands apart: no layer needs it.
+    """
 
     model: Any
     reader: Any
     source: str
     revision: str | None
+    pooler: Any = None
 
 
 def open_encoder(
-    config: ExtractConfig, *, modality: Modality, max_duration_s: float, device: str, precision: str
+    config: ExtractConfig,
+    *,
+    modality: Modality,
+    max_duration_s: float,
+    device: str,
+    precision: str,
+    keep_pooler: bool = False,
+    weights_sha256: str | None = None,
 ) -> OpenedEncoder:
     """Open the encoder that the settings name.
 
@@ -65,6 +78,9 @@ def open_encoder(
         max_duration_s: longest clip, in seconds; what the published pooling pads to.
         device: resolved device.
         precision: resolved precision.
+        keep_pooler: leave the pooling layer of a text or vision checkpoint, if it comes with one, as `pooler` in the
+            model. The hash of the weights is that without it; its own is the fact `pooler_sha256`.
+        weights_sha256: hash of the weights where it is known; None: it is computed.
 
     Raises:
         EncoderError: it is unknown, not available offline, reads something else, is too large for this machine, has no
@@ -73,6 +89,8 @@ def open_encoder(
     import huggingface_hub
     import transformers
 
+    if device.startswith("cuda"):
+        full_float32()
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     huggingface_hub.utils.logging.set_verbosity_error()
@@ -86,7 +104,7 @@ def open_encoder(
     if config.weights == "random" or (preset is not None and preset.hub_id is None):
         loaded = _random(name, preset, config.seed, dtype, device)
     else:
-        loaded = _pretrained(_source(name, preset), config.revision, modality, dtype, device)
+        loaded = _pretrained(_source(name, preset), config.revision, modality, dtype, device, keep_pooler)
     model = loaded.model.eval().requires_grad_(False)
     options = PoolingOptions(
         layer_00=config.layer_00,
@@ -102,7 +120,7 @@ def open_encoder(
         "modality": modality,
         "source": loaded.source,
         "revision": loaded.revision,
-        "weights_sha256": weights_hash(model),
+        "weights_sha256": weights_sha256 or weights_hash(model),
         "weights_dtype": str(dtype).removeprefix("torch."),
         "model_type": model.config.model_type,
         "transformers": transformers.__version__,
@@ -112,6 +130,9 @@ def open_encoder(
         "storage": config.storage,
         **own,
     }
+    if loaded.pooler is not None:
+        model.pooler = loaded.pooler.eval().requires_grad_(False)
+        facts["pooler_sha256"] = weights_hash(loaded.pooler)
     return OpenedEncoder(encoder, facts)
 
 
@@ -185,7 +206,9 @@ def _random(name: str, preset: Preset | None, seed: int, dtype: torch.dtype, dev
     return _Loaded(model.to(device, dtype), reader, f"{name} (random weights, seed {seed})", None)
 
 
-def _pretrained(source: str, revision: str | None, modality: Modality, dtype: torch.dtype, device: str) -> _Loaded:
+def _pretrained(
+    source: str, revision: str | None, modality: Modality, dtype: torch.dtype, device: str, keep_pooler: bool
+) -> _Loaded:
     """Load the config, check before any weights whether the encoder fits, then weights and what prepares its inputs."""
     from transformers import AutoConfig, AutoModel
 
@@ -198,11 +221,23 @@ def _pretrained(source: str, revision: str | None, modality: Modality, dtype: to
         own = config if part is None else part
         _check_reads(source, own, modality)
         reader = _reader(source, modality, options)
-        where: dict[str, Any] = {} if part is None else {"config": part}
+        # Straight to a GPU: through main memory a large encoder would take as much of that, and be copied once more.
+        where: dict[str, Any] = {"device_map": {"": device}} if device.startswith("cuda") else {}
+        if part is not None:
+            where["config"] = part
+        headless = _without_head(_class_of(own)) if modality != "speech" else {}
+        keep_pooler = keep_pooler and bool(headless)
+        if not keep_pooler:
+            where |= headless
         if modality != "speech":
-            where |= {**_without_head(_class_of(own)), **_plan_memory(source, own, dtype, device)}
+            where |= _plan_memory(source, own, dtype, device)
         # transformers reads safetensors, or .bin files with weights_only=True; never a free pickle.
         model, loading = AutoModel.from_pretrained(source, dtype=dtype, output_loading_info=True, **where, **options)
+    except torch.OutOfMemoryError as error:
+        raise EncoderError(
+            f"the weights of encoder '{source}' do not fit in the free memory of {device}",
+            fix="use a smaller encoder, --device cpu, or end what else runs there",
+        ) from error
     except (OSError, ValueError, RuntimeError, ImportError, UnpicklingError, SafetensorError) as error:
         raise _explain(source, revision, error) from error
     if "device_map" not in where:
@@ -210,12 +245,32 @@ def _pretrained(source: str, revision: str | None, modality: Modality, dtype: to
     whole = model
     if modality != "speech" and hasattr(whole, "encoder") and hasattr(whole, "decoder"):
         model = whole.get_encoder()
+    pooler = _take_pooler(model, loading["missing_keys"]) if keep_pooler else None
     missing = _missing(model, whole, loading["missing_keys"])
     if missing:
         named = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         raise EncoderError(f"encoder '{source}' lacks weights that its config.json asks for: {named}")
-    shown = Path(source).name if Path(source).is_dir() else source  # the hash identifies it, not this path
-    return _Loaded(model, reader, shown, getattr(config, "_commit_hash", None))
+    if (mask_vector := getattr(model, MASK_VECTOR, None)) is not None and MASK_VECTOR in _ends(loading["missing_keys"]):
+        mask_vector.data.zero_()  # transformers draws it anew every time, and the hash of the weights with it
+    if Path(source).is_dir():
+        return _Loaded(model, reader, Path(source).name, None, pooler)  # the hash identifies it, not this path
+    return _Loaded(model, reader, source, _commit(source, revision), pooler)
+
+
+def _commit(source: str, revision: str | None) -> str:
+    """The commit of a checkpoint of the hub that has just been loaded: its snapshot's folder is called so."""
+    from huggingface_hub import hf_hub_download
+
+    return Path(hf_hub_download(source, "config.json", revision=revision)).parent.name
+
+
+def _take_pooler(model: Any, missing: Iterable[str]) -> Any:
+    """Take the pooling layer off a model; None: it has none, or the checkpoint lacks weights of it."""
+    pooler = getattr(model, "pooler", None)
+    if pooler is None:
+        return None
+    model.pooler = None
+    return None if any(name.startswith("pooler.") for name in missing) else pooler
 
 
 def _reader(source: str, modality: Modality, options: dict[str, Any]) -> Any:
@@ -236,7 +291,12 @@ def _missing(model: Any, whole: Any, missing: Iterable[str]) -> list[str]:
     """
     used = {id(value) for value in model.state_dict(keep_vars=True).values()}
     own = {name for name, value in whole.state_dict(keep_vars=True).items() if id(value) in used}
-    return sorted(name for name in own & set(missing) if not name.endswith("masked_spec_embed"))
+    return sorted(name for name in own & set(missing) if MASK_VECTOR not in _ends([name]))
+
+
+def _ends(names: Iterable[str]) -> set[str]:
+    """Last parts of dotted names."""
+    return {name.rpartition(".")[2] for name in names}
 
 
 def _class_of(config: Any) -> Any:

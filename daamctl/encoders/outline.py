@@ -74,7 +74,7 @@ def outline_of(config: ExtractConfig, modality: Modality) -> Outline | None:
     """
     from daamctl.encoders.load import PARTS
 
-    found = _configuration(config)
+    found = configuration_of(config)
     if found is None:
         return None
     configuration, here = found
@@ -125,7 +125,7 @@ def _shards(path: Path) -> set[str]:
     return set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
 
 
-def _configuration(config: ExtractConfig) -> tuple[Any, bool] | None:
+def configuration_of(config: ExtractConfig) -> tuple[Any, bool] | None:
     """The Hugging Face configuration, and whether the weights that belong to it are here."""
     from transformers import AutoConfig
 

@@ -21,7 +21,7 @@ from daamctl.artifacts.embeddings import EmbeddingsHead, write_shard
 from daamctl.config import Config
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.extraction import Embedded, Opener, embed_sets
-from daamctl.encoders.items import Items, open_items
+from daamctl.encoders.items import ImageTables, Items, open_items
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +62,7 @@ def make_shards(
     root: Path,
     config: Config,
     on_clips: Callable[[int], None],
+    tables: ImageTables | None = None,
 ) -> Iterator[ShardResult]:
     """Embed and write shards.
 
@@ -72,6 +73,7 @@ def make_shards(
         root: folder that paths of recordings and images are relative to; not looked at for text.
         config: all settings.
         on_clips: called with the number of clips finished, readable or not.
+        tables: tables of images that are open already.
 
     Yields:
         What was made, in the order of the tasks, once its file is in place.
@@ -82,11 +84,12 @@ def make_shards(
             fit in the device's memory.
     """
     made: deque[ShardTask] = deque()
+    opened = ImageTables() if tables is None else tables  # neighbouring shards share row groups
 
     def openers() -> Iterator[Opener]:
         for task in tasks:
             made.append(task)
-            yield partial(_open, task, encoder, head, root, config)
+            yield partial(_open, task, encoder, head, root, config, opened)
 
     writing: deque[Future[ShardResult]] = deque()
     with ThreadPoolExecutor(1, "write") as writer:
@@ -100,9 +103,10 @@ def make_shards(
 
 
 def _open(
-    task: ShardTask, encoder: Encoder, head: EmbeddingsHead, root: Path, config: Config
+    task: ShardTask, encoder: Encoder, head: EmbeddingsHead, root: Path, config: Config, tables: ImageTables
 ) -> tuple[Items, Sequence[str]]:
-    return open_items(task.rows, head.modality, root, encoder, config), task.rows["clip_id"].to_list()
+    items = open_items(task.rows, head.modality, root, encoder, config, tables=tables)
+    return items, task.rows["clip_id"].to_list()
 
 
 def _write(task: ShardTask, done: Embedded, head: EmbeddingsHead) -> ShardResult:

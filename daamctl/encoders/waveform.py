@@ -76,9 +76,11 @@ class WaveformEncoder(PooledEncoder):
 
     def positions(self, size: int) -> int:
         """See `PooledEncoder.positions`."""
-        if self.options.all_frames:
-            size = round(self.options.pad_to_s * self.sampling_rate)
-        return self.num_frames(max(size, self.min_samples))
+        return self.num_frames(max(self.padded(size), self.min_samples))
+
+    def padded(self, size: int) -> int:
+        """See `Encoder.padded`."""
+        return round(self.options.pad_to_s * self.sampling_rate) if self.options.all_frames else size
 
     def gather(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """Batch waveforms (T,); see `Encoder.gather`. Clips shorter than one frame are zero-padded to it."""

@@ -66,6 +66,10 @@ class WhisperEncoder(PooledEncoder):
         """See `PooledEncoder.positions`."""
         return self.max_frames
 
+    def padded(self, size: int) -> int:
+        """See `Encoder.padded`."""
+        return self.max_frames * SAMPLES_PER_FRAME
+
     def gather(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """Batch waveforms (T,); see `Encoder.gather`.
 

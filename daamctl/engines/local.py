@@ -59,7 +59,9 @@ class LocalEngine(Closing):
     ) -> Iterator[R]:
         """See `Engine.work`."""
         worker = self._worker or open_worker(device)
-        devices = worker_devices(device, self.workers, worker.num_devices)
+        devices = worker_devices(device, self.workers)
+        if len(devices) > 1 and devices[0] != device:  # a device each: enough, unless one worker takes several
+            devices = worker_devices(device, self.workers, worker.num_devices)
         parts = portions(tasks, len(devices))
         if min(len(devices), len(parts)) < 2:
             yield from worker.work(tasks, advance)

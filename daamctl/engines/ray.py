@@ -79,8 +79,13 @@ def share_of(
         per_gpu: tasks on one GPU, at most; None: workers are long-lived and get a GPU each.
 
     Raises:
-        ConfigError: a certain GPU is asked for, or more GPUs than a machine has.
+        ConfigError: a certain GPU is asked for, or more GPUs than a machine has, or CUDA without any.
     """
+    if device.startswith("cuda") and gpus_per_worker == 0:
+        raise ConfigError(
+            f"--gpus-per-worker 0 leaves no GPU for device '{device}'",
+            fix="use --device cpu, or leave --gpus-per-worker out",
+        )
     if device.startswith("cuda:"):
         raise ConfigError(f"device '{device}' is one GPU of one machine; Ray chooses", fix="use --device auto or cuda")
     total = sum(node.get("GPU", 0) for node in nodes)
@@ -93,13 +98,19 @@ def share_of(
         )
     gpus = (gpus_per_worker or 1 / max(1, min(per_gpu or 1, -(-tasks // int(total))))) if use_gpus else 0.0
     used = [node for node in nodes if node.get("GPU", 0) >= gpus]
-    if workers is None:
-        room = sum(int(node["GPU"] / gpus + 1e-6) for node in used) if gpus else len(used)
-        workers = tasks if per_gpu is not None else room
-    workers = max(1, min(workers, tasks))
     cpus = [int(node.get("CPU", 0)) for node in used]
-    fitting = (size for size in range(max(cpus, default=1), 1, -1) if sum(cpu // size for cpu in cpus) >= workers)
-    return Share(workers, next(fitting, 1), gpus)
+    # workers that each machine has room for
+    room = [int(node["GPU"] / gpus + 1e-6) for node in used] if gpus else cpus
+    if workers is None:
+        workers = tasks if per_gpu is not None else sum(room) if gpus else len(used)
+    workers = max(1, min(workers, tasks))
+    at_once = min(workers, sum(room))
+    sizes = range(max(cpus, default=1), 1, -1)
+
+    def fits(size: int) -> bool:
+        return sum(min(most, cpu // size) for most, cpu in zip(room, cpus, strict=True)) >= at_once
+
+    return Share(workers, next(filter(fits, sizes), 1), gpus)
 
 
 class RayEngine(Closing):
@@ -122,12 +133,12 @@ class RayEngine(Closing):
         self._connected = False
 
     def facts(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
-        """See `Engine.facts`; a task, whose process Ray ends where it had a GPU."""
+        """See `Engine.facts`; a task on one processor, whose process Ray ends where it had a GPU."""
         ray = self._connect()
         share = self._share(device, tasks=1)
-        ask = ray.remote(num_cpus=share.num_cpus, num_gpus=share.num_gpus, max_retries=RETRIES)(_facts)
+        ask = ray.remote(num_cpus=1, num_gpus=share.num_gpus, max_retries=RETRIES)(_facts)
         with _in_our_words():
-            return received(ray.get(ask.remote(open_worker, device)))
+            return received(ray.get(ask.remote(open_worker, self._device(device), share.num_gpus)))
 
     def work(
         self,
@@ -153,7 +164,7 @@ class RayEngine(Closing):
         begun = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Begun).remote()
         results = dataset.map_batches(
             _Actor,
-            fn_constructor_args=(open_worker, device, parts, begun),
+            fn_constructor_args=(open_worker, self._device(device), share.num_gpus, parts, begun),
             batch_size=None,
             compute=ActorPoolStrategy(size=share.workers, max_tasks_in_flight_per_actor=2),
             num_cpus=share.num_cpus,
@@ -173,7 +184,7 @@ class RayEngine(Closing):
         share = self._share(device, tasks=len(tasks), per_gpu=per_gpu)
         remote = ray.remote(num_cpus=share.num_cpus, num_gpus=share.num_gpus, max_retries=RETRIES)(_called)
         put = ray.put(shared)
-        waiting = {remote.remote(call, put, task): task for task in tasks}
+        waiting = {remote.remote(call, put, task, share.num_gpus): task for task in tasks}
         try:
             with _in_our_words():
                 while waiting:
@@ -204,6 +215,10 @@ class RayEngine(Closing):
             tasks=tasks,
             per_gpu=per_gpu,
         )
+
+    def _device(self, device: str) -> str:
+        """The device of each worker: the processor where no GPUs were wanted."""
+        return "cpu" if device == "auto" and self.gpus_per_worker == 0 else device
 
     def _connect(self) -> Any:
         """Join or start Ray, unless that has been done, here or by whoever uses this as a library."""
@@ -271,13 +286,20 @@ def _in_our_words() -> Iterator[None]:
         raise WorkerError(f"Ray: {type(error).__name__}: {first.strip()[:300]}", fix=AGAIN) from error
 
 
-def _facts(open_worker: Callable[[str], Worker[Any, Any]], device: str) -> bytes:
+def _set_up(num_gpus: float) -> None:
+    """Prepare the process of a worker; Ray leaves every GPU in sight of one that has reserved none."""
+    if not num_gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # torch looks at it when it first uses CUDA
     set_up_worker(None)  # Ray sets OMP_NUM_THREADS to num_cpus
+
+
+def _facts(open_worker: Callable[[str], Worker[Any, Any]], device: str, num_gpus: float) -> bytes:
+    _set_up(num_gpus)
     return answer(lambda: open_worker(device).facts)
 
 
-def _called(call: Callable[[S, T], R], shared: S, task: T) -> bytes:
-    set_up_worker(None)
+def _called(call: Callable[[S, T], R], shared: S, task: T, num_gpus: float) -> bytes:
+    _set_up(num_gpus)
     return answer(lambda: call(shared, task))
 
 
@@ -297,9 +319,14 @@ class _Actor:
     """A worker as Ray Data holds it; the worker itself is opened at the first portion, so that its errors come back."""
 
     def __init__(
-        self, open_worker: Callable[[str], Worker[T, R]], device: str, parts: Sequence[Sequence[T]], begun: Any
+        self,
+        open_worker: Callable[[str], Worker[T, R]],
+        device: str,
+        num_gpus: float,
+        parts: Sequence[Sequence[T]],
+        begun: Any,
     ) -> None:
-        set_up_worker(None)
+        _set_up(num_gpus)
         self._open, self._parts, self._begun = partial(open_worker, device), parts, begun
         self._worker: Worker[Any, Any] | None = None
 

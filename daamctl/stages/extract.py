@@ -16,8 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 from daamctl.artifacts.clips import ClipTable, clips_key, read_clips
@@ -36,7 +39,8 @@ from daamctl.artifacts.words import words_of
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.devices import resolve_device, resolve_precision
-from daamctl.encoders.load import OpenedEncoder, open_encoder
+from daamctl.encoders.items import ImageTables
+from daamctl.encoders.remembered import Known, LazyEncoder
 from daamctl.encoders.shards import ShardResult, ShardTask, make_shards
 from daamctl.engines import make_engine
 from daamctl.engines.base import Engine, await_files
@@ -86,8 +90,11 @@ class Shard:
         return shard_is_whole(self.path, self.num_clips(config))
 
 
+Make = Callable[[Sequence[Shard], Callable[[int], None]], Iterator[ShardResult]]
+
+
 class Extractor:
-    """A worker: the clip table and one open encoder.
+    """A worker: the clip table and one encoder, opened when it is needed.
 
     Args:
         layout: where artifacts lie.
@@ -111,22 +118,23 @@ class Extractor:
         made = {stage: clips.settings[stage] for stage in ("download", "segment")}
         check_settings(made, config, clips.modality, what="clips", fix=f"make them again: {command}")
         device = resolve_device(device)
-        opened = open_encoder(
+        self.lazy = LazyEncoder(
+            layout.work / "encoders",
             config.extract,
             modality=clips.modality,
             max_duration_s=config.segment.max_duration_s,
             device=device,
             precision=resolve_precision(config.extract.precision, device, cpu_auto=True),
         )
-        self.config, self.rows, self.encoder = config, clips.rows, opened.encoder
-        self.facts = _head(clips, config, opened)
+        self.config, self.rows, self.tables = config, clips.rows, ImageTables()
+        self.facts = _head(clips, config, self.lazy.known)
         # texts stand in the table itself, wherever they were read from
         self.root = layout.root if clips.modality == "text" else files_root(layout.root, clips.corpus)
 
     @property
     def num_devices(self) -> int:
         """Devices that the weights lie on."""
-        return len({value.device for value in self.encoder.model.parameters()}) or 1
+        return len({value.device for value in self.lazy.encoder.model.parameters()}) or 1
 
     def work(self, tasks: Sequence[Shard], advance: Callable[[int], None]) -> Iterator[ShardResult]:
         """Make shards; those that are whole stay, for what a dead worker had finished comes here once more.
@@ -145,7 +153,8 @@ class Extractor:
                 todo.append(ShardTask(shard.path, self.rows[shard.number * size : (shard.number + 1) * size]))
         if todo:
             head = tasks[0].head
-            yield from make_shards(todo, self.encoder, head=head, root=self.root, config=self.config, on_clips=advance)
+            given: dict[str, Any] = {"head": head, "root": self.root, "config": self.config, "tables": self.tables}
+            yield from make_shards(todo, self.lazy.encoder, on_clips=advance, **given)
 
     def _check(self, head: EmbeddingsHead) -> None:
         if self.facts.key != head.key:
@@ -184,18 +193,26 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
         with torch.device("meta"):
             for method in config.methods:
                 build_method(method, config, sum(layer > 0 for layer in head.layers), head.embed_dim, len(head.classes))
+    make = partial(engine.work, open_worker, config.extract.device)
+    folder = _embed(layout, head, config, make, force=force)
+    _remove_leftovers(folder)
+    return folder
+
+
+def _embed(layout: Layout, head: EmbeddingsHead, config: Config, make: Make, *, force: bool) -> Path:
+    """Use a finished set, or have one made."""
     if not force:
         finished = _finished(layout, head, config)
         if finished is not None:
-            return _share(finished, layout.embeddings, head)
+            return _share(finished, layout, head)
     work = layout.work / "extract" / f"{head.key}-{config.extract.shard_clips}"  # shards of one size only
     with locked(work.with_suffix(".lock"), what=f"the embeddings of {layout.run_name}"):
         finished = None if force else _finished(layout, head, config)
         if finished is not None:  # another process has made them meanwhile
-            return _share(finished, layout.embeddings, head)
+            return _share(finished, layout, head)
         if force:
             shutil.rmtree(work, ignore_errors=True)
-        unreadable = _make_missing(work, head, partial(engine.work, open_worker, config.extract.device), config, layout)
+        unreadable = _make_missing(work, head, make, config, layout)
         whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable)
         write_head(work, whole)
         replace_dir(work, layout.embeddings)
@@ -204,8 +221,8 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
     return layout.embeddings
 
 
-def _head(clips: ClipTable, config: Config, opened: OpenedEncoder) -> EmbeddingsHead:
-    facts, settings = opened.facts, value_settings(config, clips.modality)
+def _head(clips: ClipTable, config: Config, known: Known) -> EmbeddingsHead:
+    facts, settings = known.facts, value_settings(config, clips.modality)
     decisive = {name: facts[name] for name in DECISIVE[clips.modality]}
     if facts.get("pooling") == "all-frames":
         decisive["pad_to_s"] = config.segment.max_duration_s
@@ -216,8 +233,8 @@ def _head(clips: ClipTable, config: Config, opened: OpenedEncoder) -> Embeddings
         key=key,
         corpus=clips.corpus,
         classes=clips.classes,
-        layers=opened.encoder.layers,
-        embed_dim=opened.encoder.embed_dim,
+        layers=known.layers,
+        embed_dim=known.embed_dim,
         encoder=facts,
         settings=settings,
         num_clips=len(clips.rows),
@@ -228,20 +245,37 @@ def _head(clips: ClipTable, config: Config, opened: OpenedEncoder) -> Embeddings
 def _finished(layout: Layout, head: EmbeddingsHead, config: Config) -> Path | None:
     """A finished set with this key and no more clips left out than tolerated: our own first, then any pipeline's."""
     tolerated = config.extract.max_unreadable_fraction * head.num_clips
-    others = sorted(path.parent for path in (layout.data / "extract").glob(f"*/{HEAD_FILE}"))
+    # what begins with a dot was left by a command that was killed while it replaced a set
+    others = sorted(path.parent for path in (layout.data / "extract").glob(f"[!.]*/{HEAD_FILE}"))
     for folder in [layout.embeddings, *others]:
         try:
             found = read_head(folder)
-            if found.key == head.key and len(found.unreadable) <= tolerated:
-                return folder
         except ArtifactError:
             continue
+        if found.key == head.key and len(found.unreadable) <= tolerated and _is_whole(folder, found):
+            return folder
     return None
 
 
-def _share(finished: Path, target: Path, head: EmbeddingsHead) -> Path:
+def _is_whole(folder: Path, head: EmbeddingsHead) -> bool:
+    """Whether the shards hold as many clips as the head says; only their metadata is read."""
+    try:
+        found = sum(int(pq.read_metadata(path).num_rows) for path in folder.glob("embeddings-*.parquet"))
+    except (OSError, pa.ArrowInvalid):
+        return False
+    return found == head.num_clips
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove what a killed command left beside a set that is whole: the set that it replaced, links to another one."""
+    for pattern in (f".{target.name}-old-{8 * '[0-9a-f]'}", f".{target.name}-linking"):
+        for folder in target.parent.glob(pattern):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _share(finished: Path, layout: Layout, head: EmbeddingsHead) -> Path:
     """Use a finished set: leave our own as it is, link another pipeline's files."""
-    found = read_head(finished)
+    found, target = read_head(finished), layout.embeddings
     # Settings that leave the clips as they are, and names, are this pipeline's own.
     own = replace(head, num_clips=found.num_clips, unreadable=found.unreadable)
     if finished == target:
@@ -250,19 +284,20 @@ def _share(finished: Path, target: Path, head: EmbeddingsHead) -> Path:
             write_head(target, own)
         return target
     log.info("the same embeddings exist in %s; linking them", finished)
-    staging = target.with_name(f".{target.name}-linking")
-    shutil.rmtree(staging, ignore_errors=True)
-    for path in finished.glob("embeddings-*.parquet"):
-        link_or_copy(path, staging / path.name)
-    write_head(staging, own)
-    replace_dir(staging, target)
+    staging = layout.work / "extract" / f"{target.name}-linking"
+    with locked(staging.with_suffix(".lock"), what=f"links to {finished}"):
+        shutil.rmtree(staging, ignore_errors=True)
+        for path in finished.glob("embeddings-*.parquet"):
+            link_or_copy(path, staging / path.name)
+        write_head(staging, own)
+        replace_dir(staging, target)
     return target
 
 
 def _make_missing(
     work: Path,
     head: EmbeddingsHead,
-    make: Callable[[Sequence[Shard], Callable[[int], None]], Iterator[ShardResult]],
+    make: Make,
     config: Config,
     layout: Layout,
 ) -> dict[str, str]:

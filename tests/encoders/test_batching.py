@@ -52,6 +52,14 @@ def test_nothing_and_clips_without_samples() -> None:
     assert [b.tolist() for b in plan_batches(np.array([0, 0]), 100, equal_length=False)] == [[0, 1]]
 
 
+def test_the_budget_counts_what_an_encoder_pads_to() -> None:
+    sizes = np.array([10, 50, 10, 30, 50])
+    found = plan_batches(sizes, 120, equal_length=False, padded=lambda size: max(size, 40))
+    assert [batch.tolist() for batch in found] == [[1, 4], [3, 0, 2]]
+    found = plan_batches(sizes, 120, equal_length=False, padded=lambda size: 60)
+    assert [batch.tolist() for batch in found] == [[1, 4], [3, 0], [2]]
+
+
 def test_no_batch_is_larger_than_what_is_enough() -> None:
     sizes = np.array([10] * 4 + [30] * 4)
     found = plan_batches(sizes, 1000, equal_length=False, enough=lambda size: 60 // size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,24 @@ import pytest
 import soundfile
 import torch
 from torch import Tensor
+from transformers import WavLMConfig, WavLMModel, WhisperConfig, WhisperModel
 
 from daamctl.artifacts.clips import SCHEMAS, ClipTable, write_clips
 from daamctl.artifacts.embeddings import read_embeddings, read_head, value_settings
 from daamctl.config import Config
 from daamctl.corpora.sources import register
-from daamctl.encoders.base import Batch
-from daamctl.encoders.extraction import Embedded, embed_clips
+from daamctl.encoders import remembered
+from daamctl.encoders.base import Batch, Pooled, PoolingOptions
+from daamctl.encoders.extraction import Embedded, embed_clips, planned
 from daamctl.encoders.items import SpeechItems
 from daamctl.encoders.shards import ShardResult, make_shards
+from daamctl.encoders.waveform import WaveformEncoder
+from daamctl.encoders.whisper import HOP_SAMPLES, WhisperEncoder
 from daamctl.errors import AudioError, EncoderError
 from daamctl.layout import Layout
 from daamctl.stages import extract
 from daamctl.training.run import load_features
+from tests.fixtures.tiny_models import SPEECH, WHISPER
 
 RATE = 8000
 
@@ -38,8 +44,12 @@ class MeanEncoder:
     sampling_rate = RATE
     has_final_norm = False
 
-    def __init__(self, *, equal: bool = False, gain: float = 1.0, at_most: int = 99) -> None:
+    def __init__(
+        self, *, equal: bool = False, gain: float = 1.0, at_most: int = 99, error: Exception | None = None
+    ) -> None:
         self.equal_length_batches, self.gain, self.at_most = equal, gain, at_most
+        self.error = error or torch.OutOfMemoryError("too much")
+        self.staged: list[int] = []
         self.sizes: list[list[int]] = []
         self.settled, self.refused = False, 0
 
@@ -50,20 +60,24 @@ class MeanEncoder:
         self.settled = True
 
     def stage(self, waveforms: Sequence[Tensor]) -> Batch:
+        self.staged.append(len(waveforms))
         inputs = {str(number): wave for number, wave in enumerate(waveforms)}
         return Batch(inputs, torch.zeros(0), torch.tensor([len(wave) // 100 for wave in waveforms]))
 
-    def launch(self, batch: Batch) -> Callable[[], Tensor]:
+    def padded(self, size: int) -> int:
+        return size
+
+    def launch(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
         waveforms = list(batch.inputs.values())
         assert self.settled
         if len(waveforms) > self.at_most:
             self.refused += 1
-            raise torch.OutOfMemoryError("too much")
+            raise self.error
         self.sizes.append([len(wave) for wave in waveforms])
         rows = [torch.stack([w.mean(), w.square().mean(), torch.tensor(float(len(w)))]) for w in waveforms]
         first = torch.stack(rows)
         second = 2 * self.gain * first
-        return lambda: torch.stack([first, second], 1)
+        return lambda: Pooled.of(torch.stack([first, second], 1), storage)
 
 
 def corpus(folder: Path, waves: dict[str, np.ndarray], **columns: Any) -> pl.DataFrame:
@@ -189,6 +203,82 @@ def test_the_size_that_memory_can_hold_is_remembered(tmp_path: Path) -> None:
     assert done.vectors[:, 0, 2].tolist() == [800] * 16
 
 
+def test_readers_keep_to_the_size_that_memory_can_hold(tmp_path: Path) -> None:
+    clips, encoder = corpus(tmp_path, noise(*[800] * 64)), MeanEncoder(at_most=2)
+    embed(encoder, clips, tmp_path, storage="float32", max_batch_s=0.4)  # sixteen batches of 4
+    assert encoder.refused == 1
+    assert encoder.staged.count(4) <= 5  # those that were read ahead; no later one was made in vain
+
+
+def test_the_budget_of_a_batch_counts_the_encoders_own_padding(tmp_path: Path) -> None:
+    options = PoolingOptions(all_frames=True, pad_to_s=0.5)
+    usual: dict[str, Any] = {"device": "cpu", "precision": "float32", "sampling_rate": RATE, "normalize": False}
+    wavlm = WaveformEncoder(WavLMModel(WavLMConfig(**SPEECH)), **usual, options=options)
+    usual["sampling_rate"] = 16000
+    second = WhisperConfig(**{**WHISPER, "max_source_positions": 50})
+    whisper = WhisperEncoder(WhisperModel(second), **usual, options=PoolingOptions())
+    items = SpeechItems(corpus(tmp_path, noise(*[800] * 12)), tmp_path, RATE, 4.5)  # a budget of 36000 samples
+    assert wavlm.collate([items.read(0)])[0]["input_values"].shape == (1, wavlm.padded(800)) == (1, 4000)
+    assert [len(batch) for batch in planned(wavlm, items)] == [9, 3]
+    mels = whisper.collate([items.read(0)])[0]["input_features"]
+    assert HOP_SAMPLES * mels.shape[2] == whisper.padded(800) == 16000
+    assert [len(batch) for batch in planned(whisper, items)] == [2] * 6
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+        "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
+        "allocate 9 bytes. Error code 12 (Cannot allocate memory)",
+    ],
+)
+def test_memory_runs_out_in_several_words(tmp_path: Path, message: str) -> None:
+    clips, encoder = corpus(tmp_path, noise(*[800] * 4)), MeanEncoder(at_most=2, error=RuntimeError(message))
+    embed(encoder, clips, tmp_path, storage="float32")
+    assert encoder.sizes == [[800] * 2] * 2
+
+
+def test_other_errors_of_the_encoder_are_not_met_with_halves(tmp_path: Path) -> None:
+    clips = corpus(tmp_path, noise(*[800] * 4))
+    encoder = MeanEncoder(at_most=2, error=RuntimeError("CUDA error: an illegal memory access was encountered"))
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        embed(encoder, clips, tmp_path, storage="float32")
+    assert encoder.refused == 1
+
+
+def test_batches_that_find_no_room_in_main_memory_are_made_smaller(tmp_path: Path) -> None:
+    class Pinned(MeanEncoder):
+        def stage(self, waveforms: Sequence[Tensor]) -> Batch:
+            if len(waveforms) > 2:
+                raise RuntimeError("CUDA error: out of memory")
+            return super().stage(waveforms)
+
+    clips, encoder = corpus(tmp_path, noise(800, 700, 600, 500)), Pinned()
+    done = embed(encoder, clips, tmp_path, storage="float32")
+    assert encoder.sizes == [[800, 700], [600, 500]]
+    assert done.vectors[:, 0, 2].tolist() == [800, 700, 600, 500]
+
+
+@pytest.mark.parametrize("storage", ["float16", "float32"])
+def test_values_are_checked_and_cast_as_numpy_does(storage: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    exponents = torch.randint(-10, 6, (4, 3, 5000), generator=generator)
+    values = torch.randn(4, 3, 5000, generator=generator) * 10.0**exponents
+    values[0] = values[0].clamp(-65504, 65504)
+    values[1, 1, 7], values[1, 2, 8], values[2, 0, 9] = float("nan"), float("inf"), -float("inf")
+    pooled = Pooled.of(values, getattr(torch, storage))
+    limit = np.finfo(storage).max
+    assert np.array_equal(pooled.fits.numpy(), (np.abs(values.numpy()) <= limit).all(axis=2))
+    assert pooled.fits.any()
+    assert not pooled.fits.all()
+    with np.errstate(over="ignore"):
+        expected = values.numpy().astype(storage)
+    assert np.array_equal(pooled.values.numpy(), expected, equal_nan=True)
+
+
 def test_one_clip_too_large_for_the_memory(tmp_path: Path) -> None:
     clips = corpus(tmp_path, noise(800))
     with pytest.raises(
@@ -237,6 +327,55 @@ def test_stage_writes_whole_shards_and_keeps_them(layout: Layout, monkeypatch: p
         extract.run(layout, setting(), force=True)
     with pytest.raises(AssertionError, match="embedded again"):
         extract.run(layout, setting(extract={"seed": 1}))
+
+
+def test_leftovers_of_a_killed_command_are_no_finished_set(layout: Layout) -> None:
+    extract.run(layout, setting())
+    folder = layout.embeddings
+    old, linking = folder.with_name(".p-old-0123abcd"), folder.with_name(".q-linking")
+    others = [folder.with_name(".pq-old-0123abcd"), folder.with_name(".p-old-mine")]
+    folder.rename(old)
+    for other in others:
+        shutil.copytree(old, other)
+    shutil.copytree(old, linking)
+    next(linking.glob("*.parquet")).unlink()
+    target = Layout(layout.root, "q", "p", "q")
+    extract.run(target, setting())  # made, not linked
+    assert not next(target.embeddings.glob("*.parquet")).samefile(next(old.glob("*.parquet")))
+    assert not linking.exists()
+    assert old.exists()
+    extract.run(layout, setting())
+    assert not old.exists()
+    assert all(other.exists() for other in others)
+    assert len(read_embeddings(layout.embeddings)[0]) == 7
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "shorter"])
+def test_a_set_without_all_its_clips_is_made_again(layout: Layout, damage: str) -> None:
+    extract.run(layout, setting())
+    before = read_embeddings(layout.embeddings)[1]
+    first, *_, last = sorted(layout.embeddings.glob("*.parquet"))
+    if damage == "gone":
+        last.unlink()
+    elif damage == "cut":
+        last.write_bytes(last.read_bytes()[:100])
+    else:
+        shutil.copyfile(last, first)
+    extract.run(Layout(layout.root, "q", "p", "q"), setting())  # nor is it linked
+    extract.run(layout, setting())
+    np.testing.assert_array_equal(read_embeddings(layout.embeddings)[1], before)
+
+
+def test_a_finished_stage_opens_no_encoder(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    extract.run(layout, setting())
+    key = read_head(layout.embeddings).key
+    monkeypatch.setattr(remembered, "open_encoder", None)
+    extract.run(layout, setting())
+    extract.run(Layout(layout.root, "q", "p", "q"), setting())
+    assert read_head(layout.data / "extract/q").key == key
+    shutil.rmtree(layout.work / "encoders")
+    with pytest.raises(TypeError, match="not callable"):
+        extract.run(layout, setting())
 
 
 def test_interrupted_stage_redoes_one_shard_at_most(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

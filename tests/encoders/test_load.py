@@ -14,6 +14,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from daamctl.adapters import build_finetune
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
 from daamctl.encoders import ENCODERS, load, presets_of
@@ -37,9 +38,10 @@ TINY = {
 }
 
 
-def opened(encoder: str, modality: Modality = "speech", **settings: Any) -> OpenedEncoder:
+def opened(encoder: str, modality: Modality = "speech", *, keep_pooler: bool = False, **settings: Any) -> OpenedEncoder:
     config = ExtractConfig.model_validate({"encoder": encoder, **settings})
-    return open_encoder(config, modality=modality, max_duration_s=5.0, device="cpu", precision="float32")
+    usual: dict[str, Any] = {"max_duration_s": 5.0, "device": "cpu", "precision": "float32"}
+    return open_encoder(config, modality=modality, keep_pooler=keep_pooler, **usual)
 
 
 def refused(encoder: str, modality: Modality = "speech", **settings: Any) -> str:
@@ -437,6 +439,20 @@ def test_published_beit_checkpoints_load_by_their_old_names(tmp_path: Path, kind
     assert len(tables) == (2 if tuned else 1)
     assert all(table.abs().sum() > 0 for table in tables)  # where they are missing they would be zero
 
+    kept = opened(str(tmp_path), "image", keep_pooler=True)
+    assert kept.facts["weights_sha256"] == found.facts["weights_sha256"]
+    assert found.encoder.model.pooler is None
+    norm = build_finetune("lora-r4-published", kept.encoder, num_classes=3, seed=1).head.norm
+    assert norm.eps == 1e-12
+    if tuned:
+        assert torch.equal(norm.weight, state["beit.pooler.layernorm.weight"])
+        assert torch.equal(norm.bias, state["beit.pooler.layernorm.bias"])
+        assert kept.facts["pooler_sha256"] == weights_hash(kept.encoder.model.pooler)
+        assert not any(value.requires_grad for value in kept.encoder.model.pooler.parameters())
+    else:
+        assert torch.equal(norm.weight, torch.ones(16))
+        assert kept.facts == found.facts
+
 
 @pytest.mark.parametrize(
     ("encoder", "modality", "reads", "fits"),
@@ -550,7 +566,62 @@ def test_weights_are_spread_over_gpus_when_one_is_too_small(monkeypatch: pytest.
         plan(20, device="cuda:1")
 
 
+@pytest.mark.parametrize("kind", ["speech", "text", "image"])
+@pytest.mark.parametrize("format", ["safetensors", "bin"])
+def test_weights_go_straight_to_a_gpu(
+    tmp_path: Path, folder: Path, model: Any, monkeypatch: pytest.MonkeyPatch, kind: Modality, format: str
+) -> None:
+    """On a machine without one, main memory stands in for it behind transformers' own placement."""
+    path = str(folder)
+    if kind == "text":
+        path = saved(tmp_path / "text", "LlamaModel", "LlamaConfig", **WORDS)
+    elif kind == "image":
+        path = saved(tmp_path / "image", "BeitModel", "BeitConfig", **PICTURES, use_relative_position_bias=True)
+    if format == "bin":
+        state = load_file(Path(path) / "model.safetensors")
+        (Path(path) / "model.safetensors").unlink()
+        torch.save(state, Path(path) / "pytorch_model.bin")
+    plain = opened(path, kind)
+    asked: list[Any] = []
+    load_weights = transformers.AutoModel.from_pretrained
+
+    def placed(*args: Any, **options: Any) -> Any:
+        asked.append(options.pop("device_map", None))
+        where = {} if asked[-1] is None else {"device_map": {"": "cpu"}}
+        return load_weights(*args, **where, **options)
+
+    monkeypatch.setattr(transformers.AutoModel, "from_pretrained", placed)
+    monkeypatch.setattr(load, "free_memory", lambda _: [80_000_000_000])
+    options: tuple[Any, ...] = (path, None, kind, torch.float32)
+    found = load._pretrained(*options, "cuda:1", False)
+    assert asked == [{"": "cuda:1"}]
+    assert weights_hash(found.model) == plain.facts["weights_sha256"]
+    assert not hasattr(found.model, "_hf_hook")
+    load._pretrained(*options, "cpu", False)
+    assert asked[1] is None
+    monkeypatch.setattr(load, "_plan_memory", lambda *_: {"device_map": "auto", "max_memory": {0: 1}})
+    options = (path, None, kind, torch.float32, "cuda", False)
+    load_weights = lambda *_, **__: (found.model, {"missing_keys": []})  # noqa: E731
+    load._pretrained(*options)
+    assert asked[2] == ({"": "cuda"} if kind == "speech" else "auto")
+
+
+def test_want_of_memory_in_loading_is_said_as_that(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(transformers.AutoModel, "from_pretrained", full)
+    assert refused(str(folder)).startswith(f"the weights of encoder '{folder}' do not fit in the free memory of cpu\n")
+
+
 def test_free_memory_of_this_machine() -> None:
     found = load.free_memory("cpu")
     assert all(1e6 < room < 1e14 for room in found)
     assert len(found) <= 1
+
+
+def test_a_mask_vector_that_is_not_there_is_the_same_every_time(altered: Callable[..., str], folder: Path) -> None:
+    path = altered({name: value for name, value in state_of(folder).items() if name != "masked_spec_embed"})
+    first, second = opened(path), opened(path)
+    assert first.facts["weights_sha256"] == second.facts["weights_sha256"]
+    assert not first.encoder.model.masked_spec_embed.any()  # type: ignore[attr-defined]

@@ -13,12 +13,11 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 import torch
-from torch import Tensor
 
 from daamctl.artifacts.embeddings import EmbeddingsHead, shard_is_whole, shard_path
 from daamctl.config import Config
 from daamctl.encoders import shards
-from daamctl.encoders.base import Batch
+from daamctl.encoders.base import Batch, Pooled
 from daamctl.encoders.shards import ShardResult, ShardTask, make_shards
 from daamctl.errors import ArtifactError
 from tests.encoders.test_extraction import RATE, MeanEncoder, corpus, noise
@@ -72,10 +71,10 @@ def test_reading_goes_on_over_the_border_of_a_shard(tmp_path: Path) -> None:
                 ready.set()
             return super().stage(waveforms)
 
-        def launch(self, batch: Batch) -> Callable[[], Tensor]:
+        def launch(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
             if any(len(wave) == 800 for wave in batch.inputs.values()):  # the last of the first shard
                 assert ready.wait(20)
-            return super().launch(batch)
+            return super().launch(batch, storage)
 
     assert len(list(made(tasks(tmp_path), Watching(), tmp_path))) == 3
     assert sorted(staged) == list(range(800, 1500, 100))
@@ -85,10 +84,10 @@ def test_a_shard_is_written_beside_the_computation_of_the_next(tmp_path: Path, m
     launched, real = threading.Event(), shards.write_shard
 
     class Signalling(MeanEncoder):
-        def launch(self, batch: Batch) -> Callable[[], Tensor]:
+        def launch(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
             if any(len(wave) == 1100 for wave in batch.inputs.values()):  # of the second shard
                 launched.set()
-            return super().launch(batch)
+            return super().launch(batch, storage)
 
     def waiting(path: Path, *arguments: Any) -> None:
         assert launched.wait(20)
@@ -110,10 +109,10 @@ def test_an_error_of_writing_surfaces_and_what_was_whole_stays(tmp_path: Path) -
 
 def test_an_interruption_keeps_the_finished_shards(tmp_path: Path) -> None:
     class Dying(MeanEncoder):
-        def launch(self, batch: Batch) -> Callable[[], Tensor]:
+        def launch(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
             if any(len(wave) == 1200 for wave in batch.inputs.values()):
                 raise KeyboardInterrupt
-            return super().launch(batch)
+            return super().launch(batch, storage)
 
     todo = tasks(tmp_path)
     with pytest.raises(KeyboardInterrupt):

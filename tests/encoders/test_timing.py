@@ -16,7 +16,7 @@ from torch import Tensor
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config, ExtractConfig
 from daamctl.encoders import timing
-from daamctl.encoders.base import Batch
+from daamctl.encoders.base import Batch, Pooled
 from daamctl.encoders.extraction import embed_clips
 from daamctl.encoders.load import open_encoder
 from daamctl.encoders.outline import Outline
@@ -52,11 +52,14 @@ class Clock:
         ids = torch.nn.utils.rnn.pad_sequence(items, batch_first=True)
         return Batch({"input_ids": ids}, torch.ones_like(ids), torch.ones(len(items)))
 
-    def launch(self, batch: Batch) -> Callable[[], Tensor]:
+    def padded(self, size: int) -> int:
+        return size
+
+    def launch(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
         number, width = batch.mask.shape
         self.now += number * (10 + width)
         self.batches.append(number)
-        return lambda: torch.zeros(number, 2, 3)
+        return lambda: Pooled.of(torch.zeros(number, 2, 3), storage)
 
 
 @pytest.fixture

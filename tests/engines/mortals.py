@@ -26,7 +26,7 @@ class MortalExtractor(Extractor):
             note(self.root, f"made {shard.number}")
 
 
-def mortal_fold(shared: tuple[Any, Any], spec: FoldSpec, *, folder: Path, work: Path, root: Path) -> Path:
+def mortal_fold(shared: tuple[Any, Any], spec: FoldSpec, *, folder: Path, work: Path, root: Path, tasks: int) -> Path:
     """A fold from its features, but the worker of the second fold dies once, after an epoch."""
 
     def on_epoch(entry: Any) -> None:

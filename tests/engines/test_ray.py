@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import socket
@@ -103,6 +104,19 @@ def test_an_encoder_that_no_worker_can_open_is_named_as_ever(cluster: Any, proje
         extract.run(layout, setting("llama-mikro"), engine=engine)
 
 
+def seen_gpus(shared: None, task: int) -> tuple[int, str | None]:
+    """What a task sees of this machine's GPUs."""
+    return task, os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def test_workers_without_a_gpu_see_none(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with RayEngine(gpus_per_worker=0) as engine:
+        assert list(engine.each(seen_gpus, None, [7], device="auto", per_gpu=1)) == [(7, (7, ""))]
+        assert engine.facts(partial(Squares, tmp_path), "auto") == {"square": True}
+        assert notes(tmp_path, "opened on")[0].startswith("cpu by")
+
+
 @pytest.mark.slow
 def test_clips_that_workers_cannot_read_stop_the_run_as_ever(cluster: Any, project: Path) -> None:
     config = setting("llama-micro", shard_clips=2)
@@ -123,7 +137,9 @@ def test_fine_tuned_folds_are_those_of_one_process(cluster: Any, project: Path) 
     folder = finetune.run(layout, config, method="linear-probe", track=False)
     here = {fold.fold: fold.result for fold in read_folds(folder)}
     with RayEngine() as engine:
-        finetune.run(layout, config, method="linear-probe", track=False, force=True, engine=engine)
+        with pytest.MonkeyPatch.context() as patch:  # the encoder is opened by workers alone
+            patch.setattr(finetune, "open_encoder", None)
+            finetune.run(layout, config, method="linear-probe", track=False, force=True, engine=engine)
         there = {fold.fold: fold.result for fold in read_folds(folder)}
         assert {number: result["metrics"] for number, result in there.items()} == {
             number: result["metrics"] for number, result in here.items()
@@ -147,6 +163,7 @@ def test_errors_come_back_and_work_that_kills_every_worker_ends(cluster: Any, tm
     assert len(notes(tmp_path, "opened on cpu by")) >= 5
 
 
+MIXED = ({"CPU": 16.0, "GPU": 8.0}, {"CPU": 128.0, "GPU": 1.0})
 NODES = ({"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0, "GPU": 1.0}, {"CPU": 16.0})
 
 
@@ -165,7 +182,10 @@ NODES = ({"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0, "GPU": 1.0}, {"CPU": 16.0})
         (NODES, "auto", {"tasks": 5, "per_gpu": 4}, Share(5, 2, 0.5)),
         (NODES, "auto", {"tasks": 2, "per_gpu": 4}, Share(2, 4, 1.0)),
         (NODES, "auto", {"tasks": 60, "per_gpu": 4}, Share(60, 1, 0.25)),
-        (NODES, "auto", {"tasks": 5, "per_gpu": 1}, Share(5, 2, 1.0)),
+        (NODES, "auto", {"tasks": 5, "per_gpu": 1}, Share(5, 4, 1.0)),  # three at once
+        (MIXED, "auto", {}, Share(9, 2, 1.0)),  # nine of 16 processors would leave seven GPUs idle
+        (MIXED, "auto", {"workers": 3}, Share(3, 8, 1.0)),
+        (MIXED, "cpu", {"workers": 9}, Share(9, 16, 0.0)),
         (NODES[2:], "auto", {"tasks": 5, "per_gpu": 4}, Share(5, 3, 0.0)),
     ],
 )
@@ -181,6 +201,8 @@ def test_a_cluster_is_divided(
     [
         (NODES, "cuda:1", None, "device 'cuda:1' is one GPU of one machine; Ray chooses\n  use --device auto or cuda"),
         (NODES[2:], "cuda", None, r"1 GPU\(s\) per worker: machines of this Ray cluster have 0 at most"),
+        (NODES, "cuda", 0.0, "--gpus-per-worker 0 leaves no GPU for device 'cuda'\n  use --device cpu, or leave"),
+        (NODES, "cuda:1", 0.0, "--gpus-per-worker 0 leaves no GPU for device 'cuda:1'"),
         (NODES, "auto", 3.0, r"3 GPU\(s\) per worker: machines of this Ray cluster have 2 at most"),
     ],
 )

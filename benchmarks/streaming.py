@@ -7,7 +7,8 @@ Repeat it:
 Makes a seeded synthetic set in a temporary folder (set TMPDIR to choose where) with an official train and test part,
 and trains one method on it, with `train.features` memory and stream in turns, each run in a process of its own. The
 first epoch warms up; the second is timed: a pass over the training part, and the evaluation on the test part. Loading,
-which only training from memory needs, is timed by itself. Shards come from the page cache where the set is smaller than
+which only training from memory needs, is timed by itself; `read` reads the same files from end to end and does nothing
+with them, which is as fast as a set on disk can be. Shards come from the page cache where the set is smaller than
 memory: decoding them is measured, the disk is not. Added memory is the peak above that of training on a few clips.
 """
 
@@ -55,9 +56,11 @@ def main(
         stored = apart(make, root, clips, layers, dim)
         apart(make, root / "few", FEW_CLIPS, layers, dim)
         runs = {way: partial(apart, measure, root, method, {**settings, "features": way}) for way in WAYS}
+        runs["read"] = partial(apart, read, root, clips)
         ways = in_turns(runs, repeats, "clips_per_s")
     sizes = {"clips": clips, "layers": layers, "embed_dim": dim, "vectors_bytes": 2 * clips * layers * dim}
     ratios = [ratio(ways, quantity, "stream", "memory") for quantity in ("clips_per_s", "peak_bytes", "added_bytes")]
+    ratios.append(ratio(ways, "clips_per_s", "stream", "read"))
     conclude(
         "streaming",
         {**sizes, "stored_bytes": stored},
@@ -127,14 +130,25 @@ def measure(root: Path, method: str, settings: dict[str, Any]) -> dict[str, floa
     return {**found, "peak_bytes": peak_bytes(), "added_bytes": peak_bytes() - before}
 
 
+def read(root: Path, clips: int) -> dict[str, float]:
+    """Read the files of the set one after the other."""
+    before, started = peak_bytes(), time.perf_counter()
+    for path in sorted(layout_of(root).embeddings.glob("*.parquet")):
+        with path.open("rb", buffering=0) as file:
+            while file.read(1 << 20):
+                pass
+    per_s = clips / (time.perf_counter() - started)
+    return {"clips_per_s": per_s, "peak_bytes": peak_bytes(), "added_bytes": peak_bytes() - before}
+
+
 def train(root: Path, method: str, settings: dict[str, Any]) -> dict[str, float]:
     """Train on one set; see `measure`."""
     from daamctl.training.fold import FoldSpec, train_fold
-    from daamctl.training.run import load_features
+    from daamctl.training.run import load_features, to_gpu
 
     marks = [time.perf_counter()]
     config = Config.model_validate({"train": settings})
-    features = load_features(layout_of(root), config)
+    features = to_gpu(load_features(layout_of(root), config), config)
     load_s = time.perf_counter() - marks[0]
     spec, work = FoldSpec(NAME, method, 1, 1, config), root / f"work-{os.getpid()}"
 

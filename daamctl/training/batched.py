@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 
+from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.results import Fold
 from daamctl.devices import autocast, resolve_device
 from daamctl.methods.base import FusionClassifier
@@ -69,7 +69,7 @@ def in_groups(specs: Sequence[FoldSpec], features: Features) -> list[list[FoldSp
 def _most_members(spec: FoldSpec, features: Features) -> int:
     """How many folds like this one may share a program; 1: none may."""
     train, device = spec.config.train, resolve_device(spec.config.train.device)
-    if train.together == "never" or not isinstance(features.x, Tensor) or not _held(features.x, device):
+    if train.together == "never" or not _is_on(features.x, device):
         return 1
     with torch.device("meta"):
         sizes = (len(features.layers), features.head.embed_dim, len(features.head.classes))
@@ -84,11 +84,9 @@ def _most_members(spec: FoldSpec, features: Features) -> int:
     return min(MOST_MEMBERS, CPU_STEP_NUMBERS // numbers)
 
 
-def _held(x: Tensor, device: str) -> bool:
-    """Whether all features can be where the models are: on a GPU they may take half of its free memory."""
-    if not device.startswith("cuda"):
-        return device == "cpu"
-    return x.is_cuda or x.nbytes < torch.cuda.mem_get_info(device)[0] / 2
+def _is_on(x: Tensor | StoredVectors, device: str) -> bool:
+    """Whether all features are held where the models are; see `to_gpu` of `run`."""
+    return isinstance(x, Tensor) and x.device.type == torch.device(device).type
 
 
 def separable(model: FusionClassifier) -> bool:
@@ -111,7 +109,7 @@ def train_together(
 
     Args:
         specs: of one of the groups that `in_groups` gives.
-        features: the embeddings.
+        features: the embeddings that it was given.
         method_dir: folder that will hold `fold<k>-seed<s>/`.
         work: folder for unfinished work, on the same file system.
         root: project folder, for the commit.
@@ -124,8 +122,6 @@ def train_together(
         TrainingError: the split or the numbers do not allow it.
         MethodError: the method does not fit these sizes.
     """
-    assert isinstance(features.x, Tensor)
-    features = replace(features, x=features.x.to(resolve_device(specs[0].config.train.device)))
     jobs = [FoldJob(spec, features, method_dir, work) for spec in specs]
     folds: dict[int, Fold] = {}
     with ExitStack() as locks:

@@ -44,7 +44,7 @@ class Features:
     Args:
         head: facts of the set.
         clips: N rows.
-        x: (N, L, D), stored number format; what is on disk is read when asked for.
+        x: (N, L, D), stored number format, in memory, on a GPU or on disk; what is on disk is read when asked for.
         layers: the L layer numbers.
         stream: training reads them anew in every epoch, in another order than from memory.
     """
@@ -266,17 +266,17 @@ class FoldJob:
 def _parts(features: Features, split: Split, device: str) -> tuple[Part, Part | None, Part]:
     """Cut the features.
 
-    What is in memory is not copied; the training part moves to a GPU when it takes at most half of its free memory. Of
-    a set on disk, it is streamed or read to the device as the features say, and a dev or test part that takes little is
-    read once.
+    What is held, in memory or on a GPU, is not copied: parts index it where it is, and folds share it. A set on disk is
+    streamed; of it, a dev or test part that takes little is read once.
     """
-    x, y, gpu = features.x, features.targets(), device.startswith("cuda")
+    x, y = features.x, features.targets()
+    assert isinstance(x, torch.Tensor) or features.stream, "settle decides, for the key of the fold says so"
 
     def part(rows: np.ndarray) -> HeldPart | StreamedPart:
         index = torch.from_numpy(rows)
         if isinstance(x, torch.Tensor):
             return HeldPart(x, y[index].to(x.device), index.to(x.device))
-        return StreamedPart(x, rows, y[index], pin=gpu)
+        return StreamedPart(x, rows, y[index], pin=device.startswith("cuda"))
 
     def evaluated(rows: np.ndarray) -> Part:
         found = part(rows)
@@ -284,14 +284,7 @@ def _parts(features: Features, split: Split, device: str) -> tuple[Part, Part | 
             return found.hold()
         return found
 
-    train = part(split.train)
-    if isinstance(train, StreamedPart):
-        train = train if features.stream else train.hold(device)
-    elif gpu and train.x.device.type == "cpu":
-        free, _ = torch.cuda.mem_get_info(device)
-        if len(train) * train.x[0].nbytes < free / 2:
-            train = HeldPart(train.x[train.rows].to(device), train.y.to(device))
-    return train, evaluated(split.dev) if split.dev_group is not None else None, evaluated(split.test)
+    return part(split.train), evaluated(split.dev) if split.dev_group is not None else None, evaluated(split.test)
 
 
 def _taken(train: Part) -> str:

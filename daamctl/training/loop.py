@@ -20,12 +20,19 @@ import torch
 from torch import Tensor, nn
 
 from daamctl.config import TrainConfig
-from daamctl.devices import autocast, cpu_has_bfloat16
+from daamctl.devices import autocast, cpu_has_bfloat16, full_float32
 from daamctl.errors import TrainingError
 from daamctl.methods.base import FusionClassifier
 from daamctl.training.checkpoint import load_state, save_state
 from daamctl.training.losses import build_loss
-from daamctl.training.outputs import accuracy_of, eval_batch, mean_density, mean_layer_weights, predict
+from daamctl.training.outputs import (
+    accuracy_of,
+    density_of,
+    eval_batch,
+    mean_density,
+    mean_layer_weights,
+    predict,
+)
 from daamctl.training.parts import InBatches, Part, on_device
 
 log = logging.getLogger(__name__)
@@ -61,9 +68,10 @@ class Trained:
 
 
 def seed_everything(seed: int, device: str) -> None:
-    """Seed torch's generators and, on a GPU, ask for kernels that repeat themselves to the bit."""
+    """Seed torch's generators and, on a GPU, ask for kernels that repeat themselves to the bit, in full float32."""
     torch.manual_seed(seed)
     if device.startswith("cuda"):
+        full_float32()  # evaluation is float32 whatever the precision of the training step
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses deterministic mode
         torch.backends.cudnn.benchmark = False
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -253,7 +261,7 @@ class _EpochMaps:
         """Add one pass over a part; every batch counts the same, a small last one too."""
         model.eval()
         for x, _ in part.batches(batch_size):
-            density = model(on_device(x, device), return_density=True)[1].cpu().double().mean(0)
+            density = density_of(model, on_device(x, device)).mean(0).cpu()
             self.total = density if self.total is None else self.total + density
             self.count += 1
 
@@ -271,7 +279,7 @@ class _Run:
         if channels_last(device, precision):
             order_weights(model, torch.channels_last)
         self.loss = build_loss(config)
-        self.optimizer = build_optimizer(model, config, fused=device != "mps" and precision != "float16")
+        self.optimizer = build_optimizer(model, config, fused=device != "mps")
         self.schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
             self.optimizer,
             mode="min" if config.selection == "last" else "max",
@@ -286,6 +294,8 @@ class _Run:
         return {name: getattr(self, name).state_dict() for name in parts}
 
     def restore(self, state: dict[str, Any]) -> None:
+        for saved, ours in zip(state["optimizer"]["param_groups"], self.optimizer.param_groups, strict=True):
+            saved["fused"] = ours["fused"]  # a matter of this device; the scaler goes by how the optimiser was made
         for name in ("model", "optimizer", "schedule", "scaler"):
             getattr(self, name).load_state_dict(state[name])
         self.align()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from daamctl.config import TrainConfig
 from daamctl.methods.base import FusionClassifier
 from daamctl.training.parts import Part, on_device
+
+log = logging.getLogger(__name__)
 
 EVAL_BATCH = 256
 CPU_EVAL_BATCH = 16
@@ -25,30 +28,79 @@ def _free_batch(device: str) -> int:
     return CPU_EVAL_BATCH if device == "cpu" else EVAL_BATCH
 
 
-@torch.no_grad()
-def predict(model: nn.Module, part: Part, device: str, batch_size: int) -> Tensor:
-    """Logits (N, C) float32 on CPU, in eval mode and float32, in the order of the part."""
-    model.eval()
-    return torch.cat([model(on_device(x, device)).float().cpu() for x, _ in part.batches(batch_size)])
+def predict(model: FusionClassifier, part: Part, device: str, batch_size: int) -> Tensor:
+    """Logits (N, C) float32 on CPU, in eval mode and float32, in the order of the part.
+
+    Raises:
+        OutOfMemoryError: a GPU has no room for a batch on which predictions depend, or for one clip.
+    """
+    whole = model.traits.batch_dependent
+    return torch.cat(_of_batches(lambda x: model(x).float().cpu(), model, part, device, batch_size, whole=whole))
+
+
+def density_of(model: FusionClassifier, x: Tensor) -> Tensor:
+    """Density (B, L, D) of a batch in float64; the decoder, by far the larger part of a pass, has no say in it."""
+    return _in_float64(model.fusion(x, return_density=True)[1])
 
 
 def mean_density(model: FusionClassifier, part: Part, device: str) -> Tensor:
     """Mean over clips of the density, (L, D) float32: every clip counts the same, whatever the batch size (D19)."""
-    return _mean_over_clips(lambda x: model(x, return_density=True)[1], model, part, device)
+    return _mean_over_clips(lambda x: density_of(model, x), model, part, device)
 
 
 def mean_layer_weights(model: FusionClassifier, part: Part, device: str) -> Tensor | None:
     """Mean over clips of the weight that every layer gets, (L,) float32; None for a fusion that weighs no layers."""
     weights_of: Callable[[Tensor], Tensor] | None = getattr(model.fusion, "layer_weights", None)
-    return None if weights_of is None else _mean_over_clips(weights_of, model, part, device)
+    return None if weights_of is None else _mean_over_clips(lambda x: _in_float64(weights_of(x)), model, part, device)
+
+
+def _mean_over_clips(of: Callable[[Tensor], Tensor], model: FusionClassifier, part: Part, device: str) -> Tensor:
+    """Mean over the N clips of what `of` gives per clip in float64, as float32 on CPU; in eval mode."""
+    sums = _of_batches(lambda x: of(x).sum(0).cpu(), model, part, device, _free_batch(device))
+    return (torch.stack(sums).sum(0) / len(part)).float()
 
 
 @torch.no_grad()
-def _mean_over_clips(of: Callable[[Tensor], Tensor], model: nn.Module, part: Part, device: str) -> Tensor:
-    """Mean over the N clips of what `of` gives per clip, in eval mode; summed in float64 on CPU, as mps has none."""
+def _of_batches(
+    of: Callable[[Tensor], Tensor],
+    model: FusionClassifier,
+    part: Part,
+    device: str,
+    batch_size: int,
+    *,
+    whole: bool = False,
+) -> list[Tensor]:
+    """What `of` gives for the batches of a part, in their order, in eval mode.
+
+    Args:
+        of: takes (B, L, D) float32 on the device.
+        model: behind `of`.
+        part: N clips.
+        device: where the model is.
+        batch_size: B; where a GPU has no room for it, that batch and those that follow are cut into halves.
+        whole: no batch may be cut.
+    """
     model.eval()
-    sums = [of(on_device(x, device)).cpu().double().sum(0) for x, _ in part.batches(_free_batch(device))]
-    return (torch.stack(sums).sum(0) / len(part)).float()
+    found: list[Tensor] = []
+    most = batch_size
+    for batch, _ in part.batches(batch_size):
+        x, start = on_device(batch, device), 0
+        while start < len(x):
+            size = min(most, len(x) - start)
+            try:
+                found.append(of(x[start : start + size]))
+                start += size
+            except torch.OutOfMemoryError:  # tried again outside this block, which holds what the failed pass made
+                if whole or size == 1:
+                    raise
+                most = size // 2
+                log.info("no room on %s to evaluate %d clips at once: now %d", device, size, most)
+    return found
+
+
+def _in_float64(x: Tensor) -> Tensor:
+    """In float64 where it is; on mps, which has none, on CPU."""
+    return x.cpu().double() if x.device.type == "mps" else x.double()
 
 
 def accuracy_of(logits: Tensor, targets: Tensor) -> float:

@@ -16,6 +16,7 @@ import torch
 from daamctl.artifacts.embeddings import StoredVectors, check_settings, is_held, open_embeddings, read_head
 from daamctl.artifacts.results import Fold
 from daamctl.config import Config
+from daamctl.devices import resolve_device
 from daamctl.engines.base import Engine, await_files
 from daamctl.errors import TrainingError
 from daamctl.layout import Layout
@@ -24,12 +25,16 @@ from daamctl.tracking import Tracker, send_missing
 from daamctl.training.batched import in_groups, train_together
 from daamctl.training.fold import Features, FoldSpec, kept_fold, train_fold
 from daamctl.training.loop import Epoch
+from daamctl.training.parts import StreamedPart
 from daamctl.training.splits import chosen_folds
 
 log = logging.getLogger(__name__)
 
 FOLDS_PER_GPU = 4
 """Folds that share a GPU on a cluster, at most, unless told: their models are small, their features are not."""
+GPU_HEADROOM = 8_000_000_000
+"""Bytes of a GPU that features leave free: two maps of 512 channels, which the convolutional decoder keeps of the 256
+clips of an evaluation batch, take 5.4 GB with 5120 features. On a small GPU it is half of the memory instead."""
 
 
 def fold_specs(
@@ -59,7 +64,7 @@ def fold_specs(
 
 
 def load_features(layout: Layout, config: Config, layers: tuple[int, ...] | None = None) -> Features:
-    """The embeddings that the settings ask for, where training takes them from: see `open_features`, `settle`."""
+    """The embeddings that the settings ask for, in memory or on disk: see `open_features`, `settle`."""
     return settle(open_features(layout, config, layers), config)
 
 
@@ -77,27 +82,47 @@ def open_features(layout: Layout, config: Config, layers: tuple[int, ...] | None
 
 
 def settle(features: Features, config: Config) -> Features:
-    """Decide where training takes the features from: memory, the device, or the disk, epoch by epoch.
+    """Decide whether training takes features that are on disk from memory, or from the disk, epoch by epoch.
 
-    Under `auto` they are read into memory where that is large enough (see `is_held`), and left for the folds to read to
-    a GPU where all of them take at most half of what is free there.
+    Under `auto` they are read into memory where that is large enough: see `is_held`; for a GPU see `to_gpu`.
     """
-    stored, wanted = features.x, config.train.features
+    stored = features.x
     if not isinstance(stored, StoredVectors):
         return features
-    if is_held(stored.nbytes, wanted):
+    if is_held(stored.nbytes, config.train.features):
         return replace(features, x=torch.from_numpy(stored.load()), stream=False)
-    stream = wanted == "stream" or stored.nbytes > _gpu_memory(config.train.device) / 2
-    how = "every epoch reads them from disk" if stream else "every fold reads them to the GPU"
-    log.info("the embeddings take %.1f GB in memory: %s", stored.nbytes / 1e9, how)
-    return replace(features, stream=stream)
+    log.info("the embeddings take %.1f GB in memory: every epoch reads them from disk", stored.nbytes / 1e9)
+    return replace(features, stream=True)
 
 
-def _gpu_memory(device: str) -> int:
-    """Free bytes of the GPU that training asks for; 0 without one."""
-    if not torch.cuda.is_available() or not device.startswith(("auto", "cuda")):
+def to_gpu(features: Features, config: Config, *, tasks: int = 1) -> Features:
+    """Put all features on the GPU that trains, if there is room, for every fold here to index; else leave them.
+
+    What is on disk is read shard by shard, so it need not fit in memory.
+
+    Args:
+        features: the embeddings.
+        config: all settings; with `train.features=stream` nothing is held.
+        tasks: processes that share the GPU, each with features of its own.
+    """
+    device = resolve_device(config.train.device)
+    if config.train.features == "stream" or features.x.nbytes > gpu_room(device, tasks):
+        return features
+    log.info("the embeddings take %.1f GB: held on %s", features.x.nbytes / 1e9, device)
+    if isinstance(features.x, torch.Tensor):
+        return replace(features, x=features.x.to(device))
+    whole = StreamedPart(features.x, np.arange(len(features.x)), features.targets())
+    return replace(features, x=whole.hold(device).x, stream=False)
+
+
+def gpu_room(device: str, tasks: int) -> float:
+    """Bytes of a GPU that the features of one of the tasks on it may take; 0 on other devices."""
+    if not device.startswith("cuda"):
         return 0
-    return int(torch.cuda.mem_get_info("cuda" if device == "auto" else device)[0])
+    free, total = torch.cuda.mem_get_info(device)
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch keeps it to use it again
+    ours = min(free, total / tasks)
+    return max(ours - GPU_HEADROOM, ours / 2)
 
 
 def train_all(
@@ -131,12 +156,13 @@ def train_all(
     if todo < len(specs):
         log.info("%s: %d of %d folds are finished and kept", folder.name, len(specs) - todo, len(specs))
     missing = [spec for spec in specs if kept[id(spec)] is None]
-    if missing:
-        features = settle(features, missing[0].config)
-    if engine is not None and not engine.here:
-        made = _train_elsewhere(missing, features, folder, layout, tracker, engine)
+    if not missing:
+        made = {}
+    elif engine is not None and not engine.here:
+        made = _train_elsewhere(missing, settle(features, missing[0].config), folder, layout, tracker, engine)
     else:
-        made = _train_here(missing, features, folder, layout, tracker)
+        config = missing[0].config
+        made = _train_here(missing, settle(to_gpu(features, config), config), folder, layout, tracker)
     return [kept[id(spec)] or made[spec.fold, spec.seed] for spec in specs]
 
 
@@ -145,7 +171,7 @@ def _train_here(
 ) -> dict[tuple[int, int], Fold]:
     """Train folds one after the other, or several in one program where that is faster."""
     work, folds = layout.work / "train" / layout.run_name, {}
-    epochs = specs[0].config.train.epochs if specs else 0
+    epochs = specs[0].config.train.epochs
     with progress(len(specs) * epochs, f"training {folder.name}", "epochs") as bar:
         for group in in_groups(specs, features):
             if len(group) > 1:
@@ -185,21 +211,24 @@ def _train_one_here(
 def _train_elsewhere(
     specs: list[FoldSpec], features: Features, folder: Path, layout: Layout, tracker: Tracker, engine: Engine
 ) -> dict[tuple[int, int], Fold]:
-    """Train folds side by side; an array in place of the tensor is what workers of one machine can share."""
+    """Train folds side by side; an array in place of the tensor is what workers of one machine can share.
+
+    Every worker holds the features on its GPU, where they fit into its part of that.
+    """
     array = features.x.numpy() if isinstance(features.x, torch.Tensor) else None
     without = replace(features, x=torch.empty(0)) if array is not None else features
-    call = partial(_train_one, folder=folder, work=layout.work / "train" / layout.run_name, root=layout.root)
-    results = engine.each(
-        call, (without, array), specs, device=specs[0].config.train.device if specs else "auto", per_gpu=FOLDS_PER_GPU
-    )
+    work, tasks = layout.work / "train" / layout.run_name, min(FOLDS_PER_GPU, len(specs))
+    call = partial(_train_one, folder=folder, work=work, root=layout.root, tasks=tasks)
+    results = engine.each(call, (without, array), specs, device=specs[0].config.train.device, per_gpu=FOLDS_PER_GPU)
     return collect(results, lambda spec: kept_fold(folder, spec, features), folder, len(specs), tracker)
 
 
 def _train_one(
-    shared: tuple[Features, np.ndarray | None], spec: FoldSpec, *, folder: Path, work: Path, root: Path
+    shared: tuple[Features, np.ndarray | None], spec: FoldSpec, *, folder: Path, work: Path, root: Path, tasks: int
 ) -> Path:
-    """One fold on a worker; returns its folder."""
-    return train_fold(spec, shared_features(*shared), folder, work, root=root).folder
+    """One fold on a worker, one of so many on its GPU; returns its folder."""
+    features = to_gpu(shared_features(*shared), spec.config, tasks=tasks)
+    return train_fold(spec, features, folder, work, root=root).folder
 
 
 def shared_features(features: Features, array: np.ndarray | None) -> Features:

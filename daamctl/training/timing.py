@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,17 +19,20 @@ from torch import Tensor
 from daamctl.adapters import build_finetune
 from daamctl.config import Config
 from daamctl.devices import autocast, resolve_precision
+from daamctl.methods.base import FusionClassifier
+from daamctl.training.batched import Program
 from daamctl.training.fold import build_method, train_precision
 from daamctl.training.loop import Training
 from daamctl.training.losses import build_loss
 from daamctl.training.outputs import eval_batch, predict
-from daamctl.training.parts import HeldPart
+from daamctl.training.parts import POOL_CLIPS, HeldPart
 from daamctl.training.splits import Split
 
 FEW_CLIPS = 2
 """A step is tried with so few clips first; where a whole batch takes too long, its time is that of a part, scaled."""
-MOST_STEPS = 16
+FEW_STEPS, MOST_STEPS = 4, 64
 MOST_CLIPS = 256
+"""Different clips at most; more steps see them again."""
 ADAM_BYTES = 12
 """Bytes for each trained number beside itself: its gradient and the two means of Adam."""
 
@@ -49,24 +53,46 @@ class MethodSize:
 
 
 @dataclass(frozen=True)
+class ReadTimes:
+    """How long it takes to read the parts of a fold from disk.
+
+    Args:
+        once_s: seconds for those that are read once and then held.
+        train_s, dev_s, test_s: seconds for one pass over those that are read in every epoch; 0 for the others.
+    """
+
+    once_s: float = 0.0
+    train_s: float = 0.0
+    dev_s: float = 0.0
+    test_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class MethodSpeed:
     """How fast a method is.
 
     Args:
-        step_s: seconds for an optimiser step on one batch.
+        step_s: seconds for an optimiser step on one batch; where folds train together, of one of them.
         clip_s: seconds to evaluate one clip.
     """
 
     step_s: float
     clip_s: float
 
-    def fold_s(self, split: Split, config: Config, *, density: bool) -> float:
-        """Seconds to train one fold with one seed."""
+    def fold_s(self, split: Split, config: Config, *, density: bool, read: ReadTimes = ReadTimes()) -> float:
+        """Seconds to train one fold with one seed.
+
+        The next shard is read while the last one is in use, so reading and computing take as long as the longer of the
+        two; but the pool from which batches are drawn is filled before the first and emptied after the last shard.
+        """
         train = config.train
         maps = 1 if density and train.density_maps == "all-epochs" else 0
-        steps = -(-len(split.train) // train.batch_size)
-        evaluated = len(split.dev) + (1 + maps) * len(split.test)
-        return train.epochs * (steps * self.step_s + evaluated * self.clip_s)
+        steps = -(-len(split.train) // train.batch_size) * self.step_s
+        pool = min(1.0, POOL_CLIPS / max(len(split.train), 1))
+        passed = pool * (read.train_s + steps) + (1 - pool) * max(read.train_s, steps)
+        dev, test = (len(part) * self.clip_s for part in (split.dev, split.test))
+        evaluated = max(read.dev_s, dev) + (1 + maps) * max(read.test_s, test)
+        return read.once_s + train.epochs * (passed + evaluated)
 
 
 @dataclass(frozen=True)
@@ -105,7 +131,7 @@ def method_size(method: str, config: Config, sizes: tuple[int, int, int]) -> Met
 
 
 def time_method(
-    method: str, config: Config, sizes: tuple[int, int, int], *, device: str, within_s: float
+    method: str, config: Config, sizes: tuple[int, int, int], *, device: str, within_s: float, members: int = 1
 ) -> MethodSpeed:
     """Time a method on random vectors.
 
@@ -115,45 +141,77 @@ def time_method(
         sizes: L, D and C.
         device: resolved device.
         within_s: about how long this may take, in seconds; a step and an evaluation of two clips are made at least.
+        members: folds that train together in one program; where not even a few steps of all of them fit in the time,
+            a step by itself stands for theirs.
 
     Raises:
         MethodError: it does not fit these sizes, or the settings.
     """
-    model, settings = build_method(method, config, *sizes), config.train
-    precision, size = train_precision(model, settings, device), eval_batch(model, settings, device)
+    trial = _Trial(method, config, sizes, device)
+    step = trial.step_s(within_s)
+    clip = trial.clip_s(FEW_CLIPS)
+    clip = trial.clip_s(max(FEW_CLIPS, min(MOST_CLIPS, int(within_s / 4 / clip))))
+    if members > 1 and FEW_STEPS * members * step <= within_s / 2:
+        step = trial.joint_step_s(members, min(MOST_STEPS, int(within_s / 2 / (members * step))))
+    return MethodSpeed(step, clip)
 
-    def part(number: int) -> HeldPart:
-        x = torch.randn(number, *sizes[:2]).to(getattr(torch, config.extract.storage))
-        return HeldPart(x, torch.arange(number) % sizes[2])
 
-    few = part(FEW_CLIPS)
-    dev = few if settings.selection == "dev-group" else None
+class _Trial:
+    """A method on random vectors; `time_method` says what the arguments are."""
 
-    def step_s(clips: int, steps: int) -> float:
-        once = settings.model_copy(update={"epochs": 1, "batch_size": clips})
-        with TemporaryDirectory() as work:  # stays empty: a file would come with a second epoch
-            training = Training(model, part(clips * steps), dev, few, once, seed=0, device=device, precision=precision,
-                                work=Path(work), key="")  # fmt: skip
-            return training.complete().train_s / steps
+    def __init__(self, method: str, config: Config, sizes: tuple[int, int, int], device: str) -> None:
+        self.settings, self.sizes, self.device = config.train, sizes, device
+        self.storage = getattr(torch, config.extract.storage)
+        self.build = partial(build_method, method, config, *sizes)
+        self.model = self.build()
+        self.precision = train_precision(self.model, self.settings, device)
+        self.few = self._part(FEW_CLIPS)
 
-    def clip_s(clips: int) -> float:
-        tried = part(clips)
+    def step_s(self, within_s: float) -> float:
+        """Seconds for a step by itself."""
+        batch = self.settings.batch_size
+        step = self._step_s(FEW_CLIPS, 1)  # with what the first step prepares
+        if step < within_s:
+            step = self._step_s(FEW_CLIPS, 1)
+        fitting = min(batch, int(within_s / 2 / step * FEW_CLIPS))
+        if fitting <= FEW_CLIPS:
+            return step * batch / FEW_CLIPS
+        step = self._step_s(fitting, 1)
+        return self._step_s(fitting, max(1, min(MOST_STEPS, int(within_s / 2 / step)))) * batch / fitting
+
+    def joint_step_s(self, members: int, steps: int) -> float:
+        """Seconds that one of the members has of a step of all."""
+        part = self._part(self.settings.batch_size * steps)
+        with TemporaryDirectory() as work:  # for a resume file, should an epoch take that long
+            trainings = [self._training(self.build(), part, work, epochs=2) for _ in range(members)]
+            program = Program(trainings)
+            program.epoch()  # its first step is each member's own
+            before_s = sum(one.done.train_s for one in trainings)
+            program.epoch()
+        return (sum(one.done.train_s for one in trainings) - before_s) / steps / members
+
+    def clip_s(self, clips: int) -> float:
+        """Seconds to evaluate one of so many clips."""
+        tried, size = self._part(clips), eval_batch(self.model, self.settings, self.device)
         started = time.perf_counter()
-        predict(model, tried, device, size)
+        predict(self.model, tried, self.device, size)
         return (time.perf_counter() - started) / clips
 
-    batch = settings.batch_size
-    step = step_s(FEW_CLIPS, 1)  # with what the first step prepares
-    if step < within_s:
-        step = step_s(FEW_CLIPS, 1)
-    fitting = min(batch, int(within_s / 2 / step * FEW_CLIPS))
-    if fitting > FEW_CLIPS:
-        step = step_s(fitting, 1)
-        step = step_s(fitting, max(1, min(MOST_STEPS, int(within_s / 2 / step)))) * batch / fitting
-    else:
-        step *= batch / FEW_CLIPS
-    clip = clip_s(FEW_CLIPS)
-    return MethodSpeed(step, clip_s(max(FEW_CLIPS, min(MOST_CLIPS, int(within_s / 4 / clip)))))
+    def _step_s(self, clips: int, steps: int) -> float:
+        with TemporaryDirectory() as work:  # stays empty: a file would come with a second epoch
+            training = self._training(self.model, self._part(clips * steps), work, epochs=1, batch_size=clips)
+            return training.complete().train_s / steps
+
+    def _training(self, model: FusionClassifier, part: HeldPart, work: str, **settings: int) -> Training:
+        changed = self.settings.model_copy(update=settings)
+        dev = self.few if changed.selection == "dev-group" else None
+        return Training(model, part, dev, self.few, changed, seed=0, device=self.device, precision=self.precision,
+                        work=Path(work), key="")  # fmt: skip
+
+    def _part(self, clips: int) -> HeldPart:
+        x = torch.randn(min(clips, MOST_CLIPS), *self.sizes[:2]).to(self.storage)
+        rows = torch.arange(clips)
+        return HeldPart(x, rows % self.sizes[2], rows % len(x))
 
 
 def time_finetune(

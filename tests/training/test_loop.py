@@ -19,6 +19,7 @@ from daamctl.training.checkpoint import FILE, load_state, save_state
 from daamctl.training.loop import Trained, Training, check_gradients
 from daamctl.training.outputs import mean_density, predict
 from daamctl.training.parts import HeldPart
+from tests.fixtures.gpu import GPU, needs_gpu
 
 LAYERS, DIM, CLASSES = 2, 3, 2
 
@@ -35,8 +36,8 @@ def linear(seed: int = 0) -> FusionClassifier:
 
 
 def train(model: FusionClassifier, work: Path, data: HeldPart | None = None, **settings: Any) -> Trained:
-    seed = settings.pop("seed", 1)
-    config = TrainConfig.model_validate({"batch_size": 4, "epochs": 3, "device": "cpu", **settings})
+    seed, device, precision = (settings.pop(*option) for option in (("seed", 1), ("on", "cpu"), ("how", "float32")))
+    config = TrainConfig.model_validate({"batch_size": 4, "epochs": 3, **settings})
     dev = part(6, 2) if config.selection == "dev-group" else None
     return Training(
         model,
@@ -45,8 +46,8 @@ def train(model: FusionClassifier, work: Path, data: HeldPart | None = None, **s
         part(6, 3),
         config,
         seed=seed,
-        device="cpu",
-        precision="float32",
+        device=device,
+        precision=precision,
         work=work,
         key="k",
     ).complete()
@@ -236,6 +237,66 @@ def test_mean_density_weighs_every_clip_the_same(monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(mean_density(model, HeldPart(x, torch.zeros(9)), "cpu"), expected)
 
 
+class Undecided(nn.Module):
+    """A decoder that must not be asked."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("method", ["daam-v1", "mixture-daam", "gqdaam-published", "gct-b0"])
+def test_densities_are_those_of_a_whole_pass_without_one(method: str) -> None:
+    torch.manual_seed(0)
+    model = build(method, num_layers=16, embed_dim=16, num_classes=2)
+    x = torch.randn(20, 16, 16, generator=torch.Generator().manual_seed(1))
+    model.eval()
+    with torch.no_grad():
+        sums = [model(rows, return_density=True)[1].double().sum(0) for rows in x.split(outputs.CPU_EVAL_BATCH)]
+    model.decoder = Undecided()
+    found = mean_density(model, HeldPart(x, torch.zeros(20)), "cpu")
+    assert torch.equal(found, (torch.stack(sums).sum(0) / 20).float())
+
+
+class Small(nn.Flatten):
+    """A device with room for so many clips."""
+
+    room = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tried: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.tried.append(len(x))
+        if len(x) > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().forward(x)
+
+
+def test_evaluation_goes_on_in_halves_where_memory_runs_out(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    fusion, data = Small(), part(30)
+    model = FusionClassifier(fusion, nn.Linear(LAYERS * DIM, CLASSES))
+    with caplog.at_level("INFO"):
+        found = predict(model, data, "cpu", 16)
+    assert fusion.tried == [16, 8, 4, 2, *[2] * 7, *[2] * 7]
+    with torch.no_grad():
+        torch.testing.assert_close(found, model.decoder(data.x.flatten(1)))
+    assert caplog.messages[0] == "no room on cpu to evaluate 16 clips at once: now 8"
+    fusion.room = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        predict(model, data, "cpu", 16)
+    assert fusion.tried[-1] == 1
+
+
+def test_batches_on_which_predictions_depend_are_not_halved() -> None:
+    fusion = Small()
+    model = FusionClassifier(fusion, nn.Linear(LAYERS * DIM, CLASSES), Traits(batch_dependent=True))
+    with pytest.raises(torch.OutOfMemoryError):
+        predict(model, part(8), "cpu", 4)
+    assert fusion.tried == [4]
+
+
 def test_density_is_taken_before_and_after(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = build("daam-v2", num_layers=LAYERS, embed_dim=DIM, num_classes=CLASSES)
@@ -389,16 +450,58 @@ def test_choices_are_made_on_the_held_out_group_after_every_epoch(tmp_path: Path
 def test_clipping_before_or_after_the_loss_scale_is_taken_away(clip: str, expected: float) -> None:
     """D21: on gradients still multiplied by the loss scale 1024, a threshold of 1 is a true one of 1/1024."""
     model = linear()
-    config = TrainConfig.model_validate({"grad_clip_norm": 1.0, "grad_clip": clip, "optimizer": "adam"})
-    run = loop._Run(model, config, "cpu", "float16")  # whose optimiser leaves the scale to the scaler
+    settings = {"grad_clip_norm": 1.0, "grad_clip": clip, "optimizer": "adam", "weight_decay": 0.0}
+    run = loop._Run(model, TrainConfig.model_validate(settings), "cpu", "float16")
     run.scaler = torch.amp.grad_scaler.GradScaler("cpu", init_scale=1024.0)
-    norms = []
-    run.optimizer.register_step_pre_hook(
-        lambda *_: norms.append(torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item())
-    )
     data = part(4)
     run._step(1000 * nn.functional.cross_entropy(model(data.x), data.y))
-    assert norms == [pytest.approx(expected, rel=1e-4)]
+    means = torch.cat([state["exp_avg"].flatten() for state in run.optimizer.state.values()])
+    assert means.norm().item() == pytest.approx(0.1 * expected, rel=1e-4)  # a tenth of the gradient, at first
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam"])
+@pytest.mark.parametrize("clip", ["scaled", "unscaled"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
+def test_fused_steps_under_a_loss_scale_are_the_plain_ones(clip: str, optimizer: str, device: str) -> None:
+    """The fused kernel takes the scale away and skips a step by itself, where the scaler does it for the plain one."""
+    settings = {"grad_clip_norm": 1.0, "grad_clip": clip, "optimizer": optimizer, "weight_decay": 0.5, "lr": 0.1}
+    config, data, found = TrainConfig.model_validate(settings), part(4), []
+    x, y = data.x.to(device), data.y.to(device)
+    for fused in (True, False):
+        model = linear().to(device)
+        run = loop._Run(model, config, device, "float16")
+        run.scaler = torch.amp.grad_scaler.GradScaler(device, init_scale=1024.0, growth_interval=2)
+        assert run.optimizer.param_groups[0]["fused"]
+        if not fused:
+            run.optimizer = loop.build_optimizer(model, config, fused=False)
+        steps = []
+        for factor in (float("inf"), 1.0, 3.0, float("inf"), 2.0):
+            run._step(factor * nn.functional.cross_entropy(model(x), y))
+            steps.append(torch.cat([p.detach().flatten().cpu() for p in model.parameters()]))
+        assert torch.equal(steps[0], torch.cat([p.detach().flatten() for p in linear().parameters()]))
+        assert torch.equal(steps[3], steps[2])
+        assert {state["step"].item() for state in run.optimizer.state.values()} == {3.0}
+        found.append((torch.stack(steps), run.scaler.state_dict()))
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-6, rtol=1e-5)
+    assert found[0][1] == found[1][1]
+
+
+def test_a_state_saved_by_plain_steps_goes_on_by_fused_ones(tmp_path: Path, monkeypatch: Any) -> None:
+    """As after a move from a device without them."""
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
+    whole = train(linear(), tmp_path / "whole", lr=0.01, epochs=4)
+    real = loop.build_optimizer
+    monkeypatch.setattr(loop, "build_optimizer", lambda model, config, fused: real(model, config, fused=False))
+    train(linear(), tmp_path / "cut", lr=0.01, epochs=3)  # leaves the state after two epochs
+    monkeypatch.setattr(loop, "build_optimizer", real)
+    used: list[bool] = []
+    step = torch.optim.AdamW.step
+    monkeypatch.setattr(
+        torch.optim.AdamW, "step", lambda self: (used.append(self.param_groups[0]["fused"]), step(self))[1]
+    )
+    resumed = train(linear(), tmp_path / "cut", lr=0.01, epochs=4)
+    assert used == [True] * 6
+    torch.testing.assert_close(resumed.logits, whole.logits)
 
 
 def test_layer_weights_are_means_over_test_clips(tmp_path: Path) -> None:
@@ -449,3 +552,25 @@ def test_channels_last_by_machine_and_precision(monkeypatch: Any, native: bool) 
     assert loop.channels_last("cuda:0", "bfloat16")
     assert not loop.channels_last("cuda:0", "float32")
     assert not loop.channels_last("mps", "float32")
+
+
+@needs_gpu
+def test_training_on_a_gpu_is_that_on_a_cpu(tmp_path: Path) -> None:
+    loop.full_float32()
+    found = [train(conv(), tmp_path / on, on=on, lr=0.01, grad_clip_norm=1.0) for on in ("cpu", "cuda")]
+    torch.testing.assert_close(found[1].logits, found[0].logits, atol=1e-4, rtol=1e-3)
+    assert [entry["train_loss"] for entry in found[1].history] == pytest.approx(
+        [entry["train_loss"] for entry in found[0].history], rel=1e-4
+    )
+
+
+@needs_gpu
+@pytest.mark.parametrize("how", ["float32", "float16"])
+def test_training_on_a_gpu_resumes(tmp_path: Path, monkeypatch: Any, how: str) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
+    settings = {"on": "cuda", "how": how, "lr": 0.01}
+    whole = train(linear(), tmp_path / "whole", epochs=4, **settings)
+    train(linear(), tmp_path / "cut", epochs=3, **settings)  # leaves the state after two epochs
+    assert load_state(tmp_path / "cut", "k") is not None
+    resumed = train(linear(), tmp_path / "cut", epochs=4, **settings)
+    torch.testing.assert_close(resumed.logits, whole.logits, atol=1e-5, rtol=1e-4)

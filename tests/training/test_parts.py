@@ -27,6 +27,7 @@ from daamctl.methods import build
 from daamctl.training import parts
 from daamctl.training.outputs import mean_density, mean_layer_weights, predict
 from daamctl.training.parts import HeldPart, InBatches, StreamedPart, on_device
+from tests.fixtures.gpu import needs_gpu
 
 LAYERS, DIM = (1, 2, 3), 4
 SIZES = (10, 10, 0, 10, 10, 10, 3)
@@ -264,7 +265,7 @@ def test_batches_are_widened() -> None:
     assert on_device(wide, "cpu") is wide
 
 
-@pytest.mark.gpu
+@needs_gpu
 def test_pinned_batches_reach_the_gpu_unchanged(stored: StoredVectors) -> None:
     streamed, held = pair(stored)
     pinned = StreamedPart(stored, streamed.rows, streamed.y, pin=True)

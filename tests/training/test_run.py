@@ -21,8 +21,9 @@ from daamctl.layout import Layout
 from daamctl.tracking import NoTracker, make_tracker
 from daamctl.training import run
 from daamctl.training.fold import Features, FoldSpec
-from daamctl.training.run import fold_specs, load_features, settle, train_all
+from daamctl.training.run import fold_specs, load_features, settle, to_gpu, train_all
 from tests.fixtures.embeddings import config, write_embeddings
+from tests.fixtures.gpu import needs_gpu
 
 BYTES = 120 * 24 * 16 * 2
 
@@ -34,34 +35,116 @@ def layout(project: Path) -> Layout:
 
 
 def way(features: Features) -> str:
-    if isinstance(features.x, StoredVectors):
-        return "stream" if features.stream else "device"
-    return "memory"
+    assert isinstance(features.x, StoredVectors) is features.stream
+    return "stream" if features.stream else "memory"
 
 
 @pytest.mark.parametrize(
-    ("wanted", "free", "gpu", "expected"),
+    ("wanted", "free", "expected"),
     [
-        ("auto", 4 * BYTES, 0, "memory"),
-        ("auto", 4 * BYTES - 4, 0, "stream"),
-        ("auto", 4 * BYTES - 4, 2 * BYTES, "device"),
-        ("auto", 4 * BYTES - 4, 2 * BYTES - 2, "stream"),
-        ("memory", 0, 0, "memory"),
-        ("stream", 100 * BYTES, 100 * BYTES, "stream"),
+        ("auto", 4 * BYTES, "memory"),
+        ("auto", 4 * BYTES - 4, "stream"),
+        ("memory", 0, "memory"),
+        ("stream", 100 * BYTES, "stream"),
     ],
 )
 def test_settings_and_memory_decide(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch, wanted: str, free: int, gpu: int, expected: str
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, wanted: str, free: int, expected: str
 ) -> None:
     monkeypatch.setattr(embeddings, "free_memory", lambda: free)
-    monkeypatch.setattr(run, "_gpu_memory", lambda device: gpu)
     assert way(load_features(layout, config(features=wanted))) == expected
+
+
+class Gpu:
+    """A GPU as far as `to_gpu` can tell: what is put there stays in memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, room: float) -> None:
+        self.asked: list[tuple[str, int]] = []
+        monkeypatch.setattr(run, "gpu_room", lambda device, tasks: (self.asked.append((device, tasks)), room)[1])
+
+
+@pytest.mark.parametrize("wanted", ["auto", "memory", "stream"])
+@pytest.mark.parametrize(("room", "fits"), [(BYTES, True), (BYTES - 1, False)])
+def test_what_fits_goes_to_the_gpu_whole(
+    layout: Layout,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    wanted: str,
+    room: int,
+    fits: bool,
+) -> None:
+    settings, expected = config(features=wanted), load_features(layout, config()).x
+    Gpu(monkeypatch, room)
+    assert isinstance(expected, torch.Tensor)
+    for start in (run.open_features(layout, settings), load_features(layout, settings)):
+        with caplog.at_level(logging.INFO):
+            caplog.clear()
+            found = to_gpu(start, settings)
+        if wanted == "stream" or not fits:
+            assert found is start
+            assert caplog.messages == []
+        else:
+            assert isinstance(found.x, torch.Tensor)
+            assert not found.stream
+            assert torch.equal(found.x, expected)
+            assert caplog.messages == ["the embeddings take 0.0 GB: held on cpu"]
+
+
+def test_training_asks_the_gpu_before_it_reads(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folds here share what is there; memory too small for the set does not matter."""
+    settings = config(epochs=1)
+    features = run.open_features(layout, settings)
+    specs = fold_specs("test", "daam-v1", features, settings)[:2]
+    gpu, seen = Gpu(monkeypatch, BYTES), []
+    monkeypatch.setattr(embeddings, "free_memory", lambda: 0)
+    real = run.train_fold
+
+    def watched(spec: FoldSpec, found: Features, *words: Any, **options: Any) -> Fold:
+        assert isinstance(found.x, torch.Tensor)
+        seen.append(found.x.data_ptr())
+        return real(spec, found, *words, **options)
+
+    monkeypatch.setattr(run, "train_fold", watched)
+    train_all(specs, features, layout.method("daam-v1"), layout, NoTracker(), force=False)
+    assert gpu.asked == [("cpu", 1)]
+    assert len(set(seen)) == 1
+    assert len(seen) == 2
+
+
+def test_room_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    gb = 1_000_000_000
+    memory = {"free": 70 * gb, "total": 80 * gb}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (memory["free"], memory["total"]))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 6 * gb)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: gb)
+    assert run.gpu_room("cuda", 1) == (70 + 5 - 8) * gb
+    assert run.gpu_room("cuda:1", 4) == (20 - 8) * gb
+    assert run.gpu_room("cuda", 8) == 5 * gb  # of 10
+    memory["free"] = 4 * gb
+    assert run.gpu_room("cuda", 1) == 4.5 * gb
+    assert run.gpu_room("cpu", 1) == run.gpu_room("mps", 1) == 0
+
+
+@needs_gpu
+@pytest.mark.filterwarnings("ignore:.*does not have a deterministic implementation")
+@pytest.mark.parametrize("method", ["daam-v1", "weighted-sum"])
+def test_folds_on_a_gpu_index_it(layout: Layout, method: str) -> None:
+    """The second method is trained together there."""
+    accuracies = {}
+    for device in ("cpu", "cuda"):
+        settings = config(device=device, together="always", precision="float32", epochs=6)
+        features = run.open_features(layout, settings)
+        specs, folder = fold_specs("test", method, features, settings), layout.method(method) / device
+        folds = train_all(specs, features, folder, layout, NoTracker(), force=False)
+        assert {fold.result["meta"]["features"] for fold in folds} == {"memory" if device == "cpu" else "device"}
+        assert {fold.result["meta"].get("together") for fold in folds} == {5 if method == "weighted-sum" else None}
+        accuracies[device] = sum(fold.result["metrics"]["accuracy"] for fold in folds) / len(folds)
+    assert accuracies["cuda"] == pytest.approx(accuracies["cpu"], abs=0.1)
 
 
 def test_few_layers_of_a_streamed_set_may_fit(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config()
     monkeypatch.setattr(embeddings, "free_memory", lambda: BYTES)
-    monkeypatch.setattr(run, "_gpu_memory", lambda device: 0)
     features = load_features(layout, settings)
     assert way(features) == "stream"
     assert way(settle(features.subset(tuple(range(1, 13))), settings)) == "stream"
@@ -78,16 +161,6 @@ def test_what_is_left_on_disk_is_said(layout: Layout, caplog: pytest.LogCaptureF
     with caplog.at_level(logging.INFO):
         load_features(layout, config(features="stream"))
     assert caplog.messages == ["the embeddings take 0.0 GB in memory: every epoch reads them from disk"]
-
-
-def test_no_gpu_has_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (asked.append(device), (7, 9))[1])
-    assert [run._gpu_memory(name) for name in ("auto", "cuda:1", "cpu", "mps")] == [7, 7, 0, 0]
-    assert asked == ["cuda", "cuda:1"]
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert run._gpu_memory("auto") == 0
 
 
 def test_every_fold_is_trained_from_disk_and_kept(layout: Layout) -> None:
@@ -129,6 +202,20 @@ class Listing(NoTracker):
 
     def start(self, name: str, method: str, fold: int, seed: int) -> None:
         self.started.append(fold)
+
+
+@pytest.mark.parametrize(("number", "share"), [(5, 4), (2, 2)])
+def test_folds_elsewhere_ask_for_their_part_of_a_gpu(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, number: int, share: int
+) -> None:
+    settings = config(epochs=1)
+    features = run.open_features(layout, settings)
+    specs, gpu = fold_specs("test", "weighted-sum", features, settings)[:number], Gpu(monkeypatch, BYTES)
+    monkeypatch.setattr(embeddings, "free_memory", lambda: 0)
+    folder = layout.method("weighted-sum")
+    folds = train_all(specs, features, folder, layout, NoTracker(), force=False, engine=Elsewhere())
+    assert gpu.asked == [("cpu", share)] * number
+    assert {fold.result["meta"]["features"] for fold in folds} == {"memory"}
 
 
 @pytest.mark.parametrize("wanted", ["memory", "stream"])

@@ -15,7 +15,7 @@ from daamctl.methods import METHODS
 from daamctl.training import timing
 from daamctl.training.loop import Trained
 from daamctl.training.splits import Split
-from daamctl.training.timing import MethodSpeed, method_size, time_finetune, time_method
+from daamctl.training.timing import MethodSpeed, ReadTimes, method_size, time_finetune, time_method
 from tests.fixtures.tiny_models import tiny
 
 SIZES = (6, 16, 3)
@@ -33,6 +33,44 @@ def test_time_of_a_fold() -> None:
     every = config(epochs=3, density_maps="all-epochs")
     assert speed.fold_s(split, every, density=False) == pytest.approx(3 * (3 * 2.0 + 12 * 0.1))
     assert speed.fold_s(split, every, density=True) == pytest.approx(3 * (3 * 2.0 + 19 * 0.1))
+
+
+@pytest.mark.parametrize(
+    ("clips", "expected"),
+    [
+        (2000, 3 * (2000 + 1000.0)),  # all fit in the pool: none is computed before all are read
+        (8192, 3 * (8192 / 2 + 8192 / 2 + 500.0)),  # half of it while the other half is read, which takes less
+    ],
+)
+def test_reading_overlaps_beyond_the_pool(clips: int, expected: float) -> None:
+    split = Split(1, 3, "a", "b", np.arange(clips), np.arange(0), np.arange(0))
+    read = ReadTimes(train_s=1000.0)
+    found = MethodSpeed(step_s=4.0, clip_s=0.0).fold_s(split, config(epochs=3), density=False, read=read)
+    assert found == pytest.approx(expected)
+
+
+def test_parts_to_evaluate_are_read_once_or_in_every_pass() -> None:
+    split = Split(1, 3, "a", "b", np.arange(0), np.arange(10), np.arange(10))
+    speed, every = MethodSpeed(step_s=1.0, clip_s=1.0), config(epochs=2, density_maps="all-epochs")
+    assert speed.fold_s(split, every, density=True, read=ReadTimes(once_s=100.0)) == pytest.approx(100 + 2 * 30)
+    read = ReadTimes(dev_s=5.0, test_s=40.0)
+    assert speed.fold_s(split, every, density=True, read=read) == pytest.approx(2 * (10 + 2 * 40))
+
+
+def test_members_of_a_group_are_timed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs: list[int] = []
+
+    class Counted(timing.Program):
+        def __init__(self, trainings: Any) -> None:
+            programs.append(len(trainings))
+            super().__init__(trainings)
+
+    monkeypatch.setattr(timing, "Program", Counted)
+    assert time_method("none-mlp", config(), SIZES, device="cpu", within_s=60.0, members=3).step_s > 0
+    assert programs == [3]
+    time_method("none-mlp", config(), SIZES, device="cpu", within_s=1e-6, members=3)  # no time for all of them
+    time_method("none-mlp", config(), SIZES, device="cpu", within_s=60.0)
+    assert programs == [3]
 
 
 @pytest.mark.parametrize(

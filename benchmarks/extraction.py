@@ -11,8 +11,9 @@ seeded too. Every way starts from files or strings; the ways take turns.
 
 - reference: the released code's procedure: one item at a time, speech as it is read and zero-padded to 5 s, float32,
   every frame of every layer saved with torch.save.
-- peer: transformers as its documentation has it: feature extractor, padded batches of 8 in the order of the corpus,
-  float32, all hidden states, mean over each item's own frames; one float32 array at the end.
+- peer: transformers as its documentation has it, float32, batches of 8 in the order of the corpus. Texts and images go
+  through its feature-extraction pipeline, which gives the last layer only. It has none for speech: feature extractor,
+  padded batches, all hidden states, mean over each item's own frames; one float32 array at the end.
 - ours: `make_shards` with the default settings: read, batch, pool, store.
 - limit: the forward pass alone of the very batches of ours, made beforehand, in the same precision; no vector is
   pooled, nothing is stored.
@@ -34,6 +35,7 @@ import polars as pl
 import soundfile
 import torch
 import typer
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -226,7 +228,10 @@ def hidden_states(bench: Bench, inputs: dict[str, Tensor]) -> Tensor:
 
 
 def peer(bench: Bench, folder: Path) -> None:
-    """As a user of transformers would: padded batches, hidden states, mean over the frames of each item."""
+    """As a user of transformers would: its own pipeline, or padded batches and the mean over each item's frames."""
+    if bench.plain.modality != "speech":
+        np.save(folder / "vectors.npy", from_pipeline(bench))
+        return
     items, pooled = bench.items(bench.rows), []
     for start in range(0, len(bench.rows), PEER_BATCH):
         rows = range(start, min(start + PEER_BATCH, len(bench.rows)))
@@ -234,6 +239,23 @@ def peer(bench: Bench, folder: Path) -> None:
         weights = mask.float() / mask.sum(1, keepdim=True)
         pooled.append(torch.einsum("bt,lbtd->bld", weights, hidden_states(bench, inputs)).cpu())
     np.save(folder / "vectors.npy", torch.cat(pooled).numpy())
+
+
+def from_pipeline(bench: Bench) -> NDArray[np.float32]:
+    """Last hidden states of the feature-extraction pipeline, (N, D), averaged over tokens or patches."""
+    from transformers import pipeline
+
+    common: dict[str, Any] = {"model": bench.plain.model, "device": bench.device, "batch_size": PEER_BATCH}
+    if bench.plain.modality == "text":
+        tokenizer = bench.plain.tokenizer
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        extractor: Any = pipeline("feature-extraction", tokenizer=tokenizer, **common)
+        inputs = list(bench.rows["text"])
+    else:
+        extractor = pipeline("image-feature-extraction", image_processor=bench.plain.processor, **common)
+        inputs = [str(bench.root / path) for path in bench.rows["path"]]
+    return torch.cat([states.mean(1) for states in extractor(inputs, return_tensors=True)]).float().cpu().numpy()
 
 
 def ours(bench: Bench, folder: Path) -> None:

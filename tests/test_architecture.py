@@ -150,8 +150,8 @@ def test_every_target_resolves_and_has_a_line_of_text(table: Any) -> None:
 
 
 ENGINE = {
-    "base", "batching", "discovery", "extraction", "frozen", "image", "items", "load", "outline", "preset", "shards",
-    "text", "timing",
+    "base", "batching", "discovery", "extraction", "frozen", "image", "items", "load", "outline", "preset",
+    "remembered", "shards", "text", "timing",
 }  # fmt: skip
 
 
@@ -159,7 +159,7 @@ ENGINE = {
     ("folder", "tables", "support"),
     [
         ("methods", (METHODS,), {"base", "contract", "decoder", "published", "weights"}),
-        ("adapters", (FINETUNES,), {"anatomy", "attention", "base", "effect", "heads", "inject"}),
+        ("adapters", (FINETUNES,), {"anatomy", "attention", "base", "effect", "heads", "inject", "released"}),
         ("engines", (ENGINES,), {"base"}),
         ("corpora", (CORPORA,), {"base", "fetch", "fingerprint", "groups", "hub", "images", "material", "sources"}),
         ("encoders", (FAMILIES,), ENGINE),
@@ -280,7 +280,7 @@ def test_params_file_equals_the_defaults() -> None:
     assert params.model_copy(update={"pipelines": ()}) == Config()
     assert set(read_yaml(REPOSITORY / "params.yaml")) == set(Config.model_fields)
     for name, section in read_yaml(REPOSITORY / "params.yaml").items():
-        if isinstance(section, dict) and name != "method_settings":
+        if isinstance(section, dict) and name not in ("method_settings", "finetune_settings"):
             assert set(section) == set(type(getattr(params, name)).model_fields), name
 
 

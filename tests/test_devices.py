@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 import torch
 
 from daamctl import devices
-from daamctl.devices import autocast, cpu_has_bfloat16, resolve_device, resolve_precision
+from daamctl.devices import autocast, cpu_has_bfloat16, full_float32, resolve_device, resolve_precision
 from daamctl.errors import ConfigError
+from tests.fixtures.gpu import needs_gpu
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False) -> None:
@@ -106,6 +108,37 @@ def test_autocast_sets_the_format_of_products(precision: str, dtype: torch.dtype
     with autocast("cpu", precision):
         assert (x @ x).dtype == dtype
     assert (x @ x).dtype == torch.float32
+
+
+@pytest.fixture
+def tensor_floats() -> Iterator[None]:
+    """TF32 wherever a GPU has it; afterwards as it was."""
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
+    yield
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.mark.usefixtures("tensor_floats")
+def test_full_float32_is_no_tensor_float() -> None:
+    full_float32()
+    assert not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+@needs_gpu
+@pytest.mark.usefixtures("tensor_floats")
+def test_float32_on_a_gpu_is_that_of_the_cpu() -> None:
+    """TF32 keeps 10 bits of each factor: errors of about 4e-4 of a sum of products."""
+    full_float32()
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(2, 256, 8, 8, generator=generator), torch.randn(16, 256, 3, 3, generator=generator)
+    expected = torch.nn.functional.conv2d(x.double(), weight.double())
+    found = torch.nn.functional.conv2d(x.cuda(), weight.cuda()).cpu().double()
+    assert (found - expected).norm() < 1e-4 * expected.norm()
+    flat = weight.flatten(1)
+    product = (flat.cuda() @ flat.cuda().T).cpu().double()
+    assert (product - flat.double() @ flat.double().T).norm() < 1e-4 * product.norm()
 
 
 def test_device_name_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,7 @@ def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "memory_bytes": max(row["memory_bytes"] or 0 for row in own),
                 "basis": ", ".join(bases) or "recorded",
                 "at_least": any(row["at_least"] or (row["time_s"] is None and stage in LISTED) for row in own),
+                "at_least_of": {name for row in own for name in row["at_least_of"]},
             }
         )
     return grouped
@@ -134,12 +135,13 @@ def _figures(row: dict[str, Any]) -> tuple[str, str, str, str]:
     if row["state"] == "done":
         return _bytes(row["disk_bytes"]), "", "" if row["took_s"] is None else f"took {_seconds(row['took_s'])}", ""
     more = "≥ " if row["at_least"] else "≈ " if row["about"] else ""
-    memory = _bytes(row["memory_bytes"], more)
+    of_memory, of_time = ("≥ " if name in row["at_least_of"] else more for name in ("memory_bytes", "time_s"))
+    memory = _bytes(row["memory_bytes"], of_memory)
     if memory and row["memory_on"] != "cpu":
         memory += " GPU"
     if row["basis"] == "quick":
         return _bytes(row["disk_bytes"], more), memory, "seconds", ""
-    time = "?" if row["time_s"] is None else more + _seconds(row["time_s"])
+    time = "?" if row["time_s"] is None else of_time + _seconds(row["time_s"])
     return _bytes(row["disk_bytes"], more), memory, time, str(row["basis"])
 
 
@@ -149,19 +151,31 @@ def _totals(result: dict[str, Any]) -> list[str]:
     todo = [row for row in result["stages"] if row["state"] != "done"]
     if not todo:
         return ["Everything is done."]
-    more = "at least " if totals["at_least"] else "about " if totals["about"] else ""
+
+    def more(figure: str) -> str:
+        lower = totals["at_least"] or figure in totals["at_least_of"]
+        return "at least " if lower else "about " if totals["about"] else ""
+
     pairs = [
-        ("disk", totals["disk_bytes"], machine["disk_free_bytes"], "free"),
-        ("memory", totals["memory_bytes"], machine["memory_available_bytes"], "available"),
-        ("GPU memory", totals["gpu_memory_bytes"], machine["gpu_free_bytes"] or 0, "free"),
+        ("disk", "disk_bytes", machine["disk_free_bytes"], "free"),
+        ("memory", "memory_bytes", machine["memory_available_bytes"], "available"),
+        ("GPU memory", "gpu_memory_bytes", machine["gpu_free_bytes"] or 0, "free"),
     ]
     lines = []
-    for name, need, there, word in pairs:
-        if need:
+    for name, figure, there, word in pairs:
+        if need := totals[figure]:
             short = "  [bold red]not enough[/]" if need > there else ""
-            lines.append(f"[bold]{name:<11}[/]{more}{_bytes(need)} needed, {_bytes(there) or 'none'} {word}{short}")
+            lines.append(
+                f"[bold]{name:<11}[/]{more(figure)}{_bytes(need)} needed, {_bytes(there) or 'none'} {word}{short}"
+            )
     unknown = [row for row in todo if row["basis"] == "not known"]
-    time = f"{more}{_seconds(totals['time_s'])}" if totals["time_s"] else "not known yet" if unknown else "seconds"
+    time = (
+        f"{more('time_s')}{_seconds(totals['time_s'])}"
+        if totals["time_s"]
+        else "not known yet"
+        if unknown
+        else "seconds"
+    )
     lines.append(f"[bold]{'time to go':<11}[/]{time}" + (f"; not known: {_names(unknown)}" if unknown else ""))
     if not totals["possible"]:
         lines[-1] += "; what cannot run here is counted as if it could"

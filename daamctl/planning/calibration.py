@@ -17,8 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from daamctl.adapters.released import TEXT_LENGTH, is_published
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.artifacts.utterances import Modality
+from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.base import Encoder
@@ -29,6 +31,7 @@ from daamctl.encoders.timing import PeakMemory, RandomItems, Speed, items_to_tim
 from daamctl.errors import CorpusError, EncoderError, MethodError, TrainingError
 from daamctl.planning.needs import Needs
 from daamctl.planning.rows import Row, count, settle
+from daamctl.planning.tuned import TuneSize, empty_encoder, tune_size
 from daamctl.training.timing import ADAM_BYTES, MethodSpeed, time_finetune, time_method
 
 EMBEDDING_S, TUNING_S, TRAINING_S = 6.0, 8.0, 10.0
@@ -37,8 +40,9 @@ LIMIT_S = 20.0
 """After so many seconds no further method is timed: over thousands of features a single step takes seconds."""
 COPIES = 3
 """Encoders that must fit for one to be tuned here: it, its copy, and what training keeps."""
-FORWARD_PASSES = 3
-"""A backward pass costs about two forward ones, so a training step takes at most so many."""
+FORWARD_PASSES, FORWARD_PASSES_RECOMPUTED = 3, 4
+"""A training step where it is not measured: a backward pass costs about two forward ones, and one more where it
+recomputes the activations. Adapters take less: frozen weights need no gradient."""
 UNITS = {"speech": "second of audio", "text": "token", "image": "image"}
 
 
@@ -79,8 +83,9 @@ class MethodTimes:
     def _measure(self, method: str, sizes: tuple[int, int, int]) -> tuple[MethodSpeed, int] | None:
         within_s = min(1.0, TRAINING_S / (len(self.config.methods) + 3))
         try:
+            members = self.needs.members(method, sizes[0])
             with PeakMemory(self.device) as memory:
-                speed = time_method(method, self.config, sizes, device=self.device, within_s=within_s)
+                speed = time_method(method, self.config, sizes, device=self.device, within_s=within_s, members=members)
         except (MethodError, TrainingError) as error:
             self.notes.append(f"{method}: not measured: {error.message}")
             return None
@@ -92,7 +97,7 @@ class EncoderTimes:
 
     Args:
         needs: sizes.
-        calibrate: measure; otherwise only the memory of the weights is filled in.
+        calibrate: measure; otherwise only memory that can be counted is filled in.
 
     Attributes:
         notes: what must be known of the figures.
@@ -101,6 +106,7 @@ class EncoderTimes:
     def __init__(self, needs: Needs, *, calibrate: bool) -> None:
         self.needs, self.config, self.calibrate = needs, needs.config, calibrate
         self.notes: list[str] = []
+        self._sizes: dict[str, TuneSize | None] = {}
 
     def fill(self, extract: Row, tuned: Sequence[Row]) -> None:
         """Memory and time of what is not done.
@@ -110,7 +116,6 @@ class EncoderTimes:
             tuned: rows of the ways of fine-tuning.
         """
         rows = [row for row in (extract, *tuned) if row.state != "done"]
-        unknown = [row for row in tuned if row.state != "done" and row.basis != "recorded"]
         modality, config = self.needs.material.modality, self.config.extract
         if not rows or modality is None:
             return
@@ -121,10 +126,11 @@ class EncoderTimes:
         device = resolve_device(config.device)
         precision = resolve_precision(config.precision, device, cpu_auto=True)
         weights = weight_bytes(outline, config, modality, device, precision)
+        extract.memory_bytes = weights
         for row in rows:
-            held = outline.num_parameters * self.needs.tuned_dtype.itemsize
-            row.memory_bytes = weights if row is extract else held
             row.memory_on = "cuda" if config.min_gpu_memory_gb else device.partition(":")[0]
+        fitting = self._count([row for row in rows if row is not extract], outline, modality)
+        unknown = [row for row in fitting if row.basis != "recorded"]
         if not self.calibrate or (extract.state == "done" and not unknown):
             return
         if problem := why_not_timed(outline, weights, config, device):
@@ -150,6 +156,27 @@ class EncoderTimes:
             del encoder, items  # embedding has settled its weights for good, see `daamctl.encoders.frozen`
             _free(device)
             self._fill_tuned(unknown, outline, modality, sizes, speed)
+
+    def _count(self, rows: Sequence[Row], outline: Outline, modality: Modality) -> list[Row]:
+        """Memory and disk of fine-tuning without what is kept for the backward pass; returns the rows that can be."""
+        needs, fitting = self.needs, list[Row]()
+        encoder = empty_encoder(self.config.extract, modality, needs.tuned_dtype) if rows else None
+        for row in rows:
+            size = None
+            try:
+                if encoder is not None:
+                    size = tune_size(str(row.method), copy.deepcopy(encoder), needs.material.classes or 2)
+            except MethodError as error:
+                settle(row, Obstacle(error.message, error.fix))
+                continue
+            row.memory_bytes = outline.num_parameters * needs.tuned_dtype.itemsize
+            row.at_least_of.append("memory_bytes")
+            if size is not None:
+                row.memory_bytes = size.held_bytes + ADAM_BYTES * size.num_trained
+                needs.fill_disk(row, needs.fold_bytes(4 * size.num_kept, "finetune"))
+            self._sizes[str(row.method)] = size
+            fitting.append(row)
+        return fitting
 
     def _open(self, modality: Modality, *, device: str, precision: str, **changes: Any) -> Encoder:
         """The encoder, or one of random weights in its shape where its own are not here."""
@@ -182,19 +209,23 @@ class EncoderTimes:
     ) -> None:
         """Ways of fine-tuning: timed where there is room for it, on the device and in the format that they use."""
         config = self.config
-        if modality == "text":
-            sizes = np.minimum(sizes, config.finetune.max_tokens)
         on, dtype = resolve_device(config.finetune.device), self.needs.tuned_dtype
         nbytes = COPIES * outline.num_parameters * dtype.itemsize
         if why_not_timed(outline, nbytes, config.extract, on) is not None:
-            self._time_tuned(rows, None, on, sizes, speed)
+            self._time_tuned(rows, None, on, modality, sizes, speed)
             return
         held = str(dtype).removeprefix("torch.")
         encoder = self._open(modality, device=on, precision="float32", weights_dtype=held)
-        self._time_tuned(rows, encoder, on, sizes, speed)
+        self._time_tuned(rows, encoder, on, modality, sizes, speed)
 
     def _time_tuned(
-        self, rows: Sequence[Row], encoder: Encoder | None, on: str, sizes: NDArray[np.int64], speed: Speed
+        self,
+        rows: Sequence[Row],
+        encoder: Encoder | None,
+        on: str,
+        modality: Modality,
+        sizes: NDArray[np.int64],
+        speed: Speed,
     ) -> None:
         """Fill in the ways of fine-tuning: timed while there is time, else from the forward pass alone.
 
@@ -202,47 +233,50 @@ class EncoderTimes:
             rows: one per way.
             encoder: as fine-tuning holds it; None: there is no room for that.
             on: device.
-            sizes: cost of each item.
+            modality: what is read.
+            sizes: cost of each item in extraction.
             speed: of embedding.
         """
-        typical, started = int(np.sort(sizes)[len(sizes) // 2]), time.monotonic()
-        splits = self.needs.splits
+        started, splits = time.monotonic(), self.needs.splits
         for row in rows:
+            config = self.config.for_way(str(row.method))
+            read = _as_tuned(sizes, str(row.method), config, modality)
             row.memory_on = on.partition(":")[0]
             rates = None
             if encoder is not None and time.monotonic() - started < TUNING_S:
                 try:
-                    rates = self._tune(row, encoder, typical, int(sizes.max()), on, TUNING_S / len(rows))
+                    rates = self._tune(row, encoder, read, on, TUNING_S / len(rows))
                 except MethodError as error:
                     settle(row, Obstacle(error.message, error.fix))
                     continue
             if not splits:
                 continue
-            row.basis = "measured" if rates else "upper limit"
+            row.basis = "measured" if rates else "estimated"
             if rates is None:
-                row.notes.append(f"not measured: a training step is taken as {FORWARD_PASSES} forward passes")
-            train_s, predict_s = rates or (FORWARD_PASSES * speed.per_cost, speed.per_cost)
-            each = [train_s * len(one.train) + predict_s * (len(one.dev) + len(one.test)) for one in splits]
-            epochs = (len(self.needs.runs) - row.done) * self.config.finetune.epochs
-            row.time_s = epochs * float(np.mean(each)) * float(sizes.mean())
+                rates, note = _estimated(config, speed)
+                row.notes.append(note)
+            each = [rates[0] * len(one.train) + rates[1] * (len(one.dev) + len(one.test)) for one in splits]
+            epochs = (len(self.needs.runs_of("finetune")) - row.done) * config.finetune.epochs
+            row.time_s = epochs * float(np.mean(each)) * float(read.mean())
 
     def _tune(
-        self, row: Row, encoder: Encoder, typical: int, longest: int, device: str, within_s: float
+        self, row: Row, encoder: Encoder, sizes: NDArray[np.int64], device: str, within_s: float
     ) -> tuple[float, float] | None:
         """Seconds of training and of evaluation for one unit of cost; None: not even one item fits in memory.
 
         Raises:
             MethodError: the encoder cannot be tuned in this way.
         """
+        typical = int(np.sort(sizes)[len(sizes) // 2])
         item = RandomItems(encoder, np.array([typical]), 1).read(0)
-        fresh = copy.deepcopy(encoder)
+        fresh, config = copy.deepcopy(encoder), self.config.for_way(str(row.method))
         try:
             with PeakMemory(device) as memory:
                 timed = time_finetune(
                     str(row.method),
                     fresh,
                     item,
-                    self.config,
+                    config,
                     num_classes=self.needs.material.classes or 2,
                     device=device,
                     within_s=within_s,
@@ -251,13 +285,34 @@ class EncoderTimes:
             return None
         # what is kept for the backward pass grows with the batch, what is kept for each trained number does not
         kept = ADAM_BYTES * timed.num_trained
-        batch = -(-self.config.finetune.batch_size // self.config.finetune.accumulate) * longest
-        row.memory_bytes = (row.memory_bytes or 0) + kept
-        row.memory_bytes += round(max(0, memory.taken - kept) * max(1.0, batch / timed.tried))
-        self.needs.fill_disk(row, self.needs.fold_bytes(4 * timed.num_trained))
+        batch = -(-config.finetune.batch_size // config.finetune.accumulate) * int(sizes.max())
+        beside = round(max(0, memory.taken - kept) * max(1.0, batch / timed.tried))
+        if self._sizes[str(row.method)] is None:
+            beside += kept
+            self.needs.fill_disk(row, self.needs.fold_bytes(4 * timed.num_trained, "finetune"))
+        row.memory_bytes = (row.memory_bytes or 0) + beside
+        row.at_least_of.remove("memory_bytes")
         del fresh
         _free(device)
         return timed.train_s, timed.predict_s
+
+
+def _as_tuned(sizes: NDArray[np.int64], method: str, config: Config, modality: Modality) -> NDArray[np.int64]:
+    """Cost of each item as a way of fine-tuning reads it, from that in extraction."""
+    if modality != "text":
+        return sizes
+    return np.full_like(sizes, TEXT_LENGTH) if is_published(method) else np.minimum(sizes, config.finetune.max_tokens)
+
+
+def _estimated(config: Config, speed: Speed) -> tuple[tuple[float, float], str]:
+    """Seconds of training and of evaluation for one unit of cost, from embedding alone; and what this rests on."""
+    settings = config.finetune
+    passes = FORWARD_PASSES_RECOMPUTED if settings.gradient_checkpointing else FORWARD_PASSES
+    at_once = count(-(-settings.batch_size // settings.accumulate), "item")
+    note = (
+        f"a training step on {at_once} is taken as {passes} forward passes, as fast as in the large batches of extract"
+    )
+    return (passes * speed.per_cost, speed.per_cost), f"not measured: {note}"
 
 
 def _fill_extract(extract: Row, speed: Speed, scale: float | None, encoder: Encoder) -> None:

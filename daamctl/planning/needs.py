@@ -8,22 +8,31 @@ from __future__ import annotations
 
 import functools
 import os
+from typing import Literal
 
 import numpy as np
+import polars as pl
 import torch
 
-from daamctl.artifacts.embeddings import is_held
+from daamctl.artifacts.embeddings import EmbeddingsHead, is_held
 from daamctl.artifacts.skipped import Obstacle, folder_of
 from daamctl.artifacts.words import words_of
+from daamctl.config import TrainingStage
 from daamctl.corpora.material import material_of
+from daamctl.devices import resolve_device
 from daamctl.encoders.outline import Outline, outline_of
 from daamctl.errors import MethodError, TrainingError
 from daamctl.planning.present import Present
 from daamctl.planning.rows import Row
+from daamctl.training.batched import in_groups
+from daamctl.training.fold import Features, FoldSpec
 from daamctl.training.parts import POOL_CLIPS
+from daamctl.training.run import gpu_room
 from daamctl.training.splits import Split, fold_groups, split_of
 from daamctl.training.timing import MethodSize, method_size
 
+Way = Literal["memory", "device", "stream"]
+"""Where training takes features from: memory, a GPU that holds them all, or the disk, epoch by epoch."""
 ROW_BYTES = 150
 """About, of a clip in a table, or of its predictions beside the logits."""
 
@@ -48,8 +57,12 @@ class Needs:
 
     @property
     def runs(self) -> list[tuple[int, int]]:
-        """Fold and seed of everything that is trained; none where folds are not known yet."""
-        return [(split.fold, seed) for split in self.splits for seed in self.config.train.seeds]
+        """Fold and seed of every run of a method; none where folds are not known yet."""
+        return self.runs_of("train")
+
+    def runs_of(self, stage: TrainingStage) -> list[tuple[int, int]]:
+        """Fold and seed of everything that a stage trains; none where folds are not known yet."""
+        return [(split.fold, seed) for split in self.splits for seed in self.config.seeds_of(stage)]
 
     @functools.cached_property
     def outline(self) -> Outline | None:
@@ -83,12 +96,34 @@ class Needs:
             return None
         return self.sizes[0] * self.sizes[1] * np.dtype(self.config.extract.storage).itemsize
 
-    @functools.cached_property
-    def held(self) -> bool | None:
-        """Whether training holds the features in memory; None: not known yet."""
-        if self.number is None or self.vector_bytes is None:
+    def way(self, layers: int | None = None) -> Way | None:
+        """Where training takes the features of all layers or so many from, as it will decide; None: not known yet."""
+        if self.number is None or self.vector_bytes is None or self.sizes is None:
             return None
-        return is_held(self.number * self.vector_bytes, self.config.train.features)
+        nbytes = self.number * self.vector_bytes * (layers or self.sizes[0]) // self.sizes[0]
+        wanted, device = self.config.train.features, resolve_device(self.config.train.device)
+        if wanted != "stream" and nbytes <= gpu_room(device, 1):
+            return "device"
+        return "memory" if is_held(nbytes, wanted) else "stream"
+
+    def members(self, method: str, layers: int | None = None) -> int:
+        """How many folds of a method over all layers or so many are trained together in one program, at most.
+
+        Raises:
+            MethodError: it does not fit these sizes, or the settings.
+        """
+        way, device = self.way(layers), resolve_device(self.config.train.device)
+        if self.sizes is None or self.number is None or way in (None, "stream"):
+            return 1
+        number, dim, classes = self.sizes
+        stored = tuple(range(1, (layers or number) + 1))
+        head = EmbeddingsHead("", "", tuple(map(str, range(classes))), stored, dim, {}, {}, self.number)
+        one = torch.empty(
+            1, dtype=getattr(torch, self.config.extract.storage), device=device if way == "device" else "cpu"
+        )
+        features = Features(head, pl.DataFrame(), one.expand(self.number, len(stored), dim), stored)
+        groups = in_groups([FoldSpec("", method, *run, self.config) for run in self.runs], features)
+        return max(map(len, groups), default=1)
 
     @property
     def tuned_dtype(self) -> torch.dtype:
@@ -128,19 +163,21 @@ class Needs:
         layers = self.outline.num_layers + self.config.extract.layer_00
         return self.number * layers * self.outline.embed_dim * np.dtype(self.config.extract.storage).itemsize
 
-    def fold_bytes(self, weights: int) -> int | None:
-        """Disk of all folds with so many bytes of weights each."""
-        if not self.runs or self.material.classes is None:
+    def fold_bytes(self, weights: int, stage: TrainingStage = "train") -> int | None:
+        """Disk of all folds of one method with so many bytes of weights each."""
+        if not self.splits or self.material.classes is None:
             return None
-        tested = sum(len(split.test) for split in self.splits) * len(self.config.train.seeds)
-        return self.copies * (len(self.runs) * weights + tested * (ROW_BYTES + 4 * self.material.classes))
+        seeds, tested = len(self.config.seeds_of(stage)), sum(len(split.test) for split in self.splits)
+        each = len(self.splits) * weights + tested * (ROW_BYTES + 4 * self.material.classes)
+        return self.copies * seeds * each
 
     def training_bytes(self, beside: int) -> int | None:
         """Memory of the features as training takes them, and of what is beside them."""
-        if self.held is None or self.number is None or self.vector_bytes is None:
+        way = self.way()
+        if way is None or self.number is None or self.vector_bytes is None:
             return None
         pool = min(self.number, POOL_CLIPS + 2 * self.config.extract.shard_clips)
-        return beside + self.vector_bytes * (2 * self.number if self.held else pool)  # a fold's parts are copies
+        return beside + self.vector_bytes * {"memory": 2 * self.number, "device": self.number, "stream": pool}[way]
 
     def fill_disk(self, row: Row, whole: int | None) -> Row:
         """Disk: what is there if it is done, else what all of it will take, and what is still to be written."""

@@ -162,7 +162,7 @@ class Present:
             check_settings(sections, self.config, modality or "speech", what="folds", fix="")
         except ArtifactError:
             return False
-        return fold.seed in self.config.train.seeds and not differences(fold, self.config)
+        return fold.seed in self.config.seeds_of("finetune") and not differences(fold, self.config)
 
 
 def _sizes(fold: Fold) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ from daamctl.artifacts.results import Fold
 from daamctl.artifacts.skipped import Obstacle
 
 State = Literal["done", "partly", "to do", "not possible"]
-Basis = Literal["measured", "recorded", "upper limit", "quick", "not known"]
+Basis = Literal["measured", "recorded", "estimated", "quick", "not known"]
 Lacking = Mapping[str, Obstacle | None]
 
 
@@ -34,8 +34,10 @@ class Row:
         memory_on: kind of device that has this memory: cpu, cuda or mps.
         time_s: still to go; 0 where it is done or takes next to nothing.
         took_s: of what is done, where that was recorded.
-        basis: where `time_s` comes from. quick: seconds, or few minutes, that are not counted.
+        basis: where `time_s` comes from. estimated: from what another stage takes; quick: seconds, or few minutes,
+            that are not counted.
         at_least: the figures count only what is known yet.
+        at_least_of: figures of which a part is not known, though the work is: `memory_bytes`, `time_s`.
         about: the figures rest on published durations, as the recordings have not been read yet.
         notes: what must be known of the figures.
     """
@@ -57,6 +59,7 @@ class Row:
     took_s: float | None = None
     basis: Basis = "not known"
     at_least: bool = False
+    at_least_of: list[str] = field(default_factory=list)
     about: bool = False
     notes: list[str] = field(default_factory=list)
 

@@ -2,7 +2,7 @@
 
 What is finished is told as the stages tell it (`daamctl.planning.present`). Times come from folds trained here before,
 or from a short calibration (`daamctl.planning.calibration`). Sizes come from the clip table, else from the corpus's
-known counts (`daamctl.planning.needs`). Nothing is written.
+known counts (`daamctl.planning.needs`). Nothing that is written stays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from daamctl.artifacts.embeddings import free_memory
 from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.skipped import FINISHED, Obstacle
-from daamctl.config import Config
+from daamctl.config import Config, TrainingStage
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
 from daamctl.devices import resolve_device
@@ -31,11 +31,13 @@ from daamctl.encoders.load import free_memory as free_on
 from daamctl.errors import ConfigError
 from daamctl.layout import Layout
 from daamctl.planning.calibration import EncoderTimes, MethodTimes
-from daamctl.planning.needs import Needs
+from daamctl.planning.needs import Needs, Way
 from daamctl.planning.present import Present
+from daamctl.planning.reading import Reading
 from daamctl.planning.rows import Lacking, Row, count, settle, took
 from daamctl.provenance import device_name
-from daamctl.training.timing import ADAM_BYTES
+from daamctl.training.splits import Split
+from daamctl.training.timing import ADAM_BYTES, MethodSpeed
 
 PICTURES_BYTES = 500_000
 """About, of a method in `importance`."""
@@ -56,7 +58,7 @@ def run(layout: Layout, config: Config, *, lacking: Lacking, calibrate: bool = T
     Returns:
         JSON-able: pipeline; calibrated; seconds (that this took); machine: device, disk_free_bytes,
         memory_available_bytes, gpu_free_bytes (None: no GPU); stages: see `Row`; totals of what is not done:
-        disk_bytes, memory_bytes, gpu_memory_bytes, time_s, at_least, about, possible; notes.
+        disk_bytes, memory_bytes, gpu_memory_bytes, time_s, at_least, at_least_of, about, possible; notes.
 
     Raises:
         UnknownNameError: there is no such corpus or method.
@@ -69,9 +71,10 @@ def run(layout: Layout, config: Config, *, lacking: Lacking, calibrate: bool = T
     todo = [row for row in rows if row.state != "done"]
     gpus = free_on("cuda") if torch.cuda.is_available() else []
 
-    def most(on_gpu: bool) -> int:
-        return max((row.memory_bytes or 0 for row in todo if (row.memory_on == "cuda") is on_gpu), default=0)
+    def on(gpu: bool) -> list[Row]:
+        return [row for row in todo if (row.memory_on == "cuda") is gpu]
 
+    least = {"time_s": todo, "memory_bytes": on(gpu=False), "gpu_memory_bytes": on(gpu=True)}
     return {
         "pipeline": layout.run_name,
         "calibrated": calibrate,
@@ -85,10 +88,13 @@ def run(layout: Layout, config: Config, *, lacking: Lacking, calibrate: bool = T
         "stages": [asdict(row) for row in rows],
         "totals": {
             "disk_bytes": sum(row.disk_left_bytes or 0 for row in todo),
-            "memory_bytes": most(False),
-            "gpu_memory_bytes": most(True),
+            "memory_bytes": max((row.memory_bytes or 0 for row in on(gpu=False)), default=0),
+            "gpu_memory_bytes": max((row.memory_bytes or 0 for row in on(gpu=True)), default=0),
             "time_s": sum(row.time_s or 0.0 for row in todo),
             "at_least": any(row.at_least or row.basis == "not known" for row in todo),
+            "at_least_of": [
+                name for name, own in least.items() if any(name.removeprefix("gpu_") in row.at_least_of for row in own)
+            ],
             "about": any(row.about for row in todo),
             "possible": all(row.state != "not possible" for row in todo),
         },
@@ -106,6 +112,7 @@ class _Planner:
         self.present = Present(layout, config)
         self.needs = Needs(self.present)
         self.methods = MethodTimes(self.needs, self.device, calibrate=calibrate)
+        self.reading = Reading(self.needs, calibrate=calibrate)
         self.encoder = EncoderTimes(self.needs, calibrate=calibrate)
 
     def rows(self) -> list[Row]:
@@ -129,10 +136,10 @@ class _Planner:
         needs, config = self.needs, self.config
         notes = [*self.encoder.notes, *self.methods.notes]
         left = {row.stage for row in rows if row.state != "done"}
-        if needs.held is not None and needs.number is not None and "train" in left:
-            how = "held in memory" if needs.held else "read from disk in every epoch, which is not counted in the times"
+        if (way := needs.way()) is not None and needs.number is not None and "train" in left:
             size = f"{needs.number * (needs.vector_bytes or 0) / 1e6:,.1f} MB"
-            notes.append(f"train: the features take {size}, {how} (train.features={config.train.features})")
+            set_to = f"(train.features={config.train.features})"
+            notes.append(f"train: the features take {size}, {self._how_read(way)} {set_to}")
         if slow := dict.fromkeys(self.methods.slow):
             notes.append(f"not measured, as it would take too long: {', '.join(slow)}")
         if needs.copies > 1 and left & {"train", "finetune"}:
@@ -140,6 +147,15 @@ class _Planner:
         if any(row.about for row in rows):
             notes.append("≈: how long recordings are is taken from what is published of the corpus, until it is here")
         return notes
+
+    def _how_read(self, way: Way) -> str:
+        if way == "memory":
+            return "held in memory"
+        how = "read to the GPU once a method" if way == "device" else "read from disk in every epoch"
+        if not self.methods.calibrate:
+            return how
+        rate = self.reading.rate
+        return f"{how}, not counted in the times" if rate is None else f"{how}, at {rate / 1e6:,.0f} MB per second"
 
     def _download(self) -> Row:
         corpus: Corpus = CORPORA.load(self.config.download.corpus)
@@ -178,7 +194,8 @@ class _Planner:
         if found is None:
             return needs.fill_disk(row, None)
         maps = 8 * needs.vector_numbers if found.density else 0
-        row.memory_bytes = needs.training_bytes((4 + ADAM_BYTES) * found.num_parameters)
+        members = 1 if row.state == "done" or problem is not None else needs.members(method)
+        row.memory_bytes = needs.training_bytes(members * (4 + ADAM_BYTES) * found.num_parameters)
         needs.fill_disk(row, needs.fold_bytes(4 * found.num_parameters + maps))
         left = len(needs.runs) - len(kept)
         alike = [fold for fold in kept if fold.result["meta"]["device"] == device_name(self.device)]
@@ -187,13 +204,17 @@ class _Planner:
         if alike:
             row.time_s, row.basis = left * (took(alike) or 0.0) / len(alike), "recorded"
         elif (timed := self.methods.speed(method)) is not None:
-            each = [timed[0].fold_s(split, self.config, density=found.density) for split in needs.splits]
+            each = [self._fold_s(timed[0], split, density=found.density) for split in needs.splits]
             row.time_s, row.basis = left * float(np.mean(each)), "measured"
             row.memory_bytes = needs.training_bytes(timed[1])
+            row.at_least_of += ["time_s"] if self.reading.is_unknown() else []
         return row
 
+    def _fold_s(self, speed: MethodSpeed, split: Split, *, density: bool, layers: int | None = None) -> float:
+        return speed.fold_s(split, self.config, density=density, read=self.reading.times(split, layers))
+
     def _finetune(self, name: str, segment: Row) -> Row:
-        row = self._folds("finetune", name, self.config.finetune.epochs)
+        row = self._folds("finetune", name, self.config.for_way(name).finetune.epochs)
         kept = self.present.tuned(name, self.needs.splits, self.needs.material.modality)
         row.done, row.took_s = len(kept), took(kept)
         lacking = self.lacking.get("encoder") or self.lacking.get("corpus")
@@ -201,7 +222,7 @@ class _Planner:
         device = device_name(resolve_device(self.config.finetune.device))
         alike = [fold for fold in kept if fold.result["meta"]["device"] == device]
         if alike and row.state != "done":
-            row.time_s = (len(self.needs.runs) - len(kept)) * (took(alike) or 0.0) / len(alike)
+            row.time_s = (len(self.needs.runs_of("finetune")) - len(kept)) * (took(alike) or 0.0) / len(alike)
             row.basis = "recorded"
         return row
 
@@ -247,14 +268,17 @@ class _Planner:
         needs.fill_disk(row, sum(needs.fold_bytes(4 * found.num_parameters) or 0 for found, _ in sized if found))
         if row.state == "done" or problem is not None:
             return row
-        timed = [one for _, k in wanted if (one := self.methods.speed(method, k)) is not None]
+        timed = [(one, k) for _, k in wanted if (one := self.methods.speed(method, k)) is not None]
         if not wanted:
             row.basis = "quick"
         elif len(timed) == len(wanted):
-            folds = [one.fold_s(split, self.config, density=False) for one, _ in timed for split in needs.splits]
+            folds = [
+                self._fold_s(one, split, density=False, layers=k) for (one, _), k in timed for split in needs.splits
+            ]
             share = 1 - row.done / row.total
             row.time_s, row.basis = sum(folds) * len(self.config.train.seeds) * share, "measured"
-            row.memory_bytes = needs.training_bytes(max(taken for _, taken in timed))
+            row.memory_bytes = needs.training_bytes(max(taken for (_, taken), _ in timed))
+            row.at_least_of += ["time_s"] if any(self.reading.is_unknown(k) for _, k in timed) else []
         return row
 
     def _importance(self, trained: list[Row], ablate: Row) -> Row:
@@ -300,9 +324,9 @@ class _Planner:
         material = self.needs.material
         return Row(stage, method, at_least=material.at_least, about=material.about, **fields)
 
-    def _folds(self, stage: str, method: str, epochs: int) -> Row:
-        row = self._row(stage, method, unit="folds", total=len(self.needs.runs) or None)
-        seeds = len(self.config.train.seeds)
+    def _folds(self, stage: TrainingStage, method: str, epochs: int) -> Row:
+        row = self._row(stage, method, unit="folds", total=len(self.needs.runs_of(stage)) or None)
+        seeds = len(self.config.seeds_of(stage))
         parts = [count(len(self.needs.splits), "fold")] if self.needs.splits else []
         row.work = " × ".join([*parts, *([f"{seeds} seeds"] if seeds > 1 else []), count(epochs, "epoch")])
         return row
@@ -318,7 +342,9 @@ class _Planner:
 
     def _quick(self, row: Row) -> Row:
         """A stage that takes seconds, or minutes where much is predicted."""
-        predictions = (self.needs.number or 0) * len(self.config.train.seeds) * len(self.config.trained)
+        config = self.config
+        runs = len(config.train.seeds) * len(config.methods) + len(config.seeds_of("finetune")) * len(config.finetunes)
+        predictions = (self.needs.number or 0) * runs
         if row.state != "done":
             row.basis = "quick"
             if predictions > QUICK_PREDICTIONS:

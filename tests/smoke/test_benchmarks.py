@@ -96,7 +96,7 @@ def test_large_corpus(tmp_path: Path) -> None:
 def test_streaming(tmp_path: Path) -> None:
     words = ["--clips", "600", "--layers", "2", "--dim", "16", "--repeats", "2"]
     found, _ = run("streaming", tmp_path / "figures.json", *words)
-    assert list(found["ways"]) == ["memory", "stream"]
+    assert list(found["ways"]) == ["memory", "stream", "read"]
     speeds = [found["ways"][way]["clips_per_s"]["runs"] for way in ("stream", "memory")]
     ratio = next(one for one in found["ratios"] if one["quantity"] == "clips_per_s")
     assert ratio["ratio"] == "stream / memory"

@@ -24,3 +24,18 @@ def test_both_ways_are_measured_on_what_it_makes(tmp_path: Path) -> None:
         assert found["accuracy"] > 0.6  # chance is 0.25
         assert found["clips_per_s"] == pytest.approx(1140 / found["epoch_s"])
         assert 0 <= found["added_bytes"] < found["peak_bytes"]
+
+
+def test_bare_reading_reads_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = streaming.make(tmp_path, 600, 2, 16)
+    seen: list[int] = []
+    opened = Path.open
+
+    def counted(path: Path, *args: object, **named: object) -> object:
+        seen.append(path.stat().st_size)
+        return opened(path, *args, **named)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", counted)
+    assert streaming.read(tmp_path, 600)["clips_per_s"] > 0
+    head = streaming.layout_of(tmp_path).embeddings / "embeddings.json"
+    assert sum(seen) == stored - head.stat().st_size

@@ -1,4 +1,4 @@
-"""Process-wide defaults: no telemetry, no chatter, no busy waiting; the environment can override every one of them."""
+"""Process-wide defaults: no telemetry, no chatter, no long spinning; the environment can override every one of them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ DEFAULTS = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "GIT_PYTHON_REFRESH": "quiet",
     "TOKENIZERS_PARALLELISM": "false",
-    # threads that wait for others by spinning take the processor from them as soon as anything else runs beside
-    "OMP_WAIT_POLICY": "PASSIVE",
+    # Threads that wait for others by spinning keep the processor from them as soon as anything else runs beside; so
+    # many turns bridge the gap between two kernels, the usual 300,000 do no better (docs/performance.md).
+    "GOMP_SPINCOUNT": "5000",
 }
 
 

@@ -159,6 +159,14 @@ def embed_sets(
         yield one.result
 
 
+def _compute_alone() -> None:
+    """Have torch use this thread only: a team for every reader would take the cores that the encoder computes on.
+
+    What a clip is normalised by then does not depend on the number of threads either.
+    """
+    torch.set_num_threads(1)  # of this thread, and of threads that are yet to come; the caller keeps its own
+
+
 def _on_gpu(encoder: Encoder) -> bool:
     return getattr(encoder, "device", "cpu").startswith("cuda")
 
@@ -166,7 +174,7 @@ def _on_gpu(encoder: Encoder) -> bool:
 def _read_ahead(sets: Iterable[Opener], encoder: Encoder, storage: str, limit: _Limit) -> Iterator[tuple[_Set, _Read]]:
     """Every batch of every set, in order, read in threads a few ahead of the one in use."""
     threads = min(READ_THREADS_GPU, os.cpu_count() or 1) if _on_gpu(encoder) else READ_THREADS
-    readers, opener = ThreadPoolExecutor(threads, "read"), ThreadPoolExecutor(1, "open")
+    readers, opener = ThreadPoolExecutor(threads, "read", _compute_alone), ThreadPoolExecutor(1, "open", _compute_alone)
     ahead: deque[tuple[_Set, Future[_Read]]] = deque()
     try:
         for one in _open_ahead(sets, encoder, storage, opener):

@@ -428,3 +428,21 @@ def test_padding_length_is_part_of_the_key(layout: Layout) -> None:
         return read_embeddings(layout.embeddings)[0]["n_frames"].to_numpy()
 
     assert run(0.2).tolist() != run(0.4).tolist()
+
+
+def test_readers_compute_alone_and_leave_the_caller_its_threads(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    class Counting(MeanEncoder):
+        def stage(self, items: Sequence[Tensor]) -> Batch:
+            seen.append(torch.get_num_threads())
+            return super().stage(items)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        embed(Counting(), corpus(tmp_path, noise(800, 900, 1000)), tmp_path, storage="float16")
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

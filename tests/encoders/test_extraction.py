@@ -396,7 +396,7 @@ def test_interrupted_stage_redoes_one_shard_at_most(layout: Layout, monkeypatch:
         extract.run(layout, setting(extract={"storage": "float32"}))
     assert not layout.embeddings.exists()
     extract.run(layout, setting(extract={"storage": "float32"}))
-    assert made == [3, 3, 1]
+    assert made in ([3, 3, 1], [3, 1])  # the second may have been written before the first was told
     np.testing.assert_allclose(read_embeddings(layout.embeddings)[1], expected, atol=1e-6)
 
 

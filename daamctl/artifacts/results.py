@@ -96,6 +96,33 @@ class MetaPart(TypedDict):
     """Number of folds that were trained in one program, where that was done."""
 
 
+class CandidatePart(TypedDict):
+    """One candidate of a search."""
+
+    settings: dict[str, float | str]
+    """What it was trained with: lr, and weight_decay and standardize where they were searched; of a closed-form probe
+    penalty."""
+    dev_accuracy: list[float]
+    """On the held-out group after every epoch before the choice; of a closed-form probe one value."""
+    dev_loss: list[float]
+    """Mean cross-entropy on the held-out group, likewise; of a closed-form probe the mean squared error."""
+    added: bool
+    """True where it was added because the best candidate so far lay at an edge of the grid."""
+
+
+class SearchPart(TypedDict):
+    """What was tried before a fold was trained to its end, and what was chosen; the test group has no part in it."""
+
+    epochs: int
+    """Epochs that every candidate was trained for; 0 for a closed-form probe."""
+    candidates: list[CandidatePart]
+    """In the order in which they were tried."""
+    chosen: int
+    """Index of the chosen one."""
+    edges: list[str]
+    """Settings of which the lowest or highest value tried was chosen, although there was a choice."""
+
+
 class FoldResult(TypedDict):
     """The content of `result.json`."""
 
@@ -104,8 +131,11 @@ class FoldResult(TypedDict):
     """On clips of the test group. accuracy: at the selected epoch; accuracy_best_on_test: best epoch on the test
     group itself (published style); accuracy_last: final epoch; dev_accuracy: on the dev group at the selected epoch
     (None without one); selected_epoch: 1-based; epochs: number trained; chosen_layer: for methods that pick one
-    layer on the dev group."""
+    layer on the dev group; finished: False where the selected epoch lies in the last tenth of the epochs allowed, None
+    where no epoch is selected."""
     meta: MetaPart
+    search: NotRequired[SearchPart]
+    """Absent where one set of settings was given rather than searched."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from daamctl.errors import UnknownNameError
 from daamctl.registry import Registry
 
 if TYPE_CHECKING:
@@ -70,6 +71,19 @@ METHODS = Registry(
     },
 )
 
+CLOSED_FORM = ("ridge-last", "ridge-best-layer", "ridge-mean", "ridge-concat", "ridge-average")
+"""Probes that are solved rather than trained by steps; what a trained method should at least reach."""
+COUNTERPARTS = {
+    "last-layer": "ridge-last",
+    "best-layer": "ridge-best-layer",
+    "base-plus-n": "ridge-last",
+    "concat": "ridge-concat",
+    "hconv": "ridge-concat",
+    "dwatt": "ridge-concat",
+    "dwatt-scaled": "ridge-concat",
+}
+"""Closed-form probe of the same input as a method, where `counterparts` cannot tell it from the decoder."""
+
 _LAZY = {
     "FusionClassifier": "base",
     "Traits": "base",
@@ -93,6 +107,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "CLOSED_FORM",
     "METHODS",
     "BatchSelfAttention",
     "ConvDecoder",
@@ -108,6 +123,7 @@ __all__ = [
     "Traits",
     "WeightedSum",
     "build",
+    "counterparts",
     "density_weights",
     "feature_grid",
     "load_published",
@@ -165,6 +181,29 @@ def resolve_method(method: str) -> tuple[str, dict[str, Any]]:
             return name, {"decoder": decoder}
     METHODS.module_of(method)
     return method, {}
+
+
+def counterparts(method: str) -> tuple[str, ...]:
+    """The closed-form probes that a trained method should reach, the closest first; none for a probe itself.
+
+    A probe of the closest kind sees what the method's decoder sees: one layer, the mean of the layers, or, for the
+    convolutional decoder and fusions with weights for every layer and feature, all layers side by side. The others
+    stand in where a pipeline does not have that one.
+
+    Args:
+        method: a full name, e.g. `daam-v1-mlp`; a name that is no method is taken for a way of fine-tuning.
+    """
+    if method in CLOSED_FORM:
+        return ()
+    try:
+        name, preset = resolve_method(method)
+    except UnknownNameError:
+        return ("ridge-last",)
+    if name in ("last-layer", "best-layer", "base-plus-n"):
+        return (COUNTERPARTS[name], "ridge-last")
+    decoder = preset.get("decoder") or METHODS.defaults(name).get("decoder")
+    closest = COUNTERPARTS.get(name) or ("ridge-concat" if decoder == "conv" else "ridge-mean")
+    return tuple(dict.fromkeys((closest, "ridge-mean", "ridge-average", "ridge-last")))
 
 
 def settings_of(method: str, method_settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

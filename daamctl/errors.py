@@ -86,6 +86,10 @@ class TrainingError(DaamctlError):
     """A fold cannot be trained: its data or its numbers do not allow it."""
 
 
+class DivergedError(TrainingError):
+    """The training loss is no longer finite: another learning rate may do."""
+
+
 class WorkerError(DaamctlError):
     """A worker in another process or on another machine died, or cannot be reached."""
 

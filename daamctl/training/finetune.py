@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from daamctl.adapters import Effect, FineTuned, check_effect
 from daamctl.config import Config
 from daamctl.devices import autocast
-from daamctl.errors import TrainingError
+from daamctl.errors import DivergedError, TrainingError
 from daamctl.training.batches import pieces, read_ahead, shuffled_batches
 from daamctl.training.checkpoint import Saving, load_state, save_state
-from daamctl.training.loop import CHECKPOINT_EVERY_S, Epoch, Trained, improves
+from daamctl.training.loop import CHECKPOINT_EVERY_S, Epoch, Trained, epochs_waited, improves
 from daamctl.training.losses import build_loss
-from daamctl.training.outputs import accuracy_of
+from daamctl.training.outputs import accuracy_of, cross_entropy_of
 from daamctl.training.randomness import generator_states, restore_generators, seed_generators
 from daamctl.training.splits import Split
 
@@ -109,6 +109,7 @@ def tune(
     precision: str,
     work: Path,
     key: str,
+    until: int | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     on_items: Callable[[int], None] = lambda count: None,
 ) -> Tuned:
@@ -125,6 +126,7 @@ def tune(
         precision: resolved precision of the training step; evaluation is without autocast.
         work: folder for the resume file.
         key: content key of the fold; a resume file of another key is ignored.
+        until: stop after so many epochs, with a resume file but without predictions; None: train to the end.
         on_epoch: called after each epoch with its history entry (also for epochs replayed from a resume file).
         on_items: called with the number of items just trained on or evaluated.
 
@@ -155,7 +157,8 @@ def tune(
         clock = time.monotonic()
 
     saving = Saving(save, every_s=CHECKPOINT_EVERY_S, fraction=SAVING_FRACTION)
-    for epoch in range(len(done.history) + 1, run.settings.epochs + 1):
+    while not run.ended(done.history) and (until is None or len(done.history) < until):
+        epoch = len(done.history) + 1
         entry = run.epoch(epoch, seed, saving.if_due)
         done.history.append(entry)
         if improves(done.history, done.selected_epoch, config.train.selection):
@@ -163,6 +166,9 @@ def tune(
             best = model.trainable_state()
         on_epoch(entry)
         saving.if_due()
+    if until is not None:
+        save()
+        return done
     done.train_s += time.monotonic() - clock
     model.load_trainable(best)
     done.logits = predict(model, encoder, items, split.test)
@@ -248,14 +254,15 @@ class _Tuning:
         lr = self._set_rates((epoch - 1) * self.steps_per_epoch)
         train_loss, train_accuracy = self._pass(epoch, seed, after_step)
         self.under_way = None
-        accuracy = {part: self._accuracy(getattr(self.split, part)) for part in ("dev", "test")}
+        (dev, dev_loss), (test, _) = (self._scores(getattr(self.split, part)) for part in ("dev", "test"))
         return {
             "epoch": epoch,
             "lr": lr,
             "train_loss": train_loss,
             "train_accuracy": train_accuracy,
-            "dev_accuracy": accuracy["dev"],
-            "test_accuracy": accuracy["test"],
+            "dev_accuracy": dev,
+            "dev_loss": dev_loss,
+            "test_accuracy": test,
         }
 
     def _batches(self, epoch: int, seed: int) -> list[np.ndarray]:
@@ -264,11 +271,18 @@ class _Tuning:
         order = shuffled_batches(self.items.sizes[train], self.settings.batch_size, seed * 1_000_003 + epoch)
         return [train[batch] for batch in order]
 
-    def _accuracy(self, rows: np.ndarray) -> float | None:
+    def ended(self, history: list[Epoch]) -> bool:
+        """Whether all epochs are done, or the held-out group has not improved for as long as the settings allow."""
+        patience = self.settings.patience if len(self.split.dev) and not self.model.published else None
+        return len(history) >= self.settings.epochs or (patience is not None and epochs_waited(history) >= patience)
+
+    def _scores(self, rows: np.ndarray) -> tuple[float | None, float | None]:
+        """Accuracy and mean cross-entropy on some items; None without items."""
         if not len(rows):
-            return None
+            return None, None
         logits = predict(self.model, self.encoder, self.items, rows, on_items=self.on_items)
-        return accuracy_of(logits, self.items.targets[rows])
+        targets = self.items.targets[rows]
+        return accuracy_of(logits, targets), cross_entropy_of(logits, targets)
 
     def _start(self, steps: int = 0, loss: float = 0.0, right: int = 0) -> _Pass:
         exact = torch.float32 if self.device == "mps" else torch.float64  # mps has no float64
@@ -295,7 +309,7 @@ class _Tuning:
             after_step()
         mean = seen.loss.item() / len(self.split.train)
         if not np.isfinite(mean):
-            raise TrainingError(
+            raise DivergedError(
                 f"the training loss is {mean} in epoch {epoch}",
                 fix="lower finetune.lr, or train with --set finetune.precision=float32",
             )

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save
 
 from daamctl.adapters import FINETUNES, FineTuned, build_finetune
-from daamctl.adapters.released import departures
+from daamctl.adapters.released import departures, is_published
 from daamctl.artifacts.clips import ClipTable, clips_key
 from daamctl.artifacts.embeddings import value_settings
 from daamctl.artifacts.io import atomic_path, content_key, locked, replace_dir
@@ -27,7 +27,7 @@ from daamctl.artifacts.results import Fold, FoldResult, fold_dir, read_fold
 from daamctl.config import SHARED_WITH_TRAIN, Config
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.engines.base import Engine
-from daamctl.errors import ArtifactError
+from daamctl.errors import ArtifactError, DivergedError
 from daamctl.layout import Layout
 from daamctl.progress import Progress, progress
 from daamctl.provenance import code_hash
@@ -36,11 +36,12 @@ from daamctl.training.finetune import Collating, ItemSet, Tuned, notes_on, tune
 from daamctl.training.finished import identity, meta_of, metrics_of, write_finished
 from daamctl.training.loop import Epoch, seed_everything
 from daamctl.training.run import collect, summary_line
+from daamctl.training.search import Grid
 from daamctl.training.splits import Split, split_of
 
 log = logging.getLogger(__name__)
 
-KEY_FORMAT = 1  # raise it when the loop changes in a way that makes finished folds wrong
+KEY_FORMAT = 2  # raise it when the loop changes in a way that makes finished folds wrong
 FREE = ("device", "gradient_checkpointing", "seeds")
 """Settings of `finetune` that cannot change a result."""
 FREE_FACTS = frozenset({"name", "source", "revision", "transformers", "num_layers", "precision", "storage"})
@@ -209,7 +210,7 @@ def tune_all(
         return [kept[id(spec)] or made[spec.fold, spec.seed] for spec in specs]
     splits = {spec.fold: split_of(source.clips.rows, spec.fold, spec.config.train) for spec in todo}
     total = sum(
-        spec.config.finetune.epochs * sum(len(getattr(splits[spec.fold], part)) for part in ("train", "dev", "test"))
+        _most_epochs(spec) * sum(len(getattr(splits[spec.fold], part)) for part in ("train", "dev", "test"))
         for spec in todo
     )
     folds: list[Fold] = []
@@ -223,6 +224,15 @@ def tune_all(
                 log.info("%s", summary_line(fold))
             folds.append(fold)
     return folds
+
+
+def _most_epochs(spec: TuneSpec) -> int:
+    """Most epochs of one fold, those of all candidates included, as far as the grid is not extended."""
+    settings, grid = spec.config.finetune, grid_of(spec)
+    if grid is None:
+        return settings.epochs
+    each = settings.search_epochs if settings.search == "partial" else settings.epochs
+    return len(grid.candidates) * each + settings.epochs
 
 
 def _tune_one(source: Source, spec: TuneSpec, *, folder: Path, work: Path, root: Path) -> Path:
@@ -269,25 +279,15 @@ def tune_fold(
         own.mkdir(parents=True, exist_ok=True)
         if device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(device)
-        seed_everything(spec.seed, device)
-        opened = source.take()
-        model = build_finetune(spec.method, opened.encoder, num_classes=len(source.clips.classes), seed=spec.seed)
-        sections = {name: spec.config.section(name) for name in ("extract", "finetune")}
-        model.notes += departures(spec.method, source.clips.modality, sections)
-        tuned = tune(
-            model,
-            opened.encoder,
-            opened.items,
-            split,
-            spec.config,
-            seed=spec.seed,
-            device=device,
-            precision=precision,
-            work=own,
-            key=key,
-            on_epoch=on_epoch,
+        train = partial(
+            _train, spec, source, split, device=device, precision=precision,
             on_items=bar.advance if bar is not None else lambda count: None,
-        )
+        )  # fmt: skip
+        grid = grid_of(spec)
+        if grid is None:
+            opened, model, tuned = train(spec.config, work=own, key=key, on_epoch=on_epoch)
+        else:
+            opened, model, tuned = _search(grid, spec.config, train, own, key, on_epoch)
         result = _result(spec, source, opened, split, tuned, model, key, device, precision, root)
         _write(own / "finished", spec, source, opened, split, tuned, model, result)
         replace_dir(own / "finished", target)
@@ -297,6 +297,62 @@ def tune_fold(
     if device.startswith("cuda"):
         torch.cuda.empty_cache()
     return read_fold(target)
+
+
+def grid_of(spec: TuneSpec) -> Grid | None:
+    """The learning rates to try; None where none is searched: published forms keep the rate that is given."""
+    searched = spec.config.finetune.search != "none" and spec.config.train.selection == "dev-group"
+    return Grid(spec.config.finetune) if searched and not is_published(spec.method) else None
+
+
+def _search(
+    grid: Grid,
+    config: Config,
+    train: Callable[..., tuple[Opened, FineTuned, Tuned]],
+    own: Path,
+    key: str,
+    on_epoch: Callable[[Epoch], None],
+) -> tuple[Opened, FineTuned, Tuned]:
+    """Train every candidate for its first epochs, each from a fresh encoder, and the best of them to its end."""
+    until = grid.config.search_epochs if grid.config.search == "partial" else config.finetune.epochs
+    histories: list[list[Epoch]] = []
+    seconds: list[float] = []
+
+    def options(number: int) -> dict[str, Any]:
+        settings = grid.candidates[number]
+        changed = config.model_copy(update={"finetune": config.finetune.model_copy(update=settings)})
+        work = own / f"candidate-{number}"
+        work.mkdir(exist_ok=True)
+        return {"config": changed, "work": work, "key": content_key({"fold": key, "candidate": settings})}
+
+    while len(histories) < len(grid.candidates):
+        try:
+            tuned = train(**options(len(histories)), until=until)[2]
+            histories.append(tuned.history)
+            seconds.append(tuned.train_s)
+        except DivergedError:
+            histories.append([])
+            seconds.append(0.0)
+        if len(histories) == len(grid.candidates):
+            grid.widen(histories)
+    chosen = grid.best(histories)
+    opened, model, tuned = train(**options(chosen), on_epoch=on_epoch)
+    tuned.search = grid.record(histories)
+    tuned.train_s += sum(seconds) - seconds[chosen]
+    return opened, model, tuned
+
+
+def _train(
+    spec: TuneSpec, source: Source, split: Split, config: Config, *, device: str, **options: Any
+) -> tuple[Opened, FineTuned, Tuned]:
+    """Fine-tune a fresh encoder with these settings; see `tune` for the options."""
+    seed_everything(spec.seed, device)
+    opened = source.take()
+    model = build_finetune(spec.method, opened.encoder, num_classes=len(source.clips.classes), seed=spec.seed)
+    sections = {name: config.section(name) for name in ("extract", "finetune")}
+    model.notes += departures(spec.method, source.clips.modality, sections)
+    tuned = tune(model, opened.encoder, opened.items, split, config, seed=spec.seed, device=device, **options)
+    return opened, model, tuned
 
 
 def _result(
@@ -312,6 +368,7 @@ def _result(
     root: Path,
 ) -> FoldResult:
     assert tuned.effect is not None
+    searched: Any = {} if tuned.search is None else {"search": tuned.search}
     config = {stage: spec.config.section(stage) for stage in ("download", "segment", "extract", "finetune")}
     return {
         "run": {
@@ -350,6 +407,7 @@ def _result(
             ),
             "evaluation_precision": opened.facts.get("weights_dtype", "float32"),  # no autocast: as it is held
         },
+        **searched,
     }
 
 

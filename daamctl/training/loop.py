@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from daamctl.artifacts.results import SearchPart
 from daamctl.config import TrainConfig
 from daamctl.devices import autocast, cpu_has_bfloat16, full_float32
-from daamctl.errors import TrainingError
+from daamctl.errors import DivergedError, TrainingError
 from daamctl.methods.base import FusionClassifier
 from daamctl.training.checkpoint import Saving, load_state, save_state
 from daamctl.training.losses import build_loss
@@ -186,7 +186,7 @@ class Training:
         loss, accuracy = seen.means()
         if not np.isfinite(loss):
             if not self.may_diverge:
-                raise TrainingError(
+                raise DivergedError(
                     f"the training loss is {loss} in epoch {epoch}",
                     fix="lower train.lr, or train with --set train.precision=float32",
                 )

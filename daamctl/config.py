@@ -143,7 +143,7 @@ class TrainConfig(Section):
     epochs: Count = 100
     """Most passes over the training clips."""
     patience: Count | None = 10
-    """Epochs in a row without a better held-out accuracy, or the same one at a held-out loss lower by one percent, after
+    """Epochs in a row without a better held-out accuracy, or the same one at a loss lower by 0.01 nats, after
     which training stops; null: all `epochs` are trained (published). Without a held-out group (`selection`) they
     always are."""
     standardize: Literal["none", "layer", "feature"] = "feature"
@@ -178,6 +178,9 @@ class TrainConfig(Section):
     """Initial learning rate where none is searched."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     """Weight decay (0.01 in the published code, 0.1 in the papers' text; D11)."""
+    decay: Literal["weights", "all"] = "weights"
+    """What is decayed. weights: the matrices of linear layers and the kernels of convolutions; all: every tensor, so
+    also biases and the offsets, widths and weights of a fusion, which decay would pull to 0 (published)."""
     schedule: Literal["plateau", "constant"] = "plateau"
     """plateau: multiply the rate by `plateau_factor` after `plateau_patience` epochs without improvement of the
     selection accuracy (of the training loss when selection is `last`)."""
@@ -315,6 +318,7 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
             "optimizer": "adamw",
             "lr": 1e-4,
             "weight_decay": 0.01,
+            "decay": "all",
             "schedule": "plateau",
             "plateau_factor": 0.1,
             "plateau_patience": 10,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -125,7 +126,8 @@ class JointStep:
         self.members = program.members[:count]
         self.values = {name: stack[:count].detach() for name, stack in program.stacks.items()}
         self.leaves = [self.values[name].requires_grad_() for name in program.trained]
-        self.update = JointAdam([member.run.optimizer for member in self.members], self.leaves)
+        trained = [dict(self.run.model.named_parameters())[name] for name in program.trained]
+        self.update = JointAdam([member.run.optimizer for member in self.members], self.leaves, trained)
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Train on one batch for each of the M members.
@@ -161,28 +163,57 @@ def clipped(gradients: Sequence[Tensor], most: float) -> tuple[Tensor, ...]:
     return tuple(one * factors.view(-1, *[1] * (one.ndim - 1)) for one in gradients)
 
 
+@dataclass(frozen=True)
+class _Alike:
+    """Tensors that one kernel trains.
+
+    Args:
+        rate: learning rate.
+        decay: weight decay.
+        gradients: of which trained tensor of which model, each.
+        tensors: values, means, squares and step counts.
+    """
+
+    rate: float
+    decay: float
+    gradients: list[tuple[int, int]]
+    tensors: tuple[list[Tensor], ...]
+
+
 class JointAdam:
     """One step of several Adam or AdamW optimisers, in one kernel for all that have the same rate and decay.
 
     Args:
         optimizers: fused, of one kind and with one set of options but rate and decay, each with a state.
         stacks: (M, …), of which the optimisers train one each.
+        trained: what the first optimiser trains, in the order of the stacks; its groups may have another.
     """
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], stacks: Sequence[Tensor]) -> None:
+    def __init__(
+        self, optimizers: Sequence[torch.optim.Optimizer], stacks: Sequence[Tensor], trained: Sequence[Tensor]
+    ) -> None:
         self.stacks = stacks
+        positions = {id(value): place for place, value in enumerate(trained)}
         self.kind = adamw if isinstance(optimizers[0], torch.optim.AdamW) else adam
-        options = optimizers[0].param_groups[0]
+        first = optimizers[0].param_groups
+        options = first[0]
         self.options: dict[str, Any] = {
             "beta1": options["betas"][0],
             "beta2": options["betas"][1],
             **{name: options[name] for name in ("eps", "amsgrad", "maximize")},
         }
-        alike: dict[tuple[float, float], list[int]] = {}
-        for index, optimizer in enumerate(optimizers):
-            group = optimizer.param_groups[0]
-            alike.setdefault((group["lr"], group["weight_decay"]), []).append(index)
-        self.groups = [(*own, which, _tensors([optimizers[i] for i in which])) for own, which in alike.items()]
+        self.groups: list[_Alike] = []
+        for number, group in enumerate(first):
+            places = [positions[id(value)] for value in group["params"]]
+            alike: dict[tuple[float, float], list[int]] = {}
+            for index, optimizer in enumerate(optimizers):
+                own = optimizer.param_groups[number]
+                alike.setdefault((own["lr"], own["weight_decay"]), []).append(index)
+            for (rate, decay), which in alike.items():
+                tensors = _tensors([optimizers[index] for index in which], number)
+                self.groups.append(
+                    _Alike(rate, decay, [(place, index) for index in which for place in places], tensors)
+                )
 
     @torch.no_grad()
     def __call__(self, gradients: Sequence[Tensor]) -> None:
@@ -192,17 +223,17 @@ class JointAdam:
             for one, stack in zip(gradients, self.stacks, strict=True)
         ]  # the kernel goes by memory, not by strides
         apart = [[_in_order(part) for part in one.unbind()] for one in alike]
-        for rate, decay, which, (values, means, squares, steps) in self.groups:
-            ours = [one[index] for index in which for one in apart]
-            self.kind(
-                values, ours, means, squares, [], steps, fused=True, lr=rate, weight_decay=decay, **self.options
-            )
+        for group in self.groups:
+            ours = [apart[place][index] for place, index in group.gradients]
+            values, means, squares, steps = group.tensors
+            options = {"lr": group.rate, "weight_decay": group.decay, **self.options}
+            self.kind(values, ours, means, squares, [], steps, fused=True, **options)
 
 
-def _tensors(optimizers: Sequence[torch.optim.Optimizer]) -> tuple[list[Tensor], ...]:
-    """Values, first and second means and step counts, of one optimiser after the other."""
-    values = [value for optimizer in optimizers for value in optimizer.param_groups[0]["params"]]
-    states = [optimizer.state[value] for optimizer in optimizers for value in optimizer.param_groups[0]["params"]]
+def _tensors(optimizers: Sequence[torch.optim.Optimizer], group: int) -> tuple[list[Tensor], ...]:
+    """Values, first and second means and step counts of one group of parameters, of one optimiser after the other."""
+    values = [value for optimizer in optimizers for value in optimizer.param_groups[group]["params"]]
+    states = [optimizer.state[value] for optimizer in optimizers for value in optimizer.param_groups[group]["params"]]
     return (
         [_in_order(value.detach()) for value in values],
         *([_in_order(state[name]) for state in states] for name in ("exp_avg", "exp_avg_sq", "step")),

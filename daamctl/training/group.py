@@ -11,7 +11,6 @@ from torch import Tensor
 
 from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.results import Fold
-from daamctl.config import TrainConfig
 from daamctl.devices import resolve_device
 from daamctl.training.batched import separable, train_jointly
 from daamctl.training.fold import Features, FoldJob, FoldSpec, build_method, train_precision

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT_EVERY_S = 5.0
 LEAST_GAIN = 0.01
-"""By what part of itself the held-out loss must fall to count as an improvement."""
+"""By how many nats the held-out loss must fall, at the same accuracy, for training to go on."""
 
 Epoch = dict[str, float | int | None]
 
@@ -404,10 +404,20 @@ class _Run:
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig, *, fused: bool) -> torch.optim.Optimizer:
-    """The optimiser that the settings name, over everything trainable; fused does all tensors in one kernel."""
+    """The optimiser that the settings name, over everything trainable; fused does all tensors in one kernel.
+
+    With `decay: weights` what is not decayed is a second group of parameters.
+    """
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    trained = [p for p in model.parameters() if p.requires_grad]
-    return kind(trained, lr=config.lr, weight_decay=config.weight_decay, fused=fused)
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if config.decay == "all":
+        return kind(list(trained.values()), lr=config.lr, weight_decay=config.weight_decay, fused=fused)
+    decayed = {name for name, p in trained.items() if p.ndim > 1 and name.endswith("weight")}
+    groups = [
+        {"params": [p for name, p in trained.items() if (name in decayed) == chosen], "weight_decay": decay}
+        for chosen, decay in ((True, config.weight_decay), (False, 0.0))
+    ]
+    return kind([group for group in groups if group["params"]], lr=config.lr, fused=fused)
 
 
 def channels_last(device: str, precision: str) -> bool:
@@ -461,11 +471,12 @@ def dev_score(entry: Epoch) -> tuple[float, float]:
 
 
 def epochs_waited(history: list[Epoch]) -> int:
-    """Epochs since the held-out group was last answered better: at a higher accuracy, or at the same accuracy with a
-    loss lower by `LEAST_GAIN` of it."""
+    """Epochs since the held-out group was last answered better: at a higher accuracy, or at the same one with a loss
+    lower by `LEAST_GAIN`.
+    """
     best, last = (-math.inf, -math.inf), 0
     for number, entry in enumerate(history, start=1):
         accuracy, score = dev_score(entry)
-        if accuracy > best[0] or (accuracy == best[0] and score > best[1] + LEAST_GAIN * abs(best[1])):
+        if accuracy > best[0] or (accuracy == best[0] and score > best[1] + LEAST_GAIN):
             best, last = (accuracy, score), number
     return len(history) - last

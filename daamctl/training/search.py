@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from typing import Any, Protocol
+from typing import Protocol
 
 from daamctl.artifacts.results import CandidatePart, SearchPart
 from daamctl.config import TrainConfig
@@ -40,7 +40,7 @@ class Grid:
         candidates: what to train with, in the order in which they were added.
     """
 
-    def __init__(self, config: GridSettings, others: Mapping[str, Sequence[float | str]] = {}) -> None:  # noqa: B006
+    def __init__(self, config: GridSettings, others: Mapping[str, Sequence[float | str]] = {}) -> None:
         self.config = config
         self.searched = {"lr": sorted(config.search_lr), **{name: list(values) for name, values in others.items()}}
         self.candidates: list[Settings] = [
@@ -156,7 +156,9 @@ class Search:
     @property
     def epochs(self) -> int | None:
         """Epochs before the choice; None: all."""
-        return self.grid.config.search_epochs if self.grid is not None and self.grid.config.search == "partial" else None
+        return (
+            self.grid.config.search_epochs if self.grid is not None and self.grid.config.search == "partial" else None
+        )
 
     @property
     def pending(self) -> list[Training]:

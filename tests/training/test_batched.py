@@ -207,7 +207,8 @@ def test_joint_adam_is_adam(kind: Any) -> None:
     first = [torch.randn(len(rates), *shape, generator=generator) for shape in shapes]
     alone(ours, our_steps, first)
     alone(theirs, their_steps, first)
-    update = JointAdam(our_steps, [torch.empty(len(rates), *shape) for shape in shapes])
+    stacks = [torch.empty(len(rates), *shape) for shape in shapes]
+    update = JointAdam(our_steps, stacks, our_steps[0].param_groups[0]["params"])
     for _ in range(5):
         gradients = [torch.randn(len(rates), *shape[::-1], generator=generator).transpose(1, -1) for shape in shapes]
         update(gradients)

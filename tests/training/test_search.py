@@ -70,7 +70,9 @@ def test_the_grid_is_extended_at_the_same_ratio_as_often_as_allowed() -> None:
     assert one.widen([high, high, high, low]) == {"lr": 6.25e-5, "weight_decay": 0.01, "standardize": "feature"}
     assert one.widen([high, high, high, high, low]) is None  # twice is enough
     assert one.record([high, high, high, high, low])["edges"] == ["lr"]
-    assert [part["added"] for part in one.record([high, high, high, high, low])["candidates"]] == [False] * 3 + [True] * 2
+    assert [part["added"] for part in one.record([high, high, high, high, low])["candidates"]] == [False] * 3 + [
+        True
+    ] * 2
     two = grid()
     assert two.widen([high, low, high]) is None
     assert two.record([high, low, high])["edges"] == []
@@ -133,9 +135,7 @@ def test_nothing_of_it_sees_the_test_group(features: Features, project: Path, to
     other = replace(features, clips=features.clips.with_columns(pl.Series("label", labels)))
     assert not other.targets().equal(features.targets())
     options = {"standardize": "feature", "patience": 2, "together": together}
-    ours, theirs = (
-        train(data, project, name, **options) for name, data in (("true", features), ("permuted", other))
-    )
+    ours, theirs = (train(data, project, name, **options) for name, data in (("true", features), ("permuted", other)))
     assert ours.result["run"]["test_group"] == "group2"
     assert ours.result["search"] == theirs.result["search"]
     weights = [(fold.folder / "weights.safetensors").read_bytes() for fold in (ours, theirs)]

@@ -12,9 +12,9 @@ Letters here: N clips, B clips to score, D features, C classes. float64 is compu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -214,25 +214,34 @@ def fit_kernel_ridge(kernel: Tensor, y: Tensor, num_classes: int, *, penalties: 
     """
     path = KernelPath(kernel, y, num_classes)
     fits: dict[int, Ridge] = {}
-    errors: dict[int, float] = {}
 
     def error(index: int) -> float:
-        if index not in errors:
-            errors[index] = float("inf")
-            if path.solvable(penalties[index]):
-                left_out = path.left_out(penalties[index])
-                errors[index] = float(left_out.square().mean())
-                fits[index] = _fitted(path, penalties[index], left_out)
-        return errors[index]
+        if not path.solvable(penalties[index]):
+            return float("inf")
+        left_out = path.left_out(penalties[index])
+        fits[index] = _fitted(path, penalties[index], left_out)
+        return float(left_out.square().mean())
 
-    place, last = -1, len(penalties) // 2
-    while place != last:
-        place = last
-        near = [index for index in (place - 1, place + 1) if 0 <= index < len(penalties)]
-        last = min([place, *near], key=error)
-    if place not in fits or not math.isfinite(errors[place]):
+    place, least = downhill(len(penalties), error)
+    if not math.isfinite(least):
         raise ValueError("the kernel is not positive semidefinite, or not finite")
     return fits[place]
+
+
+def downhill(number: int, error: Callable[[int], float]) -> tuple[int, float]:
+    """Walk from the middle of so many places to one whose neighbours have no smaller error; that place and its error.
+
+    Args:
+        number: of places.
+        error: asked once for every place on the way and its neighbours.
+    """
+    known = cache(error)
+    place, last = -1, number // 2
+    while place != last:
+        place = last
+        near = [index for index in (place - 1, place + 1) if 0 <= index < number]
+        last = min([place, *near], key=known)
+    return place, known(place)
 
 
 def one_hot(y: Tensor, num_classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

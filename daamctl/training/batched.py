@@ -92,7 +92,8 @@ def _is_on(x: Tensor | StoredVectors, device: str) -> bool:
 def separable(model: FusionClassifier) -> bool:
     """Whether one program can hold several such models, none of which sees the others."""
     plain = type(model).training_loss is FusionClassifier.training_loss
-    free = not model.traits.batch_dependent and not model.traits.needs_dev
+    traits = model.traits
+    free = not (traits.batch_dependent or traits.needs_dev or traits.closed_form)
     return plain and free and not any(isinstance(module, SEPARATE) for module in model.modules())
 
 
@@ -133,7 +134,9 @@ def train_together(
             if kept is not None:
                 folds[id(job)] = kept
                 continue
-            open_jobs.append((job, job.start(lambda epoch, spec=job.spec: on_epoch(spec, epoch))))  # type: ignore[misc]
+            training = job.start(lambda epoch, spec=job.spec: on_epoch(spec, epoch))  # type: ignore[misc]
+            assert isinstance(training, Training)  # see `separable`
+            open_jobs.append((job, training))
         train_all_epochs([training for _, training in open_jobs])
         for job, training in open_jobs:
             folds[id(job)] = job.finish(training, root, together=len(open_jobs))

@@ -23,9 +23,11 @@ from daamctl.artifacts.results import Fold, FoldResult, MetaPart, fold_dir, read
 from daamctl.config import Config, TrainConfig
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.errors import ArtifactError, MethodError
-from daamctl.methods import METHODS, build, resolve_method, save_weights, settings_of
+from daamctl.methods import CLOSED_FORM, METHODS, build, resolve_method, save_weights, settings_of
 from daamctl.methods.base import FusionClassifier
+from daamctl.methods.probes import RidgeProbe
 from daamctl.provenance import code_hash
+from daamctl.training.closed_form import SETTINGS, ClosedForm
 from daamctl.training.finished import identity, meta_of, metrics_of, write_finished
 from daamctl.training.loop import Epoch, Trained, Training, seed_everything
 from daamctl.training.parts import HeldPart, Part, StreamedPart
@@ -97,6 +99,9 @@ class FoldSpec:
         del train["seeds"], train["device"], train["features"], train["together"]
         if train["dev_fraction"] == TrainConfig().dev_fraction:  # came later: folds trained before it stay valid
             del train["dev_fraction"]
+        closed_form = self.method in CLOSED_FORM
+        if closed_form:
+            train = {name: value for name, value in train.items() if name in SETTINGS}
         return content_key(
             {
                 "format": KEY_FORMAT,
@@ -108,7 +113,7 @@ class FoldSpec:
                 "train": train,
                 "fold": self.fold,
                 "seed": self.seed,
-                **({"stream": True} if features.stream else {}),
+                **({"stream": True} if features.stream and not closed_form else {}),
             }
         )
 
@@ -217,7 +222,7 @@ class FoldJob:
         kept = kept_fold(self.method_dir, self.spec, self.features)
         return kept if kept is not None and identity(kept.folder) != self.before else None
 
-    def start(self, on_epoch: Callable[[Epoch], None]) -> Training:
+    def start(self, on_epoch: Callable[[Epoch], None]) -> Training | ClosedForm:
         """A seeded model and its parts, at the first epoch or where an earlier attempt was interrupted."""
         spec, features, config = self.spec, self.features, self.spec.config.train
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -232,6 +237,19 @@ class FoldJob:
                 config.batch_size,
             )
         train, dev, test = _parts(features, self.split, self.device)
+        if isinstance(model, RidgeProbe):
+            return ClosedForm(
+                model,
+                train,
+                dev,
+                test,
+                config,
+                layers=features.layers,
+                seed=spec.seed,
+                device=self.device,
+                key=spec.key(features),
+                on_epoch=on_epoch,
+            )
         return Training(
             model,
             train,
@@ -246,7 +264,7 @@ class FoldJob:
             on_epoch=on_epoch,
         )
 
-    def finish(self, training: Training, root: Path, **meta: Any) -> Fold:
+    def finish(self, training: Training | ClosedForm, root: Path, **meta: Any) -> Fold:
         """Train what is left, write everything and put it in place.
 
         Args:
@@ -257,6 +275,8 @@ class FoldJob:
         trained = training.complete()
         result = _result(self.spec, self.features, self.split, trained, training, root)
         result["meta"] = cast(MetaPart, {**result["meta"], "features": _taken(training.train), **meta})
+        if trained.search is not None:
+            result["search"] = trained.search
         _write(self.folder / "finished", self.spec, self.features, self.split, trained, training.model, result)
         replace_dir(self.folder / "finished", self.target)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -299,12 +319,14 @@ def _result(
     features: Features,
     split: Split,
     trained: Trained,
-    training: Training,
+    training: Training | ClosedForm,
     root: Path,
 ) -> FoldResult:
     model = training.model
     chosen = _chosen_layer(model)
     config = {stage: spec.config.section(stage) for stage in ("download", "segment", "extract", "train")}
+    if model.traits.closed_form:
+        config["train"] = {name: config["train"][name] for name in SETTINGS}
     return {
         "run": {
             "key": training.key,
@@ -323,9 +345,11 @@ def _result(
             "reconstructed": model.traits.reconstructed,
             "eval_batches": _eval_batches(spec, features, split, model),
             "config": {**config, "method": spec.settings},
+            **({"notes": trained.notes} if trained.notes else {}),  # type: ignore[typeddict-item]
         },
         "metrics": {
             **metrics_of(trained),
+            **({"finished": True} if model.traits.closed_form else {}),
             **({"chosen_layer": features.layers[chosen]} if chosen is not None else {}),
         },
         "meta": meta_of(

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from daamctl.artifacts.results import SearchPart
 from daamctl.config import TrainConfig
 from daamctl.devices import autocast, cpu_has_bfloat16, full_float32
 from daamctl.errors import TrainingError
@@ -55,6 +56,8 @@ class Trained:
         layer_weights: mean over the test clips of the weight each layer gets, (L,); None for methods that weigh none.
         untrained_layer_weights: the same before the first step.
         train_s: wall time spent in epochs, in seconds, interruptions not counted.
+        search: what was tried before; None without a search.
+        notes: what a reader of the figures must know.
     """
 
     history: list[Epoch] = field(default_factory=list)
@@ -65,6 +68,8 @@ class Trained:
     layer_weights: Tensor | None = None
     untrained_layer_weights: Tensor | None = None
     train_s: float = 0.0
+    search: SearchPart | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 def seed_everything(seed: int, device: str) -> None:

@@ -41,11 +41,11 @@ from daamctl.methods.ridge import (
 from daamctl.methods.single_layer import ChosenLayer, LastLayer
 from daamctl.methods.weighted_sum import WeightedSum, at_least_float32
 
-SHARPNESS = (0.1, 50.0)
-"""Range of `sharpness`. Scores of two classes rarely differ by more than 1, which at 50 is a probability of 1 - 2e-22:
+SHARPNESS = (0.1, 30.0)
+"""Range of `sharpness`. Scores of two classes rarely differ by more than 1, which at 30 is a probability of 1 - 1e-13:
 without a limit it would be infinite where every clip is right."""
 HALVINGS = 40
-"""Of that range: 50 / 2^40 is below what float32 tells apart."""
+"""Of that range: 30 / 2^40 is below what float32 tells apart."""
 
 
 @dataclass(frozen=True)

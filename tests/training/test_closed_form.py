@@ -71,7 +71,8 @@ def test_fold_is_whole_and_honest(method: str, features: Features, project: Path
         assert layer_weights["trained"].argmax() + 1 == metrics["chosen_layer"]
     if method != "ridge-last":  # the last layer carries nothing
         assert metrics["accuracy"] > 0.8
-    assert "accuracy" in summary_line(fold)
+    assert f" with penalty {chosen['settings']['penalty']:g} (dev " in summary_line(fold)
+    assert "epoch" not in summary_line(fold)
 
 
 @pytest.mark.parametrize("method", CLOSED_FORM)

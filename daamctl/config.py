@@ -138,8 +138,8 @@ class TrainConfig(Section):
     """
 
     recipe: Literal["searched", "published"] = "searched"
-    """Which defaults `train` and `finetune` have: searched: those of params.yaml; published: the one fixed recipe of the
-    published code. What a pipeline or `--set` says itself stays."""
+    """Which defaults `train` and `finetune` have. searched: those of params.yaml; published: the one fixed recipe of
+    the published code. What a pipeline or `--set` says itself stays."""
     epochs: Count = 100
     """Most passes over the training clips."""
     patience: Count | None = 10
@@ -149,19 +149,21 @@ class TrainConfig(Section):
     standardize: Literal["none", "layer", "feature"] = "feature"
     """What the pooled layers are standardised by before the fusion, with the mean and standard deviation of the fold's
     training part. layer: one mean and deviation per layer; feature: one per layer and feature; none (published)."""
-    search: Literal["none", "partial", "full"] = "partial"
-    """How `lr` is chosen, per method and fold, by the accuracy on the held-out group. partial: every candidate is
-    trained for `search_epochs`, the best of them then to its end; full: every candidate is trained to its end; none:
-    `lr` is used as it is (published). Without a held-out group (`selection`) nothing is searched."""
-    search_lr: tuple[Positive, ...] = (3e-4, 1e-3, 3e-3)
+    search: Literal["none", "halving", "full"] = "halving"
+    """How learning rate and weight decay are chosen, per method and fold, by the accuracy on the held-out group.
+    halving: every candidate is trained for `search_epochs`, the better half of them for twice as many, and so on until
+    one is left, which is trained to its end; full: every candidate is trained to its end; none: `lr` and
+    `weight_decay` are used as they are (published). Without a held-out group (`selection`) nothing is searched."""
+    search_lr: tuple[Positive, ...] = (1e-3, 3e-3)
     """Learning rates to try. Where the best is the lowest or the highest of them, one more is tried beyond it, at the
     same ratio as between the outermost two, at most `search_widen` times."""
-    search_weight_decay: tuple[Annotated[float, Field(ge=0.0)], ...] = ()
-    """Weight decays to try with every rate; empty: `weight_decay` alone."""
+    search_weight_decay: tuple[Annotated[float, Field(ge=0.0)], ...] = (0.01, 10.0)
+    """Weight decays to try with every rate; empty: `weight_decay` alone. AdamW multiplies a weight by 1 - rate * decay
+    in every step: few training clips need large values."""
     search_standardize: tuple[Literal["none", "layer", "feature"], ...] = ()
     """Values of `standardize` to try with every rate; empty: `standardize` alone."""
-    search_epochs: Count = 5
-    """Epochs that a candidate is trained for in a partial search."""
+    search_epochs: Count = 8
+    """Epochs that every candidate is trained for under `search: halving`; the better half for twice as many."""
     search_widen: Annotated[int, Field(ge=0)] = 2
     """How many rates are tried beyond the grid at most."""
     batch_size: Count = 32
@@ -258,12 +260,12 @@ class WayConfig(Section):
     """Decoupled weight decay (AdamW), not on biases, norms and other 1-D tensors."""
     schedule: Literal["linear", "constant"] = "linear"
     """linear: warm up over the first tenth of the steps, then fall to 0; constant: none (published)."""
-    search: Literal["none", "partial", "full"] = "partial"
+    search: Literal["none", "halving", "full"] = "halving"
     """How `lr` is chosen, per fold, by the accuracy on the held-out group: see `train.search` (published: none)."""
     search_lr: tuple[Positive, ...] = (3e-5, 1e-4, 3e-4)
     """Learning rates to try; see `train.search_lr`."""
     search_epochs: Count = 2
-    """Epochs that a candidate is trained for in a partial search."""
+    """Epochs that every candidate is trained for under `search: halving`."""
     search_widen: Annotated[int, Field(ge=0)] = 2
     """How many rates are tried beyond the grid at most."""
     patience: Count | None = 5

@@ -1,10 +1,8 @@
 """How well each layer, and simple fusions of all layers, tell the classes apart: linear probes in closed form.
 
-A probe is a ridge classifier: one-hot targets regressed on features that are standardised with the statistics of the
-training clips, with an intercept; the largest score wins. Its penalty is the one of `PENALTIES` with the smallest
-leave-one-out squared error on the training clips, which has a closed form (Hastie, Tibshirani and Friedman, "The
-Elements of Statistical Learning", 2nd ed., section 7.10): the residual divided by 1 - h_ii - 1/N, where h is the hat
-matrix of the centred features. It leaves out clips, not utterances, and keeps the standardisation. Nothing is random.
+A probe is a ridge classifier of `daamctl.methods.ridge`, on features that are standardised with the statistics of the
+training clips. Its penalty is the one of `PENALTIES` with the smallest leave-one-out squared error on the training
+clips. Nothing is random.
 
 Letters here: N clips, B clips to score, L layers, D features, C classes, K folds.
 """
@@ -21,17 +19,18 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 from torch import Tensor
 
+from daamctl.methods.ridge import (
+    MAX_KERNEL_CLIPS,
+    PENALTIES,
+    add_products,
+    fit_kernel_ridge,
+    fit_ridge,
+    scaling_of,
+)
+
 Ids = NDArray[np.integer[Any]]
 Values = NDArray[np.float64]
 
-PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
-"""Ridge penalties that are tried, in units of the mean squared length of a standardised training vector."""
-MAX_KERNEL_CLIPS = 12_000
-"""Training clips above which the probe of all layers concatenated is left out: it solves N x N systems."""
-KERNEL_ROWS = 1024
-"""Rows of the kernel matrix that are computed at once."""
-LEAST_LEVERAGE = 1e-6
-"""Floor of 1 - h_ii - 1/N, against rounding."""
 CONFIDENCE = 0.95
 """Of the one-sided statements about differences over folds."""
 WORTHWHILE = 0.01
@@ -46,27 +45,6 @@ class Rows(NamedTuple):
     train: Ids
     dev: Ids
     test: Ids
-
-
-@dataclass(frozen=True)
-class Ridge:
-    """A fitted probe.
-
-    Args:
-        penalty: the chosen one, in the units of `PENALTIES`.
-        loo: (N, C) leave-one-out scores of the training clips.
-        weights: (D, C), or (N, C) for a kernel.
-        intercept: (C,).
-    """
-
-    penalty: float
-    loo: Tensor
-    weights: Tensor
-    intercept: Tensor
-
-    def scores(self, z: Tensor) -> Tensor:
-        """Scores (B, C) of standardised features (B, D), or of kernel values (B, N) against the training clips."""
-        return z @ self.weights + self.intercept
 
 
 @dataclass(frozen=True)
@@ -143,84 +121,8 @@ def ridge_probe(
         Scores (B, C).
     """
     z = _standardised(torch.cat([x_train, x_test]), len(x_train))
-    return fit_ridge(z[: len(x_train)], y, num_classes, penalties=penalties).scores(z[len(x_train) :])
-
-
-def fit_ridge(z: Tensor, y: Ids, num_classes: int, *, penalties: Sequence[float] = PENALTIES) -> Ridge:
-    """Fit a probe by one eigendecomposition: of D x D or of N x N, whichever is smaller.
-
-    Args:
-        z: (N, D), centred.
-        y: (N,) class ids.
-        num_classes: C.
-        penalties: see `PENALTIES`.
-    """
-    targets, intercept = _targets(y, num_classes, z.dtype)
-    primal = z.shape[1] <= z.shape[0]
-    values, vectors = torch.linalg.eigh(z.mT @ z if primal else z @ z.mT)
-    values = values.clamp_min(0.0)  # (R,), R the smaller of N and D
-    basis = z @ vectors if primal else vectors  # (N, R)
-    moments, squared = basis.mT @ targets, basis.square()  # (R, C), (N, R)
-    scale = _scale(float(z.square().sum()) / len(z))
-    best: tuple[float, float, Tensor] | None = None
-    for penalty in penalties:
-        inverse = 1.0 / (values + penalty * scale)
-        shrink = inverse if primal else values * inverse
-        residual = targets - basis @ (shrink[:, None] * moments)
-        left_out = _left_out(residual, 1.0 - squared @ shrink)
-        error = float(left_out.square().mean())
-        if best is None or error < best[0]:
-            best = error, penalty, left_out
-    if best is None:
-        raise ValueError("need at least one penalty")
-    _, penalty, left_out = best
-    weights = vectors @ (moments / (values + penalty * scale)[:, None])
-    return Ridge(penalty, targets - left_out + intercept, weights if primal else z.mT @ weights, intercept)
-
-
-def fit_kernel_ridge(kernel: Tensor, y: Ids, num_classes: int, *, penalties: Sequence[float] = PENALTIES) -> Ridge:
-    """Fit a probe given only the inner products of its features.
-
-    An eigendecomposition of thousands of clips takes minutes, a Cholesky factor a second: so every penalty is solved by
-    itself, walking downhill from the middle one. With A = K + lambda I, the residual is lambda A^-1 y and
-    1 - h_ii = lambda (A^-1)_ii.
-
-    Args:
-        kernel: (N, N) inner products of centred features; only the lower triangle is read.
-        y: (N,) class ids.
-        num_classes: C.
-        penalties: see `PENALTIES`, ascending.
-
-    Raises:
-        ValueError: the kernel is not positive semidefinite, or not finite.
-    """
-    targets, intercept = _targets(y, num_classes, kernel.dtype)
-    scale = _scale(float(kernel.diagonal().mean()))
-    fits: dict[int, Ridge] = {}
-    errors: dict[int, float] = {}
-
-    def error(index: int) -> float:
-        if index not in errors:
-            ridge = penalties[index] * scale
-            system = kernel.clone()
-            system.diagonal().add_(ridge)
-            factor, failed = torch.linalg.cholesky_ex(system)
-            errors[index] = float("inf")
-            if not failed:
-                weights = torch.cholesky_solve(targets, factor)  # (N, C)
-                left_out = _left_out(ridge * weights, ridge * torch.cholesky_inverse(factor).diagonal())
-                errors[index] = float(left_out.square().mean())
-                fits[index] = Ridge(penalties[index], targets - left_out + intercept, weights, intercept)
-        return errors[index]
-
-    place, last = -1, len(penalties) // 2
-    while place != last:
-        place = last
-        near = [index for index in (place - 1, place + 1) if 0 <= index < len(penalties)]
-        last = min([place, *near], key=error)
-    if place not in fits or not np.isfinite(errors[place]):
-        raise ValueError("the kernel is not positive semidefinite, or not finite")
-    return fits[place]
+    targets = torch.from_numpy(y)
+    return fit_ridge(z[: len(x_train)], targets, num_classes, penalties=penalties).scores(z[len(x_train) :])
 
 
 def probe_layers(
@@ -248,7 +150,7 @@ def probe_layers(
     for fold in folds:
         order = np.concatenate([fold.train, fold.dev, fold.test])
         num_train, rows = len(fold.train), torch.from_numpy(order)
-        train = y[fold.train]
+        train = torch.from_numpy(y[fold.train])
         kernel = mean.new_zeros(len(order), num_train) if num_train <= MAX_KERNEL_CLIPS else None
         total = mean.new_zeros(len(order), num_classes)
 
@@ -262,7 +164,7 @@ def probe_layers(
             record(layer, scores)
             total += scores
             if kernel is not None:
-                _add_products(kernel, z)
+                add_products(kernel, z)
             on_step()
         record("average", total)
         z = _standardised(mean[rows], num_train)
@@ -273,7 +175,7 @@ def probe_layers(
             fit = fit_kernel_ridge(kernel[:num_train], train, num_classes)
             record("concatenation", torch.cat([fit.loo, fit.scores(kernel[num_train:])]))
         on_step()
-        counts = np.bincount(train, minlength=num_classes)
+        counts = np.bincount(y[fold.train], minlength=num_classes)
         record("chance", torch.from_numpy(counts).to(total).expand(len(order), -1))
     found = {name: Scores(*np.array(values).T) for name, values in figures.items()}
     return LayerProbes(
@@ -328,39 +230,7 @@ def judge(gain: Difference) -> Case:
 
 def _standardised(x: Tensor, num_train: int) -> Tensor:
     """Features (N, D) with mean 0 and deviation 1 over the first `num_train` rows; constant ones are 0."""
-    wide = x if x.dtype == torch.float64 else x.float()
-    z = wide - wide[:num_train].mean(0)
-    z -= z[:num_train].mean(0)  # what rounding left of the mean would count for features that hardly vary
-    deviation = z[:num_train].square().mean(0).sqrt()
-    varies = wide[:num_train].amax(0) > wide[:num_train].amin(0)
-    z *= torch.where(varies & (deviation > 0), 1.0 / deviation, 0.0)
-    return z
-
-
-def _targets(y: Ids, num_classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Centred one-hot targets (N, C) and their means (C,)."""
-    targets = torch.zeros(len(y), num_classes, dtype=dtype)
-    targets[torch.arange(len(y)), torch.as_tensor(y, dtype=torch.int64)] = 1.0
-    means = targets.mean(0)
-    return targets - means, means
-
-
-def _scale(value: float) -> float:
-    return value if value > 0 else 1.0  # nothing varies: any penalty will do
-
-
-def _left_out(residual: Tensor, complement: Tensor) -> Tensor:
-    """Leave-one-out residuals (N, C) from residuals (N, C) and 1 - h_ii (N,)."""
-    return residual / (complement - 1.0 / len(residual)).clamp_min(LEAST_LEVERAGE)[:, None]
-
-
-def _add_products(kernel: Tensor, z: Tensor) -> None:
-    """Add inner products of rows z (B, D) with the first N to kernel (B, N); its upper triangle stays unfilled."""
-    num_train = kernel.shape[1]
-    for start in range(0, len(z), KERNEL_ROWS):
-        stop = min(start + KERNEL_ROWS, len(z))
-        width = min(stop, num_train)
-        kernel[start:stop, :width].addmm_(z[start:stop], z[:width].mT)
+    return scaling_of(x[:num_train])(x)
 
 
 def _mean_of_layers(x: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ class RunPart(TypedDict):
     that order; None for all others."""
     config: dict[str, Any]
     """Resolved settings: sections download, segment, extract, train and the method's own; of a fine-tuned encoder also
-    finetune, and of train what the two share."""
+    finetune, and of train what the two share; of a closed-form probe of train what it depends on."""
     modality: NotRequired[str]
     """What the clips are: speech, text or image; folds made before the other two lack it."""
     finetune: NotRequired[bool]
@@ -101,9 +101,10 @@ class CandidatePart(TypedDict):
 
     settings: dict[str, float | str]
     """What it was trained with: lr, and weight_decay and standardize where they were searched; of a closed-form probe
-    penalty."""
+    penalty, and layer where that is chosen too: the best under this penalty."""
     dev_accuracy: list[float]
-    """On the held-out group after every epoch before the choice; of a closed-form probe one value."""
+    """On the held-out group after every epoch before the choice; of a closed-form probe one value, leave-one-out on the
+    training clips where no group is held out."""
     dev_loss: list[float]
     """Mean cross-entropy on the held-out group, likewise; of a closed-form probe the mean squared error."""
     added: bool

@@ -70,13 +70,14 @@ def _show(console: Console, result: dict[str, Any], *, brief: bool) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("basis", overflow="fold")
     rows = result["stages"]
-    stage = None
+    stage = shared = None
     for row in _grouped(rows) if brief else rows:
         name, work = row["stage"], row["work"]
         if row["method"] is not None:
             if name != stage:
                 table.add_row(name, "", work)
-            name, work = f"  {row['method']}", ""
+                shared = work
+            name, work = f"  {row['method']}", "" if work == shared else work
         stage = row["stage"]
         table.add_row(name, _state(row), work, *_figures(row), style="dim" if row["state"] == "done" else None)
     console.print(f"[bold]{_escaped(result['pipeline'])}[/] on {_escaped(result['machine']['device'])}")

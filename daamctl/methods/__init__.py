@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from daamctl.methods.gqa import GroupedQueryAttention, SummedQueryAttention
     from daamctl.methods.mha import BatchSelfAttention, LayerSelfAttention
     from daamctl.methods.mixture import DensityAttention, DensityBlock, mixture_weights
+    from daamctl.methods.probes import Layers, RidgeProbe
     from daamctl.methods.published import load_published
     from daamctl.methods.weighted_sum import WeightedSum
     from daamctl.methods.weights import load_weights, save_weights
@@ -68,6 +69,12 @@ METHODS = Registry(
         "dwatt": "daamctl.methods.dwatt:dwatt",
         "dwatt-scaled": "daamctl.methods.dwatt:dwatt_scaled",
         "base-plus-n": "daamctl.methods.base_plus_n:base_plus_n",
+        # closed-form probes
+        "ridge-last": "daamctl.methods.probes:ridge_last",
+        "ridge-best-layer": "daamctl.methods.probes:ridge_best_layer",
+        "ridge-mean": "daamctl.methods.probes:ridge_mean",
+        "ridge-concat": "daamctl.methods.probes:ridge_concat",
+        "ridge-average": "daamctl.methods.probes:ridge_average",
     },
 )
 
@@ -100,6 +107,8 @@ _LAZY = {
     "GroupedQueryAttention": "gqa",
     "SummedQueryAttention": "gqa",
     "LayerGate": "gct",
+    "Layers": "probes",
+    "RidgeProbe": "probes",
     "WeightedSum": "weighted_sum",
     "load_published": "published",
     "load_weights": "weights",
@@ -117,8 +126,10 @@ __all__ = [
     "GroupedQueryAttention",
     "LayerGate",
     "LayerSelfAttention",
+    "Layers",
     "MLPDecoder",
     "MultiHeadDAAM",
+    "RidgeProbe",
     "SummedQueryAttention",
     "Traits",
     "WeightedSum",

@@ -24,6 +24,7 @@ class Traits:
         inert: trainable tensors that cannot change the output, e.g. a key bias, to which softmax is blind; they exist
             because the source has them and counts them.
         needs_dev: part of the method is chosen on a held-out group, so training needs one.
+        closed_form: it is solved rather than trained by steps; see `daamctl.methods.probes.RidgeProbe`.
     """
 
     density: bool = False
@@ -31,6 +32,7 @@ class Traits:
     reconstructed: str = ""
     inert: tuple[str, ...] = ()
     needs_dev: bool = False
+    closed_form: bool = False
 
 
 class Standardize(nn.Module):

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from daamctl.errors import MethodError
 from daamctl.methods import METHODS, build, resolve_method
 from daamctl.methods.base import FusionClassifier
+from daamctl.methods.probes import Layers, RidgeProbe
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ GRADIENT_FLOOR = 1e-9  # of the largest gradient of the model, in float64
 ABSOLUTE, RELATIVE = 1e-5, 1e-4  # how near two float32 results must be
 ROUNDED_TO_ZERO = 0.1  # share of a density; float32 has nothing smaller for the far tail of a narrow Gaussian
 BATCH = 6
+SOLVED_CLIPS = 20  # for each class, half of them held out
 ORDER = (4, 0, 5, 2, 1, 3)
 
 
@@ -212,6 +214,8 @@ def check_parameters(case: Case) -> Finding:
 
 def check_gradient(case: Case) -> Finding:
     """The gradient of the training loss reaches every trainable tensor, and no other than the inert ones lack it."""
+    if case.build().traits.closed_form:
+        return Finding("gradient", True, "not applicable: solved in closed form, without gradients")
     model = case.make().double().train()
     x, y = case.data()
     loss, _ = model.training_loss(x.double(), y, nn.functional.cross_entropy)
@@ -416,7 +420,12 @@ def check_density(case: Case) -> Finding:
 
 
 def check_training(case: Case) -> Finding:
-    """The training loss is one finite number beside logits; the choice on a held-out group is made, and kept."""
+    """The training loss is one finite number beside logits; the choice on a held-out group is made, and kept.
+
+    A closed-form method is solved instead.
+    """
+    if case.build().traits.closed_form:
+        return _check_solution(case)
     problems = []
     model = case.make().train()
     x, y = case.data()
@@ -463,6 +472,8 @@ def check_summary(case: Case) -> Finding:
 
 def check_start(case: Case) -> Finding:
     """The same seed gives the same start, another seed another."""
+    if case.build().traits.closed_form:
+        return Finding("start", True, "not applicable: solved in closed form, whatever the start")
     first, second, third = (case.build(seed=seed).state_dict() for seed in (3, 3, 4))
     problems = [f"{name} differs for one seed" for name, value in first.items() if not torch.equal(value, second[name])]
     if all(torch.equal(value, third[name]) for name, value in first.items()):
@@ -493,6 +504,33 @@ def check_sizes(case: Case) -> Finding:
                 problems.append(f"{sizes}: logits of {size} samples have shape {tuple(logits.shape)} or are not finite")
     text = f"runs at {len(FURTHER)} sizes" + (f", with {', '.join(seen)}" if seen else "")
     return _finding("sizes", problems, text)
+
+
+def _check_solution(case: Case) -> Finding:
+    """The solution tells classes apart that lie apart, repeats, and does not depend on the start."""
+    model, other = case.make(), case.make(case.seed + 7)
+    if not isinstance(model, RidgeProbe) or not isinstance(other, RidgeProbe):
+        return _finding("training", ["declared to be solved in closed form, and is no RidgeProbe"], "")
+    num_classes = case.sizes[2]
+    x, y = case.data(SOLVED_CLIPS * num_classes)
+    x += torch.randn(num_classes, *x.shape[1:], generator=torch.Generator().manual_seed(case.seed))[y]
+    half = len(y) // 2
+    parts = [Layers(y[rows], lambda index, rows=rows: x[rows, index]) for rows in (slice(half), slice(half, None))]  # type: ignore[misc]
+    solution = model.eval().solve(*parts)
+    other.solve(*parts)
+    problems = []
+    if differing := _changed(_copy_state(model), other):
+        problems.append(f"another start gives another solution: {', '.join(differing)}")
+    with torch.no_grad():
+        logits = model(x)
+    if not logits.isfinite().all():
+        problems.append("logits are not finite")
+    right = (logits.argmax(-1) == y)[half:].double().mean().item()
+    if right < 1.5 / num_classes:
+        problems.append(f"only {right:.0%} of the held-out clips are right")
+    return _finding(
+        "training", problems, f"solved with penalty {solution.penalty:g}; {right:.0%} of held-out clips right"
+    )
 
 
 CHECKS: dict[str, Callable[[Case], Finding]] = {

@@ -30,6 +30,7 @@ from daamctl.devices import resolve_device
 from daamctl.encoders.load import free_memory as free_on
 from daamctl.errors import ConfigError
 from daamctl.layout import Layout
+from daamctl.methods import CLOSED_FORM
 from daamctl.planning.calibration import EncoderTimes, MethodTimes
 from daamctl.planning.needs import Needs, Way
 from daamctl.planning.present import Present
@@ -184,7 +185,8 @@ class _Planner:
         return self.needs.fill_disk(row, whole)
 
     def _train(self, method: str, extract: Row) -> Row:
-        needs, row = self.needs, self._folds("train", method, self.config.train.epochs)
+        epochs = None if method in CLOSED_FORM else self.config.train.epochs
+        needs, row = self.needs, self._folds("train", method, epochs)
         kept = self.present.trained(method, needs.runs)
         if self.present.features is None and (lying := len(read_folds(self.layout.method(method)))):
             row.reason = f"{lying} folds are kept if the embeddings come out as they were"
@@ -324,11 +326,13 @@ class _Planner:
         material = self.needs.material
         return Row(stage, method, at_least=material.at_least, about=material.about, **fields)
 
-    def _folds(self, stage: TrainingStage, method: str, epochs: int) -> Row:
+    def _folds(self, stage: TrainingStage, method: str, epochs: int | None) -> Row:
         row = self._row(stage, method, unit="folds", total=len(self.needs.runs_of(stage)) or None)
         seeds = len(self.config.seeds_of(stage))
         parts = [count(len(self.needs.splits), "fold")] if self.needs.splits else []
-        row.work = " × ".join([*parts, *([f"{seeds} seeds"] if seeds > 1 else []), count(epochs, "epoch")])
+        parts += [f"{seeds} seeds"] if seeds > 1 else []
+        parts += [count(epochs, "epoch")] if epochs is not None else []
+        row.work = " × ".join(parts)
         return row
 
     def _is_fresh(self, row: Row, folders: Sequence[Path]) -> bool:

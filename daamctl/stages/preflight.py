@@ -25,7 +25,6 @@ from daamctl.analysis.ablation import summarize
 from daamctl.analysis.data_checks import Drawn, Finding, Known, check_data, numbered, text_ids
 from daamctl.analysis.probe import (
     CONFIDENCE,
-    MAX_KERNEL_CLIPS,
     WORTHWHILE,
     Difference,
     LayerProbes,
@@ -44,6 +43,7 @@ from daamctl.corpora.sources import files_root
 from daamctl.encoders.items import ImageTables
 from daamctl.errors import ArtifactError, CorpusError, TrainingError
 from daamctl.layout import Layout
+from daamctl.methods.ridge import MAX_KERNEL_CLIPS
 from daamctl.progress import progress
 from daamctl.training.fold import Features
 from daamctl.training.run import load_features

@@ -2,8 +2,8 @@
 
 A small method's step is short; most of its time goes into starting kernels. Here the models stand side by side, and one
 forward and backward pass serves all of them, each on a batch of its own: the batches, their order and the optimiser's
-steps are those of training one by one, only rounding differs. What follows an epoch (evaluation, schedule, selection, resume
-file) is each member's own, so an interrupted group goes on from its members' own files, together or one by one.
+steps are those of training one by one, only rounding differs. What follows an epoch (evaluation, schedule, selection,
+resume file) is each member's own, so an interrupted group goes on from its members' own files, together or one by one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ that members would share."""
 def separable(model: FusionClassifier) -> bool:
     """Whether one program can hold several such models, none of which sees the others."""
     plain = type(model).training_loss is FusionClassifier.training_loss
-    free = not model.traits.batch_dependent and not model.traits.needs_dev
+    traits = model.traits
+    free = not (traits.batch_dependent or traits.needs_dev or traits.closed_form)
     return plain and free and not any(isinstance(module, SEPARATE) for module in model.modules())
 
 

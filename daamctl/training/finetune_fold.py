@@ -36,7 +36,7 @@ from daamctl.training.finetune import Collating, ItemSet, Tuned, notes_on, tune
 from daamctl.training.finished import identity, meta_of, metrics_of, write_finished
 from daamctl.training.loop import Epoch, seed_everything
 from daamctl.training.run import collect, summary_line
-from daamctl.training.search import Grid
+from daamctl.training.search import Grid, Rounds
 from daamctl.training.splits import Split, split_of
 
 log = logging.getLogger(__name__)
@@ -314,9 +314,9 @@ def _search(
     on_epoch: Callable[[Epoch], None],
 ) -> tuple[Opened, FineTuned, Tuned]:
     """Train every candidate for its first epochs, each from a fresh encoder, and the best of them to its end."""
-    until = grid.config.search_epochs if grid.config.search == "partial" else config.finetune.epochs
-    histories: list[list[Epoch]] = []
-    seconds: list[float] = []
+    rounds = Rounds(grid)
+    histories: list[list[Epoch]] = [[] for _ in grid.candidates]
+    seconds = [0.0 for _ in grid.candidates]
 
     def options(number: int) -> dict[str, Any]:
         settings = grid.candidates[number]
@@ -325,19 +325,20 @@ def _search(
         work.mkdir(exist_ok=True)
         return {"config": changed, "work": work, "key": content_key({"fold": key, "candidate": settings})}
 
-    while len(histories) < len(grid.candidates):
-        try:
-            tuned = train(**options(len(histories)), until=until)[2]
-            histories.append(tuned.history)
-            seconds.append(tuned.train_s)
-        except DivergedError:
-            histories.append([])
-            seconds.append(0.0)
-        if len(histories) == len(grid.candidates):
-            grid.widen(histories)
-    chosen = grid.best(histories)
+    while not rounds.over:
+        for number in rounds.alive:
+            try:
+                tuned = train(**options(number), until=rounds.until or config.finetune.epochs)[2]
+            except DivergedError:
+                continue
+            histories[number], seconds[number] = tuned.history, tuned.train_s
+        rounds.next(histories)
+        more = len(grid.candidates) - len(histories)
+        histories += [[] for _ in range(more)]
+        seconds += [0.0] * more
+    chosen = rounds.alive[0]
     opened, model, tuned = train(**options(chosen), on_epoch=on_epoch)
-    tuned.search = grid.record(histories)
+    tuned.search = rounds.part
     tuned.train_s += sum(seconds) - seconds[chosen]
     return opened, model, tuned
 

@@ -24,13 +24,15 @@ from daamctl.artifacts.results import Fold, FoldResult, MetaPart, fold_dir, read
 from daamctl.config import Config, TrainConfig
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.errors import ArtifactError, MethodError
-from daamctl.methods import METHODS, build, resolve_method, save_weights, settings_of
+from daamctl.methods import CLOSED_FORM, METHODS, build, resolve_method, save_weights, settings_of
 from daamctl.methods.base import FusionClassifier, Standardize
+from daamctl.methods.probes import RidgeProbe
 from daamctl.provenance import code_hash
+from daamctl.training.closed_form import SETTINGS, ClosedForm
 from daamctl.training.finished import identity, meta_of, metrics_of, write_finished
 from daamctl.training.loop import Trained, Training, seed_everything
 from daamctl.training.parts import HeldPart, Part, StreamedPart
-from daamctl.training.search import Search, Settings, grid_of
+from daamctl.training.search import Search, Settings, Trial, grid_of
 from daamctl.training.splits import Split, split_of
 from daamctl.training.standardize import fit_standardize
 
@@ -99,6 +101,9 @@ class FoldSpec:
         train = self.config.section("train")
         for name in ("recipe", "seeds", "device", "features", "together"):
             del train[name]
+        closed_form = self.method in CLOSED_FORM
+        if closed_form:
+            train = {name: value for name, value in train.items() if name in SETTINGS}
         return content_key(
             {
                 "format": KEY_FORMAT,
@@ -110,7 +115,7 @@ class FoldSpec:
                 "train": train,
                 "fold": self.fold,
                 "seed": self.seed,
-                **({"stream": True} if features.stream else {}),
+                **({"stream": True} if features.stream and not closed_form else {}),
             }
         )
 
@@ -196,6 +201,18 @@ class FoldJob:
             on_step: called after each epoch of each of them.
         """
         config, parts = self.spec.config.train, _parts(self.features, self.split, self.device)
+        if self.spec.method in CLOSED_FORM:
+            probe = cast(RidgeProbe, self._model())
+            solved = ClosedForm(
+                probe,
+                *parts,
+                config,
+                layers=self.features.layers,
+                seed=self.spec.seed,
+                device=self.device,
+                on_step=on_step,
+            )
+            return Search(lambda number, settings: solved, None)
         standards: dict[str, Standardize] = {}
         first: dict[str, Training] = {}
 
@@ -240,7 +257,7 @@ class FoldJob:
             )
         return model
 
-    def finish(self, training: Training, root: Path, **meta: Any) -> Fold:
+    def finish(self, training: Trial, root: Path, **meta: Any) -> Fold:
         """Train what is left, write everything and put it in place.
 
         Args:
@@ -295,12 +312,14 @@ def _result(
     features: Features,
     split: Split,
     trained: Trained,
-    training: Training,
+    training: Trial,
     root: Path,
 ) -> FoldResult:
     model = training.model
     chosen = _chosen_layer(model)
     config = {stage: spec.config.section(stage) for stage in ("download", "segment", "extract", "train")}
+    if model.traits.closed_form:
+        config["train"] = {name: config["train"][name] for name in SETTINGS}
     return {
         "run": {
             "key": spec.key(features),
@@ -319,9 +338,11 @@ def _result(
             "reconstructed": model.traits.reconstructed,
             "eval_batches": _eval_batches(spec, features, split, model),
             "config": {**config, "method": spec.settings},
+            **({"notes": trained.notes} if trained.notes else {}),  # type: ignore[typeddict-item]
         },
         "metrics": {
             **metrics_of(trained, spec.config.train.epochs, spec.config.train.selection),
+            **({"finished": True} if model.traits.closed_form else {}),
             **({"chosen_layer": features.layers[chosen]} if chosen is not None else {}),
         },
         "meta": meta_of(

@@ -15,7 +15,7 @@ from daamctl.devices import resolve_device
 from daamctl.training.batched import separable, train_jointly
 from daamctl.training.fold import Features, FoldJob, FoldSpec, build_method, train_precision
 from daamctl.training.loop import Epoch, Training
-from daamctl.training.search import Search
+from daamctl.training.search import Search, Trial
 
 CPU_BATCH_NUMBERS = 100_000
 """Most numbers in a member's batch, B * L * D, with which training together pays on a CPU: beyond, its memory decides,
@@ -142,25 +142,22 @@ def train_folds(
 
 
 def _search(searches: Sequence[Search], members: int) -> None:
-    """Train all candidates as far as they are compared, those beyond the edges of the grids too."""
-    extended = True
-    while extended:
-        pending = [training for search in searches for training in search.pending]
-        if pending:
-            _train(pending, searches[0].epochs, members)
-        for training in pending:
-            training.save()
-        extended = any([search.extend() for search in searches])  # a list: every search may have an edge
+    """Train the candidates of all searches until each has one left."""
+    while waiting := [pair for search in searches for pair in search.pending()]:
+        for until in dict.fromkeys(until for _, until in waiting):
+            trainings = [training for training, epochs in waiting if epochs == until]
+            _train(trainings, until, members)
+            for training in trainings:
+                training.save()
 
 
-def _train(trainings: Sequence[Training], epochs: int | None, members: int) -> None:
+def _train(trainings: Sequence[Trial], epochs: int | None, members: int) -> None:
     """Train until so many epochs are done, side by side where that is allowed."""
-    if members == 1:
-        for training in trainings:
-            training.train_until(epochs)
-        return
     kinds: dict[tuple[str, ...], list[Training]] = {}  # one program holds models with the same tensors
     for training in trainings:
+        if members == 1 or not isinstance(training, Training):
+            training.train_until(epochs)
+            continue
         kinds.setdefault(tuple(training.model.state_dict()), []).append(training)
     for alike in kinds.values():
         for start in range(0, len(alike), members):

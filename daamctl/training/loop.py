@@ -62,6 +62,7 @@ class Trained:
         untrained_layer_weights: the same before the first step.
         train_s: wall time spent in epochs, in seconds, interruptions not counted; of a search all of its candidates.
         search: what was tried before; None without a search.
+        notes: what a reader of the figures must know.
     """
 
     history: list[Epoch] = field(default_factory=list)
@@ -73,6 +74,7 @@ class Trained:
     untrained_layer_weights: Tensor | None = None
     train_s: float = 0.0
     search: SearchPart | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 def seed_everything(seed: int, device: str) -> None:
@@ -471,8 +473,9 @@ def dev_score(entry: Epoch) -> tuple[float, float]:
 
 
 def epochs_waited(history: list[Epoch]) -> int:
-    """Epochs since the held-out group was last answered better: at a higher accuracy, or at the same one with a loss
-    lower by `LEAST_GAIN`.
+    """Epochs since the held-out group was last answered better.
+
+    Better is a higher accuracy, or the same one with a loss lower by `LEAST_GAIN`.
     """
     best, last = (-math.inf, -math.inf), 0
     for number, entry in enumerate(history, start=1):

@@ -20,6 +20,7 @@ from daamctl.devices import resolve_device
 from daamctl.engines.base import Engine, await_files
 from daamctl.errors import TrainingError
 from daamctl.layout import Layout
+from daamctl.methods import CLOSED_FORM
 from daamctl.progress import progress
 from daamctl.tracking import Tracker, send_missing
 from daamctl.training.fold import Features, FoldSpec, kept_fold
@@ -206,7 +207,11 @@ def most_epochs(train: TrainConfig) -> int:
         return train.epochs
     if train.search == "full":
         return len(grid.candidates) * train.epochs
-    return (len(grid.candidates) - 1) * train.search_epochs + train.epochs
+    total, alive, until = train.epochs, len(grid.candidates), train.search_epochs
+    while alive > 1:
+        out = alive // 2  # leave the search after this round
+        total, alive, until = total + out * until, alive - out, 2 * until
+    return total
 
 
 def _train_elsewhere(
@@ -295,12 +300,17 @@ def collect(
 def summary_line(fold: Fold) -> str:
     """One line on a finished fold: accuracy by clip as selected, beside the best epoch on the test group."""
     run, metrics, meta = fold.result["run"], fold.result["metrics"], fold.result["meta"]
-    dev = metrics["dev_accuracy"]
+    dev, search = metrics["dev_accuracy"], fold.result.get("search")
+    if run["method"] in CLOSED_FORM and search is not None:
+        chosen, best = f"with penalty {search['candidates'][search['chosen']]['settings']['penalty']:g}", ""
+    else:
+        chosen = f"at epoch {metrics['selected_epoch']}"
+        best = f", best on test {_percent(metrics['accuracy_best_on_test'])}"
     return (
         f"{_name(fold)} fold {run['fold']}/{run['num_folds']} ({run['test_group']}) seed {run['seed']}: "
-        f"accuracy {_percent(metrics['accuracy'])} at epoch {metrics['selected_epoch']}"
+        f"accuracy {_percent(metrics['accuracy'])} {chosen}"
         + (f" (dev {_percent(dev)})" if dev is not None else "")
-        + f", best on test {_percent(metrics['accuracy_best_on_test'])}, {meta['train_s']:.1f} s"
+        + f"{best}, {meta['train_s']:.1f} s"
     )
 
 

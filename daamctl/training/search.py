@@ -1,8 +1,10 @@
-"""Choosing settings on the held-out group: every candidate is trained for some epochs, the best goes on to its end.
+"""Choosing settings on the held-out group by successive halving.
 
-Learning rates stand on a logarithmic grid. Where the best candidate has the lowest or the highest rate tried, the grid
-is extended beyond it. The test group has no part in the choice: candidates are compared by accuracy on the held-out
-group, then by the loss there, each at its best epoch.
+Every candidate is trained for some epochs; the better half of them for twice as many, and so on, until one is left,
+which is trained to its end (Jamieson and Talwalkar, AISTATS 2016). Learning rates stand on a logarithmic grid. Where
+the best candidate of the first round has the lowest or the highest rate tried, one beyond it is added. The test group
+has no part in it: candidates are compared by accuracy on the held-out group, then by the loss there, each at its best
+epoch.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from typing import Protocol
 from daamctl.artifacts.results import CandidatePart, SearchPart
 from daamctl.config import TrainConfig
 from daamctl.errors import TrainingError
+from daamctl.training.closed_form import ClosedForm
 from daamctl.training.loop import Epoch, Training, dev_score
 
 Settings = dict[str, float | str]
+Trial = Training | ClosedForm
 
 
 class GridSettings(Protocol):
@@ -48,33 +52,24 @@ class Grid:
         ]
         self.first_round = len(self.candidates)
 
-    def scores(self, histories: Sequence[Sequence[Epoch]]) -> list[tuple[float, float]]:
-        """Best accuracy on the held-out group and the loss there, negated, of every candidate."""
-        worst = (-math.inf, -math.inf)
-        return [max((dev_score(entry) for entry in self.compared(one)), default=worst) for one in histories]
-
-    def compared(self, history: Sequence[Epoch]) -> Sequence[Epoch]:
-        """The epochs of a candidate that it is compared by: it may have been trained further since."""
-        return history[: self.config.search_epochs] if self.config.search == "partial" else history
-
-    def best(self, histories: Sequence[Sequence[Epoch]]) -> int:
-        """Index of the best candidate, the first of equals.
+    def ranked(self, histories: Sequence[Sequence[Epoch]]) -> list[int]:
+        """Indices of the candidates, the best first, the first of equals before the others.
 
         Args:
-            histories: epochs of every candidate; of one that diverged those before.
+            histories: epochs that each is compared by; of one that diverged those before, so perhaps none.
 
         Raises:
             TrainingError: the loss of every candidate diverged in its first epoch.
         """
-        scores = self.scores(histories)
-        best = max(range(len(scores)), key=scores.__getitem__)
-        if math.isinf(scores[best][0]):
-            rates = ", ".join(f"{rate:g}" for rate in self.rates(self.candidates[best]))
+        worst = (-math.inf, -math.inf)
+        scores = [max(map(dev_score, history), default=worst) for history in histories]
+        if max(scores) == worst:
+            rates = ", ".join(f"{rate:g}" for rate in sorted({float(one["lr"]) for one in self.candidates}))
             raise TrainingError(
                 f"the training loss is not finite at any of the learning rates tried ({rates})",
                 fix="lower them (search_lr), or train with --set train.precision=float32",
             )
-        return best
+        return sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
 
     def rates(self, like: Settings) -> list[float]:
         """Rates tried with the same other settings, ascending."""
@@ -86,11 +81,11 @@ class Grid:
         """Add a candidate beyond the edge at which the best one lies; None where it lies at none, or enough was added.
 
         Args:
-            histories: as in `best`.
+            histories: as in `ranked`.
         """
         if len(self.candidates) - self.first_round >= self.config.search_widen:
             return None
-        best = self.candidates[self.best(histories)]
+        best = self.candidates[self.ranked(histories)[0]]
         rates = self.rates(best)
         if len(rates) < 2:
             return None
@@ -108,10 +103,13 @@ class Grid:
         tried = {"lr": self.rates(chosen), "weight_decay": sorted(self.searched.get("weight_decay", []))}
         return [name for name, values in tried.items() if len(values) > 2 and chosen[name] in (values[0], values[-1])]
 
-    def record(self, histories: Sequence[Sequence[Epoch]]) -> SearchPart:
-        """What was tried and chosen."""
-        chosen = self.best(histories)
-        compared = [self.compared(history) for history in histories]
+    def record(self, histories: Sequence[Sequence[Epoch]], chosen: int) -> SearchPart:
+        """What was tried and chosen.
+
+        Args:
+            histories: as in `ranked`.
+            chosen: index of the chosen candidate.
+        """
         candidates: list[CandidatePart] = [
             {
                 "settings": {name: settings[name] for name in settings if name == "lr" or len(self.searched[name]) > 1},
@@ -119,14 +117,61 @@ class Grid:
                 "dev_loss": [float(entry["dev_loss"] or 0.0) for entry in history],
                 "added": index >= self.first_round,
             }
-            for index, (settings, history) in enumerate(zip(self.candidates, compared, strict=True))
+            for index, (settings, history) in enumerate(zip(self.candidates, histories, strict=True))
         ]
         return {
-            "epochs": max(map(len, compared)),
+            "epochs": max(map(len, histories)),
             "candidates": candidates,
             "chosen": chosen,
             "edges": self.edges(self.candidates[chosen]),
         }
+
+
+class Rounds:
+    """Which candidates are still to be trained, and how far.
+
+    Args:
+        grid: the candidates.
+
+    Attributes:
+        alive: indices of the candidates that are still in the running; one at the end.
+        until: epochs of this round for each of them; None: to the end of each.
+        compared: epochs by which each candidate was compared last.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.alive = list(range(len(grid.candidates)))
+        self.until = None if grid.config.search == "full" else grid.config.search_epochs
+        self.compared: list[list[Epoch]] = []
+        self.first = True
+
+    def next(self, histories: Sequence[list[Epoch]]) -> None:
+        """Go on to the next round, or in the first one to a candidate beyond an edge.
+
+        Args:
+            histories: all epochs of every candidate; those of this round have been trained.
+        """
+        for index in self.alive:
+            self.compared[index : index + 1] = [histories[index][: self.until]]
+        if self.first and self.grid.widen(self.compared) is not None:
+            self.alive.append(len(self.grid.candidates) - 1)
+            return
+        self.first = False
+        order = self.grid.ranked(self.compared)
+        half = 1 if self.until is None else -(-len(self.alive) // 2)
+        self.alive = sorted([index for index in order if index in self.alive][:half])
+        self.until = None if self.until is None else 2 * self.until
+
+    @property
+    def over(self) -> bool:
+        """Whether one candidate is left."""
+        return not self.first and len(self.alive) == 1
+
+    @property
+    def part(self) -> SearchPart:
+        """What was tried, once one candidate is left."""
+        return self.grid.record(self.compared, self.alive[0])
 
 
 def grid_of(config: TrainConfig) -> Grid | None:
@@ -138,57 +183,48 @@ def grid_of(config: TrainConfig) -> Grid | None:
 
 
 class Search:
-    """The trainings of one fold: one for each candidate until the best is known, then that one alone.
+    """The trainings of one fold: one for each candidate until one is left.
 
     Args:
         start: makes the training of a candidate, given its number and settings, or the only one, given None.
         grid: the candidates; None: there is nothing to choose.
-
-    Attributes:
-        trainings: one for each candidate.
     """
 
-    def __init__(self, start: Callable[[int, Settings | None], Training], grid: Grid | None) -> None:
-        self.start, self.grid = start, grid
+    def __init__(self, start: Callable[[int, Settings | None], Trial], grid: Grid | None) -> None:
+        self.start = start
+        self.rounds = None if grid is None else Rounds(grid)
         candidates: list[Settings | None] = [None] if grid is None else [*grid.candidates]
-        self.trainings = [start(number, settings) for number, settings in enumerate(candidates)]
+        self.trials = [start(number, settings) for number, settings in enumerate(candidates)]
 
-    @property
-    def epochs(self) -> int | None:
-        """Epochs before the choice; None: all."""
-        return (
-            self.grid.config.search_epochs if self.grid is not None and self.grid.config.search == "partial" else None
-        )
+    def pending(self) -> list[tuple[Training, int | None]]:
+        """Candidates to be trained, each until how many epochs; none once one is left."""
+        while self.rounds is not None and not self.rounds.over:
+            until, trainings = self.rounds.until, [self._training(index) for index in range(len(self.trials))]
+            waiting = [trainings[index] for index in self.rounds.alive if not trainings[index].reached(until)]
+            if waiting:
+                return [(training, until) for training in waiting]
+            self.rounds.next([training.done.history for training in trainings])
+            for index, settings in enumerate(self.rounds.grid.candidates[len(self.trials) :], start=len(self.trials)):
+                self.trials.append(self.start(index, settings))
+        return []
 
-    @property
-    def pending(self) -> list[Training]:
-        """Candidates to be trained before the choice."""
-        return [] if self.grid is None else [one for one in self.trainings if not one.reached(self.epochs)]
-
-    @property
-    def histories(self) -> list[list[Epoch]]:
-        """Epochs of every candidate."""
-        return [one.done.history for one in self.trainings]
-
-    def extend(self) -> bool:
-        """Once all candidates are trained: add one beyond an edge of the grid; False where none is needed."""
-        settings = None if self.grid is None else self.grid.widen(self.histories)
-        if settings is not None:
-            self.trainings.append(self.start(len(self.trainings), settings))
-        return settings is not None
-
-    def choose(self, on_epoch: Callable[[Epoch], None]) -> Training:
-        """The best candidate, to be trained to its end; the others are let go.
+    def choose(self, on_epoch: Callable[[Epoch], None]) -> Trial:
+        """The candidate that is left, to be trained to its end; the others are let go.
 
         Args:
             on_epoch: called with each of its epochs, those before the choice at once.
         """
-        if self.grid is None:
-            chosen = self.trainings[0]
-        else:
-            chosen = self.trainings[self.grid.best(self.histories)]
-            chosen.done.search = self.grid.record(self.histories)
-            chosen.searched_s = sum(one.done.train_s for one in self.trainings if one is not chosen)
-        self.trainings = [chosen]
+        chosen = self.trials[0]
+        if self.rounds is not None:
+            training = chosen = self._training(self.rounds.alive[0])
+            training.done.search = self.rounds.part
+            others = [self._training(index) for index in range(len(self.trials)) if index != self.rounds.alive[0]]
+            training.searched_s = sum(other.done.train_s for other in others)
+        self.trials = [chosen]
         chosen.follow(on_epoch)
         return chosen
+
+    def _training(self, index: int) -> Training:
+        training = self.trials[index]
+        assert isinstance(training, Training)  # a closed-form probe has no grid
+        return training

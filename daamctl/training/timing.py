@@ -19,7 +19,9 @@ from torch import Tensor
 from daamctl.adapters import build_finetune
 from daamctl.config import Config
 from daamctl.devices import autocast, resolve_precision
+from daamctl.methods import CLOSED_FORM
 from daamctl.methods.base import FusionClassifier
+from daamctl.methods.ridge import MAX_KERNEL_CLIPS, PENALTIES
 from daamctl.training.batched import Program
 from daamctl.training.fold import build_method, train_precision
 from daamctl.training.loop import Training
@@ -33,6 +35,8 @@ FEW_CLIPS = 2
 FEW_STEPS, MOST_STEPS = 4, 64
 MOST_CLIPS = 256
 """Different clips at most; more steps see them again."""
+TRIED_SIDE = 256
+"""Rows and columns of the matrix with which closed-form probes are timed."""
 ADAM_BYTES = 12
 """Bytes for each trained number beside itself: its gradient and the two means of Adam."""
 
@@ -96,6 +100,41 @@ class MethodSpeed:
 
 
 @dataclass(frozen=True)
+class ProbeSpeed(MethodSpeed):
+    """How fast a closed-form probe is solved: counted multiplications, at the speed of two that were timed.
+
+    Args:
+        step_s: seconds for the eigendecomposition of a matrix of `TRIED_SIDE` rows, which costs their cube.
+        clip_s: seconds to evaluate one clip.
+        product_s: seconds for one multiplication of a matrix product.
+        method: its name.
+        sizes: L, D and C.
+    """
+
+    product_s: float
+    method: str
+    sizes: tuple[int, int, int]
+
+    def fold_s(self, split: Split, config: Config, *, density: bool, read: ReadTimes = ReadTimes()) -> float:
+        """Seconds to solve one fold and to evaluate all of its parts once; the settings of steps do not count."""
+        num_layers, width, _ = self.sizes
+        clips, held = len(split.train), len(split.dev)
+        if self.method == "ridge-concat":
+            clips = min(clips, MAX_KERNEL_CLIPS)
+            triangle = clips * (clips / 2 + held) * num_layers * width
+            solved = len(PENALTIES) * clips**3 / (6 if held else 2)  # leaving out inverts the factor
+            fit_s, passes = (triangle + solved) * self.product_s, 2.0
+        else:
+            layers = num_layers if self.method in ("ridge-best-layer", "ridge-average") else 1
+            side = min(clips, width)
+            products = (2 * side + len(PENALTIES)) * clips * width * self.product_s
+            fit_s = layers * (self.step_s * (side / TRIED_SIDE) ** 3 + products)
+            passes = 1 / num_layers if self.method == "ridge-last" else 1.0
+        evaluated = (len(split.train) + held + len(split.test)) * self.clip_s
+        return read.once_s + (passes + 1) * (read.train_s + read.dev_s) + read.test_s + fit_s + evaluated
+
+
+@dataclass(frozen=True)
 class TuneSpeed:
     """How fast a way of fine-tuning is.
 
@@ -147,6 +186,8 @@ def time_method(
     Raises:
         MethodError: it does not fit these sizes, or the settings.
     """
+    if method in CLOSED_FORM:
+        return _time_probe(method, config, sizes, device, within_s)
     trial = _Trial(method, config, sizes, device)
     step = trial.step_s(within_s)
     clip = trial.clip_s(FEW_CLIPS)
@@ -154,6 +195,20 @@ def time_method(
     if members > 1 and FEW_STEPS * members * step <= within_s / 2:
         step = trial.joint_step_s(members, min(MOST_STEPS, int(within_s / 2 / (members * step))))
     return MethodSpeed(step, clip)
+
+
+def _time_probe(method: str, config: Config, sizes: tuple[int, int, int], device: str, within_s: float) -> ProbeSpeed:
+    trial = _Trial(method, config, sizes, device)
+    clip = trial.clip_s(FEW_CLIPS)
+    clip = trial.clip_s(max(FEW_CLIPS, min(MOST_CLIPS, int(within_s / 4 / clip))))
+    x = torch.randn(TRIED_SIDE, TRIED_SIDE)
+    seconds = []
+    for call in (lambda: x @ x.mT, lambda: torch.linalg.eigh(x @ x.mT)):
+        call()  # with what the first call prepares
+        started = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - started)
+    return ProbeSpeed(seconds[1], clip, seconds[0] / TRIED_SIDE**3, method, sizes)
 
 
 class _Trial:

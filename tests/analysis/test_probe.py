@@ -1,4 +1,4 @@
-"""Linear probes against scikit-learn and against leaving clips out one by one."""
+"""Linear probes of layers and their fusions against scikit-learn."""
 
 import numpy as np
 import pytest
@@ -8,48 +8,10 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score
 from sklearn.preprocessing import StandardScaler
 
 from daamctl.analysis import probe
-from daamctl.analysis.probe import (
-    PENALTIES,
-    Rows,
-    Scores,
-    choose,
-    difference,
-    fit_kernel_ridge,
-    fit_ridge,
-    judge,
-    probe_layers,
-    ridge_probe,
-)
-
-NUM_CLASSES = 3
-SHAPES = [(40, 7), (20, 33)]  # more clips than features, and fewer
-
-
-def make_data(num_clips, num_features, *, skill=1.0, seed=0):
-    rng = np.random.default_rng(seed)
-    y = rng.integers(NUM_CLASSES, size=num_clips)
-    y[:NUM_CLASSES] = range(NUM_CLASSES)
-    centres = rng.standard_normal((NUM_CLASSES, num_features))
-    x = skill * centres[y] + rng.standard_normal((num_clips, num_features))
-    return 3.0 + x * rng.uniform(0.1, 10, num_features), y
-
-
-def one_hot(y):
-    return np.eye(NUM_CLASSES)[y]
-
-
-def alpha(z, penalty):
-    """The penalty in scikit-learn's units."""
-    return penalty * (z**2).sum() / len(z)
-
-
-def left_out(z, y, ridge):
-    """Scores of every clip by a model of all others."""
-    scores = np.empty((len(z), NUM_CLASSES))
-    for index in range(len(z)):
-        rest = np.arange(len(z)) != index
-        scores[index] = Ridge(ridge).fit(z[rest], one_hot(y)[rest]).predict(z[index : index + 1])[0]
-    return scores
+from daamctl.analysis.probe import Rows, Scores, choose, difference, judge, probe_layers, ridge_probe
+from daamctl.methods import ridge
+from daamctl.methods.ridge import PENALTIES, fit_ridge
+from tests.fixtures.ridge import NUM_CLASSES, SHAPES, alpha, left_out, make_data, one_hot
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -68,49 +30,6 @@ def test_fixed_penalty_equals_scikit_learn(shape, penalty):
     narrow = ridge_probe(tensors[0].float(), y, tensors[1].float(), NUM_CLASSES, penalties=(penalty,))
     assert narrow.dtype == torch.float32
     np.testing.assert_allclose(narrow, scores, atol=1e-4)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_leave_one_out_equals_leaving_out(shape):
-    x, y = make_data(*shape)
-    z = StandardScaler().fit_transform(x)
-    tensor = torch.from_numpy(z)
-    for penalty in (1e-2, 1.0, 1e2):
-        expected = left_out(z, y, alpha(z, penalty))
-        np.testing.assert_allclose(fit_ridge(tensor, y, NUM_CLASSES, penalties=(penalty,)).loo, expected, atol=1e-9)
-        kernel = fit_kernel_ridge(tensor @ tensor.mT, y, NUM_CLASSES, penalties=(penalty,))
-        np.testing.assert_allclose(kernel.loo, expected, atol=1e-9)
-
-
-@pytest.mark.parametrize("skill", [0.0, 0.3, 3.0])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_penalty_has_the_smallest_leave_one_out_error(shape, skill):
-    x, y = make_data(*shape, skill=skill)
-    z = StandardScaler().fit_transform(x)
-    errors = [((left_out(z, y, alpha(z, penalty)) - one_hot(y)) ** 2).mean() for penalty in PENALTIES]
-    tensor = torch.from_numpy(z)
-    assert fit_ridge(tensor, y, NUM_CLASSES).penalty == PENALTIES[int(np.argmin(errors))]
-    assert fit_kernel_ridge(tensor @ tensor.mT, y, NUM_CLASSES).penalty == PENALTIES[int(np.argmin(errors))]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_kernel_equals_features_and_reads_the_lower_triangle(shape):
-    x, y = make_data(*shape)
-    z = torch.from_numpy(StandardScaler().fit_transform(x))
-    other = torch.from_numpy(make_data(9, shape[1], seed=1)[0])
-    kernel = torch.where(torch.ones(len(z), len(z)).triu(1).bool(), torch.nan, z @ z.mT)
-    expected = fit_ridge(z, y, NUM_CLASSES, penalties=(0.1,))
-    fit = fit_kernel_ridge(kernel, y, NUM_CLASSES, penalties=(0.1,))
-    np.testing.assert_allclose(fit.scores(other @ z.mT), expected.scores(other), atol=1e-9)
-
-
-def test_what_cannot_be_solved():
-    with pytest.raises(ValueError, match="not positive semidefinite"):
-        fit_kernel_ridge(
-            torch.diag(torch.tensor([5.0, -20.0, 5.0])), np.array([0, 1, 2]), NUM_CLASSES, penalties=(1.0,)
-        )
-    with pytest.raises(ValueError, match="at least one penalty"):
-        fit_ridge(torch.zeros(3, 2), np.array([0, 1, 2]), NUM_CLASSES, penalties=())
 
 
 def test_features_that_do_not_vary_count_for_nothing():
@@ -186,7 +105,7 @@ def test_without_a_held_out_group_the_choice_is_by_leaving_out():
     found = probe_layers(x, y, [fold], NUM_CLASSES)
     for layer in range(4):
         z = StandardScaler().fit_transform(x[fold.train, layer])
-        penalty = fit_ridge(torch.from_numpy(z), y[fold.train], NUM_CLASSES).penalty
+        penalty = fit_ridge(torch.from_numpy(z), torch.from_numpy(y[fold.train]), NUM_CLASSES).penalty
         expected = (left_out(z, y[fold.train], alpha(z, penalty)).argmax(1) == y[fold.train]).mean()
         assert found.layers[layer].choice_accuracy == pytest.approx([expected])
 
@@ -216,7 +135,7 @@ def test_many_clips_leave_out_the_concatenation(monkeypatch):
 def test_blocks_of_the_kernel_do_not_show(monkeypatch):
     x, y, folds, _ = make_layers()
     expected = probe_layers(x, y, folds, NUM_CLASSES).concatenation
-    monkeypatch.setattr(probe, "KERNEL_ROWS", 7)
+    monkeypatch.setattr(ridge, "KERNEL_ROWS", 7)
     np.testing.assert_array_equal(probe_layers(x, y, folds, NUM_CLASSES).concatenation.accuracy, expected.accuracy)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from daamctl.methods import METHODS, build
+from daamctl.methods import CLOSED_FORM, METHODS, build
 from daamctl.methods.contract import CHECKS, PUBLISHED_PARAMETERS, SPEECH, TEXT, VISION, Case, trainable
 
 NAMES = list(METHODS)
@@ -54,7 +54,7 @@ def test_every_choice_holds(method: str, key: str, value: Any) -> None:
 
 
 def test_table_is_met() -> None:
-    assert len(NAMES) == 33
+    assert len(NAMES) == 38
     assert len(CHECKS) == 15
     assert len(variants()) > 40
 
@@ -65,6 +65,7 @@ def test_traits_are_those_of_the_sources() -> None:
     assert {name for name, value in traits.items() if value.batch_dependent} == {"mha-published"}
     assert {name for name, value in traits.items() if value.reconstructed} == GATES
     assert {name for name, value in traits.items() if value.needs_dev} == {"best-layer"}
+    assert {name for name, value in traits.items() if value.closed_form} == set(CLOSED_FORM)
     assert {name: set(value.inert) for name, value in traits.items() if value.inert} == INERT
 
 
@@ -138,11 +139,14 @@ FUSIONS: dict[str, Callable[[int, int], int]] = {
         2 * (4 * linear(dim, dim) + linear(dim, 4 * dim) + linear(4 * dim, dim) + 4 * dim)
     ),
 }
+FUSIONS |= dict.fromkeys(CLOSED_FORM, lambda layers, dim: 0)
 MAPS = {"static-gate", "daam-frozen", "gqdaam", "mha-published", "gqa"} | GATES
 
 
 def decoder_of(method: str, layers: int, dim: int, classes: int) -> int:
     """What follows a fusion, at its defaults."""
+    if method in CLOSED_FORM:
+        return linear(layers * dim if method in ("ridge-concat", "ridge-average") else dim, classes)
     if method in MAPS:
         return conv(layers, 512 if method in ("gqdaam", "gqa") else dim, classes)
     if method == "hconv":

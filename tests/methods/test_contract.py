@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from daamctl.errors import MethodError
 from daamctl.methods import FusionClassifier, MLPDecoder, Traits, contract
 from daamctl.methods.contract import CHECKS, SPEECH, Case, Finding, run_checks
+from daamctl.methods.probes import Layers, Solution, VectorProbe
+from daamctl.methods.single_layer import LastLayer
 
 SIZES = (5, 6, 3)
 ONE = torch.ones(())
@@ -371,6 +373,47 @@ def test_declared_choice_is_said(check: Check) -> None:
     finding = check("training", Plant(model=Chooser, traits=Traits(needs_dev=True)))
     assert finding.ok
     assert finding.text.endswith("; chooses on a held-out group")
+
+
+class Solved(VectorProbe):
+    """A probe of the last layer that keeps something of its start, or finds nothing."""
+
+    def __init__(self, how: str) -> None:
+        layers, width, classes = SIZES
+        vectors = [lambda clips: clips.layer(layers - 1)]
+        super().__init__(LastLayer(), vectors, embed_dim=width, num_classes=classes)
+        self.how = how
+
+    def _solve(self, train: Layers, dev: Layers | None) -> Solution:
+        before = self.decoder.bias.clone()
+        solution = super()._solve(train, dev)
+        if self.how == "keeps":
+            self.decoder.bias.copy_(before)
+        elif self.how == "finds nothing":
+            self.decoder.weight.zero_()
+        elif self.how == "breaks":
+            self.decoder.scale.fill_(torch.nan)
+        return solution
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("keeps", "^another start gives another solution: decoder.bias"),
+        ("finds nothing", "% of the held-out clips are right$"),
+        ("breaks", "logits are not finite"),
+    ],
+)
+def test_solution(caught: Any, how: str, message: str) -> None:
+    caught("training", Plant(model=lambda *_: Solved(how)), message)
+
+
+def test_closed_form_is_said_and_must_be_there(caught: Any, check: Check) -> None:
+    caught("training", Plant(traits=Traits(closed_form=True)), "^declared to be solved .* and is no RidgeProbe$")
+    sound = Plant(model=lambda *_: Solved("whole"))
+    assert check("training", sound).text.startswith("solved with penalty ")
+    for name in ("gradient", "start"):
+        assert check(name, sound).text.startswith("not applicable: solved in closed form")
 
 
 def test_summary(caught: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The search on the held-out group: which candidates are tried, which is chosen, what is recorded, what it never sees."""
+"""The search on the held-out group: what is tried, chosen and recorded, and what it never sees."""
 
 from __future__ import annotations
 
@@ -20,10 +20,17 @@ from daamctl.training import loop
 from daamctl.training.fold import Features, FoldSpec
 from daamctl.training.group import train_fold, train_folds
 from daamctl.training.run import load_features
-from daamctl.training.search import Grid, grid_of
+from daamctl.training.search import Grid, Rounds, grid_of
 from tests.fixtures.embeddings import config, write_embeddings
 
-SEARCH = {"search": "partial", "search_lr": (1e-4, 1e-3, 1e-2), "search_epochs": 2, "epochs": 6, "precision": "float32"}
+SEARCH = {
+    "search": "halving",
+    "search_weight_decay": (),
+    "search_lr": (1e-4, 1e-3, 1e-2),
+    "search_epochs": 2,
+    "epochs": 6,
+    "precision": "float32",
+}
 
 
 @pytest.fixture
@@ -41,7 +48,7 @@ def train(features: Features, project: Path, name: str, method: str = "weighted-
 
 
 def grid(**settings: Any) -> Grid:
-    found = grid_of(TrainConfig(**{"search_lr": (1e-3, 1e-2, 1e-1), "search_epochs": 2, **settings}))
+    found = grid_of(TrainConfig(**{"search_lr": (1e-3, 1e-2, 1e-1), "search_weight_decay": (), **settings}))
     assert found is not None
     return found
 
@@ -52,15 +59,34 @@ def history(*scores: tuple[float, float]) -> list[dict[str, Any]]:
 
 def test_accuracy_decides_then_loss_then_order() -> None:
     three = [history((0.5, 1.0)), history((0.6, 2.0)), history((0.6, 1.9))]
-    assert grid().best(three) == 2
-    assert grid().best([three[1], three[1], three[0]]) == 0
+    assert grid().ranked(three) == [2, 1, 0]
+    assert grid().ranked([three[1], three[1], three[0]]) == [0, 1, 2]
 
 
-def test_a_partial_search_compares_its_own_epochs_alone() -> None:
-    """The chosen one is trained further; a resumed search must choose it again, and no other."""
-    trained_on = [history((0.5, 1), (0.7, 1), (0.7, 1)), history((0.6, 1), (0.6, 1), (0.9, 1)), history((0.1, 1))]
-    assert grid().best(trained_on) == 0
-    assert grid(search="full").best(trained_on) == 1
+def test_every_round_compares_its_own_epochs_alone() -> None:
+    """The better half is trained further; a resumed search must choose it again, and no other."""
+    four = [history((a, 1), (b, 1), (c, 1), (d, 1)) for a, b, c, d in [
+        (0.1, 0.2, 0.9, 0.9), (0.5, 0.6, 0.6, 0.7), (0.6, 0.5, 0.6, 0.8), (0.1, 0.1, 0.1, 0.1)]]  # fmt: skip
+    settings = {"search_lr": (1e-3, 1e-2, 1e-1, 1.0), "search_epochs": 2, "search_widen": 0}
+    rounds = Rounds(grid(**settings))
+    assert (rounds.alive, rounds.until, rounds.over) == ([0, 1, 2, 3], 2, False)
+    rounds.next(four)
+    assert (rounds.alive, rounds.until, rounds.over) == ([1, 2], 4, False)
+    rounds.next(four)
+    assert (rounds.alive, rounds.over) == ([2], True)
+    assert [len(part["dev_accuracy"]) for part in rounds.part["candidates"]] == [2, 4, 4, 2]
+    assert rounds.part["epochs"] == 4
+    full = Rounds(grid(**settings, search="full"))
+    full.next(four)
+    assert (full.alive, full.over) == ([0], True)
+
+
+def test_a_grid_of_one_has_nothing_to_choose() -> None:
+    rounds = Rounds(grid(search_lr=(1e-3,)))
+    assert not rounds.over
+    rounds.next([history((0.5, 1.0))])
+    assert rounds.over
+    assert rounds.part["edges"] == []
 
 
 def test_the_grid_is_extended_at_the_same_ratio_as_often_as_allowed() -> None:
@@ -69,13 +95,13 @@ def test_the_grid_is_extended_at_the_same_ratio_as_often_as_allowed() -> None:
     assert one.widen([low, high, high]) == {"lr": 2.5e-4, "weight_decay": 0.01, "standardize": "feature"}
     assert one.widen([high, high, high, low]) == {"lr": 6.25e-5, "weight_decay": 0.01, "standardize": "feature"}
     assert one.widen([high, high, high, high, low]) is None  # twice is enough
-    assert one.record([high, high, high, high, low])["edges"] == ["lr"]
-    assert [part["added"] for part in one.record([high, high, high, high, low])["candidates"]] == [False] * 3 + [
+    assert one.record([high, high, high, high, low], 4)["edges"] == ["lr"]
+    assert [part["added"] for part in one.record([high, high, high, high, low], 4)["candidates"]] == [False] * 3 + [
         True
     ] * 2
     two = grid()
     assert two.widen([high, low, high]) is None
-    assert two.record([high, low, high])["edges"] == []
+    assert two.record([high, low, high], 1)["edges"] == []
     assert grid().widen([high, high, low]) == {"lr": 1.0, "weight_decay": 0.01, "standardize": "feature"}
     assert grid(search_widen=0).widen([high, high, low]) is None
     assert grid(search_lr=(1e-3,)).widen([low]) is None
@@ -88,16 +114,16 @@ def test_decay_and_standardisation_are_searched_where_named() -> None:
     histories = [high] * 5 + [low] + [high] * 12
     assert one.candidates[5] == {"lr": 1e-3, "weight_decay": 0.1, "standardize": "feature"}
     assert one.widen(histories) == {"lr": 1e-4, "weight_decay": 0.1, "standardize": "feature"}
-    record = one.record([*histories, high])
+    record = one.record([*histories, high], 5)
     assert record["candidates"][record["chosen"]]["settings"] == one.candidates[5]
     assert record["edges"] == ["weight_decay"]
-    assert set(grid().record([low, high, high])["candidates"][0]["settings"]) == {"lr"}
+    assert set(grid().record([low, high, high], 0)["candidates"][0]["settings"]) == {"lr"}
 
 
 def test_every_candidate_diverged() -> None:
     with pytest.raises(TrainingError, match=r"not finite at any of the learning rates tried \(0.001, 0.01, 0.1\)"):
-        grid().best([[], [], []])
-    assert grid().best([[], history((0.1, 1)), []]) == 1
+        grid().ranked([[], [], []])
+    assert grid().ranked([[], history((0.1, 1)), []])[0] == 1
 
 
 def test_the_chosen_candidate_is_what_it_would_be_alone(features: Features, project: Path) -> None:
@@ -105,15 +131,14 @@ def test_the_chosen_candidate_is_what_it_would_be_alone(features: Features, proj
     found = train(features, project, "searched", together="never")
     search = found.result["search"]
     assert [part["settings"]["lr"] for part in search["candidates"]][:3] == [1e-4, 1e-3, 1e-2]
-    assert all(len(part["dev_accuracy"]) == len(part["dev_loss"]) == 2 for part in search["candidates"])
-    best = max(max(part["dev_accuracy"]) for part in search["candidates"])
+    assert {len(part["dev_accuracy"]) for part in search["candidates"]} == {2, 4}
     chosen = search["candidates"][search["chosen"]]
-    assert max(chosen["dev_accuracy"]) == best
+    assert max(chosen["dev_accuracy"]) == max(max(part["dev_accuracy"]) for part in search["candidates"])
     alone = train(features, project, "alone", search="none", lr=chosen["settings"]["lr"])
     assert found.history().equals(alone.history())
     assert found.predictions().equals(alone.predictions())
     assert "search" not in alone.result
-    assert found.history()["dev_accuracy"].to_list()[:2] == chosen["dev_accuracy"]
+    assert found.history()["dev_accuracy"].to_list()[:4] == chosen["dev_accuracy"]
 
 
 def test_side_by_side_chooses_as_one_by_one(features: Features, project: Path) -> None:
@@ -174,7 +199,7 @@ def test_an_interrupted_search_goes_on_where_it_was(
             train_fold(one, *where, root=project, on_step=die_after(steps))
     before = len(done)
     resumed = train_fold(one, *where, root=project, on_step=lambda: done.append(1))
-    everything = sum(len(part["dev_accuracy"]) for part in whole.result["search"]["candidates"]) + 6 - 2
+    everything = sum(len(part["dev_accuracy"]) for part in whole.result["search"]["candidates"]) + 6 - 4
     assert before < everything
     assert len(done) - before < everything
     assert resumed.result["search"] == whole.result["search"]

@@ -141,3 +141,31 @@ def test_recomputed_and_accumulated() -> None:
         "lora-r4", tiny("bert"), torch.full((9,), 3), settings, num_classes=3, device="cpu", within_s=9
     )
     assert found.tried == 2 * 9
+
+
+def test_time_of_a_closed_form_probe() -> None:
+    split = Split(1, 3, "a", "b", np.arange(1000), np.arange(100), np.arange(50))
+    read, settings = ReadTimes(train_s=6.0, dev_s=3.0, test_s=1.0), config(epochs=35)
+
+    def seconds(method: str, width: int = 512, **speed: float) -> float:
+        rates = {"step_s": 0.0, "clip_s": 0.0, "product_s": 0.0, **speed}
+        return timing.ProbeSpeed(**rates, method=method, sizes=(6, width, 4)).fold_s(
+            split, settings, density=False, read=read
+        )
+
+    assert seconds("ridge-last") == pytest.approx(1 + (1 + 1 / 6) * 9)  # one layer of six to fit, all to evaluate
+    assert seconds("ridge-concat") == pytest.approx(1 + 3 * 9)
+    assert seconds("ridge-mean", clip_s=1.0) == pytest.approx(1 + 2 * 9 + 1150)
+    assert seconds("ridge-mean", step_s=1.0) == pytest.approx(1 + 2 * 9 + 2**3)
+    assert seconds("ridge-mean", 4096, step_s=1.0) == pytest.approx(1 + 2 * 9 + (1000 / 256) ** 3)
+    for method in ("ridge-average", "ridge-best-layer"):
+        assert seconds(method, step_s=1.0) == pytest.approx(1 + 2 * 9 + 6 * 2**3)
+    products = 1000 * 600 * 6 * 512 + 7 * 1000**3 / 6
+    assert seconds("ridge-concat", product_s=1e-9) == pytest.approx(1 + 3 * 9 + products * 1e-9)
+
+
+def test_settings_of_steps_do_not_change_the_time_of_a_probe() -> None:
+    split = Split(1, 3, "a", "b", np.arange(100), np.arange(10), np.arange(5))
+    speed = timing.ProbeSpeed(1.0, 1.0, 1.0, "ridge-mean", SIZES)
+    few, many = (speed.fold_s(split, config(epochs=n, batch_size=n), density=False) for n in (1, 35))
+    assert few == many

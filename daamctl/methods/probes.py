@@ -1,0 +1,424 @@
+"""Closed-form probes: ridge classifiers of one layer, of the mean of the layers, and of all of them.
+
+What a trained fusion should at least reach: they are solved (`daamctl.methods.ridge`), so no rate, no number of epochs
+and no seed can leave them half trained. The only choice is the penalty, and of `ridge-best-layer` the layer:
+
+- with a held-out group, the one with the highest accuracy there; of equals the one with the lower mean squared error
+  there, then the larger penalty, then the first layer;
+- without one, the one with the smallest leave-one-out squared error on the training clips.
+
+The scores of a ridge classifier are regressed one-hot targets, not logits: taken as such they would give every item
+nearly the same probabilities. So the logits are the scores times one number, `sharpness`, with which their
+cross-entropy is smallest on the clips that chose the penalty (temperature scaling: Guo et al., 2017, section 4.2). It
+changes no prediction.
+
+All is computed on the CPU, in float32 (in float64 where the features are), so every device gives the same probe.
+Letters here: N clips, L layers, D features, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from daamctl.errors import MethodError
+from daamctl.methods.base import FusionClassifier, Traits
+from daamctl.methods.ridge import (
+    MAX_KERNEL_CLIPS,
+    PENALTIES,
+    KernelPath,
+    RidgePath,
+    Scaling,
+    add_products,
+    downhill,
+    loo_scores,
+    scaling_of,
+)
+from daamctl.methods.single_layer import ChosenLayer, LastLayer
+from daamctl.methods.weighted_sum import WeightedSum, at_least_float32
+
+SHARPNESS = (0.1, 30.0)
+"""Range of `sharpness`. Scores of two classes rarely differ by more than 1, which at 30 is a probability of 1 - 1e-13:
+without a limit it would be infinite where every clip is right."""
+HALVINGS = 40
+"""Of that range: 30 / 2^40 is below what float32 tells apart."""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Clips whose layers are taken one at a time, from memory or from disk.
+
+    Args:
+        y: (N,) class ids, on the CPU.
+        layer: gives the features (N, D) of one of the L layers, on the CPU, in any floating format.
+    """
+
+    y: Tensor
+    layer: Callable[[int], Tensor]
+
+    def take(self, rows: Tensor) -> Layers:
+        """Some of the clips, by row number."""
+        return Layers(self.y[rows], lambda index: self.layer(index)[rows])
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A penalty that was tried.
+
+    Args:
+        penalty: in the units of `PENALTIES`.
+        layer: index of the best layer under this penalty, for a probe that chooses one.
+        accuracy: on the held-out group; without one, leave-one-out on the training clips.
+        error: mean squared error of the scores on the same clips.
+        scores: (N, C) of these clips.
+    """
+
+    penalty: float
+    layer: int | None
+    accuracy: float
+    error: float
+    scores: Tensor
+
+
+@dataclass(frozen=True)
+class Solution:
+    """How a probe was chosen.
+
+    Args:
+        candidates: one for each penalty that was tried, ascending.
+        chosen: index of the chosen one.
+        num_clips: training clips that it was fitted on.
+    """
+
+    candidates: tuple[Candidate, ...]
+    chosen: int
+    num_clips: int
+
+    @property
+    def penalty(self) -> float:
+        """The chosen one."""
+        return self.candidates[self.chosen].penalty
+
+
+class StandardizedLinear(nn.Module):
+    """Logits = sharpness * (W (x - mean) * scale + b); all zero until solved.
+
+    The statistics stay apart from W: large means folded into the bias would cost float32 its precision.
+
+    Args:
+        shape: of what is classified: (D,) or (L, D).
+        num_classes: C.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    penalty: Tensor
+    sharpness: Tensor
+
+    def __init__(self, shape: tuple[int, ...], *, num_classes: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("scale", torch.ones(shape))
+        self.register_buffer("penalty", torch.zeros(()))
+        self.register_buffer("sharpness", torch.ones(()))
+        self.weight = nn.Parameter(torch.zeros(num_classes, *shape))
+        self.bias = nn.Parameter(torch.zeros(num_classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (B, C) of x (B, D) or (B, L, D), in float32 at least, also under autocast."""
+        with torch.autocast(x.device.type, enabled=False):
+            z = (at_least_float32(x) - self.mean) * self.scale
+            scores = nn.functional.linear(z.flatten(1), self.weight.flatten(1), self.bias)
+            return scores * self.sharpness
+
+    @torch.no_grad()
+    def set(self, scalings: Sequence[Scaling], weights: Sequence[Tensor], intercept: Tensor, penalty: float) -> None:
+        """Take over a solution.
+
+        Args:
+            scalings: one for x (D,), L of them for x (L, D).
+            weights: (D, C) of each.
+            intercept: (C,).
+            penalty: the chosen one.
+        """
+        self.mean.copy_(torch.stack([one.mean for one in scalings]).view_as(self.mean))
+        self.scale.copy_(torch.stack([one.scale for one in scalings]).view_as(self.scale))
+        self.weight.copy_(torch.stack([one.mT for one in weights], dim=1).view_as(self.weight))
+        rests = [(one.rest * one.scale) @ weight for one, weight in zip(scalings, weights, strict=True)]
+        self.bias.copy_(intercept - torch.stack(rests).sum(0))
+        self.penalty.fill_(penalty)
+
+
+class RidgeProbe(FusionClassifier):
+    """A probe that can be solved.
+
+    Args:
+        fusion: what the classifier takes of the layers.
+        decoder: the classifier.
+    """
+
+    decoder: StandardizedLinear
+
+    def __init__(self, fusion: nn.Module, decoder: StandardizedLinear) -> None:
+        super().__init__(fusion, decoder, Traits(closed_form=True))
+
+    @torch.no_grad()
+    def solve(self, train: Layers, dev: Layers | None = None, *, seed: int = 0) -> Solution:
+        """Fit the probe on the CPU, layer by layer, and take over its tensors.
+
+        Args:
+            train: training clips.
+            dev: held-out group that chooses the penalty; None: leave-one-out on the training clips.
+            seed: draws training clips where there are too many for the probe.
+
+        Raises:
+            MethodError: features are not finite, or too large for float32.
+        """
+        train = self.fitted(train, seed)
+        solution = self._solve(train, dev)
+        y = train.y if dev is None else dev.y
+        self.decoder.sharpness.fill_(_sharpness(solution.candidates[solution.chosen].scores, y))
+        return solution
+
+    def fitted(self, train: Layers, seed: int) -> Layers:
+        """Those of the training clips that the probe is fitted on."""
+        return train
+
+    def _solve(self, train: Layers, dev: Layers | None) -> Solution:
+        raise NotImplementedError
+
+
+class VectorProbe(RidgeProbe):
+    """A probe of one vector for each clip.
+
+    Args:
+        fusion: gives that vector, (B, L, D) to (B, D); a `ChosenLayer` where there are several candidates for it.
+        vectors: the candidates, each giving (N, D) of N clips.
+        embed_dim: D.
+        num_classes: C.
+    """
+
+    def __init__(
+        self, fusion: nn.Module, vectors: Sequence[Callable[[Layers], Tensor]], *, embed_dim: int, num_classes: int
+    ) -> None:
+        super().__init__(fusion, StandardizedLinear((embed_dim,), num_classes=num_classes))
+        self._vectors = tuple(vectors)
+
+    def _solve(self, train: Layers, dev: Layers | None) -> Solution:
+        y = train.y if dev is None else dev.y
+        best: dict[float, tuple[Candidate, Scaling, Tensor, Tensor]] = {}  # of each penalty
+        for index, vector in enumerate(self._vectors):
+            x = vector(train)
+            scaling = _scaling(x)
+            path = RidgePath(scaling(x), train.y, len(self.decoder.bias))
+            held = None if dev is None else scaling(vector(dev))
+            for penalty in PENALTIES:
+                weights = path.weights(penalty)
+                scores = loo_scores(path, path.left_out(penalty)) if held is None else held @ weights + path.intercept
+                found = _candidate(penalty, scores, y)
+                if penalty not in best or _rank(found, dev) < _rank(best[penalty][0], dev):
+                    layer = index if len(self._vectors) > 1 else None
+                    best[penalty] = replace(found, layer=layer), scaling, weights, path.intercept
+        solution = _choose([one[0] for one in best.values()], dev, train)
+        candidate, scaling, weights, intercept = best[solution.penalty]
+        self.decoder.set([scaling], [weights], intercept, candidate.penalty)
+        if candidate.layer is not None and isinstance(self.fusion, ChosenLayer):
+            self.fusion.chosen.fill_(candidate.layer)
+        return solution
+
+
+class AverageProbe(RidgeProbe):
+    """A probe of every layer, all under one penalty; the mean of their scores classifies.
+
+    Args:
+        num_layers: L.
+        embed_dim: D.
+        num_classes: C.
+    """
+
+    def __init__(self, *, num_layers: int, embed_dim: int, num_classes: int) -> None:
+        super().__init__(nn.Identity(), StandardizedLinear((num_layers, embed_dim), num_classes=num_classes))
+
+    def _solve(self, train: Layers, dev: Layers | None) -> Solution:
+        num_layers, num_classes = len(self.decoder.mean), len(self.decoder.bias)
+        scalings: list[Scaling] = []
+        weights: dict[float, list[Tensor]] = {penalty: [] for penalty in PENALTIES}
+        totals: dict[float, Tensor] = {}
+        for index in range(num_layers):
+            x = train.layer(index)
+            scalings.append(_scaling(x))
+            path = RidgePath(scalings[-1](x), train.y, num_classes)
+            held = None if dev is None else scalings[-1](dev.layer(index))
+            for penalty in PENALTIES:
+                own = path.weights(penalty)
+                scores = loo_scores(path, path.left_out(penalty)) if held is None else held @ own + path.intercept
+                weights[penalty].append(own / num_layers)
+                totals[penalty] = totals.get(penalty, 0.0) + scores / num_layers
+        y = train.y if dev is None else dev.y
+        solution = _choose([_candidate(penalty, total, y) for penalty, total in totals.items()], dev, train)
+        self.decoder.set(scalings, weights[solution.penalty], path.intercept, solution.penalty)
+        return solution
+
+
+class ConcatProbe(RidgeProbe):
+    """A probe of all layers side by side, each feature standardised, solved by the inner products of the clips.
+
+    Of more than `MAX_KERNEL_CLIPS` training clips it is fitted on a random sample with the same shares of classes.
+
+    Args:
+        num_layers: L.
+        embed_dim: D.
+        num_classes: C.
+    """
+
+    def __init__(self, *, num_layers: int, embed_dim: int, num_classes: int) -> None:
+        super().__init__(nn.Identity(), StandardizedLinear((num_layers, embed_dim), num_classes=num_classes))
+
+    def fitted(self, train: Layers, seed: int) -> Layers:
+        """All clips, or a sample of them."""
+        if len(train.y) <= MAX_KERNEL_CLIPS:
+            return train
+        return train.take(stratified_sample(train.y, MAX_KERNEL_CLIPS, seed))
+
+    def _solve(self, train: Layers, dev: Layers | None) -> Solution:
+        num_layers, number = len(self.decoder.mean), len(train.y)
+        scalings: list[Scaling] = []
+        kernel: Tensor | None = None
+        for index in range(num_layers):
+            x = train.layer(index)
+            scalings.append(_scaling(x))
+            z = scalings[-1](x if dev is None else torch.cat([x, dev.layer(index).to(x.dtype)]))
+            kernel = z.new_zeros(len(z), number) if kernel is None else kernel
+            add_products(kernel, z)
+        assert kernel is not None
+        path = KernelPath(kernel[:number], train.y, len(self.decoder.bias))
+        found, weights = dict[float, Candidate](), dict[float, Tensor]()
+
+        def error(index: int) -> float:
+            penalty = PENALTIES[index]
+            if not path.solvable(penalty):  # the smallest may not be, in float32
+                return float("inf")
+            weights[penalty] = path.weights(penalty)
+            if dev is None:
+                found[penalty] = _candidate(penalty, loo_scores(path, path.left_out(penalty)), train.y)
+            else:
+                found[penalty] = _candidate(penalty, kernel[number:] @ weights[penalty] + path.intercept, dev.y)
+            return found[penalty].error
+
+        if dev is None:  # leaving out costs much more than solving
+            downhill(len(PENALTIES), error)
+        else:
+            for index in range(len(PENALTIES)):
+                error(index)
+        if not found:
+            raise MethodError("the features are too large for a probe of all layers in float32")
+        solution = _choose([found[penalty] for penalty in sorted(found)], dev, train)
+        chosen = weights[solution.penalty]  # (N, C)
+        parts = [scaling(train.layer(index)).mT @ chosen for index, scaling in enumerate(scalings)]
+        self.decoder.set(scalings, parts, path.intercept, solution.penalty)
+        return solution
+
+
+def stratified_sample(y: Tensor, number: int, seed: int) -> Tensor:
+    """Rows of a random sample in which every class keeps its share, at least one clip each; ascending.
+
+    Args:
+        y: (N,) class ids.
+        number: of rows, at least that of the classes; rounding may change it by one for each class.
+        seed: of the sample.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    rows = []
+    for name in y.unique().tolist():
+        members = torch.nonzero(y == name).flatten()
+        share = max(1, round(number * len(members) / len(y)))
+        rows.append(members[torch.randperm(len(members), generator=generator)[:share]])
+    return torch.cat(rows).sort().values
+
+
+def _scaling(x: Tensor) -> Scaling:
+    """Scaling of training features x (N, D).
+
+    Raises:
+        MethodError: they are not finite.
+    """
+    scaling = scaling_of(x)
+    if not (scaling.mean.isfinite().all() and scaling.scale.isfinite().all()):
+        raise MethodError("features of the training clips are not finite")
+    return scaling
+
+
+def _candidate(penalty: float, scores: Tensor, y: Tensor) -> Candidate:
+    """What a penalty is worth, by its scores (N, C) of clips that it was not fitted on."""
+    right = (scores.argmax(1) == y).double().mean()
+    hot = nn.functional.one_hot(y, scores.shape[1])
+    return Candidate(penalty, None, float(right), float((scores - hot).square().mean()), scores)
+
+
+def _rank(one: Candidate, dev: Layers | None) -> tuple[float, ...]:
+    """Smallest for the best candidate; see the head of this file."""
+    by_error = (one.error, -one.penalty)
+    return by_error if dev is None else (-one.accuracy, *by_error)
+
+
+def _choose(candidates: Sequence[Candidate], dev: Layers | None, train: Layers) -> Solution:
+    chosen = min(range(len(candidates)), key=lambda index: _rank(candidates[index], dev))
+    return Solution(tuple(candidates), chosen, len(train.y))
+
+
+def _sharpness(scores: Tensor, y: Tensor) -> float:
+    """The factor within `SHARPNESS` under which the cross-entropy of scores (N, C) and class ids (N,) is smallest.
+
+    It is convex in the factor; its derivative is the mean score under the softmax less that of the true class.
+    """
+    wide = scores.double()
+    true = wide.gather(1, y[:, None]).squeeze(1).mean()
+    low, high = SHARPNESS
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        slope = ((middle * wide).softmax(1) * wide).sum(1).mean() - true
+        low, high = (middle, high) if slope < 0 else (low, middle)
+    return high
+
+
+def _layer(index: int, clips: Layers) -> Tensor:
+    return clips.layer(index)
+
+
+def _mean(num_layers: int, clips: Layers) -> Tensor:
+    total = at_least_float32(clips.layer(0)).clone()
+    for index in range(1, num_layers):
+        total += clips.layer(index)
+    return total / num_layers
+
+
+def ridge_last(*, num_layers: int, embed_dim: int, num_classes: int) -> FusionClassifier:
+    """Closed-form probe: a ridge classifier of the last stored layer."""
+    vectors = [partial(_layer, num_layers - 1)]
+    return VectorProbe(LastLayer(), vectors, embed_dim=embed_dim, num_classes=num_classes)
+
+
+def ridge_best_layer(*, num_layers: int, embed_dim: int, num_classes: int) -> FusionClassifier:
+    """Closed-form probe: a ridge classifier of every layer, of which the best on a held-out group is used."""
+    vectors = [partial(_layer, index) for index in range(num_layers)]
+    return VectorProbe(ChosenLayer(num_layers=num_layers), vectors, embed_dim=embed_dim, num_classes=num_classes)
+
+
+def ridge_mean(*, num_layers: int, embed_dim: int, num_classes: int) -> FusionClassifier:
+    """Closed-form probe: a ridge classifier of the mean of the layers."""
+    fusion = WeightedSum(num_layers=num_layers, learned=False)
+    return VectorProbe(fusion, [partial(_mean, num_layers)], embed_dim=embed_dim, num_classes=num_classes)
+
+
+def ridge_concat(*, num_layers: int, embed_dim: int, num_classes: int) -> FusionClassifier:
+    """Closed-form probe: a ridge classifier of all layers side by side."""
+    return ConcatProbe(num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes)
+
+
+def ridge_average(*, num_layers: int, embed_dim: int, num_classes: int) -> FusionClassifier:
+    """Closed-form probe: a ridge classifier of every layer, their scores averaged."""
+    return AverageProbe(num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes)

@@ -1,0 +1,283 @@
+"""Ridge classifiers in closed form: the engine of `preflight`'s linear probes and of the methods `ridge-*`.
+
+One-hot targets are regressed on features that are standardised with the statistics of the training clips, with an
+intercept that is not shrunk; the largest score wins. One decomposition serves every penalty. The leave-one-out
+residual has a closed form (Hastie, Tibshirani and Friedman, "The Elements of Statistical Learning", 2nd ed., section
+7.10): the residual divided by 1 - h_ii - 1/N, where h is the hat matrix of the centred features. It leaves out clips,
+not utterances, and keeps the standardisation. Nothing is random.
+
+Letters here: N clips, B clips to score, D features, C classes. float64 is computed in float64, all else in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import torch
+from torch import Tensor
+
+PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
+"""Ridge penalties that are tried, in units of the mean squared length of a standardised training vector."""
+MAX_KERNEL_CLIPS = 12_000
+"""Training clips above which no N x N system is solved."""
+KERNEL_ROWS = 1024
+"""Rows of the kernel matrix that are computed at once."""
+LEAST_LEVERAGE = 1e-6
+"""Floor of 1 - h_ii - 1/N, against rounding."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What makes features standardised; those that do not vary become 0.
+
+    Args:
+        mean: (D,).
+        rest: (D,) what rounding left of the mean, which would count for features that hardly vary.
+        scale: (D,) 1 over the standard deviation; 0 for features that do not vary.
+    """
+
+    mean: Tensor
+    rest: Tensor
+    scale: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Standardise x (N, D), in float32 at least."""
+        z = _wide(x) - self.mean
+        z -= self.rest
+        z *= self.scale
+        return z
+
+
+def scaling_of(x: Tensor) -> Scaling:
+    """The scaling after which the training features x (N, D) have mean 0 and deviation 1."""
+    wide = _wide(x)
+    mean = wide.mean(0)
+    z = wide - mean
+    rest = z.mean(0)
+    z -= rest
+    deviation = z.square().mean(0).sqrt()
+    varies = wide.amax(0) > wide.amin(0)
+    return Scaling(mean, rest, torch.where(varies & (deviation > 0), 1.0 / deviation, 0.0))
+
+
+class RidgePath:
+    """Ridge regressions on the same features under any penalty, by one eigendecomposition.
+
+    It is that of D x D or of N x N, whichever is smaller.
+
+    Args:
+        z: (N, D), centred.
+        y: (N,) class ids.
+        num_classes: C.
+    """
+
+    def __init__(self, z: Tensor, y: Tensor, num_classes: int) -> None:
+        self.targets, self.intercept = one_hot(y, num_classes, z.dtype)  # (N, C) centred, (C,)
+        self.z, self.primal = z, z.shape[1] <= z.shape[0]
+        values, self.vectors = torch.linalg.eigh(z.mT @ z if self.primal else z @ z.mT)
+        self.values = values.clamp_min(0.0)  # (R,), R the smaller of N and D
+        self.basis: Tensor = z @ self.vectors if self.primal else self.vectors  # (N, R)
+        self.moments = self.basis.mT @ self.targets  # (R, C)
+        self.unit = _unit(float(z.square().sum()) / len(z))
+
+    def weights(self, penalty: float) -> Tensor:
+        """Weights (D, C) under a penalty in the units of `PENALTIES`."""
+        weights: Tensor = self.vectors @ (self.moments / (self.values + penalty * self.unit)[:, None])
+        return weights if self.primal else self.z.mT @ weights
+
+    def left_out(self, penalty: float) -> Tensor:
+        """Leave-one-out residuals (N, C) of the training clips under a penalty."""
+        inverse = 1.0 / (self.values + penalty * self.unit)
+        shrink = inverse if self.primal else self.values * inverse
+        residual = self.targets - self.basis @ (shrink[:, None] * self.moments)
+        return _left_out(residual, 1.0 - self._squared @ shrink)
+
+    @cached_property
+    def _squared(self) -> Tensor:
+        return self.basis.square()  # (N, R); asked for with every penalty, or never
+
+
+class KernelPath:
+    """The same, given only the inner products of the features: one Cholesky factor for each penalty.
+
+    An eigendecomposition of thousands of clips takes minutes, a Cholesky factor a second. With A = K + lambda I, the
+    residual is lambda A^-1 y and 1 - h_ii = lambda (A^-1)_ii.
+
+    Args:
+        kernel: (N, N) inner products of centred features; only the lower triangle is read.
+        y: (N,) class ids.
+        num_classes: C.
+    """
+
+    def __init__(self, kernel: Tensor, y: Tensor, num_classes: int) -> None:
+        self.targets, self.intercept = one_hot(y, num_classes, kernel.dtype)
+        self.kernel = kernel
+        self.unit = _unit(float(kernel.diagonal().mean()))
+        self._last: tuple[float, Tensor | None] | None = None
+
+    def solvable(self, penalty: float) -> bool:
+        """Whether the system under this penalty is positive definite in this number format."""
+        return self._factor(penalty) is not None
+
+    def weights(self, penalty: float) -> Tensor:
+        """Weights (N, C) of the training clips under a penalty in the units of `PENALTIES`.
+
+        Raises:
+            ValueError: the kernel is not positive semidefinite, or not finite.
+        """
+        weights: Tensor = torch.cholesky_solve(self.targets, self._solved(penalty))
+        return weights
+
+    def left_out(self, penalty: float) -> Tensor:
+        """Leave-one-out residuals (N, C) of the training clips under a penalty.
+
+        Raises:
+            ValueError: the kernel is not positive semidefinite, or not finite.
+        """
+        factor, ridge = self._solved(penalty), penalty * self.unit
+        residual = ridge * torch.cholesky_solve(self.targets, factor)
+        return _left_out(residual, ridge * torch.cholesky_inverse(factor).diagonal())
+
+    def _solved(self, penalty: float) -> Tensor:
+        factor = self._factor(penalty)
+        if factor is None:
+            raise ValueError("the kernel is not positive semidefinite, or not finite")
+        return factor
+
+    def _factor(self, penalty: float) -> Tensor | None:
+        """Cholesky factor of A (N, N); the last one is kept."""
+        if self._last is None or self._last[0] != penalty:
+            self._last = None  # frees the factor before
+            system = self.kernel.clone()
+            system.diagonal().add_(penalty * self.unit)
+            factor, failed = torch.linalg.cholesky_ex(system)
+            self._last = penalty, None if failed else factor
+        return self._last[1]
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """A fitted classifier.
+
+    Args:
+        penalty: the chosen one, in the units of `PENALTIES`.
+        loo: (N, C) leave-one-out scores of the training clips.
+        weights: (D, C), or (N, C) for a kernel.
+        intercept: (C,).
+    """
+
+    penalty: float
+    loo: Tensor
+    weights: Tensor
+    intercept: Tensor
+
+    def scores(self, z: Tensor) -> Tensor:
+        """Scores (B, C) of standardised features (B, D), or of kernel values (B, N) against the training clips."""
+        return z @ self.weights + self.intercept
+
+
+def fit_ridge(z: Tensor, y: Tensor, num_classes: int, *, penalties: Sequence[float] = PENALTIES) -> Ridge:
+    """Fit under the penalty with the smallest leave-one-out squared error.
+
+    Args:
+        z: (N, D), centred.
+        y: (N,) class ids.
+        num_classes: C.
+        penalties: see `PENALTIES`.
+
+    Raises:
+        ValueError: there is no penalty.
+    """
+    if not penalties:
+        raise ValueError("need at least one penalty")
+    path = RidgePath(z, y, num_classes)
+    left_out = [path.left_out(penalty) for penalty in penalties]
+    errors = [float(one.square().mean()) for one in left_out]
+    best = errors.index(min(errors))
+    return _fitted(path, penalties[best], left_out[best])
+
+
+def fit_kernel_ridge(kernel: Tensor, y: Tensor, num_classes: int, *, penalties: Sequence[float] = PENALTIES) -> Ridge:
+    """Fit likewise given only the inner products, walking downhill from the middle penalty: each costs a solution.
+
+    Args:
+        kernel: (N, N) inner products of centred features; only the lower triangle is read.
+        y: (N,) class ids.
+        num_classes: C.
+        penalties: see `PENALTIES`, ascending.
+
+    Raises:
+        ValueError: the kernel is not positive semidefinite, or not finite.
+    """
+    path = KernelPath(kernel, y, num_classes)
+    fits: dict[int, Ridge] = {}
+
+    def error(index: int) -> float:
+        if not path.solvable(penalties[index]):
+            return float("inf")
+        left_out = path.left_out(penalties[index])
+        fits[index] = _fitted(path, penalties[index], left_out)
+        return float(left_out.square().mean())
+
+    place, least = downhill(len(penalties), error)
+    if not math.isfinite(least):
+        raise ValueError("the kernel is not positive semidefinite, or not finite")
+    return fits[place]
+
+
+def downhill(number: int, error: Callable[[int], float]) -> tuple[int, float]:
+    """Walk from the middle of so many places to one whose neighbours have no smaller error; that place and its error.
+
+    Args:
+        number: of places.
+        error: asked once for every place on the way and its neighbours.
+    """
+    known = cache(error)
+    place, last = -1, number // 2
+    while place != last:
+        place = last
+        near = [index for index in (place - 1, place + 1) if 0 <= index < number]
+        last = min([place, *near], key=known)
+    return place, known(place)
+
+
+def one_hot(y: Tensor, num_classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Centred one-hot targets (N, C) and their means (C,)."""
+    targets = torch.zeros(len(y), num_classes, dtype=dtype)
+    targets[torch.arange(len(y)), torch.as_tensor(y, dtype=torch.int64)] = 1.0
+    means = targets.mean(0)
+    return targets - means, means
+
+
+def loo_scores(path: RidgePath | KernelPath, left_out: Tensor) -> Tensor:
+    """Leave-one-out scores (N, C) of the training clips from their residuals (N, C)."""
+    return path.targets - left_out + path.intercept
+
+
+def add_products(kernel: Tensor, z: Tensor) -> None:
+    """Add inner products of rows z (B, D) with the first N to kernel (B, N); its upper triangle stays unfilled."""
+    num_train = kernel.shape[1]
+    for start in range(0, len(z), KERNEL_ROWS):
+        stop = min(start + KERNEL_ROWS, len(z))
+        width = min(stop, num_train)
+        kernel[start:stop, :width].addmm_(z[start:stop], z[:width].mT)
+
+
+def _fitted(path: RidgePath | KernelPath, penalty: float, left_out: Tensor) -> Ridge:
+    return Ridge(penalty, loo_scores(path, left_out), path.weights(penalty), path.intercept)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _unit(value: float) -> float:
+    return value if value > 0 else 1.0  # nothing varies: any penalty will do
+
+
+def _left_out(residual: Tensor, complement: Tensor) -> Tensor:
+    """Leave-one-out residuals (N, C) from residuals (N, C) and 1 - h_ii (N,)."""
+    return residual / (complement - 1.0 / len(residual)).clamp_min(LEAST_LEVERAGE)[:, None]

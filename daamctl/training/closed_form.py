@@ -1,0 +1,161 @@
+"""Closed-form probes in place of a training: solved at once, then evaluated and written as any other method."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from daamctl.artifacts.results import SearchPart
+from daamctl.config import TrainConfig
+from daamctl.methods.probes import Layers, RidgeProbe, Solution
+from daamctl.training.loop import Epoch, Trained
+from daamctl.training.outputs import accuracy_of, cross_entropy_of, eval_batch, mean_layer_weights, predict
+from daamctl.training.parts import HeldPart, Part, StreamedPart
+
+log = logging.getLogger(__name__)
+
+SETTINGS = ("selection", "dev_fraction")
+"""Settings of `train` on which a closed-form probe depends."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a model is evaluated, and in which number format it is fitted."""
+
+    device: str
+    precision: str = "float32"
+
+
+class ClosedForm:
+    """A probe to be solved, with what `FoldJob` asks of a `Training`.
+
+    It is fitted on the CPU, one layer at a time, wherever the features are held: every machine gives the same probe.
+
+    Args:
+        model: a probe, on the CPU.
+        train: training part.
+        dev: held-out group that chooses the penalty; None: leave-one-out on the training part.
+        test: test part; it is only evaluated.
+        config: training settings.
+        layers: the L stored layer numbers.
+        seed: draws training clips where there are too many for the probe.
+        device: resolved device of the evaluation.
+        on_step: called once it is solved.
+    """
+
+    def __init__(
+        self,
+        model: RidgeProbe,
+        train: Part,
+        dev: Part | None,
+        test: Part,
+        config: TrainConfig,
+        *,
+        layers: tuple[int, ...],
+        seed: int,
+        device: str,
+        on_step: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.model, self.train, self.dev, self.test, self.config = model, train, dev, test, config
+        self.layers, self.seed, self.on_step = layers, seed, on_step
+        self.on_epoch: Callable[[Epoch], None] = lambda epoch: None
+        self.run = Place(device)
+
+    def follow(self, on_epoch: Callable[[Epoch], None]) -> None:
+        """Call `on_epoch` with the one entry of the history."""
+        self.on_epoch = on_epoch
+
+    def train_until(self, epochs: int | None) -> None:
+        """Do nothing: `complete` solves it."""
+
+    def complete(self) -> Trained:
+        """Solve the probe and evaluate it.
+
+        Raises:
+            MethodError: features are not finite.
+            ArtifactError: features on disk can no longer be read.
+        """
+        started = time.monotonic()
+        model, device = self.model, self.run.device
+        done = Trained(selected_epoch=1)
+        done.untrained_layer_weights = mean_layer_weights(model.to(device), self.test, device)
+        dev = self.dev
+        solution = model.cpu().solve(layers_of(self.train), None if dev is None else layers_of(dev), seed=self.seed)
+        model.to(device)
+        done.logits = self._logits(self.test)
+        dev_logits = None if dev is None else self._logits(dev)
+        done.history.append(
+            {
+                "epoch": 1,
+                "lr": None,
+                "train_loss": None,
+                "train_accuracy": accuracy_of(self._logits(self.train), self.train.y),
+                "dev_accuracy": None if dev is None or dev_logits is None else accuracy_of(dev_logits, dev.y),
+                "dev_loss": None if dev is None or dev_logits is None else cross_entropy_of(dev_logits, dev.y),
+                "test_accuracy": accuracy_of(done.logits, self.test.y),
+            }
+        )
+        done.layer_weights = mean_layer_weights(model, self.test, device)
+        done.search = search_part(solution, self.layers)
+        if solution.num_clips < len(self.train):
+            done.notes.append(f"fitted on {solution.num_clips:,} of {len(self.train):,} training clips")
+            log.info("%s", done.notes[-1])
+        done.train_s = time.monotonic() - started
+        self.on_step()
+        self.on_epoch(done.history[0])
+        return done
+
+    def _logits(self, part: Part) -> Tensor:
+        return predict(self.model, part, self.run.device, eval_batch(self.model, self.config, self.run.device))
+
+
+def layers_of(part: Part) -> Layers:
+    """A part as the probes take it: one layer at a time, on the CPU; of a part on disk only that layer is read."""
+    assert isinstance(part, HeldPart | StreamedPart)
+    return Layers(part.y.cpu(), partial(_layer, part))
+
+
+def _layer(part: HeldPart | StreamedPart, index: int) -> Tensor:
+    """Features (N, D) of a layer, in the order of the part."""
+    if isinstance(part, StreamedPart):
+        return torch.from_numpy(part.stored[part.rows, index])
+    x = part.x[:, index]
+    return (x if part.rows is None else x[part.rows]).cpu()
+
+
+def search_part(solution: Solution, layers: tuple[int, ...]) -> SearchPart:
+    """The choice of the penalty as `result.json` records it.
+
+    The smallest or largest penalty is an edge only where its neighbour has another accuracy: beyond a penalty that
+    shrinks hardly anything, or nearly all, nothing changes any more.
+
+    Args:
+        solution: of a probe.
+        layers: the L stored layer numbers.
+    """
+    candidates, chosen = solution.candidates, solution.chosen
+    neighbours = {0: candidates[1:2], len(candidates) - 1: candidates[-2:-1]}.get(chosen, ())
+    at_edge = any(one.accuracy != candidates[chosen].accuracy for one in neighbours)
+    return {
+        "epochs": 0,
+        "candidates": [
+            {
+                "settings": {
+                    "penalty": one.penalty,
+                    **({} if one.layer is None else {"layer": float(layers[one.layer])}),
+                },
+                "dev_accuracy": [one.accuracy],
+                "dev_loss": [one.error],
+                "added": False,
+            }
+            for one in candidates
+        ],
+        "chosen": chosen,
+        "edges": ["penalty"] if at_edge else [],
+    }

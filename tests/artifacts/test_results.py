@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from daamctl.artifacts.results import Fold
+from daamctl.artifacts.results import Fold, marked
 
 EFFECT = {"tensors": 4, "with_gradient": 4, "output_change": 0.1, "silent": []}
 
@@ -28,3 +28,9 @@ def test_label_says_what_must_not_be_overlooked(run, label):
 def test_folds_that_do_not_say_hold_speech():
     assert Fold(Path("fold1-seed1"), {"run": {"method": "mha"}}).modality == "speech"
     assert Fold(Path("fold1-seed1"), {"run": {"method": "mha", "modality": "image"}}).modality == "image"
+
+
+def test_marks_join_those_that_a_label_has():
+    assert marked("none", "") == "none"
+    assert marked("none", "undertrained") == "none (undertrained)"
+    assert marked("sga (reconstructed)", "learned nothing") == "sga (reconstructed, learned nothing)"

@@ -173,3 +173,26 @@ def test_texts_are_called_texts(made: Path) -> None:
     assert text.splitlines()[0] == "one (A) and two (B), by text; 2 methods matched by name"
     assert "\nBy text: right by most seeds of A alone" in text
     assert "utterance" not in text.partition("Notes")[0]
+
+
+def test_an_undertrained_side_is_told(made: Path) -> None:
+    config = load_config(made, "two")
+    layout = Layout.of(made, "two", config)
+    write_method(layout, config, "mha", skill=0.5, changes={"metrics.finished": False})
+    write_method(layout, config, "ridge-concat", skill=3.0)
+    text = call("one", "two").stdout
+    assert "training alone may explain this difference, whatever its p: two/mha (undertrained)" in text
+    assert "mha - mha (undertrained)" in text
+    assert "- two/mha: undertrained: " in text
+    assert "points below ridge-concat; selected one of its last epochs in 5 of 5 runs" in text
+    report = json.loads(call("one", "two", "--json").stdout)
+    first, second = report["comparisons"]
+    assert (first["second"], first["second_label"]) == ("two/mha", "two/mha (undertrained)")
+    assert [first["fairness"][side]["status"] for side in ("first", "second")] == ["not checked", "undertrained"]
+    assert (second["fairness"]["second"]["counterpart"], second["fairness"]["second"]["status"]) == (
+        "ridge-concat", "undertrained",
+    )  # fmt: skip
+    printed = call("two/mha", "published:T2-iemocap").stdout
+    assert "two/mha (undertrained)" in printed
+    assert "- two/mha: undertrained: " in printed
+    assert "surviv" not in text + printed

@@ -11,10 +11,12 @@ from matplotlib.image import imread
 from daamctl.reporting.pictures import (
     PER_PICTURE,
     confusion_panels,
+    gap_rows,
     importance_rows,
     learning_panels,
     parts,
     rank_rows,
+    search_panels,
     speaker_lines,
 )
 
@@ -94,3 +96,11 @@ def test_importance_rows() -> None:
     shares = np.full(6, 100 / 6)
     maps = {name: ([1, 2, 3, 4, 5, 6], rng.random((6, 8)), rng.random((6, 8)), shares, shares) for name in ("a", "b")}
     check(importance_rows(maps))
+
+
+@pytest.mark.parametrize("number", [1, 6])
+def test_searches_and_gaps(number: int) -> None:
+    names = [f"m{index} (undertrained)" for index in range(number)]
+    candidates = [("lr 0.001", [0.5, 0.6, 0.7, 0.8], 3, 5), ("lr 0.01", [0.4], 2, 5), ("lr 0.1", [0.3, 0.2], 0, 5)]
+    check(search_panels(dict.fromkeys(names, candidates)))
+    check(gap_rows({name: [-0.1, 0.02][: index + 1] for index, name in enumerate(names)}, 0.02))

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from daamctl.reporting import plots
-from daamctl.reporting.plots import DensityRun, confusion_data, explorer_data, learning_data, speaker_data
+from daamctl.reporting.plots import (
+    DensityRun,
+    confusion_data,
+    explorer_data,
+    gap_data,
+    learning_data,
+    search_data,
+    speaker_data,
+)
 
 
 def density_run(name: str, shape: tuple[int, int], seed: int) -> DensityRun:
@@ -75,3 +83,12 @@ def test_what_is_not_known_is_null() -> None:
     assert learned["chance"] == 25.0
     counts = confusion_data({"none": [[1, 2], [3, 4]]}, ["a", "b"])
     assert json.loads(json.dumps(counts))["methods"]["none"] == [[1, 2], [3, 4]]
+
+
+def test_gaps_and_searches_are_in_percent() -> None:
+    assert gap_data({"mha": [-0.1, 0.02]}, {"mha": "ridge-mean"}, 0.02) == {
+        "methods": {"mha": {"values": [-10.0, 2.0], "probe": "ridge-mean", "mean": -4.0}}, "margin": 2.0,
+    }  # fmt: skip
+    assert search_data({"mha": [("lr 0.001", [0.5, 0.625], 3, 5)]}, unit="text") == {
+        "methods": {"mha": [{"name": "lr 0.001", "values": [50.0, 62.5], "chosen": 3, "runs": 5}]}, "unit": "text",
+    }  # fmt: skip

@@ -316,6 +316,15 @@ def test_another_corpus_is_called_not_comparable(tmp_path: Path) -> None:
     assert "iemocap: its corpus is demo, the published one iemocap; do not compare its figures with the print." in html
 
 
+def test_an_unfair_pipeline_is_called_that(tmp_path: Path) -> None:
+    layout, config = make_pipeline(tmp_path, "iemocap", methods=["mha"])
+    write_method(layout, config, "mha", skill=2.0, changes={"metrics.finished": False})
+    evaluate.run(layout, config)
+    _, html, _ = write(tmp_path)
+    assert "iemocap: This comparison is not fair: mha is undertrained." in html
+    assert cells(tmp_path, "results-iemocap")["mha"]["Ours, corrected, note"].startswith("mha (undertrained); ")
+
+
 def test_tables_of_an_earlier_report_go(tmp_path: Path) -> None:
     old = tmp_path / "data/report/paper/tables/of-another-day.csv"
     old.parent.mkdir(parents=True)

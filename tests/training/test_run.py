@@ -14,15 +14,17 @@ import torch
 
 from daamctl.artifacts import embeddings
 from daamctl.artifacts.embeddings import StoredVectors
-from daamctl.artifacts.results import Fold
+from daamctl.artifacts.results import Fold, read_fold
+from daamctl.config import Config
 from daamctl.engines.base import Closing
 from daamctl.errors import TrainingError
 from daamctl.layout import Layout
 from daamctl.tracking import NoTracker, make_tracker
 from daamctl.training import run
 from daamctl.training.fold import Features, FoldSpec
-from daamctl.training.run import fold_specs, load_features, settle, to_gpu, train_all
+from daamctl.training.run import fold_specs, load_features, settle, summary_line, to_gpu, train_all
 from tests.fixtures.embeddings import config, write_embeddings
+from tests.fixtures.folds import make_layout, predictions_frame, write_fold
 from tests.fixtures.gpu import needs_gpu
 
 BYTES = 120 * 24 * 16 * 2
@@ -248,3 +250,22 @@ def test_a_worker_with_other_inputs_is_found_out(layout: Layout, monkeypatch: py
         TrainingError, match=r"^weighted-sum fold 2 seed 1: a worker trained it on other inputs\n  install"
     ):
         train_all(specs, features, layout.method("weighted-sum"), layout, NoTracker(), force=False, engine=Elsewhere())
+
+
+def test_a_fold_that_may_have_learned_nothing_says_so(tmp_path: Path) -> None:
+    settings, folds = Config(), make_layout(tmp_path)
+    rows = predictions_frame(["a", "b", "c"], [0, 1, 2], [[0, 9, 0, 0], [1, 8, 0, 0], [0, 7, 0, 0]])
+
+    def line(**changes: Any) -> str:
+        records = {name.replace("__", "."): value for name, value in changes.items()}
+        folder = write_fold(folds, settings, "none", 1, 1, rows, changes=records)
+        return summary_line(read_fold(folder))
+
+    assert line().endswith("12.5 s; every test clip is taken for 'happy': it may have learned nothing")
+    both = line(metrics__selected_epoch=1)
+    assert "every test clip is taken for 'happy' and epoch 1 of 6 is selected: it may have learned nothing" in both
+    rows = predictions_frame(["a", "b"], [0, 1], [[9, 0, 0, 0], [1, 8, 0, 0]])
+    assert line().endswith("12.5 s")
+    assert line(metrics__selected_epoch=1).endswith("; epoch 1 of 6 is selected: it may have learned nothing")
+    for changes in ({"metrics__epochs": 1}, {"metrics__dev_accuracy": 1.0}, {"run__config__train__selection": "last"}):
+        assert line(metrics__selected_epoch=1, **changes).endswith("12.5 s")

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from daamctl.analysis.importance import ties, ties_all
 from daamctl.analysis.rank_tests import rank_test, sign_flip
 from daamctl.errors import ConfigError
 
@@ -79,6 +82,23 @@ def choose_groups(
     return groups
 
 
+def cut_ties(ranking: Sequence[int], ks: Sequence[int], score: Mapping[int, float]) -> dict[str, tuple[int, int]]:
+    """The highest and lowest groups whose border cuts through layers of one score.
+
+    Args:
+        ranking: layers by score, highest first, ties by layer number.
+        ks: numbers of layers of the groups.
+        score: layer -> score.
+
+    Returns:
+        Name of the group -> a layer in it and one of the same score outside it.
+    """
+    values = np.array(list(score.values()))
+    borders = {f"highest-{k}": (ranking[k - 1], ranking[k]) for k in ks if ranking}
+    borders |= {f"lowest-{k}": (ranking[-k], ranking[-k - 1]) for k in ks if ranking}
+    return {name: pair for name, pair in borders.items() if ties(score[pair[0]], score[pair[1]], values)}
+
+
 def group_name(layers: Sequence[int]) -> str:
     """Name of a group that is given by its layers, e.g. `layers-22-23-24`."""
     return "layers-" + "-".join(map(str, layers))
@@ -97,9 +117,12 @@ def alone_tests(groups: Sequence[Mapping[str, Any]], score: Mapping[int, float])
 
     Returns:
         For every k with two groups or more: k, num_groups; spearman_rho and p_groups, None where accuracies or scores
-        are all equal; high and low (layers), difference (mean over folds, high less low), p_folds and floor_folds, None
-        where scores are equal or no fold is shared.
+        are all equal; high and low (layers, empty where the scores of all groups tie), difference (mean over folds,
+        high less low), p_folds and floor_folds, None where scores tie or no fold is shared. Nothing of a score that
+        ties all layers.
     """
+    if ties_all(np.array(list(score.values()))):
+        return []
     unique = {tuple(group["layers"]): group for group in groups if set(group["layers"]) <= score.keys()}
     tests = []
     for k in sorted({group["k"] for group in unique.values()}):
@@ -108,9 +131,10 @@ def alone_tests(groups: Sequence[Mapping[str, Any]], score: Mapping[int, float])
             continue
         scores = [statistics.fmean(score[layer] for layer in group["layers"]) for group in same]
         accuracies = [statistics.fmean(row["accuracy"] for row in group["per_fold"]) for group in same]
-        found = rank_test(scores, accuracies)
+        tied = ties_all(np.array(scores))
+        found = None if tied else rank_test(scores, accuracies)
         high, low = same[scores.index(max(scores))], same[scores.index(min(scores))]
-        pairs = paired_differences(high["per_fold"], low["per_fold"]) if max(scores) > min(scores) else []
+        pairs = [] if tied else paired_differences(high["per_fold"], low["per_fold"])
         flips = sign_flip(_by_fold(pairs)) if pairs else None
         tests.append(
             {
@@ -118,8 +142,8 @@ def alone_tests(groups: Sequence[Mapping[str, Any]], score: Mapping[int, float])
                 "num_groups": len(same),
                 "spearman_rho": found[0] if found else None,
                 "p_groups": found[1] if found else None,
-                "high": list(high["layers"]),
-                "low": list(low["layers"]),
+                "high": [] if tied else list(high["layers"]),
+                "low": [] if tied else list(low["layers"]),
                 "difference": flips["mean"] if flips else None,
                 "p_folds": flips["p"] if flips else None,
                 "floor_folds": flips["floor"] if flips else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from daamctl.analysis.ablation import PRESETS, alone_tests, choose_groups, paired_differences, summarize
+from daamctl.analysis.ablation import PRESETS, alone_tests, choose_groups, cut_ties, paired_differences, summarize
 from daamctl.errors import ConfigError
 
 LAYERS = tuple(range(1, 7))
@@ -47,6 +47,14 @@ def test_summary_and_pairs() -> None:
     assert paired_differences(high, low) == [{"fold": 2, "seed": 1, "difference": pytest.approx(-0.1)}]
 
 
+def test_groups_whose_border_cuts_through_a_tie() -> None:
+    score = {4: 0.9, 2: 0.5, 6: 0.5 + 1e-9, 1: 0.3, 3: 0.2, 5: 0.1}
+    assert cut_ties((4, 2, 6, 1, 3, 5), (1, 2, 3), score) == {"highest-2": (2, 6)}
+    assert cut_ties((4, 2, 6, 1, 3, 5), (1, 3), score) == {}
+    assert cut_ties((1, 2, 3, 4), (1,), {1: 0.9, 2: 0.5, 3: 0.4, 4: 0.4}) == {"lowest-1": (4, 3)}
+    assert cut_ties((), (1,), {}) == {}
+
+
 def test_presets_are_the_layers_of_the_papers() -> None:
     groups = choose_groups((), (), ((9,),), range(1, 41), tuple(PRESETS))
     assert [(group.kind, group.layers) for group in groups] == [
@@ -87,8 +95,10 @@ def test_layers_of_high_score_alone() -> None:
 
 def test_what_cannot_be_tested_alone() -> None:
     groups = [group((9,), [0.5] * 10), group((23,), [0.5] * 10), group((30,), [0.9] * 10)]
-    (found,) = alone_tests(groups, {9: 0.8, 23: 0.8})  # layer 30 has no score
+    (found,) = alone_tests(groups, {9: 0.8, 23: 0.8, 24: 0.1})  # layer 30 has no score
     assert (found["num_groups"], found["spearman_rho"], found["difference"]) == (2, None, None)
+    assert (found["high"], found["low"]) == ([], [])  # neither is the higher
+    assert alone_tests(groups, {9: 0.8, 23: 0.8, 30: 0.8}) == []  # the score ties all layers
     assert alone_tests(groups[:1], {9: 0.8}) == []
     (small,) = alone_tests([group((1, 2, 3), [0.8]), group((4, 5, 6), [0.6])], {layer: -layer for layer in range(1, 7)})
     assert (small["high"], small["low"], small["p_folds"]) == ([1, 2, 3], [4, 5, 6], 0.5)

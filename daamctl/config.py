@@ -266,7 +266,10 @@ class EvaluateConfig(Section):
     written."""
     reference: str | None = None
     """Method that every other is tested against, as one family; null: `none` where it is trained, else the first
-    method. Declare it before looking."""
+    method, passing over those that are undertrained or learned nothing. Declare it before looking."""
+    margin: Fraction = 0.02
+    """How far a trained method may stay below its closed-form counterpart (a ridge probe of the same input), as a
+    fraction of accuracy; one that stays further below counts as undertrained."""
 
 
 class AblateConfig(Section):

@@ -211,6 +211,13 @@ class Fold:
         return load_file(path)
 
 
+def marked(label: str, mark: str) -> str:
+    """A method's label with a further mark: `sga (reconstructed)` becomes `sga (reconstructed, undertrained)`."""
+    if not mark:
+        return label
+    return f"{label[:-1]}, {mark})" if label.endswith(")") else f"{label} ({mark})"
+
+
 def mark_skipped(method_dir: Path, method: str) -> None:
     """Leave a note in the place of folds: the pipeline does not list the method. Earlier folds are removed."""
     shutil.rmtree(method_dir, ignore_errors=True)

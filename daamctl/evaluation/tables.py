@@ -32,8 +32,8 @@ def accuracy_rows(report: Mapping[str, Any]) -> pl.DataFrame:
     )
 
 
-def history_rows(folds: Mapping[str, Sequence[Fold]]) -> pl.DataFrame:
-    """One row per method, fold, seed and epoch; per clip."""
+def history_rows(folds: Mapping[str, Sequence[Fold]], labels: Mapping[str, str]) -> pl.DataFrame:
+    """One row per method, fold, seed and epoch; per clip. `labels` names the methods as beside figures."""
     columns = ["epoch", "train_loss", "train_accuracy", "dev_accuracy", "test_accuracy"]
     types = {name: pl.Int64 if name == "epoch" else pl.Float64 for name in columns}
     return pl.concat(
@@ -41,9 +41,12 @@ def history_rows(folds: Mapping[str, Sequence[Fold]]) -> pl.DataFrame:
         .select(columns)
         .cast(types)  # type: ignore[arg-type]
         .select(
-            pl.lit(fold.label).alias("method"), pl.lit(fold.fold).alias("fold"), pl.lit(fold.seed).alias("seed"), "*"
+            pl.lit(labels[method]).alias("method"),
+            pl.lit(fold.fold).alias("fold"),
+            pl.lit(fold.seed).alias("seed"),
+            "*",
         )
-        for part in folds.values()
+        for method, part in folds.items()
         for fold in part
     )
 

@@ -16,13 +16,14 @@ import polars as pl
 
 from daamctl.adapters import FINETUNES
 from daamctl.artifacts.io import read_json, write_json, write_text
-from daamctl.artifacts.results import SKIPPED_FILE, Fold, read_folds
+from daamctl.artifacts.results import SKIPPED_FILE, Fold, marked, read_folds
 from daamctl.artifacts.words import words_of
 from daamctl.config import Config, TrainingStage
 from daamctl.errors import ArtifactError, ConfigError
 from daamctl.evaluation import METRICS
 from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals, speakers_known
 from daamctl.evaluation.consistency import check_method, check_methods, differences
+from daamctl.evaluation.fairness import Fairness, assess
 from daamctl.evaluation.metrics import class_recalls, confusion_matrix
 from daamctl.evaluation.provenance import chance_of, counts, provenance
 from daamctl.evaluation.scoring import UNITS, Items, items_of, join, score_items
@@ -67,7 +68,8 @@ def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None)
     write_json(folder / "metrics.json", flat)
     unit = config.evaluate.unit
     write_text(folder / "accuracy.csv", accuracy_rows(report).write_csv())
-    write_text(folder / "history.csv", history_rows(folds).write_csv())
+    labels = {method: entry["label"] for method, entry in report["methods"].items()}
+    write_text(folder / "history.csv", history_rows(folds, labels).write_csv())
     write_text(folder / "confusion.csv", confusion_rows(report, items, unit).write_csv())
     return folder / "evaluation.json"
 
@@ -123,10 +125,14 @@ def _evaluation(
     }
     tables = {method: item_table(part, items[method][config.evaluate.unit]) for method, part in folds.items()}
     modality = first.modality
+    main_items = {method: part[config.evaluate.unit] for method, part in items.items()}
+    fairness = assess(folds, main_items, tables, margin=config.evaluate.margin)
     intervals = method_intervals(tables, modality=modality)
     for method, table in tables.items():
-        methods[method]["intervals"] = intervals[method]
-        methods[method]["per_speaker"] = _per_speaker(table)
+        entry = methods[method]
+        entry["label"] = marked(entry["label"], fairness.methods[method].mark)
+        entry["intervals"] = intervals[method]
+        entry["per_speaker"] = _per_speaker(table)
     return {
         "run": layout.run_name,
         "pipeline": layout.pipeline,
@@ -141,14 +147,19 @@ def _evaluation(
         "counts": counts(folds, items),
         "chance": {unit: chance_of(items, unit, run_part["classes"]) for unit in UNITS},
         "methods": methods,
-        "comparison": _comparison(config, tables, methods, modality),
-        "notes": _notes(config, folds, methods),
+        "fairness": fairness.as_json(),
+        "comparison": _comparison(config, tables, methods, fairness, modality),
+        "notes": [*_notes(config, folds, methods), *fairness.notes],
         "provenance": provenance(folds),
     }
 
 
 def _comparison(
-    config: Config, tables: Mapping[str, pl.DataFrame], methods: Mapping[str, Any], modality: str
+    config: Config,
+    tables: Mapping[str, pl.DataFrame],
+    methods: Mapping[str, Any],
+    fairness: Fairness,
+    modality: str,
 ) -> dict[str, Any]:
     """Every method against the reference on the same items; methods with missing folds are left out and named.
 
@@ -161,11 +172,24 @@ def _comparison(
     if wanted is not None and wanted not in tables:
         raise ConfigError(f"evaluate.reference: '{wanted}' is not among the methods {', '.join(tables)}")
     left_out = [method for method in tables if method not in whole]
-    reference = wanted or ("none" if "none" in whole else next(iter(whole), None))
+    reference = wanted or _default_reference(list(whole), fairness)
     if reference not in whole:
         return {"reference": reference, "left_out": left_out, "result": None}
     result = compare_methods(whole, reference=reference, modality=modality)
     return {"reference": reference, "left_out": left_out, "result": result}
+
+
+def _default_reference(methods: Sequence[str], fairness: Fairness) -> str | None:
+    """`none` or else the first method, passing over those that are undertrained or learned nothing."""
+    ordered = sorted(methods, key=lambda method: method != "none")
+    reference = next((method for method in ordered if not fairness.methods[method].mark), next(iter(ordered), None))
+    if reference is not None and fairness.methods[reference].mark:
+        logger.warning("reference: %s, though it and every other method are undertrained or learned nothing", reference)
+    elif reference != next(iter(ordered), None):
+        passed = ordered[: ordered.index(str(reference))]
+        states = ", ".join(f"{method} ({fairness.methods[method].mark})" for method in passed)
+        logger.warning("reference: %s, because these are no measure of the others: %s", reference, states)
+    return reference
 
 
 def _per_speaker(table: pl.DataFrame) -> list[dict[str, Any]]:

@@ -1,0 +1,515 @@
+"""Whether the methods of one comparison were trained equally well: gaps to closed-form probes, unfinished training.
+
+A difference between two methods says something about the methods only if both were trained to their end with settings
+that suit them. A ridge probe needs no training by steps, so a trained method that stays well below the probe of the
+same input is held back by its training. Figures are fractions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from scipy import stats
+
+from daamctl.artifacts.results import Fold
+from daamctl.errors import UnknownNameError
+from daamctl.evaluation.scoring import Items
+from daamctl.methods import CLOSED_FORM, METHODS, counterparts, resolve_method
+
+Status = Literal["fair", "undertrained", "learned nothing", "not checked", "closed form"]
+MARKS: tuple[Status, ...] = ("undertrained", "learned nothing")
+"""States that are told wherever a figure of the method stands."""
+LEVEL = 0.95
+"""Of the one-sided interval of an accuracy that must lie above chance."""
+LEAST_FOLDS = 3
+"""With fewer folds their spread says little, so items are the units of that interval."""
+LAST_SHARE = 0.1
+"""A fold that selects one of this share of its last epochs had not finished training."""
+SAME_LOGITS = 1e-6
+"""Largest difference between equal logits, relative to the largest of them: rounding."""
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class MethodFairness:
+    """How well one method was trained.
+
+    Args:
+        status: fair, undertrained, learned nothing, not checked (there is nothing to check it by) or closed form.
+        reasons: why, in words.
+        counterpart: closed-form probe among the methods that it should reach; None without one.
+        gap: its accuracy minus the counterpart's, mean over the folds that both have; None without a counterpart.
+        gaps: fold number -> the same in that fold, seeds averaged.
+        runs: number of its folds, over all seeds.
+        unfinished: runs that selected one of their last epochs; None where no run selects an epoch.
+        chosen: setting -> value -> number of runs that chose it in a search.
+        edges: setting -> number of runs that chose the lowest or highest value tried.
+    """
+
+    status: Status
+    reasons: list[str]
+    counterpart: str | None
+    gap: float | None
+    gaps: dict[str, float]
+    runs: int
+    unfinished: int | None
+    chosen: dict[str, dict[str, int]]
+    edges: dict[str, int]
+
+    @property
+    def mark(self) -> str:
+        """What is told beside every figure; empty where there is nothing to tell."""
+        return self.status if self.status in MARKS else ""
+
+
+@dataclass(frozen=True)
+class Identical:
+    """Methods whose predictions are the same in every fold.
+
+    Args:
+        methods: at least two.
+        reason: why they are; None where it is not known.
+    """
+
+    methods: list[str]
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Number formats of training.
+
+    Args:
+        usual: of most methods trained over layers.
+        others: method -> another format.
+        text: the same in words; empty where all agree.
+        mixed: whether methods trained over layers differ among themselves.
+    """
+
+    usual: str
+    others: dict[str, str]
+    text: str
+    mixed: bool
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """The verdict on a comparison.
+
+    Args:
+        verdict: fair, not fair or not checked.
+        text: the verdict in one or two sentences that name the methods.
+        margin: how far a method may stay below its counterpart.
+        methods: method -> how well it was trained.
+        identical: groups of methods with the same predictions.
+        precision: number formats of training.
+    """
+
+    verdict: Literal["fair", "not fair", "not checked"]
+    text: str
+    margin: float
+    methods: dict[str, MethodFairness]
+    identical: list[Identical]
+    precision: Precision
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the figures must know, one line per method or group."""
+        lines = [f"{name}: {one.status}: {'; '.join(one.reasons)}" for name, one in self.methods.items() if one.mark]
+        lines += [identical_text(group.methods, group.reason) for group in self.identical]
+        return lines + ([self.precision.text] if self.precision.mixed else [])
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-able content."""
+        return asdict(self)
+
+
+def assess(
+    folds: Mapping[str, Sequence[Fold]],
+    items: Mapping[str, Sequence[Items]],
+    tables: Mapping[str, pl.DataFrame],
+    *,
+    margin: float,
+) -> Fairness:
+    """Judge a comparison.
+
+    Args:
+        folds: method -> its finished folds.
+        items: method -> what each fold was scored on, in the main unit.
+        tables: method -> its `item_table` in the main unit.
+        margin: how far a method may stay below its closed-form counterpart.
+    """
+    methods = {name: assess_method(name, folds, items[name], tables, margin=margin) for name in folds}
+    verdict, text = _verdict(methods, margin)
+    return Fairness(verdict, text, margin, methods, identical_groups(folds, items), precision_of(folds))
+
+
+def assess_method(
+    method: str,
+    folds: Mapping[str, Sequence[Fold]],
+    items: Sequence[Items],
+    tables: Mapping[str, pl.DataFrame],
+    *,
+    margin: float,
+) -> MethodFairness:
+    """Judge the training of one method.
+
+    Args:
+        method: which.
+        folds: its finished folds.
+        items: what each of its folds was scored on, in the main unit.
+        tables: `item_table` of the method and of the probes that it is set against, in the main unit.
+        margin: how far it may stay below its closed-form counterpart.
+    """
+    own = folds[method]
+    counterpart, gaps = _gaps(method, tables)
+    gap = mean(gaps.values()) if gaps else None
+    ended = [one for fold in own if (one := _finished(fold)) is not None]
+    unfinished = len(ended) - sum(ended) if ended and method not in CLOSED_FORM else None
+    chosen, edges = _searched(own)
+    reached = gap is not None and gap >= -margin - ROUNDING
+    nothing = _learned_nothing(method, own, items, tables[method], reached=reached)
+    held_back = _held_back(gap, counterpart, unfinished, edges, len(own), margin)
+    status: Status = "fair"
+    reasons: list[str] = []
+    if nothing:
+        status, reasons = "learned nothing", nothing
+    elif method in CLOSED_FORM:
+        status = "closed form"
+    elif held_back:
+        status, reasons = "undertrained", held_back
+    elif gap is None and not any("search" in fold.result for fold in own):
+        status, reasons = (
+            "not checked",
+            [f"no closed-form probe such as {counterparts(method)[0]} is among the methods"],
+        )
+    return MethodFairness(status, reasons, counterpart, gap, gaps, len(own), unfinished, chosen, edges)
+
+
+def identical_groups(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Sequence[Items]]) -> list[Identical]:
+    """Methods with the same classes for every test clip and, but for rounding, the same logits, in every fold.
+
+    Args:
+        folds: method -> its finished folds.
+        items: method -> what each fold was scored on, in any unit; tells most methods apart without their logits.
+    """
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    for method, part in folds.items():
+        runs = tuple(
+            (fold.fold, fold.seed, one.predictions.tobytes()) for fold, one in zip(part, items[method], strict=True)
+        )
+        alike.setdefault(runs, []).append(method)
+    groups = []
+    for methods in alike.values():
+        while len(methods) > 1:
+            first, *others = methods
+            logits = _logits(folds[first])
+            same = [name for name in others if _same_logits(logits, _logits(folds[name]))]
+            if same:
+                groups.append(Identical([first, *same], _why_identical({name: folds[name] for name in (first, *same)})))
+            methods = [name for name in others if name not in same]
+    return groups
+
+
+def identical_text(methods: Sequence[str], reason: str | None) -> str:
+    """One line on methods with the same predictions."""
+    return f"the predictions of {listed(methods)} are identical in every fold: {reason or 'the reason is not known'}"
+
+
+def precision_of(folds: Mapping[str, Sequence[Fold]]) -> Precision:
+    """In which number format every method was trained, and which departs from most."""
+    found = {
+        name: ", ".join(sorted({fold.result["meta"]["precision"] for fold in part})) for name, part in folds.items()
+    }
+    kinds = {name: _kind(name, part[0]) for name, part in folds.items()}
+    trained = [value for name, value in found.items() if not kinds[name]] or list(found.values())
+    usual = Counter(trained).most_common(1)[0][0]
+    others = {name: value for name, value in found.items() if value != usual}
+    text = ""
+    if others:
+        named = [f"{name}{f' ({kinds[name]})' if kinds[name] else ''} in {value}" for name, value in others.items()]
+        text = f"not all methods were trained in one precision: {listed(named)}, the others in {usual}"
+    return Precision(usual, others, text, any(not kinds[name] for name in others))
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words joined as "a, b and c"."""
+    return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else "".join(words)
+
+
+def _kind(method: str, fold: Fold) -> str:
+    """What sets a method apart from those trained over layers."""
+    if method in CLOSED_FORM:
+        return "closed form"
+    return "fine-tuned" if fold.result["run"].get("finetune") else ""
+
+
+def _gaps(method: str, tables: Mapping[str, pl.DataFrame]) -> tuple[str | None, dict[str, float]]:
+    """The first closed-form counterpart at hand, and the accuracy of the method minus its in every shared fold."""
+    counterpart = next((name for name in counterparts(method) if name in tables), None)
+    if counterpart is None:
+        return None, {}
+    ours, theirs = (_fold_accuracies(tables[name]) for name in (method, counterpart))
+    return counterpart, {str(fold): ours[fold] - theirs[fold] for fold in sorted(ours.keys() & theirs.keys())}
+
+
+def _fold_accuracies(table: pl.DataFrame) -> dict[int, float]:
+    """Fold -> accuracy, the mean over its seeds."""
+    runs = table.group_by("fold", "seed").agg(pl.col("correct").mean())
+    return dict(runs.group_by("fold").agg(pl.col("correct").mean()).iter_rows())
+
+
+def _finished(fold: Fold) -> bool | None:
+    """Whether training had come to its end; None where no epoch is selected."""
+    run, metrics = fold.result["run"], fold.result["metrics"]
+    if "finished" in metrics:
+        return None if metrics["finished"] is None else bool(metrics["finished"])
+    train, selected = run["config"]["train"], metrics.get("selected_epoch")
+    if train["selection"] == "last" or selected is None:
+        return None
+    allowed = run["config"].get("finetune", train)["epochs"]
+    return bool(selected <= (1 - LAST_SHARE) * allowed)
+
+
+def _searched(folds: Sequence[Fold]) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
+    """What the searches of all runs chose, and how often at an edge."""
+    chosen: dict[str, Counter[str]] = {}
+    edges: Counter[str] = Counter()
+    for fold in folds:
+        search = fold.result.get("search")
+        if search is None:
+            continue
+        for name, value in search["candidates"][search["chosen"]]["settings"].items():
+            chosen.setdefault(name, Counter())[value if isinstance(value, str) else f"{value:g}"] += 1
+        edges.update(search["edges"])
+    return {name: dict(counts.most_common()) for name, counts in chosen.items()}, dict(edges)
+
+
+def _held_back(
+    gap: float | None,
+    counterpart: str | None,
+    unfinished: int | None,
+    edges: Mapping[str, int],
+    runs: int,
+    margin: float,
+) -> list[str]:
+    """Why a method is undertrained."""
+    reasons = []
+    if gap is not None and gap < -margin - ROUNDING:
+        reasons.append(f"{-100 * gap:.1f} points below {counterpart}")
+    if unfinished is not None and unfinished > runs / 2:
+        reasons.append(f"selected one of its last epochs in {unfinished} of {runs} runs")
+    reasons += [
+        f"chose the lowest or highest {name} tried in {number} of {runs} runs"
+        for name, number in edges.items()
+        if number > runs / 2
+    ]
+    return reasons
+
+
+def _learned_nothing(
+    method: str, folds: Sequence[Fold], items: Sequence[Items], table: pl.DataFrame, *, reached: bool
+) -> list[str]:
+    """Why a method learned nothing; empty where it learned something.
+
+    Selecting epoch 1 everywhere is no sign of it where the method reaches its counterpart or leaves no held-out item
+    wrong: an easy task is learned in one epoch.
+    """
+    reasons = []
+    if all(len(set(part.predictions.tolist())) == 1 for part in items) and len(table) > len(folds):
+        reasons.append("gives one class for every item of a fold")
+    else:
+        reasons += _not_above_chance(table, len(folds[0].result["run"]["classes"]))
+    metrics = [fold.result["metrics"] for fold in folds]
+    selects = method not in CLOSED_FORM and folds[0].result["run"]["config"]["train"]["selection"] != "last"
+    first = all(one.get("selected_epoch") == 1 and (one.get("epochs") or 0) > 1 for one in metrics)
+    perfect = all(one.get("dev_accuracy") == 1.0 for one in metrics)
+    if selects and first and not reached and not perfect:
+        reasons.append("selected epoch 1 in every run")
+    return reasons
+
+
+def _not_above_chance(table: pl.DataFrame, num_classes: int) -> list[str]:
+    """Whether neither accuracy is above that of a constant answer by more than its one-sided margin.
+
+    Chance is the share of the most frequent class for accuracy, and 1 / C of the C classes tested for balanced
+    accuracy. The margin is that of a t interval over folds; with fewer than three folds, of a normal interval over
+    items.
+    """
+    averaged = (
+        table.group_by("fold", "item").agg(pl.col("target").first(), pl.col("correct").mean()).sort("fold", "item")
+    )
+    correct, targets = averaged["correct"].to_numpy().astype(np.float64), averaged["target"].to_numpy()
+    majority = int(np.bincount(targets, minlength=num_classes).argmax())
+    numbers = averaged["fold"].to_numpy()
+    parts = [numbers == number for number in np.unique(numbers)]
+    if len(parts) >= LEAST_FOLDS:
+        balanced = [_balanced(correct[part], targets[part]) for part in parts]
+        plain = [float((correct[part] - (targets[part] == majority)).mean()) for part in parts]
+        above = [_lower_over_folds(values) > ROUNDING for values in (balanced, plain)]
+    else:
+        above = [
+            _balanced(correct, targets) - _margin_over_items(correct, targets) > ROUNDING,
+            float((correct - (targets == majority)).mean()) - _margin_over_items(correct, np.zeros_like(targets))
+            > ROUNDING,
+        ]
+    if any(above):
+        return []
+    share = float((targets == majority).mean())
+    return [
+        f"its accuracy, {100 * correct.mean():.1f} %, is not above chance ({100 * share:.1f} % for the most frequent "
+        "class), nor is its balanced accuracy"
+    ]
+
+
+def _balanced(correct: NDArray[np.float64], targets: NDArray[Any]) -> float:
+    """Balanced accuracy minus that of a constant answer, over the classes that are tested."""
+    _, index, counts = np.unique(targets, return_inverse=True, return_counts=True)
+    recalls = np.bincount(index, weights=correct) / counts
+    return float(recalls.mean() - 1 / len(counts))
+
+
+def _lower_over_folds(values: Sequence[float]) -> float:
+    """Lower end of the one-sided t interval of a mean over folds."""
+    error = np.std(values, ddof=1) / np.sqrt(len(values))
+    return float(np.mean(values) - stats.t.ppf(LEVEL, len(values) - 1) * error)
+
+
+def _margin_over_items(correct: NDArray[np.float64], strata: NDArray[Any]) -> float:
+    """Margin of the mean over strata of the mean of their items, by the normal approximation."""
+    _, index, counts = np.unique(strata, return_inverse=True, return_counts=True)
+    means = np.bincount(index, weights=correct) / counts
+    squares = np.bincount(index, weights=(correct - means[index]) ** 2)
+    return float(stats.norm.ppf(LEVEL) * np.sqrt((squares / counts**2).sum()) / len(counts))
+
+
+def _logits(folds: Sequence[Fold]) -> list[tuple[list[str], NDArray[np.float64]]]:
+    """Clip ids and logits (N, C) of every run."""
+    frames = [fold.predictions() for fold in folds]
+    return [(frame["clip_id"].to_list(), np.array(frame["logits"].to_list(), dtype=np.float64)) for frame in frames]
+
+
+def _same_logits(
+    first: Sequence[tuple[list[str], NDArray[np.float64]]], second: Sequence[tuple[list[str], NDArray[np.float64]]]
+) -> bool:
+    for (ids, one), (other_ids, other) in zip(first, second, strict=True):
+        if ids != other_ids or one.shape != other.shape or (one.argmax(1) != other.argmax(1)).any():
+            return False
+        if np.abs(one - other).max() > SAME_LOGITS * max(np.abs(one).max(), np.abs(other).max()):
+            return False
+    return True
+
+
+def _why_identical(folds: Mapping[str, Sequence[Fold]]) -> str | None:
+    """Why methods compute the same, as far as their settings and densities tell."""
+    if all(len(part[0].result["run"]["layers"]) == 1 for part in folds.values()):
+        return "there is one layer, so there is nothing to fuse"
+    resolved = {name: _resolved(part[0]) for name, part in folds.items()}
+    known = list(resolved.values())
+    if None not in known and all(one == known[0] for one in known):
+        return "they are names of one method with the same settings"
+    constant = [name for name, part in folds.items() if _constant_density(part[0])]
+    if constant:
+        first = folds[constant[0]][0]
+        layers = len(first.result["run"]["layers"])
+        single = " because each head has one layer" if _num_heads(first) == layers else ""
+        return f"the density of {listed(constant)} is constant{single}, so it changes nothing"
+    heads = {name: _num_heads(part[0]) for name, part in folds.items()}
+    if all(one and one[0] in ("daam-v1", "daam-v2") and heads[name] == 1 for name, one in resolved.items()):
+        return "daam-v1 with one head is daam-v2"
+    return None
+
+
+def _resolved(fold: Fold) -> tuple[str, dict[str, Any]] | None:
+    """Name in the table and all settings of a method; None for ways of fine-tuning."""
+    run = fold.result["run"]
+    try:
+        name, preset = resolve_method(run["method"])
+    except UnknownNameError:
+        return None
+    return name, {**METHODS.defaults(name), **preset, **run["config"].get("method", {})}
+
+
+def _num_heads(fold: Fold) -> int | None:
+    """Number of heads of a method, as set or else as its weights have it; None for methods without heads."""
+    resolved = _resolved(fold)
+    if resolved is None:
+        return None
+    name, settings = resolved
+    if name == "daam-v2":
+        return 1
+    if isinstance(settings.get("num_heads"), int):
+        return int(settings["num_heads"])
+    try:
+        with safe_open(fold.folder / "weights.safetensors", framework="np") as file:
+            return int(file.get_slice("fusion.offset").get_shape()[0])
+    except (SafetensorError, OSError):
+        return None
+
+
+def _constant_density(fold: Fold) -> bool:
+    maps = fold.density()
+    return maps is not None and bool(np.ptp(maps["trained"]) <= SAME_LOGITS * np.abs(maps["trained"]).max())
+
+
+def _verdict(
+    methods: Mapping[str, MethodFairness], margin: float
+) -> tuple[Literal["fair", "not fair", "not checked"], str]:
+    under = {name: one for name, one in methods.items() if one.status == "undertrained"}
+    nothing = [name for name, one in methods.items() if one.status == "learned nothing"]
+    if under or nothing:
+        said = [f"{listed(list(under))} {'is' if len(under) == 1 else 'are'} undertrained"] if under else []
+        said += [f"{listed(nothing)} learned nothing"] if nothing else []
+        return "not fair", f"This comparison is not fair: {', and '.join(said)}. {_details(methods, margin)}"
+    unchecked = [name for name, one in methods.items() if one.status == "not checked"]
+    if unchecked:
+        probes = dict.fromkeys(counterparts(name)[0] for name in unchecked)
+        checked = len(unchecked) < sum(one.status != "closed form" for one in methods.values())
+        return "not checked", (
+            f"Whether this comparison is fair was not checked{f' for {listed(unchecked)}' if checked else ''}: list "
+            f"{listed(list(probes))}, closed-form {'probe' if len(probes) == 1 else 'probes'} of the same input, among "
+            "the methods, or search the settings of training."
+        )
+    return "fair", (
+        f"This comparison is fair: no method stays more than {100 * margin:g} points below its closed-form probe, "
+        "stopped before its training had finished, or chose its settings at an edge of what was tried."
+    )
+
+
+def _details(methods: Mapping[str, MethodFairness], margin: float) -> str:
+    """Why methods are marked, those with the same reason together."""
+    parts = []
+    below = {name: one for name, one in methods.items()
+             if one.status == "undertrained" and one.gap is not None and one.gap < -margin - ROUNDING}  # fmt: skip
+    if below:
+        points = listed([f"{-100 * (one.gap or 0.0):.1f}" for one in below.values()])
+        probes = listed(list(dict.fromkeys(str(one.counterpart) for one in below.values())))
+        which = "a closed-form probe" if " and " not in probes else "closed-form probes"
+        parts.append(f"{listed(list(below))} {_verb(below, 'stay')} {points} points below {probes}, {which}")
+    late = [name for name, one in methods.items()
+            if one.status == "undertrained" and (one.unfinished or 0) > one.runs / 2]  # fmt: skip
+    if late:
+        parts.append(f"{listed(late)} {_verb(late, 'select')} one of the last epochs in most runs")
+    settings: dict[str, list[str]] = {}
+    for name, one in methods.items():
+        for setting, number in one.edges.items():
+            if one.status == "undertrained" and number > one.runs / 2:
+                settings.setdefault(setting, []).append(name)
+    parts += [
+        f"{listed(names)} {_verb(names, 'choose')} the lowest or highest {setting} tried in most runs"
+        for setting, names in settings.items()
+    ]
+    parts += [f"{name} {'; '.join(one.reasons)}" for name, one in methods.items() if one.status == "learned nothing"]
+    return f"{'; '.join(parts)}."
+
+
+def _verb(subjects: Mapping[str, Any] | Sequence[str], word: str) -> str:
+    return f"{word}s" if len(subjects) == 1 else word

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from daamctl.analysis.importance import ties, ties_all
 from daamctl.analysis.rank_tests import rank_test, sign_flip
 from daamctl.errors import ConfigError
+from daamctl.methods import CLOSED_FORM, resolve_method
 
 PRESETS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "speech-9-23": ((9,), (23,)),
@@ -19,6 +20,10 @@ PRESETS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "text-19-21-37-39": ((19, 20, 21), (37, 38, 39)),
 }
 """The papers' layers of high and of low Importance Factor (FACTS 14)."""
+
+
+RANK_FIRST, TRAIN_FIRST = "daam-v1", "none"
+"""Methods that rank the layers, and that are trained on few, wherever a pipeline lists them and they will do."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,33 @@ class LayerGroup:
     kind: str
     k: int
     layers: tuple[int, ...]
+
+
+def candidates(methods: Sequence[str], first: str) -> list[str]:
+    """The methods of a pipeline that an ablation may choose, in the order of choice; none in closed form.
+
+    Args:
+        methods: those listed.
+        first: name in the table of the one that goes before all others, with any decoder.
+    """
+    trained = [name for name in methods if name not in CLOSED_FORM]
+    return sorted(trained, key=lambda name: resolve_method(name)[0] != first)
+
+
+def first_fit(names: Iterable[str], against: Callable[[str], str | None]) -> tuple[str | None, dict[str, str]]:
+    """The first name that nothing speaks against, and what speaks against those before it.
+
+    Args:
+        names: in the order of choice.
+        against: name -> reason, or None.
+    """
+    reasons: dict[str, str] = {}
+    for name in names:
+        reason = against(name)
+        if reason is None:
+            return name, reasons
+        reasons[name] = reason
+    return None, reasons
 
 
 def choose_groups(

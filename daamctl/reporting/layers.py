@@ -114,6 +114,7 @@ def ablation(
     columns = ["Layers chosen", "Numbers", "Mean ± std", "n", "Against baseline (points)"]
     caption = f"Accuracy per {words.unit(result['unit'])} in percent, trained on few layers"
     blocks: list[Block] = [Text(text), *map(Text, result["notes"])]
+    blocks += [Text(line, caution=True) for line in result.get("cautions", [])]
     blocks.append(Table("few-layers", caption, columns, rows, frozenset({1})))
     blocks += [*_differences(result), *_alone(result), *_alone_by_score(summary, labels), *_published_layers(table)]
     return Section("ablation", title, blocks)

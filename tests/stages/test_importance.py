@@ -203,6 +203,7 @@ PLANTED = Config.model_validate(
 )
 
 
+ABLATED = PLANTED.model_copy(update={"methods": (*PLANTED.methods, "none-mlp")})  # trained on few layers alone
 ONE = PLANTED.model_copy(update={"methods": ("weighted-sum",)})
 
 
@@ -220,7 +221,7 @@ def planted(tmp_path_factory) -> Layout:
                 {"key": "planted", "unreadable": 0})  # fmt: skip
     for method in PLANTED.methods:
         train.run(layout, PLANTED, method=method, track=False)
-    ablate.run(layout, PLANTED, track=False)
+    ablate.run(layout, ABLATED, track=False)
     return layout
 
 
@@ -332,7 +333,7 @@ def test_missing_weights_and_ablation_are_named_with_their_commands(copied):
 @pytest.mark.parametrize("few", [{"k": (), "layers": ()}, {"k": (), "layers": ((HIGH,), (1, 2))}])
 def test_an_ablation_that_tests_nothing_is_named(copied, few):
     config = ONE.model_copy(update={"ablate": ONE.ablate.model_copy(update=few)})
-    ablate.run(copied, config, track=False)
+    ablate.run(copied, config.model_copy(update={"methods": ABLATED.methods}), track=False)
     audit = json.loads(importance.run(copied, config).read_text())["audit"]
     assert audit["methods"]["weighted-sum"]["alone"] == []
     assert audit["missing"] == []

@@ -196,6 +196,44 @@ def summarize(values: Sequence[float]) -> dict[str, Any]:
     return {"mean": statistics.fmean(values), "sample_std": std, "n": len(values)}
 
 
+def against_probes(
+    what: str,
+    found: Mapping[str, Any],
+    probes: Mapping[int, Mapping[int, float]],
+    high: Sequence[int],
+    low: Sequence[int],
+) -> dict[str, Any]:
+    """Set a difference between two groups of layers beside that of linear probes of the same layers.
+
+    Args:
+        what: names the difference in the caution.
+        found: mean and sample_std of the ablation's difference, high less low.
+        probes: fold -> layer -> accuracy of a linear probe of that layer alone.
+        high: layers of the one group.
+        low: layers of the other.
+
+    Returns:
+        probe: per_fold (fold, difference of the mean accuracies of the groups' probes) and their summary; contradicts:
+        a caution where the two means differ in sign, and from each other by more than the sample standard deviation
+        over runs of either, else None.
+    """
+    pairs = [
+        {"fold": fold, "difference": statistics.fmean(by[n] for n in high) - statistics.fmean(by[n] for n in low)}
+        for fold, by in sorted(probes.items())
+    ]
+    probe = {"per_fold": pairs, **summarize([pair["difference"] for pair in pairs])}
+    own, other = found["mean"], probe["mean"]
+    spreads = [found["sample_std"], probe["sample_std"]]
+    caution = None
+    if None not in spreads and own * other < 0 and abs(own - other) > max(spreads):
+        caution = (
+            f"{what}: the ablation finds {100 * own:+.1f} points, linear probes of the same layers {100 * other:+.1f}. "
+            f"They contradict each other by more than the spread of either over its runs ({100 * max(spreads):.1f} "
+            "points), so the ablation's difference may come from training rather than from the layers."
+        )
+    return {"probe": probe, "contradicts": caution}
+
+
 def paired_differences(high: Sequence[dict[str, Any]], low: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Accuracy on the highest minus the lowest layers, for each fold and seed that both have."""
     lows = {(row["fold"], row["seed"]): row["accuracy"] for row in low}

@@ -385,16 +385,23 @@ def _differences(result: Mapping[str, Any]) -> list[Table]:
         (f"{part['name']}: {layers_text(part['high'])} minus {layers_text(part['low'])}", part)
         for part in result.get("presets", [])
     ]
+    probed = any(part.get("probe") for _, part in named)
     rows: list[list[Cell]] = [
         [name, spread(part, "points"), Number(part["n"], "count"),
-         f"{sum(row['difference'] > 0 for row in part['per_fold'])} of {len(part['per_fold'])}"]
+         f"{sum(row['difference'] > 0 for row in part['per_fold'])} of {len(part['per_fold'])}",
+         *([spread(part["probe"], "points"), "yes" if part["contradicts"] else "no"] if probed else [])]
         for name, part in named
     ]  # fmt: skip
     if not rows:
         return []
     columns = ["Layers", "Mean ± std (points)", "n", "Ahead in"]
+    columns += ["Linear probes (points)", "Contradicted?"] if probed else []
+    note = (
+        "Linear probes: the same difference of the mean accuracy of ridge probes of the single layers, out of fold. "
+        "Contradicted: the two differ in sign, and by more than the std of either."
+    )
     caption = "Layers of high minus layers of low importance, run by run, in percentage points"
-    return [Table("high-low", caption, columns, rows)]
+    return [Table("high-low", caption, columns, rows, note=note if probed else "")]
 
 
 def _alone(result: Mapping[str, Any]) -> list[Table]:

@@ -1,8 +1,9 @@
 """Stage `ablate`: retrain on the layers of highest and lowest Importance Factor, on the papers', and on those named.
 
 Writes `data/ablate/<run>/<group>-<method>/fold*/` and ablation.json: rank_by, method, unit, embeddings_key, ranking,
-baseline (all layers), groups (accuracy per fold), differences (highest less lowest, per k), presets (the papers' high
-less low), alone (whether layers of high Importance Factor do better alone, see `alone_tests`), notes and cautions.
+baseline (all layers), groups (accuracy per fold), differences (highest less lowest, per k) and presets (the papers'
+high less low), both beside the same of linear probes (see `against_probes`), alone (whether layers of high Importance
+Factor do better alone, see `alone_tests`), notes and cautions.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 
 from daamctl.analysis.ablation import (
     PRESETS,
     LayerGroup,
+    against_probes,
     alone_tests,
     choose_groups,
     cut_ties,
@@ -27,10 +30,13 @@ from daamctl.analysis.ablation import (
     paired_differences,
     summarize,
 )
+from daamctl.analysis.audit import PROBE_CLIPS, few
 from daamctl.analysis.importance import order_layers
+from daamctl.analysis.probe import ridge_probe
+from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.io import write_json
 from daamctl.artifacts.results import Fold, read_folds
-from daamctl.config import Config
+from daamctl.config import AblateConfig, Config
 from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.scoring import items_of, score_items
 from daamctl.layout import Layout
@@ -40,6 +46,7 @@ from daamctl.planning.ablation import TIED, choose_method, choose_ranking, layer
 from daamctl.tracking import Tracker, make_tracker, send_missing
 from daamctl.training.fold import Features, build_method, kept_fold
 from daamctl.training.run import fold_specs, load_features, settle, train_all
+from daamctl.training.splits import chosen_folds, split_of
 
 NOTES = {
     "ranking": "Layers are ranked by the mean Importance Factor of '{rank_by}' over all folds, as in the papers; the "
@@ -112,6 +119,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
     finally:
         tracker.close()
     result = _table(config, ranking.score, order, features, baseline, groups, results)
+    cautions += [one["contradicts"] for one in (*result["differences"], *result["presets"]) if one["contradicts"]]
     label = next((fold.label for folds in [baseline, *results.values()] for fold in folds), chosen)
     path = folder / "ablation.json"
     write_json(path, {"rank_by": ranking.rank_by, "method": label, **result, "notes": notes, "cautions": cautions})
@@ -331,10 +339,14 @@ def _table(
     unit, settings = config.evaluate.unit, config.ablate
     rows = {name: _scores(folds, unit) for name, folds in results.items()}
     base = _scores(baseline, unit)
+    layers = {group.name: group.layers for group in groups}
+    probes = _probe(features, config, _compared(settings, ranking, groups))
     differences = []
     for k in dict.fromkeys(settings.k if ranking and groups else ()):
-        pairs = paired_differences(rows[f"highest-{k}"], rows[f"lowest-{k}"])
-        differences.append({"k": k, "per_fold": pairs, **summarize([pair["difference"] for pair in pairs])})
+        high, low = f"highest-{k}", f"lowest-{k}"
+        found = _difference(rows[high], rows[low])
+        beside = against_probes(f"{high} minus {low}", found, probes, layers[high], layers[low])
+        differences.append({"k": k, **found, **beside})
     tables = [
         {
             "name": group.name,
@@ -357,14 +369,55 @@ def _table(
         },
         "groups": tables,
         "differences": differences,
-        "presets": [_preset(name, rows) for name in dict.fromkeys(settings.presets if groups else ())],
+        "presets": [_preset(name, rows, probes) for name in dict.fromkeys(settings.presets if groups else ())],
         "alone": alone_tests(tables, score),
     }
 
 
-def _preset(name: str, rows: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def _preset(
+    name: str, rows: Mapping[str, list[dict[str, Any]]], probes: Mapping[int, Mapping[int, float]]
+) -> dict[str, Any]:
     """The papers' high less their low layers."""
     high, low = PRESETS[name]
-    pairs = paired_differences(rows[group_name(high)], rows[group_name(low)])
-    differences = [pair["difference"] for pair in pairs]
-    return {"name": name, "high": list(high), "low": list(low), "per_fold": pairs, **summarize(differences)}
+    found = _difference(rows[group_name(high)], rows[group_name(low)])
+    return {"name": name, "high": list(high), "low": list(low), **found,
+            **against_probes(name, found, probes, high, low)}  # fmt: skip
+
+
+def _difference(high: Sequence[dict[str, Any]], low: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Accuracy on some layers less that on others, run by run and summed up."""
+    pairs = paired_differences(high, low)
+    return {"per_fold": pairs, **summarize([pair["difference"] for pair in pairs])}
+
+
+def _compared(settings: AblateConfig, ranking: Sequence[int], groups: Sequence[LayerGroup]) -> list[int]:
+    """The layers between which differences are taken."""
+    if not groups:
+        return []
+    compared = {layer for group in groups if group.kind in ("highest", "lowest") for layer in group.layers}
+    return sorted(compared.union(*(group for name in settings.presets for group in PRESETS[name])))
+
+
+def _probe(features: Features, config: Config, layers: Sequence[int]) -> dict[int, dict[int, float]]:
+    """Fold -> layer -> accuracy on the test group of a linear probe of that layer alone, in the unit of the ablation.
+
+    Of embeddings on disk a probe takes at most `PROBE_CLIPS` clips of either part.
+    """
+    if not layers:
+        return {}
+    targets, size = features.targets().numpy(), len(features.head.classes)
+    found: dict[int, dict[int, float]] = {}
+    for number in chosen_folds(features.clips["group"], None):
+        split = split_of(features.clips, number, config.train)
+        train, test = split.train, split.test
+        if isinstance(features.x, StoredVectors):
+            train, test = (few(rows, PROBE_CLIPS, number) for rows in (train, test))
+        tested = features.clips[test].with_columns(target=pl.Series(targets[test], dtype=pl.Int32))
+        found[number] = {}
+        for layer in layers:
+            place = features.layers.index(layer)
+            x_train, x_test = (torch.as_tensor(features.x[rows, place]).cpu() for rows in (train, test))
+            scores = ridge_probe(x_train, targets[train], x_test, size)
+            items = items_of(tested.with_columns(logits=pl.Series(scores.tolist())), config.evaluate.unit)
+            found[number][layer] = score_items(items, size)["accuracy"]
+    return found

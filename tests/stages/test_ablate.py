@@ -8,10 +8,15 @@ import numpy as np
 import polars as pl
 import pytest
 
+from daamctl.analysis.probe import ridge_probe
 from daamctl.artifacts.results import read_folds
+from daamctl.artifacts.words import words_of
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, ConfigError, MethodError
+from daamctl.reporting.document import Table, Text
+from daamctl.reporting.layers import ablation
 from daamctl.stages import ablate
+from daamctl.training.splits import split_of
 from tests.fixtures.embeddings import write_embeddings
 from tests.fixtures.folds import make_layout, random_density, random_predictions, write_fold, write_method
 
@@ -244,6 +249,70 @@ def test_without_a_ranking_presets_still_run(layout):
     assert (result["ranking"], result["differences"], result["alone"]) == ([], [], [])
     means = {group["name"]: np.mean([row["accuracy"] for row in group["per_fold"]]) for group in result["groups"]}
     assert result["presets"][0]["mean"] == pytest.approx(means["layers-9"] - means["layers-23"])
+
+
+def write_ranking(layout, order):
+    """Folds of daam-v1 whose map ranks the layers so."""
+    scores = np.empty(24)
+    scores[np.array(order) - 1] = np.linspace(0.9, 0.1, 24)
+    maps = np.repeat(scores, 16).reshape(24, 16).astype(np.float32)
+    for fold in (1, 2, 3):
+        rows = random_predictions(np.random.default_rng(fold), fold, 1.0, 40)
+        write_fold(layout, settings(), "daam-v1", fold, 1, rows, density={"trained": maps, "untrained": maps})
+
+
+def test_linear_probes_stand_beside_the_differences(layout):
+    """Layers 6 to 9 carry the class: what is trained on them agrees with their probes."""
+    write_ranking(layout, [6, 7, 8, 9, *range(10, 25), 1, 2, 3, 4, 5])
+    config = settings(k=[2], presets=["speech-9-23"])
+    result = run(layout, config)
+    features = ablate.load_features(layout, config)
+    accuracies = {layer: [] for layer in (4, 5, 6, 7, 9, 23)}
+    for fold in (1, 2, 3):
+        split = split_of(features.clips, fold, config.train)
+        targets = features.targets().numpy()
+        for layer, values in accuracies.items():
+            x = features.x[:, layer - 1]
+            scores = ridge_probe(x[split.train], targets[split.train], x[split.test], 4).numpy()
+            frame = pl.DataFrame({"item": features.clips["utterance_id"][split.test], "target": targets[split.test]})
+            frame = frame.with_columns(pl.Series(name=str(c), values=scores[:, c]) for c in range(4))
+            mean = frame.group_by("item").agg(pl.all().mean())
+            values.append(
+                float((mean.select("0", "1", "2", "3").to_numpy().argmax(1) == mean["target"].to_numpy()).mean())
+            )
+    by_layer = {layer: np.array(values) for layer, values in accuracies.items()}
+    (found,), (preset,) = result["differences"], result["presets"]
+    expected = (by_layer[6] + by_layer[7]) / 2 - (by_layer[4] + by_layer[5]) / 2
+    assert [row["difference"] for row in found["probe"]["per_fold"]] == pytest.approx(expected)
+    assert [row["difference"] for row in preset["probe"]["per_fold"]] == pytest.approx(by_layer[9] - by_layer[23])
+    assert found["probe"]["mean"] > 0.3
+    assert (found["contradicts"], preset["contradicts"], result["cautions"]) == (None, None, [])
+
+
+def test_an_ablation_that_contradicts_the_probes_says_so(layout, monkeypatch):
+    write_ranking(layout, [6, 7, 8, 9, *range(10, 25), 1, 2, 3, 4, 5])
+
+    def planted(specs, features, folder, layout, *_args, **_kwargs):
+        """What carries the class does worse than what does not."""
+        skill = 0.0 if "highest" in folder.name else 3.0
+        write_method(make_layout(layout.root, "planted"), settings(), folder.name, folds=(1, 2, 3), skill=skill)
+        return read_folds(make_layout(layout.root, "planted").method(folder.name))
+
+    monkeypatch.setattr(ablate, "train_all", planted)
+    result = run(layout, settings(k=[1]))
+    (found,) = result["differences"]
+    assert found["mean"] < -0.3
+    assert found["probe"]["mean"] > 0.3
+    (caution,) = result["cautions"]
+    assert caution.startswith(
+        f"highest-1 minus lowest-1: the ablation finds {100 * found['mean']:+.1f} points, linear probes of the same "
+        f"layers {100 * found['probe']['mean']:+.1f}. They contradict each other by more than the spread of either"
+    )
+    part = ablation(result, None, None, labels={}, words=words_of("speech"), command="daamctl ablate -p toy")
+    assert [block.text for block in part.blocks if isinstance(block, Text) and block.caution] == [caution]
+    (table,) = [block for block in part.blocks if isinstance(block, Table) and block.key == "high-low"]
+    assert table.columns[-2:] == ["Linear probes (points)", "Contradicted?"]
+    assert str(table.rows[0][-1]) == "yes"
 
 
 def test_streamed_embeddings_are_ablated(layout, monkeypatch):

@@ -130,6 +130,9 @@ def _show_paired(console: Console, result: dict[str, Any]) -> None:
     _line(console, "\n[bold]Figures[/] over all test items, seeds averaged; A - B and the difference that would be "
           "detected 8 times in 10 in points")  # fmt: skip
     _table(console, head, cells)
+    for entry in result["comparisons"]:
+        if entry["doubt"]:
+            _line(console, f"[bold]{_escaped(_pair(entry))}: {_escaped(entry['doubt'])}[/]")
     _line(console, f"p: {_test(result, 'primary')}; p folds: {_test(result, 'secondary')}; Holm over "
           f"{result['family']['size']} in the family")  # fmt: skip
     seeds = "; ".join(

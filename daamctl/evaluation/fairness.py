@@ -129,8 +129,11 @@ class Fairness:
         return lines + ([self.precision.text] if self.precision.mixed else [])
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-able content."""
-        return asdict(self)
+        """JSON-able content; each method also has its mark."""
+        found = asdict(self)
+        for name, one in self.methods.items():
+            found["methods"][name]["mark"] = one.mark
+        return found
 
 
 def assess(
@@ -531,7 +534,7 @@ def _details(methods: Mapping[str, MethodFairness], margin: float) -> str:
         f"{listed(names)} {_verb(names, 'choose')} the lowest or highest {setting} tried in most runs"
         for setting, names in settings.items()
     ]
-    parts += [f"{name} {'; '.join(one.reasons)}" for name, one in methods.items() if one.status == "learned nothing"]
+    parts += [f"{name}: {', '.join(one.reasons)}" for name, one in methods.items() if one.status == "learned nothing"]
     return f"{'; '.join(parts)}."
 
 

@@ -7,18 +7,19 @@ is compared, so they are listed beside the difference. Figures are fractions; di
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.results import Fold
+from daamctl.artifacts.results import Fold, marked
 from daamctl.artifacts.words import words_of
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import COMPARED, SCHEMA, compare_methods, item_table, speakers_known
 from daamctl.evaluation.consistency import differences, flat
+from daamctl.evaluation.fairness import MethodFairness, assess_method, identical_groups, identical_text, listed
 from daamctl.evaluation.scoring import Items, items_of
 from daamctl.evaluation.settings_diff import CANNOT_SECTIONS, code_changed, differing, facts, merged
 from daamctl.evaluation.statistics import holm
@@ -41,6 +42,7 @@ class TrainedMethod:
         facts: how it was made, see `settings_diff.facts`.
         config: settings of now.
         remake: the command that makes its test items again.
+        fairness: how well it was trained.
     """
 
     side: str
@@ -51,13 +53,37 @@ class TrainedMethod:
     facts: dict[str, Any]
     config: Config
     remake: str
+    fairness: MethodFairness
 
     @classmethod
-    def of(cls, side: str, method: str, folds: list[Fold], unit: str, config: Config, remake: str) -> TrainedMethod:
-        """Score finished folds by `unit`, "utterance" or "clip"."""
+    def of(
+        cls,
+        side: str,
+        method: str,
+        folds: list[Fold],
+        unit: str,
+        config: Config,
+        remake: str,
+        probes: Mapping[str, list[Fold]] | None = None,
+    ) -> TrainedMethod:
+        """Score finished folds.
+
+        Args:
+            side: pipeline or run.
+            method: the method.
+            folds: its finished folds.
+            unit: "utterance" or "clip".
+            config: settings of now.
+            remake: the command that makes its test items again.
+            probes: finished folds of the closed-form probes beside it, which tell how well it was trained.
+        """
         predictions = [fold.predictions() for fold in folds]
         items = [items_of(part, unit) for part in predictions]
-        return cls(side, method, folds, items, item_table(folds, items), facts(folds, predictions), config, remake)
+        tables = {method: item_table(folds, items)}
+        for name, part in (probes or {}).items():
+            tables[name] = item_table(part, [items_of(fold.predictions(), unit) for fold in part])
+        fairness = assess_method(method, {method: folds}, items, tables, margin=config.evaluate.margin)
+        return cls(side, method, folds, items, tables[method], facts(folds, predictions), config, remake, fairness)
 
     @property
     def name(self) -> str:
@@ -67,7 +93,7 @@ class TrainedMethod:
     @property
     def label(self) -> str:
         """The name as it stands beside a figure."""
-        return f"{self.side}/{self.folds[0].label}"
+        return f"{self.side}/{marked(self.folds[0].label, self.fairness.mark)}"
 
     @property
     def modality(self) -> str:
@@ -85,6 +111,8 @@ class TrainedMethod:
         """What must be known of its figures."""
         run = self.folds[0].result["run"]
         notes = []
+        if self.fairness.mark:
+            notes.append(f"{self.name}: {self.fairness.status}: {'; '.join(self.fairness.reasons)}")
         if run["config"]["train"]["selection"] == "best-on-test":
             notes.append(
                 f"{self.side}: epochs are selected on the test groups themselves (D7), so its figures flatter it"
@@ -123,6 +151,8 @@ def compare_paired(pairs: Sequence[tuple[TrainedMethod, TrainedMethod]], unit: s
                 "second": second.name,
                 "first_label": first.label,
                 "second_label": second.label,
+                "fairness": {"first": asdict(first.fairness), "second": asdict(second.fairness)},
+                "doubt": _doubt(first, second),
                 **figures,
                 "disagreements": disagreements(first, second),
                 "design": result["design"],
@@ -130,6 +160,11 @@ def compare_paired(pairs: Sequence[tuple[TrainedMethod, TrainedMethod]], unit: s
             }
         )
         notes += [*result["notes"], *first.notes, *second.notes]
+        together = {one.name: one for one in (first, second)}
+        for group in identical_groups(
+            {name: one.folds for name, one in together.items()}, {name: one.items for name, one in together.items()}
+        ):
+            notes.append(identical_text(group.methods, group.reason))
         if code_changed(first.folds, second.folds):
             notes.append(
                 f"{first.name} and {second.name}: settings and embeddings agree but content keys do not, so the code "
@@ -153,6 +188,12 @@ def compare_paired(pairs: Sequence[tuple[TrainedMethod, TrainedMethod]], unit: s
         "comparisons": comparisons,
         "notes": list(dict.fromkeys(notes)),
     }
+
+
+def _doubt(first: TrainedMethod, second: TrainedMethod) -> str | None:
+    """What a difference is worth where a side is undertrained or learned nothing; None where neither is."""
+    marks = [f"{one.name} ({one.fairness.mark})" for one in (first, second) if one.fairness.mark]
+    return f"training alone may explain this difference, whatever its p: {listed(marks)}" if marks else None
 
 
 def fill_holm(results: Sequence[dict[str, Any] | None]) -> None:

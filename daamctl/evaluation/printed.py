@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -44,8 +44,9 @@ class Row:
     Args:
         method: the method.
         told: the facts that a published table tells.
-        figures: name, label, corpus; print (text, mean_agrees, std_is, disagrees; None for ours); as_published and
-            as_reported (metric -> `spread`; None in print); folds (each with fold, session, value).
+        figures: name, label, corpus; fairness (None in print); print (text, mean_agrees, std_is, disagrees; None for
+            ours); as_published and as_reported (metric -> `spread`; None in print); folds (each with fold, session,
+            value).
         notes: what must be known of the figures.
     """
 
@@ -119,6 +120,7 @@ def _figures(trained: TrainedMethod) -> dict[str, Any]:
     return {
         "name": trained.name,
         "label": trained.label,
+        "fairness": asdict(trained.fairness),
         "corpus": trained.facts["download.corpus"],
         "print": None,
         "as_published": spread(best),

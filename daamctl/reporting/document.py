@@ -168,7 +168,7 @@ class Plot:
 
     Args:
         key: unique in the report.
-        kind: builder in the page's script: speakers, learning, confusion or explorer.
+        kind: builder in the page's script: speakers, gaps, search, learning, confusion or explorer.
         label: what it shows and where its numbers stand, for those who do not see it.
         data: what the builder draws; JSON-able.
         pictures: stand in its place.

@@ -249,7 +249,7 @@ def _audit(audit: Mapping[str, Any] | None, labels: Labels, command: str) -> lis
     lacking = [line for entry in audit.get("methods", {}).values() for line in entry.get("missing", [])]
     lines = [*audit.get("missing", []), audit.get("no_ablation"), *lacking]
     blocks += [Text(line, caution=True) for line in lines if line]
-    rows = [_audit_row(row) for row in compared.get("table") or []]
+    rows = [_audit_row(row, labels) for row in compared.get("table") or []]
     if rows:
         columns = [
             "Method", "Score", "ρ with probe", "p (probe)", "Tracks the probe?", "ρ, untrained",
@@ -272,9 +272,10 @@ def _audit(audit: Mapping[str, Any] | None, labels: Labels, command: str) -> lis
     return blocks
 
 
-def _audit_row(row: Mapping[str, Any]) -> list[Cell]:
+def _audit_row(row: Mapping[str, Any], labels: Labels) -> list[Cell]:
     cells: list[Cell] = [
-        row["label"], SCORE_KINDS.get(row["kind"], row["kind"]) + ("" if row["learned"] else ", not learned"),
+        labels.get(row["method"], row["label"]),
+        SCORE_KINDS.get(row["kind"], row["kind"]) + ("" if row["learned"] else ", not learned"),
         Number(row["spearman_rho"], "signed"), Number(row["p"], "p"), row["tracks_probe"] or DASH,
         Number(row["spearman_rho_untrained"], "signed"),
     ]  # fmt: skip

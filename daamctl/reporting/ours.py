@@ -190,7 +190,8 @@ def difference(ours: Ours, first: Sequence[str], second: Sequence[str]) -> Linke
     gained = lead(ours, first, second)
     if gained is None:
         return ours.absent((second if highest(ours, first) else first)[0])
-    words = " minus ".join(str(ours.own_name(top)) for group in (first, second) if (top := highest(ours, group)))
+    tops = [str(ours.own_name(top)) for group in (first, second) if (top := highest(ours, group))]
+    words = " minus ".join(ours.methods[name]["label"] for name in tops)
     return Linked(Number(gained, "points"), f"{words}; {protocol(ours)}", ours.links())
 
 
@@ -249,6 +250,12 @@ def learned(ours: Ours, method: str, parameter: str, end: str) -> Linked:
     kind: Kind = "signed" if parameter == "δ" and end != "width" else "plain"
     number = Number(mean(values), kind, std=stdev(values) if len(values) > 1 else None)
     return Linked(number, f"{method}, n = {len(runs)}", ours.links(f"train/{ours.pipeline}/{method}"))
+
+
+def unfair(ours: Ours) -> list[str]:
+    """What the evaluation says of a comparison that is not fair; nothing of one that is, or was not judged."""
+    found = (ours.evaluation or {}).get("fairness")
+    return [f"{ours.pipeline}: {found['text']}"] if found and found["verdict"] == "not fair" else []
 
 
 def mismatches(ours: Ours) -> list[str]:

@@ -23,6 +23,8 @@ from daamctl.reporting.document import Picture
 
 Array = NDArray[np.floating[Any]]
 Drawn = tuple[bytes, bytes]
+Candidate = tuple[str, Sequence[float], int, int]
+"""Of a search: settings in words, accuracy of every epoch, number of runs that chose it, number of runs."""
 Item = TypeVar("Item")
 Draw = Callable[[Mapping[str, Item]], Drawn]
 LayerMaps = tuple[Sequence[int], Array, Array, Array, Array]
@@ -164,6 +166,62 @@ def learning_panels(
         axis.grid(alpha=0.25)
     _label_panels(figure, "Epoch", f"Accuracy per {clip} (%)", bottom=0.5)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=4, frameon=False, fontsize=8)
+    return _drawn(figure)
+
+
+def search_panels(curves: Mapping[str, Sequence[Candidate]], *, clip: str = "clip") -> Drawn:
+    """One small panel per method: held-out accuracy of every candidate, and the one chosen most often in colour.
+
+    Args:
+        curves: method -> its candidates; accuracies are fractions.
+        clip: what is counted.
+    """
+    figure, axes = _panels(len(curves), 1.95, 1.3, gap=0.56, left=0.75, bottom=0.95)
+    for axis, (method, candidates) in zip(axes, curves.items(), strict=False):
+        top = max(candidates, key=lambda one: one[2])
+        for candidate in candidates:
+            _, accuracy, chosen, _ = candidate
+            first = candidate is top
+            style: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": "--", "alpha": 0.8}
+            if chosen:
+                style = {"color": BLUE, "linewidth": 1.1, "linestyle": "-."}
+            if first:
+                style = {"color": ORANGE, "linewidth": 2.0, "zorder": 3}
+            label = "Chosen most often" if first else "Chosen in some runs" if chosen else "Not chosen"
+            marker = "o" if len(accuracy) <= 3 else ""
+            epochs = range(1, len(accuracy) + 1)
+            axis.plot(epochs, 100 * np.asarray(accuracy), marker=marker, markersize=4, label=label, **style)
+        axis.set_title(f"{method}\n{top[0]} in {top[2]} of {top[3]}", fontsize=7, pad=3)
+        axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        axis.tick_params(labelsize=7, pad=2)
+        axis.grid(alpha=0.25)
+    _label_panels(figure, "Epoch of the search", f"Held-out accuracy per {clip} (%)", bottom=0.5)
+    known = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(known.values(), known.keys(), loc="lower center", ncols=3, frameon=False, fontsize=8)
+    return _drawn(figure)
+
+
+def gap_rows(gaps: Mapping[str, Sequence[float]], margin: float) -> Drawn:
+    """Accuracy of every method minus that of its closed-form probe: a dot per fold and the mean, one row per method.
+
+    Args:
+        gaps: method -> fractions, one per fold; first method on top.
+        margin: how far below is allowed.
+    """
+    figure = Figure(figsize=(8.0, 1.6 + 0.27 * len(gaps)), layout="constrained")
+    axis = figure.subplots()
+    for row, values in enumerate(gaps.values()):
+        shown = 100 * np.asarray(values)
+        axis.plot(shown, np.full(len(shown), row), "o", color=BLUE, markersize=4, alpha=0.6, markerfacecolor="white",
+                  label="Fold" if row == 0 else None)  # fmt: skip
+        axis.plot([shown.mean()], [row], "D", color=ORANGE, markersize=6, label="Mean" if row == 0 else None)
+    axis.axvline(0, color="black", linewidth=0.8)
+    axis.axvline(-100 * margin, color=GREY, linestyle=":", linewidth=1.4, label="Undertrained below")
+    axis.set_yticks(range(len(gaps)), list(gaps), fontsize=9)
+    axis.set_ylim(len(gaps) - 0.5, -0.5)
+    axis.set_xlabel("Accuracy minus that of the closed-form probe (points)")
+    axis.grid(axis="x", alpha=0.25)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return _drawn(figure)
 
 

@@ -67,6 +67,27 @@ def learning_data(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], chance:
     return {"methods": methods, "chance": 100 * chance, "unit": unit}
 
 
+def gap_data(gaps: Mapping[str, Sequence[float]], probes: Mapping[str, str], margin: float) -> dict[str, Any]:
+    """Gaps of every fold to a closed-form probe, in points; `probes` names it."""
+    methods = {
+        name: {"values": list(map(_percent, part)), "probe": probes[name], "mean": _percent(float(np.mean(part)))}
+        for name, part in gaps.items()
+    }
+    return {"methods": methods, "margin": 100 * margin}
+
+
+def search_data(curves: Mapping[str, Sequence[tuple[str, Sequence[float], int, int]]], *, unit: str) -> dict[str, Any]:
+    """Held-out accuracy in percent of every candidate: its settings, curve, and how many of the runs chose it."""
+    methods = {
+        name: [
+            {"name": settings, "values": list(map(_percent, accuracy)), "chosen": chosen, "runs": runs}
+            for settings, accuracy, chosen, runs in part
+        ]
+        for name, part in curves.items()
+    }
+    return {"methods": methods, "unit": unit}
+
+
 def confusion_data(counts: Mapping[str, Sequence[Sequence[int]]], classes: Sequence[str]) -> dict[str, Any]:
     """Counts; row = actual class."""
     return {"methods": {name: list(map(list, part)) for name, part in counts.items()}, "classes": list(classes)}

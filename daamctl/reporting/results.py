@@ -35,7 +35,7 @@ from daamctl.reporting.document import (
     points,
     spread,
 )
-from daamctl.reporting.verdict import Against, against, family_texts, order
+from daamctl.reporting.verdict import Against, against, doubtful, family_texts, order
 from daamctl.reporting.wording import Evaluation, is_official, item, runs, selection_rule, tested, words
 
 COMPARED = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy"}
@@ -242,6 +242,8 @@ def _ranks(evaluation: Evaluation) -> list[Block]:
         f"{p_value(first['p'])}. {'No method is told apart from any other. ' if together else ''}Both assume "
         "independent folds; these share training data, so they are optimistic."
     )
+    if doubts := doubtful(evaluation, list(first["average_ranks"])):
+        text += f" Training alone may explain the ranks of {listed(doubts)}."
     alt = (
         f"Average ranks of {first['k']} methods over {first['n']} folds, best first: "
         + ", ".join(f"{name} {rank:.1f}" for name, rank in first["average_ranks"].items())

@@ -72,7 +72,7 @@ def labelled(evaluation: Evaluation) -> dict[str, Any]:
     """The same evaluation with methods named as they stand beside figures, e.g. `sga (reconstructed)`."""
     names = {name: entry["label"] for name, entry in evaluation["methods"].items()}
     compared = evaluation["comparison"]
-    facts = evaluation["provenance"]
+    facts, fairness = evaluation["provenance"], evaluation["fairness"]
     return {
         **evaluation,
         "methods": {names[name]: entry for name, entry in evaluation["methods"].items()},
@@ -80,6 +80,16 @@ def labelled(evaluation: Evaluation) -> dict[str, Any]:
             "reference": names.get(compared["reference"], compared["reference"]),
             "left_out": [names[name] for name in compared["left_out"]],
             "result": _relabelled(compared["result"], names) if compared["result"] else None,
+        },
+        "fairness": {
+            **fairness,
+            "methods": {
+                names[name]: {**one, "counterpart": names.get(one["counterpart"], one["counterpart"])}
+                for name, one in fairness["methods"].items()
+            },
+            "identical": [
+                {**group, "methods": [names[name] for name in group["methods"]]} for group in fairness["identical"]
+            ],
         },
         "provenance": {**facts, "train_s": {names.get(name, name): s for name, s in facts["train_s"].items()}},
     }
@@ -92,6 +102,11 @@ def order(evaluation: Evaluation) -> list[str]:
     return sorted(methods, key=lambda name: -methods[name]["summary"][unit]["accuracy"]["mean"])
 
 
+def doubtful(evaluation: Evaluation, methods: Sequence[str]) -> list[str]:
+    """Those of some methods that are undertrained or learned nothing: training alone may explain their differences."""
+    return [name for name in methods if evaluation["fairness"]["methods"][name]["mark"]]
+
+
 def against(evaluation: Evaluation, metric: str) -> dict[str, Against]:
     """Every method against the reference; empty where nothing was compared."""
     result = evaluation["comparison"]["result"]
@@ -99,7 +114,7 @@ def against(evaluation: Evaluation, metric: str) -> dict[str, Against]:
 
 
 def headline(evaluation: Evaluation, *, declared: bool, stale: list[str]) -> Section:
-    """What was run, which method is best and whether its lead survives the test.
+    """Whether the comparison is fair, what was run, which method is best and whether its lead survives the test.
 
     Args:
         evaluation: labelled.
@@ -114,7 +129,9 @@ def headline(evaluation: Evaluation, *, declared: bool, stale: list[str]) -> Sec
     done = sum(len(part["per_fold"]) for part in evaluation["methods"].values())
     wanted = done + sum(len(part["missing"]) for part in evaluation["methods"].values())
     short, verdict = _verdict(evaluation, best, declared=declared)
+    fairness = evaluation["fairness"]
     facts = [
+        ("Is the comparison fair?", {"fair": "yes", "not fair": "no"}.get(fairness["verdict"], fairness["verdict"])),
         ("Highest method", best),
         (f"Accuracy per {item(evaluation)}, mean ± sample std (n = {top['n']})", f"{spread(top)} %"),
         *(
@@ -129,9 +146,11 @@ def headline(evaluation: Evaluation, *, declared: bool, stale: list[str]) -> Sec
             f"{count(done)} of {count(wanted)}",
         ),
     ]
-    cautions = [Text(text, caution=True) for text in [*_missing_note(evaluation), *stale, *_changed(evaluation)]]
+    warnings = [*_unfair(evaluation), *_missing_note(evaluation), *stale, *_changed(evaluation)]
     texts = [verdict, _what(evaluation), _guess(evaluation, top)]
-    return Section("headline", "Headline", [Facts(facts), *cautions, *map(Text, texts), *_care(evaluation)])
+    first = Text(fairness["text"], caution=fairness["verdict"] == "not fair")
+    cautions = [Text(text, caution=True) for text in warnings]
+    return Section("headline", "Headline", [first, Facts(facts), *cautions, *map(Text, texts), *_care(evaluation)])
 
 
 def family_texts(evaluation: Evaluation, *, declared: bool) -> list[Text | Bullets]:
@@ -153,6 +172,7 @@ def family_texts(evaluation: Evaluation, *, declared: bool) -> list[Text | Bulle
         "two-sided.",
         *_test_bullets(evaluation),
         *_seen(evaluation),
+        *_doubts(evaluation),
         *out,
         *notes,
     ]
@@ -223,10 +243,12 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
     alpha = result["family"]["alpha"]
     if best == reference:
         below = [one.method for one in others.values() if one.p_holm is not None and one.p_holm <= alpha]
+        doubts = below if doubtful(evaluation, [best]) else doubtful(evaluation, below)
+        doubt = f" Training alone may explain the lead over {listed(doubts)}." if doubts else ""
         return "it is the reference", (
             f"{text}. That is the reference itself, {_declared(declared)}: no method is above it. Of "
             f"{plural(len(others), 'other method')} {len(below)} {'is' if len(below) == 1 else 'are'} below it by the "
-            f"test at {alpha:g} after correction{': ' + listed(below) if below else ''}."
+            f"test at {alpha:g} after correction{': ' + listed(below) if below else ''}.{doubt}"
         )
     one = others[best]
     lead = f"{text}. Against the reference {reference}, {_declared(declared)}, it is {points(one.difference)} points"
@@ -238,6 +260,11 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
         f"; sign-flip test over {_units(result)}: {p_value(one.p)}, {p_value(one.p_holm)} after correction over "
         f"{plural(result['family']['size'], 'comparison')}"
     )
+    if doubts := doubtful(evaluation, [best, reference]):
+        return "training may explain it", (
+            f"{lead}. Whatever its p, training alone may explain this lead, because of {listed(doubts)}: see whether "
+            "the comparison is fair."
+        )
     chosen = " It was picked after looking, so its own figure is optimistic; the correction covers the test only."
     if one.p_holm <= alpha and one.difference > 0:
         return "survives the test", f"{lead}. The lead survives the test at {alpha:g}.{chosen}"
@@ -283,6 +310,26 @@ def _guess(evaluation: Evaluation, top: Mapping[str, Any]) -> str:
         f"{percent(chance['majority_fraction'])} % accuracy and {percent(chance['uniform_fraction'])} % balanced "
         f"accuracy.{lost}"
     )
+
+
+def _unfair(evaluation: Evaluation) -> list[str]:
+    """What the reference, equal predictions and number formats mean for the differences."""
+    fairness, reference = evaluation["fairness"], evaluation["comparison"]["reference"]
+    texts = []
+    if reference in evaluation["methods"] and doubtful(evaluation, [reference]) and len(evaluation["methods"]) > 1:
+        texts.append(f"The reference is {reference}: training alone may explain every difference to it.")
+    texts += [
+        f"The predictions of {listed(group['methods'])} are identical in every fold: "
+        f"{group['reason'] or 'the reason is not known'}."
+        for group in fairness["identical"]
+    ]
+    return texts + ([_sentence(fairness["precision"]["text"])] if fairness["precision"]["mixed"] else [])
+
+
+def _doubts(evaluation: Evaluation) -> list[str]:
+    """Differences that the tests cannot tell from training."""
+    found = doubtful(evaluation, evaluation["comparison"]["result"]["family"]["methods"])
+    return [f"Training alone may explain a difference to {listed(found)}, whatever its p."] if found else []
 
 
 def _missing_note(evaluation: Evaluation) -> list[str]:

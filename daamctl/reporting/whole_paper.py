@@ -93,7 +93,7 @@ def _overview(pairs: Sequence[Pair]) -> Section:
         "that were held out from training, an utterance is one item, and a 95 % interval says how sure it is.",
         "± is a standard deviation: in print as printed, in ours with divisor n − 1.",
     ]
-    cautions = [line for one in pipelines for line in ours.mismatches(one)]
+    cautions = [line for one in pipelines for line in (*ours.mismatches(one), *ours.unfair(one))]
     lacking = [one for one in pipelines if not one.evaluation]
     if lacking:
         cautions.append(f"Without figures: {listed([one.pipeline for one in lacking])}; the table says why.")

@@ -25,6 +25,7 @@ from daamctl.evaluation.paired import TrainedMethod, compare_paired
 from daamctl.evaluation.printed import LORA_SESSIONS, Row, compare_printed, trained_row
 from daamctl.evaluation.summary import spread
 from daamctl.layout import Layout
+from daamctl.methods import counterparts
 from daamctl.reporting.published import (
     DEFAULT_SOURCE,
     SPEECH_PROTOCOL,
@@ -257,7 +258,26 @@ def _load(side: Trained, methods: Sequence[str], unit: str) -> list[TrainedMetho
         found[method] = folds
     check_methods(found, side.config, fix=side.layout.command("train"))
     remake = side.layout.command("download")
-    return [TrainedMethod.of(side.name, method, folds, unit, side.config, remake) for method, folds in found.items()]
+    return [
+        TrainedMethod.of(side.name, method, folds, unit, side.config, remake, _probes(side, method, folds))
+        for method, folds in found.items()
+    ]
+
+
+def _probes(side: Trained, method: str, folds: Sequence[Fold]) -> dict[str, list[Fold]]:
+    """The closest closed-form probe of a method that was trained beside it on the same embeddings."""
+    keys = {fold.result["meta"]["embeddings_key"] for fold in folds}
+    listed = side.seeds("train")
+    for name in counterparts(method):
+        found = [
+            fold
+            for fold in read_folds(side.layout.method(name))
+            if (listed is None or fold.seed in listed)
+            and (method in FINETUNES or fold.result["meta"]["embeddings_key"] in keys)
+        ]
+        if found:
+            return {name: found}
+    return {}
 
 
 def _rows(side: Trained | Printed, methods: Sequence[str], unit: str, *, both: bool) -> list[Row]:
@@ -306,6 +326,7 @@ def _figures(side: Printed, method: str) -> dict[str, Any]:
     return {
         "name": f"{side.name}/{method}",
         "label": f"{side.name}/{method}",
+        "fairness": None,
         "corpus": side.table.dataset,
         "print": {
             "text": row.printed or None,

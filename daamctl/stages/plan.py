@@ -233,7 +233,8 @@ class _Planner:
         if fresh and all(one.state == "done" for one in trained):
             made = read_json(self.layout.stage("evaluate") / FINISHED["evaluate"])
             same_methods = set(made["methods"]) == set(self.config.trained)
-            row.done = int(same_methods and made["main_unit"] == self.config.evaluate.unit)
+            same_margin = made.get("fairness", {}).get("margin") == self.config.evaluate.margin
+            row.done = int(same_methods and same_margin and made["main_unit"] == self.config.evaluate.unit)
         settle(row, None, trained, any_will_do=True)
         return self._quick(row)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from daamctl.analysis.importance import layer_contribution
 from daamctl.analysis.learned import read_learned
 from daamctl.analysis.plots import confusion_picture, fold_dots, learning_curves
 from daamctl.artifacts.io import read_json
-from daamctl.artifacts.results import Fold, read_folds
+from daamctl.artifacts.results import Fold, SearchPart, read_folds
 from daamctl.artifacts.utterances import read_frame
 from daamctl.config import Config
 from daamctl.corpora import CORPORA
@@ -31,6 +31,7 @@ from daamctl.errors import ArtifactError
 from daamctl.layout import STAGES, Layout
 from daamctl.reporting import layers, papers, record, results
 from daamctl.reporting.document import Document, Files, Picture, Section, percent
+from daamctl.reporting.fairness import fairness
 from daamctl.reporting.plots import DensityRun
 from daamctl.reporting.published import read_published
 from daamctl.reporting.record import CURVES, RunFacts, curve_names
@@ -61,7 +62,7 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
     """
     path = layout.stage("evaluate") / "evaluation.json"
     evaluation = read_json(path, fix=f"make it: {layout.command('evaluate')}")
-    if "modality" not in evaluation:
+    if not {"modality", "fairness"} <= evaluation.keys():
         raise ArtifactError(f"{path} was made by an older version", fix=f"make it again: {layout.command('evaluate')}")
     document = _document(layout, config, evaluation)
     folder = layout.stage("report")
@@ -86,7 +87,7 @@ def _document(layout: Layout, config: Config, raw: Mapping[str, Any]) -> Documen
     raw_names = {label: name for name, label in labels.items()}
     evaluation = labelled(raw)
     folds, stale = _folds(layout, config, raw)
-    runs = [_facts(fold) for fold in folds]
+    runs = [_facts(fold, labels[fold.result["run"]["method"]]) for fold in folds]
     declared = config.evaluate.reference is not None
     history, pngs = _history(layout), _importance_pictures(layout, summary, command)
     maps = _density_runs(layout, summary, labels, command)  # all is read before anything is drawn
@@ -94,6 +95,7 @@ def _document(layout: Layout, config: Config, raw: Mapping[str, Any]) -> Documen
     sections: list[Section | None] = [
         headline(evaluation, declared=declared, stale=stale),
         results.results(evaluation, declared=declared, dots=_dots(evaluation)),
+        fairness(evaluation, _searches(folds, labels)),
         results.metrics(evaluation),
         results.folds(evaluation),
         results.speakers(evaluation),
@@ -151,11 +153,20 @@ def _scored(fold: Fold, row: Mapping[str, Any]) -> bool:
     return bool(row["train_s"] == meta["train_s"] and row["num_parameters"] == run_part["num_parameters"])
 
 
-def _facts(fold: Fold) -> RunFacts:
+def _searches(folds: Sequence[Fold], labels: Mapping[str, str]) -> dict[str, list[SearchPart]]:
+    """Label -> what every run of the method searched."""
+    found: dict[str, list[SearchPart]] = {}
+    for fold in folds:
+        if "search" in fold.result:
+            found.setdefault(labels[fold.result["run"]["method"]], []).append(fold.result["search"])
+    return found
+
+
+def _facts(fold: Fold, label: str) -> RunFacts:
     run_part, metrics, meta = fold.result["run"], fold.result["metrics"], fold.result["meta"]
     epochs, selected = metrics.get("epochs"), metrics.get("selected_epoch")
     return RunFacts(
-        label=fold.label,
+        label=label,
         fold=fold.fold,
         seed=fold.seed,
         key=run_part["key"],
@@ -347,4 +358,5 @@ def _tracked(evaluation: Mapping[str, Any]) -> tuple[dict[str, float], dict[str,
     found["methods"] = len(evaluation["methods"])
     found["missing_folds"] = sum(len(entry["missing"]) for entry in evaluation["methods"].values())
     tags = {"best_method": best, "reference": str(compared["reference"]), "unit": unit}
+    tags["fairness"] = evaluation["fairness"]["verdict"]
     return {name: float(value) for name, value in found.items() if value is not None}, tags

@@ -15,6 +15,7 @@ import torch
 
 from daamctl.artifacts.embeddings import StoredVectors, check_settings, is_held, open_embeddings, read_head
 from daamctl.artifacts.results import Fold
+from daamctl.artifacts.words import words_of
 from daamctl.config import Config
 from daamctl.devices import resolve_device
 from daamctl.engines.base import Engine, await_files
@@ -292,7 +293,10 @@ def collect(
 
 
 def summary_line(fold: Fold) -> str:
-    """One line on a finished fold: accuracy by clip as selected, beside the best epoch on the test group."""
+    """One line on a finished fold: accuracy by clip as selected, beside the best epoch on the test group.
+
+    It ends with the signs that the fold learned nothing, if there are any.
+    """
     run, metrics, meta = fold.result["run"], fold.result["metrics"], fold.result["meta"]
     dev = metrics["dev_accuracy"]
     return (
@@ -300,7 +304,22 @@ def summary_line(fold: Fold) -> str:
         f"accuracy {_percent(metrics['accuracy'])} at epoch {metrics['selected_epoch']}"
         + (f" (dev {_percent(dev)})" if dev is not None else "")
         + f", best on test {_percent(metrics['accuracy_best_on_test'])}, {meta['train_s']:.1f} s"
+        + (f"; {' and '.join(signs)}: it may have learned nothing" if (signs := _signs(fold)) else "")
     )
+
+
+def _signs(fold: Fold) -> list[str]:
+    """What makes it doubtful that a fold learned anything."""
+    run, metrics = fold.result["run"], fold.result["metrics"]
+    predicted = fold.predictions()["logits"].list.arg_max().unique()
+    signs = []
+    if len(predicted) == 1 and fold.result["meta"]["num_test_clips"] > 1:
+        clip = words_of(fold.modality).clip
+        signs.append(f"every test {clip} is taken for '{run['classes'][predicted[0]]}'")
+    first = metrics.get("selected_epoch") == 1 and (metrics.get("epochs") or 0) > 1
+    if first and run["config"]["train"]["selection"] != "last" and metrics.get("dev_accuracy") != 1.0:
+        signs.append(f"epoch 1 of {metrics['epochs']} is selected")
+    return signs
 
 
 def _name(fold: Fold) -> str:

@@ -148,13 +148,13 @@ def test_notes_name_selection_on_test_reconstruction_batches_and_stale_settings(
     left = trained(tmp_path, "left", "sga", seeds=(1,), run__reconstructed="reading A")
     right = trained(
         tmp_path, "right", "sga", seeds=(1,), config=settings(train={"selection": "best-on-test"}),
-        run__eval_batches={"size": 8, "order": "clip table", "clips_sha256": "0" * 64}, run__config__train__epochs=3,
+        run__eval_batches={"size": 8, "order": "clip table", "clips_sha256": "0" * 64}, run__config__train__epochs=34,
     )  # fmt: skip
     assert left.notes == ["left/sga: reading A; a reconstruction, not a replication"]
     assert right.notes == [
         "right: epochs are selected on the test groups themselves (D7), so its figures flatter it",
         "right/sga: a prediction depends on the other clips of its batch (D1)",
-        "right/sga: trained with other settings than those of now: train.epochs: 3 (now 35)",
+        "right/sga: trained with other settings than those of now: train.epochs: 34 (now 35)",
     ]
     result = one((left, right))
     assert set(result["notes"]) >= {*left.notes, *right.notes}
@@ -242,3 +242,25 @@ def test_texts_are_compared_as_units_of_their_own(tmp_path):
     assert (entry["design"]["unit"], entry["design"]["source_word"]) == ("item", "author")
     assert entry["metrics"]["accuracy"]["primary"]["unit"] == "text"
     assert {row["speaker"] for row in entry["disagreements"]} == {None}
+
+
+def test_an_undertrained_side_is_marked_and_explains_the_difference(tmp_path):
+    late = {"metrics__selected_epoch": 35, "metrics__epochs": 35}
+    left, right = trained(tmp_path, "left", **late), trained(tmp_path, "right", skill=0.7, edit=noise())
+    result = one((left, right))
+    (entry,) = result["comparisons"]
+    assert (entry["first"], entry["first_label"]) == ("left/mha", "left/mha (undertrained)")
+    assert entry["second_label"] == "right/mha"
+    assert entry["doubt"] == (
+        "training alone may explain this difference, whatever its p: left/mha (undertrained)"
+    )  # fmt: skip
+    assert entry["fairness"]["first"]["unfinished"] == 10
+    assert "left/mha: undertrained: selected one of its last epochs in 10 of 10 runs" in result["notes"]
+    fair = one((trained(tmp_path, "other"), right))["comparisons"][0]
+    assert fair["doubt"] is None
+
+
+def test_identical_predictions_are_noted(tmp_path):
+    result = one((trained(tmp_path, "left"), trained(tmp_path, "right")))
+    said = "the predictions of left/mha and right/mha are identical in every fold: "
+    assert said + "they are names of one method with the same settings" in result["notes"]

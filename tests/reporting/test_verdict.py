@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from daamctl.artifacts.results import marked
 from daamctl.reporting.document import Bullets, Facts, Section, Text
 from daamctl.reporting.verdict import against, family_texts, headline, labelled, order
 
@@ -35,10 +36,20 @@ def compared(first: str, second: str, difference: float, p_holm: float | None) -
     return {"first": first, "second": second, **counts, "metrics": {"accuracy": part}}
 
 
+def trained(status: str) -> dict[str, Any]:
+    mark = status if status in ("undertrained", "learned nothing") else ""
+    return {"status": status, "mark": mark, "reasons": [], "counterpart": None}
+
+
 def evaluation(
-    values: dict[str, float], reference: str = "none", p_holm: float | None = 0.01, floor_holm: float = 0.004
+    values: dict[str, float],
+    reference: str = "none",
+    p_holm: float | None = 0.01,
+    floor_holm: float = 0.004,
+    status: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Methods with a mean accuracy each; every comparison has the same p."""
+    """Methods with a mean accuracy each; every comparison has the same p; `status` of those not trained well."""
+    states = {name: trained((status or {}).get(name, "fair")) for name in values}
     pairs = [
         compared(reference, name, values[reference] - value, p_holm)
         for name, value in values.items()
@@ -58,8 +69,12 @@ def evaluation(
         "run": "toy", "main_unit": "utterance", "classes": ["a", "b"], "num_folds": 5, "seeds": [1], "notes": [],
         "selection": "dev-group", "counts": {"utterance": 100, "clip": 150, "groups": {}},
         "chance": {"utterance": {"majority_class": "a", "majority_fraction": 0.4, "uniform_fraction": 0.5}},
-        "methods": {name: method(value, label=f"{name} (reconstructed)" if name == "sga" else name)
+        "methods": {name: method(value, label=marked(f"{name} (reconstructed)" if name == "sga" else name,
+                                                     states[name]["mark"]))
                     for name, value in values.items()},
+        "fairness": {"verdict": "not fair" if status else "fair", "text": "The verdict.", "margin": 0.02,
+                     "methods": states, "identical": [],
+                     "precision": {"usual": "float32", "others": {}, "text": "", "mixed": False}},
         "comparison": {"reference": reference, "left_out": [], "result": result},
         "provenance": {"config": {"download": {"corpus": "demo"}, "extract": {"encoder": "tiny"}}, "train_s": {}},
     }  # fmt: skip
@@ -186,3 +201,52 @@ def test_changed_settings_and_stale_folds_are_cautions() -> None:
     section = headline(labelled(data), declared=False, stale=["Score them again."])
     cautions = [block.text for block in section.blocks if isinstance(block, Text) and block.caution]
     assert cautions == ["Score them again.", "Trained with other settings than those of now: lr 0.1."]
+
+
+def test_the_verdict_on_the_comparison_comes_first() -> None:
+    for status, caution in ((None, False), ({"sga": "undertrained"}, True)):
+        section = headline(labelled(evaluation({"none": 0.5, "sga": 0.6}, status=status)), declared=True, stale=[])
+        assert section.blocks[0] == Text("The verdict.", caution=caution)
+        (facts,) = [block for block in section.blocks if isinstance(block, Facts)]
+        assert facts.pairs[0] == ("Is the comparison fair?", "no" if caution else "yes")
+
+
+@pytest.mark.parametrize("status", ["undertrained", "learned nothing"])
+@pytest.mark.parametrize("who", ["none", "sga"])
+@pytest.mark.parametrize("p_holm", [0.001, 0.3])
+def test_no_lead_by_or_over_an_undertrained_method_survives(status: str, who: str, p_holm: float) -> None:
+    data = evaluation({"none": 0.5, "sga": 0.6, "mha": 0.4}, p_holm=p_holm, status={who: status})
+    short, text = said(data)
+    assert short == "training may explain it"
+    assert "surviv" not in text
+    label = f"none ({status})" if who == "none" else f"sga (reconstructed, {status})"
+    assert f"training alone may explain this lead, because of {label}" in text
+    assert ("The reference is" in text) is (who == "none")
+    family = lines(data)
+    assert "surviv" not in family
+    assert f"Training alone may explain a difference to {label}, whatever its p." in family
+
+
+def test_another_undertrained_method_leaves_a_lead_alone() -> None:
+    short, _ = said(evaluation({"none": 0.5, "sga": 0.6, "mha": 0.4}, status={"mha": "undertrained"}))
+    assert short == "survives the test"
+
+
+def test_a_reference_on_top_of_undertrained_methods() -> None:
+    _, text = said(evaluation({"none": 0.6, "sga": 0.5, "mha": 0.55}, status={"mha": "undertrained"}))
+    assert "2 are below it by the test at 0.05 after correction: sga (reconstructed) and mha (undertrained)." in text
+    assert "Training alone may explain the lead over mha (undertrained)." in text
+    _, text = said(evaluation({"none": 0.6, "sga": 0.5}, status={"none": "undertrained"}))
+    assert "Training alone may explain the lead over sga (reconstructed)." in text
+
+
+def test_equal_predictions_and_precisions_are_cautions() -> None:
+    data = evaluation({"none": 0.5, "sga": 0.6})
+    data["fairness"]["identical"] = [{"methods": ["none", "sga"], "reason": None}]
+    data["fairness"]["precision"] |= {"text": "not all: sga in bfloat16", "mixed": True}
+    section = headline(labelled(data), declared=True, stale=[])
+    cautions = [block.text for block in section.blocks if isinstance(block, Text) and block.caution]
+    assert cautions == [
+        "The predictions of none and sga (reconstructed) are identical in every fold: the reason is not known.",
+        "Not all: sga in bfloat16.",
+    ]

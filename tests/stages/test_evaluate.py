@@ -206,7 +206,7 @@ def test_texts_of_unknown_origin_are_their_own_units(tmp_path):
         make_layout(tmp_path),
         Config.model_validate({"methods": ["none", "mha"], "train": {"seeds": [1, 2]}}),
     )
-    for method, skill in (("none", 0.5), ("mha", 3.0)):
+    for method, skill in (("none", 1.0), ("mha", 3.0)):
         write_items(layout, config, method, seeds=(1, 2), skill=skill)
     report = json.loads(evaluate.run(layout, config).read_text())
     assert (report["modality"], report["num_folds"]) == ("text", 1)
@@ -260,3 +260,44 @@ def test_rows_for_dvc_plots_are_few_where_items_are_many(tmp_path, monkeypatch):
     assert np.sum(report["methods"]["none"]["confusion"]["utterance"]) == 240
     right = np.mean([row["actual"] == row["predicted"] for row in rows[:50]])
     assert right == pytest.approx(report["methods"]["none"]["summary"]["clip"]["accuracy"]["mean"], abs=0.2)
+
+
+def probed(tmp_path, skills, *, reference=None, changes=None, margin=0.02):
+    """Methods beside `ridge-concat`, evaluated."""
+    config = Config.model_validate(
+        {"methods": list(skills), "evaluate": {"reference": reference, "margin": margin}}
+    )  # fmt: skip
+    layout = make_layout(tmp_path)
+    for method, skill in skills.items():
+        write_method(layout, config, method, skill=skill, changes=(changes or {}).get(method))
+    return layout, json.loads(evaluate.run(layout, config).read_text())
+
+
+def test_undertrained_methods_are_marked_wherever_a_figure_stands(tmp_path, caplog):
+    layout, report = probed(tmp_path, {"none": 0.8, "mha": 2.5, "ridge-concat": 2.5}, margin=0.2)
+    assert report["fairness"]["verdict"] == "not fair"
+    assert list(report["methods"]) == list(report["fairness"]["methods"]) == ["none", "mha", "ridge-concat"]
+    assert report["methods"]["none"]["label"] == "none (undertrained)"
+    assert report["methods"]["mha"]["label"] == "mha"
+    assert "none: undertrained: " in caplog.text
+    assert any(note.startswith("none: undertrained: ") for note in report["notes"])
+    folder = layout.stage("evaluate")
+    assert list(json.loads((folder / "metrics.json").read_text())) == ["none (undertrained)", "mha", "ridge-concat"]
+    for name in ("accuracy", "history", "confusion"):
+        assert {row["method"] for row in rows_of(folder / f"{name}.csv")} == {
+            "none (undertrained)", "mha", "ridge-concat",
+        }  # fmt: skip
+
+
+def test_the_default_reference_is_trained_well(tmp_path, caplog):
+    skills = {"mha": 0.0, "none": 0.8, "gqa": 2.6, "ridge-concat": 2.5}
+    _, report = probed(tmp_path / "a", skills, margin=0.2)
+    assert report["comparison"]["reference"] == "gqa"
+    assert "no measure of the others: none (undertrained), mha (learned nothing)" in caplog.text
+    _, report = probed(tmp_path / "b", skills, reference="none", margin=0.2)
+    assert report["comparison"]["reference"] == "none"
+    _, report = probed(tmp_path / "c", {"mha": 0.0, "none": 0.0}, margin=0.2)
+    assert report["comparison"]["reference"] == "none"
+    assert "reference: none, though it and every other method" in caplog.text
+    _, report = probed(tmp_path / "d", {"mha": 2.5, "none": 2.5})
+    assert report["comparison"]["reference"] == "none"

@@ -14,11 +14,12 @@ import pytest
 from safetensors.numpy import save_file
 
 from daamctl.artifacts.io import write_json
+from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.stages import evaluate, importance, report
-from tests.fixtures.folds import make_layout, tuned, write_items, write_method
+from tests.fixtures.folds import make_layout, tuned, write_fold, write_items, write_method
 
 SETTINGS = {
     "methods": ["none", "daam-v1", "daam-v2", "sga", "mha-published"],
@@ -32,8 +33,8 @@ Made = tuple[Layout, str, str]
 """Layout, HTML, Markdown."""
 VOID = {"meta", "img", "br", "hr", "link"}
 SECTIONS = [
-    "headline", "results", "metrics", "folds", "speakers", "selection", "published", "importance", "ablation",
-    "learned", "cost", "learning", "confusion", "missing", "provenance",
+    "headline", "results", "fairness", "metrics", "folds", "speakers", "selection", "published", "importance",
+    "ablation", "learned", "cost", "learning", "confusion", "missing", "provenance",
 ]  # fmt: skip
 PLOTS = ["speakers", "explorer", "learning", "confusion"]
 LOADS = {"src", "href", "srcset", "data", "poster", "action", "xlink:href"}
@@ -545,7 +546,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Made:
             "changes": {"run.eval_batches": {"size": 8, "order": "clip table", "clips_sha256": "5e"}},
         },
         "lora-r8": {"skill": 3.0, "changes": tuned(96, 90, notes=["the published rank"])},
-        "lora-r8-published": {"skill": 0.2, "changes": tuned(96, 0)},
+        "lora-r8-published": {"skill": 0.7, "changes": tuned(96, 0)},
         "linear-probe": {"skill": 0.8, "changes": tuned(0, 0)},
     }
     return made_of_items(tmp_path_factory.mktemp("texts"), settings, methods)
@@ -677,3 +678,98 @@ def test_an_evaluation_of_an_older_version_names_the_command(tmp_path: Path) -> 
     with pytest.raises(ArtifactError, match="was made by an older version") as error:
         report.run(layout, CONFIG, track=False)
     assert error.value.fix == "make it again: daamctl evaluate --pipeline toy"
+
+
+def search(rates: list[float], chosen: int, edges: list[str]) -> dict[str, Any]:
+    """A search over learning rates, each candidate trained for one epoch more than the one before it."""
+    candidates = [
+        {"settings": {"lr": rate}, "dev_accuracy": [0.3 + 0.1 * place] * (3 + place), "dev_loss": [1.0] * (3 + place),
+         "added": False}
+        for place, rate in enumerate(rates)
+    ]  # fmt: skip
+    return {"epochs": 3 + len(rates), "candidates": candidates, "chosen": chosen, "edges": edges}
+
+
+@pytest.fixture(scope="module")
+def unfair(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Searched methods beside a probe: `mean` far below it, `mha` at an edge, `gqa` and `sga` doing the same."""
+    methods = ["none", "mean", "mha", "gqa", "sga", "daam-v2", "ridge-mean", "ridge-concat"]
+    config = Config.model_validate({"methods": methods})
+    layout = make_layout(tmp_path_factory.mktemp("unfair"))
+    inside, edge = search([1e-4, 1e-3, 1e-2], 1, []), search([1e-4, 1e-3, 1e-2], 2, ["lr"])
+    write_method(layout, config, "none", skill=3.2, changes={"search": inside})
+    write_method(layout, config, "mean", skill=0.8, changes={"search": inside})
+    write_method(layout, config, "mha", skill=4.0, changes={"search": edge})
+    write_method(layout, config, "gqa", skill=2.6, changes={"search": inside})
+    for fold in read_folds(layout.method("gqa")):
+        changes = {"run.reconstructed": "reading A", "meta.precision": "bfloat16"}
+        write_fold(layout, config, "sga", fold.fold, 1, fold.predictions(), changes=changes)
+    write_method(layout, config, "daam-v2", skill=0.0, changes={"search": inside})
+    penalty = {"settings": {"penalty": 10.0}, "dev_accuracy": [0.7], "dev_loss": [0.5], "added": False}
+    solved = {"epochs": 0, "candidates": [penalty], "chosen": 0, "edges": []}
+    for probe in ("ridge-mean", "ridge-concat"):
+        write_method(layout, config, probe, skill=2.5, changes={"search": solved})
+    evaluate.run(layout, config)
+    path = report.run(layout, config, track=False)
+    return layout, path.read_text(encoding="utf-8"), (path.parent / "report.md").read_text(encoding="utf-8")
+
+
+def test_an_unfair_comparison_is_called_that_first(unfair: Made) -> None:
+    _, html, markdown = unfair
+    first = markdown.split("## Headline")[1].strip().splitlines()[0]
+    assert (
+        "This comparison is not fair: mean and mha are undertrained, and daam-v2 learned nothing. mean stays" in first
+    )
+    assert "points below ridge-mean, a closed-form probe; mha chooses the lowest or highest lr tried in most" in first
+    assert "training may explain it" in html
+    assert "Whatever its p, training alone may explain this lead, because of mha (undertrained)" in html
+    assert "surviv" not in html.partition("plotly.js v")[0]
+    assert "The predictions of gqa and sga (reconstructed) are identical in every fold" in html
+    assert "Not all methods were trained in one precision: sga in bfloat16, the others in float32." in html
+    assert "Training alone may explain the ranks of" in html
+    assert Page(html).plots == ["gaps", "search", "speakers", "learning", "confusion"]
+
+
+def test_marks_stand_in_every_table(unfair: Made) -> None:
+    layout = unfair[0]
+    labels = {entry["label"] for entry in evaluation_of(layout)["methods"].values()}
+    assert labels == {
+        "none", "mean (undertrained)", "mha (undertrained)", "gqa", "sga (reconstructed)", "daam-v2 (learned nothing)",
+        "ridge-mean", "ridge-concat",
+    }  # fmt: skip
+    for key in ("results", "fairness", "folds", "speakers", "selection", "ranks", "cost", "learning"):
+        assert set(table_of(layout, key)) == labels, key
+    assert set(table_of(layout, "metrics")) > labels  # and what needs no model
+    for key in ("recalls", "leads", "confusion", "tests-accuracy"):
+        assert set(table_of(layout, key)) <= labels, key
+    assert evaluation_of(layout)["comparison"]["reference"] == "none"
+
+
+def test_the_section_on_fairness_has_what_was_found(unfair: Made) -> None:
+    layout, html, _ = unfair
+    found, table = evaluation_of(layout)["fairness"], table_of(layout, "fairness")
+    row = table["mean (undertrained)"]
+    assert float(row["Gap to it (points)"]) == pytest.approx(100 * found["methods"]["mean"]["gap"])
+    spread = np.std(list(found["methods"]["mean"]["gaps"].values()), ddof=1)
+    assert float(row["Gap to it (points), sample std"]) == pytest.approx(100 * spread)
+    assert row["Closed-form probe"] == "ridge-mean"
+    assert row["Chosen (runs)"] == "lr 0.001 (5)"
+    assert row["At an edge"] == "none"
+    assert row["Verdict"].startswith("undertrained: ")
+    assert table["mha (undertrained)"]["At an edge"] == "lr in 5 of 5"
+    assert table["none"]["Closed-form probe"] == "ridge-concat"
+    assert table["none"]["Runs that finished"] == "5 of 5"
+    assert table["ridge-mean"]["Verdict"] == "closed form"
+    assert table["sga (reconstructed)"]["Chosen (runs)"] == "not searched"
+    data = re.search(r'id="plot-search".*?<script type="application/json">(.*?)</script>', html, re.DOTALL)
+    assert data is not None
+    drawn = json.loads(data.group(1))["methods"]
+    assert set(drawn) == {"none", "mean (undertrained)", "mha (undertrained)", "gqa", "daam-v2 (learned nothing)"}
+    assert [(one["name"], one["chosen"], one["values"]) for one in drawn["mha (undertrained)"]] == [
+        ("lr 0.0001", 0, [30.0] * 3), ("lr 0.001", 0, [40.0] * 4), ("lr 0.01", 5, [50.0] * 5),
+    ]  # fmt: skip
+
+
+def test_an_unchecked_comparison_says_how_to_check(made: Made) -> None:
+    assert "Whether this comparison is fair was not checked: list ridge-" in made[1]
+    assert {row["Verdict"].partition(":")[0] for row in table_of(made[0], "fairness").values()} == {"not checked"}

@@ -1,0 +1,174 @@
+"""Section "Is this comparison fair?": gaps to closed-form probes, whether training ended, and what was searched.
+
+Input: evaluation.json after `verdict.labelled`, and the searches recorded in the folds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+from daamctl.artifacts.results import SearchPart
+from daamctl.reporting import pictures, plots
+from daamctl.reporting.document import (
+    DASH,
+    Block,
+    Cell,
+    Number,
+    Picture,
+    Plot,
+    Section,
+    Table,
+    Text,
+    listed,
+    percent,
+    points,
+    spread,
+)
+from daamctl.reporting.verdict import order
+from daamctl.reporting.wording import Evaluation, item, runs, words
+
+
+@dataclass(frozen=True)
+class SearchCurve:
+    """One candidate of a method's search.
+
+    Args:
+        name: its settings in words, e.g. `lr 0.001`.
+        accuracy: on the held-out group after every epoch from the first, mean over the runs that trained it so far.
+        chosen: number of runs that chose it.
+        runs: number of runs that searched.
+    """
+
+    name: str
+    accuracy: list[float]
+    chosen: int
+    runs: int
+
+
+def search_curves(searches: Sequence[SearchPart]) -> list[SearchCurve]:
+    """The candidates of one method over all its runs, by their settings; closed-form probes have no epochs."""
+    met: dict[str, list[list[float]]] = {}
+    chosen: dict[str, int] = {}
+    order: dict[str, list[float | str]] = {}
+    for search in searches:
+        for number, candidate in enumerate(search["candidates"]):
+            name = ", ".join(f"{key} {_plain(value)}" for key, value in candidate["settings"].items())
+            met.setdefault(name, []).append(candidate["dev_accuracy"])
+            chosen[name] = chosen.get(name, 0) + (number == search["chosen"])
+            order[name] = list(candidate["settings"].values())
+    names = sorted(met, key=lambda name: [(isinstance(value, str), value) for value in order[name]])
+    return [SearchCurve(name, _means(met[name]), chosen[name], len(searches)) for name in names]
+
+
+def fairness(evaluation: Evaluation, searches: Mapping[str, Sequence[SearchPart]]) -> Section:
+    """How well every method was trained, and how that was found.
+
+    Args:
+        evaluation: labelled.
+        searches: label -> the searches of its runs; methods without one may be absent.
+    """
+    found = evaluation["fairness"]
+    probes = any(one["counterpart"] for one in found["methods"].values())
+    text = (
+        f"A method is undertrained when it stays more than {points(found['margin']).removeprefix('+')} points below a "
+        "closed-form probe of the same input, when most of its runs selected one of their last epochs, or when most of "
+        "its searches chose the lowest or highest value tried. A difference to such a method may come from training "
+        "alone, so no lead over it or by it counts as a result."
+    )
+    blocks: list[Block] = [Text(found["text"], caution=found["verdict"] == "not fair"), Text(text)]
+    blocks += [Text(f"The predictions of {listed(group['methods'])} are identical in every fold: "
+                    f"{group['reason'] or 'the reason is not known'}.", caution=True)
+               for group in found["identical"]]  # fmt: skip
+    if found["precision"]["text"]:
+        said = found["precision"]["text"]
+        blocks.append(Text(f"{said[:1].upper()}{said[1:]}.", caution=found["precision"]["mixed"]))
+    blocks.append(_table(evaluation))
+    if probes:
+        blocks.append(_gaps(evaluation))
+    curves = {name: part for name in order(evaluation) if (part := search_curves(searches.get(name, ())))}
+    curves = {name: part for name, part in curves.items() if _trained(evaluation, name)["status"] != "closed form"}
+    if curves:
+        blocks.append(_searches(evaluation, curves))
+    return Section("fairness", "Is this comparison fair?", blocks)
+
+
+def _trained(evaluation: Evaluation, name: str) -> Mapping[str, Any]:
+    """How well one method was trained."""
+    entry: Mapping[str, Any] = evaluation["fairness"]["methods"][name]
+    return entry
+
+
+def _table(evaluation: Evaluation) -> Table:
+    unit = evaluation["main_unit"]
+    rows: list[list[Cell]] = []
+    for name in order(evaluation):
+        one = _trained(evaluation, name)
+        gaps = list(one["gaps"].values())
+        gap = Number(one["gap"], "points", std=stdev(gaps) if len(gaps) > 1 else None)
+        late, number = one["unfinished"], one["runs"]
+        chosen = "; ".join(
+            f"{setting} {', '.join(f'{value} ({times})' for value, times in values.items())}"
+            for setting, values in one["chosen"].items()
+        )
+        edges = ", ".join(f"{setting} in {times} of {number}" for setting, times in one["edges"].items())
+        reasons = f": {'; '.join(one['reasons'])}" if one["reasons"] else ""
+        rows.append(
+            [name, spread(evaluation["methods"][name]["summary"][unit]["accuracy"]), one["counterpart"] or DASH, gap,
+             DASH if late is None else f"{number - late} of {number}", chosen or "not searched",
+             edges or ("none" if one["chosen"] else DASH), f"{one['status']}{reasons}"]
+        )  # fmt: skip
+    columns = [
+        "Method", "Accuracy", "Closed-form probe", "Gap to it (points)", "Runs that finished", "Chosen (runs)",
+        "At an edge", "Verdict",
+    ]  # fmt: skip
+    caption = f"How well every method was trained: accuracy per {item(evaluation)} in percent, and what tells"
+    note = (
+        f"Mean ± sample std over {runs(evaluation)}. Gap: accuracy minus that of the probe in the same fold, seeds "
+        "averaged. A run had finished where the selected epoch does not lie in the last tenth of the epochs allowed. "
+        "Chosen: what the searches on held-out data picked."
+    )
+    return Table("fairness", caption, columns, rows, frozenset({2, 4, 5, 6, 7}), note)
+
+
+def _gaps(evaluation: Evaluation) -> Plot:
+    margin = evaluation["fairness"]["margin"]
+    found = {
+        name: list(one["gaps"].values()) for name in order(evaluation) if (one := _trained(evaluation, name))["gaps"]
+    }
+    means = ", ".join(f"{name} {points(mean(part))}" for name, part in found.items())
+    label = f"Accuracy of every method minus that of its closed-form probe, in points, mean over folds: {means}."
+    png, pdf = pictures.gap_rows(found, margin)
+    probes = {name: str(_trained(evaluation, name)["counterpart"]) for name in found}
+    data = plots.gap_data(found, probes, margin)
+    return Plot("gaps", "gaps", label, data, [Picture("gaps.png", label, png, pdf)])
+
+
+def _searches(evaluation: Evaluation, curves: Mapping[str, Sequence[SearchCurve]]) -> Plot:
+    clip = words(evaluation).clip
+    tops = [
+        f"{name} {top.name} ({percent(max(top.accuracy))} %)"
+        for name, part in curves.items()
+        if (top := max(part, key=lambda one: one.chosen)).accuracy
+    ]
+    label = (
+        f"Held-out accuracy per {clip} over the epochs of the search, one curve per candidate, mean over "
+        f"{runs(evaluation)}. Most often chosen, with its highest accuracy: {', '.join(tops)}."
+    )
+    panels = {name: [(one.name, one.accuracy, one.chosen, one.runs) for one in part] for name, part in curves.items()}
+    drawn = pictures.parts(
+        "search", label, panels, pictures.PER_PICTURE, lambda part: pictures.search_panels(part, clip=clip)
+    )
+    return Plot("search", "search", label, plots.search_data(panels, unit=clip), drawn)
+
+
+def _means(curves: Sequence[Sequence[float]]) -> list[float]:
+    """Mean of every epoch over the curves that reach it."""
+    longest = max(map(len, curves))
+    return [mean(curve[epoch] for curve in curves if len(curve) > epoch) for epoch in range(longest)]
+
+
+def _plain(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"

@@ -1,0 +1,288 @@
+"""Planted cases of unequal training: each is found, named with its reason, and nothing else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from daamctl.artifacts.results import read_folds
+from daamctl.config import Config
+from daamctl.evaluation.comparison import item_table
+from daamctl.evaluation.fairness import Fairness, assess
+from daamctl.evaluation.scoring import items_of
+from daamctl.layout import Layout
+from tests.fixtures.folds import make_layout, write_fold, write_items, write_method
+
+CONFIG = Config()
+SEARCHED = {"metrics.finished": True}
+
+
+def search(rates: list[float], chosen: int, edges: list[str] | None = None) -> dict[str, Any]:
+    """A search over learning rates."""
+    candidates = [
+        {"settings": {"lr": rate}, "dev_accuracy": [0.5, 0.6], "dev_loss": [1.0, 0.9], "added": False} for rate in rates
+    ]
+    return {"epochs": 2, "candidates": candidates, "chosen": chosen, "edges": edges or []}
+
+
+def write(root: Path, methods: dict[str, dict[str, Any]], config: Config = CONFIG) -> Layout:
+    layout = make_layout(root)
+    for method, options in methods.items():
+        write_method(layout, config, method, **options)
+    return layout
+
+
+def judge(layout: Layout, methods: list[str], *, margin: float = 0.02) -> Fairness:
+    folds = {method: read_folds(layout.method(method)) for method in methods}
+    items = {method: [items_of(fold.predictions(), "utterance") for fold in part] for method, part in folds.items()}
+    tables = {method: item_table(folds[method], items[method]) for method in methods}
+    return assess(folds, items, tables, margin=margin)
+
+
+def judged(root: Path, methods: dict[str, dict[str, Any]], *, margin: float = 0.02) -> Fairness:
+    return judge(write(root, methods), list(methods), margin=margin)
+
+
+def edited(layout: Layout, source: str, target: str, edit: Any = lambda part: part, **changes: Any) -> None:
+    """Write a method's folds again under another name, with other predictions or records (`__` for the dot)."""
+    records = {name.replace("__", "."): value for name, value in changes.items()}
+    for fold in read_folds(layout.method(source)):
+        write_fold(layout, CONFIG, target, fold.fold, fold.seed, edit(fold.predictions()), changes=records)
+
+
+def constant(part: pl.DataFrame) -> pl.DataFrame:
+    """Every item gets class 1, with logits of its own."""
+    logits = np.asarray(part["logits"].to_list()) * 0.1
+    logits[:, 1] += 10
+    return part.with_columns(logits=pl.Series(logits.tolist(), dtype=pl.List(pl.Float32)))
+
+
+def test_a_rate_that_is_too_small_shows_as_a_gap(tmp_path: Path) -> None:
+    found = judged(tmp_path, {"mean": {"skill": 0.8}, "ridge-last": {"skill": 0.5}, "ridge-mean": {"skill": 2.5}})
+    one = found.methods["mean"]
+    accuracies = {}
+    for method in ("mean", "ridge-mean"):
+        parts = [items_of(fold.predictions(), "utterance") for fold in read_folds(make_layout(tmp_path).method(method))]
+        accuracies[method] = [float((part.predictions == part.targets).mean()) for part in parts]
+    gaps = np.subtract(accuracies["mean"], accuracies["ridge-mean"])
+    assert one.counterpart == "ridge-mean"  # the closest, not the first listed
+    assert list(one.gaps.values()) == pytest.approx(gaps)
+    assert one.gap == pytest.approx(gaps.mean())
+    assert (one.status, one.mark) == ("undertrained", "undertrained")
+    assert one.reasons == [f"{-100 * gaps.mean():.1f} points below ridge-mean"]
+    assert found.verdict == "not fair"
+    assert found.text == (
+        f"This comparison is not fair: mean is undertrained. mean stays {-100 * gaps.mean():.1f} points below "
+        "ridge-mean, a closed-form probe."
+    )
+    assert found.methods["ridge-mean"].status == "closed form"
+
+
+def test_the_margin_decides(tmp_path: Path) -> None:
+    methods = {"mean": {"skill": 2.3}, "ridge-mean": {"skill": 2.5}}
+    gap = judged(tmp_path, methods, margin=1.0).methods["mean"].gap
+    assert gap is not None
+    assert gap < 0
+    for margin, verdict in ((-gap, "fair"), (-gap - 1e-6, "not fair")):
+        assert judge(make_layout(tmp_path), list(methods), margin=margin).verdict == verdict
+
+
+def test_seeds_are_averaged_and_a_probe_has_one(tmp_path: Path) -> None:
+    layout = write(tmp_path, {"mean": {"skill": 1.5, "seeds": (1, 2)}, "ridge-mean": {"skill": 1.5}})
+    one = judge(layout, ["mean", "ridge-mean"]).methods["mean"]
+    runs = [items_of(fold.predictions(), "utterance") for fold in read_folds(layout.method("mean")) if fold.fold == 2]
+    (probe,) = [fold for fold in read_folds(layout.method("ridge-mean")) if fold.fold == 2]
+    theirs = items_of(probe.predictions(), "utterance")
+    mean = np.mean([(part.predictions == part.targets).mean() for part in runs])
+    assert one.gaps["2"] == pytest.approx(mean - (theirs.predictions == theirs.targets).mean())
+    assert one.runs == 10
+
+
+def test_a_budget_of_two_epochs_is_not_enough(tmp_path: Path) -> None:
+    short = {"run.config.train.epochs": 2, "metrics.selected_epoch": 2}
+    found = judged(tmp_path, {"mean": {"skill": 2.0, "epochs": 2, "changes": short}})
+    assert found.methods["mean"].reasons == ["selected one of its last epochs in 5 of 5 runs"]
+    assert found.text == (
+        "This comparison is not fair: mean is undertrained. mean selects one of the last epochs in most runs."
+    )
+
+
+@pytest.mark.parametrize(("selected", "late"), [(31, False), (32, True), (35, True)])
+def test_the_last_tenth_of_the_epochs_is_late(tmp_path: Path, selected: int, late: bool) -> None:
+    found = judged(tmp_path, {"mean": {"skill": 2.0, "changes": {"metrics.selected_epoch": selected}}})
+    assert found.methods["mean"].unfinished == (5 if late else 0)
+
+
+def test_what_a_fold_records_goes_before_what_can_be_derived(tmp_path: Path) -> None:
+    """Early stopping may allow more epochs than the settings of an older version say."""
+    late = {"metrics.selected_epoch": 35}
+    assert judged(tmp_path / "a", {"mean": {"changes": {**late, **SEARCHED}}}).methods["mean"].unfinished == 0
+    assert judged(tmp_path / "b", {"mean": {"changes": {"metrics.finished": False}}}).methods["mean"].unfinished == 5
+    for changes in ({"metrics.finished": None}, {**late, "run.config.train.selection": "last"}):
+        found = judged(tmp_path / str(len(changes)), {"mean": {"skill": 2.0, "changes": changes}})
+        assert found.methods["mean"].unfinished is None
+        assert found.methods["mean"].status == "not checked"
+
+
+def test_half_of_the_runs_is_not_most(tmp_path: Path) -> None:
+    layout = write(tmp_path, {"mean": {"skill": 2.0, "folds": (1, 2), "changes": {"metrics.selected_epoch": 35}}})
+    write_method(layout, CONFIG, "mean", skill=2.0, folds=(3, 4))
+    assert judge(layout, ["mean"]).methods["mean"].mark == ""
+    write_method(layout, CONFIG, "mean", skill=2.0, folds=(4,), changes={"metrics.selected_epoch": 35})
+    assert judge(layout, ["mean"]).methods["mean"].mark == "undertrained"
+
+
+def test_a_choice_at_the_edge_of_the_grid(tmp_path: Path) -> None:
+    layout = write(tmp_path, {"ridge-mean": {"skill": 2.0, "changes": {"search": search([1, 10], 1, ["penalty"])}}})
+    write_method(
+        layout, CONFIG, "mean", skill=2.0, folds=(1, 2, 3), changes={"search": search([1e-4, 1e-3], 1, ["lr"])}
+    )
+    write_method(layout, CONFIG, "mean", skill=2.0, folds=(4, 5), changes={"search": search([1e-4, 3e-4, 1e-3], 1)})
+    found = judge(layout, ["mean", "ridge-mean"], margin=1.0)
+    one = found.methods["mean"]
+    assert one.chosen == {"lr": {"0.001": 3, "0.0003": 2}}
+    assert one.edges == {"lr": 3}
+    assert one.reasons == ["chose the lowest or highest lr tried in 3 of 5 runs"]
+    assert "mean chooses the lowest or highest lr tried in most runs" in found.text
+    assert found.methods["ridge-mean"].edges == {"penalty": 5}  # told, but a probe has no training to be cut short
+    assert found.methods["ridge-mean"].status == "closed form"
+
+
+def test_without_probe_and_search_nothing_is_checked(tmp_path: Path) -> None:
+    found = judged(tmp_path / "a", {"mean": {"skill": 2.0}, "none": {"skill": 2.0}, "ridge-concat": {"skill": 1.0}})
+    assert found.verdict == "not checked"
+    assert found.methods["mean"].status == "not checked"
+    assert found.methods["none"].status == "fair"
+    assert (
+        "was not checked for mean: list ridge-mean, closed-form probe of the same input, among the methods"
+        in found.text
+    )
+    found = judged(tmp_path / "b", {"mean": {"skill": 2.0, "changes": {"search": search([1e-3, 1e-2, 1e-1], 1)}}})
+    assert found.verdict == "fair"
+    assert found.text.startswith("This comparison is fair: no method stays more than 2 points below")
+
+
+def test_one_class_for_every_item(tmp_path: Path) -> None:
+    layout = write(tmp_path, {"mean": {"skill": 2.0}})
+    edited(layout, "mean", "sga", constant)
+    found = judge(layout, ["mean", "sga"])
+    assert found.methods["sga"].mark == "learned nothing"
+    assert found.methods["sga"].reasons == ["gives one class for every item of a fold"]
+    assert found.text.endswith("sga learned nothing. sga: gives one class for every item of a fold.")
+    assert found.notes == ["sga: learned nothing: gives one class for every item of a fold"]
+
+
+@pytest.mark.parametrize(("skill", "nothing"), [(0.0, True), (1.5, False)])
+def test_chance_over_folds_and_over_items(tmp_path: Path, skill: float, nothing: bool) -> None:
+    for name, folds in (("folds", (1, 2, 3, 4, 5)), ("one", (1,)), ("two", (1, 2))):
+        one = judged(tmp_path / name, {"mean": {"skill": skill, "folds": folds, "utterances": 120}}).methods["mean"]
+        assert (one.mark == "learned nothing") is nothing, name
+        if nothing:
+            assert one.reasons[0].endswith("for the most frequent class), nor is its balanced accuracy")
+
+
+def test_an_official_split_is_judged_over_its_items(tmp_path: Path) -> None:
+    layout = make_layout(tmp_path)
+    write_items(layout, CONFIG, "mean", skill=0.2)
+    write_items(layout, CONFIG, "mha", skill=1.5)
+    found = judge(layout, ["mean", "mha"])
+    assert [found.methods[name].mark for name in ("mean", "mha")] == ["learned nothing", ""]
+
+
+def test_epoch_1_everywhere(tmp_path: Path) -> None:
+    first = {"metrics.selected_epoch": 1}
+    assert judged(tmp_path / "a", {"mean": {"skill": 2.0, "changes": first}}).methods["mean"].reasons == [
+        "selected epoch 1 in every run"
+    ]
+    for name, changes in (
+        ("last", {"run.config.train.selection": "last"}),
+        ("easy", {"metrics.dev_accuracy": 1.0}),
+        ("single", {"metrics.epochs": 1}),
+    ):
+        found = judged(tmp_path / name, {"mean": {"skill": 2.0, "changes": {**first, **changes}}})
+        assert found.methods["mean"].mark == "", name
+    reached = {"mean": {"skill": 2.5, "changes": first}, "ridge-mean": {"skill": 1.0}}
+    assert judged(tmp_path / "reached", reached).methods["mean"].mark == ""
+
+
+def test_a_probe_at_chance_learned_nothing(tmp_path: Path) -> None:
+    assert judged(tmp_path, {"ridge-mean": {"skill": 0.0}}).methods["ridge-mean"].mark == "learned nothing"
+
+
+def test_a_method_that_does_nothing_is_found(tmp_path: Path) -> None:
+    layout = write(tmp_path, {"none-mlp": {"skill": 2.0, "density_shape": (6, 8)}, "mha": {"skill": 2.0}})
+    maps = {"trained": np.ones((6, 8), np.float32), "untrained": np.ones((6, 8), np.float32)}
+    for fold in read_folds(layout.method("none-mlp")):
+        changes = {"run.config.method": {"num_heads": 6}}
+        write_fold(layout, CONFIG, "daam-v1-mlp", fold.fold, 1, fold.predictions(), density=maps, changes=changes)
+    (group,) = judge(layout, ["none-mlp", "mha", "daam-v1-mlp"]).identical
+    assert group.methods == ["none-mlp", "daam-v1-mlp"]
+    assert (
+        group.reason == "the density of daam-v1-mlp is constant because each head has one layer, so it changes nothing"
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        (("daam-v1", {"num_heads": 1}), ("daam-v2", {}), "daam-v1 with one head is daam-v2"),
+        (("daam-v1-mlp", {}), ("daam-v1", {"decoder": "mlp"}), "they are names of one method with the same settings"),
+        (("mha", {}), ("gqa", {}), None),
+        (("lora-r4", {}), ("lora-r8", {}), None),
+    ],
+)
+def test_two_names_for_one_computation(
+    tmp_path: Path, first: tuple[str, Any], second: tuple[str, Any], reason: str | None
+) -> None:
+    layout = write(tmp_path, {first[0]: {"changes": {"run.config.method": first[1]}}})
+    edited(layout, first[0], second[0], run__config__method=second[1])
+    found = judge(layout, [first[0], second[0]])
+    assert [(group.methods, group.reason) for group in found.identical] == [([first[0], second[0]], reason)]
+    said = f"the predictions of {first[0]} and {second[0]} are identical in every fold: "
+    assert said + (reason or "the reason is not known") in found.notes
+
+
+def test_one_layer_leaves_nothing_to_fuse(tmp_path: Path) -> None:
+    layout = write(tmp_path, {"mean": {"changes": {"run.layers": [3]}}})
+    edited(layout, "mean", "last-layer", run__layers=[3])
+    (group,) = judge(layout, ["mean", "last-layer"]).identical
+    assert group.reason == "there is one layer, so there is nothing to fuse"
+
+
+def test_nearly_identical_is_not_identical(tmp_path: Path) -> None:
+    def moved(by: float) -> Any:
+        def edit(part: pl.DataFrame) -> pl.DataFrame:
+            logits = np.asarray(part["logits"].to_list(), dtype=np.float32)
+            logits[0] *= 1 + np.float32(by)
+            return part.with_columns(logits=pl.Series(logits.tolist(), dtype=pl.List(pl.Float32)))
+
+        return edit
+
+    layout = write(tmp_path, {"mean": {}})
+    edited(layout, "mean", "mha", moved(1e-2))
+    edited(layout, "mean", "gqa", moved(1e-7))
+    (group,) = judge(layout, ["mean", "mha", "gqa"]).identical
+    assert group.methods == ["mean", "gqa"]
+    write_method(layout, CONFIG, "gqa", folds=(5,))
+    assert judge(layout, ["mean", "mha", "gqa"]).identical == []
+
+
+def test_precisions_that_differ_are_named(tmp_path: Path) -> None:
+    found = judged(
+        tmp_path,
+        {"mean": {}, "none": {}, "mha": {"changes": {"meta.precision": "bfloat16"}},
+         "ridge-mean": {"changes": {"meta.precision": "float64"}},
+         "lora-r8": {"changes": {"meta.precision": "float16", "run.finetune": True}}},
+    ).precision  # fmt: skip
+    assert (found.usual, found.mixed) == ("float32", True)
+    assert found.text == (
+        "not all methods were trained in one precision: mha in bfloat16, ridge-mean (closed form) in float64 and "
+        "lora-r8 (fine-tuned) in float16, the others in float32"
+    )
+    methods = {"mean": {}, "ridge-mean": {"changes": {"meta.precision": "float64"}}}
+    assert not judged(tmp_path / "probe", methods).precision.mixed
+    assert judged(tmp_path / "one", {"mean": {}}).precision.text == ""

@@ -143,7 +143,8 @@ def read(root: Path, clips: int) -> dict[str, float]:
 
 def train(root: Path, method: str, settings: dict[str, Any]) -> dict[str, float]:
     """Train on one set; see `measure`."""
-    from daamctl.training.fold import FoldSpec, train_fold
+    from daamctl.training.fold import FoldSpec
+    from daamctl.training.group import train_fold
     from daamctl.training.run import load_features, to_gpu
 
     marks = [time.perf_counter()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -131,14 +132,40 @@ class ExtractConfig(Section):
 class TrainConfig(Section):
     """How a method is trained.
 
-    Defaults are the published code's (FACTS 9), except selection (D7), density maps (D19), clipping (D21) and
-    precision (D42).
+    The defaults search the learning rate on the held-out group and train until that group no longer improves.
+    `RECIPES["published"]` has the published code's values (FACTS 9). Selection (D7), density maps (D19), clipping (D21)
+    and precision (D42) are corrected in both.
     """
 
-    epochs: Count = 35
-    """Passes over the training clips."""
-    batch_size: Count = 8
-    """Clips per optimiser step."""
+    recipe: Literal["searched", "published"] = "searched"
+    """Which defaults `train` and `finetune` have: searched: those of params.yaml; published: the one fixed recipe of the
+    published code. What a pipeline or `--set` says itself stays."""
+    epochs: Count = 100
+    """Most passes over the training clips."""
+    patience: Count | None = 10
+    """Epochs in a row without a better held-out accuracy, or the same one at a held-out loss lower by one percent, after
+    which training stops; null: all `epochs` are trained (published). Without a held-out group (`selection`) they
+    always are."""
+    standardize: Literal["none", "layer", "feature"] = "feature"
+    """What the pooled layers are standardised by before the fusion, with the mean and standard deviation of the fold's
+    training part. layer: one mean and deviation per layer; feature: one per layer and feature; none (published)."""
+    search: Literal["none", "partial", "full"] = "partial"
+    """How `lr` is chosen, per method and fold, by the accuracy on the held-out group. partial: every candidate is
+    trained for `search_epochs`, the best of them then to its end; full: every candidate is trained to its end; none:
+    `lr` is used as it is (published). Without a held-out group (`selection`) nothing is searched."""
+    search_lr: tuple[Positive, ...] = (3e-4, 1e-3, 3e-3)
+    """Learning rates to try. Where the best is the lowest or the highest of them, one more is tried beyond it, at the
+    same ratio as between the outermost two, at most `search_widen` times."""
+    search_weight_decay: tuple[Annotated[float, Field(ge=0.0)], ...] = ()
+    """Weight decays to try with every rate; empty: `weight_decay` alone."""
+    search_standardize: tuple[Literal["none", "layer", "feature"], ...] = ()
+    """Values of `standardize` to try with every rate; empty: `standardize` alone."""
+    search_epochs: Count = 5
+    """Epochs that a candidate is trained for in a partial search."""
+    search_widen: Annotated[int, Field(ge=0)] = 2
+    """How many rates are tried beyond the grid at most."""
+    batch_size: Count = 32
+    """Clips per optimiser step (published: 8)."""
     loss: Literal["focal", "cross-entropy"] = "focal"
     """focal: alpha * (1 - p + 1e-6)^gamma * cross-entropy."""
     focal_gamma: Annotated[float, Field(ge=0.0)] = 2.5
@@ -148,7 +175,7 @@ class TrainConfig(Section):
     optimizer: Literal["adamw", "adam"] = "adamw"
     """adamw: decoupled decay (published code); adam: decay added to the gradient (the papers' text; D11)."""
     lr: Positive = 1e-4
-    """Initial learning rate."""
+    """Initial learning rate where none is searched."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     """Weight decay (0.01 in the published code, 0.1 in the papers' text; D11)."""
     schedule: Literal["plateau", "constant"] = "plateau"
@@ -193,7 +220,15 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> TrainConfig:
         _check_seeds(self.seeds)
+        for name in ("search_lr", "search_weight_decay", "search_standardize"):
+            _check_grid(name, getattr(self, name))
         return self
+
+
+def _check_grid(name: str, values: Sequence[Any]) -> None:
+    least = 1 if name == "search_lr" else 0
+    if len(values) < least or len(set(values)) != len(values):
+        raise ValueError(f"{name} must be {'one or more ' if least else ''}different values, met {list(values)}")
 
 
 def _check_seeds(seeds: Sequence[int]) -> None:
@@ -220,6 +255,16 @@ class WayConfig(Section):
     """Decoupled weight decay (AdamW), not on biases, norms and other 1-D tensors."""
     schedule: Literal["linear", "constant"] = "linear"
     """linear: warm up over the first tenth of the steps, then fall to 0; constant: none (published)."""
+    search: Literal["none", "partial", "full"] = "partial"
+    """How `lr` is chosen, per fold, by the accuracy on the held-out group: see `train.search` (published: none)."""
+    search_lr: tuple[Positive, ...] = (3e-5, 1e-4, 3e-4)
+    """Learning rates to try; see `train.search_lr`."""
+    search_epochs: Count = 2
+    """Epochs that a candidate is trained for in a partial search."""
+    search_widen: Annotated[int, Field(ge=0)] = 2
+    """How many rates are tried beyond the grid at most."""
+    patience: Count | None = 5
+    """Epochs without improvement after which training stops: see `train.patience` (published: null)."""
     grad_clip_norm: Positive | None = 1.0
     """Largest gradient norm; null: no clipping (published)."""
     gradient_checkpointing: bool = False
@@ -256,6 +301,32 @@ class FinetuneConfig(WayConfig):
         if self.seeds is not None:
             _check_seeds(self.seeds)
         return self
+
+
+RECIPES: dict[str, dict[str, dict[str, Any]]] = {
+    "published": {
+        "train": {
+            "epochs": 35,
+            "patience": None,
+            "standardize": "none",
+            "search": "none",
+            "batch_size": 8,
+            "loss": "focal",
+            "optimizer": "adamw",
+            "lr": 1e-4,
+            "weight_decay": 0.01,
+            "schedule": "plateau",
+            "plateau_factor": 0.1,
+            "plateau_patience": 10,
+        },
+        "finetune": {"search": "none", "patience": None, "epochs": 35, "batch_size": 8, "lr": 1e-4},
+    }
+}
+"""Settings that a recipe stands for, by section: the fixed one of the published code (FACTS 9), and the defaults."""
+RECIPES["searched"] = {
+    section: {name: kind.model_fields[name].default for name in RECIPES["published"][section]}
+    for section, kind in (("train", TrainConfig), ("finetune", FinetuneConfig))
+}
 
 
 class EvaluateConfig(Section):
@@ -508,10 +579,25 @@ def _merged(root: Path, pipeline: str | None, overrides: Mapping[str, Any]) -> t
         difference = read_yaml(root / PIPELINES_DIR / f"{pipeline}.yaml")
         if "pipelines" in difference:
             problems.append(f"pipelines: belongs in {PARAMS_FILE}, not in a pipeline file")
-        _merge(tree, difference)
+    else:
+        difference = {}
+    last: dict[str, Any] = {}
     for key, value in overrides.items():
-        _merge(tree, _nest(key.split("."), value))
+        _merge(last, _nest(key.split("."), value))
+    _merge(tree, _recipe(tree, difference, last))
+    _merge(tree, difference)
+    _merge(tree, last)
     return tree, problems
+
+
+def _recipe(params: Mapping[str, Any], *above: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of the recipe that the pipeline or the command line names; empty where it is the one of params.yaml."""
+    sections = (part.get("train") for part in (params, *above))
+    own, *named = (part.get("recipe") if isinstance(part, Mapping) else None for part in sections)
+    wanted = next((name for name in reversed(named) if name is not None), None)
+    if wanted in (None, own or TrainConfig.model_fields["recipe"].default):
+        return {}
+    return deepcopy(RECIPES.get(wanted, {}))
 
 
 def _remove(tree: Any, location: Sequence[Any]) -> bool:

@@ -31,7 +31,7 @@ def test_order_is_defaults_params_pipeline_overrides(project: Path) -> None:
     assert load_config(project).train.model_dump(include={"epochs", "lr", "batch_size"}) == {
         "epochs": 7,
         "lr": 0.5,
-        "batch_size": 8,
+        "batch_size": 32,
     }
     config = load_config(project, "mine", {"train.batch_size": 4})
     assert (config.train.epochs, config.train.lr, config.train.batch_size) == (7, 0.25, 4)

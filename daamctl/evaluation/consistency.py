@@ -20,7 +20,7 @@ TRAINING = ("train", "finetune")
 """Sections of settings that are read in training."""
 COVERED_BY_EMBEDDINGS = frozenset({"download", "segment", "extract"})
 HARMLESS = frozenset(
-    {"train.seeds", "train.device", "train.together"}
+    {"train.recipe", "train.seeds", "train.device", "train.together"}
     | {f"finetune.{name}" for name in ("seeds", "device", "gradient_checkpointing")}
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, overload
 
+import torch
 from torch import Tensor, nn
 
 from daamctl.errors import MethodError
@@ -32,14 +33,60 @@ class Traits:
     needs_dev: bool = False
 
 
+class Standardize(nn.Module):
+    """Subtract a mean from pooled layers and divide by a deviation: (B, L, D) to (B, L, D).
+
+    Args:
+        mean: (L, 1) or (L, D); a buffer, saved with the weights.
+        deviation: same shape; where nothing varies 0, which gives 0.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, mean: Tensor, deviation: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("scale", torch.where(deviation > 0, 1 / deviation, 0))
+
+    @classmethod
+    def empty(cls, kind: str, num_layers: int, embed_dim: int) -> Standardize:
+        """One to be filled from a file.
+
+        Args:
+            kind: layer or feature.
+            num_layers: L.
+            embed_dim: D.
+
+        Raises:
+            MethodError: unknown kind.
+        """
+        if kind not in ("layer", "feature"):
+            raise MethodError(f"standardize must be 'layer' or 'feature', met {kind!r}")
+        shape = (num_layers, embed_dim if kind == "feature" else 1)
+        return cls(torch.zeros(shape), torch.ones(shape))
+
+    @property
+    def kind(self) -> str:
+        """Layer: one mean and deviation per layer; feature: one per layer and feature."""
+        return "layer" if self.mean.shape[-1] == 1 else "feature"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Standardise (..., L, D)."""
+        return (x - self.mean) * self.scale
+
+
 class FusionClassifier(nn.Module):
-    """A layer fusion followed by a decoder.
+    """A layer fusion followed by a decoder, behind an optional standardisation of the input.
 
     Args:
         fusion: maps (B, L, D) to what the decoder takes: (B, L, D') for a map of layers, (B, D) for one vector.
             With a density it accepts `return_density=True` and then returns (output, density).
         decoder: maps the fused layers to logits (B, C).
         traits: what a reader must know.
+
+    Attributes:
+        standardize: applied to the layers before the fusion; the identity until it is replaced by a `Standardize`.
     """
 
     def __init__(self, fusion: nn.Module, decoder: nn.Module, traits: Traits = Traits()) -> None:
@@ -47,6 +94,7 @@ class FusionClassifier(nn.Module):
         self.fusion = fusion
         self.decoder = decoder
         self.traits = traits
+        self.standardize: nn.Module = nn.Identity()
 
     @property
     def has_density(self) -> bool:
@@ -72,13 +120,29 @@ class FusionClassifier(nn.Module):
         Raises:
             MethodError: a density is asked of a fusion that has none.
         """
-        if not return_density:
-            logits: Tensor = self.decoder(self.fusion(x))
-            return logits
-        if not self.has_density:
+        if return_density and not self.has_density:
             raise MethodError(f"{type(self.fusion).__name__} has no density")
-        fused, density = self.fusion(x, return_density=True)
-        return self.decoder(fused), density
+        x = self.standardize(x)
+        if return_density:
+            fused, density = self.fusion(x, return_density=True)
+            return self.decoder(fused), density
+        logits: Tensor = self.decoder(self.fusion(x))
+        return logits
+
+    def density(self, x: Tensor) -> Tensor:
+        """Density (B, L, D) of pooled layers (B, L, D), without the decoder, which takes most of the time."""
+        density: Tensor = self.fusion(self.standardize(x), return_density=True)[1]
+        return density
+
+    @property
+    def weighs_layers(self) -> bool:
+        """Whether the fusion gives every layer a weight."""
+        return hasattr(self.fusion, "layer_weights")
+
+    def layer_weights(self, x: Tensor) -> Tensor:
+        """Weight (B, L) of every layer of x (B, L, D); only where `weighs_layers`."""
+        weights: Tensor = self.fusion.layer_weights(self.standardize(x))  # type: ignore[operator]
+        return weights
 
     def training_loss(
         self, x: Tensor, y: Tensor, criterion: Callable[[Tensor, Tensor], Tensor]

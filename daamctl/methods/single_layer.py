@@ -124,14 +124,15 @@ class BestLayer(FusionClassifier):
         """
         if return_density:
             return super().forward(x, return_density=True)
-        logits: Tensor = self.decoder(self.fusion(x).unsqueeze(-2), self.fusion.chosen.view(1))  # (B, 1, C)
+        chosen = self.fusion(self.standardize(x)).unsqueeze(-2)  # (B, 1, D)
+        logits: Tensor = self.decoder(chosen, self.fusion.chosen.view(1))  # (B, 1, C)
         return logits.squeeze(-2)
 
     def training_loss(
         self, x: Tensor, y: Tensor, criterion: Callable[[Tensor, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Sum of the losses of all heads, and the logits of the chosen layer; see `FusionClassifier`."""
-        logits: Tensor = self.decoder(x)  # (B, L, C)
+        logits: Tensor = self.decoder(self.standardize(x))  # (B, L, C)
         loss = torch.stack([criterion(layer, y) for layer in logits.unbind(1)]).sum()
         chosen: Tensor = self.fusion(logits)
         return loss, chosen
@@ -142,7 +143,7 @@ class BestLayer(FusionClassifier):
         like = self.decoder.projector_weight
         correct = torch.zeros(like.shape[0], dtype=torch.int64, device=like.device)
         for rows, targets in zip(x.split(CHUNK), y.split(CHUNK), strict=True):
-            predicted = self.decoder(rows.to(like.device, like.dtype)).argmax(-1)  # (b, L)
+            predicted = self.decoder(self.standardize(rows.to(like.device, like.dtype))).argmax(-1)  # (b, L)
             correct += (predicted == targets.to(like.device).unsqueeze(-1)).sum(0)
         counts = correct.tolist()
         self.fusion.chosen.fill_(counts.index(max(counts)))

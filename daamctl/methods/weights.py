@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from daamctl.errors import ArtifactError, MethodError, UnknownNameError
 from daamctl.methods import build
-from daamctl.methods.base import FusionClassifier
+from daamctl.methods.base import FusionClassifier, Standardize
 
 ENTRY = "daamctl"
 SIZES = ("num_layers", "embed_dim", "num_classes")
@@ -51,7 +51,9 @@ def save_weights(
     """
     path = Path(path)
     sizes = {"num_layers": num_layers, "embed_dim": embed_dim, "num_classes": num_classes}
-    head = {"method": method, "settings": dict(settings), **sizes}
+    head: dict[str, Any] = {"method": method, "settings": dict(settings), **sizes}
+    if isinstance(model.standardize, Standardize):
+        head["standardize"] = model.standardize.kind
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     data = save(tensors, metadata={ENTRY: json.dumps(head, sort_keys=True)})
     temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex[:8]}{path.suffix}")
@@ -81,6 +83,8 @@ def load_weights(path: Path | str) -> FusionClassifier:
     head = _head(path, metadata)
     try:
         model = build(head["method"], **{name: head[name] for name in SIZES}, **head["settings"])
+        if "standardize" in head:
+            model.standardize = Standardize.empty(head["standardize"], head["num_layers"], head["embed_dim"])
         formats = {value.dtype for value in tensors.values() if value.is_floating_point()}
         if len(formats) == 1:
             model.to(formats.pop())

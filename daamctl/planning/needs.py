@@ -24,7 +24,7 @@ from daamctl.encoders.outline import Outline, outline_of
 from daamctl.errors import MethodError, TrainingError
 from daamctl.planning.present import Present
 from daamctl.planning.rows import Row
-from daamctl.training.batched import in_groups
+from daamctl.training.group import in_groups
 from daamctl.training.fold import Features, FoldSpec
 from daamctl.training.parts import POOL_CLIPS
 from daamctl.training.run import gpu_room

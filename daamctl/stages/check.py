@@ -134,7 +134,7 @@ def _finetune_part(config: Config) -> dict[str, Any]:
 def _write(root: Path, pipeline: str, config: Config) -> None:
     """Write one file per stage with exactly the settings it reads; a method has its own."""
     values = value_settings(config)
-    train = {key: value for key, value in config.section("train").items() if key not in ("device", "together")}
+    train = {key: value for key, value in config.section("train").items() if key not in ("recipe", "device", "together")}
     parts: dict[str, dict[str, Any]] = {
         "download": {**values["download"], "source": config.download.source},
         "segment": {"segment": config.section("segment"), "download": values["download"]},

@@ -1,17 +1,15 @@
-"""Several folds and seeds of one small method trained in one program.
+"""Several trainings of one small method in one program: folds, seeds, candidates of a search.
 
 A small method's step is short; most of its time goes into starting kernels. Here the models stand side by side, and one
 forward and backward pass serves all of them, each on a batch of its own: the batches, their order and the optimiser's
-steps are those of `train_fold`, only rounding differs. What follows an epoch (evaluation, schedule, selection, resume
+steps are those of training one by one, only rounding differs. What follows an epoch (evaluation, schedule, selection, resume
 file) is each member's own, so an interrupted group goes on from its members' own files, together or one by one.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,71 +20,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 
-from daamctl.artifacts.embeddings import StoredVectors
-from daamctl.artifacts.results import Fold
-from daamctl.devices import autocast, resolve_device
+from daamctl.devices import autocast
 from daamctl.methods.base import FusionClassifier
-from daamctl.training.fold import Features, FoldJob, FoldSpec, build_method, train_precision
-from daamctl.training.loop import Epoch, Seen, Training
+from daamctl.training.loop import Seen, Training
 from daamctl.training.parts import HeldPart, on_device
 
-CPU_BATCH_NUMBERS = 100_000
-"""Most numbers in a member's batch, B * L * D, with which training together pays on a CPU: beyond, its memory decides,
-not the number of kernels (benchmarks/training.py)."""
-CPU_PARAMETERS = 300_000
-"""Most trainable numbers with which it pays on a CPU, likewise."""
-CPU_STEP_NUMBERS = 1_000_000
-"""Numbers in the batches of all members that a CPU's caches hold beside everything else."""
-MOST_MEMBERS = 32
 SEPARATE = (nn.Conv2d, nn.Dropout, _BatchNorm)
 """What keeps a model from it: convolutions fill the processor by themselves, the others have a state or draw numbers
 that members would share."""
-
-
-def in_groups(specs: Sequence[FoldSpec], features: Features) -> list[list[FoldSpec]]:
-    """Share folds out among programs, in their order; those that train by themselves are groups of one.
-
-    Raises:
-        MethodError: a method does not fit these sizes.
-        ConfigError: the device or precision asked for is not here.
-    """
-    groups: list[list[FoldSpec]] = []
-    room = 0
-    for spec in specs:
-        last = groups[-1][-1] if groups else None
-        alike = last is not None and (last.method, last.config) == (spec.method, spec.config)
-        if not alike:
-            most = _most_members(spec, features)
-        if alike and room:
-            groups[-1].append(spec)
-            room -= 1
-        else:
-            groups.append([spec])
-            room = most - 1
-    return groups
-
-
-def _most_members(spec: FoldSpec, features: Features) -> int:
-    """How many folds like this one may share a program; 1: none may."""
-    train, device = spec.config.train, resolve_device(spec.config.train.device)
-    if train.together == "never" or not _is_on(features.x, device):
-        return 1
-    with torch.device("meta"):
-        sizes = (len(features.layers), features.head.embed_dim, len(features.head.classes))
-        model = build_method(spec.method, spec.config, *sizes)
-    if not separable(model) or train.density_maps == "all-epochs" or train_precision(model, train, device) == "float16":
-        return 1
-    numbers = train.batch_size * sizes[0] * sizes[1]
-    if train.together == "always":
-        return MOST_MEMBERS
-    if device != "cpu" or numbers > CPU_BATCH_NUMBERS or sum(p.numel() for p in model.parameters()) > CPU_PARAMETERS:
-        return 1
-    return min(MOST_MEMBERS, CPU_STEP_NUMBERS // numbers)
-
-
-def _is_on(x: Tensor | StoredVectors, device: str) -> bool:
-    """Whether all features are held where the models are; see `to_gpu` of `run`."""
-    return isinstance(x, Tensor) and x.device.type == torch.device(device).type
 
 
 def separable(model: FusionClassifier) -> bool:
@@ -96,59 +37,14 @@ def separable(model: FusionClassifier) -> bool:
     return plain and free and not any(isinstance(module, SEPARATE) for module in model.modules())
 
 
-def train_together(
-    specs: Sequence[FoldSpec],
-    features: Features,
-    method_dir: Path,
-    work: Path,
-    *,
-    root: Path,
-    on_epoch: Callable[[FoldSpec, Epoch], None] = lambda spec, epoch: None,
-) -> list[Fold]:
-    """Train folds of one method and put their folders in place, each as `train_fold` does.
-
-    Args:
-        specs: of one of the groups that `in_groups` gives.
-        features: the embeddings that it was given.
-        method_dir: folder that will hold `fold<k>-seed<s>/`.
-        work: folder for unfinished work, on the same file system.
-        root: project folder, for the commit.
-        on_epoch: called after each epoch of each fold.
-
-    Returns:
-        The folds, in the order of `specs`.
-
-    Raises:
-        TrainingError: the split or the numbers do not allow it.
-        MethodError: the method does not fit these sizes.
-    """
-    jobs = [FoldJob(spec, features, method_dir, work) for spec in specs]
-    folds: dict[int, Fold] = {}
-    with ExitStack() as locks:
-        for job in sorted(jobs, key=lambda job: job.folder):  # one order for all processes, or two would wait in a ring
-            locks.enter_context(job.locked())
-        open_jobs: list[tuple[FoldJob, Training]] = []
-        for job in jobs:
-            kept = job.made_meanwhile()
-            if kept is not None:
-                folds[id(job)] = kept
-                continue
-            open_jobs.append((job, job.start(lambda epoch, spec=job.spec: on_epoch(spec, epoch))))  # type: ignore[misc]
-        train_all_epochs([training for _, training in open_jobs])
-        for job, training in open_jobs:
-            folds[id(job)] = job.finish(training, root, together=len(open_jobs))
-    return [folds[id(job)] for job in jobs]
-
-
-def train_all_epochs(trainings: Sequence[Training]) -> None:
-    """Train all to their last epoch; of those that were interrupted elsewhere, some may end before the others."""
-    going = [training for training in trainings if not training.ended]
+def train_jointly(trainings: Sequence[Training], epochs: int | None = None) -> None:
+    """Train models of one kind side by side, each until so many epochs are done, or with None to its end."""
+    going = [training for training in trainings if not training.reached(epochs)]
     while going:
         program = Program(going)
-        remaining = min(training.config.epochs - len(training.done.history) for training in going)
-        for _ in range(remaining):
+        while not any(training.reached(epochs) for training in going):
             program.epoch()
-        going = [training for training in going if not training.ended]
+        going = [training for training in going if not training.reached(epochs)]
 
 
 class Program:
@@ -266,10 +162,10 @@ def clipped(gradients: Sequence[Tensor], most: float) -> tuple[Tensor, ...]:
 
 
 class JointAdam:
-    """One step of several Adam or AdamW optimisers, in one kernel for all that have the same rate.
+    """One step of several Adam or AdamW optimisers, in one kernel for all that have the same rate and decay.
 
     Args:
-        optimizers: fused, of one kind and with one set of options but the rate, each with a state.
+        optimizers: fused, of one kind and with one set of options but rate and decay, each with a state.
         stacks: (M, …), of which the optimisers train one each.
     """
 
@@ -280,12 +176,13 @@ class JointAdam:
         self.options: dict[str, Any] = {
             "beta1": options["betas"][0],
             "beta2": options["betas"][1],
-            **{name: options[name] for name in ("eps", "weight_decay", "amsgrad", "maximize")},
+            **{name: options[name] for name in ("eps", "amsgrad", "maximize")},
         }
-        by_rate: dict[float, list[int]] = {}
+        alike: dict[tuple[float, float], list[int]] = {}
         for index, optimizer in enumerate(optimizers):
-            by_rate.setdefault(optimizer.param_groups[0]["lr"], []).append(index)
-        self.groups = [(rate, which, _tensors([optimizers[i] for i in which])) for rate, which in by_rate.items()]
+            group = optimizer.param_groups[0]
+            alike.setdefault((group["lr"], group["weight_decay"]), []).append(index)
+        self.groups = [(*own, which, _tensors([optimizers[i] for i in which])) for own, which in alike.items()]
 
     @torch.no_grad()
     def __call__(self, gradients: Sequence[Tensor]) -> None:
@@ -295,9 +192,11 @@ class JointAdam:
             for one, stack in zip(gradients, self.stacks, strict=True)
         ]  # the kernel goes by memory, not by strides
         apart = [[_in_order(part) for part in one.unbind()] for one in alike]
-        for rate, which, (values, means, squares, steps) in self.groups:
+        for rate, decay, which, (values, means, squares, steps) in self.groups:
             ours = [one[index] for index in which for one in apart]
-            self.kind(values, ours, means, squares, [], steps, fused=True, lr=rate, **self.options)
+            self.kind(
+                values, ours, means, squares, [], steps, fused=True, lr=rate, weight_decay=decay, **self.options
+            )
 
 
 def _tensors(optimizers: Sequence[torch.optim.Optimizer]) -> tuple[list[Tensor], ...]:

@@ -23,7 +23,7 @@ class Saving:
         fraction: most of the time that saving may take: some states are gigabytes.
     """
 
-    def __init__(self, save: Callable[[], None], *, every_s: float, fraction: float) -> None:
+    def __init__(self, save: Callable[[], None], *, every_s: float, fraction: float = float("inf")) -> None:
         self.save, self.every_s, self.fraction = save, every_s, fraction
         self.last, self.took_s = time.monotonic(), 0.0
 

@@ -337,7 +337,7 @@ def _result(
             "notes": notes_on(model, tuned.effect),
             "micro_batch": tuned.micro_batch,
         },
-        "metrics": metrics_of(tuned),
+        "metrics": metrics_of(tuned, spec.config.finetune.epochs, spec.config.train.selection),
         "meta": {
             **meta_of(
                 split,

@@ -24,8 +24,18 @@ from daamctl.training.splits import Split
 log = logging.getLogger(__name__)
 
 
-def metrics_of(trained: Trained) -> dict[str, float | int | None]:
-    """The part `metrics` of a fold's result: at the selected epoch, the best on the test group, the last."""
+LAST_PART = 0.9
+"""An epoch beyond this part of those allowed is no proof that training had finished."""
+
+
+def metrics_of(trained: Trained, epochs: int, selection: str) -> dict[str, float | int | None]:
+    """The part `metrics` of a fold's result: at the selected epoch, the best on the test group, the last.
+
+    Args:
+        trained: history and selected epoch.
+        epochs: most epochs allowed.
+        selection: rule that selected the epoch.
+    """
     test = [float(entry["test_accuracy"] or 0.0) for entry in trained.history]
     selected = trained.history[trained.selected_epoch - 1]
     return {
@@ -35,6 +45,7 @@ def metrics_of(trained: Trained) -> dict[str, float | int | None]:
         "dev_accuracy": selected["dev_accuracy"],
         "selected_epoch": trained.selected_epoch,
         "epochs": len(trained.history),
+        "finished": None if selection == "last" else trained.selected_epoch <= LAST_PART * epochs,
     }
 
 

@@ -7,6 +7,7 @@ import logging
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -24,16 +25,18 @@ from daamctl.config import Config, TrainConfig
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.errors import ArtifactError, MethodError
 from daamctl.methods import METHODS, build, resolve_method, save_weights, settings_of
-from daamctl.methods.base import FusionClassifier
+from daamctl.methods.base import FusionClassifier, Standardize
 from daamctl.provenance import code_hash
 from daamctl.training.finished import identity, meta_of, metrics_of, write_finished
-from daamctl.training.loop import Epoch, Trained, Training, seed_everything
+from daamctl.training.loop import Trained, Training, seed_everything
 from daamctl.training.parts import HeldPart, Part, StreamedPart
+from daamctl.training.search import Search, Settings, grid_of
 from daamctl.training.splits import Split, split_of
+from daamctl.training.standardize import fit_standardize
 
 log = logging.getLogger(__name__)
 
-KEY_FORMAT = 1  # raise it when the loop changes in a way that makes finished folds wrong
+KEY_FORMAT = 2  # raise it when the loop changes in a way that makes finished folds wrong
 HELD_SHARE = 0.25  # of free memory: what a dev or test part on disk may take to be read once instead of every epoch
 
 
@@ -94,9 +97,8 @@ class FoldSpec:
     def key(self, features: Features) -> str:
         """Content key of everything that determines the result, except the machine it runs on."""
         train = self.config.section("train")
-        del train["seeds"], train["device"], train["features"], train["together"]
-        if train["dev_fraction"] == TrainConfig().dev_fraction:  # came later: folds trained before it stay valid
-            del train["dev_fraction"]
+        for name in ("recipe", "seeds", "device", "features", "together"):
+            del train[name]
         return content_key(
             {
                 "format": KEY_FORMAT,
@@ -166,39 +168,8 @@ def train_precision(model: nn.Module, train: TrainConfig, device: str) -> str:
     return resolve_precision(train.precision, device, cpu_auto=convolves)
 
 
-def train_fold(
-    spec: FoldSpec,
-    features: Features,
-    method_dir: Path,
-    work: Path,
-    *,
-    root: Path,
-    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
-) -> Fold:
-    """Train one fold and put its folder in place, whole.
-
-    Args:
-        spec: what to train.
-        features: the embeddings.
-        method_dir: folder that will hold `fold<k>-seed<s>/`.
-        work: folder for unfinished work, on the same file system.
-        root: project folder, for the commit.
-        on_epoch: called after each epoch.
-
-    Raises:
-        TrainingError: the split or the numbers do not allow it.
-        MethodError: the method does not fit these sizes.
-    """
-    job = FoldJob(spec, features, method_dir, work)
-    with job.locked():
-        kept = job.made_meanwhile()
-        if kept is not None:
-            return kept
-        return job.finish(job.start(on_epoch), root)
-
-
 class FoldJob:
-    """One fold on its way from embeddings to a finished folder; `train_fold` says what the arguments are."""
+    """One fold on its way from embeddings to a finished folder; `train_folds` says what the arguments are."""
 
     def __init__(self, spec: FoldSpec, features: Features, method_dir: Path, work: Path) -> None:
         self.spec, self.features, self.method_dir = spec, features, method_dir
@@ -206,6 +177,7 @@ class FoldJob:
         self.split = split_of(features.clips, spec.fold, spec.config.train)
         self.target = fold_dir(method_dir, spec.fold, spec.seed)
         self.folder = work / f"{method_dir.name}-fold{spec.fold}-seed{spec.seed}"
+        self.key = spec.key(features)
         self.before = identity(self.target)
 
     def locked(self) -> AbstractContextManager[None]:
@@ -217,10 +189,45 @@ class FoldJob:
         kept = kept_fold(self.method_dir, self.spec, self.features)
         return kept if kept is not None and identity(kept.folder) != self.before else None
 
-    def start(self, on_epoch: Callable[[Epoch], None]) -> Training:
-        """A seeded model and its parts, at the first epoch or where an earlier attempt was interrupted."""
-        spec, features, config = self.spec, self.features, self.spec.config.train
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def start(self, on_step: Callable[[], None]) -> Search:
+        """The trainings of every candidate, each at the first epoch or where an earlier attempt was interrupted.
+
+        Args:
+            on_step: called after each epoch of each of them.
+        """
+        config, parts = self.spec.config.train, _parts(self.features, self.split, self.device)
+        standards: dict[str, Standardize] = {}
+        first: dict[str, Training] = {}
+
+        def start(number: int, settings: Settings | None) -> Training:
+            changed = config.model_copy(update=settings or {})
+            kind = changed.standardize
+            model = self._model()
+            if kind != "none":
+                if kind not in standards:
+                    standards[kind] = fit_standardize(parts[0], kind, self.device)
+                model.standardize = deepcopy(standards[kind])
+            training = Training(
+                model,
+                *parts,
+                changed,
+                seed=self.spec.seed,
+                device=self.device,
+                precision=train_precision(model, config, self.device),
+                work=self.folder if settings is None else self.folder / f"candidate-{number}",
+                key=content_key({"fold": self.key, "candidate": settings}) if settings else self.key,
+                may_diverge=settings is not None,
+                untrained=first.get(kind),
+                on_step=on_step,
+            )
+            first.setdefault(kind, training)
+            return training
+
+        return Search(start, grid_of(config))
+
+    def _model(self) -> FusionClassifier:
+        """The method, started from the seed."""
+        spec, features = self.spec, self.features
         seed_everything(spec.seed, self.device)
         sizes = (len(features.layers), features.head.embed_dim, len(features.head.classes))
         model = build_method(spec.method, spec.config, *sizes)
@@ -229,22 +236,9 @@ class FoldJob:
                 "%s: a prediction depends on the other clips of its batch (D1); evaluated %d at a time, in the order "
                 "of the clip table",
                 spec.method,
-                config.batch_size,
+                spec.config.train.batch_size,
             )
-        train, dev, test = _parts(features, self.split, self.device)
-        return Training(
-            model,
-            train,
-            dev,
-            test,
-            config,
-            seed=spec.seed,
-            device=self.device,
-            precision=train_precision(model, config, self.device),
-            work=self.folder,
-            key=spec.key(features),
-            on_epoch=on_epoch,
-        )
+        return model
 
     def finish(self, training: Training, root: Path, **meta: Any) -> Fold:
         """Train what is left, write everything and put it in place.
@@ -257,6 +251,8 @@ class FoldJob:
         trained = training.complete()
         result = _result(self.spec, self.features, self.split, trained, training, root)
         result["meta"] = cast(MetaPart, {**result["meta"], "features": _taken(training.train), **meta})
+        if trained.search is not None:
+            result["search"] = trained.search
         _write(self.folder / "finished", self.spec, self.features, self.split, trained, training.model, result)
         replace_dir(self.folder / "finished", self.target)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -307,7 +303,7 @@ def _result(
     config = {stage: spec.config.section(stage) for stage in ("download", "segment", "extract", "train")}
     return {
         "run": {
-            "key": training.key,
+            "key": spec.key(features),
             "pipeline": spec.name,
             "method": spec.method,
             "fold": spec.fold,
@@ -325,7 +321,7 @@ def _result(
             "config": {**config, "method": spec.settings},
         },
         "metrics": {
-            **metrics_of(trained),
+            **metrics_of(trained, spec.config.train.epochs, spec.config.train.selection),
             **({"chosen_layer": features.layers[chosen]} if chosen is not None else {}),
         },
         "meta": meta_of(

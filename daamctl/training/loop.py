@@ -1,13 +1,15 @@
-"""The training loop: the only one, for every method.
+"""The training loop of a method over stored layers.
 
-A `Training` trains one model on one split and gives the selected weights, the history and the test predictions; it
-advances an epoch at a time, so that several can do so together (`batched`). The order of batches is a function of
-(seed, epoch) and the part alone, so a run resumed after any epoch continues exactly as an uninterrupted one.
+A `Training` trains one model on one split and gives the selected weights, the history and the test predictions. It
+advances one epoch at a time, so that several can advance together (`batched`) and a search can stop all but one
+(`search`). The order of batches is a function of (seed, epoch) and the part alone, so a run resumed after any epoch
+continues exactly as an uninterrupted one.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -19,14 +21,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from daamctl.artifacts.results import SearchPart
 from daamctl.config import TrainConfig
 from daamctl.devices import autocast, cpu_has_bfloat16, full_float32
 from daamctl.errors import TrainingError
 from daamctl.methods.base import FusionClassifier
-from daamctl.training.checkpoint import load_state, save_state
+from daamctl.training.checkpoint import Saving, load_state, save_state
 from daamctl.training.losses import build_loss
 from daamctl.training.outputs import (
     accuracy_of,
+    cross_entropy_of,
     density_of,
     eval_batch,
     mean_density,
@@ -38,6 +42,8 @@ from daamctl.training.parts import InBatches, Part, on_device
 log = logging.getLogger(__name__)
 
 CHECKPOINT_EVERY_S = 5.0
+LEAST_GAIN = 0.01
+"""By what part of itself the held-out loss must fall to count as an improvement."""
 
 Epoch = dict[str, float | int | None]
 
@@ -47,14 +53,15 @@ class Trained:
     """What a finished training gives.
 
     Args:
-        history: one entry per epoch: epoch, lr, train_loss, train_accuracy, dev_accuracy, test_accuracy.
+        history: one entry per epoch: epoch, lr, train_loss, train_accuracy, dev_accuracy, dev_loss, test_accuracy.
         selected_epoch: 1-based epoch whose weights the model now holds.
         logits: (N_test, C) float32 at that epoch.
         density: mean density over the test clips, (L, D); None without one.
         untrained_density: the same before the first step.
         layer_weights: mean over the test clips of the weight each layer gets, (L,); None for methods that weigh none.
         untrained_layer_weights: the same before the first step.
-        train_s: wall time spent in epochs, in seconds, interruptions not counted.
+        train_s: wall time spent in epochs, in seconds, interruptions not counted; of a search all of its candidates.
+        search: what was tried before; None without a search.
     """
 
     history: list[Epoch] = field(default_factory=list)
@@ -65,6 +72,7 @@ class Trained:
     layer_weights: Tensor | None = None
     untrained_layer_weights: Tensor | None = None
     train_s: float = 0.0
+    search: SearchPart | None = None
 
 
 def seed_everything(seed: int, device: str) -> None:
@@ -92,7 +100,9 @@ class Training:
         precision: resolved precision of the training step; evaluation is float32.
         work: folder for the resume file.
         key: content key of the fold; a resume file of another key is ignored.
-        on_epoch: called after each epoch with its history entry (also for epochs replayed from a resume file).
+        may_diverge: a loss that is not finite ends this training instead of raising: other candidates go on.
+        untrained: a training of the same model on the same parts, whose untrained density and layer weights are taken.
+        on_step: called after each epoch that is trained here.
 
     Raises:
         TrainingError: the model needs a dev part and there is none.
@@ -111,7 +121,9 @@ class Training:
         precision: str,
         work: Path,
         key: str,
-        on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+        may_diverge: bool = False,
+        untrained: Training | None = None,
+        on_step: Callable[[], None] = lambda: None,
     ) -> None:
         if model.traits.needs_dev and dev is None:
             raise TrainingError(
@@ -119,21 +131,34 @@ class Training:
                 fix="leave the method out, or train with --set train.selection=dev-group",
             )
         self.model, self.train, self.dev, self.test, self.config = model, train, dev, test, config
-        self.seed, self.work, self.key, self.on_epoch = seed, work, key, on_epoch
+        self.seed, self.work, self.key, self.on_step = seed, work, key, on_step
+        self.on_epoch: Callable[[Epoch], None] = lambda epoch: None
+        self.may_diverge, self.diverged, self.searched_s = may_diverge, False, 0.0
         self.run = _Run(model.to(device), config, device, precision)
         self.done = Trained()
-        if model.has_density:
-            self.done.untrained_density = mean_density(model, test, device)
-        self.done.untrained_layer_weights = mean_layer_weights(model, test, device)
+        if untrained is not None:
+            self.done.untrained_density = untrained.done.untrained_density
+            self.done.untrained_layer_weights = untrained.done.untrained_layer_weights
+        else:
+            if model.has_density:
+                self.done.untrained_density = mean_density(model, test, device)
+            self.done.untrained_layer_weights = mean_layer_weights(model, test, device)
         self.maps = _EpochMaps() if model.has_density and config.density_maps == "all-epochs" else None
         self.best: dict[str, Tensor] = {}
         self._resume()
-        self.saved_at = time.monotonic()
+        self.saving = Saving(self.save, every_s=CHECKPOINT_EVERY_S)
 
     @property
     def ended(self) -> bool:
-        """Whether every epoch is done."""
-        return len(self.done.history) >= self.config.epochs
+        """Whether every epoch is done, or the held-out group has not improved for as long as the settings allow."""
+        history, patience = self.done.history, self.config.patience
+        if self.diverged or len(history) >= self.config.epochs:
+            return True
+        return patience is not None and self.dev is not None and epochs_waited(history) >= patience
+
+    def reached(self, epochs: int | None) -> bool:
+        """Whether so many epochs are done, or it has ended before; None: whether it has ended."""
+        return self.ended or (epochs is not None and len(self.done.history) >= epochs)
 
     @property
     def order_seed(self) -> int:
@@ -158,7 +183,15 @@ class Training:
         """
         started, done = time.monotonic(), self.done
         epoch = len(done.history) + 1
-        loss, accuracy = seen.means(epoch)
+        loss, accuracy = seen.means()
+        if not np.isfinite(loss):
+            if not self.may_diverge:
+                raise TrainingError(
+                    f"the training loss is {loss} in epoch {epoch}",
+                    fix="lower train.lr, or train with --set train.precision=float32",
+                )
+            self.diverged = True
+            return
         done.history.append(self.run.evaluate(epoch, loss, accuracy, self.dev, self.test))
         done.train_s += pass_s + time.monotonic() - started
         if self.maps is not None:
@@ -168,9 +201,25 @@ class Training:
             if self.maps is not None:
                 self.maps.keep()
             self.best = {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+        self.on_step()
         self.on_epoch(done.history[-1])
-        if time.monotonic() - self.saved_at >= CHECKPOINT_EVERY_S and not self.ended:
-            self._save()
+        if not self.ended:
+            self.saving.if_due()
+
+    def follow(self, on_epoch: Callable[[Epoch], None]) -> None:
+        """Call `on_epoch` with the epochs so far, and with each that follows."""
+        for entry in self.done.history:
+            on_epoch(entry)
+        self.on_epoch = on_epoch
+
+    def train_until(self, epochs: int | None) -> None:
+        """Train until so many epochs are done, or with None to the end.
+
+        Raises:
+            TrainingError: the loss is no longer finite, or a trainable tensor gets no gradient.
+        """
+        while not self.reached(epochs):
+            self.train_epoch()
 
     def complete(self) -> Trained:
         """Train the epochs that are left, give the model the selected epoch's weights, and say what came out of it.
@@ -178,24 +227,24 @@ class Training:
         Raises:
             TrainingError: the loss is no longer finite, or a trainable tensor gets no gradient.
         """
-        while not self.ended:
-            self.train_epoch()
+        self.train_until(None)
         model, done, device = self.model, self.done, self.run.device
         model.load_state_dict(self.best)
         done.logits = predict(model, self.test, device, eval_batch(model, self.config, device))
         if model.has_density:
             done.density = mean_density(model, self.test, device) if self.maps is None else self.maps.kept
         done.layer_weights = mean_layer_weights(model, self.test, device)
+        done.train_s += self.searched_s
         order_weights(model, torch.contiguous_format)  # as files and other readers expect it
         return done
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Write the resume file."""
         done = self.done
         state = {"best": self.best, "history": done.history, "train_s": done.train_s}
         if self.maps is not None:
             state["maps"] = dict(self.maps.__dict__)
         save_state(self.work, self.key, {**self.run.state(), **state, "selected_epoch": done.selected_epoch})
-        self.saved_at = time.monotonic()
 
     def _resume(self) -> None:
         state, done = load_state(self.work, self.key), self.done
@@ -206,9 +255,7 @@ class Training:
         done.selected_epoch = state["selected_epoch"]
         if self.maps is not None:
             self.maps.__dict__.update(state["maps"])
-        log.info("resuming after epoch %d of %d", len(done.history), self.config.epochs)
-        for entry in done.history:
-            self.on_epoch(entry)
+        log.info("resuming after epoch %d", len(done.history))
 
 
 @dataclass
@@ -231,19 +278,10 @@ class Seen:
         self.logits.append(logits.detach())
         self.targets.append(y)
 
-    def means(self, epoch: int) -> tuple[float, float]:
-        """Loss and accuracy over the clips; every clip counts the same.
-
-        Raises:
-            TrainingError: the loss is not finite.
-        """
+    def means(self) -> tuple[float, float]:
+        """Loss and accuracy over the clips; every clip counts the same."""
         sizes = torch.tensor([len(y) for y in self.targets], dtype=torch.float64)
         loss = (torch.stack(self.losses).cpu().double() @ sizes / sizes.sum()).item()
-        if not np.isfinite(loss):
-            raise TrainingError(
-                f"the training loss is {loss} in epoch {epoch}",
-                fix="lower train.lr, or train with --set train.precision=float32",
-            )
         right = torch.cat(self.logits).argmax(-1) == torch.cat(self.targets)
         return loss, right.cpu().double().mean().item()
 
@@ -347,7 +385,9 @@ class _Run:
             with torch.no_grad():
                 # a held-out group may be larger than memory
                 self.model.choose(cast(Tensor, InBatches(dev, self.device)), dev.y.to(self.device))
-        of_dev = None if dev is None else accuracy_of(predict(self.model, dev, self.device, size), dev.y)
+        dev_logits = None if dev is None else predict(self.model, dev, self.device, size)
+        of_dev = None if dev is None or dev_logits is None else accuracy_of(dev_logits, dev.y)
+        dev_loss = None if dev is None or dev_logits is None else cross_entropy_of(dev_logits, dev.y)
         of_test = accuracy_of(predict(self.model, test, self.device, size), test.y)
         if self.config.schedule == "plateau":
             watched = {"dev-group": of_dev, "best-on-test": of_test, "last": loss}
@@ -358,6 +398,7 @@ class _Run:
             "train_loss": loss,
             "train_accuracy": accuracy,
             "dev_accuracy": of_dev,
+            "dev_loss": dev_loss,
             "test_accuracy": of_test,
         }
 
@@ -395,9 +436,36 @@ def check_gradients(model: nn.Module) -> None:
 
 
 def improves(history: list[Epoch], selected: int, selection: str) -> bool:
-    """Whether the newest epoch is to be kept; the first of equals stays."""
+    """Whether the newest epoch is to be kept.
+
+    On the held-out group the higher accuracy wins, then the lower loss: a small group is soon answered equally well by
+    many epochs. On the test group, as published, it is the first epoch of the highest accuracy.
+
+    Args:
+        history: all epochs so far.
+        selected: 1-based epoch that is kept so far; 0: none.
+        selection: dev-group, best-on-test or last.
+    """
     if selection == "last" or selected == 0:
         return True
-    column = "dev_accuracy" if selection == "dev-group" else "test_accuracy"
-    newest, best = history[-1][column], history[selected - 1][column]
-    return newest is not None and best is not None and newest > best
+    newest, best = history[-1], history[selected - 1]
+    if selection == "dev-group":
+        return dev_score(newest) > dev_score(best)
+    return (newest["test_accuracy"] or 0.0) > (best["test_accuracy"] or 0.0)
+
+
+def dev_score(entry: Epoch) -> tuple[float, float]:
+    """What epochs are compared by on the held-out group: accuracy, then the loss, negated."""
+    accuracy, loss = entry["dev_accuracy"], entry.get("dev_loss")
+    return (-math.inf if accuracy is None else accuracy, -math.inf if loss is None else -loss)
+
+
+def epochs_waited(history: list[Epoch]) -> int:
+    """Epochs since the held-out group was last answered better: at a higher accuracy, or at the same accuracy with a
+    loss lower by `LEAST_GAIN` of it."""
+    best, last = (-math.inf, -math.inf), 0
+    for number, entry in enumerate(history, start=1):
+        accuracy, score = dev_score(entry)
+        if accuracy > best[0] or (accuracy == best[0] and score > best[1] + LEAST_GAIN * abs(best[1])):
+            best, last = (accuracy, score), number
+    return len(history) - last

@@ -39,8 +39,8 @@ def predict(model: FusionClassifier, part: Part, device: str, batch_size: int) -
 
 
 def density_of(model: FusionClassifier, x: Tensor) -> Tensor:
-    """Density (B, L, D) of a batch in float64; the decoder, by far the larger part of a pass, has no say in it."""
-    return _in_float64(model.fusion(x, return_density=True)[1])
+    """Density (B, L, D) of a batch in float64."""
+    return _in_float64(model.density(x))
 
 
 def mean_density(model: FusionClassifier, part: Part, device: str) -> Tensor:
@@ -50,8 +50,9 @@ def mean_density(model: FusionClassifier, part: Part, device: str) -> Tensor:
 
 def mean_layer_weights(model: FusionClassifier, part: Part, device: str) -> Tensor | None:
     """Mean over clips of the weight that every layer gets, (L,) float32; None for a fusion that weighs no layers."""
-    weights_of: Callable[[Tensor], Tensor] | None = getattr(model.fusion, "layer_weights", None)
-    return None if weights_of is None else _mean_over_clips(lambda x: _in_float64(weights_of(x)), model, part, device)
+    if not model.weighs_layers:
+        return None
+    return _mean_over_clips(lambda x: _in_float64(model.layer_weights(x)), model, part, device)
 
 
 def _mean_over_clips(of: Callable[[Tensor], Tensor], model: FusionClassifier, part: Part, device: str) -> Tensor:
@@ -106,3 +107,8 @@ def _in_float64(x: Tensor) -> Tensor:
 def accuracy_of(logits: Tensor, targets: Tensor) -> float:
     """Share of rows whose largest logit is the target, in [0, 1]."""
     return (logits.argmax(-1) == targets.cpu()).double().mean().item()
+
+
+def cross_entropy_of(logits: Tensor, targets: Tensor) -> float:
+    """Mean cross-entropy in nats of logits (N, C) against class ids (N,); no class weights, whatever the loss is."""
+    return torch.nn.functional.cross_entropy(logits.double(), targets.cpu()).item()

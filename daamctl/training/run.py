@@ -16,17 +16,17 @@ import torch
 from daamctl.artifacts.embeddings import StoredVectors, check_settings, is_held, open_embeddings, read_head
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.words import words_of
-from daamctl.config import Config
+from daamctl.config import Config, TrainConfig
 from daamctl.devices import resolve_device
 from daamctl.engines.base import Engine, await_files
 from daamctl.errors import TrainingError
 from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.tracking import Tracker, send_missing
-from daamctl.training.batched import in_groups, train_together
-from daamctl.training.fold import Features, FoldSpec, kept_fold, train_fold
-from daamctl.training.loop import Epoch
+from daamctl.training.fold import Features, FoldSpec, kept_fold
+from daamctl.training.group import in_groups, train_fold, train_folds
 from daamctl.training.parts import StreamedPart
+from daamctl.training.search import grid_of
 from daamctl.training.splits import chosen_folds
 
 log = logging.getLogger(__name__)
@@ -172,41 +172,42 @@ def _train_here(
 ) -> dict[tuple[int, int], Fold]:
     """Train folds one after the other, or several in one program where that is faster."""
     work, folds = layout.work / "train" / layout.run_name, {}
-    epochs = specs[0].config.train.epochs
+    epochs = most_epochs(specs[0].config.train)
     with progress(len(specs) * epochs, f"training {folder.name}", "epochs") as bar:
+        ended = 0
         for group in in_groups(specs, features):
-            if len(group) > 1:
-                made = train_together(
-                    group, features, folder, work, root=layout.root, on_epoch=lambda spec, epoch: bar.advance()
-                )
-                send_missing(tracker, made)
+            live = len(group) == 1  # of one fold the epochs are tracked as they end
+            if live:
+                tracker.start(group[0].name, folder.name, group[0].fold, group[0].seed)
+            made = train_folds(
+                group,
+                features,
+                folder,
+                work,
+                root=layout.root,
+                on_epoch=(lambda _, entry: tracker.epoch(entry)) if live else (lambda _, entry: None),
+                on_step=bar.advance,
+            )
+            if live:
+                tracker.finish(made[0])
             else:
-                made = [_train_one_here(group[0], features, folder, work, layout.root, tracker, bar.advance)]
+                send_missing(tracker, made)
+            ended += len(group)
+            bar.advance(ended * epochs - bar.done)  # training may have ended early
             for fold in made:
                 log.info("%s", summary_line(fold))
                 folds[fold.result["run"]["fold"], fold.result["run"]["seed"]] = fold
     return folds
 
 
-def _train_one_here(
-    spec: FoldSpec,
-    features: Features,
-    folder: Path,
-    work: Path,
-    root: Path,
-    tracker: Tracker,
-    advance: Callable[[], None],
-) -> Fold:
-    """One fold, whose epochs are tracked as they end."""
-    tracker.start(spec.name, folder.name, spec.fold, spec.seed)
-
-    def on_epoch(entry: Epoch) -> None:
-        tracker.epoch(entry)
-        advance()
-
-    fold = train_fold(spec, features, folder, work, root=root, on_epoch=on_epoch)
-    tracker.finish(fold)
-    return fold
+def most_epochs(train: TrainConfig) -> int:
+    """Most epochs of one fold, those of all candidates included, as far as the grid is not extended."""
+    grid = grid_of(train)
+    if grid is None:
+        return train.epochs
+    if train.search == "full":
+        return len(grid.candidates) * train.epochs
+    return (len(grid.candidates) - 1) * train.search_epochs + train.epochs
 
 
 def _train_elsewhere(

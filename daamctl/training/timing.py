@@ -126,7 +126,7 @@ def method_size(method: str, config: Config, sizes: tuple[int, int, int]) -> Met
     """
     with torch.device("meta"):
         model = build_method(method, config, *sizes)
-    scored = model.has_density or hasattr(model.fusion, "layer_weights")
+    scored = model.has_density or model.weighs_layers
     return MethodSize(sum(value.numel() for value in model.state_dict().values()), model.has_density, scored)
 
 

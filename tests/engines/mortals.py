@@ -8,7 +8,8 @@ from typing import Any
 
 from daamctl.encoders.shards import ShardResult
 from daamctl.stages.extract import Extractor, Shard
-from daamctl.training.fold import FoldSpec, train_fold
+from daamctl.training.fold import FoldSpec
+from daamctl.training.group import train_fold
 from daamctl.training.run import shared_features
 from tests.engines.workers import die_once, note
 

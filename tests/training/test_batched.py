@@ -14,9 +14,10 @@ from daamctl.artifacts.results import Fold
 from daamctl.config import Config
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, build, settings_of
-from daamctl.training import batched, fold, loop
-from daamctl.training.batched import JointAdam, clipped, in_groups, separable, train_together
-from daamctl.training.fold import Features, FoldSpec, kept_fold, train_fold
+from daamctl.training import fold, group, loop
+from daamctl.training.batched import JointAdam, clipped, separable
+from daamctl.training.fold import Features, FoldSpec, kept_fold
+from daamctl.training.group import in_groups, train_fold, train_folds
 from daamctl.training.run import load_features
 from tests.fixtures.embeddings import config, write_embeddings
 
@@ -42,7 +43,7 @@ def apart(wanted: list[FoldSpec], features: Features, root: Path) -> list[Fold]:
 
 
 def joint(wanted: list[FoldSpec], features: Features, root: Path, **more: Any) -> list[Fold]:
-    return train_together(wanted, features, root / "joint", root / "work/j", root=root, **more)
+    return train_folds(wanted, features, root / "joint", root / "work/j", root=root, **more)
 
 
 def assert_alike(ours: Fold, theirs: Fold, tolerance: float = 2e-4) -> None:
@@ -170,12 +171,12 @@ def test_groups_hold_one_method_and_what_caches_hold(features: Features, monkeyp
     wanted, others = specs(), specs("mean", (1,))
     assert in_groups(wanted + others, features) == [wanted, others]
     numbers = 8 * 24 * 16
-    monkeypatch.setattr(batched, "CPU_STEP_NUMBERS", 4 * numbers)
+    monkeypatch.setattr(group, "CPU_STEP_NUMBERS", 4 * numbers)
     assert [len(group) for group in in_groups(wanted, features)] == [4, 2]
     with monkeypatch.context() as fewer:
-        fewer.setattr(batched, "CPU_PARAMETERS", 1000)
+        fewer.setattr(group, "CPU_PARAMETERS", 1000)
         assert [len(group) for group in in_groups(wanted, features)] == [1] * 6
-    monkeypatch.setattr(batched, "CPU_BATCH_NUMBERS", numbers - 1)
+    monkeypatch.setattr(group, "CPU_BATCH_NUMBERS", numbers - 1)
     assert [len(group) for group in in_groups(wanted, features)] == [1] * 6
 
 

@@ -138,9 +138,10 @@ def test_selection_keeps_the_first_of_equals(tmp_path: Path, monkeypatch: Any, s
         return next(values[id(order[(len(calls) - 1) % len(order)])])
 
     monkeypatch.setattr(loop, "accuracy_of", scripted)
+    monkeypatch.setattr(loop, "cross_entropy_of", lambda *_: 0.5)
     snapshots: list[Tensor] = []
     model = linear()
-    done = Training(
+    training = Training(
         model,
         part(10),
         part(6, 2) if selection == "dev-group" else None,
@@ -151,8 +152,9 @@ def test_selection_keeps_the_first_of_equals(tmp_path: Path, monkeypatch: Any, s
         precision="float32",
         work=tmp_path,
         key="k",
-        on_epoch=lambda _: snapshots.append(model.decoder.weight.detach().clone()),
-    ).complete()
+    )
+    training.follow(lambda _: snapshots.append(model.decoder.weight.detach().clone()))
+    done = training.complete()
     expected = {"dev_accuracy": 2, "test_accuracy": 1, "-": 5}[column]
     assert done.selected_epoch == expected
     assert torch.equal(model.decoder.weight, snapshots[expected - 1])

@@ -97,14 +97,14 @@ def test_training_asks_the_gpu_before_it_reads(layout: Layout, monkeypatch: pyte
     specs = fold_specs("test", "daam-v1", features, settings)[:2]
     gpu, seen = Gpu(monkeypatch, BYTES), []
     monkeypatch.setattr(embeddings, "free_memory", lambda: 0)
-    real = run.train_fold
+    real = run.train_folds
 
-    def watched(spec: FoldSpec, found: Features, *words: Any, **options: Any) -> Fold:
+    def watched(specs: list[FoldSpec], found: Features, *words: Any, **options: Any) -> list[Fold]:
         assert isinstance(found.x, torch.Tensor)
         seen.append(found.x.data_ptr())
-        return real(spec, found, *words, **options)
+        return real(specs, found, *words, **options)
 
-    monkeypatch.setattr(run, "train_fold", watched)
+    monkeypatch.setattr(run, "train_folds", watched)
     train_all(specs, features, layout.method("daam-v1"), layout, NoTracker(), force=False)
     assert gpu.asked == [("cpu", 1)]
     assert len(set(seen)) == 1

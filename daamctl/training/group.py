@@ -1,0 +1,172 @@
+"""Train folds and seeds of one method, with a search or without: several in one program where that is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from daamctl.artifacts.embeddings import StoredVectors
+from daamctl.artifacts.results import Fold
+from daamctl.config import TrainConfig
+from daamctl.devices import resolve_device
+from daamctl.training.batched import separable, train_jointly
+from daamctl.training.fold import Features, FoldJob, FoldSpec, build_method, train_precision
+from daamctl.training.loop import Epoch, Training
+from daamctl.training.search import Search
+
+CPU_BATCH_NUMBERS = 100_000
+"""Most numbers in a member's batch, B * L * D, with which training together pays on a CPU: beyond, its memory decides,
+not the number of kernels (benchmarks/training.py)."""
+CPU_PARAMETERS = 300_000
+"""Most trainable numbers with which it pays on a CPU, likewise."""
+CPU_STEP_NUMBERS = 1_000_000
+"""Numbers in the batches of all members that a CPU's caches hold beside everything else."""
+MOST_MEMBERS = 32
+
+
+def in_groups(specs: Sequence[FoldSpec], features: Features) -> list[list[FoldSpec]]:
+    """Share folds out among programs, in their order; those that train by themselves are groups of one.
+
+    Raises:
+        MethodError: a method does not fit these sizes.
+        ConfigError: the device or precision asked for is not here.
+    """
+    groups: list[list[FoldSpec]] = []
+    room = 0
+    for spec in specs:
+        last = groups[-1][-1] if groups else None
+        alike = last is not None and (last.method, last.config) == (spec.method, spec.config)
+        if not alike:
+            most = most_members(spec, features)
+        if alike and room:
+            groups[-1].append(spec)
+            room -= 1
+        else:
+            groups.append([spec])
+            room = most - 1
+    return groups
+
+
+def most_members(spec: FoldSpec, features: Features) -> int:
+    """How many trainings like this one may share a program; 1: none may."""
+    train, device = spec.config.train, resolve_device(spec.config.train.device)
+    if train.together == "never" or not _is_on(features.x, device):
+        return 1
+    with torch.device("meta"):
+        sizes = (len(features.layers), features.head.embed_dim, len(features.head.classes))
+        model = build_method(spec.method, spec.config, *sizes)
+    if not separable(model) or train.density_maps == "all-epochs" or train_precision(model, train, device) == "float16":
+        return 1
+    numbers = train.batch_size * sizes[0] * sizes[1]
+    if train.together == "always":
+        return MOST_MEMBERS
+    if device != "cpu" or numbers > CPU_BATCH_NUMBERS or sum(p.numel() for p in model.parameters()) > CPU_PARAMETERS:
+        return 1
+    return min(MOST_MEMBERS, CPU_STEP_NUMBERS // numbers)
+
+
+def _is_on(x: Tensor | StoredVectors, device: str) -> bool:
+    """Whether all features are held where the models are; see `to_gpu` of `run`."""
+    return isinstance(x, Tensor) and x.device.type == torch.device(device).type
+
+
+def train_fold(
+    spec: FoldSpec,
+    features: Features,
+    method_dir: Path,
+    work: Path,
+    *,
+    root: Path,
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    on_step: Callable[[], None] = lambda: None,
+) -> Fold:
+    """Train one fold and put its folder in place, whole: see `train_folds`."""
+    return train_folds(
+        [spec], features, method_dir, work, root=root, on_epoch=lambda _, entry: on_epoch(entry), on_step=on_step
+    )[0]
+
+
+def train_folds(
+    specs: Sequence[FoldSpec],
+    features: Features,
+    method_dir: Path,
+    work: Path,
+    *,
+    root: Path,
+    on_epoch: Callable[[FoldSpec, Epoch], None] = lambda spec, epoch: None,
+    on_step: Callable[[], None] = lambda: None,
+) -> list[Fold]:
+    """Train folds of one method and put their folders in place, each whole.
+
+    Args:
+        specs: one, or a group that `in_groups` gives.
+        features: the embeddings that it was given.
+        method_dir: folder that will hold `fold<k>-seed<s>/`.
+        work: folder for unfinished work, on the same file system.
+        root: project folder, for the commit.
+        on_epoch: called after each epoch of each fold; with a search, of the chosen candidate.
+        on_step: called after each epoch that is trained, of a candidate too.
+
+    Returns:
+        The folds, in the order of `specs`.
+
+    Raises:
+        TrainingError: the split or the numbers do not allow it.
+        MethodError: the method does not fit these sizes.
+    """
+    jobs = [FoldJob(spec, features, method_dir, work) for spec in specs]
+    folds: dict[int, Fold] = {}
+    with ExitStack() as locks:
+        for job in sorted(jobs, key=lambda job: job.folder):  # one order for all processes, or two would wait in a ring
+            locks.enter_context(job.locked())
+        searches: list[tuple[FoldJob, Search]] = []
+        for job in jobs:
+            kept = job.made_meanwhile()
+            if kept is not None:
+                folds[id(job)] = kept
+            else:
+                searches.append((job, job.start(on_step)))
+        members = most_members(specs[0], features) if searches else 1
+        _search([search for _, search in searches], members)
+        chosen = []
+        for job, search in searches:
+            chosen.append((job, search.choose(lambda entry, spec=job.spec: on_epoch(spec, entry))))  # type: ignore[misc]
+        _train([training for _, training in chosen], None, members)
+        for job, training in chosen:
+            more = {"together": len(chosen)} if len(chosen) > 1 else {}
+            folds[id(job)] = job.finish(training, root, **more)
+    return [folds[id(job)] for job in jobs]
+
+
+def _search(searches: Sequence[Search], members: int) -> None:
+    """Train all candidates as far as they are compared, those beyond the edges of the grids too."""
+    extended = True
+    while extended:
+        pending = [training for search in searches for training in search.pending]
+        if pending:
+            _train(pending, searches[0].epochs, members)
+        for training in pending:
+            training.save()
+        extended = any([search.extend() for search in searches])  # a list: every search may have an edge
+
+
+def _train(trainings: Sequence[Training], epochs: int | None, members: int) -> None:
+    """Train until so many epochs are done, side by side where that is allowed."""
+    if members == 1:
+        for training in trainings:
+            training.train_until(epochs)
+        return
+    kinds: dict[tuple[str, ...], list[Training]] = {}  # one program holds models with the same tensors
+    for training in trainings:
+        kinds.setdefault(tuple(training.model.state_dict()), []).append(training)
+    for alike in kinds.values():
+        for start in range(0, len(alike), members):
+            some = alike[start : start + members]
+            if len(some) > 1:
+                train_jointly(some, epochs)
+            else:
+                some[0].train_until(epochs)

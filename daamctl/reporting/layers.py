@@ -402,7 +402,9 @@ def _differences(result: Mapping[str, Any]) -> list[Table]:
         "Contradicted: the two differ in sign, and by more than the std of either."
     )
     caption = "Layers of high minus layers of low importance, run by run, in percentage points"
-    return [Table("high-low", caption, columns, rows, note=note if probed else "")]
+    return [
+        Table("high-low", caption, columns, rows, frozenset({5}) if probed else frozenset(), note if probed else "")
+    ]
 
 
 def _alone(result: Mapping[str, Any]) -> list[Table]:

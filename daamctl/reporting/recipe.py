@@ -104,7 +104,7 @@ def recipe_text(recipe: Recipe) -> str:
     """What the recipe is worth, in one sentence."""
     most = max(recipe.gains, key=lambda name: abs(recipe.gains[name]))
     return (
-        f"The searched recipe in the place of the published one changes accuracy by "
+        "With the searched recipe in the place of the published one accuracy changes by "
         f"{points(mean(recipe.gains.values()))} points on average, most for {most} ({points(recipe.gains[most])})."
     )
 

@@ -342,7 +342,7 @@ def test_what_the_recipe_is_worth_by_a_run_with_the_other_one(tmp_path: Path) ->
     assert "Recipe: toy as reported minus toy-published-recipe as reported, mean over folds, per clip." in text
     assert "not the recipe alone" not in text  # the rate belongs to it
     mean = (expected["none"] + expected["mean"]) / 2
-    assert f"changes accuracy by {mean:+.1f} points on average, most for none" in text
+    assert f"accuracy changes by {mean:+.1f} points on average, most for none" in text
     reported(*other)
     assert recipe_column(other[0], "none") == pytest.approx(expected["none"])
 

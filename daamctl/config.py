@@ -352,11 +352,15 @@ class EvaluateConfig(Section):
 class AblateConfig(Section):
     """Retraining on few layers."""
 
-    rank_by: str = "daam-v1"
-    """Method whose Importance Factor ranks the layers; a pipeline that does not train it ablates `layers` only."""
-    method: str = "none"
-    """Method retrained on the chosen layers. `none` (decoder only) measures the layers themselves: a DAAM over one
-    layer is the identity at start; `mha-published` is what the released ablation trains (D6)."""
+    rank_by: str | None = None
+    """Method whose Importance Factor ranks the layers, one of `methods`; null: `daam-v1` where it is listed, else the
+    first listed one with a density, passing over those that learned nothing. Without any, only `layers` and `presets`
+    are ablated."""
+    method: str | None = None
+    """Method retrained on the chosen layers, one of `methods`; null: `none` where it is listed, else the first listed
+    one without a density that fits few layers, passing over those that learned nothing. `none` (decoder only) measures
+    the layers themselves: a DAAM over one layer is the identity at start; `mha-published` is what the released ablation
+    trains (D6)."""
     k: tuple[Count, ...] = (1, 3)
     """Numbers of highest and lowest layers to train on; none (and no `layers`) switches the ablation off."""
     layers: tuple[tuple[int, ...], ...] = ()
@@ -436,6 +440,16 @@ class Config(Section):
     def trained(self) -> tuple[str, ...]:
         """Everything that is trained, evaluated and reported: methods, then ways of fine-tuning."""
         return (*self.methods, *self.finetunes)
+
+    def unlisted(self) -> dict[str, str]:
+        """Settings of `ablate` that name a method which `methods` does not list, each with a line on what to do."""
+        named = {"ablate.rank_by": self.ablate.rank_by, "ablate.method": self.ablate.method}
+        return {
+            where: f"{where}: '{name}' is not among the methods of this pipeline ({', '.join(self.methods)}); add it "
+            f"to `methods`, or leave {where} null"
+            for where, name in named.items()
+            if name is not None and name not in self.methods
+        }
 
     def for_way(self, way: str) -> Config:
         """These settings as one way of fine-tuning has them: its own over those of `finetune`."""

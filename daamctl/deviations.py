@@ -401,7 +401,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         6, "A", "the layer ablation trains batch attention over one layer, not a DAAM",
         "mha-published", "none, or attention over layers",
         (
-            Settings(
+            Settings(  # a method that is not named is never one that attends over the batch
                 {"ablate.method": "mha-published"},
                 idle={"ablate.k": (), "ablate.layers": (), "ablate.presets": ()},
             ),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from daamctl.analysis.importance import ties, ties_all
 from daamctl.analysis.rank_tests import rank_test, sign_flip
 from daamctl.errors import ConfigError
+from daamctl.methods import CLOSED_FORM, resolve_method
 
 PRESETS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "speech-9-23": ((9,), (23,)),
@@ -16,6 +20,10 @@ PRESETS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "text-19-21-37-39": ((19, 20, 21), (37, 38, 39)),
 }
 """The papers' layers of high and of low Importance Factor (FACTS 14)."""
+
+
+RANK_FIRST, TRAIN_FIRST = "daam-v1", "none"
+"""Methods that rank the layers, and that are trained on few, wherever a pipeline lists them and they will do."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,33 @@ class LayerGroup:
     kind: str
     k: int
     layers: tuple[int, ...]
+
+
+def candidates(methods: Sequence[str], first: str) -> list[str]:
+    """The methods of a pipeline that an ablation may choose, in the order of choice; none in closed form.
+
+    Args:
+        methods: those listed.
+        first: name in the table of the one that goes before all others, with any decoder.
+    """
+    trained = [name for name in methods if name not in CLOSED_FORM]
+    return sorted(trained, key=lambda name: resolve_method(name)[0] != first)
+
+
+def first_fit(names: Iterable[str], against: Callable[[str], str | None]) -> tuple[str | None, dict[str, str]]:
+    """The first name that nothing speaks against, and what speaks against those before it.
+
+    Args:
+        names: in the order of choice.
+        against: name -> reason, or None.
+    """
+    reasons: dict[str, str] = {}
+    for name in names:
+        reason = against(name)
+        if reason is None:
+            return name, reasons
+        reasons[name] = reason
+    return None, reasons
 
 
 def choose_groups(
@@ -79,6 +114,23 @@ def choose_groups(
     return groups
 
 
+def cut_ties(ranking: Sequence[int], ks: Sequence[int], score: Mapping[int, float]) -> dict[str, tuple[int, int]]:
+    """The highest and lowest groups whose border cuts through layers of one score.
+
+    Args:
+        ranking: layers by score, highest first, ties by layer number.
+        ks: numbers of layers of the groups.
+        score: layer -> score.
+
+    Returns:
+        Name of the group -> a layer in it and one of the same score outside it.
+    """
+    values = np.array(list(score.values()))
+    borders = {f"highest-{k}": (ranking[k - 1], ranking[k]) for k in ks if ranking}
+    borders |= {f"lowest-{k}": (ranking[-k], ranking[-k - 1]) for k in ks if ranking}
+    return {name: pair for name, pair in borders.items() if ties(score[pair[0]], score[pair[1]], values)}
+
+
 def group_name(layers: Sequence[int]) -> str:
     """Name of a group that is given by its layers, e.g. `layers-22-23-24`."""
     return "layers-" + "-".join(map(str, layers))
@@ -97,9 +149,12 @@ def alone_tests(groups: Sequence[Mapping[str, Any]], score: Mapping[int, float])
 
     Returns:
         For every k with two groups or more: k, num_groups; spearman_rho and p_groups, None where accuracies or scores
-        are all equal; high and low (layers), difference (mean over folds, high less low), p_folds and floor_folds, None
-        where scores are equal or no fold is shared.
+        are all equal; high and low (layers, empty where the scores of all groups tie), difference (mean over folds,
+        high less low), p_folds and floor_folds, None where scores tie or no fold is shared. Nothing of a score that
+        ties all layers.
     """
+    if ties_all(np.array(list(score.values()))):
+        return []
     unique = {tuple(group["layers"]): group for group in groups if set(group["layers"]) <= score.keys()}
     tests = []
     for k in sorted({group["k"] for group in unique.values()}):
@@ -108,9 +163,10 @@ def alone_tests(groups: Sequence[Mapping[str, Any]], score: Mapping[int, float])
             continue
         scores = [statistics.fmean(score[layer] for layer in group["layers"]) for group in same]
         accuracies = [statistics.fmean(row["accuracy"] for row in group["per_fold"]) for group in same]
-        found = rank_test(scores, accuracies)
+        tied = ties_all(np.array(scores))
+        found = None if tied else rank_test(scores, accuracies)
         high, low = same[scores.index(max(scores))], same[scores.index(min(scores))]
-        pairs = paired_differences(high["per_fold"], low["per_fold"]) if max(scores) > min(scores) else []
+        pairs = [] if tied else paired_differences(high["per_fold"], low["per_fold"])
         flips = sign_flip(_by_fold(pairs)) if pairs else None
         tests.append(
             {
@@ -118,8 +174,8 @@ def alone_tests(groups: Sequence[Mapping[str, Any]], score: Mapping[int, float])
                 "num_groups": len(same),
                 "spearman_rho": found[0] if found else None,
                 "p_groups": found[1] if found else None,
-                "high": list(high["layers"]),
-                "low": list(low["layers"]),
+                "high": [] if tied else list(high["layers"]),
+                "low": [] if tied else list(low["layers"]),
                 "difference": flips["mean"] if flips else None,
                 "p_folds": flips["p"] if flips else None,
                 "floor_folds": flips["floor"] if flips else None,
@@ -138,6 +194,44 @@ def summarize(values: Sequence[float]) -> dict[str, Any]:
     """Mean, sample standard deviation (None for one value) and n."""
     std = statistics.stdev(values) if len(values) > 1 else None
     return {"mean": statistics.fmean(values), "sample_std": std, "n": len(values)}
+
+
+def against_probes(
+    what: str,
+    found: Mapping[str, Any],
+    probes: Mapping[int, Mapping[int, float]],
+    high: Sequence[int],
+    low: Sequence[int],
+) -> dict[str, Any]:
+    """Set a difference between two groups of layers beside that of linear probes of the same layers.
+
+    Args:
+        what: names the difference in the caution.
+        found: mean and sample_std of the ablation's difference, high less low.
+        probes: fold -> layer -> accuracy of a linear probe of that layer alone.
+        high: layers of the one group.
+        low: layers of the other.
+
+    Returns:
+        probe: per_fold (fold, difference of the mean accuracies of the groups' probes) and their summary; contradicts:
+        a caution where the two means differ in sign, and from each other by more than the sample standard deviation
+        over runs of either, else None.
+    """
+    pairs = [
+        {"fold": fold, "difference": statistics.fmean(by[n] for n in high) - statistics.fmean(by[n] for n in low)}
+        for fold, by in sorted(probes.items())
+    ]
+    probe = {"per_fold": pairs, **summarize([pair["difference"] for pair in pairs])}
+    own, other = found["mean"], probe["mean"]
+    spreads = [found["sample_std"], probe["sample_std"]]
+    caution = None
+    if None not in spreads and own * other < 0 and abs(own - other) > max(spreads):
+        caution = (
+            f"{what}: the ablation finds {100 * own:+.1f} points, linear probes of the same layers {100 * other:+.1f}. "
+            f"They contradict each other by more than the spread of either over its runs ({100 * max(spreads):.1f} "
+            "points), so the ablation's difference may come from training rather than from the layers."
+        )
+    return {"probe": probe, "contradicts": caution}
 
 
 def paired_differences(high: Sequence[dict[str, Any]], low: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -28,6 +28,9 @@ GEOMETRY_LEVEL = 0.01
 """Largest p of that share: with few layers a large share also comes by chance."""
 REARRANGEMENTS = 20_000
 """Random rearrangements of the layers behind that p."""
+ROUNDING = 1e-6
+"""Values that differ by less than this share of the largest are the same number: maps are stored as float32, whose
+rounding is 6e-8, and are means over many batches."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class HeadPositions:
 def importance_factor(density: NDArray[np.floating]) -> Map:
     """(DA - min DA) / (max DA - min DA), with one minimum and maximum for the whole map.
 
-    A constant map carries no ranking and gives zeros.
+    A map that is constant within `ROUNDING` carries no ranking and gives zeros.
 
     Args:
         density: DA, shape (L, D).
@@ -66,9 +69,9 @@ def importance_factor(density: NDArray[np.floating]) -> Map:
         ValueError: the map is not a filled, finite matrix.
     """
     values = _checked(density)
-    low, high = values.min(), values.max()
-    if high == low:
+    if ties_all(values):
         return np.zeros_like(values)
+    low, high = values.min(), values.max()
     return np.asarray((values - low) / (high - low))
 
 
@@ -106,7 +109,7 @@ def mean_density(densities: Sequence[NDArray[np.floating]]) -> Map:
 
 
 def rank_layers(densities: Sequence[NDArray[np.floating]], layers: Sequence[int]) -> list[int]:
-    """Layer numbers by mean IF of the mean map, highest first; ties by layer number.
+    """Layer numbers by mean IF of the mean map, highest first; see `order_layers` for ties.
 
     Args:
         densities: one map per fold, each of shape (L, D).
@@ -122,13 +125,39 @@ def rank_layers(densities: Sequence[NDArray[np.floating]], layers: Sequence[int]
 
 
 def layer_importance(density: NDArray[np.floating]) -> Map:
-    """Mean IF of every layer, shape (L,), of DA (L, D)."""
-    return np.asarray(importance_factor(density).mean(axis=1))
+    """Mean IF of every layer, shape (L,), of DA (L, D).
+
+    Layers whose mean densities are the same within `ROUNDING` get one value: over a map of little range, IF would
+    magnify rounding into differences.
+    """
+    scores = np.asarray(importance_factor(density).mean(axis=1))
+    return np.full_like(scores, scores.mean()) if ties_all(_checked(density).mean(axis=1)) else scores
 
 
 def order_layers(scores: NDArray[np.floating], layers: Sequence[int]) -> list[int]:
-    """Layer numbers by score (L,), highest first; ties by layer number."""
+    """Layer numbers by score (L,), highest first; ties by layer number. Empty where the score ties all layers."""
+    if len(layers) > 1 and ties_all(scores):
+        return []
     return [layer for _, layer in sorted(zip((-scores).tolist(), layers, strict=True))]
+
+
+def num_distinct(scores: NDArray[np.floating]) -> int:
+    """How many different values there are, beyond `ROUNDING` of the largest."""
+    values = np.sort(np.asarray(scores, dtype=np.float64), axis=None)
+    if not values.size:
+        return 0
+    return 1 + int((np.diff(values) > ROUNDING * np.abs(values).max()).sum())
+
+
+def ties_all(scores: NDArray[np.floating]) -> bool:
+    """Whether all values are the same within `ROUNDING`, so that none is the highest."""
+    values = np.asarray(scores, dtype=np.float64)
+    return not values.size or float(np.ptp(values)) <= ROUNDING * float(np.abs(values).max())
+
+
+def ties(score: float, other: float, scores: NDArray[np.floating]) -> bool:
+    """Whether two of the scores (L,) are the same within `ROUNDING` of the largest."""
+    return abs(score - other) <= ROUNDING * float(np.abs(scores).max())
 
 
 def stability(scores: Sequence[NDArray[np.floating]]) -> dict[str, Any]:
@@ -147,7 +176,7 @@ def stability(scores: Sequence[NDArray[np.floating]]) -> dict[str, Any]:
 
 def rank_correlation(left: NDArray[np.floating], right: NDArray[np.floating]) -> float | None:
     """Kendall's tau-b of two arrays of shape (L,); None when one is constant."""
-    if np.ptp(left) == 0 or np.ptp(right) == 0:
+    if ties_all(left) or ties_all(right):
         return None
     from scipy.stats import kendalltau  # not for the report, which only reads what was tested
 
@@ -178,7 +207,7 @@ def head_positions(scores: NDArray[np.floating], num_heads: int, *, seed: int = 
     means = member @ centred / counts
     total = float(centred @ centred)
     share = adjusted = p = None
-    if total > 0:
+    if not ties_all(np.asarray(scores)):
         between = float(counts @ means**2)
         share = between / total
         adjusted = 1 - (1 - share) * (number - 1) / (number - len(counts))
@@ -227,7 +256,7 @@ def map_correlation(trained: NDArray[np.floating], untrained: NDArray[np.floatin
     left, right = _checked(trained), _checked(untrained)
     if left.shape != right.shape:
         raise ValueError(f"maps of shapes {np.shape(trained)} and {np.shape(untrained)} cannot be compared")
-    if np.ptp(left) == 0 or np.ptp(right) == 0:
+    if ties_all(left) or ties_all(right):
         return None
     return float(np.corrcoef(left.ravel(), right.ravel())[0, 1])
 

@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import kendalltau, rankdata
 
+from daamctl.analysis.importance import num_distinct
+
 Values = NDArray[np.float64]
 Orders = NDArray[np.int64]
 Verdict = Literal["yes", "unclear", "not shown", "cannot be told"]
@@ -71,7 +73,7 @@ class Agreement:
 
 def is_ranking(score: NDArray[np.floating]) -> bool:
     """Whether a score (L,) tells layers apart."""
-    return len(np.unique(score)) >= LEAST_DISTINCT
+    return num_distinct(score) >= LEAST_DISTINCT
 
 
 def agreement(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> Agreement | None:

@@ -14,7 +14,8 @@ def command(
     corpus: common.Corpus = None,
     encoder: common.EncoderName = None,
     method: Annotated[
-        str | None, typer.Option("--method", "-m", help="Method to retrain.", autocompletion=common.complete_method)
+        str | None,
+        typer.Option("--method", "-m", help="Which of the methods to retrain.", autocompletion=common.complete_method),
     ] = None,
     layers: Annotated[
         list[str] | None, typer.Option("--layers", help="Also train on these layers, e.g. 9 or 22,23,24; repeatable.")

@@ -21,7 +21,8 @@ from scipy import stats
 
 from daamctl.artifacts.results import Fold
 from daamctl.errors import UnknownNameError
-from daamctl.evaluation.scoring import Items
+from daamctl.evaluation.comparison import item_table
+from daamctl.evaluation.scoring import Items, items_of
 from daamctl.methods import CLOSED_FORM, METHODS, counterparts, resolve_method
 
 Status = Literal["fair", "undertrained", "learned nothing", "not checked", "closed form"]
@@ -195,6 +196,29 @@ def assess_method(
             [f"no closed-form probe such as {counterparts(method)[0]} is among the methods"],
         )
     return MethodFairness(status, reasons, counterpart, gap, gaps, len(own), unfinished, chosen, edges)
+
+
+def learned_nothing(
+    folds: Sequence[Fold],
+    probes: Mapping[str, Sequence[Fold]] | None = None,
+    *,
+    unit: str = "utterance",
+    margin: float = 0.02,
+) -> str | None:
+    """Why a method learned nothing, judged as `assess` judges it; None where it learned something.
+
+    Args:
+        folds: its finished folds.
+        probes: finished folds of closed-form probes of the same pipeline, by method.
+        unit: utterance or clip.
+        margin: how far it may stay below its closed-form counterpart.
+    """
+    method = folds[0].result["run"]["method"]
+    known = {**(probes or {}), method: folds}
+    items = {name: [items_of(fold.predictions(), unit) for fold in part] for name, part in known.items()}
+    tables = {name: item_table(part, items[name]) for name, part in known.items()}
+    found = assess_method(method, known, items[method], tables, margin=margin)
+    return "; ".join(found.reasons) if found.status == "learned nothing" else None
 
 
 def identical_groups(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Sequence[Items]]) -> list[Identical]:

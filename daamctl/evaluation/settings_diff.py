@@ -52,6 +52,13 @@ def facts(folds: Sequence[Fold], predictions: Sequence[pl.DataFrame]) -> dict[st
     return {**one, **_of_all(folds, predictions)}
 
 
+def settings(fold: Fold) -> dict[str, Any]:
+    """The settings that a fold was made with, by dotted name; `method.*` as `facts` has them."""
+    run = fold.result["run"]
+    sections = {name: part for name, part in run["config"].items() if name != "method"}
+    return flat({"method": _settings(run["method"], run["config"].get("method", {})), **sections})
+
+
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The facts in which two sides differ.
 
@@ -116,11 +123,9 @@ def code_changed(first: Sequence[Fold], second: Sequence[Fold]) -> bool:
 def _of_fold(fold: Fold) -> dict[str, Any]:
     """What one fold says that does not depend on its number or seed."""
     run, meta = fold.result["run"], fold.result["meta"]
-    sections = {name: part for name, part in run["config"].items() if name != "method"}
     return {
         "method": run["method"],
-        **flat({"method": _settings(run["method"], run["config"].get("method", {}))}),
-        **sections,
+        **settings(fold),
         "embeddings_key": meta["embeddings_key"],
         "encoder": meta["encoder"],
         "data": {

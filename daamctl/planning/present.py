@@ -95,11 +95,11 @@ class Present:
         folds = read_folds(self.layout.method(method))
         return [fold for fold in folds if sizes.get(fold.fold) == _sizes(fold) and self._is_current(fold, modality)]
 
-    def alone(self, names: Sequence[str], runs: Runs) -> list[Fold]:
-        """Finished folds of groups of the ablation, whatever layers a ranking chose for them then."""
+    def alone(self, method: str, names: Sequence[str], runs: Runs) -> list[Fold]:
+        """Finished folds of a method on groups of the ablation, whatever layers a ranking chose for them then."""
         if self.features is None:
             return []
-        method, kept = self.config.ablate.method, []
+        kept = []
         for name in names:
             folder = self.layout.stage("ablate") / f"{name}-{method}"
             for fold in read_folds(folder):

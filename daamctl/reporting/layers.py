@@ -42,6 +42,7 @@ ALONE = (
 SHOWN_LAYERS = 5
 LEAST_DISTINCT = 3
 """Different values a score needs to count as a ranking, as in the audit."""
+UNRANKED = "tells no layers apart"
 
 
 def importance(
@@ -113,6 +114,7 @@ def ablation(
     columns = ["Layers chosen", "Numbers", "Mean ± std", "n", "Against baseline (points)"]
     caption = f"Accuracy per {words.unit(result['unit'])} in percent, trained on few layers"
     blocks: list[Block] = [Text(text), *map(Text, result["notes"])]
+    blocks += [Text(line, caution=True) for line in result.get("cautions", [])]
     blocks.append(Table("few-layers", caption, columns, rows, frozenset({1})))
     blocks += [*_differences(result), *_alone(result), *_alone_by_score(summary, labels), *_published_layers(table)]
     return Section("ablation", title, blocks)
@@ -169,7 +171,7 @@ def _explorer(methods: Mapping[str, Any], runs: DensityRuns) -> list[Block]:
         for name, (layers, part) in shown.items()
     }
     alt = "; ".join(
-        f"{name}: highest on average layer {entry['ranking'][0]}, contribution from "
+        f"{name}: {_top(entry)}, contribution from "
         f"{min(entry['contribution_percent'].values()):.2f} to {max(entry['contribution_percent'].values()):.2f} %"
         for name, entry in methods.items()
     )
@@ -183,7 +185,7 @@ def _geometry_table(methods: Mapping[str, Any]) -> Table:
     for name, entry in methods.items():
         place = entry.get("head_positions") or {}
         rows.append(
-            [name, _first(entry["ranking"]), _first(entry["ranking_untrained"]),
+            [name, _first(entry["ranking"]) or UNRANKED, _first(entry["ranking_untrained"]) or UNRANKED,
              Number(entry["correlation_with_untrained"], "signed"), Number(entry["num_heads"], "count"),
              Number(place.get("share")), Number(place.get("adjusted_share")), Number(place.get("p"), "p")]
         )  # fmt: skip
@@ -233,7 +235,10 @@ def _scores(scores: Mapping[str, Any], labels: Labels, command: str) -> list[Blo
         "score that is as stable before training is stable because of its construction."
     )
     caption = "Layer scores and how stable they are over runs"
-    return [Table("stability", caption, columns, rows, frozenset({1, 2}), note)]
+    table = Table("stability", caption, columns, rows, frozenset({1, 2}), note)
+    tied = [labels.get(name, name) for name, entry in scores.items() if not entry["ranking"]]
+    text = f"Every layer has the same score under {listed(tied)}, so no layer ranks above another there."
+    return [Text(text), table] if tied else [table]
 
 
 def _audit(audit: Mapping[str, Any] | None, labels: Labels, command: str) -> list[Block]:
@@ -319,12 +324,14 @@ def _heatmap_alt(label: str, entry: Mapping[str, Any]) -> str:
     same = "" if correlation is None else f" Their correlation is {correlation:.2f}."
     return (
         f"Importance Factor of {label}, {len(entry['layers'])} layers by {entry['num_features']} features, trained "
-        f"beside untrained. Highest on average: layer {entry['ranking'][0]}.{same}"
+        f"beside untrained. On average: {_top(entry)}.{same}"
     )
 
 
 def _bars_alt(label: str, entry: Mapping[str, Any]) -> str:
     shares = entry["contribution_percent"]
+    if not entry["ranking"]:
+        return f"Layer contribution in {label}, trained beside untrained bars: the same for every layer."
     high, low = max(shares, key=shares.get), min(shares, key=shares.get)
     return (
         f"Layer contribution in {label}, trained beside untrained bars: from {shares[low]:.2f} % (layer {low}) to "
@@ -335,7 +342,7 @@ def _bars_alt(label: str, entry: Mapping[str, Any]) -> str:
 def _band_alt(label: str, score: Mapping[str, Any]) -> str:
     return (
         f"{SCORE_KINDS.get(score['kind'], score['kind']).capitalize()} per layer of {label}: mean and range over "
-        f"{len(score['folds'])} runs, trained beside untrained. Highest: layers {_first(score['ranking'])}."
+        f"{len(score['folds'])} runs, trained beside untrained. Highest layers: {_score_first(score)}."
     )
 
 
@@ -349,7 +356,12 @@ def _replacement_alt(label: str) -> str:
 def _score_first(entry: Mapping[str, Any]) -> str:
     """The highest layers, unless the score tells no layers apart."""
     distinct = {round(value, 9) for value in entry["trained"].values()}
-    return _first(entry["ranking"]) if len(distinct) >= LEAST_DISTINCT else "tells no layers apart"
+    return _first(entry["ranking"]) if entry["ranking"] and len(distinct) >= LEAST_DISTINCT else UNRANKED
+
+
+def _top(entry: Mapping[str, Any]) -> str:
+    """The layer of highest mean Importance Factor, as part of a sentence."""
+    return f"highest on layer {entry['ranking'][0]}" if entry["ranking"] else "the same on every layer"
 
 
 def _first(ranking: Sequence[int]) -> str:
@@ -374,16 +386,25 @@ def _differences(result: Mapping[str, Any]) -> list[Table]:
         (f"{part['name']}: {layers_text(part['high'])} minus {layers_text(part['low'])}", part)
         for part in result.get("presets", [])
     ]
+    probed = any(part.get("probe") for _, part in named)
     rows: list[list[Cell]] = [
         [name, spread(part, "points"), Number(part["n"], "count"),
-         f"{sum(row['difference'] > 0 for row in part['per_fold'])} of {len(part['per_fold'])}"]
+         f"{sum(row['difference'] > 0 for row in part['per_fold'])} of {len(part['per_fold'])}",
+         *([spread(part["probe"], "points"), "yes" if part["contradicts"] else "no"] if probed else [])]
         for name, part in named
     ]  # fmt: skip
     if not rows:
         return []
     columns = ["Layers", "Mean ± std (points)", "n", "Ahead in"]
+    columns += ["Linear probes (points)", "Contradicted?"] if probed else []
+    note = (
+        "Linear probes: the same difference of the mean accuracy of ridge probes of the single layers, out of fold. "
+        "Contradicted: the two differ in sign, and by more than the std of either."
+    )
     caption = "Layers of high minus layers of low importance, run by run, in percentage points"
-    return [Table("high-low", caption, columns, rows)]
+    return [
+        Table("high-low", caption, columns, rows, frozenset({5}) if probed else frozenset(), note if probed else "")
+    ]
 
 
 def _alone(result: Mapping[str, Any]) -> list[Table]:
@@ -425,7 +446,7 @@ def _alone_by_score(summary: Mapping[str, Any] | None, labels: Labels) -> list[T
 def _alone_cells(test: Mapping[str, Any]) -> list[Cell]:
     return [
         str(test["k"]), Number(test["num_groups"], "count"), Number(test["spearman_rho"], "signed"),
-        Number(test["p_groups"], "p"), layers_text(test["high"]), layers_text(test["low"]),
+        Number(test["p_groups"], "p"), layers_text(test["high"]) or DASH, layers_text(test["low"]) or DASH,
         Number(test["difference"], "points"), Number(test["p_folds"], "p"), Number(test["floor_folds"], "p"),
     ]  # fmt: skip
 

@@ -218,9 +218,12 @@ def layers_by_importance(ours: Ours, method: str) -> Linked:
     entry = ours.importance["methods"].get(method)
     if entry is None:
         return Linked("no map", f"{method} has no map in {ours.pipeline}")
+    if not entry["ranking"]:
+        return Linked("no ranking", f"{method} scores every layer the same in {ours.pipeline}")
     first, last = entry["ranking"][:SHOWN_LAYERS], entry["ranking"][-SHOWN_LAYERS:]
     before = layers_text(entry["ranking_untrained"][:SHOWN_LAYERS])
-    words = f"{method}; untrained: highest {before}" + ("; mostly geometry (D29)" if entry["caution"] else "")
+    words = f"{method}; untrained: {f'highest {before}' if before else 'all layers tie'}"
+    words += "; mostly geometry (D29)" if entry["caution"] else ""
     text = f"highest {', '.join(map(str, first))}; lowest {', '.join(map(str, last))}"
     return Linked(text, words, ours.links())
 

@@ -35,6 +35,7 @@ from daamctl.reporting.document import (
     points,
     spread,
 )
+from daamctl.reporting.recipe import Recipe, recipe_note, recipe_text
 from daamctl.reporting.verdict import Against, against, doubtful, family_texts, order
 from daamctl.reporting.wording import Evaluation, is_official, item, runs, selection_rule, tested, words
 
@@ -159,9 +160,17 @@ def speakers(evaluation: Evaluation) -> Section | None:
     return Section("speakers", title, [Text(text), plot, table if few else Folded(table.caption, [table])])
 
 
-def selection(evaluation: Evaluation) -> Section:
-    """What choosing the epoch on the test items adds to figures and to leads."""
-    blocks: list[Block] = [Text(_selection_text(evaluation)), _selection_table(evaluation)]
+def selection(evaluation: Evaluation, recipe: Recipe | str | None = None) -> Section:
+    """What choosing the epoch on the test items adds to figures and to leads, beside what the recipe is worth.
+
+    Args:
+        evaluation: of the run.
+        recipe: what the recipe is worth, or words on why that is not known.
+    """
+    blocks: list[Block] = [Text(_selection_text(evaluation))]
+    if recipe is not None:
+        blocks.append(Text(recipe_text(recipe) if isinstance(recipe, Recipe) else recipe))
+    blocks.append(_selection_table(evaluation, recipe if isinstance(recipe, Recipe) else None))
     reference = evaluation["comparison"]["reference"]
     if reference in evaluation["methods"] and len(evaluation["methods"]) > 1:
         blocks += [Text(_lead_text(evaluation, reference)), _lead_table(evaluation, reference)]
@@ -355,13 +364,15 @@ def _speaker_table(evaluation: Evaluation, found: Mapping[str, Mapping[str, floa
     return Table("speakers", caption, columns, rows)
 
 
-def _selection_table(evaluation: Evaluation) -> Table:
+def _selection_table(evaluation: Evaluation, recipe: Recipe | None) -> Table:
     rows: list[list[Cell]] = []
     for name in order(evaluation):
         part = evaluation["methods"][name]["selection"]
         rows.append([name, *(spread(part[rule]) for rule in RULES), Number(_inflation(part), "points")])
+        rows[-1] += [Number(recipe.gains.get(name), "points")] if recipe else []
     rule = evaluation["selection"]
     columns = ["Method", f"{RULES['accuracy']} ({rule})", *list(RULES.values())[1:], "Inflation (points)"]
+    columns += ["Recipe (points)"] if recipe else []
     clip = words(evaluation).clip
     caption = (
         f"Accuracy per {clip} in percent, mean ± sample std over {runs(evaluation)}, by the rule that picks the epoch"
@@ -369,6 +380,7 @@ def _selection_table(evaluation: Evaluation) -> Table:
     note = "Inflation: best on test minus as reported."
     if clip != words(evaluation).item:
         note += f" Per {clip}, because epochs are scored per {clip}."
+    note += f" {recipe_note(recipe, evaluation)}" if recipe else ""
     return Table("selection", caption, columns, rows, note=note)
 
 

@@ -1,49 +1,64 @@
 """Stage `ablate`: retrain on the layers of highest and lowest Importance Factor, on the papers', and on those named.
 
 Writes `data/ablate/<run>/<group>-<method>/fold*/` and ablation.json: rank_by, method, unit, embeddings_key, ranking,
-baseline (all layers), groups (accuracy per fold), differences (highest less lowest, per k), presets (the papers' high
-less low), alone (whether layers of high Importance Factor do better alone, see `alone_tests`) and notes.
+baseline (all layers), groups (accuracy per fold), differences (highest less lowest, per k) and presets (the papers'
+high less low), both beside the same of linear probes (see `against_probes`), alone (whether layers of high Importance
+Factor do better alone, see `alone_tests`), notes and cautions.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 
 from daamctl.analysis.ablation import (
     PRESETS,
     LayerGroup,
+    against_probes,
     alone_tests,
     choose_groups,
+    cut_ties,
     group_name,
     paired_differences,
     summarize,
 )
-from daamctl.analysis.importance import layer_importance, mean_density, order_layers
+from daamctl.analysis.audit import PROBE_CLIPS, few
+from daamctl.analysis.importance import order_layers
+from daamctl.analysis.probe import ridge_probe
+from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.io import write_json
 from daamctl.artifacts.results import Fold, read_folds
-from daamctl.config import Config
-from daamctl.errors import ArtifactError, MethodError
+from daamctl.config import AblateConfig, Config
+from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.scoring import items_of, score_items
 from daamctl.layout import Layout
 from daamctl.methods import resolve_method
 from daamctl.methods.base import FusionClassifier
+from daamctl.planning.ablation import TIED, choose_method, choose_ranking, layer_scores, tied, why_nothing
 from daamctl.tracking import Tracker, make_tracker, send_missing
 from daamctl.training.fold import Features, build_method, kept_fold
 from daamctl.training.run import fold_specs, load_features, settle, train_all
+from daamctl.training.splits import chosen_folds, split_of
 
 NOTES = {
     "ranking": "Layers are ranked by the mean Importance Factor of '{rank_by}' over all folds, as in the papers; the "
     "maps come from test data, but no label enters them.",
     "none": "The layers are measured with the decoder alone ('none'): a DAAM over a single layer multiplies its input "
     "by a constant and would measure nothing of its own.",
+    "passed over": "Passed over as {what}: {why}.",
     "unranked": "Layers are not ranked: {why}. Highest and lowest groups are left out; ablate.layers names others.",
+    "tie": "The border of {group} cuts through a tie: layers {inside} and {outside} have the same score, and the lower "
+    "number stands first.",
+    "nothing": "'{name}' learned nothing ({why}), but {where} names it: what rests on it says nothing of the layers.",
+    "untrained": "No layers are trained alone: {why}. List a method without a density, such as 'none'.",
     "constant": "On {groups} '{method}' weighs nothing: its weight is {weight:.3g} for every input at the start, and "
     "training can at most make it another constant (D6, D33). These rows measure what follows, not the weighing.",
 }
@@ -73,95 +88,169 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
 
     Raises:
         ArtifactError: no finished folds of the ranking method, or no embeddings, or the two do not belong together.
-        ConfigError: layer groups that do not fit.
+        ConfigError: a method that the pipeline does not list, or layer groups that do not fit.
         MethodError: the method does not fit one of the groups; before anything is trained.
     """
-    score, note = _score(layout, config)
+    if unlisted := config.unlisted():
+        raise ConfigError("; ".join(unlisted.values()))
     features = load_features(layout, config)
-    if score and list(score) != list(features.layers):
-        raise ArtifactError(
-            f"layers cannot be ranked: '{config.ablate.rank_by}' was trained on layers {list(score)}, but the "
-            f"embeddings hold {list(features.layers)}",
-            fix="train it again: " + layout.command("train", "--method", config.ablate.rank_by),
-        )
-    ranking = order_layers(np.array(list(score.values())), list(score))
-    groups = choose_groups(ranking, config.ablate.k, config.ablate.layers, features.layers, config.ablate.presets)
-    notes = [note, *_method_notes(config, features, groups)]
+    ranking = _rank(layout, config, features)
+    order = order_layers(np.array(list(ranking.score.values())), list(ranking.score))
+    groups = choose_groups(order, config.ablate.k, config.ablate.layers, features.layers, config.ablate.presets)
+    chosen, notes, cautions = _choose(layout, config, features, groups)
+    groups, method = groups if chosen else [], chosen or ""
+    ties = cut_ties(order, config.ablate.k, ranking.score) if groups else {}
+    borders = [NOTES["tie"].format(group=name, inside=a, outside=b) for name, (a, b) in ties.items()]
+    notes = [*ranking.notes, *borders, *notes, *_method_notes(method, config, features, groups)]
+    cautions = [*ranking.cautions, *cautions]
     folder = layout.stage("ablate")
     tracker = make_tracker(layout.root, enabled=track)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        baseline = _baseline(features, folder, layout, config, tracker, force=force) if groups else []
+        baseline = _baseline(method, features, folder, layout, config, tracker, force=force) if groups else []
         results = {}
         for group in groups:
             subset = settle(features.subset(group.layers), config)  # few layers may fit where all do not
             results[group.name] = _train(
-                subset, folder / f"{group.name}-{config.ablate.method}", layout, config, tracker, force
+                method, subset, folder / f"{group.name}-{method}", layout, config, tracker, force
             )
-        _remove_strays(folder, {f"{group.name}-{config.ablate.method}" for group in groups}, config.ablate.method)
+        _remove_strays(folder, {f"{name}-{method}" for name in ("all", *results)})
         send_missing(tracker, [fold for folds in results.values() for fold in folds])
     finally:
         tracker.close()
+    result = _table(config, ranking.score, order, features, baseline, groups, results)
+    cautions += [one["contradicts"] for one in (*result["differences"], *result["presets"]) if one["contradicts"]]
+    label = next((fold.label for folds in [baseline, *results.values()] for fold in folds), chosen)
     path = folder / "ablation.json"
-    write_json(path, _table(config, score, ranking, notes, features, baseline, groups, results))
+    write_json(path, {"rank_by": ranking.rank_by, "method": label, **result, "notes": notes, "cautions": cautions})
     return path
 
 
-def _score(layout: Layout, config: Config) -> tuple[dict[int, float], str]:
-    """Mean Importance Factor of every layer, with a note for the report; empty where there is nothing to rank by.
+@dataclass(frozen=True)
+class Ranking:
+    """How the layers are ranked.
+
+    Args:
+        rank_by: the method; None: there is none that will do.
+        score: mean Importance Factor by layer; empty where layers are not ranked.
+        notes: how that came.
+        cautions: what speaks against it.
+    """
+
+    rank_by: str | None
+    score: dict[int, float]
+    notes: list[str]
+    cautions: list[str]
+
+
+def _rank(layout: Layout, config: Config, features: Features) -> Ranking:
+    """Score the layers.
 
     Raises:
-        ArtifactError: the pipeline lists the ranking method, but it is not trained.
+        ArtifactError: the method is not trained, or on other layers.
     """
-    name = config.ablate.rank_by
-    folds = read_folds(layout.method(name))
-    if not folds and name in config.methods:
+    chosen = choose_ranking(layout, config, _sizes(features))
+    if chosen.name is None:
+        why = f"no density will do ({chosen.told})" if chosen.passed else "no method of this pipeline has a density"
+        return Ranking(None, {}, [NOTES["unranked"].format(why=why)], [])
+    name, named = chosen.name, config.ablate.rank_by is not None
+    folds = _trained(layout, name, "layers cannot be ranked")
+    score = layer_scores(folds)
+    if not score or tied(score):
+        why = f"'{name}' {f'does not do, {TIED}' if score else 'has no density'} (ablate.rank_by)"
+        return Ranking(name, {}, [NOTES["unranked"].format(why=why)], [])
+    if list(score) != list(features.layers):
         raise ArtifactError(
-            f"layers cannot be ranked: '{name}' is not trained in {layout.method(name)}",
+            f"layers cannot be ranked: '{name}' was trained on layers {list(score)}, but the embeddings hold "
+            f"{list(features.layers)}",
+            fix="train it again: " + layout.command("train", "--method", name),
+        )
+    notes = [NOTES["ranking"].format(rank_by=name)]
+    notes += [NOTES["passed over"].format(what="ranking method", why=chosen.told)] if chosen.passed else []
+    nothing = why_nothing(layout, config, name) if named else None
+    cautions = [NOTES["nothing"].format(name=name, where="ablate.rank_by", why=nothing)] if nothing else []
+    return Ranking(name, score, notes, cautions)
+
+
+def _choose(
+    layout: Layout, config: Config, features: Features, groups: Sequence[LayerGroup]
+) -> tuple[str | None, list[str], list[str]]:
+    """The method that is trained on the groups, notes on the choice, and cautions; None: there is none that will do.
+
+    Raises:
+        ArtifactError: it is not trained on all layers, so that nobody knows whether it learns anything.
+    """
+    if not groups:
+        return None, [], []
+    chosen = choose_method(layout, config, _sizes(features), {group.k for group in groups})
+    if chosen.name is None:
+        why = "no method of this pipeline without a density fits these groups"
+        why = f"no method without a density will do ({chosen.told})" if chosen.passed else why
+        return None, [NOTES["untrained"].format(why=why)], []
+    if config.ablate.method is None:
+        _trained(layout, chosen.name, "the method to train on few layers cannot be chosen")
+        passed = [NOTES["passed over"].format(what="method to train", why=chosen.told)] if chosen.passed else []
+        return chosen.name, passed, []
+    nothing = why_nothing(layout, config, chosen.name)
+    cautions = [NOTES["nothing"].format(name=chosen.name, where="ablate.method", why=nothing)] if nothing else []
+    return chosen.name, [], cautions
+
+
+def _sizes(features: Features) -> tuple[int, int, int]:
+    return len(features.layers), features.head.embed_dim, len(features.head.classes)
+
+
+def _trained(layout: Layout, name: str, what: str) -> list[Fold]:
+    """The finished folds of a method.
+
+    Raises:
+        ArtifactError: there is none.
+    """
+    folds = read_folds(layout.method(name))
+    if not folds:
+        raise ArtifactError(
+            f"{what}: '{name}' is not trained in {layout.method(name)}",
             fix="train it: " + layout.command("train", "--method", name),
         )
-    maps = [density["trained"] for fold in folds if (density := fold.density()) is not None]
-    if not maps:
-        what = "has no density" if folds else "is not among the methods of this pipeline"
-        return {}, NOTES["unranked"].format(why=f"'{name}' (ablate.rank_by) {what}")
-    layers = folds[0].result["run"]["layers"]
-    means = layer_importance(mean_density(maps)).tolist()
-    return dict(zip(layers, means, strict=True)), NOTES["ranking"].format(rank_by=name)
+    return folds
 
 
-def _method_notes(config: Config, features: Features, groups: list[LayerGroup]) -> list[str]:
+def _method_notes(method: str, config: Config, features: Features, groups: Sequence[LayerGroup]) -> list[str]:
     """What must be said of the method on these layers.
 
     Raises:
         MethodError: it does not fit a group; names what does.
     """
-    method = config.ablate.method
+    if not groups:
+        return []
     sizes = {group.k: ", ".join(one.name for one in groups if one.k == group.k) for group in groups}
-    sizes |= {len(features.layers): "all layers"} if groups else {}
-    _check_fits(config, features, sizes)
-    notes = [NOTES["none"]] if groups and resolve_method(method)[0] == "none" else []
+    sizes |= {len(features.layers): "all layers"}
+    _check_fits(method, config, features, sizes)
+    notes = [NOTES["none"]] if resolve_method(method)[0] == "none" else []
     for k, names in sizes.items():
-        starts = (_constant_weight(_started(config, features, k, seed), k, features.head.embed_dim) for seed in STARTS)
+        starts = (
+            _constant_weight(_started(method, config, features, k, seed), k, features.head.embed_dim) for seed in STARTS
+        )
         weights = list(takewhile(lambda weight: weight is not None, starts))  # of most methods one start is enough
         if len(weights) == len(STARTS):
             notes.append(NOTES["constant"].format(groups=names, method=method, weight=weights[0]))
     return notes
 
 
-def _started(config: Config, features: Features, k: int, seed: int) -> FusionClassifier:
+def _started(method: str, config: Config, features: Features, k: int, seed: int) -> FusionClassifier:
     """The method on k layers as a seed starts it; random numbers of others are left alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return build_method(config.ablate.method, config, k, features.head.embed_dim, len(features.head.classes))
+        return build_method(method, config, k, features.head.embed_dim, len(features.head.classes))
 
 
-def _check_fits(config: Config, features: Features, sizes: Mapping[int, str]) -> None:
+def _check_fits(method: str, config: Config, features: Features, sizes: Mapping[int, str]) -> None:
     """Check that the method can be built for every number of layers.
 
     Raises:
         MethodError: it cannot; names what fits.
     """
-    method, rest = config.ablate.method, (features.head.embed_dim, len(features.head.classes))
+    rest = (features.head.embed_dim, len(features.head.classes))
     problems, fix = [], None
     for k, names in sizes.items():
         try:
@@ -205,27 +294,27 @@ def _constant_weight(model: FusionClassifier, num_layers: int, embed_dim: int) -
 
 
 def _train(
-    features: Features, folder: Path, layout: Layout, config: Config, tracker: Tracker, force: bool
+    method: str, features: Features, folder: Path, layout: Layout, config: Config, tracker: Tracker, force: bool
 ) -> list[Fold]:
-    specs = fold_specs(layout.run_name, config.ablate.method, features, config)
+    specs = fold_specs(layout.run_name, method, features, config)
     return train_all(specs, features, folder, layout, tracker, force=force)
 
 
 def _baseline(
-    features: Features, folder: Path, layout: Layout, config: Config, tracker: Tracker, *, force: bool
+    method: str, features: Features, folder: Path, layout: Layout, config: Config, tracker: Tracker, *, force: bool
 ) -> list[Fold]:
     """All layers: the folds of the train stage if they were made from the same inputs, else trained here."""
-    specs = fold_specs(layout.run_name, config.ablate.method, features, config)
-    kept = [kept_fold(layout.method(config.ablate.method), spec, features) for spec in specs]
+    specs = fold_specs(layout.run_name, method, features, config)
+    kept = [kept_fold(layout.method(method), spec, features) for spec in specs]
     if all(kept):
         return [fold for fold in kept if fold is not None]
-    return _train(features, folder / f"all-{config.ablate.method}", layout, config, tracker, force)
+    return _train(method, features, folder / f"all-{method}", layout, config, tracker, force)
 
 
-def _remove_strays(folder: Path, wanted: set[str], method: str) -> None:
+def _remove_strays(folder: Path, wanted: set[str]) -> None:
     """Remove layer groups that the settings or a new ranking no longer have."""
     for path in folder.iterdir():
-        if path.is_dir() and path.name not in wanted | {f"all-{method}"}:
+        if path.is_dir() and path.name not in wanted:
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -242,7 +331,6 @@ def _table(
     config: Config,
     score: Mapping[int, float],
     ranking: list[int],
-    notes: list[str],
     features: Features,
     baseline: list[Fold],
     groups: list[LayerGroup],
@@ -251,10 +339,14 @@ def _table(
     unit, settings = config.evaluate.unit, config.ablate
     rows = {name: _scores(folds, unit) for name, folds in results.items()}
     base = _scores(baseline, unit)
+    layers = {group.name: group.layers for group in groups}
+    probes = _probe(features, config, _compared(settings, ranking, groups))
     differences = []
-    for k in dict.fromkeys(settings.k if ranking else ()):
-        pairs = paired_differences(rows[f"highest-{k}"], rows[f"lowest-{k}"])
-        differences.append({"k": k, "per_fold": pairs, **summarize([pair["difference"] for pair in pairs])})
+    for k in dict.fromkeys(settings.k if ranking and groups else ()):
+        high, low = f"highest-{k}", f"lowest-{k}"
+        found = _difference(rows[high], rows[low])
+        beside = against_probes(f"{high} minus {low}", found, probes, layers[high], layers[low])
+        differences.append({"k": k, **found, **beside})
     tables = [
         {
             "name": group.name,
@@ -267,8 +359,6 @@ def _table(
         for group in groups
     ]
     return {
-        "rank_by": settings.rank_by,
-        "method": next((fold.label for folds in [baseline, *results.values()] for fold in folds), settings.method),
         "unit": unit,
         "embeddings_key": features.head.key,
         "ranking": ranking,
@@ -279,15 +369,55 @@ def _table(
         },
         "groups": tables,
         "differences": differences,
-        "presets": [_preset(name, rows) for name in dict.fromkeys(settings.presets)],
+        "presets": [_preset(name, rows, probes) for name in dict.fromkeys(settings.presets if groups else ())],
         "alone": alone_tests(tables, score),
-        "notes": notes,
     }
 
 
-def _preset(name: str, rows: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def _preset(
+    name: str, rows: Mapping[str, list[dict[str, Any]]], probes: Mapping[int, Mapping[int, float]]
+) -> dict[str, Any]:
     """The papers' high less their low layers."""
     high, low = PRESETS[name]
-    pairs = paired_differences(rows[group_name(high)], rows[group_name(low)])
-    differences = [pair["difference"] for pair in pairs]
-    return {"name": name, "high": list(high), "low": list(low), "per_fold": pairs, **summarize(differences)}
+    found = _difference(rows[group_name(high)], rows[group_name(low)])
+    return {"name": name, "high": list(high), "low": list(low), **found,
+            **against_probes(name, found, probes, high, low)}  # fmt: skip
+
+
+def _difference(high: Sequence[dict[str, Any]], low: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Accuracy on some layers less that on others, run by run and summed up."""
+    pairs = paired_differences(high, low)
+    return {"per_fold": pairs, **summarize([pair["difference"] for pair in pairs])}
+
+
+def _compared(settings: AblateConfig, ranking: Sequence[int], groups: Sequence[LayerGroup]) -> list[int]:
+    """The layers between which differences are taken."""
+    if not groups:
+        return []
+    compared = {layer for group in groups if group.kind in ("highest", "lowest") for layer in group.layers}
+    return sorted(compared.union(*(group for name in settings.presets for group in PRESETS[name])))
+
+
+def _probe(features: Features, config: Config, layers: Sequence[int]) -> dict[int, dict[int, float]]:
+    """Fold -> layer -> accuracy on the test group of a linear probe of that layer alone, in the unit of the ablation.
+
+    Of embeddings on disk a probe takes at most `PROBE_CLIPS` clips of either part.
+    """
+    if not layers:
+        return {}
+    targets, size = features.targets().numpy(), len(features.head.classes)
+    found: dict[int, dict[int, float]] = {}
+    for number in chosen_folds(features.clips["group"], None):
+        split = split_of(features.clips, number, config.train)
+        train, test = split.train, split.test
+        if isinstance(features.x, StoredVectors):
+            train, test = (few(rows, PROBE_CLIPS, number) for rows in (train, test))
+        tested = features.clips[test].with_columns(target=pl.Series(targets[test], dtype=pl.Int32))
+        found[number] = {}
+        for layer in layers:
+            place = features.layers.index(layer)
+            x_train, x_test = (torch.as_tensor(features.x[rows, place]).cpu() for rows in (train, test))
+            scores = ridge_probe(x_train, targets[train], x_test, size)
+            items = items_of(tested.with_columns(logits=pl.Series(scores.tolist())), config.evaluate.unit)
+            found[number][layer] = score_items(items, size)["accuracy"]
+    return found

@@ -72,8 +72,10 @@ def problems_of(config: Config) -> list[str]:
         problems.append(_unknown("extract.encoder", encoder, ENCODERS) + "; or a Hugging Face id or a local folder")
     named = [("methods", name) for name in config.methods]
     named += [("method_settings", name) for name in config.method_settings]
-    named += [("ablate.rank_by", config.ablate.rank_by), ("ablate.method", config.ablate.method)]
+    ablated = {"ablate.rank_by": config.ablate.rank_by, "ablate.method": config.ablate.method}
+    named += [(where, name) for where, name in ablated.items() if name is not None]
     problems += [_unknown(where, name, METHODS) for where, name in named if not _is_method(name)]
+    problems += [line for where, line in config.unlisted().items() if _is_method(str(ablated[where]))]
     problems += [_unknown("finetunes", name, FINETUNES) for name in config.finetunes if name not in FINETUNES]
     ways = [name for name in config.finetune_settings if name not in FINETUNES]
     problems += [_unknown("finetune_settings", name, FINETUNES) for name in ways]
@@ -145,7 +147,7 @@ def _write(root: Path, pipeline: str, config: Config) -> None:
             "ablate": config.section("ablate"),
             "evaluate": config.section("evaluate"),
             "train": train,
-            "settings": settings_of(config.ablate.method, config.method_settings),
+            "methods": list(config.methods),  # among them it chooses; their settings tell in data/train
         },
         "report": {"report": config.section("report"), "methods": list(config.trained)},
     }

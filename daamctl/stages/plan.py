@@ -31,6 +31,7 @@ from daamctl.encoders.load import free_memory as free_on
 from daamctl.errors import ConfigError
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
+from daamctl.planning.ablation import choose_method, choose_ranking
 from daamctl.planning.calibration import EncoderTimes, MethodTimes
 from daamctl.planning.needs import Needs, Way
 from daamctl.planning.present import Present
@@ -240,14 +241,16 @@ class _Planner:
         return self._quick(row)
 
     def _ablate(self, extract: Row, trained: list[Row]) -> Row:
-        needs, settings, method = self.needs, self.config.ablate, self.config.ablate.method
-        ranking = [row for row in trained if row.method == settings.rank_by]
+        needs, settings = self.needs, self.config.ablate
+        rank_by = choose_ranking(self.layout, self.config, needs.sizes).name if needs.sizes else settings.rank_by
+        ranking = [row for row in trained if row.method == rank_by]
         row = self._row("ablate", work="layer groups", unit="folds", memory_on=self.kind)
-        fresh = self._is_fresh(row, [self.layout.method(settings.rank_by)] if ranking else [])
-        settle(row, None, [extract, *ranking])
-        if needs.sizes is None or not needs.runs:
+        fresh = self._is_fresh(row, [self.layout.method(str(one.method)) for one in ranking])
+        unlisted = "; ".join(self.config.unlisted().values())
+        settle(row, Obstacle(unlisted) if unlisted else None, [extract, *ranking])
+        if needs.sizes is None or not needs.runs or unlisted:
             return needs.fill_disk(row, None)
-        ranks = bool(ranking) and ((found := needs.method(settings.rank_by)[0]) is None or found.density)
+        ranks = any((found := needs.method(str(one.method))[0]) is None or found.density for one in ranking)
         stored = self.present.head.layers if self.present.head else range(1, needs.sizes[0] + 1)
         layers = [layer for layer in stored if layer > 0]
         try:
@@ -255,13 +258,13 @@ class _Planner:
         except ConfigError as error:
             settle(row, Obstacle(error.message, error.fix))
             return row
+        method = choose_method(self.layout, self.config, needs.sizes, {group.k for group in groups}).name or ""
+        groups = groups if method else []
         wanted = [(group.name, group.k) for group in groups]
-        if groups and method not in self.config.methods:
-            wanted.append(("all", needs.sizes[0]))
         sized = [needs.method(method, k) for _, k in wanted]
         problem = next((problem for _, problem in sized if problem), None)
         row.work = f"{count(len(groups), 'group')} × {count(len(needs.runs), 'fold')}"
-        kept = self.present.alone([name for name, _ in wanted], needs.runs)
+        kept = self.present.alone(method, [name for name, _ in wanted], needs.runs)
         row.total, row.done, row.took_s = max(1, len(wanted) * len(needs.runs)), len(kept), took(kept)
         if not fresh:
             row.done = min(row.done, row.total - 1)  # the table is still to be made

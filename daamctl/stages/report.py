@@ -4,6 +4,10 @@ Reads `data/evaluate/<run>/`, the fold folders it was made from (`data/train/<ru
 `data/ablate/<run>/` where they exist; writes to `data/report/<run>/`: report.html (self-contained), report.md, the
 pictures in `pictures/` (PNG, and PDF for print) and every table in `tables/` (CSV and LaTeX). All of it is also logged
 to MLflow, as one run `report` in the pipeline's experiment.
+
+What the recipe of training is worth is read from the evaluation of the run `<run>-published-recipe`, or else of the
+as-published twin (of a twin: its pair), where there is one. `dvc repro` does not know of this: after a change there,
+make the report again.
 """
 
 from __future__ import annotations
@@ -25,15 +29,17 @@ from daamctl.analysis.plots import confusion_picture, fold_dots, learning_curves
 from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import Fold, SearchPart, read_folds
 from daamctl.artifacts.utterances import read_frame
-from daamctl.config import Config
+from daamctl.config import PIPELINES_DIR, RECIPES, Config
 from daamctl.corpora import CORPORA
 from daamctl.errors import ArtifactError
+from daamctl.evaluation.settings_diff import differing, settings
 from daamctl.layout import STAGES, Layout
 from daamctl.reporting import layers, papers, record, results
 from daamctl.reporting.document import Document, Files, Picture, Section, percent
 from daamctl.reporting.fairness import fairness
 from daamctl.reporting.plots import DensityRun
 from daamctl.reporting.published import read_published
+from daamctl.reporting.recipe import AGAIN, TWIN, Recipe, gains, recipe_of, siblings
 from daamctl.reporting.record import CURVES, RunFacts, curve_names
 from daamctl.reporting.verdict import against, headline, labelled, order
 from daamctl.reporting.wording import item, words
@@ -99,7 +105,7 @@ def _document(layout: Layout, config: Config, raw: Mapping[str, Any]) -> Documen
         results.metrics(evaluation),
         results.folds(evaluation),
         results.speakers(evaluation),
-        results.selection(evaluation),
+        results.selection(evaluation, _recipe(layout, raw, folds)),
         *([papers.published(evaluation, table, raw_names)] if table else []),
         layers.importance(summary, maps, pngs, labels=labels, command=command),
         layers.ablation(
@@ -145,6 +151,73 @@ def _folds(layout: Layout, config: Config, raw: Mapping[str, Any]) -> tuple[list
     if new:
         stale.append(f"In the settings but not scored: {', '.join(new)}; score them: {again}")
     return found, stale
+
+
+def _recipe(layout: Layout, raw: Mapping[str, Any], folds: Sequence[Fold]) -> Recipe | str | None:
+    """What the recipe of training is worth by a run with the other one, or where such a run would come from.
+
+    None where there cannot be one.
+    """
+    own = recipe_of(raw)
+    unfit = ""
+    for sibling in siblings(layout.run_name, own):
+        path = layout.data / "evaluate" / sibling.name / "evaluation.json"
+        other = read_json(path) if path.is_file() and path.stat().st_size else {}
+        if "methods" not in other:  # not made, or left out on this machine
+            continue
+        recipes = {own, recipe_of(other)}
+        if len(recipes) == 1:
+            unfit = f" ('{sibling.name}' has the same recipe)"
+            continue
+        keys = {part["provenance"]["embeddings_key"] for part in (raw, other)}
+        if len(keys) > 1 and AGAIN in layout.run_name + sibling.name:  # twins extract in their own ways
+            unfit = f" ('{sibling.name}' was trained on other embeddings)"
+            continue
+        ours, theirs = (raw, sibling.own_reading), (other, sibling.reading)
+        searched, published = (theirs, ours) if sibling.searched else (ours, theirs)
+        found = gains(searched, published)
+        if not found:
+            unfit = f" ('{sibling.name}' shares no method and no test group with it)"
+            continue
+        names = (layout.run_name, sibling.name)
+        return Recipe(
+            {raw["methods"][name]["label"]: gain for name, gain in found.items()},
+            searched=(names[sibling.searched], searched[1]),
+            published=(names[not sibling.searched], published[1]),
+            others=_other_settings(layout, folds, sibling.name, list(found)),
+        )
+    again = _other_recipe(layout, own)
+    return again and f"What the recipe of training is worth is not known here{unfit}: {again}"
+
+
+def _other_recipe(layout: Layout, own: str) -> str | None:
+    """What makes a run with the other recipe."""
+    for end in (AGAIN, TWIN):
+        base = layout.run_name.removesuffix(end)
+        if base != layout.run_name:
+            known = (layout.root / PIPELINES_DIR / f"{base}.yaml").is_file()
+            return f"it takes the runs of '{base}'; make them: daamctl run {base}" if known else None
+    if own == "published":
+        return "these runs have the published one themselves; train.recipe=searched has the other"
+    make = f"daamctl run {layout.pipeline}" if layout.pipeline else layout.command("train")
+    return (
+        f"it takes the same methods with the published one; train them: {make} --recipe published, then "
+        f"{layout.command('report')}"
+    )
+
+
+def _other_settings(layout: Layout, folds: Sequence[Fold], sibling: str, methods: Sequence[str]) -> list[str]:
+    """Settings beside the recipe that differ between two runs of the same methods and can change a figure."""
+    recipe = {f"{stage}.{name}" for stage, part in RECIPES["published"].items() for name in part}
+    found: dict[str, None] = {}
+    for method in methods:
+        ours = [fold for fold in folds if fold.result["run"]["method"] == method]
+        theirs = read_folds(layout.data / "train" / sibling / method)
+        if ours and theirs:
+            rows = differing(settings(ours[0]), settings(theirs[0]))["can_change"]
+            found |= dict.fromkeys(row["name"] for row in rows)
+    searched = tuple(f"{stage}.search_" for stage in RECIPES["published"])
+    return [name for name in found if name not in recipe and not name.startswith(searched)]
 
 
 def _scored(fold: Fold, row: Mapping[str, Any]) -> bool:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from daamctl.analysis.ablation import PRESETS, alone_tests, choose_groups, paired_differences, summarize
+from daamctl.analysis.ablation import (
+    PRESETS,
+    against_probes,
+    alone_tests,
+    choose_groups,
+    cut_ties,
+    paired_differences,
+    summarize,
+)
 from daamctl.errors import ConfigError
 
 LAYERS = tuple(range(1, 7))
@@ -47,6 +55,40 @@ def test_summary_and_pairs() -> None:
     assert paired_differences(high, low) == [{"fold": 2, "seed": 1, "difference": pytest.approx(-0.1)}]
 
 
+def test_groups_whose_border_cuts_through_a_tie() -> None:
+    score = {4: 0.9, 2: 0.5, 6: 0.5 + 1e-9, 1: 0.3, 3: 0.2, 5: 0.1}
+    assert cut_ties((4, 2, 6, 1, 3, 5), (1, 2, 3), score) == {"highest-2": (2, 6)}
+    assert cut_ties((4, 2, 6, 1, 3, 5), (1, 3), score) == {}
+    assert cut_ties((1, 2, 3, 4), (1,), {1: 0.9, 2: 0.5, 3: 0.4, 4: 0.4}) == {"lowest-1": (4, 3)}
+    assert cut_ties((), (1,), {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "told"),
+    [
+        (-0.03, 0.1, True),
+        (-0.01, 0.001, True),
+        (-0.03, 0.14, False),  # within its spread
+        (0.03, 0.01, False),  # the same sign
+        (-0.03, None, False),  # one run has no spread
+        (0.0, 0.01, False),
+    ],
+)
+def test_a_difference_that_contradicts_the_probes(mean: float, std: float | None, told: bool) -> None:
+    probes = {1: {9: 0.9, 10: 0.76, 23: 0.7}, 2: {9: 0.8, 10: 0.76, 23: 0.71}}
+    found = against_probes("high minus low", {"mean": mean, "sample_std": std}, probes, (9, 10), (23,))
+    assert found["probe"]["mean"] == pytest.approx(0.1)
+    assert [row["difference"] for row in found["probe"]["per_fold"]] == pytest.approx([0.13, 0.07])
+    noisy = {1: {9: 0.9, 10: 0.9, 23: 0.6}, 2: {9: 0.8, 10: 0.8, 23: 0.9}}  # +10 points too, give or take 28
+    assert against_probes("", {"mean": mean, "sample_std": std}, noisy, (9, 10), (23,))["contradicts"] is None
+    expected = (
+        f"high minus low: the ablation finds {100 * mean:+.1f} points, linear probes of the same layers +10.0. They "
+        f"contradict each other by more than the spread of either over its runs ({100 * max(std or 0, 0.0018**0.5):.1f}"
+        " points), so the ablation's difference may come from training rather than from the layers."
+    )
+    assert found["contradicts"] == (expected if told else None)
+
+
 def test_presets_are_the_layers_of_the_papers() -> None:
     groups = choose_groups((), (), ((9,),), range(1, 41), tuple(PRESETS))
     assert [(group.kind, group.layers) for group in groups] == [
@@ -87,8 +129,10 @@ def test_layers_of_high_score_alone() -> None:
 
 def test_what_cannot_be_tested_alone() -> None:
     groups = [group((9,), [0.5] * 10), group((23,), [0.5] * 10), group((30,), [0.9] * 10)]
-    (found,) = alone_tests(groups, {9: 0.8, 23: 0.8})  # layer 30 has no score
+    (found,) = alone_tests(groups, {9: 0.8, 23: 0.8, 24: 0.1})  # layer 30 has no score
     assert (found["num_groups"], found["spearman_rho"], found["difference"]) == (2, None, None)
+    assert (found["high"], found["low"]) == ([], [])  # neither is the higher
+    assert alone_tests(groups, {9: 0.8, 23: 0.8, 30: 0.8}) == []  # the score ties all layers
     assert alone_tests(groups[:1], {9: 0.8}) == []
     (small,) = alone_tests([group((1, 2, 3), [0.8]), group((4, 5, 6), [0.6])], {layer: -layer for layer in range(1, 7)})
     assert (small["high"], small["low"], small["p_folds"]) == ([1, 2, 3], [4, 5, 6], 0.5)

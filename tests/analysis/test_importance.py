@@ -13,6 +13,7 @@ from daamctl.analysis.importance import (
     layer_importance,
     map_correlation,
     mean_density,
+    num_distinct,
     order_layers,
     rank_correlation,
     rank_layers,
@@ -51,7 +52,30 @@ def test_ranking_uses_the_mean_over_folds():
 
 
 def test_ties_go_by_layer_number():
-    assert rank_layers([np.ones((3, 2))], [7, 3, 5]) == [3, 5, 7]
+    assert rank_layers([np.array([[1.0, 1.0], [1.0, 1.0], [2.0, 3.0]])], [7, 3, 5]) == [5, 3, 7]
+
+
+def test_a_score_that_ties_all_layers_ranks_none():
+    assert rank_layers([np.ones((3, 2))], [7, 3, 5]) == []
+    constant = np.full((3, 4), 0.7) + 1e-8 * np.arange(12).reshape(3, 4)  # within the rounding of float32
+    assert not importance_factor(constant).any()
+    assert rank_layers([constant.astype(np.float32)], [7, 3, 5]) == []
+    assert order_layers(np.full(24, 1 / 24) + 1e-9 * np.arange(24), list(range(24))) == []
+    assert order_layers(np.zeros(2), [1, 2]) == []
+    assert order_layers(np.zeros(1), [4]) == [4]  # nothing to tell apart
+
+
+def test_layers_of_one_mean_density_tie_though_the_map_varies():
+    density = 0.5 + 0.1 * np.tile([1.0, -1.0], (3, 2))
+    density[0, 0] += 1e-8  # of the map's range, 0.2, that would be a difference
+    scores = layer_importance(density)
+    assert len(set(scores.tolist())) == 1
+    assert order_layers(scores, [1, 2, 3]) == []
+
+
+def test_small_differences_still_rank():
+    assert order_layers(np.array([0.5, 0.5 + 1e-5, 0.5]), [1, 2, 3]) == [2, 1, 3]
+    assert num_distinct(np.array([0.5, 0.5 + 1e-5, 0.5 + 1e-9])) == 2
 
 
 def test_correlation():

@@ -130,3 +130,4 @@ def test_what_counts_as_a_ranking():
     assert is_ranking(np.array([0.1, 0.2, 0.3]))
     assert not is_ranking(np.array([0.0, 0.0, 1.0]))
     assert not is_ranking(np.full(24, 1 / 24))
+    assert not is_ranking(np.full(24, 1 / 24) + 1e-9 * np.arange(24))  # rounding tells no layers apart

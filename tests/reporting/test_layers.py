@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from daamctl.reporting.document import Document, Section, Table, Text
-from daamctl.reporting.layers import importance
+from daamctl.reporting.layers import UNRANKED, importance
 from daamctl.reporting.render import to_html, to_markdown
 
 NO_ABLATION = "No layers trained alone; train them: daamctl ablate -p toy, then daamctl importance -p toy"
@@ -27,9 +27,9 @@ def entry(num_heads: int, means: list[float] | None, counts: list[int], caution:
     }  # fmt: skip
 
 
-def section(methods: dict[str, Any], **audit: Any) -> Section:
+def section(methods: dict[str, Any], *, scores: dict[str, Any] | None = None, **audit: Any) -> Section:
     found = {
-        "methods": methods, "without_density": [], "note": "", "scores": {}, "without_score": {},
+        "methods": methods, "without_density": [], "note": "", "scores": scores or {}, "without_score": {},
         "audit": {"missing": [], "no_ablation": None, "not_audited": {}, "methods": {}, **audit},
     }  # fmt: skip
     pngs = {"h.png": b"", "l.png": b""}
@@ -71,3 +71,22 @@ def test_a_missing_ablation_is_said_in_both_forms(told: str | None) -> None:
     html, markdown = to_html(document, version="1", interactive=False), to_markdown(document, version="1")
     assert (f"<strong>Note:</strong> {NO_ABLATION}" in html) == bool(told)
     assert (f"> **Note:** {NO_ABLATION}" in markdown) == bool(told)
+
+
+def test_a_score_that_ties_all_layers_has_no_highest_layers() -> None:
+    tied = {**entry(2, None, []), "ranking": [], "ranking_untrained": [], "correlation_with_untrained": None}
+    layers = [str(layer) for layer in range(1, 8)]
+    stable = {"tau_mean": None, "tau_min": None, "pairs": 0}
+    score = {
+        "label": "DAAM 1", "kind": "importance", "folds": [[1, 1], [2, 1]], "layers": list(range(1, 8)),
+        "trained": dict.fromkeys(layers, 0.5), "untrained": dict.fromkeys(layers, 0.5),
+        "ranking": [], "ranking_untrained": [], "stability": stable, "stability_untrained": stable,
+        "tau_with_untrained": None, "band": "h.png", "replacement": None,
+    }  # fmt: skip
+    part = section({"daam-v1": tied}, scores={"daam-v1": score})
+    assert [str(cell) for cell in tables(part)["geometry"].rows[0]][:3] == ["DAAM 1", *[UNRANKED] * 2]
+    assert str(tables(part)["stability"].rows[0][2]) == UNRANKED
+    markdown = to_markdown(Document("t", "toy", [part]), version="1")
+    assert "Every layer has the same score under DAAM 1, so no layer ranks above another there." in markdown
+    assert "highest on" not in markdown.casefold()
+    assert f"Highest layers: {UNRANKED}" in markdown

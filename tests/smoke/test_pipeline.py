@@ -140,9 +140,7 @@ def test_pipeline_without_a_ranking_method_still_ends_in_a_report(project: Path)
     report = pipeline.run(layout, config, track=False)
     ablation = json.loads((layout.stage("ablate") / "ablation.json").read_text())
     assert [group["layers"] for group in ablation["groups"]] == [[3], [20, 21]]
-    assert ablation["notes"][0].startswith(
-        "Layers are not ranked: 'daam-v1' (ablate.rank_by) is not among the methods of this pipeline."
-    )
+    assert ablation["notes"][0].startswith("Layers are not ranked: no method of this pipeline has a density.")
     assert "Layers are not ranked" in report.read_text(encoding="utf-8")
     write_pipeline(project, more="methods: [weighted-sum]\n")
     report = pipeline.run(*settings(project), track=False)

@@ -5,26 +5,48 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import polars as pl
 import pytest
 
+from daamctl.analysis.probe import ridge_probe
 from daamctl.artifacts.results import read_folds
+from daamctl.artifacts.words import words_of
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, ConfigError, MethodError
+from daamctl.reporting.document import Table, Text
+from daamctl.reporting.layers import ablation
 from daamctl.stages import ablate
+from daamctl.training.splits import split_of
 from tests.fixtures.embeddings import write_embeddings
-from tests.fixtures.folds import make_layout, write_method
+from tests.fixtures.folds import make_layout, random_density, random_predictions, write_fold, write_method
 
 
-def settings(**ablate_settings):
-    methods = {"none-mlp": {"hidden_dim": 8}, "weighted-sum": {"hidden_dim": 8}, "daam-v1-mlp": {"hidden_dim": 8}}
+def settings(methods=(), **ablate_settings):
+    """Settings that list what they name, and `methods`."""
+    small = {name: {"hidden_dim": 8} for name in ("none-mlp", "weighted-sum", "daam-v1-mlp", "last-layer")}
+    ablated = {"k": [1], "rank_by": "daam-v1", "method": "none-mlp", **ablate_settings}
+    named = [name for name in (ablated["rank_by"], ablated["method"]) if name]
     return Config.model_validate(
         {
-            "methods": ["none", "daam-v1"],
-            "method_settings": methods,
+            "methods": list(dict.fromkeys([*methods, *named])),
+            "method_settings": small,
             "train": {"epochs": 2, "lr": 0.01, "batch_size": 16, "device": "cpu"},
-            "ablate": {"k": [1], "method": "none-mlp", **ablate_settings},
+            "ablate": ablated,
         }
     )
+
+
+def run(layout, config):
+    return json.loads(ablate.run(layout, config, track=False).read_text())
+
+
+def write_constant(layout, method):
+    """Folds of a method that gives one class for every item."""
+    for fold in (1, 2, 3):
+        rows = random_predictions(np.random.default_rng(fold), fold, 1.0, 40)
+        same = pl.Series([[1.0, 0.0, 0.0, 0.0]] * len(rows), dtype=pl.List(pl.Float32))
+        density = random_density(np.random.default_rng(fold), (24, 16), 5.0) if "daam" in method else None
+        write_fold(layout, settings(), method, fold, 1, rows.with_columns(logits=same), density=density)
 
 
 @pytest.fixture
@@ -115,7 +137,7 @@ def test_fusions_that_weigh_nothing_are_named(layout, method, changes, groups):
         chosen = [ablate.LayerGroup("all layers", "given", 24, features.layers)]
     else:
         chosen = ablate.choose_groups([3, 7], config.ablate.k, (), features.layers)
-    notes = ablate._method_notes(config, features, chosen)
+    notes = ablate._method_notes(method, config, features, chosen)
     assert [note.split(" '")[0].removeprefix("On ") for note in notes] == groups
 
 
@@ -133,18 +155,164 @@ def test_ranking_of_other_layers(layout, untrained):
     assert error.value.fix == "train it again: daamctl train --pipeline toy --method daam-v1"
 
 
-def test_ranking_that_is_not_trained(tmp_path, untrained):
-    with pytest.raises(ArtifactError, match="layers cannot be ranked: 'daam-v1' is not trained"):
-        ablate.run(make_layout(tmp_path), settings(), track=False)
+@pytest.mark.parametrize("rank_by", ["daam-v2", None])
+def test_ranking_that_is_not_trained(layout, untrained, rank_by):
+    with pytest.raises(ArtifactError, match="layers cannot be ranked: 'daam-v2' is not trained") as error:
+        ablate.run(layout, settings(["daam-v2"], rank_by=rank_by), track=False)
+    assert error.value.fix == "train it: daamctl train --pipeline toy --method daam-v2"
+
+
+def test_what_is_named_but_not_listed_is_refused(layout, untrained):
+    config = settings().model_copy(update={"methods": ("none", "daam-v1")})
+    message = r"^ablate.method: 'none-mlp' is not among the methods of this pipeline \(none, daam-v1\); add it to `meth"
+    with pytest.raises(ConfigError, match=message):
+        ablate.run(layout, config, track=False)
+
+
+def test_methods_are_chosen_among_those_listed(layout):
+    for method in ("weighted-sum", "none-mlp", "daam-v2"):
+        shape = (24, 16) if "daam" in method else None
+        write_method(layout, settings(), method, folds=(1, 2, 3), density_shape=shape)
+    listed = ["daam-v2", "mha-published", "weighted-sum", "none-mlp", "daam-v1"]
+    result = run(layout, settings(listed, rank_by=None, method=None))
+    assert (result["rank_by"], result["method"]) == ("daam-v1", "none-mlp")
+    assert result["cautions"] == []
+    assert not any("Passed over" in note for note in result["notes"])
+
+
+def test_methods_that_learned_nothing_are_passed_over(layout):
+    write_constant(layout, "daam-v1")
+    write_constant(layout, "none-mlp")
+    write_method(layout, settings(), "gct-b0", folds=(1, 2, 3), density_shape=(24, 16))
+    write_method(layout, settings(), "weighted-sum", folds=(1, 2, 3))
+    result = run(layout, settings(["gct-b0", "none-mlp", "daam-v1", "weighted-sum"], rank_by=None, method=None))
+    assert (result["rank_by"], result["method"]) == ("gct-b0", "weighted-sum")
+    assert "Passed over as ranking method: daam-v1: gives one class for every item of a fold." in result["notes"]
+    assert "Passed over as method to train: none-mlp: gives one class for every item of a fold." in result["notes"]
+    assert result["cautions"] == []
+
+
+def test_named_methods_that_learned_nothing_are_used_with_a_caution(layout):
+    write_constant(layout, "daam-v1")
+    write_constant(layout, "none-mlp")
+    result = run(layout, settings())
+    assert (result["rank_by"], result["method"]) == ("daam-v1", "none-mlp")
+    assert [group["name"] for group in result["groups"]] == ["highest-1", "lowest-1"]
+    assert result["cautions"] == [
+        f"'{name}' learned nothing (gives one class for every item of a fold), but {where} names it: what rests on it "
+        "says nothing of the layers."
+        for name, where in (("daam-v1", "ablate.rank_by"), ("none-mlp", "ablate.method"))
+    ]
+
+
+@pytest.mark.parametrize("rank_by", ["daam-v1", None])
+def test_a_density_that_ties_all_layers_ranks_none(layout, rank_by):
+    rng = np.random.default_rng(0)
+    flat = {name: np.ones((24, 16), np.float32) for name in ("trained", "untrained")}
+    for fold in (1, 2, 3):
+        write_fold(layout, settings(), "daam-v1", fold, 1, random_predictions(rng, fold, 1.0, 40), density=flat)
+    result = run(layout, settings(["daam-v1"], rank_by=rank_by, layers=[[9]]))
+    assert (result["ranking"], result["differences"], result["alone"]) == ([], [], [])
+    assert [group["name"] for group in result["groups"]] == ["layers-9"]
+    assert result["notes"][0].startswith("Layers are not ranked: ")
+    assert "its scores tie all layers" in result["notes"][0]
+
+
+def test_a_border_that_cuts_through_a_tie_is_told(layout):
+    rng = np.random.default_rng(0)
+    maps = np.repeat([0.9, 0.5, 0.5, *np.linspace(0.4, 0.1, 21)], 16).reshape(24, 16).astype(np.float32)
+    for fold in (1, 2, 3):
+        rows = random_predictions(rng, fold, 1.0, 40)
+        write_fold(layout, settings(), "daam-v1", fold, 1, rows, density={"trained": maps, "untrained": maps})
+    notes = run(layout, settings(k=[2]))["notes"]
+    assert notes[1] == (
+        "The border of highest-2 cuts through a tie: layers 2 and 3 have the same score, and the lower number stands "
+        "first."
+    )
+    assert not any("cuts through" in note for note in run(layout, settings(k=[1]))["notes"])
+
+
+def test_without_a_method_that_measures_layers_nothing_is_trained(layout, untrained):
+    result = run(layout, settings(["daam-v1", "mha-published"], method=None, presets=["speech-9-23"]))
+    assert (result["rank_by"], result["method"], result["groups"], result["presets"]) == ("daam-v1", None, [], [])
+    assert result["notes"][-1] == (
+        "No layers are trained alone: no method of this pipeline without a density fits these groups. List a method "
+        "without a density, such as 'none'."
+    )
 
 
 def test_without_a_ranking_presets_still_run(layout):
-    config = settings(rank_by="daam-v2", presets=["speech-9-23"])
+    write_method(layout, settings(), "weighted-sum", folds=(1, 2, 3))
+    config = settings(rank_by="weighted-sum", presets=["speech-9-23"])
     result = json.loads(ablate.run(layout, config, track=False).read_text())
     assert [group["name"] for group in result["groups"]] == ["layers-9", "layers-23"]
     assert (result["ranking"], result["differences"], result["alone"]) == ([], [], [])
     means = {group["name"]: np.mean([row["accuracy"] for row in group["per_fold"]]) for group in result["groups"]}
     assert result["presets"][0]["mean"] == pytest.approx(means["layers-9"] - means["layers-23"])
+
+
+def write_ranking(layout, order):
+    """Folds of daam-v1 whose map ranks the layers so."""
+    scores = np.empty(24)
+    scores[np.array(order) - 1] = np.linspace(0.9, 0.1, 24)
+    maps = np.repeat(scores, 16).reshape(24, 16).astype(np.float32)
+    for fold in (1, 2, 3):
+        rows = random_predictions(np.random.default_rng(fold), fold, 1.0, 40)
+        write_fold(layout, settings(), "daam-v1", fold, 1, rows, density={"trained": maps, "untrained": maps})
+
+
+def test_linear_probes_stand_beside_the_differences(layout):
+    """Layers 6 to 9 carry the class: what is trained on them agrees with their probes."""
+    write_ranking(layout, [6, 7, 8, 9, *range(10, 25), 1, 2, 3, 4, 5])
+    config = settings(k=[2], presets=["speech-9-23"])
+    result = run(layout, config)
+    features = ablate.load_features(layout, config)
+    accuracies = {layer: [] for layer in (4, 5, 6, 7, 9, 23)}
+    for fold in (1, 2, 3):
+        split = split_of(features.clips, fold, config.train)
+        targets = features.targets().numpy()
+        for layer, values in accuracies.items():
+            x = features.x[:, layer - 1]
+            scores = ridge_probe(x[split.train], targets[split.train], x[split.test], 4).numpy()
+            frame = pl.DataFrame({"item": features.clips["utterance_id"][split.test], "target": targets[split.test]})
+            frame = frame.with_columns(pl.Series(name=str(c), values=scores[:, c]) for c in range(4))
+            mean = frame.group_by("item").agg(pl.all().mean())
+            values.append(
+                float((mean.select("0", "1", "2", "3").to_numpy().argmax(1) == mean["target"].to_numpy()).mean())
+            )
+    by_layer = {layer: np.array(values) for layer, values in accuracies.items()}
+    (found,), (preset,) = result["differences"], result["presets"]
+    expected = (by_layer[6] + by_layer[7]) / 2 - (by_layer[4] + by_layer[5]) / 2
+    assert [row["difference"] for row in found["probe"]["per_fold"]] == pytest.approx(expected)
+    assert [row["difference"] for row in preset["probe"]["per_fold"]] == pytest.approx(by_layer[9] - by_layer[23])
+    assert found["probe"]["mean"] > 0.3
+    assert (found["contradicts"], preset["contradicts"], result["cautions"]) == (None, None, [])
+
+
+def test_an_ablation_that_contradicts_the_probes_says_so(layout, monkeypatch):
+    write_ranking(layout, [6, 7, 8, 9, *range(10, 25), 1, 2, 3, 4, 5])
+
+    def planted(specs, features, folder, layout, *_args, **_kwargs):
+        """What carries the class does worse than what does not."""
+        skill = 0.0 if "highest" in folder.name else 3.0
+        write_method(make_layout(layout.root, "planted"), settings(), folder.name, folds=(1, 2, 3), skill=skill)
+        return read_folds(make_layout(layout.root, "planted").method(folder.name))
+
+    monkeypatch.setattr(ablate, "train_all", planted)
+    result = run(layout, settings(k=[1]))
+    (found,) = result["differences"]
+    assert found["mean"] < -0.3
+    assert found["probe"]["mean"] > 0.3
+    (caution,) = result["cautions"]
+    assert caution.startswith(
+        f"highest-1 minus lowest-1: the ablation finds {100 * found['mean']:+.1f} points, linear probes of the same "
+        f"layers {100 * found['probe']['mean']:+.1f}. They contradict each other by more than the spread of either"
+    )
+    part = ablation(result, None, None, labels={}, words=words_of("speech"), command="daamctl ablate -p toy")
+    assert [block.text for block in part.blocks if isinstance(block, Text) and block.caution] == [caution]
+    (table,) = [block for block in part.blocks if isinstance(block, Table) and block.key == "high-low"]
+    assert table.columns[-2:] == ["Linear probes (points)", "Contradicted?"]
+    assert str(table.rows[0][-1]) == "yes"
 
 
 def test_streamed_embeddings_are_ablated(layout, monkeypatch):

@@ -37,6 +37,11 @@ def problems(project: Path, text: str) -> list[str]:
             "finetune_settings: unknown name 'full-fintune'; did you mean 'full-finetune'?",
         ),
         ("ablate: {method: mah}", "ablate.method: unknown name 'mah'; did you mean 'mha'?"),
+        (
+            "methods: [none, mha]\nablate: {rank_by: daam-v1}",
+            "ablate.rank_by: 'daam-v1' is not among the methods of this pipeline (none, mha); add it to `methods`, or "
+            "leave ablate.rank_by null",
+        ),
     ],
 )
 def test_what_is_wrong_with_methods(project: Path, text: str, message: str) -> None:
@@ -79,6 +84,19 @@ def test_variant_is_trained_with_the_settings_of_its_method(project: Path) -> No
     assert written("daam-v1") == {"num_heads": 4, "hidden_dim": 64}
     assert written("daam-v1-mlp") == {"num_heads": 4, "hidden_dim": 32, "decoder": "mlp"}
     assert written("none") == {}
+
+
+def test_the_ablation_depends_on_the_methods_that_it_chooses_among(project: Path) -> None:
+    def written(text: str) -> dict[str, Any]:
+        (project / "pipelines/mine.yaml").write_text(text)
+        check.run(project, ["mine"], write=True)
+        made: dict[str, Any] = json.loads((project / "data/check/mine/ablate.json").read_text())
+        return made
+
+    plain = written("methods: [none, daam-v1]\n")
+    assert (plain["ablate"]["rank_by"], plain["ablate"]["method"]) == (None, None)
+    assert written("methods: [none, daam-v1, mha]\n") != plain
+    assert written("methods: [none, daam-v1]\nablate: {method: none}\n") != plain
 
 
 def test_a_stage_whose_method_is_no_longer_listed_still_finds_its_file(project: Path) -> None:

@@ -111,6 +111,20 @@ def test_density_that_does_not_fit(layout):
         importance.run(layout, CONFIG)
 
 
+def test_a_density_that_does_not_vary_ranks_no_layer(layout):
+    rng = np.random.default_rng(0)
+    for fold in range(1, 6):
+        constant = {name: (1 + 1e-7 * rng.normal(size=(6, 8))).astype(np.float32) for name in ("trained", "untrained")}
+        write_fold(layout, CONFIG, "daam-v1", fold, 1, random_predictions(rng, fold, 1.0, 5), density=constant)
+    config = CONFIG.model_copy(update={"methods": ("daam-v1",)})
+    summary = json.loads(importance.run(layout, config).read_text())
+    entry, score = summary["methods"]["daam-v1"], summary["scores"]["daam-v1"]
+    assert [part[key] for part in (entry, score) for key in ("ranking", "ranking_untrained")] == [[]] * 4
+    assert set(entry["mean_importance"].values()) == {0.0}
+    assert score["stability"] == {"tau_mean": None, "tau_min": None, "pairs": 0}
+    assert list(summary["audit"]["not_audited"]) == ["daam-v1"]
+
+
 def test_scores_and_their_stability(layout):
     rng = np.random.default_rng(0)
     weights = {"trained": rng.random((5, 6)).astype(np.float32), "untrained": np.full((5, 6), 1 / 6, np.float32)}
@@ -127,6 +141,7 @@ def test_scores_and_their_stability(layout):
     assert list(entry["trained"].values()) == pytest.approx(weights["trained"].mean(axis=0))
     assert entry["stability"]["pairs"] == 10
     assert entry["stability_untrained"]["pairs"] == 0
+    assert (len(entry["ranking"]), entry["ranking_untrained"]) == (6, [])  # before training all weigh the same
     maps = [fold.density()["trained"].astype(float) for fold in read_folds(layout.method("daam-v1"))]
     assert summary["scores"]["daam-v1"]["kind"] == "importance"
     assert summary["scores"]["daam-v1"]["ranking"] == summary["methods"]["daam-v1"]["ranking"]
@@ -188,6 +203,7 @@ PLANTED = Config.model_validate(
 )
 
 
+ABLATED = PLANTED.model_copy(update={"methods": (*PLANTED.methods, "none-mlp")})  # trained on few layers alone
 ONE = PLANTED.model_copy(update={"methods": ("weighted-sum",)})
 
 
@@ -205,7 +221,7 @@ def planted(tmp_path_factory) -> Layout:
                 {"key": "planted", "unreadable": 0})  # fmt: skip
     for method in PLANTED.methods:
         train.run(layout, PLANTED, method=method, track=False)
-    ablate.run(layout, PLANTED, track=False)
+    ablate.run(layout, ABLATED, track=False)
     return layout
 
 
@@ -317,7 +333,7 @@ def test_missing_weights_and_ablation_are_named_with_their_commands(copied):
 @pytest.mark.parametrize("few", [{"k": (), "layers": ()}, {"k": (), "layers": ((HIGH,), (1, 2))}])
 def test_an_ablation_that_tests_nothing_is_named(copied, few):
     config = ONE.model_copy(update={"ablate": ONE.ablate.model_copy(update=few)})
-    ablate.run(copied, config, track=False)
+    ablate.run(copied, config.model_copy(update={"methods": ABLATED.methods}), track=False)
     audit = json.loads(importance.run(copied, config).read_text())["audit"]
     assert audit["methods"]["weighted-sum"]["alone"] == []
     assert audit["missing"] == []

@@ -313,12 +313,21 @@ def test_methods_beyond_the_time_for_calibration_stay_unknown(project: Path, mon
 
 
 def test_method_that_does_not_fit(project: Path) -> None:
-    rows, _ = planned(project, "demo", {"method_settings.daam-v1.num_heads": 7})
+    seven = {"method_settings.daam-v1.num_heads": 7}
+    rows, _ = planned(project, "demo", {**seven, "ablate.rank_by": "daam-v1"})
     assert rows["daam-v1"]["state"] == "not possible"
     assert "num_heads (7) must divide the number of layers (24)" in rows["daam-v1"]["reason"]
     assert "--set method_settings.daam-v1.num_heads=6" in rows["daam-v1"]["fix"]
     assert rows["ablate"]["state"] == "not possible"  # it ranks by that method
     assert rows["mha"]["state"] == rows["evaluate"]["state"] == "to do"
+    rows, _ = planned(project, "demo", seven)
+    assert (rows["ablate"]["state"], rows["ablate"]["work"]) == ("to do", "4 groups × 5 folds")  # daam-v2 stands in
+
+
+def test_ablation_by_a_method_that_is_not_listed(project: Path) -> None:
+    rows, _ = planned(project, "demo", {"ablate.rank_by": "gqdaam"})
+    assert rows["ablate"]["state"] == "not possible"
+    assert rows["ablate"]["reason"].startswith("ablate.rank_by: 'gqdaam' is not among the methods of this pipeline (")
 
 
 @pytest.mark.parametrize(

@@ -303,6 +303,100 @@ def test_selection_inflation_and_leads(made: Made) -> None:
     assert float(found["Of which selection [points]"]) == pytest.approx(expected, abs=1e-6)
 
 
+def recipe_run(root: Path, name: str, recipe: str, methods: dict[str, float], **train: Any) -> tuple[Layout, Config]:
+    """An evaluated run of methods with some skill each."""
+    layout = make_layout(root, name)
+    config = Config.model_validate({"methods": list(methods), "train": {"recipe": recipe, **train}})
+    for method, skill in methods.items():
+        write_method(layout, config, method, skill=skill)
+    evaluate.run(layout, config)
+    return layout, config
+
+
+def reported(layout: Layout, config: Config) -> str:
+    return (report.run(layout, config, track=False).parent / "report.md").read_text(encoding="utf-8")
+
+
+def readings(layout: Layout, method: str, reading: str) -> np.ndarray:
+    return np.array([row[reading] for row in evaluation_of(layout)["methods"][method]["per_fold"]])
+
+
+def recipe_column(layout: Layout, method: str) -> float:
+    (label,) = [name for name in table_of(layout, "selection") if name.partition(" ")[0] == method]
+    return float(table_of(layout, "selection")[label]["Recipe (points)"])
+
+
+def test_what_the_recipe_is_worth_by_a_run_with_the_other_one(tmp_path: Path) -> None:
+    own = recipe_run(tmp_path, "toy", "searched", {"none": 3.0, "mean": 2.0, "mha": 1.5})
+    other = recipe_run(tmp_path, "toy-published-recipe", "published", {"none": 1.0, "mean": 2.0}, lr=0.5)
+    recipe_run(tmp_path, "toy-as-published", "published", {"none": 0.5}, selection="best-on-test")  # comes second
+    expected = {
+        name: 100 * float(np.mean(readings(own[0], name, "accuracy") - readings(other[0], name, "accuracy")))
+        for name in ("none", "mean")
+    }
+    text = reported(*own)
+    assert expected["none"] > 10
+    assert {name: recipe_column(own[0], name) for name in expected} == pytest.approx(expected)
+    (rest,) = [row for name, row in table_of(own[0], "selection").items() if name.startswith("mha")]
+    assert rest["Recipe (points)"] == ""  # not trained with the other
+    assert "Recipe: toy as reported minus toy-published-recipe as reported, mean over folds, per clip." in text
+    assert "not the recipe alone" not in text  # the rate belongs to it
+    mean = (expected["none"] + expected["mean"]) / 2
+    assert f"accuracy changes by {mean:+.1f} points on average, most for none" in text
+    reported(*other)
+    assert recipe_column(other[0], "none") == pytest.approx(expected["none"])
+
+
+def test_what_the_recipe_is_worth_by_a_twin_stands_in_both_reports(tmp_path: Path) -> None:
+    own = recipe_run(tmp_path, "toy", "searched", {"none": 3.0, "mha": 1.0})
+    twin = recipe_run(tmp_path, "toy-as-published", "published", {"none": 1.0}, selection="best-on-test",
+                      precision="float16", epochs=7)  # fmt: skip
+    gaps = readings(own[0], "none", "accuracy") - readings(twin[0], "none", "accuracy_last")
+    for layout, config in (own, twin):
+        text = reported(layout, config)
+        assert recipe_column(layout, "none") == pytest.approx(100 * gaps.mean())
+        assert "Recipe: toy as reported minus toy-as-published at the last epoch, mean over folds, per clip." in text
+        assert (
+            "That is not the recipe alone: the two also differ in train.selection and train.precision; all of it: "
+            "daamctl compare toy toy-as-published."
+        ) in text
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe", "words"),
+    [
+        (
+            "toy", "searched",
+            "What the recipe of training is worth is not known here: it takes the same methods with the published one; "
+            "train them: daamctl run toy --recipe published, then daamctl report --pipeline toy",
+        ),
+        ("toy", "published", "is not known here: these runs have the published one themselves; train.recipe=searched "),
+        ("toy-as-published", "published", "is not known here: it takes the runs of 'toy'; make them: daamctl run toy"),
+        ("alone-as-published", "published", ""),
+    ],
+)  # fmt: skip
+def test_without_a_run_with_the_other_recipe_a_sentence_says_how(
+    tmp_path: Path, name: str, recipe: str, words: str
+) -> None:
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines/toy.yaml").touch()
+    layout, config = recipe_run(tmp_path, name, recipe, {"none": 3.0, "mha": 1.0})
+    text = reported(layout, config)
+    assert "Recipe (points)" not in text
+    assert ("What the recipe of training is worth" in text) == bool(words)
+    assert words in text
+
+
+def test_runs_that_do_not_go_together_show_no_recipe(tmp_path: Path) -> None:
+    own = recipe_run(tmp_path, "toy", "searched", {"none": 3.0})
+    other = recipe_run(tmp_path, "toy-published-recipe", "searched", {"none": 1.0})[0]
+    assert "not known here ('toy-published-recipe' has the same recipe): it takes" in reported(*own)
+    other, config = recipe_run(tmp_path, "toy-published-recipe", "published", {"none": 1.0})
+    write_method(other, config, "none", changes={"meta.embeddings_key": "another"})
+    evaluate.run(other, config)
+    assert "('toy-published-recipe' was trained on other embeddings)" in reported(*own)
+
+
 def test_published_beside_ours(made: Made) -> None:
     row = markdown_rows(made[2], "daam-v1")
     assert any(cells[1:3] == ["67.4 ± 1.49", "yes"] and cells[4].count("±") == 1 for cells in row if len(cells) == 7)

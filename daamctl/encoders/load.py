@@ -20,6 +20,7 @@ from daamctl.encoders.image import ImageEncoder, plain_processor
 from daamctl.encoders.outline import check_name
 from daamctl.encoders.preset import Preset
 from daamctl.encoders.text import BYTE_TOKENS, LETTER_PAIRS, TextEncoder, byte_tokenizer
+from daamctl.encoders.whisper import load_encoder
 from daamctl.errors import EncoderError
 
 READS = {"speech": "speech", "text": "text", "image": "images"}
@@ -231,8 +232,9 @@ def _pretrained(
             where |= headless
         if modality != "speech":
             where |= _plan_memory(source, own, dtype, device)
+        load = load_encoder if own.model_type == "whisper" else AutoModel.from_pretrained
         # transformers reads safetensors, or .bin files with weights_only=True; never a free pickle.
-        model, loading = AutoModel.from_pretrained(source, dtype=dtype, output_loading_info=True, **where, **options)
+        model, loading = load(source, dtype=dtype, output_loading_info=True, **where, **options)
     except torch.OutOfMemoryError as error:
         raise EncoderError(
             f"the weights of encoder '{source}' do not fit in the free memory of {device}",

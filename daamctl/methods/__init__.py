@@ -129,6 +129,7 @@ __all__ = [
     "load_published",
     "load_weights",
     "mixture_weights",
+    "rebuild",
     "resolve_method",
     "save_weights",
 ]
@@ -136,6 +137,8 @@ __all__ = [
 
 def build(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **settings: Any) -> FusionClassifier:
     """Build any method of the table as a module that maps (B, L, D) to logits (B, C).
+
+    Heads of one layer each are refused where there are several layers: such a density does nothing.
 
     Args:
         method: a name from `METHODS`, or one with a decoder's name behind it, e.g. `daam-v1-mlp`.
@@ -148,6 +151,15 @@ def build(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **s
         UnknownNameError: there is no such method.
         MethodError: the sizes or settings do not fit the method.
     """
+    from daamctl.methods.heads import check_compares
+
+    model = rebuild(method, num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, **settings)
+    check_compares(settings, METHODS.defaults(resolve_method(method)[0]), num_layers=num_layers, embed_dim=embed_dim)
+    return model
+
+
+def rebuild(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **settings: Any) -> FusionClassifier:
+    """Build a method for weights that exist, whatever its heads; arguments and errors as in `build`."""
     from daamctl.errors import MethodError
 
     name, preset = resolve_method(method)
@@ -228,6 +240,7 @@ def check_settings(method: str, settings: Mapping[str, Any]) -> None:
         MethodError: a setting is unknown to the method, or its value is of the wrong kind or none of the choices.
     """
     from daamctl.errors import MethodError, suggest
+    from daamctl.methods.heads import AUTO
 
     name, preset = resolve_method(method)
     defaults, choices = METHODS.defaults(name), METHODS.choices(name)
@@ -240,6 +253,10 @@ def check_settings(method: str, settings: Mapping[str, Any]) -> None:
         if key in choices and value not in choices[key]:
             allowed = " or ".join(repr(choice) for choice in choices[key])
             raise MethodError(f"{method}: {key} must be {allowed}, met {value!r}")
+        if default == AUTO:
+            if value != AUTO and (type(value) is not int or value < 1):
+                raise MethodError(f"{method}: {key} must be 'auto' or a whole number of at least 1, met {value!r}")
+            continue
         if type(default) is int and (type(value) is not int or value < 1):
             raise MethodError(f"{method}: {key} must be a whole number of at least 1, met {value!r}")
         if type(default) is not type(value) and not (type(default) is float and type(value) is int):

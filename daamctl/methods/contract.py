@@ -533,13 +533,14 @@ def _gap(a: Tensor, b: Tensor) -> str:
 
 
 def _wrong_divisors(message: str) -> list[str]:
-    """What is wrong with the divisors that a refusal offers."""
-    match = re.search(r" must divide .* \((\d+)\)(.*)$", message)
+    """What is wrong with the divisors that a refusal offers; heads over the layers need two layers each."""
+    match = re.search(r" must divide (.*) \((\d+)\)(.*)$", message)
     if match is None:
         return []
-    whole = int(match[1])
-    right = f"; possible: {', '.join(str(n) for n in range(1, whole + 1) if whole % n == 0)}"
-    return [] if match[2] == right else [f"the refusal '{message}' should end in '{right}'"]
+    whole = int(match[2])
+    most = max(1, whole // 2) if match[1] == "the number of layers" else whole
+    right = f"; possible: {', '.join(str(n) for n in range(1, most + 1) if whole % n == 0)}"
+    return [] if match[3] == right else [f"the refusal '{message}' should end in '{right}'"]
 
 
 def _float_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:

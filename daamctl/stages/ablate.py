@@ -48,8 +48,9 @@ NOTES = {
     "training can at most make it another constant (D6, D33). These rows measure what follows, not the weighing.",
 }
 FIXES: tuple[dict[str, Any], ...] = (
-    {"num_heads": 1},
-    {"num_heads": 1, "variance": "biased"},  # one layer has no unbiased variance (D33)
+    {"num_heads": "auto"},
+    {"variance": "biased"},  # one layer has no unbiased variance (D33)
+    {"num_heads": "auto", "variance": "biased"},
     {"num_groups": 1},
 )
 """Settings with which methods whose heads do not fit few layers do; the first that fits is named."""

@@ -151,10 +151,8 @@ def build(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **s
         UnknownNameError: there is no such method.
         MethodError: the sizes or settings do not fit the method.
     """
-    from daamctl.methods.heads import check_compares
-
     model = rebuild(method, num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, **settings)
-    check_compares(settings, METHODS.defaults(resolve_method(method)[0]), num_layers=num_layers, embed_dim=embed_dim)
+    check_fits(method, settings, num_layers=num_layers, embed_dim=embed_dim)
     return model
 
 
@@ -261,6 +259,26 @@ def check_settings(method: str, settings: Mapping[str, Any]) -> None:
             raise MethodError(f"{method}: {key} must be a whole number of at least 1, met {value!r}")
         if type(default) is not type(value) and not (type(default) is float and type(value) is int):
             raise MethodError(f"{method}: {key} must be like {default!r}, met {value!r}")
+
+
+def check_fits(method: str, settings: Mapping[str, Any], *, num_layers: int, embed_dim: int) -> None:
+    """Check that a method can be built for these sizes, without importing it.
+
+    Args:
+        method: full name.
+        settings: the method's own settings, as in `build`.
+        num_layers: L.
+        embed_dim: D.
+
+    Raises:
+        UnknownNameError: there is no such method.
+        MethodError: it cannot; or a head would have one layer of several, and the density do nothing.
+    """
+    from daamctl.methods import heads
+
+    check_settings(method, settings)
+    defaults = METHODS.defaults(resolve_method(method)[0])
+    heads.check_fits(settings, defaults, num_layers=num_layers, embed_dim=embed_dim)
 
 
 def __getattr__(name: str) -> Any:

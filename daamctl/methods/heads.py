@@ -32,7 +32,7 @@ def auto_heads(num_layers: int) -> int:
     """
     if num_layers in PUBLISHED_LAYERS:
         return PUBLISHED_HEADS
-    return _largest(num_layers, num_layers)
+    return _largest(num_layers, num_layers, ENOUGH)
 
 
 def heads_of(setting: Heads, num_layers: int) -> int:
@@ -53,61 +53,93 @@ def resolved(settings: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
     return {**settings, "num_heads": PUBLISHED_HEADS if over_features else auto_heads(num_layers)}
 
 
-def check_heads(what: str, parts: int, whole: int, whole_name: str = "the number of layers") -> None:
-    """Check that the layers split into heads of equal size.
+def check_heads(what: str, parts: int, whole: int, whole_name: str = "the number of layers", *, least: int = 2) -> None:
+    """Check that layers, or what else is split, go into heads of equal size.
 
     Args:
         what: name of the setting.
         parts: heads, or groups.
-        whole: layers.
+        whole: layers, or what else is split.
         whole_name: what they are called in messages.
+        least: how many of them a head needs to be proposed; 2 for a density, 1 for a dot product over features.
 
     Raises:
-        MethodError: they do not; names the numbers that leave at least two layers a head, and the nearest that is not
-            larger and leaves three.
+        MethodError: they do not; names the numbers that would do, and the nearest that is not larger.
     """
     if parts < 1 or whole % parts:
         raise MethodError(
-            f"{what} ({parts}) must divide {whole_name} ({whole}); possible: {_possible(whole)}",
-            setting=(what, _largest(whole, parts)),
+            f"{what} ({parts}) must divide {whole_name} ({whole}); possible: {_possible(whole, least)}",
+            setting=(what, _largest(whole, parts, ENOUGH if least > 1 else 1)),
         )
 
 
-def check_compares(
-    settings: Mapping[str, Any], defaults: Mapping[str, Any], *, num_layers: int, embed_dim: int
-) -> None:
-    """Check that no head is left a single layer (or feature) while there are several.
+def check_positions(positions: int, num_heads: int, variance: str) -> None:
+    """Check that an axis has enough positions for the heads of a mixture, which need not be of equal size.
+
+    Raises:
+        MethodError: fewer positions than heads, or one per head with the unbiased variance, where the released module
+            gives NaN (D33).
+    """
+    fewer = ("num_heads", max(1, positions // ENOUGH))
+    if positions < num_heads:
+        raise MethodError(
+            f"num_heads ({num_heads}) must not exceed the positions on the norm axis ({positions})", setting=fewer
+        )
+    if positions < 2 * num_heads and variance == "unbiased":
+        alone = f"num_heads ({num_heads}) leaves one of {positions} positions to a head, which has no unbiased variance"
+        if positions == 1:
+            raise MethodError(f"{alone}; use variance='biased'", setting=("variance", "biased"))
+        raise MethodError(f"{alone}; use at most {positions // 2} heads", setting=fewer)
+
+
+def check_fits(settings: Mapping[str, Any], defaults: Mapping[str, Any], *, num_layers: int, embed_dim: int) -> None:
+    """Check that the heads and groups of a method fit its layers and features, without building it.
+
+    Heads of a single layer (or feature) are refused where there are several: their weight is the same for every input.
 
     Args:
         settings: the method's own settings, other than the defaults.
-        defaults: of the method; those of a method with heads or groups over the layers tell it.
+        defaults: of the method; `num_heads` is `auto` where heads split the layers.
         num_layers: L.
         embed_dim: D.
 
     Raises:
-        MethodError: one is; names the numbers that would do.
+        MethodError: they do not; names what would do.
     """
-    what = "num_heads" if defaults.get("num_heads") == AUTO else "num_groups"
     every = resolved({**defaults, **settings}, num_layers)
     axis = every.get("norm_axis", "layers")
-    parts, whole = every.get(what, 1), embed_dim if axis == "features" else num_layers
+    what, whole = "num_heads", embed_dim if axis == "features" else num_layers
+    if "norm_axis" in defaults:
+        check_positions(whole, every["num_heads"], every["variance"])
+    elif defaults.get("num_heads") == AUTO:
+        check_heads("num_heads", every["num_heads"], num_layers)
+    elif "num_heads" in defaults:
+        check_heads("num_heads", every["num_heads"], embed_dim, "the layer width", least=1)
+        return
+    elif "num_groups" in defaults:
+        what = "num_groups"
+        check_heads(what, every[what], num_layers)
+    if "query_heads" in defaults:
+        check_heads("query_heads", every["query_heads"], every["width"], "the width", least=1)
+        check_heads("kv_heads", every["kv_heads"], every["query_heads"], "query_heads", least=1)
+    parts = every.get(what, 1)
     if 1 < whole < 2 * parts:
         raise MethodError(
             f"{what} ({parts}) leaves one of {whole} {axis} to a {what[4:-1]}, with a weight that is the same for "
-            f"every input; possible: {_possible(whole)}",
-            setting=(what, _largest(whole, parts)),
+            f"every input; possible: {_possible(whole, 2)}",
+            setting=(what, _largest(whole, parts, ENOUGH)),
         )
 
 
-def _possible(num_layers: int) -> str:
-    """The numbers of heads that leave at least two layers each; of one layer, one."""
-    return ", ".join(str(n) for n in _divisors(num_layers) if num_layers >= 2 * n or num_layers == 1)
+def _possible(whole: int, least: int) -> str:
+    """The numbers of heads that leave each at least so many layers; if there are fewer layers, one."""
+    return ", ".join(str(n) for n in _divisors(whole) if n == 1 or whole >= least * n)
 
 
 def _divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def _largest(num_layers: int, most: int) -> int:
-    """The largest divisor of L, `most` at most, that leaves enough layers a head; 1 where none does."""
-    return max((n for n in _divisors(num_layers) if n <= most and num_layers // n >= ENOUGH), default=1)
+def _largest(whole: int, most: int, least: int) -> int:
+    """The largest divisor, `most` at most, that leaves each head at least so many layers; 1 where none does."""
+    return max((n for n in _divisors(whole) if n <= most and whole // n >= least), default=1)

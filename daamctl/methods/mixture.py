@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from daamctl.errors import MethodError
 from daamctl.methods.base import FusionClassifier, Traits
 from daamctl.methods.decoder import check_choice, classify_map
-from daamctl.methods.heads import AUTO, ENOUGH, PUBLISHED_HEADS, Heads, heads_of
+from daamctl.methods.heads import AUTO, PUBLISHED_HEADS, Heads, check_positions, heads_of
 
 EPS = 1e-8  # added to the variance, and lower bound of the sum that normalises (D35)
 LOG_TWO_PI = math.log(2 * math.pi)
@@ -201,7 +201,7 @@ class DensityAttention(nn.Module):
             raise MethodError(f"norm_axis {self.norm_axis} is no axis of an input of shape {tuple(x.shape)}")
         axis = self.norm_axis % x.dim()
         positions, num_heads = x.shape[axis], len(self.offsets)
-        _check_positions(positions, num_heads, self.variance)
+        check_positions(positions, num_heads, self.variance)
         mask = None if mask is None else _expand(mask, x)
         if positions % num_heads == 0:
             density = self._weights(x, mask, self.offsets, self.spreads, axis)
@@ -351,32 +351,6 @@ class LayerMixture(nn.Module):
         return fused, total
 
 
-def _check_positions(positions: int, num_heads: int, variance: str) -> None:
-    """Check that an axis has enough positions for its heads.
-
-    Raises:
-        MethodError: fewer positions than heads, or one per head with the unbiased variance, where the released module
-            gives NaN (D33).
-    """
-    if positions < num_heads:
-        raise MethodError(
-            f"num_heads ({num_heads}) must not exceed the positions on the norm axis ({positions})",
-            setting=_fewer(positions),
-        )
-    if positions < 2 * num_heads and variance == "unbiased":
-        problem = (
-            f"num_heads ({num_heads}) leaves one of {positions} positions to a head, which has no unbiased variance"
-        )
-        if positions == 1:
-            raise MethodError(f"{problem}; use variance='biased'", setting=("variance", "biased"))
-        raise MethodError(f"{problem}; use at most {positions // 2} heads", setting=_fewer(positions))
-
-
-def _fewer(positions: int) -> tuple[str, int]:
-    """The setting with which every head has enough positions."""
-    return "num_heads", max(1, positions // ENOUGH)
-
-
 def _check_options(op: str, variance: str, padding: str) -> None:
     check_choice("op", op, ("product", "sum"))
     check_choice("variance", variance, ("unbiased", "biased"))
@@ -433,7 +407,7 @@ def mixture_daam(
     check_choice("norm_axis", norm_axis, ("layers", "features"))
     over_layers = norm_axis == "layers"
     heads = heads_of(num_heads, num_layers) if over_layers or num_heads != AUTO else PUBLISHED_HEADS
-    _check_positions(num_layers if over_layers else embed_dim, heads, variance)
+    check_positions(num_layers if over_layers else embed_dim, heads, variance)
     block = DensityBlock(
         num_blocks=num_blocks,
         norm_axis=-2 if over_layers else -1,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from daamctl.errors import MethodError
-from daamctl.methods import METHODS, build, load_weights, rebuild, resolve_method, save_weights
+from daamctl.methods import METHODS, build, check_fits, load_weights, rebuild, resolve_method, save_weights
 from daamctl.methods.heads import AUTO, auto_heads, check_heads, heads_of, resolved
 
 DEPTHS = (4, 6, 12, 24, 32, 40)
@@ -119,6 +119,38 @@ def test_over_one_layer_a_head_is_allowed(method: str) -> None:
     """An ablation down to one layer trains what is left of the method."""
     settings: dict[str, Any] = {"mixture-daam": {"variance": "biased"}}.get(method, {})
     assert build(method, num_layers=1, embed_dim=16, num_classes=4, **settings) is not None
+
+
+@pytest.mark.parametrize(
+    "method", [name for name in METHODS if {"num_heads", "num_groups", "query_heads"} & set(METHODS.defaults(name))]
+)
+def test_what_fits_can_be_built_and_nothing_else_is_refused(method: str) -> None:
+    """Fitting is told without building; only one layer (or feature) a head is refused besides what cannot be built."""
+    defaults = METHODS.defaults(method)
+    whole = [
+        {},
+        *({key: value} for key in ("num_heads", "num_groups", "query_heads", "kv_heads") for value in (1, 2, 3, 5, 8)),
+    ]
+    axes = [{"norm_axis": axis, "variance": way} for axis in ("layers", "features") for way in ("unbiased", "biased")]
+    grid = [{**one, **other} for one in whole for other in (axes if "norm_axis" in defaults else [{}])]
+    grid = [settings for settings in grid if set(settings) <= set(defaults)]
+    refused = 0
+    for settings in grid:
+        for num_layers, embed_dim in ((1, 16), (2, 9), (4, 24), (6, 16), (8, 10), (12, 40)):
+            sizes = {"num_layers": num_layers, "embed_dim": embed_dim}
+            expected, said = None, None
+            try:
+                with torch.device("meta"):
+                    rebuild(method, **sizes, num_classes=3, **settings)
+            except MethodError as error:
+                expected = error.message
+            try:
+                check_fits(method, settings, **sizes)
+            except MethodError as error:
+                said = error.message
+            refused += said is not None
+            assert said == expected or (expected is None and "to a head, with" in said.replace("group,", "head,"))
+    assert refused
 
 
 def test_weights_trained_with_one_layer_a_head_load(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def shape_of(config: ExtractConfig, modality: Modality | None) -> tuple[int, int
         modality: what it is to read; None: not known.
 
     Returns:
-        L, the number of layers that extraction stores, and D; None where nothing on this machine tells them.
+        L, the number of transformer layers, on which methods are trained, and D; None where nothing here tells them.
     """
     values: Mapping[str, Any]
     if config.encoder in ENCODERS:
@@ -100,7 +100,7 @@ def shape_of(config: ExtractConfig, modality: Modality | None) -> tuple[int, int
     depth, width = (next((values[name] for name in names if name in values), None) for names in (LAYERS, WIDTH))
     if not isinstance(depth, int) or not isinstance(width, int):
         return None
-    return depth + config.layer_00, width
+    return depth, width
 
 
 def _config_file(config: ExtractConfig) -> Path | None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from daamctl.errors import MethodError
 from daamctl.methods import METHODS, build, resolve_method
 from daamctl.methods.base import FusionClassifier
+from daamctl.methods.effect import gradient_sizes
 
 log = logging.getLogger(__name__)
 
@@ -212,15 +213,9 @@ def check_parameters(case: Case) -> Finding:
 
 def check_gradient(case: Case) -> Finding:
     """The gradient of the training loss reaches every trainable tensor, and no other than the inert ones lack it."""
-    model = case.make().double().train()
+    model = case.make().double()
     x, y = case.data()
-    loss, _ = model.training_loss(x.double(), y, nn.functional.cross_entropy)
-    loss.backward()
-    size = {
-        name: 0.0 if p.grad is None else p.grad.abs().max().item()
-        for name, p in model.named_parameters()
-        if p.requires_grad
-    }
+    size = gradient_sizes(model, x.double(), y)
     largest = max(size.values(), default=0.0)
     lacking = {name for name, value in size.items() if not value > GRADIENT_FLOOR * largest}
     inert = set(model.traits.inert)

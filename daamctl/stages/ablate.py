@@ -34,6 +34,7 @@ from daamctl.evaluation.scoring import items_of, score_items
 from daamctl.layout import Layout
 from daamctl.methods import resolve_method
 from daamctl.methods.base import FusionClassifier
+from daamctl.methods.effect import constant_weight
 from daamctl.tracking import Tracker, make_tracker, send_missing
 from daamctl.training.fold import Features, build_method, kept_fold
 from daamctl.training.run import fold_specs, load_features, settle, train_all
@@ -54,8 +55,6 @@ FIXES: tuple[dict[str, Any], ...] = (
     {"num_groups": 1},
 )
 """Settings with which methods whose heads do not fit few layers do; the first that fits is named."""
-SAME = 1e-6
-"""Weights that differ less than this between inputs are constant."""
 STARTS = range(8)
 """Seeds of the starts at which all of them must be: by chance, a ReLU may start dead for all inputs (`se`)."""
 
@@ -142,7 +141,8 @@ def _method_notes(config: Config, features: Features, groups: list[LayerGroup]) 
     _check_fits(config, features, sizes)
     notes = [NOTES["none"]] if groups and resolve_method(method)[0] == "none" else []
     for k, names in sizes.items():
-        starts = (_constant_weight(_started(config, features, k, seed), k, features.head.embed_dim) for seed in STARTS)
+        x = torch.randn(4, k, features.head.embed_dim, generator=torch.Generator().manual_seed(0))
+        starts = (constant_weight(_started(config, features, k, seed), x) for seed in STARTS)
         weights = list(takewhile(lambda weight: weight is not None, starts))  # of most methods one start is enough
         if len(weights) == len(STARTS):
             notes.append(NOTES["constant"].format(groups=names, method=method, weight=weights[0]))
@@ -184,25 +184,6 @@ def _check_fits(config: Config, features: Features, sizes: Mapping[int, str]) ->
         fix = f"all groups and the baseline fit with {words}"
         break
     raise MethodError("; ".join(problems), fix=fix)
-
-
-def _constant_weight(model: FusionClassifier, num_layers: int, embed_dim: int) -> float | None:
-    """The weight that all inputs get, where a fusion cannot tell them apart; None for all others.
-
-    A density depends on the input by its nature, so it is degenerate wherever it does not: over one layer, or with one
-    layer a head. Layer weights may be the same for all inputs, and are degenerate over one layer only.
-    """
-    x = torch.randn(4, num_layers, embed_dim, generator=torch.Generator().manual_seed(0))
-    model.eval()
-    weigh = getattr(model.fusion, "layer_weights", None)
-    with torch.no_grad():
-        if model.has_density:
-            weights = model(x, return_density=True)[1]
-        elif num_layers == 1 and weigh is not None:
-            weights = weigh(x)
-        else:
-            return None
-    return float(weights.mean()) if float((weights - weights[:1]).abs().max()) < SAME else None
 
 
 def _train(

@@ -59,8 +59,8 @@ def test_shape_is_that_of_the_outline(name: str) -> None:
     found = outline_of(ExtractConfig(encoder=name), preset.modality)
     assert found is not None
     assert shape_of(ExtractConfig(encoder=name), None) == (found.num_layers, found.embed_dim)
-    with_00 = ExtractConfig(encoder=name, layer_00=True)
-    assert shape_of(with_00, preset.modality) == (found.num_layers + 1, found.embed_dim)
+    with_00 = ExtractConfig(encoder=name, layer_00=True)  # methods are not trained on the embedding output
+    assert shape_of(with_00, preset.modality) == (found.num_layers, found.embed_dim)
 
 
 @pytest.mark.parametrize(

@@ -184,15 +184,15 @@ def test_heads_that_do_not_fit_the_preset_are_refused(project: Path, settings: s
 def test_what_else_depends_on_depth_and_width(project: Path) -> None:
     found = problems(
         project,
-        "extract: {encoder: whisper-tiny, layer_00: true}\nmethods: [lct, mha, daam-v1]\n"
-        "method_settings: {lct: {num_groups: 2}, mha: {num_heads: 5}, mixture-daam: {num_heads: 2}}\n"
+        "extract: {encoder: whisper-tiny}\nmethods: [lct, mha, daam-v1]\n"
+        "method_settings: {lct: {num_groups: 3}, mha: {num_heads: 5}, mixture-daam: {num_heads: 2}}\n"
         "ablate: {method: mixture-daam, k: [1, 2], layers: [[1, 2, 3, 4]]}\n",
     )
-    on = "of 5 layers x 384 of encoder 'whisper-tiny':"
+    on = "of 4 layers x 384 of encoder 'whisper-tiny':"
     assert found == [
-        f"pipeline 'mine': methods: lct on 5 {on} num_groups (2) must divide the number of layers (5); possible: 1",
+        f"pipeline 'mine': methods: lct on 4 {on} num_groups (3) must divide the number of layers (4); possible: 1, 2",
         "  set method_settings: {lct: {num_groups: 1}}, or leave the method out",
-        f"pipeline 'mine': methods: mha on 5 {on} num_heads (5) must divide the layer width (384); possible: "
+        f"pipeline 'mine': methods: mha on 4 {on} num_heads (5) must divide the layer width (384); possible: "
         "1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 384",
         "  set method_settings: {mha: {num_heads: 4}}, or leave the method out",
         f"pipeline 'mine': ablate.method: mixture-daam on 1 {on} num_heads (2) must not exceed the positions on the "

@@ -116,7 +116,7 @@ def alone(members: list[Training]) -> Measure:
 
     def run() -> None:
         for member in members:
-            member.run.one_pass(member.train, 1).means(1)
+            member.run.one_pass(member.train, 1).means()
 
     return timed(run, sum(-(-len(member.train) // member.config.batch_size) for member in members))
 
@@ -127,7 +127,7 @@ def together(members: list[Training]) -> Measure:
 
     def run() -> None:
         for seen in program.one_pass():
-            seen.means(1)
+            seen.means()
 
     return timed(run, sum(-(-len(member.train) // size) for member in members))
 

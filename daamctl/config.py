@@ -404,7 +404,10 @@ class Config(Section):
 
     pipelines: tuple[str, ...] = ()
     """Pipelines that `dvc repro` makes; only read from params.yaml."""
-    methods: tuple[str, ...] = ("none", "weighted-sum", "mha", "daam-v1", "daam-v2")
+    methods: tuple[str, ...] = (
+        *("none", "weighted-sum", "mha", "daam-v1", "daam-v2"),
+        *("ridge-last", "ridge-best-layer", "ridge-mean", "ridge-concat", "ridge-average"),
+    )
     """Methods to train, in report order; `-mlp` behind a name gives it the MLP decoder, e.g. daam-v1-mlp."""
     finetunes: tuple[str, ...] = ()
     """Ways of fine-tuning to train too (`daamctl ls finetunes`), e.g. lora-r8; they follow in the report."""

@@ -5,19 +5,32 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daamctl.corpora import CORPORA
 from daamctl.corpora.sources import source_of
 from daamctl.devices import cpu_has_bfloat16, resolve_device, resolve_precision
-from daamctl.errors import MethodError
+from daamctl.errors import ArtifactError, EncoderError, MethodError
+from daamctl.methods import CLOSED_FORM, settings_of
 from daamctl.provenance import device_name, git_commit, versions
 from daamctl.tracking import shown_store, store_uri
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from daamctl.config import Config
+    from daamctl.layout import Layout
     from daamctl.methods.contract import Case, Finding
 
+INPUTS = 16
+"""Items on which the methods of a pipeline are checked."""
+STARTS = range(8)
+"""Seeds of the starts at which weights must be constant, or gradients absent, to be called so."""
+COPIES = 8 * 4
+"""Bytes for each parameter: weights, gradients and the optimiser's two averages, in float64 at most."""
+MEMORY_SHARE = 0.5
 NUMERIC_WIDTH = 16  # wide enough for every check, small enough for seconds
 
 
@@ -75,6 +88,114 @@ def _case(method: str, settings: Mapping[str, Any], sizes: tuple[int, int, int])
         width = next(filter(fits, widths), sizes[1])
     published = {} if settings else PUBLISHED_PARAMETERS.get(method, {})
     return Case(method, settings, (sizes[0], width, sizes[2]), tuple(dict.fromkeys([sizes, *published])))
+
+
+def examine_pipeline(layout: Layout, config: Config) -> tuple[str, Iterator[Finding]]:
+    """Check that every listed method does something of its own at the pipeline's sizes and on its inputs.
+
+    A density or gate must depend on the input, the training loss must reach every parameter but the inert ones, and no
+    two methods may compute the same. Parameters are moved off their start first, where much is zero and says nothing.
+
+    Args:
+        layout: where artifacts lie.
+        config: all settings.
+
+    Returns:
+        what is checked on, in words; and one finding for each method that is trained in steps.
+
+    Raises:
+        EncoderError: the sizes of the encoder, or the classes, cannot be told before the embeddings are there.
+    """
+    from daamctl.planning.needs import Needs
+    from daamctl.planning.present import Present
+
+    present = Present(layout, config)
+    sizes = Needs(present).sizes
+    if sizes is None:
+        raise EncoderError(
+            f"depth and width of encoder '{config.extract.encoder}', or the classes of corpus "
+            f"'{config.download.corpus}', are not known on this machine",
+            fix=layout.command("extract"),
+        )
+    x, y, source = _inputs(layout, config, sizes)
+    words = f"{sizes[0]} layers x {sizes[1]} to {sizes[2]} classes, on {len(x)} {source}"
+    return words, _effects(config, sizes, x, y)
+
+
+def _inputs(layout: Layout, config: Config, sizes: tuple[int, int, int]) -> tuple[Tensor, Tensor, str]:
+    """Some stored vectors (B, L, D) with their class ids (B,), else random ones; and what they are."""
+    import numpy as np
+    import torch
+
+    from daamctl.training.run import open_features
+
+    try:
+        features = open_features(layout, config)
+    except ArtifactError:
+        x = torch.randn(INPUTS, *sizes[:2], generator=torch.Generator().manual_seed(0))
+        return x, torch.arange(INPUTS) % sizes[2], "random vectors (the embeddings are not there, or of other settings)"
+    assert not isinstance(features.x, torch.Tensor)
+    rows = np.unique(np.linspace(0, len(features.clips) - 1, INPUTS).astype(np.int64))
+    return torch.from_numpy(features.x[rows]).float(), features.targets()[rows], "of its own embeddings"
+
+
+def _effects(config: Config, sizes: tuple[int, int, int], x: Tensor, y: Tensor) -> Iterator[Finding]:
+    import torch
+
+    from daamctl.artifacts.embeddings import free_memory
+    from daamctl.methods.contract import Case, Finding, trainable
+    from daamctl.methods.effect import logits_after_steps
+
+    seen: dict[str, Tensor] = {}
+    for method in config.methods:
+        if method in CLOSED_FORM:
+            continue
+        case = Case(method, settings_of(method, config.method_settings), sizes)
+        try:
+            with torch.device("meta"):
+                need = COPIES * trainable(case.build())
+        except MethodError as error:
+            yield Finding(method, False, error.message)
+            continue
+        if need > MEMORY_SHARE * free_memory():
+            yield Finding(method, True, f"not checked: it would take {need / 1e9:.1f} GB of memory")
+            continue
+        problems, text = _effect(case, x, y)
+        logits = logits_after_steps(case.build(), x, y)
+        twins = [name for name, other in seen.items() if torch.allclose(logits, other, rtol=1e-5, atol=1e-6)]
+        problems += [f"computes the same as {name}" for name in twins]
+        seen[method] = logits
+        yield Finding(method, not problems, "; ".join(problems) or text)
+
+
+def _effect(case: Case, x: Tensor, y: Tensor) -> tuple[list[str], str]:
+    """What a method lacks on these inputs, and what was seen of it."""
+    from itertools import takewhile
+
+    from daamctl.methods.contract import SMALL
+    from daamctl.methods.effect import constant_weight, gradient_sizes
+
+    small = replace(case, settings={}, sizes=SMALL)  # weights that vary there are to vary here
+    gate = constant_weight(small.make(), small.data()[0], gate=True) is None
+    x = x.double()  # rounding alone makes the density of a single layer vary in float32
+    constants = (constant_weight(case.make(seed).double(), x, gate=gate) for seed in STARTS)  # a ReLU may start dead
+    weights = list(takewhile(lambda weight: weight is not None, constants))
+    problems, seen = [], []
+    model = case.make()
+    what = "density" if model.has_density else "layer weight"
+    if len(weights) == len(STARTS):
+        problems.append(f"its {what} is {weights[0]:.3g} for every input: it does nothing of its own")
+    elif model.has_density or (gate and hasattr(model.fusion, "layer_weights")):
+        seen.append(f"{what} varies over inputs")
+    lacking = set(dict(model.named_parameters())) - set(model.traits.inert)
+    for seed in STARTS:
+        sizes = gradient_sizes(case.make(seed).double(), x, y)
+        lacking &= {name for name, size in sizes.items() if not size > 0}
+        if not lacking:
+            break
+    problems += [f"{name} gets no gradient" for name in sorted(lacking)]
+    seen.append(f"gradient reaches {len(sizes) - len(lacking)} of {len(sizes)} trainable tensors")
+    return problems, "; ".join(seen)
 
 
 def _devices() -> list[tuple[str, str]]:

@@ -34,6 +34,7 @@ class Registry:
                 raise ValueError(f"{kind} '{name}': target '{target}' is not of the form 'module:attribute'")
         self.kind = kind
         self._table = dict(table)
+        self._trees: dict[str, ast.Module] = {}
 
     def __contains__(self, name: object) -> bool:
         return name in self._table
@@ -110,10 +111,12 @@ class Registry:
 
     def _parse(self, name: str) -> tuple[ast.Module, str]:
         module, attribute = self._target(name).split(":")
-        spec = importlib.util.find_spec(module)
-        if spec is None or spec.origin is None:
-            raise ImportError(f"{self.kind} '{name}': no module {module}")
-        return ast.parse(Path(spec.origin).read_text(encoding="utf-8")), attribute
+        if module not in self._trees:
+            spec = importlib.util.find_spec(module)
+            if spec is None or spec.origin is None:
+                raise ImportError(f"{self.kind} '{name}': no module {module}")
+            self._trees[module] = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+        return self._trees[module], attribute
 
 
 def _literal_items(annotation: ast.expr | None) -> list[ast.expr]:

@@ -158,7 +158,11 @@ ENGINE = {
 @pytest.mark.parametrize(
     ("folder", "tables", "support"),
     [
-        ("methods", (METHODS,), {"base", "contract", "decoder", "published", "ridge", "weights"}),
+        (
+            "methods",
+            (METHODS,),
+            {"base", "contract", "decoder", "effect", "heads", "published", "ridge", "weights"},
+        ),
         ("adapters", (FINETUNES,), {"anatomy", "attention", "base", "effect", "heads", "inject", "released"}),
         ("engines", (ENGINES,), {"base"}),
         ("corpora", (CORPORA,), {"base", "fetch", "fingerprint", "groups", "hub", "images", "material", "sources"}),

@@ -24,16 +24,23 @@ def command(
         str | None,
         typer.Option("--method", "-m", help="Check this method instead, or all of them.", autocompletion=complete),
     ] = None,
+    pipeline: common.Pipeline = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; repeatable.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method, or of the pipeline; repeatable."),
     ] = None,
     layers: Annotated[int, typer.Option(min=2, help="Encoder layers, with --method.")] = 24,
     width: Annotated[int, typer.Option(min=1, help="Width of a layer, with --method.")] = 1024,
     classes: Annotated[int, typer.Option(min=2, help="Classes, with --method.")] = 4,
 ) -> None:
-    """Show what this machine has, from devices to corpora; with --method, check that a method holds what it must."""
+    """Show what this machine has; with --method, check a method; with -p, that a pipeline's methods do something."""
+    if pipeline is not None:
+        if method is not None:
+            raise typer.BadParameter("goes without --method: it checks all methods of the pipeline", param_hint="-p")
+        _pipeline(pipeline, sets)
+        return
     if sets and method in (None, ALL):
-        raise typer.BadParameter("needs one method, named with --method", param_hint="--set")
+        raise typer.BadParameter("needs one method, named with --method, or a pipeline", param_hint="--set")
     sizes = {"num_layers": layers, "embed_dim": width, "num_classes": classes}
     if method is None:
         _machine()
@@ -73,6 +80,22 @@ def _method(method: str, sets: list[str], sizes: dict[str, int]) -> None:
         raise MethodError(f"{method}: failed {len(failing)} of {len(findings)} checks{lines}")
 
 
+def _pipeline(pipeline: str, sets: list[str] | None) -> None:
+    """Check every method of a pipeline at its own sizes, a line for each."""
+    layout, config = common.resolve(pipeline, sets)
+    from daamctl.doctor import examine_pipeline
+    from daamctl.errors import MethodError
+
+    words, found = examine_pipeline(layout, config)
+    typer.echo(words)
+    findings = list(found)
+    _show(findings)
+    failing = [finding for finding in findings if not finding.ok]
+    if failing:
+        lines = "".join(f"\n  {finding.name}: {finding.text}" for finding in failing)
+        raise MethodError(f"pipeline '{pipeline}': {len(failing)} of {len(findings)} methods failed{lines}")
+
+
 def _show(findings: list[Finding]) -> None:
     """A table on a terminal, else one unbroken line for each finding."""
     from rich.console import Console
@@ -80,9 +103,10 @@ def _show(findings: list[Finding]) -> None:
     from rich.table import Table
 
     console = Console()
+    width = max([11, *(len(finding.name) for finding in findings)])
     if not console.is_terminal:
         for finding in findings:
-            typer.echo(f"{_word(finding.ok):<6}  {finding.name:<11}  {finding.text}")
+            typer.echo(f"{_word(finding.ok):<6}  {finding.name:<{width}}  {finding.text}")
         return
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)

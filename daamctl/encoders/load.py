@@ -17,16 +17,15 @@ from daamctl.devices import full_float32
 from daamctl.encoders import ENCODERS, FAMILIES, presets_of
 from daamctl.encoders.base import Encoder, PoolingOptions, weights_hash
 from daamctl.encoders.image import ImageEncoder, plain_processor
-from daamctl.encoders.outline import check_name
+from daamctl.encoders.outline import PARTS, check_name
 from daamctl.encoders.preset import Preset
 from daamctl.encoders.text import BYTE_TOKENS, LETTER_PAIRS, TextEncoder, byte_tokenizer
+from daamctl.encoders.whisper import load_encoder
 from daamctl.errors import EncoderError
 
 READS = {"speech": "speech", "text": "text", "image": "images"}
 INPUTS = {"input_ids": "text", "pixel_values": "image"}
 """Principal input of a model's class -> what it reads; speech models are known by `FAMILIES`."""
-PARTS = {"text": "text_config", "image": "vision_config"}
-"""Where the config of a model of several modalities has that of its part."""
 MASK_VECTOR = "masked_spec_embed"
 """What stands for masked frames in the pretraining of speech models; the one weight that a checkpoint may lack."""
 HEADROOM = 2_000_000_000
@@ -231,8 +230,9 @@ def _pretrained(
             where |= headless
         if modality != "speech":
             where |= _plan_memory(source, own, dtype, device)
+        load = load_encoder if own.model_type == "whisper" else AutoModel.from_pretrained
         # transformers reads safetensors, or .bin files with weights_only=True; never a free pickle.
-        model, loading = AutoModel.from_pretrained(source, dtype=dtype, output_loading_info=True, **where, **options)
+        model, loading = load(source, dtype=dtype, output_loading_info=True, **where, **options)
     except torch.OutOfMemoryError as error:
         raise EncoderError(
             f"the weights of encoder '{source}' do not fit in the free memory of {device}",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,13 @@ from daamctl.errors import EncoderError, nearest
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 """Where Hugging Face models have their weights, or the list of the files that do."""
+
+
+LAYERS = ("encoder_layers", "num_hidden_layers", "num_layers", "n_layer", "n_layers")
+WIDTH = ("d_model", "hidden_size", "n_embd", "dim")
+"""What configurations call the depth and the width of the encoder, that of an encoder-decoder's encoder first."""
+PARTS = {"text": "text_config", "image": "vision_config"}
+"""Where the config of a model of several modalities has that of its part."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,49 @@ def check_name(name: str) -> None:
         )
 
 
+def shape_of(config: ExtractConfig, modality: Modality | None) -> tuple[int, int] | None:
+    """Depth and width of the encoder that the settings name, read without torch or transformers.
+
+    Args:
+        config: the extract settings.
+        modality: what it is to read; None: not known.
+
+    Returns:
+        L, the number of transformer layers, on which methods are trained, and D; None where nothing here tells them.
+    """
+    values: Mapping[str, Any]
+    if config.encoder in ENCODERS:
+        values = ENCODERS.load(config.encoder).shape
+    else:
+        path = _config_file(config)
+        if path is None:
+            return None
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None  # opening it will say what is wrong
+        if modality is None and any(part in values for part in PARTS.values()):
+            return None
+        values = values.get(PARTS.get(modality or "", ""), values)
+    depth, width = (next((values[name] for name in names if name in values), None) for names in (LAYERS, WIDTH))
+    if not isinstance(depth, int) or not isinstance(width, int):
+        return None
+    return depth, width
+
+
+def _config_file(config: ExtractConfig) -> Path | None:
+    """The config.json of a local folder, or of a model of the hub that is in the local cache."""
+    folder = Path(config.encoder).expanduser()
+    if folder.is_dir():
+        return folder / "config.json"
+    if not HUB_ID.match(config.encoder):
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(config.encoder, "config.json", revision=config.revision)
+    return Path(found) if isinstance(found, str) else None
+
+
 def outline_of(config: ExtractConfig, modality: Modality) -> Outline | None:
     """The size of the encoder that the settings name; None where nothing on this machine tells it.
 
@@ -72,8 +123,6 @@ def outline_of(config: ExtractConfig, modality: Modality) -> Outline | None:
         config: the extract settings.
         modality: what it is to read.
     """
-    from daamctl.encoders.load import PARTS
-
     found = configuration_of(config)
     if found is None:
         return None

@@ -16,7 +16,8 @@ class Preset:
     Args:
         hub_id: Hugging Face id; None: it exists with random weights only.
         model_type: Hugging Face model type; of a speech encoder a name from `FAMILIES`.
-        shape: configuration values that differ from the model type's defaults, for random weights.
+        shape: configuration values that differ from the model type's defaults, for random weights; depth and width
+            among them in any case.
         normalize: speech: whether its feature extractor makes the waveform zero-mean and unit-variance.
         modality: what it reads.
         embedding_std: standard deviation of random token embeddings; None: as of all other weights.

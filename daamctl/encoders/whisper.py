@@ -14,6 +14,20 @@ from daamctl.errors import EncoderError
 
 HOP_SAMPLES = 160  # one mel frame; the front end halves the rate once more
 SAMPLES_PER_FRAME = 2 * HOP_SAMPLES
+ENCODER_NAMES = {r"^(model\.)?encoder\.": ""}
+"""Names of the encoder's weights in a checkpoint of a whole model or a classifier -> those of the encoder alone."""
+
+
+def load_encoder(source: str, **options: Any) -> Any:
+    """Load the encoder of a Whisper checkpoint; the decoder is not built, and need not be in the checkpoint.
+
+    Args:
+        source: folder or Hugging Face id.
+        options: of `from_pretrained`.
+    """
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder as HFEncoder
+
+    return HFEncoder.from_pretrained(source, key_mapping=ENCODER_NAMES, **options)
 
 
 class WhisperEncoder(PooledEncoder):
@@ -23,7 +37,7 @@ class WhisperEncoder(PooledEncoder):
     training, and the padding's frames are left out of the mean.
 
     Args:
-        model: the Hugging Face base model (encoder and decoder), in eval mode, on its device.
+        model: the Hugging Face base model or its encoder alone, in eval mode, on its device.
         device: resolved device.
         precision: resolved precision of the forward pass.
         sampling_rate: Hz the model was trained on.

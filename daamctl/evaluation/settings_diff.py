@@ -18,6 +18,7 @@ from daamctl.artifacts.results import Fold
 from daamctl.errors import UnknownNameError
 from daamctl.evaluation.consistency import HARMLESS, TRAINING, flat
 from daamctl.methods import METHODS, resolve_method
+from daamctl.methods.heads import resolved
 
 ABSENT = "–"
 """Stands for a fact that one side does not have."""
@@ -56,7 +57,8 @@ def settings(fold: Fold) -> dict[str, Any]:
     """The settings that a fold was made with, by dotted name; `method.*` as `facts` has them."""
     run = fold.result["run"]
     sections = {name: part for name, part in run["config"].items() if name != "method"}
-    return flat({"method": _settings(run["method"], run["config"].get("method", {})), **sections})
+    method = _settings(run["method"], run["config"].get("method", {}), len(run["layers"]))
+    return flat({"method": method, **sections})
 
 
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -147,13 +149,13 @@ def _of_fold(fold: Fold) -> dict[str, Any]:
     }
 
 
-def _settings(method: str, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's settings, those left alone at the builder's default; of a method that is gone, only those stored."""
+def _settings(method: str, stored: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
+    """A method's settings as built, those left alone at their default; of a method that is gone, only those stored."""
     try:
         base, preset = resolve_method(method)
     except UnknownNameError:
         return dict(stored)
-    return {**METHODS.defaults(base), **preset, **stored}
+    return resolved({**METHODS.defaults(base), **preset, **stored}, num_layers)
 
 
 def _of_all(folds: Sequence[Fold], predictions: Sequence[pl.DataFrame]) -> dict[str, Any]:

@@ -140,6 +140,7 @@ __all__ = [
     "load_published",
     "load_weights",
     "mixture_weights",
+    "rebuild",
     "resolve_method",
     "save_weights",
 ]
@@ -147,6 +148,8 @@ __all__ = [
 
 def build(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **settings: Any) -> FusionClassifier:
     """Build any method of the table as a module that maps (B, L, D) to logits (B, C).
+
+    Heads of one layer each are refused where there are several layers: such a density does nothing.
 
     Args:
         method: a name from `METHODS`, or one with a decoder's name behind it, e.g. `daam-v1-mlp`.
@@ -159,6 +162,13 @@ def build(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **s
         UnknownNameError: there is no such method.
         MethodError: the sizes or settings do not fit the method.
     """
+    model = rebuild(method, num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, **settings)
+    check_fits(method, settings, num_layers=num_layers, embed_dim=embed_dim)
+    return model
+
+
+def rebuild(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **settings: Any) -> FusionClassifier:
+    """Build a method for weights that exist, whatever its heads; arguments and errors as in `build`."""
     from daamctl.errors import MethodError
 
     name, preset = resolve_method(method)
@@ -239,6 +249,7 @@ def check_settings(method: str, settings: Mapping[str, Any]) -> None:
         MethodError: a setting is unknown to the method, or its value is of the wrong kind or none of the choices.
     """
     from daamctl.errors import MethodError, suggest
+    from daamctl.methods.heads import AUTO
 
     name, preset = resolve_method(method)
     defaults, choices = METHODS.defaults(name), METHODS.choices(name)
@@ -251,10 +262,34 @@ def check_settings(method: str, settings: Mapping[str, Any]) -> None:
         if key in choices and value not in choices[key]:
             allowed = " or ".join(repr(choice) for choice in choices[key])
             raise MethodError(f"{method}: {key} must be {allowed}, met {value!r}")
+        if default == AUTO:
+            if value != AUTO and (type(value) is not int or value < 1):
+                raise MethodError(f"{method}: {key} must be 'auto' or a whole number of at least 1, met {value!r}")
+            continue
         if type(default) is int and (type(value) is not int or value < 1):
             raise MethodError(f"{method}: {key} must be a whole number of at least 1, met {value!r}")
         if type(default) is not type(value) and not (type(default) is float and type(value) is int):
             raise MethodError(f"{method}: {key} must be like {default!r}, met {value!r}")
+
+
+def check_fits(method: str, settings: Mapping[str, Any], *, num_layers: int, embed_dim: int) -> None:
+    """Check that a method can be built for these sizes, without importing it.
+
+    Args:
+        method: full name.
+        settings: the method's own settings, as in `build`.
+        num_layers: L.
+        embed_dim: D.
+
+    Raises:
+        UnknownNameError: there is no such method.
+        MethodError: it cannot; or a head would have one layer of several, and the density do nothing.
+    """
+    from daamctl.methods import heads
+
+    check_settings(method, settings)
+    defaults = METHODS.defaults(resolve_method(method)[0])
+    heads.check_fits(settings, defaults, num_layers=num_layers, embed_dim=embed_dim)
 
 
 def __getattr__(name: str) -> Any:

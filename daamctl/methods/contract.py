@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from daamctl.errors import MethodError
 from daamctl.methods import METHODS, build, resolve_method
 from daamctl.methods.base import FusionClassifier
+from daamctl.methods.effect import gradient_sizes
 from daamctl.methods.probes import Layers, RidgeProbe
 
 log = logging.getLogger(__name__)
@@ -216,15 +217,9 @@ def check_gradient(case: Case) -> Finding:
     """The gradient of the training loss reaches every trainable tensor, and no other than the inert ones lack it."""
     if case.build().traits.closed_form:
         return Finding("gradient", True, "not applicable: solved in closed form, without gradients")
-    model = case.make().double().train()
+    model = case.make().double()
     x, y = case.data()
-    loss, _ = model.training_loss(x.double(), y, nn.functional.cross_entropy)
-    loss.backward()
-    size = {
-        name: 0.0 if p.grad is None else p.grad.abs().max().item()
-        for name, p in model.named_parameters()
-        if p.requires_grad
-    }
+    size = gradient_sizes(model, x.double(), y)
     largest = max(size.values(), default=0.0)
     lacking = {name for name, value in size.items() if not value > GRADIENT_FLOOR * largest}
     inert = set(model.traits.inert)
@@ -571,13 +566,14 @@ def _gap(a: Tensor, b: Tensor) -> str:
 
 
 def _wrong_divisors(message: str) -> list[str]:
-    """What is wrong with the divisors that a refusal offers."""
-    match = re.search(r" must divide .* \((\d+)\)(.*)$", message)
+    """What is wrong with the divisors that a refusal offers; heads over the layers need two layers each."""
+    match = re.search(r" must divide (.*) \((\d+)\)(.*)$", message)
     if match is None:
         return []
-    whole = int(match[1])
-    right = f"; possible: {', '.join(str(n) for n in range(1, whole + 1) if whole % n == 0)}"
-    return [] if match[2] == right else [f"the refusal '{message}' should end in '{right}'"]
+    whole = int(match[2])
+    most = max(1, whole // 2) if match[1] == "the number of layers" else whole
+    right = f"; possible: {', '.join(str(n) for n in range(1, most + 1) if whole % n == 0)}"
+    return [] if match[3] == right else [f"the refusal '{message}' should end in '{right}'"]
 
 
 def _float_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:

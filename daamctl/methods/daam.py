@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from daamctl.errors import MethodError
-from daamctl.methods.base import FusionClassifier, Traits, check_divides
+from daamctl.methods.base import FusionClassifier, Traits
 from daamctl.methods.decoder import check_choice, classify_map
+from daamctl.methods.heads import Heads, check_heads, heads_of
 
 VARIANCE_FLOOR = 1e-8  # added to the variance itself
 ROOT_FLOOR = 1e-5  # added under the root; Algorithm 1 and the published code have both, the text has one (D24)
@@ -219,7 +220,7 @@ class MultiHeadDAAM(nn.Module):
     ) -> None:
         super().__init__()
         if num_layers is not None:
-            check_divides("num_heads", num_heads, num_layers, "the number of layers")
+            check_heads("num_heads", num_heads, num_layers)
         check_formula(variance=variance, eps=eps, kernel=kernel)
         check_choice("scaled_variance", scaled_variance, ("free", "softplus"))
         self.num_heads = num_heads
@@ -288,7 +289,8 @@ class MultiHeadDAAM(nn.Module):
             )
         if not -x.ndim <= axis < -1:
             raise MethodError(f"norm_axis ({self.norm_axis}) must be an axis of x, which has {x.ndim}")
-        check_divides("num_heads", self.num_heads, x.shape[axis], f"the size of axis {self.norm_axis}")
+        if x.shape[axis] % self.num_heads:
+            check_heads("num_heads", self.num_heads, x.shape[axis], f"the size of axis {self.norm_axis}")
         return axis
 
     def _xi(self) -> Tensor:
@@ -306,7 +308,7 @@ def daam_v1(
     num_layers: int,
     embed_dim: int,
     num_classes: int,
-    num_heads: int = 8,
+    num_heads: Heads = "auto",
     variance: Literal["two-pass", "moments"] = "two-pass",
     eps: Literal["double", "single"] = "double",
     kernel: Literal["2xi", "2c2"] = "2xi",
@@ -315,13 +317,13 @@ def daam_v1(
     hidden_channels: int = 512,
     hidden_dim: int = 256,
 ) -> FusionClassifier:
-    """Density Adaptive Attention with eight heads over the layers.
+    """Density Adaptive Attention with several heads over the layers: eight as published, see `auto_heads`.
 
     Raises:
         MethodError: `num_heads` does not divide `num_layers`.
     """
     fusion = MultiHeadDAAM(
-        num_heads=num_heads,
+        num_heads=heads_of(num_heads, num_layers),
         embed_dim=embed_dim,
         num_layers=num_layers,
         variance=variance,
@@ -375,7 +377,7 @@ def daam_frozen(
     num_layers: int,
     embed_dim: int,
     num_classes: int,
-    num_heads: int = 8,
+    num_heads: Heads = "auto",
     variance: Literal["two-pass", "moments"] = "two-pass",
     eps: Literal["double", "single"] = "double",
     kernel: Literal["2xi", "2c2"] = "2xi",
@@ -392,7 +394,7 @@ def daam_frozen(
         MethodError: `num_heads` does not divide `num_layers`.
     """
     fusion = MultiHeadDAAM(
-        num_heads=num_heads,
+        num_heads=heads_of(num_heads, num_layers),
         embed_dim=embed_dim,
         num_layers=num_layers,
         variance=variance,

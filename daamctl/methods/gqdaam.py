@@ -15,6 +15,7 @@ from daamctl.methods.base import FusionClassifier, Traits
 from daamctl.methods.daam import MultiHeadDAAM
 from daamctl.methods.decoder import classify_map, feature_grid
 from daamctl.methods.gqa import TRAITS, GroupedQueryAttention, ProjectedAttention, SummedQueryAttention
+from daamctl.methods.heads import Heads, heads_of
 
 
 class ProjectedDensityAttention(ProjectedAttention):
@@ -54,7 +55,7 @@ def gqdaam(
     num_layers: int,
     embed_dim: int,
     num_classes: int,
-    num_heads: int = 8,
+    num_heads: Heads = "auto",
     variance: Literal["two-pass", "moments"] = "two-pass",
     eps: Literal["double", "single"] = "double",
     kernel: Literal["2xi", "2c2"] = "2xi",
@@ -66,14 +67,14 @@ def gqdaam(
     hidden_channels: int = 512,
     hidden_dim: int = 256,
 ) -> FusionClassifier:
-    """Density Adaptive Attention with eight heads, then standard grouped-query attention at width 512.
+    """Density Adaptive Attention with several heads, then standard grouped-query attention at width 512.
 
     Raises:
         MethodError: `num_heads` does not divide `num_layers`, or the other heads not the width or one another.
     """
     attention = GroupedQueryAttention(width=width, query_heads=query_heads, kv_heads=kv_heads)
     daam = MultiHeadDAAM(
-        num_heads=num_heads,
+        num_heads=heads_of(num_heads, num_layers),
         embed_dim=embed_dim,
         num_layers=num_layers,
         variance=variance,
@@ -99,7 +100,7 @@ def gqdaam_published(
     num_layers: int,
     embed_dim: int,
     num_classes: int,
-    num_heads: int = 8,
+    num_heads: Heads = "auto",
     variance: Literal["two-pass", "moments"] = "two-pass",
     eps: Literal["double", "single"] = "double",
     kernel: Literal["2xi", "2c2"] = "2xi",
@@ -120,7 +121,7 @@ def gqdaam_published(
     """
     attention = SummedQueryAttention(width=width, query_heads=query_heads, kv_heads=kv_heads)
     daam = MultiHeadDAAM(
-        num_heads=num_heads,
+        num_heads=heads_of(num_heads, num_layers),
         embed_dim=embed_dim,
         num_layers=num_layers,
         variance=variance,

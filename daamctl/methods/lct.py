@@ -12,8 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from daamctl.methods.base import FusionClassifier, check_divides
+from daamctl.methods.base import FusionClassifier
 from daamctl.methods.gct import classify_gate
+from daamctl.methods.heads import check_heads
 
 
 class SigmoidGate(nn.Module):
@@ -60,7 +61,7 @@ def lct(
     Raises:
         MethodError: `num_groups` does not divide `num_layers`, or `form` is unknown.
     """
-    check_divides("num_groups", num_groups, num_layers, "the number of layers")
+    check_heads("num_groups", num_groups, num_layers)
     return classify_gate(
         SigmoidGate(embed_dim) if form == "feature" else SigmoidGate(num_layers, 1),
         form=form,

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from daamctl.errors import MethodError
 from daamctl.methods.base import FusionClassifier, Traits
 from daamctl.methods.decoder import check_choice, classify_map
+from daamctl.methods.heads import AUTO, PUBLISHED_HEADS, Heads, check_positions, heads_of
 
 EPS = 1e-8  # added to the variance, and lower bound of the sum that normalises (D35)
 LOG_TWO_PI = math.log(2 * math.pi)
@@ -200,7 +201,7 @@ class DensityAttention(nn.Module):
             raise MethodError(f"norm_axis {self.norm_axis} is no axis of an input of shape {tuple(x.shape)}")
         axis = self.norm_axis % x.dim()
         positions, num_heads = x.shape[axis], len(self.offsets)
-        _check_positions(positions, num_heads, self.variance)
+        check_positions(positions, num_heads, self.variance)
         mask = None if mask is None else _expand(mask, x)
         if positions % num_heads == 0:
             density = self._weights(x, mask, self.offsets, self.spreads, axis)
@@ -350,24 +351,6 @@ class LayerMixture(nn.Module):
         return fused, total
 
 
-def _check_positions(positions: int, num_heads: int, variance: str) -> None:
-    """Check that an axis has enough positions for its heads.
-
-    Raises:
-        MethodError: fewer positions than heads, or one per head with the unbiased variance, where the released module
-            gives NaN (D33).
-    """
-    if positions < num_heads:
-        raise MethodError(f"num_heads ({num_heads}) must not exceed the positions on the norm axis ({positions})")
-    if positions < 2 * num_heads and variance == "unbiased":
-        fewer = f" or at most {positions // 2} heads" if positions > 1 else ""
-        raise MethodError(
-            f"num_heads ({num_heads}) leaves one of {positions} positions to a head, which has no unbiased variance; "
-            f"use variance='biased'{fewer}",
-            setting=("variance", "biased"),
-        )
-
-
 def _check_options(op: str, variance: str, padding: str) -> None:
     check_choice("op", op, ("product", "sum"))
     check_choice("variance", variance, ("unbiased", "biased"))
@@ -404,7 +387,7 @@ def mixture_daam(
     num_classes: int,
     norm_axis: Literal["layers", "features"] = "layers",
     num_blocks: int = 1,
-    num_heads: int = 8,
+    num_heads: Heads = "auto",
     num_densities: int = 4,
     op: Literal["product", "sum"] = "product",
     variance: Literal["unbiased", "biased"] = "unbiased",
@@ -413,20 +396,22 @@ def mixture_daam(
     hidden_channels: int = 512,
     hidden_dim: int = 256,
 ) -> FusionClassifier:
-    """Mixture of Density Adaptive Attention: the released density block over the layers, 64 numbers at its defaults.
+    """Mixture of Density Adaptive Attention: the released density block over the layers, 64 numbers as published.
 
     The density is the product of 1 + w over the blocks, less 1: w itself for one block; the fused map is
-    x * (1 + density).
+    x * (1 + density). `num_heads="auto"` is `auto_heads` over layers and the published 8 over features.
 
     Raises:
         MethodError: fewer layers (or features) than heads, or one per head with the unbiased variance.
     """
     check_choice("norm_axis", norm_axis, ("layers", "features"))
-    _check_positions(num_layers if norm_axis == "layers" else embed_dim, num_heads, variance)
+    over_layers = norm_axis == "layers"
+    heads = heads_of(num_heads, num_layers) if over_layers or num_heads != AUTO else PUBLISHED_HEADS
+    check_positions(num_layers if over_layers else embed_dim, heads, variance)
     block = DensityBlock(
         num_blocks=num_blocks,
-        norm_axis=-2 if norm_axis == "layers" else -1,
-        num_heads=num_heads,
+        norm_axis=-2 if over_layers else -1,
+        num_heads=heads,
         num_densities=num_densities,
         op=op,
         variance=variance,

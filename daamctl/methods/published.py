@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from daamctl.errors import MethodError
-from daamctl.methods import build
+from daamctl.methods import rebuild
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.mixture import DensityBlock
 from daamctl.methods.weights import fill, listed, read_safetensors
@@ -128,7 +128,7 @@ def load_published(
     if seen.method == DENSITY_BLOCK:
         model = DensityBlock(**seen.settings)
     else:
-        model = build(seen.method, **seen.sizes, **seen.settings)
+        model = rebuild(seen.method, **seen.sizes, **seen.settings)
     tensors, names = _translate(seen.method, state)
     fill(model, tensors, names=names)
     return model.eval()

@@ -18,7 +18,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from daamctl.errors import ArtifactError, MethodError, UnknownNameError
-from daamctl.methods import build
+from daamctl.methods import rebuild
 from daamctl.methods.base import FusionClassifier, Standardize
 
 ENTRY = "daamctl"
@@ -82,7 +82,7 @@ def load_weights(path: Path | str) -> FusionClassifier:
     tensors, metadata = read_safetensors(path)
     head = _head(path, metadata)
     try:
-        model = build(head["method"], **{name: head[name] for name in SIZES}, **head["settings"])
+        model = rebuild(head["method"], **{name: head[name] for name in SIZES}, **head["settings"])
         if "standardize" in head:
             model.standardize = Standardize.empty(head["standardize"], head["num_layers"], head["embed_dim"])
         formats = {value.dtype for value in tensors.values() if value.is_floating_point()}

@@ -11,8 +11,7 @@ import torch
 from daamctl.adapters import build_finetune
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
-from daamctl.encoders.load import PARTS
-from daamctl.encoders.outline import configuration_of
+from daamctl.encoders.outline import PARTS, configuration_of
 
 
 @dataclass(frozen=True)

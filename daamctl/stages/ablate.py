@@ -42,6 +42,7 @@ from daamctl.evaluation.scoring import items_of, score_items
 from daamctl.layout import Layout
 from daamctl.methods import resolve_method
 from daamctl.methods.base import FusionClassifier
+from daamctl.methods.effect import constant_weight
 from daamctl.planning.ablation import TIED, choose_method, choose_ranking, layer_scores, tied, why_nothing
 from daamctl.tracking import Tracker, make_tracker, send_missing
 from daamctl.training.fold import Features, build_method, kept_fold
@@ -63,13 +64,12 @@ NOTES = {
     "training can at most make it another constant (D6, D33). These rows measure what follows, not the weighing.",
 }
 FIXES: tuple[dict[str, Any], ...] = (
-    {"num_heads": 1},
-    {"num_heads": 1, "variance": "biased"},  # one layer has no unbiased variance (D33)
+    {"num_heads": "auto"},
+    {"variance": "biased"},  # one layer has no unbiased variance (D33)
+    {"num_heads": "auto", "variance": "biased"},
     {"num_groups": 1},
 )
 """Settings with which methods whose heads do not fit few layers do; the first that fits is named."""
-SAME = 1e-6
-"""Weights that differ less than this between inputs are constant."""
 STARTS = range(8)
 """Seeds of the starts at which all of them must be: by chance, a ReLU may start dead for all inputs (`se`)."""
 
@@ -228,9 +228,8 @@ def _method_notes(method: str, config: Config, features: Features, groups: Seque
     _check_fits(method, config, features, sizes)
     notes = [NOTES["none"]] if resolve_method(method)[0] == "none" else []
     for k, names in sizes.items():
-        starts = (
-            _constant_weight(_started(method, config, features, k, seed), k, features.head.embed_dim) for seed in STARTS
-        )
+        x = torch.randn(4, k, features.head.embed_dim, generator=torch.Generator().manual_seed(0))
+        starts = (constant_weight(_started(method, config, features, k, seed), x) for seed in STARTS)
         weights = list(takewhile(lambda weight: weight is not None, starts))  # of most methods one start is enough
         if len(weights) == len(STARTS):
             notes.append(NOTES["constant"].format(groups=names, method=method, weight=weights[0]))
@@ -272,25 +271,6 @@ def _check_fits(method: str, config: Config, features: Features, sizes: Mapping[
         fix = f"all groups and the baseline fit with {words}"
         break
     raise MethodError("; ".join(problems), fix=fix)
-
-
-def _constant_weight(model: FusionClassifier, num_layers: int, embed_dim: int) -> float | None:
-    """The weight that all inputs get, where a fusion cannot tell them apart; None for all others.
-
-    A density depends on the input by its nature, so it is degenerate wherever it does not: over one layer, or with one
-    layer a head. Layer weights may be the same for all inputs, and are degenerate over one layer only.
-    """
-    x = torch.randn(4, num_layers, embed_dim, generator=torch.Generator().manual_seed(0))
-    model.eval()
-    weigh = getattr(model.fusion, "layer_weights", None)
-    with torch.no_grad():
-        if model.has_density:
-            weights = model(x, return_density=True)[1]
-        elif num_layers == 1 and weigh is not None:
-            weights = weigh(x)
-        else:
-            return None
-    return float(weights.mean()) if float((weights - weights[:1]).abs().max()) < SAME else None
 
 
 def _train(

@@ -17,8 +17,10 @@ from daamctl.artifacts.io import write_json
 from daamctl.config import PARAMS_FILE, SHARED_WITH_TRAIN, Config, inspect_config, pipeline_names, read_yaml
 from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS, HUB_ID
+from daamctl.encoders.outline import shape_of
 from daamctl.errors import ConfigError, DaamctlError, MethodError, UnknownNameError, suggest
-from daamctl.methods import METHODS, check_settings, resolve_method, settings_of
+from daamctl.methods import METHODS, check_fits, check_settings, resolve_method, settings_of
+from daamctl.methods.heads import AUTO
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +98,44 @@ def problems_of(config: Config) -> list[str]:
     classes = config.download.classes
     if classes is not None and len(set(classes)) < 2:
         problems.append(f"download.classes: at least two different classes are needed, met {list(classes)}")
+    return problems + _misfits(config)
+
+
+def _misfits(config: Config) -> list[str]:
+    """Methods that cannot be built for the layers of the encoder, where its depth and width are known."""
+    corpus = config.download.corpus
+    shape = shape_of(config.extract, CORPORA.load(corpus).modality if corpus in CORPORA else None)
+    if shape is None:
+        return []
+    num_layers, embed_dim = shape
+    fits = [("methods", method, num_layers) for method in config.methods]
+    groups = [*(config.ablate.k if config.ablate.rank_by in config.methods else ()), *map(len, config.ablate.layers)]
+    fits += [("ablate.method", config.ablate.method, k) for k in dict.fromkeys(groups) if 0 < k <= num_layers]
+    problems = []
+    for where, method, number in fits:
+        try:
+            settings = settings_of(method, config.method_settings)
+            check_settings(method, settings)
+        except (UnknownNameError, MethodError):
+            continue  # said already
+        try:
+            check_fits(method, settings, num_layers=number, embed_dim=embed_dim)
+        except MethodError as error:
+            problems.append(
+                f"{where}: {method} on {number} of {num_layers} layers x {embed_dim} of encoder "
+                f"'{config.extract.encoder}': {error}{_repair(method, error)}"
+            )
     return problems
+
+
+def _repair(method: str, error: MethodError) -> str:
+    """What to set so that a method can be built; `auto` fits any number of layers."""
+    if error.setting is None:
+        return ""
+    name, value = error.setting
+    if METHODS.defaults(resolve_method(method)[0]).get(name) == AUTO:
+        value = AUTO
+    return f"\n  set method_settings: {{{method}: {{{name}: {value}}}}}, or leave the method out"
 
 
 def _table_problems(root: Path) -> list[str]:

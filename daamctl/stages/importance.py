@@ -49,6 +49,7 @@ from daamctl.artifacts.words import words_of
 from daamctl.config import Config, TrainConfig
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, resolve_method, settings_of
+from daamctl.methods.heads import resolved
 from daamctl.training.splits import make_split
 
 logger = logging.getLogger(__name__)
@@ -192,6 +193,7 @@ def _num_heads(config: Config, method: str, fold: Fold) -> int:
     settings |= {**settings_of(method, config.method_settings), **fold.result["run"]["config"].get("method", {})}
     if settings.get("norm_axis") == "features":
         return 1
+    settings = resolved(settings, len(fold.result["run"]["layers"]))
     return int(settings.get("num_heads") or settings.get("num_groups") or 1)
 
 

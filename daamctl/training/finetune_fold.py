@@ -36,7 +36,7 @@ from daamctl.training.finetune import Collating, ItemSet, Tuned, notes_on, tune
 from daamctl.training.finished import identity, meta_of, metrics_of, write_finished
 from daamctl.training.loop import Epoch, seed_everything
 from daamctl.training.run import collect, summary_line
-from daamctl.training.search import Grid, Rounds
+from daamctl.training.search import Grid, Rounds, most_epochs
 from daamctl.training.splits import Split, split_of
 
 log = logging.getLogger(__name__)
@@ -209,10 +209,11 @@ def tune_all(
         made = collect(results, lambda spec: kept_fold(folder, spec, source), folder, len(todo), tracker)
         return [kept[id(spec)] or made[spec.fold, spec.seed] for spec in specs]
     splits = {spec.fold: split_of(source.clips.rows, spec.fold, spec.config.train) for spec in todo}
-    total = sum(
-        _most_epochs(spec) * sum(len(getattr(splits[spec.fold], part)) for part in ("train", "dev", "test"))
-        for spec in todo
-    )
+    total = 0
+    for spec in todo:
+        split = splits[spec.fold]
+        items = len(split.train) + len(split.dev) + len(split.test)
+        total += items * most_epochs(grid_of(spec), spec.config.finetune.epochs)
     folds: list[Fold] = []
     with progress(total, f"fine-tuning {folder.name}", "items") as bar:
         for spec in specs:
@@ -224,15 +225,6 @@ def tune_all(
                 log.info("%s", summary_line(fold))
             folds.append(fold)
     return folds
-
-
-def _most_epochs(spec: TuneSpec) -> int:
-    """Most epochs of one fold, those of all candidates included, as far as the grid is not extended."""
-    settings, grid = spec.config.finetune, grid_of(spec)
-    if grid is None:
-        return settings.epochs
-    each = settings.search_epochs if settings.search == "partial" else settings.epochs
-    return len(grid.candidates) * each + settings.epochs
 
 
 def _tune_one(source: Source, spec: TuneSpec, *, folder: Path, work: Path, root: Path) -> Path:
@@ -369,9 +361,8 @@ def _result(
     root: Path,
 ) -> FoldResult:
     assert tuned.effect is not None
-    searched: Any = {} if tuned.search is None else {"search": tuned.search}
     config = {stage: spec.config.section(stage) for stage in ("download", "segment", "extract", "finetune")}
-    return {
+    result: FoldResult = {
         "run": {
             "key": key,
             "pipeline": spec.name,
@@ -408,8 +399,10 @@ def _result(
             ),
             "evaluation_precision": opened.facts.get("weights_dtype", "float32"),  # no autocast: as it is held
         },
-        **searched,
     }
+    if tuned.search is not None:
+        result["search"] = tuned.search
+    return result
 
 
 def _write(

@@ -131,13 +131,8 @@ def build_method(method: str, config: Config, num_layers: int, embed_dim: int, n
     try:
         model = build(method, num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, **settings)
     except MethodError as error:
-        name, value = error.setting or ("num_heads", 1)
         raise MethodError(
-            f"{method}: {error.message}",
-            fix=error.fix
-            or f"add --set method_settings.{method}.{name}={value}, write that into the pipeline's file, or leave the "
-            "method out",
-            setting=error.setting,
+            f"{method}: {error.message}", fix=error.fix or _fix(method, error), setting=error.setting
         ) from error
     if model.traits.needs_dev and config.train.selection != "dev-group":
         raise MethodError(
@@ -146,6 +141,17 @@ def build_method(method: str, config: Config, num_layers: int, embed_dim: int, n
             fix="leave the method out, or use --set train.selection=dev-group",
         )
     return model
+
+
+def _fix(method: str, error: MethodError) -> str:
+    """How to repair settings that a method cannot be built with."""
+    if error.setting is None:
+        return f"correct method_settings.{method}, or leave the method out"
+    name, value = error.setting
+    return (
+        f"add --set method_settings.{method}.{name}={value}, write that into the pipeline's file, or leave the method "
+        "out"
+    )
 
 
 def kept_fold(method_dir: Path, spec: FoldSpec, features: Features) -> Fold | None:

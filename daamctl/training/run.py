@@ -16,7 +16,7 @@ import torch
 from daamctl.artifacts.embeddings import StoredVectors, check_settings, is_held, open_embeddings, read_head
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.words import words_of
-from daamctl.config import Config, TrainConfig
+from daamctl.config import Config
 from daamctl.devices import resolve_device
 from daamctl.engines.base import Engine, await_files
 from daamctl.errors import TrainingError
@@ -27,7 +27,7 @@ from daamctl.tracking import Tracker, send_missing
 from daamctl.training.fold import Features, FoldSpec, kept_fold
 from daamctl.training.group import in_groups, train_fold, train_folds
 from daamctl.training.parts import StreamedPart
-from daamctl.training.search import grid_of
+from daamctl.training.search import grid_of, most_epochs
 from daamctl.training.splits import chosen_folds
 
 log = logging.getLogger(__name__)
@@ -173,7 +173,8 @@ def _train_here(
 ) -> dict[tuple[int, int], Fold]:
     """Train folds one after the other, or several in one program where that is faster."""
     work, folds = layout.work / "train" / layout.run_name, {}
-    epochs = most_epochs(specs[0].config.train)
+    train = specs[0].config.train
+    epochs = 1 if specs[0].method in CLOSED_FORM else most_epochs(grid_of(train), train.epochs)
     with progress(len(specs) * epochs, f"training {folder.name}", "epochs") as bar:
         ended = 0
         for group in in_groups(specs, features):
@@ -199,20 +200,6 @@ def _train_here(
                 log.info("%s", summary_line(fold))
                 folds[fold.result["run"]["fold"], fold.result["run"]["seed"]] = fold
     return folds
-
-
-def most_epochs(train: TrainConfig) -> int:
-    """Most epochs of one fold, those of all candidates included, as far as the grid is not extended."""
-    grid = grid_of(train)
-    if grid is None:
-        return train.epochs
-    if train.search == "full":
-        return len(grid.candidates) * train.epochs
-    total, alive, until = train.epochs, len(grid.candidates), train.search_epochs
-    while alive > 1:
-        out = alive // 2  # leave the search after this round
-        total, alive, until = total + out * until, alive - out, 2 * until
-    return total
 
 
 def _train_elsewhere(

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from typing import Protocol
+from typing import Any
 
 from daamctl.artifacts.results import CandidatePart, SearchPart
-from daamctl.config import TrainConfig
+from daamctl.config import TrainConfig, WayConfig
 from daamctl.errors import TrainingError
 from daamctl.training.closed_form import ClosedForm
 from daamctl.training.loop import Epoch, Training, dev_score
@@ -24,29 +24,23 @@ Settings = dict[str, float | str]
 Trial = Training | ClosedForm
 
 
-class GridSettings(Protocol):
-    """The settings of a search, of `train` or of `finetune`; `train.search` says what they mean."""
-
-    search: str
-    search_lr: tuple[float, ...]
-    search_epochs: int
-    search_widen: int
-
-
 class Grid:
     """Which candidates to try, and which is the best.
 
     Args:
-        config: settings of the search.
+        config: settings of the search, of `train` or of `finetune`.
         others: further settings and the values to try of each; those with one value are not recorded.
 
     Attributes:
         candidates: what to train with, in the order in which they were added.
     """
 
-    def __init__(self, config: GridSettings, others: Mapping[str, Sequence[float | str]] = {}) -> None:
+    def __init__(self, config: TrainConfig | WayConfig, others: Mapping[str, Sequence[float | str]] = {}) -> None:
         self.config = config
-        self.searched = {"lr": sorted(config.search_lr), **{name: list(values) for name, values in others.items()}}
+        self.searched: dict[str, list[Any]] = {
+            "lr": sorted(config.search_lr),
+            **{name: list(values) for name, values in others.items()},
+        }
         self.candidates: list[Settings] = [
             dict(zip(self.searched, values, strict=True)) for values in product(*self.searched.values())
         ]
@@ -180,6 +174,25 @@ def grid_of(config: TrainConfig) -> Grid | None:
         return None
     decays = config.search_weight_decay or (config.weight_decay,)
     return Grid(config, {"weight_decay": decays, "standardize": config.search_standardize or (config.standardize,)})
+
+
+def most_epochs(grid: Grid | None, epochs: int) -> int:
+    """Most epochs that one fold is trained for, those of all candidates included, as far as the grid is not extended.
+
+    Args:
+        grid: the candidates; None: there is one set of settings.
+        epochs: most epochs of each.
+    """
+    if grid is None:
+        return epochs
+    alive, until = len(grid.candidates), grid.config.search_epochs
+    if grid.config.search == "full":
+        return alive * epochs
+    total = epochs
+    while alive > 1:
+        out = alive // 2  # of them leave the search after this round
+        total, alive, until = total + out * until, alive - out, 2 * until
+    return total
 
 
 class Search:

@@ -7,13 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from daamctl.cli.app import app
 from daamctl.cli.doctor import complete
+from daamctl.config import load_config
 from daamctl.doctor import examine_method
-from daamctl.methods import METHODS, contract
+from daamctl.layout import Layout
+from daamctl.methods import METHODS, contract, rebuild
+from daamctl.methods.attentive import AttentivePooling
 from daamctl.methods.contract import Case, Finding
+from daamctl.methods.effect import gradient_sizes
+from tests.fixtures.embeddings import write_embeddings
 
 
 def call(*words: str) -> Any:
@@ -79,9 +86,8 @@ def test_all_methods_have_a_line_each(seen: list[Case]) -> None:
 def test_sizes_that_a_method_refuses_are_no_fault(seen: list[Case]) -> None:
     result = call("--method", "all", "--layers", "7", "--width", "15")
     lines = {line.split()[1]: line for line in result.stdout.splitlines()}
-    assert lines["daam-v1"].split(maxsplit=2)[0] == "-"
-    assert lines["daam-v1"].endswith("num_heads (8) must divide the number of layers (7); possible: 1, 7")
-    assert lines["daam-v2"].split(maxsplit=1)[0] == "ok"
+    assert lines["mha"].split(maxsplit=2)[0] == "-"
+    assert lines["daam-v1"].split(maxsplit=1)[0] == "ok"
     assert lines["mha"].endswith("must divide the layer width (15); possible: 1, 3, 5, 15")
     assert result.exit_code == 0  # the method that fails here cannot be built
 
@@ -89,7 +95,8 @@ def test_sizes_that_a_method_refuses_are_no_fault(seen: list[Case]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--layers", "7"], "num_heads (8) must divide the number of layers (7); possible: 1, 7"),
+        (["--layers", "7", "--set", "num_heads=8"], "num_heads (8) must divide the number of layers (7); possible: 1"),
+        (["--layers", "7", "--set", "num_heads=7"], "num_heads (7) leaves one of 7 layers to a head, with a weight"),
         (["--set", "num_heads=5"], "num_heads (5) must divide the number of layers (24); possible: 1, 2, 3, 4"),
         (["--set", "heads=2"], "daam-v1: unknown setting 'heads'\n  did you mean 'num_heads'? known: decoder"),
         (["--set", "variance=none"], "daam-v1: variance must be 'two-pass' or 'moments', met 'none'"),
@@ -154,3 +161,111 @@ def test_completion_offers_methods_and_all() -> None:
     assert complete("al") == ["all"]
     assert set(complete("")) >= {"all", *METHODS}
     assert "daam-v1" in complete("daam")
+
+
+def pipeline(project: Path, text: str, *words: str) -> Any:
+    (project / "pipelines/mine.yaml").write_text(text)
+    return call("-p", "mine", *words)
+
+
+SMALL = "{hidden_channels: 4, hidden_dim: 8}"
+TEXT = (
+    "download: {corpus: demo}\nmethods: [none, weighted-sum, attentive, daam-v1]\n"
+    f"method_settings: {{none: {SMALL}, daam-v1: {SMALL}}}\n"
+)
+
+
+def test_methods_of_a_pipeline_have_a_line_each(project: Path) -> None:
+    result = pipeline(project, TEXT)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        "24 layers x 64 to 4 classes, on 16 random vectors (the embeddings are not there, or of other settings)",
+        "ok      none          gradient reaches 6 of 6 trainable tensors",
+        "ok      weighted-sum  gradient reaches 5 of 5 trainable tensors",
+        "ok      attentive     layer weight varies over inputs; gradient reaches 7 of 7 trainable tensors",
+        "ok      daam-v1       density varies over inputs; gradient reaches 8 of 8 trainable tensors",
+    ]
+
+
+def test_stored_embeddings_are_the_inputs(project: Path) -> None:
+    (project / "pipelines/mine.yaml").write_text(TEXT)
+    layout = Layout.of(project, "mine", load_config(project, "mine"), [])
+    write_embeddings(layout.embeddings, load_config(project, "mine"), num_groups=3)
+    result = pipeline(project, TEXT)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[0] == "24 layers x 16 to 4 classes, on 16 of its own embeddings"
+
+
+def test_two_names_for_one_computation(project: Path) -> None:
+    """Four layers are one head, as `daam-v2` has it."""
+    text = "download: {corpus: demo}\nextract: {encoder: whisper-tiny}\nmethods: [mean, daam-v1-mlp, daam-v2-mlp]\n"
+    result = pipeline(project, text)
+    assert result.exit_code == 3
+    assert result.stdout.splitlines()[1:] == [
+        "ok      mean         gradient reaches 4 of 4 trainable tensors",
+        "ok      daam-v1-mlp  density varies over inputs; gradient reaches 6 of 6 trainable tensors",
+        "FAILED  daam-v2-mlp  computes the same as daam-v1-mlp",
+    ]
+    assert result.stderr == (
+        "MethodError: pipeline 'mine': 1 of 3 methods failed\n  daam-v2-mlp: computes the same as daam-v1-mlp\n"
+    )
+
+
+def test_heads_of_one_layer_are_refused(project: Path) -> None:
+    result = pipeline(project, TEXT, "--set", "method_settings.daam-v1.num_heads=24")
+    assert result.exit_code == 3
+    assert "FAILED  daam-v1       num_heads (24) leaves one of 24 layers to a head" in result.stdout
+
+
+def test_a_method_that_does_nothing_is_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contract, "build", rebuild)  # which does not refuse it
+    result = pipeline(project, TEXT, "--set", "method_settings.daam-v1.num_heads=24")
+    assert result.exit_code == 3
+    line = result.stdout.splitlines()[-1]
+    assert line.startswith("FAILED  daam-v1       its density is ")
+    assert line.endswith(" for every input: it does nothing of its own; computes the same as none")
+
+
+def test_a_gate_that_is_constant_is_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = AttentivePooling.layer_weights
+
+    def stuck(self: Any, x: Tensor) -> Tensor:
+        return plain(self, x) if x.shape[-1] == 16 else torch.full(x.shape[:-1], 0.25)
+
+    monkeypatch.setattr(AttentivePooling, "layer_weights", stuck)
+    result = pipeline(project, TEXT)
+    assert result.exit_code == 3
+    assert "FAILED  attentive     its layer weight is 0.25 for every input: it does nothing" in result.stdout
+
+
+def test_a_parameter_without_gradient_is_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_unused(method: str, **sizes: Any) -> Any:
+        model = rebuild(method, **sizes)
+        if method == "none":
+            model.fusion.unused = nn.Parameter(torch.zeros(3))
+        return model
+
+    monkeypatch.setattr(contract, "build", with_unused)
+    result = pipeline(project, TEXT)
+    assert result.exit_code == 3
+    assert result.stdout.splitlines()[1].startswith("FAILED  none          fusion.unused gets no gradient")
+
+
+def test_sizes_that_nothing_tells(project: Path) -> None:
+    result = pipeline(project, "extract: {encoder: someone/thing}\nmethods: [none]\n")
+    assert result.exit_code == 3
+    assert result.stderr.startswith(
+        "EncoderError: depth and width of encoder 'someone/thing', or the classes of corpus"
+    )
+    assert call("-p", "demo", "--method", "mha").exit_code == 2
+
+
+def test_one_dead_start_is_no_fault_of_the_method(project: Path) -> None:
+    """At one start in some the ReLU of `se` is 0 for every input; a method fails only where all starts do."""
+    text = "download: {corpus: demo}\nextract: {encoder: whisper-tiny}\nmethods: [se]\n"
+    x = torch.randn(16, 4, 384, generator=torch.Generator().manual_seed(0))
+    starts = [gradient_sizes(Case("se", {}, (4, 384, 4)).make(seed), x, torch.arange(16) % 4) for seed in range(8)]
+    dead = [not min(sizes.values()) > 0 for sizes in starts]
+    assert any(dead)
+    assert not all(dead)
+    assert pipeline(project, text).exit_code == 0

@@ -25,6 +25,8 @@ from daamctl.encoders.text import BYTE_TOKENS, byte_tokenizer, tokenizer_hash
 from daamctl.errors import EncoderError
 from daamctl.listing import entries
 
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "whisper-base-encoder"
+
 TINY = {
     "hidden_size": 16,
     "num_hidden_layers": 2,
@@ -264,6 +266,66 @@ def test_missing_weights_are_refused(folder: Path, altered: Callable[..., str], 
     text = refused(path)
     assert text.startswith(f"encoder '{path}' lacks weights that its config.json asks for: ")
     assert "more" in text if damage == "all renamed" else text.endswith("layers.1.feed_forward.output_dense.weight")
+
+
+WHISPER = {
+    "d_model": 16,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 2,
+    "decoder_ffn_dim": 24,
+    "num_mel_bins": 80,
+    "max_source_positions": 300,
+}
+
+
+@pytest.fixture
+def whisper(tmp_path: Path) -> tuple[Any, Path]:
+    """A tiny Whisper with its decoder, and the folder that holds it."""
+    torch.manual_seed(4)
+    model = transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**WHISPER)).eval()
+    path = tmp_path / "whisper"
+    model.save_pretrained(path)
+    transformers.WhisperFeatureExtractor().save_pretrained(path)
+    return model, path
+
+
+@pytest.mark.parametrize("prefix", ["model.encoder.", "encoder.", ""])
+def test_a_whisper_checkpoint_may_lack_the_decoder(whisper: tuple[Any, Path], prefix: str) -> None:
+    model, path = whisper
+    whole = opened(str(path))
+    encoder = model.get_encoder()
+    state = {f"{prefix}{name}": value.contiguous() for name, value in encoder.state_dict().items()}
+    save_file(state, path / "model.safetensors", metadata={"format": "pt"})
+    alone = opened(str(path))
+    assert alone.facts == whole.facts
+    assert alone.facts["weights_sha256"] == weights_hash(encoder)
+    wave = [0.2 * torch.randn(4000, generator=torch.Generator().manual_seed(0))]
+    pooled = alone.encoder.pool(wave)[0]
+    assert torch.equal(pooled, whole.encoder.pool(wave)[0])
+    with torch.no_grad():
+        hidden = encoder(alone.encoder.collate(wave)[0]["input_features"], output_hidden_states=True)
+    torch.testing.assert_close(pooled[0, 0], hidden.hidden_states[1][0, :13].mean(0), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("prefix", ["model.encoder.", ""])
+def test_a_whisper_checkpoint_must_hold_the_whole_encoder(whisper: tuple[Any, Path], prefix: str) -> None:
+    model, path = whisper
+    state = {f"{prefix}{name}": value.contiguous() for name, value in model.get_encoder().state_dict().items()}
+    del state[f"{prefix}layers.1.fc1.weight"]
+    save_file(state, path / "model.safetensors", metadata={"format": "pt"})
+    assert refused(str(path)) == (f"encoder '{path}' lacks weights that its config.json asks for: layers.1.fc1.weight")
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"the shared Whisper encoder is not at {SHARED}")
+def test_a_whisper_encoder_with_real_weights_opens() -> None:
+    found = opened(str(SHARED))
+    assert (found.encoder.embed_dim, found.encoder.layers) == (512, (1, 2, 3, 4, 5, 6))
+    pooled, frames = found.encoder.pool([0.1 * torch.randn(16000, generator=torch.Generator().manual_seed(0))])
+    assert frames.tolist() == [50]
+    assert bool(pooled.isfinite().all())
 
 
 SMALL: dict[str, Any] = {

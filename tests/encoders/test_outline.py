@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
+from daamctl.encoders import ENCODERS
 from daamctl.encoders.load import open_encoder
-from daamctl.encoders.outline import Outline, is_cached, outline_of, weight_bytes
+from daamctl.encoders.outline import Outline, is_cached, outline_of, shape_of, weight_bytes
 from tests.fixtures.tiny_models import tiny
 
 
@@ -49,6 +51,49 @@ def test_whisper_layers_are_its_encoders() -> None:
     found = outline_of(ExtractConfig(encoder="whisper-tiny"), "speech")
     assert found is not None
     assert (found.num_layers, found.embed_dim) == (4, 384)
+
+
+@pytest.mark.parametrize("name", list(ENCODERS))
+def test_shape_is_that_of_the_outline(name: str) -> None:
+    preset = ENCODERS.load(name)
+    found = outline_of(ExtractConfig(encoder=name), preset.modality)
+    assert found is not None
+    assert shape_of(ExtractConfig(encoder=name), None) == (found.num_layers, found.embed_dim)
+    with_00 = ExtractConfig(encoder=name, layer_00=True)  # methods are not trained on the embedding output
+    assert shape_of(with_00, preset.modality) == (found.num_layers, found.embed_dim)
+
+
+@pytest.mark.parametrize(
+    ("values", "modality", "expected"),
+    [
+        ({"num_hidden_layers": 12, "hidden_size": 384}, "text", (12, 384)),
+        ({"num_layers": 6, "num_decoder_layers": 3, "d_model": 512}, "text", (6, 512)),
+        ({"encoder_layers": 6, "decoder_layers": 4, "num_hidden_layers": 6, "d_model": 512}, "speech", (6, 512)),
+        ({"n_layer": 12, "n_embd": 768}, "text", (12, 768)),
+        ({"n_layers": 6, "dim": 768}, "text", (6, 768)),
+        ({"text_config": {"num_hidden_layers": 2, "hidden_size": 8},
+          "vision_config": {"num_hidden_layers": 3, "hidden_size": 16}}, "image", (3, 16)),
+        ({"text_config": {"num_hidden_layers": 2, "hidden_size": 8}}, None, None),
+        ({"hidden_size": 8}, "text", None),
+        ({"num_hidden_layers": "twelve", "hidden_size": 8}, "text", None),
+    ],
+)  # fmt: skip
+def test_shape_of_a_folder(tmp_path: Path, values: Any, modality: Modality | None, expected: Any) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    assert shape_of(ExtractConfig(encoder=str(tmp_path)), modality) == expected
+
+
+def test_shape_of_the_hub_only_where_it_is_cached(hub: Path, tmp_path: Path) -> None:
+    assert shape_of(ExtractConfig(encoder="someone/thing"), "text") is None
+    snapshot = hub / "models--someone--thing/snapshots/abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text(json.dumps({"num_hidden_layers": 12, "hidden_size": 384}))
+    (hub / "models--someone--thing/refs").mkdir()
+    (hub / "models--someone--thing/refs/main").write_text("abc")
+    assert shape_of(ExtractConfig(encoder="someone/thing"), "text") == (12, 384)
+    (snapshot / "config.json").write_text("{")
+    assert shape_of(ExtractConfig(encoder="someone/thing"), "text") is None
+    assert shape_of(ExtractConfig(encoder=str(tmp_path)), "text") is None  # a folder without a config.json
 
 
 def test_folder_needs_no_network(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_unknown_setting_names_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("method", "heads", "whole"),
     [
-        ("daam-v1", 3, r"the number of layers \(8\); possible: 1, 2, 4, 8"),
+        ("daam-v1", 3, r"the number of layers \(8\); possible: 1, 2, 4"),
         ("mha", 5, r"the layer width \(16\); possible: 1, 2, 4, 8, 16"),
     ],
 )
@@ -92,6 +92,9 @@ def test_setting_with_a_wrong_value_is_refused_at_once(method: str, settings: di
     [
         ("daam-v1", {"variance": "one-pass"}, "daam-v1: variance must be 'two-pass' or 'moments', met 'one-pass'"),
         ("daam-v1-mlp", {"eps": 2}, "daam-v1-mlp: eps must be 'double' or 'single', met 2"),
+        ("daam-v1", {"num_heads": "8"}, "daam-v1: num_heads must be 'auto' or a whole number of at least 1, met '8'"),
+        ("gqdaam", {"num_heads": True}, "gqdaam: num_heads must be 'auto' or a whole number of at least 1, met True"),
+        ("mha", {"num_heads": "auto"}, "mha: num_heads must be a whole number of at least 1, met 'auto'"),
         ("mha", {"num_heads": 2.0}, "mha: num_heads must be a whole number of at least 1, met 2.0"),
         ("none", {"decoder": "cnn"}, "none: decoder must be 'conv' or 'mlp', met 'cnn'"),
         (
@@ -114,6 +117,7 @@ def test_settings_are_checked_without_building(method: str, settings: dict[str, 
         ("none", {"decoder": "mlp"}),
         ("none-mlp", {"decoder": "mlp", "hidden_dim": 3}),
         ("daam-v1", {"num_heads": 1, "variance": "moments"}),
+        ("daam-v1", {"num_heads": "auto"}),
     ],
 )
 def test_settings_that_are_right_pass(method: str, settings: dict[str, Any]) -> None:

@@ -464,7 +464,7 @@ def test_frozen_is_version_one_at_its_start() -> None:
 def test_heads_must_divide_the_layers() -> None:
     with pytest.raises(
         MethodError,
-        match=r"^num_heads \(7\) must divide the number of layers \(24\); possible: 1, 2, 3, 4, 6, 8, 12, 24$",
+        match=r"^num_heads \(7\) must divide the number of layers \(24\); possible: 1, 2, 3, 4, 6, 8, 12$",
     ):
         MultiHeadDAAM(num_layers=24, embed_dim=4, num_heads=7)
 
@@ -473,18 +473,18 @@ def test_heads_must_divide_the_axis_met_at_the_call() -> None:
     module = MultiHeadDAAM(embed_dim=4, num_heads=4)
     assert module(torch.zeros(2, 8, 4)).shape == (2, 8, 4)
     with pytest.raises(
-        MethodError, match=r"^num_heads \(4\) must divide the size of axis -2 \(6\); possible: 1, 2, 3, 6$"
+        MethodError, match=r"^num_heads \(4\) must divide the size of axis -2 \(6\); possible: 1, 2, 3$"
     ):
         module(torch.zeros(2, 6, 4))
 
 
 def test_versions_differ_in_heads_only() -> None:
-    one, two = (build(name, num_layers=8, embed_dim=6, num_classes=3) for name in ("daam-v1", "daam-v2"))
+    one, two = (build(name, num_layers=24, embed_dim=6, num_classes=3) for name in ("daam-v1", "daam-v2"))
     assert one.fusion.num_heads == 8
     assert two.fusion.num_heads == 1
-    single = build("daam-v1", num_layers=8, embed_dim=6, num_classes=3, num_heads=1)
+    single = build("daam-v1", num_layers=24, embed_dim=6, num_classes=3, num_heads=1)
     single.load_state_dict(two.state_dict())
-    x = sample(2, 8, 6).float()
+    x = sample(2, 24, 6).float()
     assert torch.equal(single.eval()(x), two.eval()(x))
 
 

@@ -73,7 +73,7 @@ def test_settings_reach_the_daam(name: str) -> None:
     )
     daam = make(name).fusion.daam
     assert (daam.num_heads, daam.variance, daam.eps, daam.kernel, daam.softplus) == (
-        8,
+        2,
         "two-pass",
         "double",
         "2xi",
@@ -104,4 +104,4 @@ def test_parameters_and_grid(
 @NAMES
 def test_heads_must_divide_the_layers(name: str) -> None:
     with pytest.raises(MethodError, match=r"^num_heads \(8\) must divide the number of layers \(12\); possible: 1, 2,"):
-        build(name, num_layers=12, embed_dim=6, num_classes=3)
+        build(name, num_layers=12, embed_dim=6, num_classes=3, num_heads=8)

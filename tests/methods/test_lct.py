@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from daamctl.errors import MethodError
-from daamctl.methods import build
+from daamctl.methods import build, rebuild
 
 SIZES: dict[str, Any] = {"num_layers": 6, "embed_dim": 8, "num_classes": 3}
 X = np.random.default_rng(0).normal(0.4, 1, (3, 6, 8))
 
 
 def make(**settings: Any) -> Any:
-    model = build("lct", **SIZES, **settings).double()
+    model = rebuild("lct", **SIZES, **settings).double()  # also one layer a group
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for p in model.fusion.parameters():
@@ -70,6 +70,6 @@ def test_labels_say_form_and_start() -> None:
 
 def test_groups_must_divide_the_layers() -> None:
     with pytest.raises(
-        MethodError, match=r"^num_groups \(4\) must divide the number of layers \(6\); possible: 1, 2, 3, 6$"
+        MethodError, match=r"^num_groups \(4\) must divide the number of layers \(6\); possible: 1, 2, 3$"
     ):
         build("lct", **SIZES, num_groups=4)

@@ -88,17 +88,19 @@ def test_groups_presets_and_their_tests(layout):
 @pytest.mark.parametrize(
     ("method", "fix"),
     [
-        ("daam-v1", "--set method_settings.daam-v1.num_heads=1"),
-        ("gqdaam-mlp", "--set method_settings.gqdaam-mlp.num_heads=1"),
+        ("daam-v1", "--set method_settings.daam-v1.num_heads=auto"),
+        ("gqdaam-mlp", "--set method_settings.gqdaam-mlp.num_heads=auto"),
         (
             "mixture-daam",
-            "--set method_settings.mixture-daam.num_heads=1 --set method_settings.mixture-daam.variance=biased",
+            "--set method_settings.mixture-daam.num_heads=auto --set method_settings.mixture-daam.variance=biased",
         ),
     ],
 )
 def test_heads_that_do_not_fit_are_refused_before_training(layout, untrained, method, fix):
+    config = settings(k=[1, 3], method=method)
+    eight = config.model_copy(update={"method_settings": {method: {"num_heads": 8}}})
     with pytest.raises(MethodError) as error:
-        ablate.run(layout, settings(k=[1, 3], method=method), track=False)
+        ablate.run(layout, eight, track=False)
     assert error.value.fix == f"all groups and the baseline fit with {fix}"
     assert error.value.message.startswith(f"highest-1, lowest-1: {method}: num_heads (8) must")
     assert f"; highest-3, lowest-3: {method}: num_heads (8) must" in error.value.message
@@ -122,7 +124,7 @@ def test_the_fix_is_one_and_what_is_left_is_said(layout):
         ("daam-v2", {}, ["highest-1, lowest-1"]),
         ("gqdaam", {"num_heads": 1}, ["highest-1, lowest-1"]),
         ("mixture-daam", {"num_heads": 1, "variance": "biased"}, ["highest-1, lowest-1"]),
-        ("daam-v1", {"num_heads": 24}, ["all layers"]),
+        ("daam-v1", {}, ["highest-1, lowest-1"]),
         ("sga", {}, ["highest-1, lowest-1"]),
         ("weighted-sum", {}, ["highest-1, lowest-1"]),
         ("se", {}, []),
@@ -133,12 +135,20 @@ def test_the_fix_is_one_and_what_is_left_is_said(layout):
 def test_fusions_that_weigh_nothing_are_named(layout, method, changes, groups):
     config = settings(method=method).model_copy(update={"method_settings": {method: changes}})
     features = ablate.load_features(layout, config)
-    if groups == ["all layers"]:  # one layer per head
-        chosen = [ablate.LayerGroup("all layers", "given", 24, features.layers)]
-    else:
-        chosen = ablate.choose_groups([3, 7], config.ablate.k, (), features.layers)
+    chosen = ablate.choose_groups([3, 7], config.ablate.k, (), features.layers)
     notes = ablate._method_notes(method, config, features, chosen)
     assert [note.split(" '")[0].removeprefix("On ") for note in notes] == groups
+
+
+def test_one_layer_a_head_is_refused_where_there_are_several(layout, untrained):
+    config = settings(k=[3], method="daam-v1")
+    with pytest.raises(MethodError) as error:
+        ablate.run(layout, config.model_copy(update={"method_settings": {"daam-v1": {"num_heads": 3}}}), track=False)
+    assert error.value.message == (
+        "highest-3, lowest-3: daam-v1: num_heads (3) leaves one of 3 layers to a head, with a weight that is "
+        "the same for every input; possible: 1"
+    )
+    assert error.value.fix == "all groups and the baseline fit with --set method_settings.daam-v1.num_heads=auto"
 
 
 def test_layers_that_the_encoder_does_not_have(layout, untrained):

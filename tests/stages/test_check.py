@@ -150,3 +150,88 @@ def test_ways_of_fine_tuning_are_known_and_their_stages_read_what_they_use(proje
         "extract: {revision: a}",
     ):
         assert part(text) != usual
+
+
+README_EXAMPLE = (
+    "extract: {encoder: wavlm-base-plus}\nmethods: [none, weighted-sum, daam-v1, gqdaam-mlp, mixture-daam]\n"
+)
+
+
+def test_default_methods_fit_an_encoder_of_twelve_layers(project: Path) -> None:
+    (project / "pipelines/mine.yaml").write_text(README_EXAMPLE)
+    assert check.run(project, ["mine"]) == ["mine"]
+    (project / "pipelines/mine.yaml").write_text(
+        README_EXAMPLE + "method_settings: {daam-v1: {num_heads: auto}, gqdaam: {num_heads: 3}}\n"
+    )
+    assert check.run(project, ["mine"]) == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "method", "said"),
+    [
+        (
+            "daam-v1: {num_heads: 8}",
+            "daam-v1",
+            "num_heads (8) must divide the number of layers (12); possible: 1, 2, 3, 4, 6",
+        ),
+        (
+            "daam-v1: {num_heads: 12}",
+            "daam-v1",
+            "num_heads (12) leaves one of 12 layers to a head, with a weight that is the same for every input; "
+            "possible: 1, 2, 3, 4, 6",
+        ),
+        (
+            "gqdaam: {num_heads: 5}",
+            "gqdaam-mlp",
+            "num_heads (5) must divide the number of layers (12); possible: 1, 2, 3, 4, 6",
+        ),
+        (
+            "mixture-daam: {num_heads: 7}",
+            "mixture-daam",
+            "num_heads (7) leaves one of 12 positions to a head, which has no unbiased variance; use at most 6 heads",
+        ),
+    ],
+)
+def test_heads_that_do_not_fit_the_preset_are_refused(project: Path, settings: str, method: str, said: str) -> None:
+    assert problems(project, f"{README_EXAMPLE}method_settings: {{{settings}}}\n") == [
+        f"pipeline 'mine': methods: {method} on 12 of 12 layers x 768 of encoder 'wavlm-base-plus': {said}",
+        f"  set method_settings: {{{method}: {{num_heads: auto}}}}, or leave the method out",
+    ]
+
+
+def test_what_else_depends_on_depth_and_width(project: Path) -> None:
+    found = problems(
+        project,
+        "extract: {encoder: whisper-tiny}\nmethods: [lct, mha, daam-v1]\n"
+        "method_settings: {lct: {num_groups: 3}, mha: {num_heads: 5}, mixture-daam: {num_heads: 2}}\n"
+        "ablate: {method: mixture-daam, k: [1, 2], layers: [[1, 2, 3, 4]]}\n",
+    )
+    on = "of 4 layers x 384 of encoder 'whisper-tiny':"
+    assert found == [
+        f"pipeline 'mine': methods: lct on 4 {on} num_groups (3) must divide the number of layers (4); possible: 1, 2",
+        "  set method_settings: {lct: {num_groups: 1}}, or leave the method out",
+        f"pipeline 'mine': methods: mha on 4 {on} num_heads (5) must divide the layer width (384); possible: "
+        "1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 384",
+        "  set method_settings: {mha: {num_heads: 4}}, or leave the method out",
+        f"pipeline 'mine': ablate.method: mixture-daam on 1 {on} num_heads (2) must not exceed the positions on the "
+        "norm axis (1)",
+        "  set method_settings: {mixture-daam: {num_heads: auto}}, or leave the method out",
+        f"pipeline 'mine': ablate.method: mixture-daam on 2 {on} num_heads (2) leaves one of 2 positions to a head, "
+        "which has no unbiased variance; use at most 1 heads",
+        "  set method_settings: {mixture-daam: {num_heads: auto}}, or leave the method out",
+    ]
+
+
+def test_depth_of_a_local_folder(project: Path, tmp_path: Path) -> None:
+    text = f"extract: {{encoder: {tmp_path}}}\nmethods: [daam-v1]\nmethod_settings: {{daam-v1: {{num_heads: 8}}}}\n"
+    (tmp_path / "config.json").write_text(json.dumps({"d_model": 512, "encoder_layers": 6, "decoder_layers": 8}))
+    assert "must divide the number of layers (6); possible: 1, 2, 3" in problems(project, text)[0]
+    (tmp_path / "config.json").write_text(json.dumps({"d_model": 512, "encoder_layers": 24}))
+    assert check.run(project, ["mine"]) == ["mine"]
+
+
+def test_an_encoder_of_unknown_depth_is_passed_over(project: Path) -> None:
+    (project / "pipelines/mine.yaml").write_text(
+        "extract: {encoder: someone/not-here}\nmethods: [daam-v1]\nmethod_settings: {daam-v1: {num_heads: 7}}\n"
+    )
+    assert check.run(project, ["mine"]) == ["mine"]

@@ -86,7 +86,7 @@ def test_size_is_told_without_building(method: str, density: bool, scored: bool)
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(MethodError, match=r"num_heads \(8\) must divide the number of layers \(6\)"):
-        method_size("daam-v1", config(), SIZES)
+        method_size("daam-v1", Config(method_settings={"daam-v1": {"num_heads": 8}}), SIZES)
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in ("gqdaam-published", "gqa-published")])

@@ -5,6 +5,6 @@ from daamctl.encoders.preset import Preset
 PRESET = Preset(
     hub_id="microsoft/wavlm-base-plus",
     model_type="wavlm",
-    shape={},
+    shape={"hidden_size": 768, "num_hidden_layers": 12},
     normalize=False,
 )

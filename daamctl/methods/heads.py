@@ -1,0 +1,145 @@
+"""How many heads split the layers. Imports no torch, so that settings can be read and checked without it.
+
+A density compares every layer with the others of its head. With one layer a head there is nothing to compare: the
+weight is the same for every input, and the fusion does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from daamctl.errors import MethodError
+
+AUTO = "auto"
+Heads = int | Literal["auto"]
+PUBLISHED_HEADS = 8
+PUBLISHED_LAYERS = (24, 40)
+"""Layers of the papers' encoders (FACTS 2), which get the published number of heads."""
+ENOUGH = 3
+"""Layers that a head should have, as the published 8 heads have of 24. Of two, standardised, one is -1 and one +1, so a
+head of two only sees which is larger."""
+
+
+def auto_heads(num_layers: int) -> int:
+    """The number of heads that `auto` stands for.
+
+    The published 8 of 24 and 40 layers; else the largest divisor of the number of layers that leaves at least three a
+    head: 2 of 6, 4 of 12, 8 of 32; one head of fewer than six.
+
+    Args:
+        num_layers: L.
+    """
+    if num_layers in PUBLISHED_LAYERS:
+        return PUBLISHED_HEADS
+    return _largest(num_layers, num_layers, ENOUGH)
+
+
+def heads_of(setting: Heads, num_layers: int) -> int:
+    """The number of heads over L layers that a setting stands for."""
+    return auto_heads(num_layers) if setting == AUTO else int(setting)
+
+
+def resolved(settings: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
+    """A method's settings with the number that `num_heads: auto` stands for.
+
+    Args:
+        settings: all settings of a method, its defaults among them.
+        num_layers: L.
+    """
+    if settings.get("num_heads") != AUTO:
+        return dict(settings)
+    over_features = settings.get("norm_axis") == "features"
+    return {**settings, "num_heads": PUBLISHED_HEADS if over_features else auto_heads(num_layers)}
+
+
+def check_heads(what: str, parts: int, whole: int, whole_name: str = "the number of layers", *, least: int = 2) -> None:
+    """Check that layers, or what else is split, go into heads of equal size.
+
+    Args:
+        what: name of the setting.
+        parts: heads, or groups.
+        whole: layers, or what else is split.
+        whole_name: what they are called in messages.
+        least: how many of them a head needs to be proposed; 2 for a density, 1 for a dot product over features.
+
+    Raises:
+        MethodError: they do not; names the numbers that would do, and the nearest that is not larger.
+    """
+    if parts < 1 or whole % parts:
+        raise MethodError(
+            f"{what} ({parts}) must divide {whole_name} ({whole}); possible: {_possible(whole, least)}",
+            setting=(what, _largest(whole, parts, ENOUGH if least > 1 else 1)),
+        )
+
+
+def check_positions(positions: int, num_heads: int, variance: str) -> None:
+    """Check that an axis has enough positions for the heads of a mixture, which need not be of equal size.
+
+    Raises:
+        MethodError: fewer positions than heads, or one per head with the unbiased variance, where the released module
+            gives NaN (D33).
+    """
+    fewer = ("num_heads", max(1, positions // ENOUGH))
+    if positions < num_heads:
+        raise MethodError(
+            f"num_heads ({num_heads}) must not exceed the positions on the norm axis ({positions})", setting=fewer
+        )
+    if positions < 2 * num_heads and variance == "unbiased":
+        alone = f"num_heads ({num_heads}) leaves one of {positions} positions to a head, which has no unbiased variance"
+        if positions == 1:
+            raise MethodError(f"{alone}; use variance='biased'", setting=("variance", "biased"))
+        raise MethodError(f"{alone}; use at most {positions // 2} heads", setting=fewer)
+
+
+def check_fits(settings: Mapping[str, Any], defaults: Mapping[str, Any], *, num_layers: int, embed_dim: int) -> None:
+    """Check that the heads and groups of a method fit its layers and features, without building it.
+
+    Heads of a single layer (or feature) are refused where there are several: their weight is the same for every input.
+
+    Args:
+        settings: the method's own settings, other than the defaults.
+        defaults: of the method; `num_heads` is `auto` where heads split the layers.
+        num_layers: L.
+        embed_dim: D.
+
+    Raises:
+        MethodError: they do not; names what would do.
+    """
+    every = resolved({**defaults, **settings}, num_layers)
+    axis = every.get("norm_axis", "layers")
+    what, whole = "num_heads", embed_dim if axis == "features" else num_layers
+    if "norm_axis" in defaults:
+        check_positions(whole, every["num_heads"], every["variance"])
+    elif defaults.get("num_heads") == AUTO:
+        check_heads("num_heads", every["num_heads"], num_layers)
+    elif "num_heads" in defaults:
+        check_heads("num_heads", every["num_heads"], embed_dim, "the layer width", least=1)
+        return
+    elif "num_groups" in defaults:
+        what = "num_groups"
+        check_heads(what, every[what], num_layers)
+    if "query_heads" in defaults:
+        check_heads("query_heads", every["query_heads"], every["width"], "the width", least=1)
+        check_heads("kv_heads", every["kv_heads"], every["query_heads"], "query_heads", least=1)
+    parts = every.get(what, 1)
+    if 1 < whole < 2 * parts:
+        raise MethodError(
+            f"{what} ({parts}) leaves one of {whole} {axis} to a {what[4:-1]}, with a weight that is the same for "
+            f"every input; possible: {_possible(whole, 2)}",
+            setting=(what, _largest(whole, parts, ENOUGH)),
+        )
+
+
+def _possible(whole: int, least: int) -> str:
+    """The numbers of heads that leave each at least so many layers; if there are fewer layers, one."""
+    return ", ".join(str(n) for n in _divisors(whole) if n == 1 or whole >= least * n)
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def _largest(whole: int, most: int, least: int) -> int:
+    """The largest divisor, `most` at most, that leaves each head at least so many layers; 1 where none does."""
+    return max((n for n in _divisors(whole) if n <= most and whole // n >= least), default=1)

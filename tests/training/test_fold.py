@@ -73,6 +73,17 @@ def test_fold_is_whole_and_honest(features: Features, project: Path) -> None:
     assert json.loads((fold.folder / "result.json").read_text())["meta"]["embeddings_key"] == features.head.key
 
 
+@pytest.mark.parametrize("method", ["daam-v1-mlp", "daam-frozen", "gqdaam-mlp", "mixture-daam-mlp"])
+def test_an_encoder_of_twelve_layers_needs_no_setting(features: Features, project: Path, method: str) -> None:
+    fold = make(features.subset(features.layers[:12]), project, method=method, epochs=2)
+    assert fold.result["run"]["config"]["method"].get("num_heads") is None
+    loaded = load_weights(fold.folder / "weights.safetensors")
+    assert loaded(torch.zeros(2, 12, 16)).shape == (2, 4)
+    density = fold.density()
+    assert density is not None
+    assert float(density["trained"].std()) > 0
+
+
 STREAM = {"features": "stream"}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
@@ -88,3 +90,17 @@ def test_weight_norm_is_computed_once() -> None:
     settle(model, "float32")
     assert [name for name, _ in model.named_parameters()] == ["0.bias", "0.weight"]
     assert torch.equal(model(x), before)
+
+
+@pytest.mark.parametrize("channels", [4, 12, 16])
+def test_grouped_convolutions_are_right_in_bfloat16(channels: int) -> None:
+    """On AMX processors oneDNN gets groups of 4 to 15 channels wrong by as much as the numbers themselves."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Conv1d(2 * channels, 2 * channels, 16, groups=2)), torch.randn(2, 2 * channels, 200)
+    expected = model(x)
+    settle(model, "bfloat16")
+    settle(model, "bfloat16")
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        found = deepcopy(model)(x)
+    assert found.dtype == (torch.bfloat16 if channels == 16 else torch.float32)
+    torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0.03)

@@ -150,7 +150,7 @@ class TrainConfig(Section):
     """What the pooled layers are standardised by before the fusion, with the mean and standard deviation of the fold's
     training part. layer: one mean and deviation per layer; feature: one per layer and feature; none (published)."""
     search: Literal["none", "halving", "full"] = "halving"
-    """How learning rate and weight decay are chosen, per method and fold, by the accuracy on the held-out group.
+    """How learning rate and weight decay are chosen, per method and fold, by the cross-entropy on the held-out group.
     halving: every candidate is trained for `search_epochs`, the better half of them for twice as many, and so on until
     one is left, which is trained to its end; full: every candidate is trained to its end; none: `lr` and
     `weight_decay` are used as they are (published). Without a held-out group (`selection`) nothing is searched."""
@@ -261,7 +261,7 @@ class WayConfig(Section):
     schedule: Literal["linear", "constant"] = "linear"
     """linear: warm up over the first tenth of the steps, then fall to 0; constant: none (published)."""
     search: Literal["none", "halving", "full"] = "halving"
-    """How `lr` is chosen, per fold, by the accuracy on the held-out group: see `train.search` (published: none)."""
+    """How `lr` is chosen, per fold, by the cross-entropy on the held-out group: see `train.search` (published: none)."""
     search_lr: tuple[Positive, ...] = (3e-5, 1e-4, 3e-4)
     """Learning rates to try; see `train.search_lr`."""
     search_epochs: Count = 2

@@ -3,8 +3,8 @@
 Every candidate is trained for some epochs; the better half of them for twice as many, and so on, until one is left,
 which is trained to its end (Jamieson and Talwalkar, AISTATS 2016). Learning rates stand on a logarithmic grid. Where
 the best candidate of the first round has the lowest or the highest rate tried, one beyond it is added. The test group
-has no part in it: candidates are compared by accuracy on the held-out group, then by the loss there, each at its best
-epoch.
+has no part in it: candidates are compared by the cross-entropy on the held-out group, each at its best epoch. Accuracy
+would be too coarse: on some dozen clips, many candidates get the same number right.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from daamctl.artifacts.results import CandidatePart, SearchPart
 from daamctl.config import TrainConfig, WayConfig
 from daamctl.errors import TrainingError
 from daamctl.training.closed_form import ClosedForm
-from daamctl.training.loop import Epoch, Training, dev_score
+from daamctl.training.loop import Epoch, Training
 
 Settings = dict[str, float | str]
 Trial = Training | ClosedForm
@@ -55,9 +55,8 @@ class Grid:
         Raises:
             TrainingError: the loss of every candidate diverged in its first epoch.
         """
-        worst = (-math.inf, -math.inf)
-        scores = [max(map(dev_score, history), default=worst) for history in histories]
-        if max(scores) == worst:
+        scores = [max(map(_score, history), default=(-math.inf, 0.0)) for history in histories]
+        if math.isinf(max(scores)[0]):
             rates = ", ".join(f"{rate:g}" for rate in sorted({float(one["lr"]) for one in self.candidates}))
             raise TrainingError(
                 f"the training loss is not finite at any of the learning rates tried ({rates})",
@@ -166,6 +165,12 @@ class Rounds:
     def part(self) -> SearchPart:
         """What was tried, once one candidate is left."""
         return self.grid.record(self.compared, self.alive[0])
+
+
+def _score(entry: Epoch) -> tuple[float, float]:
+    """What candidates are compared by at an epoch: the held-out loss, negated, then the accuracy."""
+    loss, accuracy = entry["dev_loss"], entry["dev_accuracy"]
+    return (-math.inf if loss is None or math.isnan(loss) else -loss, accuracy or 0.0)
 
 
 def grid_of(config: TrainConfig) -> Grid | None:

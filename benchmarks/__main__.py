@@ -17,7 +17,7 @@ from rich.console import Console
 
 from benchmarks.harness import ratio_table
 
-NAMES = ("startup", "daam", "training", "streaming", "extraction", "extraction_memory", "large_corpus")
+NAMES = ("startup", "daam", "training", "search", "streaming", "extraction", "extraction_memory", "large_corpus")
 
 
 def main(

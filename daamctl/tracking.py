@@ -7,6 +7,7 @@ same pipeline) sends what is missing. A small note per fold under `.daamctl/trac
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import queue
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from daamctl.artifacts.io import locked, read_json, sha256_file, write_json
-from daamctl.artifacts.results import Fold
+from daamctl.artifacts.results import Fold, SearchPart
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 60.0
 MAX_PARAM_CHARS = 500
+MAX_METRICS = 1000  # in one call of MLflow
 
 
 class Tracker(Protocol):
@@ -214,6 +216,14 @@ class _Sender:
         }
         if run.get("reconstructed"):
             facts["reconstructed"] = run["reconstructed"]
+        search = fold.result.get("search")
+        if search is not None:
+            chosen = search["candidates"][search["chosen"]]["settings"]
+            params += [Param(f"chosen.{key}", str(value)) for key, value in chosen.items()]
+            facts["search.chosen"] = json.dumps(chosen)
+            facts["search.edges"] = ", ".join(search["edges"]) or "none"
+            facts["search.candidates"] = str(len(search["candidates"]))
+            self._curves(search)
         for start in range(0, len(params), 100):  # MLflow takes at most 100 params a call
             self.client.log_batch(self._run_id, params=params[start : start + 100])
         self.client.log_batch(self._run_id, tags=[RunTag(key, value) for key, value in facts.items()])
@@ -259,6 +269,25 @@ class _Sender:
         now = int(time.time() * 1000)
         metrics = [Metric(key, float(value), now, step) for key, value in values.items() if value is not None]
         self.client.log_batch(self._run_id, metrics=metrics)
+
+    def _curves(self, search: SearchPart) -> None:
+        """Log the curve of every candidate on the held-out group, each under a name of its own.
+
+        Args:
+            search: what was tried for the fold.
+        """
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        metrics = [
+            Metric(f"search/{name} {words}", value, now, epoch)
+            for one in search["candidates"]
+            for words in [_in_metric_name(one["settings"])]
+            for name, values in (("dev_accuracy", one["dev_accuracy"]), ("dev_loss", one["dev_loss"]))
+            for epoch, value in enumerate(values, start=1)
+        ]
+        for start in range(0, len(metrics), MAX_METRICS):
+            self.client.log_batch(self._run_id, metrics=metrics[start : start + MAX_METRICS])
 
     def _experiment(self, name: str) -> str:
         from mlflow.exceptions import MlflowException
@@ -333,6 +362,12 @@ def shown_store(root: Path) -> str:
 def without_credentials(text: str) -> str:
     """Any text with `user:password@` cut out of the addresses in it."""
     return re.sub(r"://[^/\s]*@", "://", text)
+
+
+def _in_metric_name(settings: Mapping[str, float | str]) -> str:
+    """Settings in the characters that MLflow allows in a metric's name, which neither = nor + is among."""
+    words = (f"{key} {value if isinstance(value, str) else f'{value:g}'}" for key, value in settings.items())
+    return " ".join(words).replace("e+", "e")
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

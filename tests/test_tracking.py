@@ -106,6 +106,62 @@ def test_run_has_settings_epochs_results_and_files(root: Path) -> None:
     assert json.loads(Path(downloaded).read_text()) == fold.result
 
 
+def make_searched_fold(root: Path, pipeline: str, search: dict[str, Any]) -> Fold:
+    """A finished fold whose settings were chosen in a search."""
+    fold = make_fold(root, pipeline)
+    path = fold.folder / "result.json"
+    result = json.loads(path.read_text())
+    result["search"] = search
+    result["metrics"] |= {"finished": True, "chosen_layer": None}
+    path.write_text(json.dumps(result))
+    return read_fold(fold.folder)
+
+
+def candidate(settings: dict[str, float | str], accuracy: list[float], loss: list[float]) -> dict[str, Any]:
+    return {"settings": settings, "dev_accuracy": accuracy, "dev_loss": loss, "added": False}
+
+
+def test_run_shows_what_was_searched_and_chosen(root: Path) -> None:
+    from mlflow import MlflowClient
+
+    curves = {"lr 0.001 weight_decay 10": [0.5, 0.75], "lr 3e-05 weight_decay 0.01": [0.25, 0.5, 0.6]}
+    candidates = [
+        candidate({"lr": 0.001, "weight_decay": 10.0}, [0.5, 0.75], [1.0, 0.8]),
+        candidate({"lr": 0.00003, "weight_decay": 0.01}, [0.25, 0.5, 0.6], [1.2, 1.1, 1.0]),
+    ]
+    search = {"epochs": 2, "candidates": candidates, "chosen": 1, "edges": ["lr"]}
+    send(root, make_searched_fold(root, "searched", search))
+    (run,) = runs_of(root, "searched")
+    assert json.loads(run.data.tags["search.chosen"]) == {"lr": 0.00003, "weight_decay": 0.01}
+    assert (run.data.tags["search.edges"], run.data.tags["search.candidates"]) == ("lr", "2")
+    assert (run.data.params["chosen.lr"], run.data.params["chosen.weight_decay"]) == ("3e-05", "0.01")
+    assert run.data.metrics["finished"] == 1.0
+    assert "chosen_layer" not in run.data.metrics
+    client = MlflowClient(store_uri(root))
+    for words, expected in curves.items():
+        logged = client.get_metric_history(run.info.run_id, f"search/dev_accuracy {words}")
+        assert [(entry.step, entry.value) for entry in logged] == list(enumerate(expected, start=1))
+    losses = client.get_metric_history(run.info.run_id, "search/dev_loss lr 3e-05 weight_decay 0.01")
+    assert [entry.value for entry in losses] == [1.2, 1.1, 1.0]
+
+
+def test_run_of_a_closed_form_probe_shows_its_penalties(root: Path) -> None:
+    candidates = [candidate({"penalty": 10.0**power, "layer": 3.0}, [power / 10], [1.0]) for power in (2, 7)]
+    send(root, make_searched_fold(root, "probed", {"epochs": 0, "candidates": candidates, "chosen": 0, "edges": []}))
+    (run,) = runs_of(root, "probed")
+    assert run.info.status == "FINISHED"
+    assert (run.data.tags["search.edges"], run.data.params["chosen.penalty"]) == ("none", "100.0")
+    assert run.data.metrics["search/dev_accuracy penalty 1e07 layer 3"] == 0.7
+
+
+def test_long_search_is_sent_in_several_calls(root: Path) -> None:
+    candidates = [candidate({"lr": rate}, [0.5] * 300, [1.0] * 300) for rate in (0.001, 0.003)]
+    send(root, make_searched_fold(root, "long", {"epochs": 300, "candidates": candidates, "chosen": 0, "edges": []}))
+    (run,) = runs_of(root, "long")
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["search/dev_accuracy lr 0.003"] == 0.5
+
+
 def test_run_shows_the_dev_accuracy_of_the_selected_epoch(root: Path) -> None:
     fold = make_fold(root, "selected")
     send(root, fold)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -100,6 +101,7 @@ def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for stage, own in stages.items():
         states = {row["state"] for row in own}
         unlike = "not possible" if "not possible" in states else "partly"
+        works = Counter(row["work"] for row in own)
         whole = {key: _sum(row[key] for row in own) for key in ("total", "disk_bytes", "time_s", "took_s")}
         bases = dict.fromkeys(row["basis"] for row in own if row["state"] != "done")
         grouped.append(
@@ -109,11 +111,14 @@ def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "method": None,
                 "state": states.pop() if len(states) == 1 else unlike,
                 "done": sum(row["done"] for row in own),
-                "work": own[0]["work"] if own[0]["method"] is None else f"{len(own)} × {own[0]['work']}",
+                "work": own[0]["work"]
+                if own[0]["method"] is None
+                else ", ".join(f"{number} × {work}" for work, number in works.items()),
                 "memory_bytes": max(row["memory_bytes"] or 0 for row in own),
                 "basis": ", ".join(bases) or "recorded",
                 "at_least": any(row["at_least"] or (row["time_s"] is None and stage in LISTED) for row in own),
                 "at_least_of": {name for row in own for name in row["at_least_of"]},
+                "at_most": any(row["at_most"] for row in own),
             }
         )
     return grouped
@@ -142,6 +147,8 @@ def _figures(row: dict[str, Any]) -> tuple[str, str, str, str]:
         memory += " GPU"
     if row["basis"] == "quick":
         return _bytes(row["disk_bytes"], more), memory, "seconds", ""
+    if row["at_most"]:
+        of_time = "≈ " if of_time == "≥ " else "≤ "  # a part of it is not known, and the rest may take less
     time = "?" if row["time_s"] is None else of_time + _seconds(row["time_s"])
     return _bytes(row["disk_bytes"], more), memory, time, str(row["basis"])
 
@@ -155,6 +162,8 @@ def _totals(result: dict[str, Any]) -> list[str]:
 
     def more(figure: str) -> str:
         lower = totals["at_least"] or figure in totals["at_least_of"]
+        if figure == "time_s" and totals["at_most"]:
+            return "about " if lower else "at most "
         return "at least " if lower else "about " if totals["about"] else ""
 
     pairs = [

@@ -32,6 +32,8 @@ from daamctl.errors import CorpusError, EncoderError, MethodError, TrainingError
 from daamctl.planning.needs import Needs
 from daamctl.planning.rows import Row, count, settle
 from daamctl.planning.tuned import TuneSize, empty_encoder, tune_size
+from daamctl.training.finetune_fold import TuneSpec, grid_of
+from daamctl.training.search import may_stop, most_epochs
 from daamctl.training.timing import ADAM_BYTES, MethodSpeed, time_finetune, time_method
 
 EMBEDDING_S, TUNING_S, TRAINING_S = 6.0, 8.0, 10.0
@@ -252,12 +254,13 @@ class EncoderTimes:
             if not splits:
                 continue
             row.basis = "measured" if rates else "estimated"
+            row.at_most = may_stop(config.finetune, config.train.selection)
             if rates is None:
                 rates, note = _estimated(config, speed)
                 row.notes.append(note)
             each = [rates[0] * len(one.train) + rates[1] * (len(one.dev) + len(one.test)) for one in splits]
-            epochs = (len(self.needs.runs_of("finetune")) - row.done) * config.finetune.epochs
-            row.time_s = epochs * float(np.mean(each)) * float(read.mean())
+            folds = len(self.needs.runs_of("finetune")) - row.done
+            row.time_s = folds * tune_epochs(str(row.method), config) * float(np.mean(each)) * float(read.mean())
 
     def _tune(
         self, row: Row, encoder: Encoder, sizes: NDArray[np.int64], device: str, within_s: float
@@ -295,6 +298,16 @@ class EncoderTimes:
         del fresh
         _free(device)
         return timed.train_s, timed.predict_s
+
+
+def tune_epochs(method: str, config: Config) -> int:
+    """Most epochs that a fold of a way of fine-tuning is trained for, those of its search included.
+
+    Args:
+        method: a name from the table of ways of fine-tuning.
+        config: all settings, as this way has them.
+    """
+    return most_epochs(grid_of(TuneSpec("", method, 1, 0, config)), config.finetune.epochs)
 
 
 def _as_tuned(sizes: NDArray[np.int64], method: str, config: Config, modality: Modality) -> NDArray[np.int64]:

@@ -22,14 +22,17 @@ from daamctl.corpora.material import material_of
 from daamctl.devices import resolve_device
 from daamctl.encoders.outline import Outline, outline_of
 from daamctl.errors import MethodError, TrainingError
+from daamctl.methods import CLOSED_FORM
+from daamctl.methods.ridge import MAX_KERNEL_CLIPS
 from daamctl.planning.present import Present
 from daamctl.planning.rows import Row
 from daamctl.training.fold import Features, FoldSpec
-from daamctl.training.group import in_groups
+from daamctl.training.group import most_members
 from daamctl.training.parts import POOL_CLIPS
 from daamctl.training.run import gpu_room
+from daamctl.training.search import grid_of
 from daamctl.training.splits import Split, fold_groups, split_of
-from daamctl.training.timing import MethodSize, method_size
+from daamctl.training.timing import ADAM_BYTES, MethodSize, method_size
 
 Way = Literal["memory", "device", "stream"]
 """Where training takes features from: memory, a GPU that holds them all, or the disk, epoch by epoch."""
@@ -107,11 +110,48 @@ class Needs:
         return "memory" if is_held(nbytes, wanted) else "stream"
 
     def members(self, method: str, layers: int | None = None) -> int:
-        """How many folds of a method over all layers or so many are trained together in one program, at most.
+        """How many trainings of a method over all layers or so many share a program, at most.
 
         Raises:
             MethodError: it does not fit these sizes, or the settings.
         """
+        return min(self._most_members(method, layers), self.trainings(method, layers))
+
+    def trainings(self, method: str, layers: int | None = None) -> int:
+        """How many trainings of a method are held at once: of every fold of a group, one for each candidate.
+
+        Raises:
+            MethodError: it does not fit these sizes, or the settings.
+        """
+        grid = None if method in CLOSED_FORM else grid_of(self.config.train)
+        candidates = 1 if grid is None else len(grid.candidates)
+        return candidates * max(1, min(self._most_members(method, layers), len(self.runs)))
+
+    def state_bytes(self, method: str, size: MethodSize, layers: int | None = None, *, taken: int | None = None) -> int:
+        """Memory that the trainings of a method take beside the features.
+
+        Args:
+            method: a name from the table of methods.
+            size: its size.
+            layers: number of layers; None: all.
+            taken: measured while one program trained; None: not measured.
+
+        Raises:
+            MethodError: it does not fit these sizes, or the settings.
+        """
+        if method in CLOSED_FORM:
+            return (4 * size.num_parameters if taken is None else taken) + self._kernel_bytes(method)
+        each, trainings = (4 + ADAM_BYTES) * size.num_parameters, self.trainings(method, layers)
+        return trainings * each if taken is None else taken + (trainings - self.members(method, layers)) * each
+
+    def _kernel_bytes(self, method: str) -> int:
+        """Memory of the inner products of the training clips and of the copy that is solved, in float32."""
+        if method != "ridge-concat":
+            return 0
+        clips = min(max((len(split.train) for split in self.splits), default=0), MAX_KERNEL_CLIPS)
+        return 2 * 4 * clips**2
+
+    def _most_members(self, method: str, layers: int | None) -> int:
         way, device = self.way(layers), resolve_device(self.config.train.device)
         if self.sizes is None or self.number is None or way in (None, "stream"):
             return 1
@@ -122,8 +162,7 @@ class Needs:
             1, dtype=getattr(torch, self.config.extract.storage), device=device if way == "device" else "cpu"
         )
         features = Features(head, pl.DataFrame(), one.expand(self.number, len(stored), dim), stored)
-        groups = in_groups([FoldSpec("", method, *run, self.config) for run in self.runs], features)
-        return max(map(len, groups), default=1)
+        return most_members(FoldSpec("", method, 1, 0, self.config), features)
 
     @property
     def tuned_dtype(self) -> torch.dtype:

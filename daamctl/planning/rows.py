@@ -38,6 +38,7 @@ class Row:
             that are not counted.
         at_least: the figures count only what is known yet.
         at_least_of: figures of which a part is not known, though the work is: `memory_bytes`, `time_s`.
+        at_most: `time_s` counts every epoch allowed; training stops earlier where the held-out group improves no more.
         about: the figures rest on published durations, as the recordings have not been read yet.
         notes: what must be known of the figures.
     """
@@ -60,6 +61,7 @@ class Row:
     basis: Basis = "not known"
     at_least: bool = False
     at_least_of: list[str] = field(default_factory=list)
+    at_most: bool = False
     about: bool = False
     notes: list[str] = field(default_factory=list)
 

@@ -32,14 +32,15 @@ from daamctl.errors import ConfigError
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.planning.ablation import choose_method, choose_ranking
-from daamctl.planning.calibration import EncoderTimes, MethodTimes
+from daamctl.planning.calibration import EncoderTimes, MethodTimes, tune_epochs
 from daamctl.planning.needs import Needs, Way
 from daamctl.planning.present import Present
 from daamctl.planning.reading import Reading
 from daamctl.planning.rows import Lacking, Row, count, settle, took
 from daamctl.provenance import device_name
+from daamctl.training.search import grid_of, may_stop, most_epochs
 from daamctl.training.splits import Split
-from daamctl.training.timing import ADAM_BYTES, MethodSpeed
+from daamctl.training.timing import MethodSpeed
 
 PICTURES_BYTES = 500_000
 """About, of a method in `importance`."""
@@ -60,7 +61,7 @@ def run(layout: Layout, config: Config, *, lacking: Lacking, calibrate: bool = T
     Returns:
         JSON-able: pipeline; calibrated; seconds (that this took); machine: device, disk_free_bytes,
         memory_available_bytes, gpu_free_bytes (None: no GPU); stages: see `Row`; totals of what is not done:
-        disk_bytes, memory_bytes, gpu_memory_bytes, time_s, at_least, at_least_of, about, possible; notes.
+        disk_bytes, memory_bytes, gpu_memory_bytes, time_s, at_least, at_least_of, at_most, about, possible; notes.
 
     Raises:
         UnknownNameError: there is no such corpus or method.
@@ -97,6 +98,7 @@ def run(layout: Layout, config: Config, *, lacking: Lacking, calibrate: bool = T
             "at_least_of": [
                 name for name, own in least.items() if any(name.removeprefix("gpu_") in row.at_least_of for row in own)
             ],
+            "at_most": any(row.at_most for row in todo),
             "about": any(row.about for row in todo),
             "possible": all(row.state != "not possible" for row in todo),
         },
@@ -146,6 +148,8 @@ class _Planner:
             notes.append(f"not measured, as it would take too long: {', '.join(slow)}")
         if needs.copies > 1 and left & {"train", "finetune"}:
             notes.append("train, finetune: MLflow keeps a second copy of each fold, counted under disk")
+        if any(row.at_most for row in rows):
+            notes.append("≤: every epoch allowed is counted; training stops once the held-out group improves no more")
         if any(row.about for row in rows):
             notes.append("≈: how long recordings are is taken from what is published of the corpus, until it is here")
         return notes
@@ -186,8 +190,10 @@ class _Planner:
         return self.needs.fill_disk(row, whole)
 
     def _train(self, method: str, extract: Row) -> Row:
-        epochs = None if method in CLOSED_FORM else self.config.train.epochs
-        needs, row = self.needs, self._folds("train", method, epochs)
+        train, closed = self.config.train, method in CLOSED_FORM
+        epochs = None if closed else most_epochs(grid_of(train), train.epochs)
+        stops = not closed and may_stop(train, train.selection)
+        needs, row = self.needs, self._folds("train", method, epochs, stops=stops)
         kept = self.present.trained(method, needs.runs)
         if self.present.features is None and (lying := len(read_folds(self.layout.method(method)))):
             row.reason = f"{lying} folds are kept if the embeddings come out as they were"
@@ -197,8 +203,7 @@ class _Planner:
         if found is None:
             return needs.fill_disk(row, None)
         maps = 8 * needs.vector_numbers if found.density else 0
-        members = 1 if row.state == "done" or problem is not None else needs.members(method)
-        row.memory_bytes = needs.training_bytes(members * (4 + ADAM_BYTES) * found.num_parameters)
+        row.memory_bytes = needs.training_bytes(needs.state_bytes(method, found))
         needs.fill_disk(row, needs.fold_bytes(4 * found.num_parameters + maps))
         left = len(needs.runs) - len(kept)
         alike = [fold for fold in kept if fold.result["meta"]["device"] == device_name(self.device)]
@@ -209,15 +214,18 @@ class _Planner:
         elif (timed := self.methods.speed(method)) is not None:
             each = [self._fold_s(timed[0], split, density=found.density) for split in needs.splits]
             row.time_s, row.basis = left * float(np.mean(each)), "measured"
-            row.memory_bytes = needs.training_bytes(timed[1])
+            row.memory_bytes = needs.training_bytes(needs.state_bytes(method, found, taken=timed[1]))
             row.at_least_of += ["time_s"] if self.reading.is_unknown() else []
+            row.at_most = stops
         return row
 
     def _fold_s(self, speed: MethodSpeed, split: Split, *, density: bool, layers: int | None = None) -> float:
         return speed.fold_s(split, self.config, density=density, read=self.reading.times(split, layers))
 
     def _finetune(self, name: str, segment: Row) -> Row:
-        row = self._folds("finetune", name, self.config.for_way(name).finetune.epochs)
+        config = self.config.for_way(name)
+        stops = may_stop(config.finetune, config.train.selection)
+        row = self._folds("finetune", name, tune_epochs(name, config), stops=stops)
         kept = self.present.tuned(name, self.needs.splits, self.needs.material.modality)
         row.done, row.took_s = len(kept), took(kept)
         lacking = self.lacking.get("encoder") or self.lacking.get("corpus")
@@ -283,7 +291,13 @@ class _Planner:
             ]
             share = 1 - row.done / row.total
             row.time_s, row.basis = sum(folds) * len(self.config.train.seeds) * share, "measured"
-            row.memory_bytes = needs.training_bytes(max(taken for (_, taken), _ in timed))
+            held = [
+                needs.state_bytes(method, found, k, taken=taken)
+                for (found, _), ((_, taken), k) in zip(sized, timed, strict=True)
+                if found
+            ]
+            row.memory_bytes = needs.training_bytes(max(held, default=0))
+            row.at_most = method not in CLOSED_FORM and may_stop(self.config.train, self.config.train.selection)
             row.at_least_of += ["time_s"] if any(self.reading.is_unknown(k) for _, k in timed) else []
         return row
 
@@ -330,12 +344,12 @@ class _Planner:
         material = self.needs.material
         return Row(stage, method, at_least=material.at_least, about=material.about, **fields)
 
-    def _folds(self, stage: TrainingStage, method: str, epochs: int | None) -> Row:
+    def _folds(self, stage: TrainingStage, method: str, epochs: int | None, *, stops: bool) -> Row:
         row = self._row(stage, method, unit="folds", total=len(self.needs.runs_of(stage)) or None)
         seeds = len(self.config.seeds_of(stage))
         parts = [count(len(self.needs.splits), "fold")] if self.needs.splits else []
         parts += [f"{seeds} seeds"] if seeds > 1 else []
-        parts += [count(epochs, "epoch")] if epochs is not None else []
+        parts += [f"{'at most ' if stops else ''}{count(epochs, 'epoch')}"] if epochs is not None else []
         row.work = " × ".join(parts)
         return row
 

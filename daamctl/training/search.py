@@ -196,8 +196,18 @@ def most_epochs(grid: Grid | None, epochs: int) -> int:
     total = epochs
     while alive > 1:
         out = alive // 2  # of them leave the search after this round
-        total, alive, until = total + out * until, alive - out, 2 * until
+        total, alive, until = total + out * min(until, epochs), alive - out, 2 * until
     return total
+
+
+def may_stop(config: TrainConfig | WayConfig, selection: str) -> bool:
+    """Whether training may end before the last epoch allowed.
+
+    Args:
+        config: settings of `train` or of `finetune`.
+        selection: how the epoch is chosen, see `train.selection`.
+    """
+    return config.patience is not None and selection == "dev-group"
 
 
 class Search:

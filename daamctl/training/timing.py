@@ -28,6 +28,7 @@ from daamctl.training.loop import Training
 from daamctl.training.losses import build_loss
 from daamctl.training.outputs import eval_batch, predict
 from daamctl.training.parts import POOL_CLIPS, HeldPart
+from daamctl.training.search import grid_of, most_epochs
 from daamctl.training.splits import Split
 
 FEW_CLIPS = 2
@@ -76,7 +77,7 @@ class MethodSpeed:
     """How fast a method is.
 
     Args:
-        step_s: seconds for an optimiser step on one batch; where folds train together, of one of them.
+        step_s: seconds for an optimiser step on one batch; where trainings share a program, of one of them.
         clip_s: seconds to evaluate one clip.
     """
 
@@ -84,7 +85,7 @@ class MethodSpeed:
     clip_s: float
 
     def fold_s(self, split: Split, config: Config, *, density: bool, read: ReadTimes = ReadTimes()) -> float:
-        """Seconds to train one fold with one seed.
+        """Seconds to train one fold with one seed, at most: the epochs of a search count, early stopping does not.
 
         The next shard is read while the last one is in use, so reading and computing take as long as the longer of the
         two; but the pool from which batches are drawn is filled before the first and emptied after the last shard.
@@ -96,7 +97,7 @@ class MethodSpeed:
         passed = pool * (read.train_s + steps) + (1 - pool) * max(read.train_s, steps)
         dev, test = (len(part) * self.clip_s for part in (split.dev, split.test))
         evaluated = max(read.dev_s, dev) + (1 + maps) * max(read.test_s, test)
-        return read.once_s + train.epochs * (passed + evaluated)
+        return read.once_s + most_epochs(grid_of(train), train.epochs) * (passed + evaluated)
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def time_method(
         sizes: L, D and C.
         device: resolved device.
         within_s: about how long this may take, in seconds; a step and an evaluation of two clips are made at least.
-        members: folds that train together in one program; where not even a few steps of all of them fit in the time,
+        members: trainings that share a program; where not even a few steps of all of them fit in the time,
             a step by itself stands for theirs.
 
     Raises:

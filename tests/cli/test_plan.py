@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from daamctl.cli.app import app
+from daamctl.cli.plan import _figures
+from daamctl.planning.rows import Row
 
 
 def call(*words: str) -> Any:
@@ -24,13 +27,14 @@ def test_table_of_the_demo(project: Path) -> None:
     lines = result.stdout.splitlines()
     assert lines[0].startswith("demo on ")
     assert lines[1].split() == ["stage", "state", "work", "disk", "memory", "time", "basis"]
-    names = [line.split("  ")[0].strip() or line.split()[0] for line in lines[2:15]]
+    names = [line.split("  ")[0].strip() or line.split()[0] for line in lines[2:20]]
     assert names == ["download", "segment", "extract", "train", "none", "weighted-sum", "mha", "daam-v1", "daam-v2",
-                     "evaluate", "ablate", "importance", "report"]  # fmt: skip
-    assert lines[5].split() == ["train", "5", "folds", "×", "12", "epochs"]
+                     "ridge-last", "ridge-best-layer", "ridge-mean", "ridge-concat", "ridge-average", "evaluate",
+                     "ablate", "importance", "report"]  # fmt: skip
+    assert lines[5].split() == ["train", "5", "folds", "×", "at", "most", "40", "epochs"]
     assert lines[4].split()[:7] == ["extract", "to", "do", "≈", "353", "clips,", "0.25"]
     assert lines[4].split().count("≈") == 3  # work, disk and memory
-    totals = {line.split("  ")[0].strip(): line for line in lines[15:]}
+    totals = {line.split("  ")[0].strip(): line for line in lines[20:]}
     assert " needed, " in totals["disk"]
     assert totals["disk"].endswith(" free")
     assert totals["memory"].endswith(" available")
@@ -42,7 +46,23 @@ def test_brief_has_a_row_for_each_stage(project: Path) -> None:
     assert [line.split()[0] for line in lines[2:10]] == [
         "download", "segment", "extract", "train", "evaluate", "ablate", "importance", "report",
     ]  # fmt: skip
-    assert "5 × 5 folds × 12 epochs" in lines[5]
+    assert "5 × 5 folds × at most 40 epochs, 5 × 5 folds " in lines[5]
+
+
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [
+        ({"at_most": True}, "≤ 60 s"),
+        ({"at_most": True, "about": True}, "≤ 60 s"),
+        ({"at_most": True, "at_least": True}, "≈ 60 s"),  # some of it is not known
+        ({"at_most": True, "at_least_of": ["time_s"]}, "≈ 60 s"),
+        ({"at_least_of": ["time_s"]}, "≥ 60 s"),
+        ({}, "60 s"),
+    ],
+)
+def test_time_of_a_training_that_may_stop_earlier_is_an_upper_bound(row: dict[str, Any], shown: str) -> None:
+    whole = asdict(Row("train", time_s=60.0, basis="measured"))
+    assert _figures({**whole, **row})[2] == shown
 
 
 def test_json_is_the_whole_plan(project: Path) -> None:

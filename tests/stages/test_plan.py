@@ -71,14 +71,18 @@ def test_demo_before_anything_ran(project: Path) -> None:
     rows, result = planned(project, "demo", calibrate=True)
     assert files(project) == before  # nothing is written
     assert list(rows) == ["download", "segment", "extract", "none", "weighted-sum", "mha", "daam-v1", "daam-v2",
-                          "evaluate", "ablate", "importance", "report"]  # fmt: skip
+                          "ridge-last", "ridge-best-layer", "ridge-mean", "ridge-concat", "ridge-average", "evaluate",
+                          "ablate", "importance", "report"]  # fmt: skip
     assert set(states(rows).values()) == {"to do"}
     clips = rows["extract"]["total"]
     assert 330 < clips < 390  # the 320 recordings give 360
     assert rows["extract"]["work"] == f"≈ {clips} clips, 0.25 h"
     assert rows["extract"]["disk_bytes"] == rows["extract"]["disk_left_bytes"] == clips * 24 * 64 * 2
     assert rows["extract"]["basis"] == "measured"
-    assert (rows["mha"]["total"], rows["mha"]["work"]) == (5, "5 folds × 12 epochs")
+    assert (rows["mha"]["total"], rows["mha"]["work"]) == (5, "5 folds × at most 40 epochs")  # of the search too
+    assert rows["ridge-mean"]["work"] == "5 folds"
+    assert (rows["mha"]["at_most"], rows["ablate"]["at_most"], rows["ridge-mean"]["at_most"]) == (True, True, False)
+    assert any(note.startswith("≤: every epoch allowed is counted") for note in result["notes"])
     for name in ("none", "daam-v2", "ablate", "importance"):
         assert rows[name]["basis"] == "measured"
         assert rows[name]["time_s"] > 0
@@ -96,12 +100,14 @@ def test_result_is_json_of_one_form(project: Path) -> None:
     assert list(result) == ["pipeline", "calibrated", "seconds", "machine", "stages", "totals", "notes"]
     assert list(result["machine"]) == ["device", "disk_free_bytes", "memory_available_bytes", "gpu_free_bytes"]
     assert list(result["totals"]) == [
-        "disk_bytes", "memory_bytes", "gpu_memory_bytes", "time_s", "at_least", "at_least_of", "about", "possible",
+        "disk_bytes", "memory_bytes", "gpu_memory_bytes", "time_s", "at_least", "at_least_of", "at_most",
+        "about", "possible",
     ]  # fmt: skip
     assert all(list(row) == [field.name for field in fields(Row)] for row in result["stages"])
     assert [field.name for field in fields(Row)] == [
         "stage", "method", "state", "done", "total", "unit", "reason", "fix", "work", "disk_bytes", "disk_left_bytes",
-        "memory_bytes", "memory_on", "time_s", "took_s", "basis", "at_least", "at_least_of", "about", "notes",
+        "memory_bytes", "memory_on", "time_s", "took_s", "basis", "at_least", "at_least_of", "at_most", "about",
+        "notes",
     ]  # fmt: skip
 
 
@@ -249,7 +255,7 @@ def test_encoder_that_is_too_large_is_not_loaded(project: Path, monkeypatch: pyt
     assert (
         "extract, finetune: not measured: it needs 1e+06 GB of GPU memory (its weights take 25.7 GB)" in result["notes"]
     )
-    assert rows["daam-v1"]["work"] == "1 fold × 3 seeds × 35 epochs"  # official parts
+    assert rows["daam-v1"]["work"] == "1 fold × 3 seeds × at most 132 epochs"  # official parts
     assert rows["daam-v1"]["total"] == 3
     trained = 40 * 2 * 8 * (5120 + 5120) + 5120 * 4 + 4  # numbers, in float32; with gradient and two means
     assert rows["lora-r8"]["memory_bytes"] == rows["extract"]["memory_bytes"] + (4 + 12) * trained
@@ -287,7 +293,8 @@ def test_fine_tuning_that_is_not_timed_is_estimated_from_the_forward_pass(
     splits = [split_of(clips, fold, config.train) for fold in (1, 2, 3)]
     passed = [passes * len(one.train) + len(one.dev) + len(one.test) for one in splits]
     samples = 16000 * float(clips["duration_s"].to_numpy().mean())
-    assert row["time_s"] == pytest.approx(2 * sum(passed) * samples * 2.0 / 1000, rel=0.01)
+    epochs = 3 * 2  # of three rates each is tried for two epochs, which is all that there are
+    assert row["time_s"] == pytest.approx(epochs * sum(passed) * samples * 2.0 / 1000, rel=0.01)
     encoder = ENCODERS.load("wavlm-micro").shape
     trained = encoder["num_hidden_layers"] * 2 * 4 * 2 * 64 + 64 * 2 + 2  # two maps of rank 4 a layer; the classifier
     outline = outline_of(config.extract, "speech")
@@ -308,7 +315,7 @@ def test_methods_beyond_the_time_for_calibration_stay_unknown(project: Path, mon
     monkeypatch.setattr(calibration, "LIMIT_S", -1.0)
     rows, result = planned(project, "demo", calibrate=True)
     assert (rows["mha"]["basis"], rows["ablate"]["basis"]) == ("not known", "not known")
-    words = "not measured, as it would take too long: none, weighted-sum, mha, daam-v1, daam-v2, none on 1 layer, "
+    words = "not measured, as it would take too long: none, weighted-sum, mha, daam-v1, daam-v2, ridge-last, "
     assert any(note.startswith(words) for note in result["notes"])
 
 
@@ -350,7 +357,7 @@ def test_reading_from_disk_is_counted(
     """At a byte in a thousand seconds nothing else counts; where the rate is not known, the time is a lower bound."""
     monkeypatch.setattr("daamctl.planning.reading.reading_rate", lambda *_, **__: rate)
     before = files(project)
-    changes = {"train.features": "stream", "train.epochs": 3, "ablate.k": [2]}
+    changes = {"train.features": "stream", "train.search": "none", "train.epochs": 3, "ablate.k": [2]}
     rows, result = planned(project, "demo", changes, calibrate=True)
     assert files(project) == before
     row, clips = rows["mha"], rows["extract"]["total"]

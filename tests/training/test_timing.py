@@ -22,7 +22,7 @@ SIZES = (6, 16, 3)
 
 
 def config(**train: Any) -> Config:
-    return Config.model_validate({"train": {"batch_size": 4, **train}})
+    return Config.model_validate({"train": {"batch_size": 4, "search": "none", **train}})
 
 
 def test_time_of_a_fold() -> None:
@@ -33,6 +33,20 @@ def test_time_of_a_fold() -> None:
     every = config(epochs=3, density_maps="all-epochs")
     assert speed.fold_s(split, every, density=False) == pytest.approx(3 * (3 * 2.0 + 12 * 0.1))
     assert speed.fold_s(split, every, density=True) == pytest.approx(3 * (3 * 2.0 + 19 * 0.1))
+
+
+def test_time_of_a_fold_counts_its_search() -> None:
+    split = Split(1, 3, "a", "b", np.arange(10), np.arange(5), np.arange(7))
+    speed, epoch_s = MethodSpeed(step_s=2.0, clip_s=0.1), 3 * 2.0 + 12 * 0.1
+    rates = {"epochs": 10, "search_lr": (1e-3, 3e-3), "search_weight_decay": (0.01, 10.0), "search_epochs": 2}
+    halving = config(search="halving", **rates)  # of four two leave after 2 epochs, one after 4, one has all ten
+    assert speed.fold_s(split, halving, density=False) == pytest.approx((2 * 2 + 4 + 10) * epoch_s)
+    short = config(search="halving", **{**rates, "epochs": 3})
+    assert speed.fold_s(split, short, density=False) == pytest.approx((2 * 2 + 3 + 3) * epoch_s)
+    full = config(search="full", **rates)
+    assert speed.fold_s(split, full, density=False) == pytest.approx(4 * 10 * epoch_s)
+    no_dev = config(search="halving", selection="last", **rates)
+    assert speed.fold_s(split, no_dev, density=False) == pytest.approx(10 * epoch_s)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Where artifacts lie: `data/<stage>/<name>/…`, one word per stage.
 
 `name` is the pipeline's name. Without a pipeline (`daamctl extract --corpus emodb --encoder wavlm-large`), tables and
-clips go under the corpus name, and everything that depends on the encoder under `<corpus>-<encoder>`.
+clips go under the corpus name, and everything that depends on the encoder under `<corpus>-<encoder>`. With another recipe of training than the
+pipeline's own `-<recipe>-recipe` stands behind the name of what is trained, scored and reported, so that nothing of the
+pipeline is replaced; tables, clips and embeddings are the pipeline's.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from daamctl.config import Config
 STAGES = ("download", "segment", "extract", "train", "evaluate", "ablate", "importance", "report")
 READ_IN_TURN = ("download", "segment", "extract", "train", "finetune", *STAGES[4:])
 """Sections of the settings; a stage goes by its own and those before it. What has no section counts as `train`."""
+RECIPE_END = "-recipe"
+"""Ends the name of a run with another recipe than its pipeline's own: `<pipeline>-published-recipe`."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class Layout:
         corpus: corpus of an ad-hoc run, to be named in commands.
         encoder: encoder of an ad-hoc run, to be named in commands.
         overrides: `section.key=value` words given on the command line, to be repeated in commands.
+        recipe: recipe of training that the command line names, where it is not the pipeline's own.
     """
 
     root: Path
@@ -39,15 +44,19 @@ class Layout:
     corpus: str | None = None
     encoder: str | None = None
     overrides: tuple[str, ...] = ()
+    recipe: str | None = None
 
     @classmethod
-    def of(cls, root: Path, pipeline: str | None, config: Config, overrides: Sequence[str] = ()) -> Layout:
+    def of(
+        cls, root: Path, pipeline: str | None, config: Config, overrides: Sequence[str] = (), recipe: str | None = None
+    ) -> Layout:
         """Layout of a pipeline, or of the settings' corpus and encoder when `pipeline` is None."""
+        behind = f"-{recipe}{RECIPE_END}" if recipe else ""
         if pipeline is not None:
-            return cls(root, pipeline, pipeline, pipeline, overrides=tuple(overrides))
+            return cls(root, pipeline, pipeline, pipeline + behind, overrides=tuple(overrides), recipe=recipe)
         corpus, encoder = config.download.corpus, config.extract.encoder
-        run_name = f"{corpus}-{Path(encoder).name if '/' in encoder else encoder}"
-        return cls(root, None, corpus, run_name, corpus, encoder, tuple(overrides))
+        run_name = f"{corpus}-{Path(encoder).name if '/' in encoder else encoder}{behind}"
+        return cls(root, None, corpus, run_name, corpus, encoder, tuple(overrides), recipe)
 
     @property
     def data(self) -> Path:
@@ -76,8 +85,9 @@ class Layout:
 
     @property
     def embeddings(self) -> Path:
-        """Folder of the embedding shards."""
-        return self.data / "extract" / self.run_name
+        """Folder of the embedding shards; the recipe of training has no part in them."""
+        name = self.run_name.removesuffix(f"-{self.recipe}{RECIPE_END}") if self.recipe else self.run_name
+        return self.data / "extract" / name
 
     def method(self, method: str) -> Path:
         """Folder of one method's folds."""
@@ -94,7 +104,7 @@ class Layout:
             stage: the command.
             extra: further words, already quoted; a setting among them stands for one given on the command line.
         """
-        where = ["--pipeline", self.pipeline] if self.pipeline else []
+        where = [*(["--pipeline"] if stage != "run" else []), self.pipeline] if self.pipeline else []
         if self.corpus is not None and self.encoder is not None:
             where = {"download": [self.corpus], "segment": ["--corpus", self.corpus]}.get(
                 stage, ["--corpus", self.corpus, "--encoder", self.encoder]

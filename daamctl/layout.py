@@ -1,9 +1,9 @@
 """Where artifacts lie: `data/<stage>/<name>/…`, one word per stage.
 
 `name` is the pipeline's name. Without a pipeline (`daamctl extract --corpus emodb --encoder wavlm-large`), tables and
-clips go under the corpus name, and everything that depends on the encoder under `<corpus>-<encoder>`. With another recipe of training than the
-pipeline's own `-<recipe>-recipe` stands behind the name of what is trained, scored and reported, so that nothing of the
-pipeline is replaced; tables, clips and embeddings are the pipeline's.
+clips go under the corpus name, and everything that depends on the encoder under `<corpus>-<encoder>`. With another
+recipe of training than the pipeline's own, `-<recipe>-recipe` stands behind the name of what is trained, scored and
+reported, so that nothing of the pipeline is replaced; tables, clips and embeddings are the pipeline's.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from daamctl.config import Config
+from daamctl.config import RECIPES, Config
 
 STAGES = ("download", "segment", "extract", "train", "evaluate", "ablate", "importance", "report")
 READ_IN_TURN = ("download", "segment", "extract", "train", "finetune", *STAGES[4:])
 """Sections of the settings; a stage goes by its own and those before it. What has no section counts as `train`."""
-RECIPE_END = "-recipe"
-"""Ends the name of a run with another recipe than its pipeline's own: `<pipeline>-published-recipe`."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class Layout:
         cls, root: Path, pipeline: str | None, config: Config, overrides: Sequence[str] = (), recipe: str | None = None
     ) -> Layout:
         """Layout of a pipeline, or of the settings' corpus and encoder when `pipeline` is None."""
-        behind = f"-{recipe}{RECIPE_END}" if recipe else ""
+        behind = _behind(recipe) if recipe else ""
         if pipeline is not None:
             return cls(root, pipeline, pipeline, pipeline + behind, overrides=tuple(overrides), recipe=recipe)
         corpus, encoder = config.download.corpus, config.extract.encoder
@@ -86,8 +84,7 @@ class Layout:
     @property
     def embeddings(self) -> Path:
         """Folder of the embedding shards; the recipe of training has no part in them."""
-        name = self.run_name.removesuffix(f"-{self.recipe}{RECIPE_END}") if self.recipe else self.run_name
-        return self.data / "extract" / name
+        return self.data / "extract" / self.run_name.removesuffix(_behind(self.recipe) if self.recipe else "")
 
     def method(self, method: str) -> Path:
         """Folder of one method's folds."""
@@ -112,6 +109,19 @@ class Layout:
         given = [word for word in self.overrides if _matters(word, stage) and not _is_among(word, extra)]
         sets = [part for word in given for part in ("--set", word)]
         return " ".join(["daamctl", stage, *map(shlex.quote, (*where, *sets)), *extra])
+
+
+def split_recipe(run_name: str) -> tuple[str, str | None]:
+    """The name of a run without the recipe behind it, and that recipe; None where there is none."""
+    for recipe in RECIPES:
+        if run_name.endswith(_behind(recipe)):
+            return run_name.removesuffix(_behind(recipe)), recipe
+    return run_name, None
+
+
+def _behind(recipe: str) -> str:
+    """What stands behind the name of a run with another recipe than its pipeline's own."""
+    return f"-{recipe}-recipe"
 
 
 def _matters(word: str, stage: str) -> bool:

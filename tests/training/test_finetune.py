@@ -369,7 +369,7 @@ def test_item_that_does_not_fit_alone_stops_with_advice(tmp_path: Path) -> None:
 
 
 def test_infinite_loss_stops_with_advice(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"training loss is (nan|inf) in epoch \d\n  lower finetune.lr"):
+    with pytest.raises(TrainingError, match=r"(training|held-out) loss is (nan|inf) in epoch \d\n  lower finetune.lr"):
         make(tmp_path, method="linear-probe", lr=1e30, grad_clip_norm=None, schedule="constant")
 
 

@@ -317,6 +317,8 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
             "search": "none",
             "batch_size": 8,
             "loss": "focal",
+            "focal_gamma": 2.5,
+            "focal_alpha": 0.25,
             "optimizer": "adamw",
             "lr": 1e-4,
             "weight_decay": 0.01,
@@ -325,7 +327,16 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
             "plateau_factor": 0.1,
             "plateau_patience": 10,
         },
-        "finetune": {"search": "none", "patience": None, "epochs": 35, "batch_size": 8, "lr": 1e-4},
+        "finetune": {
+            "epochs": 35,
+            "patience": None,
+            "search": "none",
+            "batch_size": 8,
+            "lr": 1e-4,
+            "weight_decay": 0.01,
+            "schedule": "constant",
+            "grad_clip_norm": None,
+        },
     }
 }
 """Settings that a recipe stands for, by section: the fixed one of the published code (FACTS 9), and the defaults."""
@@ -606,7 +617,7 @@ def _recipe(params: Mapping[str, Any], *above: Mapping[str, Any]) -> dict[str, A
     wanted = next((name for name in reversed(named) if name is not None), None)
     if wanted in (None, own or TrainConfig.model_fields["recipe"].default):
         return {}
-    return deepcopy(RECIPES.get(wanted, {}))
+    return deepcopy(RECIPES.get(wanted, {})) if isinstance(wanted, str) else {}
 
 
 def _remove(tree: Any, location: Sequence[Any]) -> bool:

@@ -52,20 +52,25 @@ class Settings:
         published: values that together are the published set-up.
         corrected: alternatives, each of values that together are a corrected one; None: whatever is not published.
         idle: values under which the row does not concern the pipeline.
+        searched: setting of `train` that the row is about; where it is chosen on the held-out group, it is corrected.
     """
 
     published: Mapping[str, Any]
     corrected: tuple[Mapping[str, Any], ...] | None = None
     idle: Mapping[str, Any] | None = None
+    searched: str | None = None
 
     @property
     def where(self) -> str:
         """The dotted paths."""
-        return ", ".join(self.published)
+        return ", ".join([*self.published, *(["train.search"] if self.searched else [])])
 
     def states(self, config: Config) -> Iterator[State]:
         """At most one state for all of them together."""
         if self.idle is not None and _holds(config, self.idle):
+            return
+        if self.searched is not None and _is_searched(config, self.searched):
+            yield CORRECTED, "searched"
             return
         value = ", ".join(str(_value(config, path)) for path in self.published)
         if _holds(config, self.published):
@@ -210,18 +215,26 @@ class FineTuned:
 
 @dataclass(frozen=True)
 class Budget:
-    """Whether fine-tuning sees the training items as often, and in batches as large, as the methods do."""
+    """Whether fine-tuning and the methods are trained alike.
+
+    Either both have as many epochs and batches as large, or both choose their rate on the held-out group and stop when
+    that group no longer improves.
+    """
 
     @property
     def where(self) -> str:
         """The settings compared."""
-        return "finetune.epochs, finetune.batch_size beside those of train"
+        return "finetune.epochs, batch_size, search, patience beside those of train"
 
     def states(self, config: Config) -> Iterator[State]:
         """One state."""
         ours, theirs = config.finetune, config.train
         same = (ours.epochs, ours.batch_size) == (theirs.epochs, theirs.batch_size)
-        yield CORRECTED if same else AS_PUBLISHED, f"{ours.epochs} epochs, batch {ours.batch_size}"
+        to_the_end = theirs.selection == "dev-group" and all(
+            one.search != "none" and one.patience is not None and one.patience < one.epochs for one in (ours, theirs)
+        )
+        state = CORRECTED if same or to_the_end else AS_PUBLISHED
+        yield state, f"{ours.epochs} epochs, batch {ours.batch_size}"
 
 
 @dataclass(frozen=True)
@@ -354,6 +367,12 @@ def _holds(config: Config, wanted: Mapping[str, Any]) -> bool:
     return all(_value(config, path) == value for path, value in wanted.items())
 
 
+def _is_searched(config: Config, name: str) -> bool:
+    """Whether a setting of `train` is chosen on the held-out group."""
+    train = config.train
+    return train.search != "none" and train.selection == "dev-group" and bool(getattr(train, f"search_{name}"))
+
+
 def _trained(config: Config, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Full name and table name of every method of the pipeline that is one of `names`, or one with another decoder."""
     for method in config.methods:
@@ -422,17 +441,19 @@ DEVIATIONS: tuple[Deviation, ...] = (
     ),
     Deviation(
         11, "A", "AdamW with decay 0.01; the text says Adam with 0.1",
-        "adamw, 0.01", "adam, 0.1",
+        "adamw, 0.01", "adam, 0.1; or decay searched",
         (
             Settings(
                 {"train.optimizer": "adamw", "train.weight_decay": 0.01},
                 ({"train.optimizer": "adam", "train.weight_decay": 0.1},),
+                searched="weight_decay",
             ),
         ),
     ),
     Deviation(
         12, "A", "vision starts at rate 1e-5; the text says 1e-4",
-        "1e-5", "1e-4", (Only(Settings({"train.lr": 1e-5}, ({"train.lr": 1e-4},)), "image"),),
+        "1e-5", "1e-4, or searched",
+        (Only(Settings({"train.lr": 1e-5}, ({"train.lr": 1e-4},), searched="lr"), "image"),),
     ),
     Deviation(
         13, "A", "the mean over time includes the zeros that pad a clip to 5 s",
@@ -455,7 +476,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
     ),
     Deviation(
         18, "A", "LoRA differs in epochs, batch, rate and head besides the method",
-        "unequal budgets", "matched budgets", (Only(Budget(), finetuning=True),),
+        "unequal budgets", "matched budgets, or both to their end", (Only(Budget(), finetuning=True),),
     ),
     Deviation(
         19, "A", "density maps pile up over all epochs; small batches count as much as full ones",

@@ -1,7 +1,9 @@
 """Where artifacts lie: `data/<stage>/<name>/…`, one word per stage.
 
 `name` is the pipeline's name. Without a pipeline (`daamctl extract --corpus emodb --encoder wavlm-large`), tables and
-clips go under the corpus name, and everything that depends on the encoder under `<corpus>-<encoder>`.
+clips go under the corpus name, and everything that depends on the encoder under `<corpus>-<encoder>`. With another
+recipe of training than the pipeline's own, `-<recipe>-recipe` stands behind the name of what is trained, scored and
+reported, so that nothing of the pipeline is replaced; tables, clips and embeddings are the pipeline's.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from daamctl.config import Config
+from daamctl.config import RECIPES, Config
 
 STAGES = ("download", "segment", "extract", "train", "evaluate", "ablate", "importance", "report")
 READ_IN_TURN = ("download", "segment", "extract", "train", "finetune", *STAGES[4:])
@@ -30,6 +32,7 @@ class Layout:
         corpus: corpus of an ad-hoc run, to be named in commands.
         encoder: encoder of an ad-hoc run, to be named in commands.
         overrides: `section.key=value` words given on the command line, to be repeated in commands.
+        recipe: recipe of training that the command line names, where it is not the pipeline's own.
     """
 
     root: Path
@@ -39,15 +42,19 @@ class Layout:
     corpus: str | None = None
     encoder: str | None = None
     overrides: tuple[str, ...] = ()
+    recipe: str | None = None
 
     @classmethod
-    def of(cls, root: Path, pipeline: str | None, config: Config, overrides: Sequence[str] = ()) -> Layout:
+    def of(
+        cls, root: Path, pipeline: str | None, config: Config, overrides: Sequence[str] = (), recipe: str | None = None
+    ) -> Layout:
         """Layout of a pipeline, or of the settings' corpus and encoder when `pipeline` is None."""
+        behind = _behind(recipe) if recipe else ""
         if pipeline is not None:
-            return cls(root, pipeline, pipeline, pipeline, overrides=tuple(overrides))
+            return cls(root, pipeline, pipeline, pipeline + behind, overrides=tuple(overrides), recipe=recipe)
         corpus, encoder = config.download.corpus, config.extract.encoder
-        run_name = f"{corpus}-{Path(encoder).name if '/' in encoder else encoder}"
-        return cls(root, None, corpus, run_name, corpus, encoder, tuple(overrides))
+        run_name = f"{corpus}-{Path(encoder).name if '/' in encoder else encoder}{behind}"
+        return cls(root, None, corpus, run_name, corpus, encoder, tuple(overrides), recipe)
 
     @property
     def data(self) -> Path:
@@ -76,8 +83,8 @@ class Layout:
 
     @property
     def embeddings(self) -> Path:
-        """Folder of the embedding shards."""
-        return self.data / "extract" / self.run_name
+        """Folder of the embedding shards; the recipe of training has no part in them."""
+        return self.data / "extract" / self.run_name.removesuffix(_behind(self.recipe) if self.recipe else "")
 
     def method(self, method: str) -> Path:
         """Folder of one method's folds."""
@@ -94,7 +101,7 @@ class Layout:
             stage: the command.
             extra: further words, already quoted; a setting among them stands for one given on the command line.
         """
-        where = ["--pipeline", self.pipeline] if self.pipeline else []
+        where = [*(["--pipeline"] if stage != "run" else []), self.pipeline] if self.pipeline else []
         if self.corpus is not None and self.encoder is not None:
             where = {"download": [self.corpus], "segment": ["--corpus", self.corpus]}.get(
                 stage, ["--corpus", self.corpus, "--encoder", self.encoder]
@@ -102,6 +109,19 @@ class Layout:
         given = [word for word in self.overrides if _matters(word, stage) and not _is_among(word, extra)]
         sets = [part for word in given for part in ("--set", word)]
         return " ".join(["daamctl", stage, *map(shlex.quote, (*where, *sets)), *extra])
+
+
+def split_recipe(run_name: str) -> tuple[str, str | None]:
+    """The name of a run without the recipe behind it, and that recipe; None where there is none."""
+    for recipe in RECIPES:
+        if run_name.endswith(_behind(recipe)):
+            return run_name.removesuffix(_behind(recipe)), recipe
+    return run_name, None
+
+
+def _behind(recipe: str) -> str:
+    """What stands behind the name of a run with another recipe than its pipeline's own."""
+    return f"-{recipe}-recipe"
 
 
 def _matters(word: str, stage: str) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from daamctl.config import (
+    RECIPES,
     Config,
     ImportanceConfig,
     find_root,
@@ -118,6 +120,69 @@ def test_padding_every_clip_alike_rules_out_longer_ones(project: Path, below: fl
         "pipeline 'demo' with the options given: extract.pooling=all-frames pads clips to segment.max_duration_s, "
         "which segment.tail=merge exceeds"
     )
+
+
+def test_recipe_stands_between_params_and_the_pipeline(project: Path) -> None:
+    (project / "params.yaml").write_text("train: {epochs: 7, batch_size: 9, seeds: [4]}\nfinetune: {lr: 0.5}\n")
+    (project / "pipelines/mine.yaml").write_text("train: {recipe: published, epochs: 50, lr: 0.25}\n")
+    config = load_config(project, "mine", {"train.lr": 0.125})
+    assert config.train.recipe == "published"
+    assert config.train.seeds == (4,)  # no recipe has seeds: params.yaml
+    assert (config.train.batch_size, config.train.search, config.finetune.lr) == (8, "none", 1e-4)  # the recipe
+    assert config.train.epochs == 50  # the pipeline itself
+    assert config.train.lr == 0.125  # --set
+
+
+@pytest.mark.parametrize("recipe", list(RECIPES))
+def test_recipe_sets_all_that_it_stands_for(project: Path, recipe: str) -> None:
+    other = next(name for name in RECIPES if name != recipe)
+    (project / "params.yaml").write_text(f"train: {{recipe: {other}, epochs: 7}}\n")
+    (project / "pipelines/mine.yaml").write_text("")
+    config = load_config(project, "mine", {"train.recipe": recipe})
+    for section, wanted in RECIPES[recipe].items():
+        assert {name: getattr(getattr(config, section), name) for name in wanted} == wanted
+
+
+def test_command_line_names_the_recipe_last(project: Path) -> None:
+    (project / "pipelines/mine.yaml").write_text("train: {recipe: published, epochs: 50}\n")
+    config = load_config(project, "mine", {"train.recipe": "searched"})
+    own = load_config(project)
+    assert config.train == own.train.model_copy(update={"epochs": 50})
+    assert config.finetune == own.finetune
+
+
+@pytest.mark.parametrize("where", ["pipeline", "options"])
+def test_recipe_of_params_changes_nothing(project: Path, where: str) -> None:
+    (project / "params.yaml").write_text("train: {recipe: published, epochs: 7}\n")
+    (project / "pipelines/mine.yaml").write_text("train: {recipe: published}\n" if where == "pipeline" else "")
+    config = load_config(project, "mine", {"train.recipe": "published"} if where == "options" else {})
+    assert config == load_config(project)
+    assert config.train.epochs == 7
+
+
+@pytest.mark.parametrize("value", ["published-one", None, 3, ["published"]])
+def test_unknown_recipe_is_one_problem(project: Path, value: Any) -> None:
+    assert message(project, {"train.recipe": value}) == (
+        "pipeline 'demo' with the options given: train.recipe: input should be 'searched' or 'published' "
+        f"(met {value!r})"
+    )
+
+
+@pytest.mark.parametrize("where", ["params", "pipeline", "options"])
+def test_section_that_is_no_mapping_is_one_problem(project: Path, where: str) -> None:
+    (project / "params.yaml").write_text("train: 5\n" if where == "params" else "")
+    (project / "pipelines/mine.yaml").write_text("train: 5\n" if where == "pipeline" else "")
+    text = message(project, {"train": 5} if where == "options" else {}, "mine")
+    assert text.endswith("train: input should be a valid dictionary or instance of TrainConfig (met 5)")
+    assert len(text.splitlines()) == 1
+
+
+def test_published_recipe_is_that_of_the_as_published_pipelines(project: Path) -> None:
+    """But for what a pipeline has its own value of: the batch of fine-tuning."""
+    twin, wanted = load_config(project, "iemocap-as-published"), deepcopy(RECIPES["published"])
+    del wanted["finetune"]["batch_size"]
+    for section, values in wanted.items():
+        assert {name: getattr(getattr(twin, section), name) for name in values} == values
 
 
 def test_merge_is_deep_and_keeps_what_is_not_named(project: Path) -> None:

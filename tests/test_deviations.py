@@ -103,6 +103,9 @@ def with_values(values: Mapping[str, Any], switch: Any) -> Config:
     if isinstance(switch, Only):
         tree = {"download": {"corpus": {"text": "agnews", "image": "digits"}.get(str(switch.modality), "demo")}}
         tree["finetunes"] = ("lora-r8",) if switch.finetuning else ()
+    inner = switch.switch if isinstance(switch, Only) else switch
+    if inner.searched is not None:
+        tree["train"] = {"search": "none"}
     for path, value in values.items():
         section, name = path.split(".")
         tree.setdefault(section, {})[name] = value
@@ -130,8 +133,13 @@ def with_values(values: Mapping[str, Any], switch: Any) -> Config:
         (6, config(ablate={"method": "mha-published", "k": []}), NOT_HERE),
         (7, config(train={"selection": "last"}), CORRECTED),
         (10, config(), ALWAYS),
-        (11, config(), AS_PUBLISHED),
-        (11, config(train={"optimizer": "adam"}), "other (adam, 0.01)"),
+        (11, config(), CORRECTED),
+        (11, config(train={"search": "none"}), AS_PUBLISHED),
+        (11, config(train={"search_weight_decay": []}), AS_PUBLISHED),
+        (11, config(train={"selection": "last"}), AS_PUBLISHED),  # nothing is held out, so nothing is searched
+        (11, config(train={"search": "none", "optimizer": "adam"}), "other (adam, 0.01)"),
+        (12, config(download={"corpus": "digits"}, train={"lr": 1e-5}), CORRECTED),
+        (12, config(download={"corpus": "digits"}, train={"search": "none", "lr": 1e-5}), AS_PUBLISHED),
         (14, config(extract={"normalize": "always"}), "other (always)"),
         (21, config(train={"grad_clip": "scaled", "grad_clip_norm": 1000}), AS_PUBLISHED),
         (21, config(train={"grad_clip": "scaled"}), CORRECTED),
@@ -175,6 +183,9 @@ def with_values(values: Mapping[str, Any], switch: Any) -> Config:
             config(finetunes=["bitfit", "ia3"], finetune_settings={"ia3": {"epochs": 1}}),
             "other (35 epochs, batch 8, 1 epochs, batch 8)",
         ),
+        (18, config(finetunes=["ia3"], finetune={"search": "none"}), AS_PUBLISHED),
+        (18, config(finetunes=["ia3"], train={"patience": None}), AS_PUBLISHED),
+        (18, config(finetunes=["ia3"], train={"search": "none", "epochs": 35, "batch_size": 8}), CORRECTED),
         (49, config(finetunes=["ia3"], finetune_settings={"ia3": {"encoder_dropout": True}}), AS_PUBLISHED),
         (42, config(), CORRECTED),
         (58, config(("daam-v1",)), AS_PUBLISHED),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from daamctl.config import Config
-from daamctl.layout import STAGES, Layout
+from daamctl.layout import STAGES, Layout, split_recipe
 
 ROOT = Path("/project")
 
@@ -43,6 +43,37 @@ def test_ad_hoc_run_shares_tables_and_has_its_own_embeddings(encoder: str, run: 
     assert layout.clips == ROOT / "data/segment/emodb/clips.parquet"
     assert layout.embeddings == ROOT / "data/extract" / run
     assert layout.method("mha") == ROOT / "data/train" / run / "mha"
+
+
+def test_another_recipe_shares_the_embeddings_and_has_its_own_results() -> None:
+    own, other = (Layout.of(ROOT, "mine", Config(), recipe=recipe) for recipe in (None, "published"))
+    assert (other.utterances, other.clips, other.embeddings) == (own.utterances, own.clips, own.embeddings)
+    assert other.run_name == "mine-published-recipe"
+    assert other.method("mha") == ROOT / "data/train/mine-published-recipe/mha"
+    assert other.stage("evaluate") == ROOT / "data/evaluate/mine-published-recipe"
+    ad_hoc = Layout.of(ROOT, None, config("emodb", "wavlm-large"), recipe="searched")
+    assert ad_hoc.run_name == "emodb-wavlm-large-searched-recipe"
+    assert ad_hoc.embeddings == ROOT / "data/extract/emodb-wavlm-large"
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("mine", ("mine", None)),
+        ("mine-published-recipe", ("mine", "published")),
+        ("mine-as-published-searched-recipe", ("mine-as-published", "searched")),
+        ("mine-other-recipe", ("mine-other-recipe", None)),
+    ],
+)
+def test_name_of_a_run_tells_its_recipe(name: str, parts: tuple[str, str | None]) -> None:
+    assert split_recipe(name) == parts
+
+
+def test_command_of_a_whole_run_names_the_pipeline_first() -> None:
+    layout = Layout.of(ROOT, "mine", Config(), ["train.recipe=published"], "published")
+    assert layout.command("run") == "daamctl run mine --set train.recipe=published"
+    assert layout.command("evaluate") == "daamctl evaluate --pipeline mine --set train.recipe=published"
+    assert layout.command("extract") == "daamctl extract --pipeline mine"
 
 
 def test_command_of_a_pipeline() -> None:

@@ -76,7 +76,7 @@ def folder_of(layout: Layout, stage: str, name: str | None = None) -> Path:
     """Where a stage's results lie, of `train` and `finetune` those of the method `name`."""
     if name is not None:
         return layout.method(name)
-    own = {"download": layout.utterances.parent, "segment": layout.clips.parent}
+    own = {"download": layout.utterances.parent, "segment": layout.clips.parent, "extract": layout.embeddings}
     return own.get(stage) or layout.stage(stage)
 
 

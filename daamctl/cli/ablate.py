@@ -24,6 +24,7 @@ def command(
         list[str] | None,
         typer.Option("--preset", help="Also train on the papers' layers, e.g. speech-9-23; repeatable."),
     ] = None,
+    recipe: common.Recipe = None,
     sets: common.Sets = None,
     force: common.Force = False,
     no_track: common.NoTrack = False,
@@ -47,6 +48,7 @@ def command(
         ablate__method=method,
         ablate__layers=groups,
         ablate__presets=presets or None,
+        train__recipe=recipe,
     )
     common.stop_if_dry(dry_run, config)
     common.stop_if_impossible(if_possible, layout, config, "ablate")

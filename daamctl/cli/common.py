@@ -44,6 +44,13 @@ def complete_corpus(incomplete: str) -> list[str]:
     return [name for name in CORPORA if name.startswith(incomplete)]
 
 
+def complete_recipe(incomplete: str) -> list[str]:
+    """Shell completion: recipes of training."""
+    from daamctl.config import RECIPES
+
+    return [name for name in RECIPES if name.startswith(incomplete)]
+
+
 Pipeline = Annotated[
     str | None,
     typer.Option("--pipeline", "-p", help="A file in pipelines/, without .yaml.", autocompletion=complete_pipeline),
@@ -55,6 +62,15 @@ EncoderName = Annotated[
 ]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; repeatable.")
+]
+Recipe = Annotated[
+    str | None,
+    typer.Option(
+        "--recipe",
+        metavar="published|searched",
+        help="Recipe of training; one that is not the pipeline's own gets folders of its own.",
+        autocompletion=complete_recipe,
+    ),
 ]
 Seeds = Annotated[
     str | None,
@@ -102,7 +118,7 @@ def resolve(
     Raises:
         ConfigError: a setting is wrong, or `--corpus` or `--encoder` would change a pipeline.
     """
-    from daamctl.config import find_root, load_config, parse_overrides
+    from daamctl.config import find_root, inspect_config, load_config, parse_overrides
     from daamctl.errors import ConfigError
     from daamctl.layout import Layout
 
@@ -124,7 +140,12 @@ def resolve(
     if "train.seeds" in named_only and "finetune.seeds" not in overrides and config.finetune.seeds is not None:
         overrides["finetune.seeds"] = named_only["finetune.seeds"] = named_only["train.seeds"]  # --seeds: every fold
         config = load_config(root, pipeline, overrides)
-    return Layout.of(root, pipeline, config, [*map(_word, named_only.items()), *(sets or [])]), config
+    recipe = None
+    if any(key.partition(".")[0] == "train" for key in overrides):  # else it is the pipeline's own
+        own, _ = inspect_config(root, pipeline)
+        recipe = config.train.recipe if own is not None and own.train.recipe != config.train.recipe else None
+    words = [*map(_word, named_only.items()), *(sets or [])]
+    return Layout.of(root, pipeline, config, words, recipe), config
 
 
 def _word(item: tuple[str, Any]) -> str:

@@ -10,13 +10,14 @@ def command(
     corpus: common.Corpus = None,
     encoder: common.EncoderName = None,
     seeds: common.Seeds = None,
+    recipe: common.Recipe = None,
     sets: common.Sets = None,
     if_possible: common.IfPossible = False,
     dry_run: common.DryRun = False,
 ) -> None:
     """Score every method, per clip and per utterance, and test every one against the reference."""
     layout, config = common.resolve(
-        pipeline, sets, corpus=corpus, encoder=encoder, train__seeds=common.seed_list(seeds)
+        pipeline, sets, corpus=corpus, encoder=encoder, train__seeds=common.seed_list(seeds), train__recipe=recipe
     )
     common.stop_if_dry(dry_run, config)
     common.stop_if_impossible(if_possible, layout, config, "evaluate")

@@ -35,6 +35,7 @@ def command(
     engine: common.EngineName = "local",
     workers: common.Workers = None,
     gpus_per_worker: common.GpusPerWorker = None,
+    recipe: common.Recipe = None,
     sets: common.Sets = None,
     force: common.Force = False,
     if_listed: Annotated[bool, typer.Option("--if-listed", help="Do nothing unless the pipeline lists it.")] = False,
@@ -50,6 +51,7 @@ def command(
         encoder=encoder,
         finetune__device=device,
         train__seeds=common.seed_list(seeds),
+        train__recipe=recipe,
     )
     common.stop_if_dry(dry_run, config)
     number = common.fold_number(fold)

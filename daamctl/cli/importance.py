@@ -16,12 +16,15 @@ def command(
     audit: Annotated[
         bool | None, typer.Option("--audit/--no-audit", help="Test whether layer scores say what layers are worth.")
     ] = None,
+    recipe: common.Recipe = None,
     sets: common.Sets = None,
     if_possible: common.IfPossible = False,
     dry_run: common.DryRun = False,
 ) -> None:
     """Importance Factor maps beside those of the untrained module, and whether layer scores can be trusted."""
-    layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder, importance__audit=audit)
+    layout, config = common.resolve(
+        pipeline, sets, corpus=corpus, encoder=encoder, importance__audit=audit, train__recipe=recipe
+    )
     common.stop_if_dry(dry_run, config)
     common.stop_if_impossible(if_possible, layout, config, "importance")
     from daamctl.stages import importance

@@ -30,6 +30,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole plan for a program.")] = False,
     seeds: common.Seeds = None,
     device: common.DeviceName = None,
+    recipe: common.Recipe = None,
     sets: common.Sets = None,
     dry_run: common.DryRun = False,
 ) -> None:
@@ -41,6 +42,7 @@ def command(
         train__device=device,
         finetune__device=device,
         train__seeds=common.seed_list(seeds),
+        train__recipe=recipe,
     )
     common.stop_if_dry(dry_run, config)
     from daamctl.stages import inventory, plan

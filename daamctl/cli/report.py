@@ -17,13 +17,16 @@ def command(
         bool | None,
         typer.Option("--interactive/--static", help="Figures to explore in a browser, or pictures alone (5 MB less)."),
     ] = None,
+    recipe: common.Recipe = None,
     sets: common.Sets = None,
     no_track: common.NoTrack = False,
     if_possible: common.IfPossible = False,
     dry_run: common.DryRun = False,
 ) -> None:
     """Write the report: report.html, report.md, and every table as CSV and LaTeX."""
-    layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder, report__interactive=interactive)
+    layout, config = common.resolve(
+        pipeline, sets, corpus=corpus, encoder=encoder, report__interactive=interactive, train__recipe=recipe
+    )
     common.stop_if_dry(dry_run, config)
     common.stop_if_impossible(if_possible, layout, config, "report")
     from daamctl.stages import report

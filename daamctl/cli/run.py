@@ -17,6 +17,7 @@ def command(
     source: Annotated[Path | None, typer.Option("--from", help="Folder of the corpus, or a manifest file.")] = None,
     seeds: common.Seeds = None,
     device: common.DeviceName = None,
+    recipe: common.Recipe = None,
     sets: common.Sets = None,
     no_track: common.NoTrack = False,
     dry_run: common.DryRun = False,
@@ -29,6 +30,7 @@ def command(
         train__device=device,
         finetune__device=device,
         train__seeds=common.seed_list(seeds),
+        train__recipe=recipe,
     )
     common.stop_if_dry(dry_run, config)
     from daamctl import pipeline as whole

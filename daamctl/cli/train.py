@@ -31,6 +31,7 @@ def command(
     engine: common.EngineName = "local",
     workers: common.Workers = None,
     gpus_per_worker: common.GpusPerWorker = None,
+    recipe: common.Recipe = None,
     sets: common.Sets = None,
     force: common.Force = False,
     if_listed: Annotated[bool, typer.Option("--if-listed", help="Do nothing unless the pipeline lists it.")] = False,
@@ -46,6 +47,7 @@ def command(
         encoder=encoder,
         train__device=device,
         train__seeds=common.seed_list(seeds),
+        train__recipe=recipe,
     )
     if decoder is not None:
         method = common.with_decoder(method, decoder, config)

@@ -17,6 +17,8 @@ from daamctl.reporting.wording import Evaluation, words
 
 AGAIN = "-published-recipe"
 """Behind the name of a run: the pipeline of that name, trained with the published recipe."""
+BACK = "-searched-recipe"
+"""Behind the name of a run: the pipeline of that name, whose own recipe is the published one, with the searched one."""
 TWIN = "-as-published"
 READINGS = {"accuracy": "as reported", "accuracy_last": "at the last epoch"}
 NAMED_AT_MOST = 8
@@ -72,6 +74,8 @@ def siblings(run: str, recipe: str) -> list[Sibling]:
     """
     if run.endswith(AGAIN):
         return [Sibling(run.removesuffix(AGAIN), searched=True)]
+    if run.endswith(BACK):
+        return [Sibling(run.removesuffix(BACK), searched=False)]
     if run.endswith(TWIN):
         return [Sibling(run.removesuffix(TWIN), searched=True, own_reading="accuracy_last")]
     if recipe == "published":

@@ -17,14 +17,14 @@ from daamctl.adapters import FINETUNES
 from daamctl.artifacts.io import write_json
 from daamctl.artifacts.results import Fold, read_fold, read_folds
 from daamctl.artifacts.words import words_of
-from daamctl.config import Config, TrainingStage, load_config, pipeline_names
+from daamctl.config import Config, TrainingStage, load_config, parse_overrides, pipeline_names
 from daamctl.corpora import CORPORA
 from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
 from daamctl.evaluation.consistency import check_method, check_methods
 from daamctl.evaluation.paired import TrainedMethod, compare_paired
 from daamctl.evaluation.printed import LORA_SESSIONS, Row, compare_printed, trained_row
 from daamctl.evaluation.summary import spread
-from daamctl.layout import Layout
+from daamctl.layout import Layout, split_recipe
 from daamctl.methods import counterparts
 from daamctl.reporting.published import (
     DEFAULT_SOURCE,
@@ -162,16 +162,19 @@ def _side(root: Path, text: str) -> Trained | Printed:
 def _run(root: Path, name: str) -> tuple[Layout, Config]:
     """Layout and settings of a pipeline, or of an ad-hoc run, whose corpus and encoder its folds name."""
     pipelines = pipeline_names(root)
-    if name in pipelines:
-        config = load_config(root, name)
-        return Layout.of(root, name, config), config
+    base, recipe = (name, None) if name in pipelines else split_recipe(name)
+    words = [f"train.recipe={recipe}"] if recipe else []
+    named = parse_overrides(words)
+    if base in pipelines:
+        config = load_config(root, base, named)
+        return Layout.of(root, base, config, words, recipe), config
     made = {path.parts[-4]: path.parent for path in (root / "data" / "train").glob("*/*/fold*/result.json")}
     if name not in made:
         raise UnknownNameError("pipeline or run", name, {*pipelines, *made})
     settings = read_fold(made[name]).result["run"]["config"]
     corpus, encoder = settings["download"]["corpus"], settings["extract"]["encoder"]
-    config = load_config(root, None, {"download.corpus": corpus, "extract.encoder": encoder})
-    return Layout(root, None, corpus, name, corpus, encoder), config
+    config = load_config(root, None, {"download.corpus": corpus, "extract.encoder": encoder, **named})
+    return Layout(root, None, corpus, name, corpus, encoder, tuple(words), recipe), config
 
 
 def _trained_methods(layout: Layout) -> list[str]:

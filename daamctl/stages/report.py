@@ -39,7 +39,7 @@ from daamctl.reporting.document import Document, Files, Picture, Section, percen
 from daamctl.reporting.fairness import fairness
 from daamctl.reporting.plots import DensityRun
 from daamctl.reporting.published import read_published
-from daamctl.reporting.recipe import AGAIN, TWIN, Recipe, gains, recipe_of, siblings
+from daamctl.reporting.recipe import AGAIN, BACK, TWIN, Recipe, gains, recipe_of, siblings
 from daamctl.reporting.record import CURVES, RunFacts, curve_names
 from daamctl.reporting.verdict import against, headline, labelled, order
 from daamctl.reporting.wording import item, words
@@ -120,7 +120,7 @@ def _document(layout: Layout, config: Config, raw: Mapping[str, Any]) -> Documen
             evaluation, runs, texts=_settings(config, evaluation, runs), commands=_commands(layout, evaluation)
         ),
     ]  # fmt: skip
-    title = config.report.title or f"Layer probing report: {layout.pipeline or layout.run_name}"
+    title = config.report.title or f"Layer probing report: {layout.run_name}"
     return Document(title, layout.run_name, [section for section in sections if section is not None])
 
 
@@ -192,14 +192,14 @@ def _recipe(layout: Layout, raw: Mapping[str, Any], folds: Sequence[Fold]) -> Re
 
 def _other_recipe(layout: Layout, own: str) -> str | None:
     """What makes a run with the other recipe."""
-    for end in (AGAIN, TWIN):
+    for end in (AGAIN, BACK, TWIN):
         base = layout.run_name.removesuffix(end)
         if base != layout.run_name:
             known = (layout.root / PIPELINES_DIR / f"{base}.yaml").is_file()
             return f"it takes the runs of '{base}'; make them: daamctl run {base}" if known else None
     if own == "published":
         return "these runs have the published one themselves; train.recipe=searched has the other"
-    make = f"daamctl run {layout.pipeline}" if layout.pipeline else layout.command("train")
+    make = layout.command("run") if layout.pipeline else layout.command("train")
     return (
         f"it takes the same methods with the published one; train them: {make} --recipe published, then "
         f"{layout.command('report')}"
@@ -413,6 +413,8 @@ def _commands(layout: Layout, evaluation: Mapping[str, Any]) -> list[str]:
             lines.append(f"daamctl download {corpus} --from DIR    # where your copy lies")
         elif found.url is not None:
             lines.append(f"daamctl download {corpus}    # or with --from DIR, where your copy lies")
+    if layout.recipe and layout.pipeline:
+        return [*lines, layout.command("run")]
     if layout.pipeline:
         return [*lines, f"dvc repro report@{layout.pipeline}    # or without DVC: daamctl run {layout.pipeline}"]
     return [*lines, *(layout.command(stage) for stage in STAGES)]

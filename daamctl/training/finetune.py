@@ -254,7 +254,9 @@ class _Tuning:
         lr = self._set_rates((epoch - 1) * self.steps_per_epoch)
         train_loss, train_accuracy = self._pass(epoch, seed, after_step)
         self.under_way = None
-        (dev, dev_loss), (test, _) = (self._scores(getattr(self.split, part)) for part in ("dev", "test"))
+        dev, dev_loss = self._scores(self.split.dev)
+        _check_finite("held-out", dev_loss or 0.0, epoch)
+        test, _ = self._scores(self.split.test)
         return {
             "epoch": epoch,
             "lr": lr,
@@ -308,11 +310,7 @@ class _Tuning:
             self.on_items(len(rows))
             after_step()
         mean = seen.loss.item() / len(self.split.train)
-        if not np.isfinite(mean):
-            raise DivergedError(
-                f"the training loss is {mean} in epoch {epoch}",
-                fix="lower finetune.lr, or train with --set finetune.precision=float32",
-            )
+        _check_finite("training", mean, epoch)
         return mean, seen.right.item() / len(self.split.train)
 
     def _step(self, items: Sequence[Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -371,6 +369,14 @@ class _Tuning:
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
         return float(self.optimizer.param_groups[0]["lr"])
+
+
+def _check_finite(what: str, loss: float, epoch: int) -> None:
+    if not np.isfinite(loss):
+        raise DivergedError(
+            f"the {what} loss is {loss} in epoch {epoch}",
+            fix="lower finetune.lr, or train with --set finetune.precision=float32",
+        )
 
 
 def notes_on(model: FineTuned, effect: Effect) -> list[str]:

@@ -271,15 +271,13 @@ def tune_fold(
         own.mkdir(parents=True, exist_ok=True)
         if device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(device)
-        train = partial(
-            _train, spec, source, split, device=device, precision=precision,
-            on_items=bar.advance if bar is not None else lambda count: None,
-        )  # fmt: skip
+        on_items = bar.advance if bar is not None else lambda count: None
+        train = partial(_train, spec, source, split, device=device, precision=precision)
         grid = grid_of(spec)
         if grid is None:
-            opened, model, tuned = train(spec.config, work=own, key=key, on_epoch=on_epoch)
+            opened, model, tuned = train(spec.config, work=own, key=key, on_epoch=on_epoch, on_items=on_items)
         else:
-            opened, model, tuned = _search(grid, spec.config, train, own, key, on_epoch)
+            opened, model, tuned = _search(grid, spec.config, train, own, key, on_epoch, on_items)
         result = _result(spec, source, opened, split, tuned, model, key, device, precision, root)
         _write(own / "finished", spec, source, opened, split, tuned, model, result)
         replace_dir(own / "finished", target)
@@ -304,18 +302,38 @@ def _search(
     own: Path,
     key: str,
     on_epoch: Callable[[Epoch], None],
+    on_items: Callable[[int], None],
 ) -> tuple[Opened, FineTuned, Tuned]:
     """Train every candidate for its first epochs, each from a fresh encoder, and the best of them to its end."""
     rounds = Rounds(grid)
     histories: list[list[Epoch]] = [[] for _ in grid.candidates]
     seconds = [0.0 for _ in grid.candidates]
+    counted: dict[int, int] = {}
+
+    def count_new(number: int) -> Callable[[int], None]:
+        """Counts the items of a candidate, those of a resume file only the first time."""
+        told = 0
+
+        def count_items(count: int) -> None:
+            nonlocal told
+            told += count
+            if (new := told - counted.get(number, 0)) > 0:
+                on_items(new)
+                counted[number] = told
+
+        return count_items
 
     def options(number: int) -> dict[str, Any]:
         settings = grid.candidates[number]
         changed = config.model_copy(update={"finetune": config.finetune.model_copy(update=settings)})
         work = own / f"candidate-{number}"
         work.mkdir(exist_ok=True)
-        return {"config": changed, "work": work, "key": content_key({"fold": key, "candidate": settings})}
+        return {
+            "config": changed,
+            "work": work,
+            "key": content_key({"fold": key, "candidate": settings}),
+            "on_items": count_new(number),
+        }
 
     while not rounds.over:
         for number in rounds.alive:

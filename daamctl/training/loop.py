@@ -186,15 +186,18 @@ class Training:
         started, done = time.monotonic(), self.done
         epoch = len(done.history) + 1
         loss, accuracy = seen.means()
-        if not np.isfinite(loss):
+        entry = self.run.evaluate(epoch, loss, accuracy, self.dev, self.test) if np.isfinite(loss) else None
+        dev_loss = 0.0 if entry is None else entry["dev_loss"] or 0.0
+        if entry is None or not np.isfinite(dev_loss):
             if not self.may_diverge:
+                what, met = ("training", loss) if entry is None else ("held-out", dev_loss)
                 raise DivergedError(
-                    f"the training loss is {loss} in epoch {epoch}",
+                    f"the {what} loss is {met} in epoch {epoch}",
                     fix="lower train.lr, or train with --set train.precision=float32",
                 )
             self.diverged = True
             return
-        done.history.append(self.run.evaluate(epoch, loss, accuracy, self.dev, self.test))
+        done.history.append(entry)
         done.train_s += pass_s + time.monotonic() - started
         if self.maps is not None:
             self.maps.add(self.model, self.test, self.run.device, self.config.batch_size)

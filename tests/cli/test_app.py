@@ -18,7 +18,20 @@ from daamctl.cli.app import app
 from daamctl.config import Config, load_config, pipeline_names
 from daamctl.errors import ArtifactError
 from daamctl.methods import METHODS
-from daamctl.stages import ablate, check, download, evaluate, extract, importance, report, segment, track, train
+from daamctl.stages import (
+    ablate,
+    check,
+    download,
+    evaluate,
+    extract,
+    finetune,
+    importance,
+    plan,
+    report,
+    segment,
+    track,
+    train,
+)
 from tests.conftest import REPOSITORY
 
 STAGES = {
@@ -255,6 +268,57 @@ def test_ad_hoc_run_names_its_folder(project: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(download, "run", recorder)
     assert call("download", "emodb").exit_code == 0
     assert recorder.args[0].table_name == "emodb"
+
+
+RECIPE_COMMANDS = {
+    **{name: module for name, module in STAGES.items() if name not in ("download", "segment", "extract")},
+    "finetune": finetune,
+    "plan": plan,
+    "run": pipeline,
+}
+
+
+@pytest.mark.parametrize("words", [["--recipe", "published"], ["--set", "train.recipe=published"]])
+@pytest.mark.parametrize("name", list(RECIPE_COMMANDS))
+def test_another_recipe_gets_folders_of_its_own(
+    project: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: list[str]
+) -> None:
+    recorder = Recorder(ArtifactError("enough"))  # the plan would be printed
+    monkeypatch.setattr(RECIPE_COMMANDS[name], "run", recorder)
+    needed = {"finetune": ["--method", "lora-r4"], **NEEDED}.get(name, [])
+    call(name, *(["emodb"] if name in ("plan", "run") else ["-p", "emodb"]), *needed, *words)
+    layout, config = recorder.args
+    assert layout.run_name == "emodb-published-recipe"
+    assert layout.embeddings == project / "data/extract/emodb"
+    assert config == load_config(project, "emodb", {"train.recipe": "published"})
+    assert layout.command("evaluate") == "daamctl evaluate --pipeline emodb --set train.recipe=published"
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe", "run"),
+    [
+        ("emodb", "searched", "emodb"),
+        ("emodb-as-published", "published", "emodb-as-published"),
+        ("emodb-as-published", "searched", "emodb-as-published-searched-recipe"),
+    ],
+)
+def test_recipe_of_the_pipeline_itself_changes_no_folder(
+    project: Path, monkeypatch: pytest.MonkeyPatch, name: str, recipe: str, run: str
+) -> None:
+    recorder = Recorder()
+    monkeypatch.setattr(evaluate, "run", recorder)
+    assert call("evaluate", "-p", name, "--recipe", recipe).exit_code == 0
+    assert recorder.args[0].run_name == run
+
+
+@pytest.mark.usefixtures("project")
+def test_unknown_recipe_is_one_clear_error() -> None:
+    result = call("train", "-p", "demo", "-m", "none", "--recipe", "publishd")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr == (
+        "ConfigError: pipeline 'demo' with the options given: train.recipe: input should be 'searched' or 'published' "
+        "(met 'publishd')\n"
+    )
 
 
 def test_run_calls_the_whole_pipeline(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

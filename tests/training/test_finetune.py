@@ -31,7 +31,8 @@ from daamctl.progress import Progress
 from daamctl.training import finetune
 from daamctl.training.checkpoint import save_state
 from daamctl.training.finetune import ItemSet, predict, rate_factor
-from daamctl.training.finetune_fold import Opened, Source, TuneSpec, kept_fold, tune_fold
+from daamctl.training.finetune_fold import Opened, Source, TuneSpec, grid_of, kept_fold, tune_fold
+from daamctl.training.search import most_epochs
 from tests.conftest import REPOSITORY
 from tests.fixtures.tiny_models import Tiny, tiny
 
@@ -109,7 +110,7 @@ class Made:
 
 
 def config(train: dict[str, Any] | None = None, **settings: Any) -> Config:
-    quick = {"epochs": 3, "lr": 0.01, "batch_size": 6, "device": "cpu", **settings}
+    quick = {"epochs": 3, "lr": 0.01, "batch_size": 6, "device": "cpu", "search": "none", "patience": None, **settings}
     return Config.model_validate({"finetune": quick, "train": train or {}})
 
 
@@ -147,7 +148,8 @@ def test_fold_is_whole_and_honest(tmp_path: Path) -> None:
     assert set(run["config"]["train"]) == {"loss", "focal_gamma", "focal_alpha", "selection", "dev_fraction"}
     assert run["config"]["finetune"]["epochs"] == len(fold.history()) == metrics["epochs"] == 8
     history, predictions = fold.history(), fold.predictions()
-    assert metrics["selected_epoch"] == history["dev_accuracy"].arg_max() + 1
+    scores = list(zip(history["dev_accuracy"], -history["dev_loss"], strict=True))
+    assert metrics["selected_epoch"] == scores.index(max(scores)) + 1
     assert metrics["accuracy"] == history["test_accuracy"][metrics["selected_epoch"] - 1]
     assert set(predictions["group"]) == {"g2"}
     assert (predictions["logits"].list.arg_max() == predictions["target"]).mean() == metrics["accuracy"]
@@ -367,7 +369,7 @@ def test_item_that_does_not_fit_alone_stops_with_advice(tmp_path: Path) -> None:
 
 
 def test_infinite_loss_stops_with_advice(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"training loss is (nan|inf) in epoch \d\n  lower finetune.lr"):
+    with pytest.raises(TrainingError, match=r"(training|held-out) loss is (nan|inf) in epoch \d\n  lower finetune.lr"):
         make(tmp_path, method="linear-probe", lr=1e30, grad_clip_norm=None, schedule="constant")
 
 
@@ -479,3 +481,104 @@ def test_scaled_gradients_are_clipped_unscaled(tmp_path: Path, method: str, monk
     assert fold.result["meta"]["precision"] == "float16"
     assert norms[2] == pytest.approx(exact, rel=0.1)  # two steps each; unscaled, not 65536 times as large
     assert fold.history()["train_loss"].is_finite().all()
+
+
+SEARCHED: dict[str, Any] = {
+    "search": "halving", "search_lr": (1e-4, 1e-2), "search_epochs": 1, "search_widen": 0, "epochs": 2,
+}  # fmt: skip
+
+
+def test_the_chosen_candidate_is_what_it_would_be_alone(tmp_path: Path) -> None:
+    found = make(tmp_path, "searched", **SEARCHED)
+    search = found.result["search"]
+    assert [part["settings"] for part in search["candidates"]] == [{"lr": 1e-4}, {"lr": 1e-2}]
+    assert [len(part["dev_accuracy"]) for part in search["candidates"]] == [1, 1]
+    assert (search["epochs"], search["edges"]) == (1, [])
+    scores = [(part["dev_accuracy"][0], -part["dev_loss"][0]) for part in search["candidates"]]
+    assert scores[search["chosen"]] == max(scores)
+    lr = search["candidates"][search["chosen"]]["settings"]["lr"]
+    alone = make(tmp_path, "alone", epochs=2, lr=lr)
+    assert values(found) == values(alone)
+    assert "search" not in alone.result
+    assert found.history()["dev_loss"][0] == search["candidates"][search["chosen"]]["dev_loss"][0]
+    assert found.history()["dev_loss"].is_finite().all()
+
+
+def test_the_better_rate_is_chosen_and_an_edge_is_extended(tmp_path: Path) -> None:
+    """A rate at which nothing is learned in one epoch loses against one a hundred times as large."""
+    settings = {**SEARCHED, "search_lr": (1e-7, 1e-6, 1e-2), "search_widen": 1}
+    search = make(tmp_path, **settings).result["search"]
+    rates = [part["settings"]["lr"] for part in search["candidates"]]
+    assert rates == [1e-7, 1e-6, 1e-2, 100.0]
+    assert [part["added"] for part in search["candidates"]] == [False, False, False, True]
+    assert rates[search["chosen"]] == 1e-2
+
+
+def test_nothing_of_the_search_sees_the_test_group(tmp_path: Path) -> None:
+    """With the test labels permuted, the same rates are tried and chosen, and the same weights come out."""
+    other = Made()
+    rows = np.flatnonzero(other.source.clips.rows["group"].to_numpy() == "g2")
+    opened = other.source.open
+
+    def permuted() -> Opened:
+        found = opened()
+        found.items.targets[rows] = found.items.targets[rows].flip(0)
+        return found
+
+    other.source.open = permuted
+    true, wrong = make(tmp_path, "true", **SEARCHED), make(tmp_path, "wrong", other, **SEARCHED)
+    assert true.result["run"]["test_group"] == "g2"
+    assert true.result["search"] == wrong.result["search"]
+    assert values(true)["weights"] == values(wrong)["weights"]
+    assert true.history()["dev_loss"].equals(wrong.history()["dev_loss"])
+    assert not true.predictions()["target"].equals(wrong.predictions()["target"])
+
+
+def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = make(tmp_path, "whole", **SEARCHED)
+    monkeypatch.setattr(finetune, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(finetune, "SAVING_FRACTION", float("inf"))
+    spec = TuneSpec("toy", "lora-r4", 2, 1, config(**SEARCHED))
+    where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
+    for items in (36 + 6, 2 * 36 + 6):  # in the second candidate, and after the choice
+        with pytest.raises(Killed):
+            tune_fold(spec, Made().source, *where, root=tmp_path, bar=Counter(items, stop))
+    bar, epochs = Counter(), list[Any]()
+    resumed = tune_fold(
+        spec, Made().source, *where, root=tmp_path, bar=bar, on_epoch=lambda entry: epochs.append(entry["epoch"])
+    )
+    assert values(resumed) == values(whole)
+    assert resumed.result["search"] == whole.result["search"]
+    assert epochs == [1, 2]
+    assert bar.done == 3 * 36  # every candidate for one epoch, the chosen one for another
+    assert not list(where[1].glob("**/resume.pt"))
+
+
+def test_items_of_a_search_are_counted_once(tmp_path: Path) -> None:
+    bar = Counter()
+    spec = TuneSpec("toy", "lora-r4", 2, 1, config(**SEARCHED))
+    tune_fold(spec, Made().source, tmp_path / "m", tmp_path / "work", root=tmp_path, bar=bar)
+    assert bar.done == 36 * most_epochs(grid_of(spec), 2) == 36 * 3
+
+
+def test_a_rate_that_diverges_is_only_not_chosen(tmp_path: Path) -> None:
+    wild = {**SEARCHED, "search_lr": (1e-2, 1e30), "grad_clip_norm": None, "schedule": "constant"}
+    search = make(tmp_path, method="linear-probe", **wild).result["search"]
+    assert search["chosen"] == 0
+    assert search["candidates"][1]["dev_accuracy"] == []
+
+
+def test_published_forms_and_other_selections_are_not_searched(tmp_path: Path) -> None:
+    fold = make(tmp_path, method="lora-r4-published", **{**SEARCHED, "epochs": 1})
+    assert "search" not in fold.result
+    assert fold.history()["lr"][0] == 0.01  # as given
+    last = TuneSpec("toy", "lora-r4", 2, 1, config({"selection": "last"}, **SEARCHED))
+    assert grid_of(last) is None
+    assert grid_of(replace(last, config=config(**SEARCHED))) is not None
+
+
+def test_patience_ends_fine_tuning_except_of_published_forms(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"lr": 1e-12, "epochs": 4, "patience": 1}  # nothing improves by the least gain
+    fold = make(tmp_path, "a", **settings)
+    assert fold.result["metrics"]["epochs"] == len(fold.history()) == 2
+    assert len(make(tmp_path, "b", method="lora-r4-published", **settings).history()) == 4

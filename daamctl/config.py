@@ -168,8 +168,8 @@ class TrainConfig(Section):
     """How many rates are tried beyond the grid at most."""
     batch_size: Count = 32
     """Clips per optimiser step (published: 8)."""
-    loss: Literal["focal", "cross-entropy"] = "focal"
-    """focal: alpha * (1 - p + 1e-6)^gamma * cross-entropy."""
+    loss: Literal["focal", "cross-entropy"] = "cross-entropy"
+    """focal: alpha * (1 - p + 1e-6)^gamma * cross-entropy (published)."""
     focal_gamma: Annotated[float, Field(ge=0.0)] = 2.5
     """Exponent of the focal loss."""
     focal_alpha: Positive = 0.25
@@ -261,7 +261,8 @@ class WayConfig(Section):
     schedule: Literal["linear", "constant"] = "linear"
     """linear: warm up over the first tenth of the steps, then fall to 0; constant: none (published)."""
     search: Literal["none", "halving", "full"] = "halving"
-    """How `lr` is chosen, per fold, by the cross-entropy on the held-out group: see `train.search` (published: none)."""
+    """How `lr` is chosen, per fold, by the cross-entropy on the held-out group; see `train.search` (published:
+    none)."""
     search_lr: tuple[Positive, ...] = (3e-5, 1e-4, 3e-4)
     """Learning rates to try; see `train.search_lr`."""
     search_epochs: Count = 2

@@ -18,8 +18,8 @@ CAST = (nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
 LEAST_GROUP = 16
-"""Channels in a group from which oneDNN's convolutions for AMX processors are right: with 4 to 15 torch 2.11 gives wrong
-numbers in bfloat16, without an error."""
+"""Channels in a group from which oneDNN's convolutions for AMX processors are right: with 4 to 15, torch 2.11 gives
+wrong numbers in bfloat16, without an error."""
 
 
 class Float32Conv1d(nn.Conv1d):

@@ -110,7 +110,8 @@ def _misfits(config: Config) -> list[str]:
     num_layers, embed_dim = shape
     fits = [("methods", method, num_layers) for method in config.methods]
     groups = [*(config.ablate.k if config.ablate.rank_by in config.methods else ()), *map(len, config.ablate.layers)]
-    fits += [("ablate.method", config.ablate.method, k) for k in dict.fromkeys(groups) if 0 < k <= num_layers]
+    if config.ablate.method is not None:
+        fits += [("ablate.method", config.ablate.method, k) for k in dict.fromkeys(groups) if 0 < k <= num_layers]
     problems = []
     for where, method, number in fits:
         try:

@@ -295,3 +295,17 @@ def test_whole_tables_are_one_family(project):
     result = result_of(compare.run(project, "published:T2-iemocap", "published:daam-blog/ablation-iemocap"))
     assert result["matched"] == [[name, name] for name in ("single-layer-high-if", "single-layer-low-if")]
     assert result["family"]["size"] == 2
+
+
+def test_a_run_with_another_recipe_is_compared_with_its_pipeline(project):
+    _, config = make(project, "toy")
+    again = load_config(project, "toy", {"train.recipe": "published"})
+    layout = Layout.of(project, "toy", again, ["train.recipe=published"], "published")
+    for method in again.methods:
+        write_method(layout, again, method, seeds=again.train.seeds)
+    found = result_of(compare.run(project, "toy", "toy-published-recipe"))
+    assert (found["first"], found["second"]) == ("toy", "toy-published-recipe")
+    assert found["matched"] == [[name, name] for name in config.methods]
+    (project / "data/train/toy-published-recipe/mha/fold1-seed1/result.json").unlink()
+    with pytest.raises(ArtifactError, match=r"daamctl train --pipeline toy --set train.recipe=published --method mha"):
+        compare.run(project, "toy", "toy-published-recipe")

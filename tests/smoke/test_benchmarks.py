@@ -136,7 +136,7 @@ def test_search(tmp_path: Path) -> None:
     assert all(len(one["seconds"]["runs"]) == 2 for one in found["ways"].values())
     assert all(one["epochs"]["median"] == 4 for one in found["ways"].values())  # too few to stop early
     assert found["halving_against_full"]["mean"]["same"] in (0, 0.2, 0.4, 0.6, 0.8, 1)
-    assert "mean searched / mean one recipe" in printed
+    assert "mean searched" in printed
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ class TrainConfig(Section):
     in every step: few training clips need large values."""
     search_standardize: tuple[Literal["none", "layer", "feature"], ...] = ()
     """Values of `standardize` to try with every rate; empty: `standardize` alone."""
-    search_epochs: Count = 8
+    search_epochs: Count = 5
     """Epochs that every candidate is trained for under `search: halving`; the better half for twice as many."""
     search_widen: Annotated[int, Field(ge=0)] = 2
     """How many rates are tried beyond the grid at most."""

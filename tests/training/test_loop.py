@@ -304,7 +304,7 @@ def test_density_is_taken_before_and_after(tmp_path: Path) -> None:
     model = build("daam-v2", num_layers=LAYERS, embed_dim=DIM, num_classes=CLASSES)
     test = part(6, 3)
     before = mean_density(model, test, "cpu")
-    done = train(model, tmp_path, lr=0.005)
+    done = train(model, tmp_path, lr=0.05, decay="all")
     assert done.density is not None
     assert torch.equal(done.untrained_density, before)
     assert torch.equal(done.density, mean_density(model, test, "cpu"))

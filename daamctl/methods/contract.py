@@ -404,13 +404,11 @@ def check_density(case: Case) -> Finding:
                 problems.append("a density is given that is not declared")
             except MethodError:
                 seen.append("no density")
-        for owner in (model, model.fusion):
-            weigh = getattr(owner, "layer_weights", None)
-            if callable(weigh):
-                weights = weigh(x)
-                if weights.shape != x.shape[:2] or weights.dtype != torch.float32 or not weights.isfinite().all():
-                    problems.append(f"layer weights are {weights.dtype} {tuple(weights.shape)} or not finite")
-                seen.append(f"layer weights from {weights.min():.3g} to {weights.max():.3g}")
+        if model.weighs_layers:
+            weights = model.layer_weights(x)
+            if weights.shape != x.shape[:2] or weights.dtype != torch.float32 or not weights.isfinite().all():
+                problems.append(f"layer weights are {weights.dtype} {tuple(weights.shape)} or not finite")
+            seen.append(f"layer weights from {weights.min():.3g} to {weights.max():.3g}")
     return _finding("density", problems, "; ".join(seen))
 
 

@@ -17,7 +17,7 @@ from daamctl.evaluation.scoring import items_of
 from daamctl.layout import Layout
 from tests.fixtures.folds import make_layout, write_fold, write_items, write_method
 
-CONFIG = Config()
+CONFIG = Config.model_validate({"train": {"epochs": 35}})
 SEARCHED = {"metrics.finished": True}
 
 

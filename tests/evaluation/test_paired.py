@@ -154,7 +154,7 @@ def test_notes_name_selection_on_test_reconstruction_batches_and_stale_settings(
     assert right.notes == [
         "right: epochs are selected on the test groups themselves (D7), so its figures flatter it",
         "right/sga: a prediction depends on the other clips of its batch (D1)",
-        "right/sga: trained with other settings than those of now: train.epochs: 34 (now 35)",
+        "right/sga: trained with other settings than those of now: train.epochs: 34 (now 100)",
     ]
     result = one((left, right))
     assert set(result["notes"]) >= {*left.notes, *right.notes}
@@ -245,7 +245,7 @@ def test_texts_are_compared_as_units_of_their_own(tmp_path):
 
 
 def test_an_undertrained_side_is_marked_and_explains_the_difference(tmp_path):
-    late = {"metrics__selected_epoch": 35, "metrics__epochs": 35}
+    late = {"metrics__selected_epoch": 100, "metrics__epochs": 100}
     left, right = trained(tmp_path, "left", **late), trained(tmp_path, "right", skill=0.7, edit=noise())
     result = one((left, right))
     (entry,) = result["comparisons"]

@@ -287,6 +287,8 @@ def weighed(weights: Callable[[Tensor], Tensor]) -> Plant:
     """A method that tells weights of its layers."""
 
     class Weighed(FusionClassifier):
+        weighs_layers = True
+
         def layer_weights(self, x: Tensor) -> Tensor:
             return weights(x)
 

@@ -27,7 +27,7 @@ def needs_of(project: Path, changes: dict[str, Any]) -> Needs:
         ("none-mlp", None, {**NO_SEARCH, "train.seeds": [1, 2, 3]}, 15),
         ("none-mlp", None, {**NO_SEARCH, "train.seeds": list(range(1, 20))}, 20),  # their batches fill the caches
         ("none-mlp", 1, {**NO_SEARCH, "train.seeds": list(range(1, 20))}, 32),  # the most that one program holds
-        ("none-mlp", None, {"train.search_lr": [0.001]}, 10),  # two candidates of each fold
+        ("none-mlp", None, {"train.search_lr": [0.001, 0.003]}, 10),  # two candidates of each fold
         ("none-mlp", 1, {"train.together": "never"}, 1),
         ("none-mlp", None, {"train.features": "stream"}, 1),
         ("none-mlp", None, {"train.batch_size": 80}, 1),  # more numbers in a batch than pays
@@ -46,8 +46,8 @@ def test_trainings_that_share_a_program(
     ("method", "changes", "trainings"),
     [
         ("none-mlp", NO_SEARCH, 5),
-        ("none-mlp", {"train.search_lr": [0.001]}, 10),
-        ("daam-v1", {"train.search_lr": [0.001, 0.003]}, 4),  # one fold at a time, with all its candidates
+        ("none-mlp", {"train.search_lr": [0.001, 0.003]}, 10),
+        ("daam-v1", {"train.search_lr": [0.001, 0.003]}, 2),  # one fold at a time, with all its candidates
         ("daam-v1", NO_SEARCH, 1),
         ("ridge-mean", {}, 1),
     ],

@@ -155,7 +155,7 @@ def test_method_that_does_not_fit_is_found_before_the_extraction(project: Path) 
     with pytest.raises(MethodError) as caught:
         extract.run(layout, config)
     assert str(caught.value) == (
-        "daam-v1: num_heads (7) must divide the number of layers (24); possible: 1, 2, 3, 4, 6, 8, 12, 24\n"
+        "daam-v1: num_heads (7) must divide the number of layers (24); possible: 1, 2, 3, 4, 6, 8, 12\n"
         "  add --set method_settings.daam-v1.num_heads=6, write that into the pipeline's file, or leave the method out"
     )
 

@@ -145,7 +145,7 @@ def test_ways_of_fine_tuning_are_known_and_their_stages_read_what_they_use(proje
     assert part("train: {epochs: 3, lr: 0.5, device: cpu}\nfinetune: {device: cpu}\nmethods: [none]") == usual
     for text in (
         "finetune: {lr: 0.5}",
-        "train: {loss: cross-entropy}",
+        "train: {loss: focal}",
         "train: {seeds: [2]}",
         "extract: {revision: a}",
     ):

@@ -106,6 +106,8 @@ def with_values(values: Mapping[str, Any], switch: Any) -> Config:
     inner = switch.switch if isinstance(switch, Only) else switch
     if inner.searched is not None:
         tree["train"] = {"search": "none"}
+    if inner.idle == {"train.loss": "cross-entropy"}:
+        tree["train"] = {"loss": "focal"}
     for path, value in values.items():
         section, name = path.split(".")
         tree.setdefault(section, {})[name] = value
@@ -155,8 +157,8 @@ def with_values(values: Mapping[str, Any], switch: Any) -> Config:
         ),
         (25, config(("mixture-daam",)), NOT_HERE),
         (33, config(("mixture-daam",), method_settings={"mixture-daam": {"variance": "biased"}}), CORRECTED),
-        (39, config(train={"loss": "cross-entropy"}), NOT_HERE),
-        (39, config(train={"focal_alpha": 0.5}), "other (0.5)"),
+        (39, config(), NOT_HERE),
+        (39, config(train={"loss": "focal", "focal_alpha": 0.5}), "other (0.5)"),
         (40, config(), AS_PUBLISHED),
         (40, config(train={"seeds": [1, 2]}), CORRECTED),
         (40, config(train={"seeds": [7]}), "other (training: 7 instead of 1)"),

@@ -109,7 +109,10 @@ def _misfits(config: Config) -> list[str]:
         return []
     num_layers, embed_dim = shape
     fits = [("methods", method, num_layers) for method in config.methods]
-    groups = [*(config.ablate.k if config.ablate.rank_by in config.methods else ()), *map(len, config.ablate.layers)]
+    groups = [
+        *(config.ablate.k if config.ablate.rank_by in (None, *config.methods) else ()),
+        *map(len, config.ablate.layers),
+    ]
     if config.ablate.method is not None:
         fits += [("ablate.method", config.ablate.method, k) for k in dict.fromkeys(groups) if 0 < k <= num_layers]
     problems = []

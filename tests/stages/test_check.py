@@ -202,7 +202,7 @@ def test_heads_that_do_not_fit_the_preset_are_refused(project: Path, settings: s
 def test_what_else_depends_on_depth_and_width(project: Path) -> None:
     found = problems(
         project,
-        "extract: {encoder: whisper-tiny}\nmethods: [lct, mha, daam-v1]\n"
+        "extract: {encoder: whisper-tiny}\nmethods: [lct, mha, daam-v1, mixture-daam]\n"
         "method_settings: {lct: {num_groups: 3}, mha: {num_heads: 5}, mixture-daam: {num_heads: 2}}\n"
         "ablate: {method: mixture-daam, k: [1, 2], layers: [[1, 2, 3, 4]]}\n",
     )

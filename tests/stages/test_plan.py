@@ -79,7 +79,7 @@ def test_demo_before_anything_ran(project: Path) -> None:
     assert rows["extract"]["work"] == f"≈ {clips} clips, 0.25 h"
     assert rows["extract"]["disk_bytes"] == rows["extract"]["disk_left_bytes"] == clips * 24 * 64 * 2
     assert rows["extract"]["basis"] == "measured"
-    assert (rows["mha"]["total"], rows["mha"]["work"]) == (5, "5 folds × at most 40 epochs")  # of the search too
+    assert (rows["mha"]["total"], rows["mha"]["work"]) == (5, "5 folds × at most 18 epochs")  # of the search too
     assert rows["ridge-mean"]["work"] == "5 folds"
     assert (rows["mha"]["at_most"], rows["ablate"]["at_most"], rows["ridge-mean"]["at_most"]) == (True, True, False)
     assert any(note.startswith("≤: every epoch allowed is counted") for note in result["notes"])
@@ -255,7 +255,7 @@ def test_encoder_that_is_too_large_is_not_loaded(project: Path, monkeypatch: pyt
     assert (
         "extract, finetune: not measured: it needs 1e+06 GB of GPU memory (its weights take 25.7 GB)" in result["notes"]
     )
-    assert rows["daam-v1"]["work"] == "1 fold × 3 seeds × at most 132 epochs"  # official parts
+    assert rows["daam-v1"]["work"] == "1 fold × 3 seeds × at most 120 epochs"  # official parts
     assert rows["daam-v1"]["total"] == 3
     trained = 40 * 2 * 8 * (5120 + 5120) + 5120 * 4 + 4  # numbers, in float32; with gradient and two means
     assert rows["lora-r8"]["memory_bytes"] == rows["extract"]["memory_bytes"] + (4 + 12) * trained

@@ -96,7 +96,8 @@ def test_settings_hold_for_each_member(features: Features, project: Path, settin
     wanted = specs("attentive", epochs=5, lr=2e-3, **settings)
     together, alone = joint(wanted, features, project), apart(wanted, features, project)
     for ours, theirs in zip(together, alone, strict=True):
-        assert_alike(ours, theirs, 0.05 if settings.get("precision") == "bfloat16" else 2e-4)
+        # In bfloat16 one of the 21 held-out clips may tip.
+        assert_alike(ours, theirs, 0.06 if settings.get("precision") == "bfloat16" else 2e-4)
     if "plateau_patience" in settings:
         rates = {tuple(one.history()["lr"].to_list()) for one in together}
         assert len(rates) > 1  # members really have rates of their own

@@ -401,7 +401,7 @@ def test_finished_fold_is_kept_only_for_identical_inputs(tmp_path: Path) -> None
     assert kept(device="auto", gradient_checkpointing=True, seeds=[7])
     assert kept(train={"epochs": 99, "lr": 0.5, "batch_size": 3, "device": "cpu", "seeds": [1, 2]})
     assert not kept(lr=0.02)
-    assert not kept(train={"loss": "cross-entropy"})
+    assert not kept(train={"loss": "focal"})
     assert not kept(train={"selection": "last"})
     assert not kept("lora-r8")
     assert not kept(max_tokens=5)

@@ -41,8 +41,8 @@ def test_settings_choose_the_loss() -> None:
     x, y = torch.from_numpy(logits), torch.from_numpy(targets)
     cross_entropy = -np.log(softmax(logits)[np.arange(7), targets]).mean()
     assert build_loss(TrainConfig(loss="cross-entropy"))(x, y).item() == pytest.approx(cross_entropy, rel=1e-5)
-    assert build_loss(TrainConfig())(x, y).item() == focal_loss(x, y, gamma=2.5, alpha=0.25).item()
-    chosen = TrainConfig(focal_gamma=1.0, focal_alpha=0.5)
+    assert build_loss(TrainConfig(loss="focal"))(x, y).item() == focal_loss(x, y, gamma=2.5, alpha=0.25).item()
+    chosen = TrainConfig(loss="focal", focal_gamma=1.0, focal_alpha=0.5)
     assert build_loss(chosen)(x, y).item() == focal_loss(x, y, gamma=1.0, alpha=0.5).item()
 
 

@@ -72,8 +72,8 @@ def test_killed_training_continues_to_the_same_result(tiny: Path) -> None:
     run("extract", "--pipeline", "tiny")
     folds = tiny / "data/train/tiny/daam-v1"
     words = ("train", "--pipeline", "tiny", "--method", "daam-v1", "--fold", "1", "--no-track")
-    words += ("--set", "train.epochs=150")
-    kill_when(lambda: any((tiny / "data/.work/train/tiny").glob("*/resume.pt")), *words)
+    words += ("--set", "train.epochs=150", "--set", "train.patience=null")
+    kill_when(lambda: any((tiny / "data/.work/train/tiny").rglob("resume.pt")), *words)
     assert not list(folds.glob("fold*"))
 
     def result() -> tuple[Any, ...]:

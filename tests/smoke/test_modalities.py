@@ -30,6 +30,8 @@ QUICK = {
     "train.epochs": 1,
     "finetune.epochs": 1,
     "ablate.k": [1],
+    "ablate.rank_by": "daam-v1",  # left open, nothing would be chosen: one epoch teaches nothing
+    "ablate.method": "none",
     "ablate.presets": [],
     "importance.dpi": 40,
     "report.interactive": False,

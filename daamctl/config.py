@@ -198,6 +198,11 @@ class TrainConfig(Section):
     selection: Literal["dev-group", "best-on-test", "last"] = "dev-group"
     """Which epoch is reported. dev-group: the best on one training group held out for that; best-on-test: the best on
     the test group itself, as published (optimistic, D7); last: the final epoch."""
+    refit: bool = True
+    """Train once more, from the start, on the training part and the held-out group together, with the settings, the
+    number of epochs and the rates that the held-out group chose; predictions and weights are those of this training.
+    Without it the held-out group, a quarter of what five folds leave for training, teaches nothing. Without a held-out
+    group (`selection`) there is nothing to add. Fine-tuning goes by it too."""
     dev_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
     """Share of the training part held out for selection where a corpus has an official train and test part and no dev
     part: seeded, of equal class shares."""
@@ -241,7 +246,7 @@ def _check_seeds(seeds: Sequence[int]) -> None:
         raise ValueError(f"seeds must be one or more different integers, met {list(seeds)}")
 
 
-SHARED_WITH_TRAIN = ("loss", "focal_gamma", "focal_alpha", "selection", "dev_fraction")
+SHARED_WITH_TRAIN = ("loss", "focal_gamma", "focal_alpha", "selection", "refit", "dev_fraction")
 """Settings of `train` that hold for `finetune` too, beside the seeds."""
 
 
@@ -327,6 +332,7 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
             "schedule": "plateau",
             "plateau_factor": 0.1,
             "plateau_patience": 10,
+            "refit": False,
         },
         "finetune": {
             "epochs": 35,

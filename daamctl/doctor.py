@@ -185,7 +185,7 @@ def _effect(case: Case, x: Tensor, y: Tensor) -> tuple[list[str], str]:
     what = "density" if model.has_density else "layer weight"
     if len(weights) == len(STARTS):
         problems.append(f"its {what} is {weights[0]:.3g} for every input: it does nothing of its own")
-    elif model.has_density or (gate and hasattr(model.fusion, "layer_weights")):
+    elif model.has_density or (gate and model.weighs_layers):
         seen.append(f"{what} varies over inputs")
     lacking = set(dict(model.named_parameters())) - set(model.traits.inert)
     for seed in STARTS:

@@ -221,7 +221,7 @@ def counterparts(method: str) -> tuple[str, ...]:
     except UnknownNameError:
         return ("ridge-last",)
     if name in ("last-layer", "best-layer", "base-plus-n"):
-        return (COUNTERPARTS[name], "ridge-last")
+        return tuple(dict.fromkeys((COUNTERPARTS[name], "ridge-last")))
     decoder = preset.get("decoder") or METHODS.defaults(name).get("decoder")
     closest = COUNTERPARTS.get(name) or ("ridge-concat" if decoder == "conv" else "ridge-mean")
     return tuple(dict.fromkeys((closest, "ridge-mean", "ridge-average", "ridge-last")))

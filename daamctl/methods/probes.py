@@ -64,6 +64,11 @@ class Layers:
         """Some of the clips, by row number."""
         return Layers(self.y[rows], lambda index: self.layer(index)[rows])
 
+    def join(self, other: Layers) -> Layers:
+        """These clips, followed by others."""
+        y = torch.cat([self.y, other.y])
+        return Layers(y, lambda index: torch.cat([self.layer(index), other.layer(index)]))
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -184,11 +189,28 @@ class RidgeProbe(FusionClassifier):
         self.decoder.sharpness.fill_(_sharpness(solution.candidates[solution.chosen].scores, y))
         return solution
 
+    @torch.no_grad()
+    def refit(self, clips: Layers, chosen: Candidate, *, seed: int = 0) -> None:
+        """Fit the probe to more clips under what is chosen already; `sharpness` stays.
+
+        Args:
+            clips: to fit it to.
+            chosen: penalty and, for a probe that chooses one, layer.
+            seed: draws clips where there are too many for the probe.
+
+        Raises:
+            MethodError: features are not finite.
+        """
+        self._fit(self.fitted(clips, seed), chosen)
+
     def fitted(self, train: Layers, seed: int) -> Layers:
         """Those of the training clips that the probe is fitted on."""
         return train
 
     def _solve(self, train: Layers, dev: Layers | None) -> Solution:
+        raise NotImplementedError
+
+    def _fit(self, clips: Layers, chosen: Candidate) -> None:
         raise NotImplementedError
 
 
@@ -230,6 +252,12 @@ class VectorProbe(RidgeProbe):
             self.fusion.chosen.fill_(candidate.layer)
         return solution
 
+    def _fit(self, clips: Layers, chosen: Candidate) -> None:
+        x = self._vectors[chosen.layer or 0](clips)
+        scaling = _scaling(x)
+        path = RidgePath(scaling(x), clips.y, len(self.decoder.bias))
+        self.decoder.set([scaling], [path.weights(chosen.penalty)], path.intercept, chosen.penalty)
+
 
 class AverageProbe(RidgeProbe):
     """A probe of every layer, all under one penalty; the mean of their scores classifies.
@@ -263,6 +291,15 @@ class AverageProbe(RidgeProbe):
         self.decoder.set(scalings, weights[solution.penalty], path.intercept, solution.penalty)
         return solution
 
+    def _fit(self, clips: Layers, chosen: Candidate) -> None:
+        num_layers, scalings, weights = len(self.decoder.mean), [], []
+        for index in range(num_layers):
+            x = clips.layer(index)
+            scalings.append(_scaling(x))
+            path = RidgePath(scalings[-1](x), clips.y, len(self.decoder.bias))
+            weights.append(path.weights(chosen.penalty) / num_layers)
+        self.decoder.set(scalings, weights, path.intercept, chosen.penalty)
+
 
 class ConcatProbe(RidgeProbe):
     """A probe of all layers side by side, each feature standardised, solved by the inner products of the clips.
@@ -285,16 +322,8 @@ class ConcatProbe(RidgeProbe):
         return train.take(stratified_sample(train.y, MAX_KERNEL_CLIPS, seed))
 
     def _solve(self, train: Layers, dev: Layers | None) -> Solution:
-        num_layers, number = len(self.decoder.mean), len(train.y)
-        scalings: list[Scaling] = []
-        kernel: Tensor | None = None
-        for index in range(num_layers):
-            x = train.layer(index)
-            scalings.append(_scaling(x))
-            z = scalings[-1](x if dev is None else torch.cat([x, dev.layer(index).to(x.dtype)]))
-            kernel = z.new_zeros(len(z), number) if kernel is None else kernel
-            add_products(kernel, z)
-        assert kernel is not None
+        number = len(train.y)
+        scalings, kernel = self._kernel(train, dev)
         path = KernelPath(kernel[:number], train.y, len(self.decoder.bias))
         found, weights = dict[float, Candidate](), dict[float, Tensor]()
 
@@ -317,10 +346,35 @@ class ConcatProbe(RidgeProbe):
         if not found:
             raise MethodError("the features are too large for a probe of all layers in float32")
         solution = _choose([found[penalty] for penalty in sorted(found)], dev, train)
-        chosen = weights[solution.penalty]  # (N, C)
-        parts = [scaling(train.layer(index)).mT @ chosen for index, scaling in enumerate(scalings)]
-        self.decoder.set(scalings, parts, path.intercept, solution.penalty)
+        self._set(train, scalings, weights[solution.penalty], path.intercept, solution.penalty)
         return solution
+
+    def _fit(self, clips: Layers, chosen: Candidate) -> None:
+        scalings, kernel = self._kernel(clips, None)
+        path = KernelPath(kernel, clips.y, len(self.decoder.bias))
+        if not path.solvable(chosen.penalty):
+            raise MethodError("the features are too large for a probe of all layers in float32")
+        self._set(clips, scalings, path.weights(chosen.penalty), path.intercept, chosen.penalty)
+
+    def _kernel(self, train: Layers, dev: Layers | None) -> tuple[list[Scaling], Tensor]:
+        """Scaling of every layer, and the inner products of all clips with the N training clips, those first."""
+        scalings: list[Scaling] = []
+        kernel: Tensor | None = None
+        for index in range(len(self.decoder.mean)):
+            x = train.layer(index)
+            scalings.append(_scaling(x))
+            z = scalings[-1](x if dev is None else torch.cat([x, dev.layer(index).to(x.dtype)]))
+            kernel = z.new_zeros(len(z), len(train.y)) if kernel is None else kernel
+            add_products(kernel, z)
+        assert kernel is not None
+        return scalings, kernel
+
+    def _set(
+        self, train: Layers, scalings: Sequence[Scaling], weights: Tensor, intercept: Tensor, penalty: float
+    ) -> None:
+        """Take over a solution given by the weights (N, C) of the training clips."""
+        parts = [scaling(train.layer(index)).mT @ weights for index, scaling in enumerate(scalings)]
+        self.decoder.set(scalings, parts, intercept, penalty)
 
 
 def stratified_sample(y: Tensor, number: int, seed: int) -> Tensor:

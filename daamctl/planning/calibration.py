@@ -33,7 +33,7 @@ from daamctl.planning.needs import Needs
 from daamctl.planning.rows import Row, count, settle
 from daamctl.planning.tuned import TuneSize, empty_encoder, tune_size
 from daamctl.training.finetune_fold import TuneSpec, grid_of
-from daamctl.training.search import may_stop, most_epochs
+from daamctl.training.search import may_stop, most_epochs, refits
 from daamctl.training.timing import ADAM_BYTES, MethodSpeed, time_finetune, time_method
 
 EMBEDDING_S, TUNING_S, TRAINING_S = 6.0, 8.0, 10.0
@@ -307,7 +307,7 @@ def tune_epochs(method: str, config: Config) -> int:
         method: a name from the table of ways of fine-tuning.
         config: all settings, as this way has them.
     """
-    return most_epochs(grid_of(TuneSpec("", method, 1, 0, config)), config.finetune.epochs)
+    return most_epochs(grid_of(TuneSpec("", method, 1, 0, config)), config.finetune.epochs, refit=refits(config.train))
 
 
 def _as_tuned(sizes: NDArray[np.int64], method: str, config: Config, modality: Modality) -> NDArray[np.int64]:

@@ -38,7 +38,7 @@ from daamctl.planning.present import Present
 from daamctl.planning.reading import Reading
 from daamctl.planning.rows import Lacking, Row, count, settle, took
 from daamctl.provenance import device_name
-from daamctl.training.search import grid_of, may_stop, most_epochs
+from daamctl.training.search import grid_of, may_stop, most_epochs, refits
 from daamctl.training.splits import Split
 from daamctl.training.timing import MethodSpeed
 
@@ -191,7 +191,7 @@ class _Planner:
 
     def _train(self, method: str, extract: Row) -> Row:
         train, closed = self.config.train, method in CLOSED_FORM
-        epochs = None if closed else most_epochs(grid_of(train), train.epochs)
+        epochs = None if closed else most_epochs(grid_of(train), train.epochs, refit=refits(train))
         stops = not closed and may_stop(train, train.selection)
         needs, row = self.needs, self._folds("train", method, epochs, stops=stops)
         kept = self.present.trained(method, needs.runs)

@@ -127,7 +127,8 @@ class JointStep:
         self.members = program.members[:count]
         self.values = {name: stack[:count].detach() for name, stack in program.stacks.items()}
         self.leaves = [self.values[name].requires_grad_() for name in program.trained]
-        trained = [dict(self.run.model.named_parameters())[name] for name in program.trained]
+        parameters = dict(self.run.model.named_parameters())
+        trained = [parameters[name] for name in program.trained]
         self.update = JointAdam([member.run.optimizer for member in self.members], self.leaves, trained)
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

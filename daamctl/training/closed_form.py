@@ -15,12 +15,12 @@ from daamctl.artifacts.results import SearchPart
 from daamctl.config import TrainConfig
 from daamctl.methods.probes import Layers, RidgeProbe, Solution
 from daamctl.training.loop import Epoch, Trained
-from daamctl.training.outputs import accuracy_of, cross_entropy_of, eval_batch, mean_layer_weights, predict
+from daamctl.training.outputs import accuracy_of, eval_batch, mean_layer_weights, predict, scores
 from daamctl.training.parts import HeldPart, Part, StreamedPart
 
 log = logging.getLogger(__name__)
 
-SETTINGS = ("selection", "dev_fraction")
+SETTINGS = ("selection", "refit", "dev_fraction")
 """Settings of `train` on which a closed-form probe depends."""
 
 
@@ -85,34 +85,39 @@ class ClosedForm:
         model, device = self.model, self.run.device
         done = Trained(selected_epoch=1)
         done.untrained_layer_weights = mean_layer_weights(model.to(device), self.test, device)
-        dev = self.dev
-        solution = model.cpu().solve(layers_of(self.train), None if dev is None else layers_of(dev), seed=self.seed)
-        model.to(device)
-        done.logits = self._logits(self.test)
-        dev_logits = None if dev is None else self._logits(dev)
+        train, dev = layers_of(self.train), None if self.dev is None else layers_of(self.dev)
+        solution = model.cpu().solve(train, dev, seed=self.seed)
+        of_dev = scores(model.to(device), self.dev, device, self._batch)
+        clips, fitted = len(self.train), solution.num_clips
+        if dev is not None and self.config.refit:
+            train = train.join(dev)
+            clips, fitted = len(train.y), len(model.fitted(train, self.seed).y)
+            model.cpu().refit(train, solution.candidates[solution.chosen], seed=self.seed)
+        done.logits = predict(model.to(device), self.test, device, self._batch)
         done.history.append(
             {
                 "epoch": 1,
                 "lr": None,
                 "train_loss": None,
-                "train_accuracy": accuracy_of(self._logits(self.train), self.train.y),
-                "dev_accuracy": None if dev is None or dev_logits is None else accuracy_of(dev_logits, dev.y),
-                "dev_loss": None if dev is None or dev_logits is None else cross_entropy_of(dev_logits, dev.y),
+                "train_accuracy": scores(model, self.train, device, self._batch)[0],
+                "dev_accuracy": of_dev[0],
+                "dev_loss": of_dev[1],
                 "test_accuracy": accuracy_of(done.logits, self.test.y),
             }
         )
         done.layer_weights = mean_layer_weights(model, self.test, device)
         done.search = search_part(solution, self.layers)
-        if solution.num_clips < len(self.train):
-            done.notes.append(f"fitted on {solution.num_clips:,} of {len(self.train):,} training clips")
+        if fitted < clips:
+            done.notes.append(f"fitted on {fitted:,} of {clips:,} training clips")
             log.info("%s", done.notes[-1])
         done.train_s = time.monotonic() - started
         self.on_step()
         self.on_epoch(done.history[0])
         return done
 
-    def _logits(self, part: Part) -> Tensor:
-        return predict(self.model, part, self.run.device, eval_batch(self.model, self.config, self.run.device))
+    @property
+    def _batch(self) -> int:
+        return eval_batch(self.model, self.config, self.run.device)
 
 
 def layers_of(part: Part) -> Layers:

@@ -110,6 +110,7 @@ def tune(
     work: Path,
     key: str,
     until: int | None = None,
+    again: Tuned | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     on_items: Callable[[int], None] = lambda count: None,
 ) -> Tuned:
@@ -127,6 +128,7 @@ def tune(
         work: folder for the resume file.
         key: content key of the fold; a resume file of another key is ignored.
         until: stop after so many epochs, with a resume file but without predictions; None: train to the end.
+        again: a fine-tuning of the same model on fewer items: train for the number of epochs that it selected.
         on_epoch: called after each epoch with its history entry (also for epochs replayed from a resume file).
         on_items: called with the number of items just trained on or evaluated.
 
@@ -134,6 +136,7 @@ def tune(
         TrainingError: the adapters have no effect, the loss is no longer finite, or one item does not fit in memory.
     """
     run = _Tuning(model, encoder, items, split, config, device, precision, on_items)
+    last = config.finetune.epochs if again is None else again.selected_epoch
     effect = run.effect(seed)
     for words in notes_on(model, effect):
         log.log(logging.WARNING if model.published or effect.silent else logging.INFO, "%s: %s", model.name, words)
@@ -157,9 +160,11 @@ def tune(
         clock = time.monotonic()
 
     saving = Saving(save, every_s=CHECKPOINT_EVERY_S, fraction=SAVING_FRACTION)
-    while not run.ended(done.history) and (until is None or len(done.history) < until):
+    while len(done.history) < min(last, until or last) and not run.waited_enough(done.history):
         epoch = len(done.history) + 1
         entry = run.epoch(epoch, seed, saving.if_due)
+        if again is not None:
+            entry |= {name: again.history[epoch - 1][name] for name in ("dev_accuracy", "dev_loss")}
         done.history.append(entry)
         if improves(done.history, done.selected_epoch, config.train.selection):
             done.selected_epoch = epoch
@@ -273,10 +278,10 @@ class _Tuning:
         order = shuffled_batches(self.items.sizes[train], self.settings.batch_size, seed * 1_000_003 + epoch)
         return [train[batch] for batch in order]
 
-    def ended(self, history: list[Epoch]) -> bool:
-        """Whether all epochs are done, or the held-out group has not improved for as long as the settings allow."""
+    def waited_enough(self, history: list[Epoch]) -> bool:
+        """Whether the held-out group has not improved for as long as the settings allow."""
         patience = self.settings.patience if len(self.split.dev) and not self.model.published else None
-        return len(history) >= self.settings.epochs or (patience is not None and epochs_waited(history) >= patience)
+        return patience is not None and epochs_waited(history) >= patience
 
     def _scores(self, rows: np.ndarray) -> tuple[float | None, float | None]:
         """Accuracy and mean cross-entropy on some items; None without items."""

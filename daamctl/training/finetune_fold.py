@@ -23,7 +23,7 @@ from daamctl.adapters.released import departures, is_published
 from daamctl.artifacts.clips import ClipTable, clips_key
 from daamctl.artifacts.embeddings import value_settings
 from daamctl.artifacts.io import atomic_path, content_key, locked, replace_dir
-from daamctl.artifacts.results import Fold, FoldResult, fold_dir, read_fold
+from daamctl.artifacts.results import Fold, FoldResult, SearchPart, fold_dir, read_fold
 from daamctl.config import SHARED_WITH_TRAIN, Config
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.engines.base import Engine
@@ -36,8 +36,8 @@ from daamctl.training.finetune import Collating, ItemSet, Tuned, notes_on, tune
 from daamctl.training.finished import identity, meta_of, metrics_of, write_finished
 from daamctl.training.loop import Epoch, seed_everything
 from daamctl.training.run import collect, summary_line
-from daamctl.training.search import Grid, Rounds, most_epochs
-from daamctl.training.splits import Split, split_of
+from daamctl.training.search import Grid, Rounds, most_epochs, refits
+from daamctl.training.splits import Split, joined, split_of
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +213,7 @@ def tune_all(
     for spec in todo:
         split = splits[spec.fold]
         items = len(split.train) + len(split.dev) + len(split.test)
-        total += items * most_epochs(grid_of(spec), spec.config.finetune.epochs)
+        total += items * most_epochs(grid_of(spec), spec.config.finetune.epochs, refit=refits(spec.config.train))
     folds: list[Fold] = []
     with progress(total, f"fine-tuning {folder.name}", "items") as bar:
         for spec in specs:
@@ -272,12 +272,19 @@ def tune_fold(
         if device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(device)
         on_items = bar.advance if bar is not None else lambda count: None
-        train = partial(_train, spec, source, split, device=device, precision=precision)
-        grid = grid_of(spec)
-        if grid is None:
-            opened, model, tuned = train(spec.config, work=own, key=key, on_epoch=on_epoch, on_items=on_items)
-        else:
-            opened, model, tuned = _search(grid, spec.config, train, own, key, on_epoch, on_items)
+        train = partial(_train, spec, source, device=device, precision=precision)
+        options: dict[str, Any] = {"config": spec.config, "work": own, "key": key, "on_items": on_items}
+        search, before_s, again = None, 0.0, None
+        if (grid := grid_of(spec)) is not None:
+            options, search, before_s = _search(grid, partial(train, split), options)
+        if refits(spec.config.train):
+            again = train(split, **options, until=spec.config.finetune.epochs)[2]
+            before_s += again.train_s
+            options = _refit(options, again)
+        parts = split if again is None else joined(split)
+        opened, model, tuned = train(parts, **options, again=again, on_epoch=on_epoch)
+        tuned.search = search
+        tuned.train_s += before_s
         result = _result(spec, source, opened, split, tuned, model, key, device, precision, root)
         _write(own / "finished", spec, source, opened, split, tuned, model, result)
         replace_dir(own / "finished", target)
@@ -296,15 +303,20 @@ def grid_of(spec: TuneSpec) -> Grid | None:
 
 
 def _search(
-    grid: Grid,
-    config: Config,
-    train: Callable[..., tuple[Opened, FineTuned, Tuned]],
-    own: Path,
-    key: str,
-    on_epoch: Callable[[Epoch], None],
-    on_items: Callable[[int], None],
-) -> tuple[Opened, FineTuned, Tuned]:
-    """Train every candidate for its first epochs, each from a fresh encoder, and the best of them to its end."""
+    grid: Grid, train: Callable[..., tuple[Opened, FineTuned, Tuned]], fold: Mapping[str, Any]
+) -> tuple[dict[str, Any], SearchPart, float]:
+    """Train every candidate for its first epochs, each from a fresh encoder, until one is left.
+
+    Args:
+        grid: the candidates.
+        train: trains one.
+        fold: options of the fold: settings, work folder, key, what counts its items.
+
+    Returns:
+        The options with which the chosen one is to be trained to its end, what was tried, and the seconds that the
+        others took.
+    """
+    config: Config = fold["config"]
     rounds = Rounds(grid)
     histories: list[list[Epoch]] = [[] for _ in grid.candidates]
     seconds = [0.0 for _ in grid.candidates]
@@ -318,7 +330,7 @@ def _search(
             nonlocal told
             told += count
             if (new := told - counted.get(number, 0)) > 0:
-                on_items(new)
+                fold["on_items"](new)
                 counted[number] = told
 
         return count_items
@@ -326,12 +338,12 @@ def _search(
     def options(number: int) -> dict[str, Any]:
         settings = grid.candidates[number]
         changed = config.model_copy(update={"finetune": config.finetune.model_copy(update=settings)})
-        work = own / f"candidate-{number}"
+        work = fold["work"] / f"candidate-{number}"
         work.mkdir(exist_ok=True)
         return {
             "config": changed,
             "work": work,
-            "key": content_key({"fold": key, "candidate": settings}),
+            "key": content_key({"fold": fold["key"], "candidate": settings}),
             "on_items": count_new(number),
         }
 
@@ -347,10 +359,20 @@ def _search(
         histories += [[] for _ in range(more)]
         seconds += [0.0] * more
     chosen = rounds.alive[0]
-    opened, model, tuned = train(**options(chosen), on_epoch=on_epoch)
-    tuned.search = rounds.part
-    tuned.train_s += sum(seconds) - seconds[chosen]
-    return opened, model, tuned
+    return options(chosen), rounds.part, sum(seconds) - seconds[chosen]
+
+
+def _refit(options: Mapping[str, Any], chosen: Tuned) -> dict[str, Any]:
+    """The options with which the chosen fine-tuning is repeated once the held-out group takes part."""
+    config: Config = options["config"]
+    work = options["work"] / "refit"
+    work.mkdir(exist_ok=True)
+    return {
+        **options,
+        "config": config.model_copy(update={"train": config.train.model_copy(update={"selection": "last"})}),
+        "work": work,
+        "key": content_key({"fold": options["key"], "refit": chosen.selected_epoch}),
+    }
 
 
 def _train(

@@ -32,8 +32,8 @@ from daamctl.training.closed_form import SETTINGS, ClosedForm
 from daamctl.training.finished import identity, meta_of, metrics_of, write_finished
 from daamctl.training.loop import Trained, Training, seed_everything
 from daamctl.training.parts import HeldPart, Part, StreamedPart
-from daamctl.training.search import Search, Settings, Trial, grid_of
-from daamctl.training.splits import Split, split_of
+from daamctl.training.search import Search, Settings, Trial, grid_of, refits
+from daamctl.training.splits import Split, joined, split_of
 from daamctl.training.standardize import fit_standardize
 
 log = logging.getLogger(__name__)
@@ -200,6 +200,26 @@ class FoldJob:
         kept = kept_fold(self.method_dir, self.spec, self.features)
         return kept if kept is not None and identity(kept.folder) != self.before else None
 
+    @property
+    def refits(self) -> bool:
+        """Whether the chosen training is followed by one that the held-out group takes part in."""
+        return refits(self.spec.config.train) and self.spec.method not in CLOSED_FORM  # a probe does it by itself
+
+    def refit(self, training: Trial) -> Training:
+        """A training on the training part and the held-out group, with what that group chose.
+
+        Args:
+            training: the chosen one, at its end.
+        """
+        assert isinstance(training, Training)
+        training.save()  # an interruption from here on costs nothing of it
+        train = _part(self.features, joined(self.split).train, self.device)
+        model = self._model()
+        if training.config.standardize != "none":
+            model.standardize = fit_standardize(train, training.config.standardize, self.device)
+        settings = {"candidate": training.key, "epochs": training.done.selected_epoch}
+        return training.again(model, train, work=self.folder / "refit", key=content_key({"refit": settings}))
+
     def start(self, on_step: Callable[[], None]) -> Search:
         """The trainings of every candidate, each at the first epoch or where an earlier attempt was interrupted.
 
@@ -219,6 +239,13 @@ class FoldJob:
                 on_step=on_step,
             )
             return Search(lambda number, settings: solved, None)
+        if self._model().traits.batch_dependent:
+            log.warning(
+                "%s: a prediction depends on the other clips of its batch (D1); evaluated %d at a time, in the order "
+                "of the clip table",
+                self.spec.method,
+                config.batch_size,
+            )
         standards: dict[str, Standardize] = {}
         first: dict[str, Training] = {}
 
@@ -253,15 +280,7 @@ class FoldJob:
         spec, features = self.spec, self.features
         seed_everything(spec.seed, self.device)
         sizes = (len(features.layers), features.head.embed_dim, len(features.head.classes))
-        model = build_method(spec.method, spec.config, *sizes)
-        if model.traits.batch_dependent:
-            log.warning(
-                "%s: a prediction depends on the other clips of its batch (D1); evaluated %d at a time, in the order "
-                "of the clip table",
-                spec.method,
-                spec.config.train.batch_size,
-            )
-        return model
+        return build_method(spec.method, spec.config, *sizes)
 
     def finish(self, training: Trial, root: Path, **meta: Any) -> Fold:
         """Train what is left, write everything and put it in place.
@@ -272,7 +291,7 @@ class FoldJob:
             meta: further entries of `meta` in the result.
         """
         trained = training.complete()
-        result = _result(self.spec, self.features, self.split, trained, training, root)
+        result = _result(self.spec, self.key, self.features, self.split, trained, training, root)
         result["meta"] = cast(MetaPart, {**result["meta"], "features": _taken(training.train), **meta})
         if trained.search is not None:
             result["search"] = trained.search
@@ -288,22 +307,25 @@ def _parts(features: Features, split: Split, device: str) -> tuple[Part, Part | 
     What is held, in memory or on a GPU, is not copied: parts index it where it is, and folds share it. A set on disk is
     streamed; of it, a dev or test part that takes little is read once.
     """
-    x, y = features.x, features.targets()
-    assert isinstance(x, torch.Tensor) or features.stream, "settle decides, for the key of the fold says so"
-
-    def part(rows: np.ndarray) -> HeldPart | StreamedPart:
-        index = torch.from_numpy(rows)
-        if isinstance(x, torch.Tensor):
-            return HeldPart(x, y[index].to(x.device), index.to(x.device))
-        return StreamedPart(x, rows, y[index], pin=device.startswith("cuda"))
 
     def evaluated(rows: np.ndarray) -> Part:
-        found = part(rows)
+        found = _part(features, rows, device)
         if isinstance(found, StreamedPart) and found.nbytes <= HELD_SHARE * free_memory():
             return found.hold()
         return found
 
-    return part(split.train), evaluated(split.dev) if split.dev_group is not None else None, evaluated(split.test)
+    train = _part(features, split.train, device)
+    return train, evaluated(split.dev) if split.dev_group is not None else None, evaluated(split.test)
+
+
+def _part(features: Features, rows: np.ndarray, device: str) -> HeldPart | StreamedPart:
+    """Some of the clips, by ascending row number."""
+    x, index = features.x, torch.from_numpy(rows)
+    y = features.targets()[index]
+    if isinstance(x, torch.Tensor):
+        return HeldPart(x, y.to(x.device), index.to(x.device))
+    assert features.stream, "settle decides, for the key of the fold says so"
+    return StreamedPart(x, rows, y, pin=device.startswith("cuda"))
 
 
 def _taken(train: Part) -> str:
@@ -315,6 +337,7 @@ def _taken(train: Part) -> str:
 
 def _result(
     spec: FoldSpec,
+    key: str,
     features: Features,
     split: Split,
     trained: Trained,
@@ -328,7 +351,7 @@ def _result(
         config["train"] = {name: config["train"][name] for name in SETTINGS}
     return {
         "run": {
-            "key": spec.key(features),
+            "key": key,
             "pipeline": spec.name,
             "method": spec.method,
             "fold": spec.fold,

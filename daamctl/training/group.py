@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -107,7 +108,8 @@ def train_folds(
         method_dir: folder that will hold `fold<k>-seed<s>/`.
         work: folder for unfinished work, on the same file system.
         root: project folder, for the commit.
-        on_epoch: called after each epoch of each fold; with a search, of the chosen candidate.
+        on_epoch: called after each epoch of the training whose weights each fold keeps: of a search that of the chosen
+            candidate, or its refit.
         on_step: called after each epoch that is trained, of a candidate too.
 
     Returns:
@@ -131,9 +133,12 @@ def train_folds(
                 searches.append((job, job.start(on_step)))
         members = most_members(specs[0], features) if searches else 1
         _search([search for _, search in searches], members)
-        chosen = []
-        for job, search in searches:
-            chosen.append((job, search.choose(lambda entry, spec=job.spec: on_epoch(spec, entry))))  # type: ignore[misc]
+        chosen = [(job, search.choose()) for job, search in searches]
+        if chosen and chosen[0][0].refits:
+            _train([training for _, training in chosen], None, members)
+            chosen = [(job, job.refit(training)) for job, training in chosen]
+        for job, training in chosen:
+            training.follow(partial(on_epoch, job.spec))
         _train([training for _, training in chosen], None, members)
         for job, training in chosen:
             more = {"together": len(chosen)} if len(chosen) > 1 else {}

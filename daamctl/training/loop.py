@@ -29,13 +29,12 @@ from daamctl.methods.base import FusionClassifier
 from daamctl.training.checkpoint import Saving, load_state, save_state
 from daamctl.training.losses import build_loss
 from daamctl.training.outputs import (
-    accuracy_of,
-    cross_entropy_of,
     density_of,
     eval_batch,
     mean_density,
     mean_layer_weights,
     predict,
+    scores,
 )
 from daamctl.training.parts import InBatches, Part, on_device
 
@@ -53,7 +52,8 @@ class Trained:
     """What a finished training gives.
 
     Args:
-        history: one entry per epoch: epoch, lr, train_loss, train_accuracy, dev_accuracy, dev_loss, test_accuracy.
+        history: one entry per epoch: epoch, lr, train_loss, train_accuracy, dev_accuracy, dev_loss, test_accuracy. Of
+            a refit, which holds nothing out, dev_accuracy and dev_loss are those of the training before it.
         selected_epoch: 1-based epoch whose weights the model now holds.
         logits: (N_test, C) float32 at that epoch.
         density: mean density over the test clips, (L, D); None without one.
@@ -104,6 +104,7 @@ class Training:
         key: content key of the fold; a resume file of another key is ignored.
         may_diverge: a loss that is not finite ends this training instead of raising: other candidates go on.
         untrained: a training of the same model on the same parts, whose untrained density and layer weights are taken.
+        first: a training that has ended, whose epochs this one repeats on more clips; see `again`.
         on_step: called after each epoch that is trained here.
 
     Raises:
@@ -125,9 +126,10 @@ class Training:
         key: str,
         may_diverge: bool = False,
         untrained: Training | None = None,
+        first: Training | None = None,
         on_step: Callable[[], None] = lambda: None,
     ) -> None:
-        if model.traits.needs_dev and dev is None:
+        if model.traits.needs_dev and dev is None and first is None:
             raise TrainingError(
                 "part of this method is chosen on a held-out group, which only train.selection=dev-group sets aside",
                 fix="leave the method out, or train with --set train.selection=dev-group",
@@ -136,6 +138,7 @@ class Training:
         self.seed, self.work, self.key, self.on_step = seed, work, key, on_step
         self.on_epoch: Callable[[Epoch], None] = lambda epoch: None
         self.may_diverge, self.diverged, self.searched_s = may_diverge, False, 0.0
+        self.first = first
         self.run = _Run(model.to(device), config, device, precision)
         self.done = Trained()
         if untrained is not None:
@@ -197,6 +200,10 @@ class Training:
                 )
             self.diverged = True
             return
+        if self.first is not None:
+            chosen = self.first.done.history[: self.config.epochs]
+            entry |= {name: chosen[epoch - 1][name] for name in ("dev_accuracy", "dev_loss")}
+            self.run.set_rate(float(chosen[min(epoch, len(chosen) - 1)]["lr"] or 0.0))
         done.history.append(entry)
         done.train_s += pass_s + time.monotonic() - started
         if self.maps is not None:
@@ -210,6 +217,35 @@ class Training:
         self.on_epoch(done.history[-1])
         if not self.ended:
             self.saving.if_due()
+
+    def again(self, model: FusionClassifier, train: Part, *, work: Path, key: str) -> Training:
+        """A training of another model for the selected number of epochs, at the rates of this one, on other clips.
+
+        Nothing is held out of it; what this training chose on its held-out part stays chosen.
+
+        Args:
+            model: freshly initialised, on CPU.
+            train: training part.
+            work: folder for the resume file.
+            key: content key of it.
+        """
+        changes = {"epochs": self.done.selected_epoch, "selection": "last", "schedule": "constant"}
+        if model.traits.needs_dev:
+            model.load_state_dict({"fusion.chosen": self.best["fusion.chosen"]}, strict=False)
+        return Training(
+            model,
+            train,
+            None,
+            self.test,
+            self.config.model_copy(update=changes),
+            seed=self.seed,
+            device=self.run.device,
+            precision=self.run.precision,
+            work=work,
+            key=key,
+            first=self,
+            on_step=self.on_step,
+        )
 
     def follow(self, on_epoch: Callable[[Epoch], None]) -> None:
         """Call `on_epoch` with the epochs so far, and with each that follows."""
@@ -240,6 +276,9 @@ class Training:
             done.density = mean_density(model, self.test, device) if self.maps is None else self.maps.kept
         done.layer_weights = mean_layer_weights(model, self.test, device)
         done.train_s += self.searched_s
+        if self.first is not None:
+            done.train_s += self.first.done.train_s + self.first.searched_s
+            done.search = self.first.done.search
         order_weights(model, torch.contiguous_format)  # as files and other readers expect it
         return done
 
@@ -350,6 +389,11 @@ class _Run:
                 if one.stride() != value.stride() and one.shape == value.shape:
                     means[name] = torch.empty_like(value, requires_grad=False).copy_(one)
 
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of the coming epoch."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
     def one_pass(self, train: Part, order_seed: int) -> Seen:
         """One pass over the training part."""
         torch.manual_seed(order_seed)  # dropout, where a method has it, also repeats after a resume
@@ -390,10 +434,8 @@ class _Run:
             with torch.no_grad():
                 # a held-out group may be larger than memory
                 self.model.choose(cast(Tensor, InBatches(dev, self.device)), dev.y.to(self.device))
-        dev_logits = None if dev is None else predict(self.model, dev, self.device, size)
-        of_dev = None if dev is None or dev_logits is None else accuracy_of(dev_logits, dev.y)
-        dev_loss = None if dev is None or dev_logits is None else cross_entropy_of(dev_logits, dev.y)
-        of_test = accuracy_of(predict(self.model, test, self.device, size), test.y)
+        of_dev, dev_loss = scores(self.model, dev, self.device, size)
+        of_test, _ = scores(self.model, test, self.device, size)
         if self.config.schedule == "plateau":
             watched = {"dev-group": of_dev, "best-on-test": of_test, "last": loss}
             self.schedule.step(watched[self.config.selection] or 0.0)

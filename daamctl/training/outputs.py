@@ -38,6 +38,16 @@ def predict(model: FusionClassifier, part: Part, device: str, batch_size: int) -
     return torch.cat(_of_batches(lambda x: model(x).float().cpu(), model, part, device, batch_size, whole=whole))
 
 
+def scores(
+    model: FusionClassifier, part: Part | None, device: str, batch_size: int
+) -> tuple[float | None, float | None]:
+    """Accuracy and mean cross-entropy, in nats, on a part; None without one. See `predict`."""
+    if part is None:
+        return None, None
+    logits = predict(model, part, device, batch_size)
+    return accuracy_of(logits, part.y), cross_entropy_of(logits, part.y)
+
+
 def density_of(model: FusionClassifier, x: Tensor) -> Tensor:
     """Density (B, L, D) of a batch in float64."""
     return _in_float64(model.density(x))

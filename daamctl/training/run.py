@@ -27,7 +27,7 @@ from daamctl.tracking import Tracker, send_missing
 from daamctl.training.fold import Features, FoldSpec, kept_fold
 from daamctl.training.group import in_groups, train_fold, train_folds
 from daamctl.training.parts import StreamedPart
-from daamctl.training.search import grid_of, most_epochs
+from daamctl.training.search import grid_of, most_epochs, refits
 from daamctl.training.splits import chosen_folds
 
 log = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ def _train_here(
     """Train folds one after the other, or several in one program where that is faster."""
     work, folds = layout.work / "train" / layout.run_name, {}
     train = specs[0].config.train
-    epochs = 1 if specs[0].method in CLOSED_FORM else most_epochs(grid_of(train), train.epochs)
+    epochs = 1 if specs[0].method in CLOSED_FORM else most_epochs(grid_of(train), train.epochs, refit=refits(train))
     with progress(len(specs) * epochs, f"training {folder.name}", "epochs") as bar:
         ended = 0
         for group in in_groups(specs, features):

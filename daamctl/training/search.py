@@ -181,23 +181,29 @@ def grid_of(config: TrainConfig) -> Grid | None:
     return Grid(config, {"weight_decay": decays, "standardize": config.search_standardize or (config.standardize,)})
 
 
-def most_epochs(grid: Grid | None, epochs: int) -> int:
+def most_epochs(grid: Grid | None, epochs: int, *, refit: bool) -> int:
     """Most epochs that one fold is trained for, those of all candidates included, as far as the grid is not extended.
 
     Args:
         grid: the candidates; None: there is one set of settings.
         epochs: most epochs of each.
+        refit: whether the chosen one is trained again with the held-out group; see `refits`.
     """
+    total = 2 * epochs if refit else epochs
     if grid is None:
-        return epochs
+        return total
     alive, until = len(grid.candidates), grid.config.search_epochs
     if grid.config.search == "full":
-        return alive * epochs
-    total = epochs
+        return total + (alive - 1) * epochs
     while alive > 1:
         out = alive // 2  # of them leave the search after this round
         total, alive, until = total + out * min(until, epochs), alive - out, 2 * until
     return total
+
+
+def refits(config: TrainConfig) -> bool:
+    """Whether the held-out group joins the training part once it has chosen."""
+    return config.refit and config.selection == "dev-group"
 
 
 def may_stop(config: TrainConfig | WayConfig, selection: str) -> bool:
@@ -236,12 +242,8 @@ class Search:
                 self.trials.append(self.start(index, settings))
         return []
 
-    def choose(self, on_epoch: Callable[[Epoch], None]) -> Trial:
-        """The candidate that is left, to be trained to its end; the others are let go.
-
-        Args:
-            on_epoch: called with each of its epochs, those before the choice at once.
-        """
+    def choose(self) -> Trial:
+        """The candidate that is left, to be trained to its end; the others are let go."""
         chosen = self.trials[0]
         if self.rounds is not None:
             training = chosen = self._training(self.rounds.alive[0])
@@ -249,7 +251,6 @@ class Search:
             others = [self._training(index) for index in range(len(self.trials)) if index != self.rounds.alive[0]]
             training.searched_s = sum(other.done.train_s for other in others)
         self.trials = [chosen]
-        chosen.follow(on_epoch)
         return chosen
 
     def _training(self, index: int) -> Training:

@@ -7,7 +7,7 @@ Of any other corpus every group is tested once.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -41,6 +41,12 @@ class Split:
     train: np.ndarray
     dev: np.ndarray
     test: np.ndarray
+
+
+def joined(split: Split) -> Split:
+    """The same fold with its held-out group in the training part, and nothing held out."""
+    train = np.sort(np.concatenate([split.train, split.dev]))
+    return replace(split, dev_group=None, train=train, dev=np.empty(0, np.int64))
 
 
 def is_official(groups: pl.Series) -> bool:

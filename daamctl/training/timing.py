@@ -28,7 +28,7 @@ from daamctl.training.loop import Training
 from daamctl.training.losses import build_loss
 from daamctl.training.outputs import eval_batch, predict
 from daamctl.training.parts import POOL_CLIPS, HeldPart
-from daamctl.training.search import grid_of, most_epochs
+from daamctl.training.search import grid_of, most_epochs, refits
 from daamctl.training.splits import Split
 
 FEW_CLIPS = 2
@@ -97,7 +97,7 @@ class MethodSpeed:
         passed = pool * (read.train_s + steps) + (1 - pool) * max(read.train_s, steps)
         dev, test = (len(part) * self.clip_s for part in (split.dev, split.test))
         evaluated = max(read.dev_s, dev) + (1 + maps) * max(read.test_s, test)
-        return read.once_s + most_epochs(grid_of(train), train.epochs) * (passed + evaluated)
+        return read.once_s + most_epochs(grid_of(train), train.epochs, refit=refits(train)) * (passed + evaluated)
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def test_fold_is_whole_and_honest(method: str, features: Features, project: Path
     assert [one["settings"]["penalty"] for one in search["candidates"]] == list(probes.PENALTIES)
     assert chosen["dev_accuracy"] == [pytest.approx(entry["dev_accuracy"])]
     assert chosen["dev_accuracy"] == max(one["dev_accuracy"] for one in search["candidates"])
-    assert run["config"]["train"] == {"selection": "dev-group", "dev_fraction": 0.1}
+    assert run["config"]["train"] == {"selection": "dev-group", "refit": False, "dev_fraction": 0.1}
     assert "notes" not in run
     assert fold.result["meta"]["precision"] == "float32"
     if method == "ridge-best-layer":

@@ -111,7 +111,7 @@ class Made:
 
 def config(train: dict[str, Any] | None = None, **settings: Any) -> Config:
     quick = {"epochs": 3, "lr": 0.01, "batch_size": 6, "device": "cpu", "search": "none", "patience": None, **settings}
-    return Config.model_validate({"finetune": quick, "train": train or {}})
+    return Config.model_validate({"finetune": quick, "train": {"refit": False, **(train or {})}})
 
 
 def make(root: Path, name: str = "a", made: Made | None = None, method: str = "lora-r4", **settings: Any) -> Fold:
@@ -145,7 +145,7 @@ def test_fold_is_whole_and_honest(tmp_path: Path) -> None:
     assert len(run["adapted"]) == 4
     assert (meta["num_train_clips"], meta["num_dev_clips"], meta["num_test_clips"]) == (12, 12, 12)
     assert meta["evaluation_precision"] == "float32"
-    assert set(run["config"]["train"]) == {"loss", "focal_gamma", "focal_alpha", "selection", "dev_fraction"}
+    assert set(run["config"]["train"]) == {"loss", "focal_gamma", "focal_alpha", "selection", "refit", "dev_fraction"}
     assert run["config"]["finetune"]["epochs"] == len(fold.history()) == metrics["epochs"] == 8
     history, predictions = fold.history(), fold.predictions()
     scores = list(zip(history["dev_accuracy"], -history["dev_loss"], strict=True))
@@ -558,7 +558,7 @@ def test_items_of_a_search_are_counted_once(tmp_path: Path) -> None:
     bar = Counter()
     spec = TuneSpec("toy", "lora-r4", 2, 1, config(**SEARCHED))
     tune_fold(spec, Made().source, tmp_path / "m", tmp_path / "work", root=tmp_path, bar=bar)
-    assert bar.done == 36 * most_epochs(grid_of(spec), 2) == 36 * 3
+    assert bar.done == 36 * most_epochs(grid_of(spec), 2, refit=False) == 36 * 3
 
 
 def test_a_rate_that_diverges_is_only_not_chosen(tmp_path: Path) -> None:

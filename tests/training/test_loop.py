@@ -108,7 +108,7 @@ def test_every_clip_is_seen_once_an_epoch_in_an_order_of_seed_and_epoch(tmp_path
 
 
 def test_plateau_lowers_the_rate_after_its_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "accuracy_of", lambda *_: 0.5)
+    monkeypatch.setattr(outputs, "accuracy_of", lambda *_: 0.5)
     settings = {"epochs": 6, "lr": 0.1, "plateau_factor": 0.5, "plateau_patience": 1}
     history = train(linear(), tmp_path, **settings).history
     assert [entry["lr"] for entry in history] == pytest.approx([0.1, 0.1, 0.1, 0.05, 0.05, 0.025])
@@ -117,7 +117,7 @@ def test_plateau_lowers_the_rate_after_its_patience(tmp_path: Path, monkeypatch:
 
 
 def test_plateau_watches_the_training_loss_when_the_last_epoch_is_taken(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(loop, "accuracy_of", lambda *_: 0.5)
+    monkeypatch.setattr(outputs, "accuracy_of", lambda *_: 0.5)
     losses = iter([3.0, 2.0, 1.0, 1.0, 1.0])
     monkeypatch.setattr(loop.Seen, "means", lambda *_: (next(losses), 0.5))
     done = train(linear(), tmp_path, selection="last", epochs=5, lr=0.1, plateau_patience=0, plateau_factor=0.5)
@@ -137,8 +137,8 @@ def test_selection_keeps_the_first_of_equals(tmp_path: Path, monkeypatch: Any, s
         calls.append(0)
         return next(values[id(order[(len(calls) - 1) % len(order)])])
 
-    monkeypatch.setattr(loop, "accuracy_of", scripted)
-    monkeypatch.setattr(loop, "cross_entropy_of", lambda *_: 0.5)
+    monkeypatch.setattr(outputs, "accuracy_of", scripted)
+    monkeypatch.setattr(outputs, "cross_entropy_of", lambda *_: 0.5)
     snapshots: list[Tensor] = []
     model = linear()
     training = Training(

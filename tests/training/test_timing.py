@@ -22,7 +22,7 @@ SIZES = (6, 16, 3)
 
 
 def config(**train: Any) -> Config:
-    return Config.model_validate({"train": {"batch_size": 4, "search": "none", **train}})
+    return Config.model_validate({"train": {"batch_size": 4, "search": "none", "refit": False, **train}})
 
 
 def test_time_of_a_fold() -> None:
@@ -45,7 +45,9 @@ def test_time_of_a_fold_counts_its_search() -> None:
     assert speed.fold_s(split, short, density=False) == pytest.approx((2 * 2 + 3 + 3) * epoch_s)
     full = config(search="full", **rates)
     assert speed.fold_s(split, full, density=False) == pytest.approx(4 * 10 * epoch_s)
-    no_dev = config(search="halving", selection="last", **rates)
+    again = config(search="halving", refit=True, **rates)
+    assert speed.fold_s(split, again, density=False) == pytest.approx((2 * 2 + 4 + 10 + 10) * epoch_s)
+    no_dev = config(search="halving", selection="last", refit=True, **rates)
     assert speed.fold_s(split, no_dev, density=False) == pytest.approx(10 * epoch_s)
 
 

@@ -131,9 +131,10 @@ class FoldResult(TypedDict):
     metrics: dict[str, float | int | None]
     """On clips of the test group. accuracy: at the selected epoch; accuracy_best_on_test: best epoch on the test
     group itself (published style); accuracy_last: final epoch; dev_accuracy: on the dev group at the selected epoch
-    (None without one); selected_epoch: 1-based; epochs: number trained; chosen_layer: for methods that pick one
-    layer on the dev group; finished: False where the selected epoch lies in the last tenth of the epochs allowed, None
-    where no epoch is selected."""
+    (None without one); selected_epoch: 1-based; epochs: number from which it was selected; chosen_layer: for methods
+    that pick one layer on the dev group; finished: False where the selected epoch lies in the last tenth of the epochs
+    allowed, None where no epoch is selected. With `train.refit` the accuracies on the test group are those of the
+    refit, which ends at the selected epoch; dev_accuracy, epochs and finished are those of the training before it."""
     meta: MetaPart
     search: NotRequired[SearchPart]
     """Absent where one set of settings was given rather than searched."""
@@ -190,7 +191,10 @@ class Fold:
         return read_frame(self.folder / "predictions.parquet")[0]
 
     def history(self) -> pl.DataFrame:
-        """Epochs: epoch, lr, train_loss, train_accuracy, dev_accuracy, test_accuracy (fractions; clips)."""
+        """Epochs: epoch, lr, train_loss, train_accuracy, dev_accuracy, dev_loss, test_accuracy (fractions; clips).
+
+        Of a refit, which holds nothing out, dev_accuracy and dev_loss are those of the training before it.
+        """
         from daamctl.artifacts.utterances import read_frame
 
         return read_frame(self.folder / "history.parquet")[0]

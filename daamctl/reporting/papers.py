@@ -56,7 +56,8 @@ def published(evaluation: Evaluation, table: PublishedTable, raw_names: Mapping[
 def _rule(evaluation: Evaluation) -> str:
     test = "test part" if is_official(evaluation) else "test fold"
     return {
-        "dev-group": f"best epoch on {held_out(evaluation, article=True)}",
+        "dev-group": f"best epoch on {held_out(evaluation, article=True)}"
+        + (", trained again with it" if evaluation.get("refit") else ""),
         "best-on-test": f"best epoch on the {test}",
         "last": "last epoch",
     }[evaluation["selection"]]

@@ -171,6 +171,11 @@ def learning(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], evaluation: 
     text = f"Mean over {over}; the shade spans the lowest and the highest. The test curve " + (
         "picks the epoch reported." if rule == "best-on-test" else "is shown only; it picks nothing."
     )
+    if evaluation.get("refit"):
+        text += (
+            f" The curve of {held_out(evaluation, article=True)} belongs to the training that chose the number of epochs, "
+            "the others to the one that repeats it with that group."
+        )
     rows: list[list[Cell]] = []
     for name, part in named.items():
         last: list[Cell] = [Number(part[label]["mean"][-1]) if label in part else DASH for label in parts.values()]

@@ -391,6 +391,8 @@ def _selection_text(evaluation: Evaluation) -> str:
         f"The published code reports the best epoch on the {_test(evaluation)} itself. The same runs, read three ways, "
         f"show what that choice adds. Here {selection_rule(evaluation)}."
     )
+    if evaluation.get("refit"):
+        text += " What is read here is that second training, whose last epoch is the one reported."
     if evaluation["selection"] == "best-on-test" or not gains:
         return text
     most = max(gains, key=lambda name: gains[name])

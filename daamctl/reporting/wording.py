@@ -56,8 +56,11 @@ def selection_rule(evaluation: Evaluation) -> str:
     """How the epoch reported was chosen, as part of a sentence."""
     test = tested(evaluation)
     group = held_out(evaluation, article=True) if is_official(evaluation) else "one training group held out for that"
+    rule = f"the epoch reported is the best on {group}, never on the {test}"
+    if evaluation.get("refit"):
+        rule = f"the number of epochs is the best on {group}, never on the {test}; then that group joins the training"
     return {
-        "dev-group": f"the epoch reported is the best on {group}, never on the {test}",
+        "dev-group": rule,
         "best-on-test": f"the epoch reported is the best on the {test} itself, as published, so figures are optimistic",
         "last": "the epoch reported is the last one, so no data selects it",
     }[evaluation["selection"]]

@@ -144,6 +144,7 @@ def _evaluation(
         "num_folds": run_part["num_folds"],
         "seeds": list(config.train.seeds),
         "selection": run_part["config"]["train"]["selection"],
+        "refit": run_part["config"]["train"].get("refit", False),
         "counts": counts(folds, items),
         "chance": {unit: chance_of(items, unit, run_part["classes"]) for unit in UNITS},
         "methods": methods,

@@ -83,7 +83,7 @@ class ClosedForm:
         """
         started = time.monotonic()
         model, device = self.model, self.run.device
-        done = Trained(selected_epoch=1)
+        done = Trained(selected_epoch=1, epochs=1)
         done.untrained_layer_weights = mean_layer_weights(model.to(device), self.test, device)
         train, dev = layers_of(self.train), None if self.dev is None else layers_of(self.dev)
         solution = model.cpu().solve(train, dev, seed=self.seed)

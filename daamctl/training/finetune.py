@@ -176,6 +176,7 @@ def tune(
         return done
     done.train_s += time.monotonic() - clock
     model.load_trainable(best)
+    done.epochs = len((again or done).history)
     done.logits = predict(model, encoder, items, split.test)
     done.micro_batch = run.most
     return done

@@ -44,7 +44,7 @@ def metrics_of(trained: Trained, epochs: int, selection: str) -> dict[str, float
         "accuracy_last": test[-1],
         "dev_accuracy": selected["dev_accuracy"],
         "selected_epoch": trained.selected_epoch,
-        "epochs": len(trained.history),
+        "epochs": trained.epochs,
         "finished": None if selection == "last" else trained.selected_epoch <= LAST_PART * epochs,
     }
 

@@ -55,6 +55,7 @@ class Trained:
         history: one entry per epoch: epoch, lr, train_loss, train_accuracy, dev_accuracy, dev_loss, test_accuracy. Of
             a refit, which holds nothing out, dev_accuracy and dev_loss are those of the training before it.
         selected_epoch: 1-based epoch whose weights the model now holds.
+        epochs: number of epochs among which it was selected; of a refit those of the training before it.
         logits: (N_test, C) float32 at that epoch.
         density: mean density over the test clips, (L, D); None without one.
         untrained_density: the same before the first step.
@@ -67,6 +68,7 @@ class Trained:
 
     history: list[Epoch] = field(default_factory=list)
     selected_epoch: int = 0
+    epochs: int = 0
     logits: Tensor = field(default_factory=lambda: torch.empty(0))
     density: Tensor | None = None
     untrained_density: Tensor | None = None
@@ -276,6 +278,7 @@ class Training:
             done.density = mean_density(model, self.test, device) if self.maps is None else self.maps.kept
         done.layer_weights = mean_layer_weights(model, self.test, device)
         done.train_s += self.searched_s
+        done.epochs = len((self.first or self).done.history)
         if self.first is not None:
             done.train_s += self.first.done.train_s + self.first.searched_s
             done.search = self.first.done.search

@@ -28,11 +28,12 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import apart, command, conclude, in_turns, ratio
 from daamctl import __version__
-from daamctl.artifacts.embeddings import EmbeddingsHead, shard_path, value_settings, write_head, write_shard
+from daamctl.artifacts.embeddings import EmbeddingsHead, shard_path, write_head, write_shard
 from daamctl.artifacts.io import content_key, write_json, write_text
 from daamctl.artifacts.results import FoldResult, fold_dir
 from daamctl.artifacts.utterances import write_frame
 from daamctl.config import Config, load_config
+from daamctl.config.keys import embedding_settings
 from daamctl.layout import Layout
 from daamctl.provenance import versions
 
@@ -155,7 +156,7 @@ def write_embeddings(layout: Layout, config: Config, table: pl.DataFrame, layers
         layers=numbers,
         embed_dim=dim,
         encoder={"name": "drawn", "num_layers": layers},
-        settings=value_settings(config),
+        settings=embedding_settings(config),
         num_clips=len(table),
     )
     size = config.extract.shard_clips

@@ -27,8 +27,9 @@ import polars as pl
 import typer
 
 from benchmarks.harness import apart, conclude, in_turns, peak_bytes, ratio
-from daamctl.artifacts.embeddings import EmbeddingsHead, shard_path, value_settings, write_head, write_shard
+from daamctl.artifacts.embeddings import EmbeddingsHead, shard_path, write_head, write_shard
 from daamctl.config import Config
+from daamctl.config.keys import embedding_settings
 from daamctl.layout import Layout
 
 NAME = "streamed"
@@ -105,7 +106,7 @@ def make(root: Path, clips: int, layers: int, dim: int) -> int:
             layers=numbers,
             embed_dim=dim,
             encoder={"name": "drawn"},
-            settings=value_settings(config, "speech"),
+            settings=embedding_settings(config, "speech"),
             num_clips=clips,
         ),
     )

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from daamctl.artifacts.io import read_columns, read_json, write_json, write_parquet
 from daamctl.artifacts.utterances import METADATA_KEY, Modality
 from daamctl.config import Config
+from daamctl.config.keys import embedding_settings
 from daamctl.errors import ArtifactError
 
 Block = tuple[NDArray[np.int64], NDArray[Any]]
@@ -323,39 +324,6 @@ def _unreadable(folder: Path, why: object, fix: str | None) -> ArtifactError:
     return ArtifactError(f"embeddings in {folder} cannot be read: {why}", fix=fix)
 
 
-# Settings that cannot change a stored value: how fast, how much is tolerated, where files lie.
-FREE_SETTINGS = {
-    "download": ("source", "check_fingerprint", "max_unreadable_fraction"),
-    "segment": ("write_audio",),
-    "extract": (
-        "device",
-        "weights_dtype",  # the hash of the weights as they are held tells it
-        "min_gpu_memory_gb",
-        "max_batch_s",
-        "max_batch_tokens",
-        "max_batch_images",
-        "shard_clips",
-        "max_unreadable_fraction",
-    ),
-}
-# Settings of `extract` that concern one modality only.
-OWN_SETTINGS = {
-    "speech": ("pooling", "normalize"),
-    "text": ("max_tokens", "pool_special_tokens"),
-    "image": ("pool_class_token",),
-}
-
-
-def value_settings(config: Config, modality: Modality | None = None) -> dict[str, Any]:
-    """The settings of download, segment and extract that determine the stored values of a modality; None: of any."""
-    others = [name for kind, names in OWN_SETTINGS.items() if modality not in (None, kind) for name in names]
-    left_out = {**FREE_SETTINGS, "extract": (*FREE_SETTINGS["extract"], *others)}
-    return {
-        stage: {name: value for name, value in config.section(stage).items() if name not in names}
-        for stage, names in left_out.items()
-    }
-
-
 def check_settings(made: Mapping[str, Any], config: Config, modality: Modality, *, what: str, fix: str) -> None:
     """Check that an artifact was made with the settings asked for.
 
@@ -370,10 +338,10 @@ def check_settings(made: Mapping[str, Any], config: Config, modality: Modality, 
     Raises:
         ArtifactError: names every setting that differs, with both values.
     """
-    usual = value_settings(Config(), modality)
+    usual = embedding_settings(Config(), modality)
     differing = [
         f"{stage}.{name}: made with {before!r}, asked for {value!r}"
-        for stage, section in value_settings(config, modality).items()
+        for stage, section in embedding_settings(config, modality).items()
         if stage in made
         for name, value in section.items()
         if (before := made[stage].get(name, usual[stage][name])) != value

@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 
-from daamctl.artifacts.embeddings import FREE_SETTINGS
 from daamctl.artifacts.io import content_key, read_json, write_json
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
+from daamctl.config.keys import names
+from daamctl.config.marks import Changes
 from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.load import OpenedEncoder, open_encoder
@@ -34,7 +35,7 @@ ELSEWHERE = "adapter_config.json"
 """A folder with this file may have its weights in another one."""
 SETTLED_S = 2.0
 """Files younger than this may be changed again without a trace: coarse clocks of file systems count whole seconds."""
-FREE = frozenset(FREE_SETTINGS["extract"]) - {"weights_dtype"}
+FREE = frozenset(names("extract", Changes.NOTHING))
 
 
 @dataclass(frozen=True)

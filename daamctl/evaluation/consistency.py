@@ -14,15 +14,15 @@ from typing import Any
 from daamctl.adapters.released import SUFFIX, is_published
 from daamctl.artifacts.results import Fold
 from daamctl.config import Config
+from daamctl.config.keys import without_effect
+from daamctl.config.marks import Changes
 from daamctl.errors import ArtifactError
 
 TRAINING = ("train", "finetune")
 """Sections of settings that are read in training."""
 COVERED_BY_EMBEDDINGS = frozenset({"download", "segment", "extract"})
-HARMLESS = frozenset(
-    {"train.recipe", "train.seeds", "train.device", "train.together"}
-    | {f"finetune.{name}" for name in ("seeds", "device", "gradient_checkpointing")}
-)
+HARMLESS = without_effect(Changes.NOTHING, Changes.RUNS)
+"""Settings in which runs may differ and still be compared."""
 
 
 def check_method(method: str, folds: Sequence[Fold], *, fix: str) -> None:

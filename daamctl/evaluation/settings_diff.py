@@ -12,9 +12,10 @@ from typing import Any
 
 import polars as pl
 
-from daamctl.artifacts.embeddings import FREE_SETTINGS
 from daamctl.artifacts.io import content_key
 from daamctl.artifacts.results import Fold
+from daamctl.config.keys import without_effect
+from daamctl.config.marks import Changes
 from daamctl.errors import UnknownNameError
 from daamctl.evaluation.consistency import HARMLESS, TRAINING, flat
 from daamctl.methods import METHODS, resolve_method
@@ -22,11 +23,10 @@ from daamctl.methods.heads import resolved
 
 ABSENT = "–"
 """Stands for a fact that one side does not have."""
-CANNOT = HARMLESS | {f"{stage}.{name}" for stage, names in FREE_SETTINGS.items() for name in names} | {
-    "train.density_maps",  # only what the Importance Factor is made from
+CANNOT = without_effect(*Changes) | {
     "encoder.source",  # where the weights came from; their hash is a fact of its own
     "methods",
-}  # fmt: skip
+}
 """Facts that cannot change a compared figure."""
 CANNOT_SECTIONS = ("evaluate", "importance", "ablate", "report")
 """Sections of settings that are read after training; the unit of scoring is the same on both sides of a comparison."""

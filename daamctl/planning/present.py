@@ -21,11 +21,12 @@ from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.skipped import FINISHED, folder_of
 from daamctl.artifacts.utterances import METADATA_KEY, CorpusTable, Modality, read_utterances
 from daamctl.config import Config
+from daamctl.config.keys import names
+from daamctl.config.marks import Of
 from daamctl.corpora.sources import key_of
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.consistency import differences
 from daamctl.layout import Layout
-from daamctl.training.finetune_fold import FREE_EXTRACT
 from daamctl.training.fold import Features, FoldSpec, kept_fold
 from daamctl.training.splits import Split
 
@@ -157,7 +158,7 @@ class Present:
         """Whether a tuned encoder was trained with the settings of now."""
         made, now = fold.result["run"]["config"], self.config.section("extract")
         sections = {stage: made[stage] for stage in ("download", "segment", "extract")}
-        sections["extract"] = {**made["extract"], **{name: now[name] for name in FREE_EXTRACT}}
+        sections["extract"] = {**made["extract"], **{name: now[name] for name in names("extract", Of.STORED)}}
         try:
             check_settings(sections, self.config, modality or "speech", what="folds", fix="")
         except ArtifactError:

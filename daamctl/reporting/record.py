@@ -173,8 +173,8 @@ def learning(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], evaluation: 
     )
     if evaluation.get("refit"):
         text += (
-            f" The curve of {held_out(evaluation, article=True)} belongs to the training that chose the number of epochs, "
-            "the others to the one that repeats it with that group."
+            f" The curve of {held_out(evaluation, article=True)} belongs to the training that chose the number of "
+            "epochs, the others to the one that repeats it with that group."
         )
     rows: list[list[Cell]] = []
     for name, part in named.items():

@@ -12,9 +12,9 @@ from typing import Any
 
 from daamctl.adapters import FINETUNES
 from daamctl.artifacts.dag import PAPER, check_stages, stages_of, write_stages
-from daamctl.artifacts.embeddings import value_settings
 from daamctl.artifacts.io import write_json
-from daamctl.config import PARAMS_FILE, SHARED_WITH_TRAIN, Config, inspect_config, pipeline_names, read_yaml
+from daamctl.config import PARAMS_FILE, Config, inspect_config, pipeline_names, read_yaml
+from daamctl.config.keys import shared_with_finetuning, watched_settings
 from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.outline import shape_of
@@ -168,22 +168,23 @@ def _unknown(where: str, name: str, known: Any) -> str:
 
 def _finetune_part(config: Config) -> dict[str, Any]:
     """What the finetune stage reads: it opens the encoder itself, and shares some settings with `train`."""
-    finetune = {key: value for key, value in config.section("finetune").items() if key not in ("device", "seeds")}
-    train = {key: config.section("train")[key] for key in SHARED_WITH_TRAIN}
-    train["seeds"] = list(config.seeds_of("finetune"))
-    return {"finetune": finetune, "train": train, "extract": value_settings(config)["extract"]}
+    finetune = watched_settings(config, "finetune")
+    del finetune["seeds"]  # those of `train` may hold instead
+    train = {**shared_with_finetuning(config), "seeds": list(config.seeds_of("finetune"))}
+    return {
+        "finetune": finetune,
+        "train": train,
+        "extract": watched_settings(config, "extract"),
+    }
 
 
 def _write(root: Path, pipeline: str, config: Config) -> None:
     """Write one file per stage with exactly the settings it reads; a method has its own."""
-    values = value_settings(config)
-    train = {
-        key: value for key, value in config.section("train").items() if key not in ("recipe", "device", "together")
-    }
+    download, train = watched_settings(config, "download"), watched_settings(config, "train")
     parts: dict[str, dict[str, Any]] = {
-        "download": {**values["download"], "source": config.download.source},
-        "segment": {"segment": config.section("segment"), "download": values["download"]},
-        "extract": {"extract": values["extract"]},
+        "download": download,
+        "segment": {"segment": watched_settings(config, "segment"), "download": download},
+        "extract": {"extract": watched_settings(config, "extract")},
         "evaluate": {"evaluate": config.section("evaluate"), "methods": list(config.trained), "seeds": train["seeds"]},
         "importance": {"importance": config.section("importance"), "methods": list(config.methods)},
         "ablate": {

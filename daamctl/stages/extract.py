@@ -31,12 +31,12 @@ from daamctl.artifacts.embeddings import (
     read_head,
     shard_is_whole,
     shard_path,
-    value_settings,
     write_head,
 )
 from daamctl.artifacts.io import content_key, link_or_copy, locked, replace_dir
 from daamctl.artifacts.words import words_of
 from daamctl.config import Config
+from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import files_root
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.items import ImageTables
@@ -222,7 +222,7 @@ def _embed(layout: Layout, head: EmbeddingsHead, config: Config, make: Make, *, 
 
 
 def _head(clips: ClipTable, config: Config, known: Known) -> EmbeddingsHead:
-    facts, settings = known.facts, value_settings(config, clips.modality)
+    facts, settings = known.facts, embedding_settings(config, clips.modality)
     decisive = {name: facts[name] for name in DECISIVE[clips.modality]}
     if facts.get("pooling") == "all-frames":
         decisive["pad_to_s"] = config.segment.max_duration_s

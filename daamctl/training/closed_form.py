@@ -20,9 +20,6 @@ from daamctl.training.parts import HeldPart, Part, StreamedPart
 
 log = logging.getLogger(__name__)
 
-SETTINGS = ("selection", "refit", "dev_fraction")
-"""Settings of `train` on which a closed-form probe depends."""
-
 
 @dataclass(frozen=True)
 class Place:

@@ -21,10 +21,10 @@ from safetensors.torch import save
 from daamctl.adapters import FINETUNES, FineTuned, build_finetune
 from daamctl.adapters.released import departures, is_published
 from daamctl.artifacts.clips import ClipTable, clips_key
-from daamctl.artifacts.embeddings import value_settings
 from daamctl.artifacts.io import atomic_path, content_key, locked, replace_dir
 from daamctl.artifacts.results import Fold, FoldResult, SearchPart, fold_dir, read_fold
-from daamctl.config import SHARED_WITH_TRAIN, Config
+from daamctl.config import Config
+from daamctl.config.keys import finetuning_data_settings, key_settings, shared_with_finetuning
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.engines.base import Engine
 from daamctl.errors import ArtifactError, DivergedError
@@ -42,12 +42,8 @@ from daamctl.training.splits import Split, joined, split_of
 log = logging.getLogger(__name__)
 
 KEY_FORMAT = 2  # raise it when the loop changes in a way that makes finished folds wrong
-FREE = ("device", "gradient_checkpointing", "seeds")
-"""Settings of `finetune` that cannot change a result."""
 FREE_FACTS = frozenset({"name", "source", "revision", "transformers", "num_layers", "precision", "storage"})
 """Facts of an encoder that cannot change what it computes here, beside those that do."""
-FREE_EXTRACT = frozenset({"layer_00", "precision", "storage", "max_tokens"})
-"""Settings of `extract` that decide stored vectors, but nothing in fine-tuning."""
 
 
 class Tunable(Collating, Protocol):
@@ -123,9 +119,8 @@ class Source:
             facts["max_tokens"] = min(facts["max_tokens"], config.finetune.max_tokens)
         if facts.get("pooling") == "all-frames":
             facts["pad_to_s"] = config.segment.max_duration_s
-        settings = value_settings(config, self.clips.modality)["extract"]
-        kept = {name: value for name, value in settings.items() if name not in FREE_EXTRACT}
-        return content_key({"clips": clips_key(self.clips), "encoder": facts, "settings": kept})
+        settings = finetuning_data_settings(config, self.clips.modality)
+        return content_key({"clips": clips_key(self.clips), "encoder": facts, "settings": settings})
 
 
 def _facts_of(source: Source, _: int) -> dict[str, Any]:
@@ -154,25 +149,18 @@ class TuneSpec:
     def key(self, source: Source) -> str:
         """Content key of everything that determines the result, except the machine it runs on."""
         module = FINETUNES.module_of(self.method)
-        finetune = self.config.section("finetune")
         return content_key(
             {
                 "format": KEY_FORMAT,
                 "data": source.data_key(self.config),
                 "method": self.method,
                 "code": [code_hash(name, "daamctl.adapters") for name in (module, "daamctl.adapters.heads")],
-                "finetune": {name: value for name, value in finetune.items() if name not in FREE},
-                "train": shared_settings(self.config),
+                "finetune": key_settings(self.config, "finetune"),
+                "train": shared_with_finetuning(self.config),
                 "fold": self.fold,
                 "seed": self.seed,
             }
         )
-
-
-def shared_settings(config: Config) -> dict[str, Any]:
-    """The settings of `train` that hold for fine-tuning too."""
-    train = config.section("train")
-    return {name: train[name] for name in SHARED_WITH_TRAIN}
 
 
 def kept_fold(folder: Path, spec: TuneSpec, source: Source) -> Fold | None:
@@ -419,7 +407,7 @@ def _result(
             "num_parameters": sum(value.numel() for value in model.trained().values()),
             "reconstructed": "",
             "eval_batches": None,
-            "config": {**config, "train": shared_settings(spec.config), "method": {}},
+            "config": {**config, "train": shared_with_finetuning(spec.config), "method": {}},
             "finetune": True,
             "effect": asdict(tuned.effect),
             "adapted": list(model.adapted),

@@ -22,13 +22,14 @@ from daamctl.artifacts.embeddings import EmbeddingsHead, StoredVectors, free_mem
 from daamctl.artifacts.io import content_key, locked, replace_dir
 from daamctl.artifacts.results import Fold, FoldResult, MetaPart, fold_dir, read_fold
 from daamctl.config import Config, TrainConfig
+from daamctl.config.keys import key_settings, probe_settings
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.errors import ArtifactError, MethodError
 from daamctl.methods import CLOSED_FORM, METHODS, build, resolve_method, save_weights, settings_of
 from daamctl.methods.base import FusionClassifier, Standardize
 from daamctl.methods.probes import RidgeProbe
 from daamctl.provenance import code_hash
-from daamctl.training.closed_form import SETTINGS, ClosedForm
+from daamctl.training.closed_form import ClosedForm
 from daamctl.training.finished import identity, meta_of, metrics_of, write_finished
 from daamctl.training.loop import Trained, Training, seed_everything
 from daamctl.training.parts import HeldPart, Part, StreamedPart
@@ -98,12 +99,8 @@ class FoldSpec:
 
     def key(self, features: Features) -> str:
         """Content key of everything that determines the result, except the machine it runs on."""
-        train = self.config.section("train")
-        for name in ("recipe", "seeds", "device", "features", "together"):
-            del train[name]
         closed_form = self.method in CLOSED_FORM
-        if closed_form:
-            train = {name: value for name, value in train.items() if name in SETTINGS}
+        train = probe_settings(self.config) if closed_form else key_settings(self.config, "train")
         return content_key(
             {
                 "format": KEY_FORMAT,
@@ -348,7 +345,7 @@ def _result(
     chosen = _chosen_layer(model)
     config = {stage: spec.config.section(stage) for stage in ("download", "segment", "extract", "train")}
     if model.traits.closed_form:
-        config["train"] = {name: config["train"][name] for name in SETTINGS}
+        config["train"] = probe_settings(spec.config)
     return {
         "run": {
             "key": key,

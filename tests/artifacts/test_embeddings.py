@@ -23,11 +23,11 @@ from daamctl.artifacts.embeddings import (
     read_head,
     shard_is_whole,
     shard_path,
-    value_settings,
     write_head,
     write_shard,
 )
 from daamctl.config import Config
+from daamctl.config.keys import embedding_settings
 from daamctl.errors import ArtifactError
 from tests.fixtures.embeddings import config, write_embeddings
 
@@ -233,13 +233,15 @@ def test_layer_columns_sort_by_number() -> None:
 
 def test_settings_that_cannot_change_a_value_are_free() -> None:
     made = Config.model_validate({"extract": {"device": "cpu", "max_batch_s": 10, "shard_clips": 7}})
-    assert value_settings(made) == value_settings(Config())
-    assert value_settings(Config.model_validate({"extract": {"storage": "float32"}})) != value_settings(Config())
+    assert embedding_settings(made) == embedding_settings(Config())
+    assert embedding_settings(Config.model_validate({"extract": {"storage": "float32"}})) != embedding_settings(
+        Config()
+    )
 
 
 def test_check_settings_names_all_that_differ() -> None:
     made = Config.model_validate({"extract": {"pooling": "all-frames"}, "segment": {"tail": "drop"}})
-    facts = value_settings(made)
+    facts = embedding_settings(made)
     check_settings(facts, made, "speech", what="embeddings", fix="make them")
     with pytest.raises(ArtifactError) as caught:
         check_settings(facts, Config(), "speech", what="embeddings", fix="make them")

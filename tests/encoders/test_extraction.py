@@ -16,8 +16,9 @@ from torch import Tensor
 from transformers import WavLMConfig, WavLMModel, WhisperConfig, WhisperModel
 
 from daamctl.artifacts.clips import SCHEMAS, ClipTable, write_clips
-from daamctl.artifacts.embeddings import read_embeddings, read_head, value_settings
+from daamctl.artifacts.embeddings import read_embeddings, read_head
 from daamctl.config import Config
+from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import register
 from daamctl.encoders import remembered
 from daamctl.encoders.base import Batch, Pooled, PoolingOptions
@@ -298,7 +299,7 @@ def layout(project: Path) -> Layout:
     audio = project / "audio"
     audio.mkdir()
     table = ClipTable(
-        "demo", ("a", "b"), corpus(audio, noise(*range(500, 1200, 100))), value_settings(setting(), "speech")
+        "demo", ("a", "b"), corpus(audio, noise(*range(500, 1200, 100))), embedding_settings(setting(), "speech")
     )
     layout = Layout(project, "p", "p", "p")
     write_clips(layout.clips, table)
@@ -414,16 +415,16 @@ def test_settings_that_leave_the_clips_as_they_were_do_not_lead_in_circles(layou
     extract.run(layout, setting())
     changed = setting(download={"num_groups": 3})
     rows = corpus(layout.root / "audio", noise(*range(500, 1200, 100)))
-    write_clips(layout.clips, ClipTable("demo", ("a", "b"), rows, value_settings(changed, "speech")))
+    write_clips(layout.clips, ClipTable("demo", ("a", "b"), rows, embedding_settings(changed, "speech")))
     extract.run(layout, changed)
-    assert load_features(layout, changed).head.settings == value_settings(changed, "speech")
+    assert load_features(layout, changed).head.settings == embedding_settings(changed, "speech")
 
 
 def test_padding_length_is_part_of_the_key(layout: Layout) -> None:
     def run(seconds: float) -> np.ndarray:
         config = setting(extract={"pooling": "all-frames"}, segment={"max_duration_s": seconds})
         rows = corpus(layout.root / "audio", noise(*range(500, 1200, 100)))
-        write_clips(layout.clips, ClipTable("demo", ("a", "b"), rows, value_settings(config, "speech")))
+        write_clips(layout.clips, ClipTable("demo", ("a", "b"), rows, embedding_settings(config, "speech")))
         extract.run(layout, config)
         return read_embeddings(layout.embeddings)[0]["n_frames"].to_numpy()
 

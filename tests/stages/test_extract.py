@@ -20,9 +20,10 @@ import torch
 from PIL import Image
 
 from daamctl.artifacts.clips import SCHEMAS, ClipTable, write_clips
-from daamctl.artifacts.embeddings import read_embeddings, read_head, value_settings
+from daamctl.artifacts.embeddings import read_embeddings, read_head
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config
+from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import register
 from daamctl.encoders import remembered
 from daamctl.encoders.load import open_encoder
@@ -46,7 +47,7 @@ def table(modality: Modality, config: Config, **columns: list[Any]) -> ClipTable
     usual = {"utterance_id": names, "clip_id": [f"{name}#000" for name in names], "speaker": names}
     usual |= {"label": [("a", "b")[i % 2] for i in range(number)], "group": ["train"] * 5 + ["test"] * (number - 5)}
     rows = pl.DataFrame({**usual, **columns}, schema_overrides=SCHEMAS[modality])
-    return ClipTable("demo", ("a", "b"), rows, value_settings(config, modality), modality)
+    return ClipTable("demo", ("a", "b"), rows, embedding_settings(config, modality), modality)
 
 
 def text_layout(root: Path, config: Config, texts: list[str] = TEXTS, name: str = "p") -> Layout:

@@ -12,9 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from daamctl.artifacts.clips import ClipTable, write_clips
-from daamctl.artifacts.embeddings import EmbeddingsHead, shard_path, value_settings, write_head, write_shard
+from daamctl.artifacts.embeddings import EmbeddingsHead, shard_path, write_head, write_shard
 from daamctl.cli.app import app
 from daamctl.config import Config, load_config
+from daamctl.config.keys import embedding_settings
 from daamctl.corpora.images import write_images
 from daamctl.corpora.sources import register
 from daamctl.errors import ArtifactError
@@ -69,7 +70,7 @@ def write(
             layers=layers,
             embed_dim=vectors.shape[2],
             encoder={"name": "wavlm-micro", **encoder},
-            settings=value_settings(config, modality),
+            settings=embedding_settings(config, modality),
             num_clips=len(clips),
             modality=modality,
         ),

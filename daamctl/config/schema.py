@@ -1,26 +1,16 @@
-"""The typed settings: one section per stage, read from `params.yaml` and one pipeline file.
+"""The typed settings: one section per stage, each field with its default and what it can change.
 
-Order: the defaults below < `params.yaml` < `pipelines/<name>.yaml` < `--set section.key=value` and named options.
-Unknown keys and wrong values are reported all at once, each with its dotted path and the nearest known name.
 Neither torch nor any other package of daamctl above this layer is imported here.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_validator
 
-from daamctl.errors import ConfigError, nearest, suggest
-
-PARAMS_FILE = "params.yaml"
-PIPELINES_DIR = "pipelines"
-YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is several times as fast
+from daamctl.config.marks import Changes, Of
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -40,7 +30,7 @@ class DownloadConfig(Section):
 
     corpus: str = "demo"
     """Reader: a name from the table of corpora (`daamctl ls corpora`)."""
-    source: str | None = None
+    source: Annotated[str | None, Changes.RUNS] = None
     """Table of items (CSV, Parquet or JSON lines) or folder; null: where `daamctl download CORPUS --from DIR` put
     it down."""
     classes: tuple[str, ...] | None = None
@@ -50,9 +40,9 @@ class DownloadConfig(Section):
     and form `num_groups` groups anew, of equal class shares, speaker-disjoint where speakers are known."""
     num_groups: Count = 5
     """Number of groups (folds) to form, for manifests without a group column and for `folds: stratified`."""
-    check_fingerprint: bool = True
+    check_fingerprint: Annotated[bool, Changes.NOTHING] = True
     """Refuse a corpus whose counts differ from the known ones."""
-    max_unreadable_fraction: Fraction = 0.0
+    max_unreadable_fraction: Annotated[Fraction, Changes.NOTHING] = 0.0
     """Share of recordings, texts or images that may be unreadable (missing, damaged or empty); they are counted and
     named. Above it the stage fails."""
 
@@ -67,7 +57,7 @@ class SegmentConfig(Section):
     the clip before it, or drop (a recording's only clip is never dropped)."""
     tail_below_s: Positive | None = None
     """`tail` concerns only rest pieces shorter than this, in seconds; longer ones are kept (D23). null: all."""
-    write_audio: bool = False
+    write_audio: Annotated[bool, Changes.RUNS] = False
     """Also export every clip as 16-bit FLAC at its original sampling rate."""
 
 
@@ -85,46 +75,46 @@ class ExtractConfig(Section):
     """random: seeded random weights in the encoder's shape (only for presets; needs no download)."""
     seed: int = 0
     """Seed of random weights."""
-    layer_00: bool = False
+    layer_00: Annotated[bool, Of.STORED] = False
     """Also store the embedding output (Hugging Face's hidden state 0)."""
     final_norm: bool = True
     """Whether the last hidden state is taken after the encoder's final norm (as in transformers before 5 and in the
     published features, D48) or before it. Encoders without a final norm ignore this."""
-    pooling: Literal["valid-frames", "all-frames"] = "valid-frames"
+    pooling: Annotated[Literal["valid-frames", "all-frames"], Of.SPEECH] = "valid-frames"
     """Mean over the frames of the clip itself, or (published, D13) zero-padded to `segment.max_duration_s` without
     attention mask and averaged over every frame."""
-    normalize: Literal["encoder", "always", "never"] = "encoder"
+    normalize: Annotated[Literal["encoder", "always", "never"], Of.SPEECH] = "encoder"
     """Zero-mean unit-variance waveform: as the encoder's own feature extractor says, always, or never (published,
     D14)."""
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    precision: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Of.STORED] = "auto"
     """Arithmetic of the forward pass; auto: bfloat16 or float16 on GPU, bfloat16 on CPUs that have it, else
     float32."""
-    storage: Literal["float16", "float32"] = "float16"
+    storage: Annotated[Literal["float16", "float32"], Of.STORED] = "float16"
     """Number format of the stored vectors."""
-    device: Device = "auto"
+    device: Annotated[Device, Changes.NOTHING] = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
-    max_tokens: Count = 4096
+    max_tokens: Annotated[Count, Of.TEXT, Of.STORED] = 4096
     """Longest text, in tokens; longer ones are cut there and counted (the encoder's own limit, if lower, holds)."""
-    pool_special_tokens: bool = False
+    pool_special_tokens: Annotated[bool, Of.TEXT] = False
     """Whether the tokens that a tokenizer adds (begin of sequence; [CLS] and [SEP]) count in the mean (published: yes,
     D45)."""
-    pool_class_token: bool = False
+    pool_class_token: Annotated[bool, Of.IMAGES] = False
     """Whether the class and register tokens of a vision encoder count in the mean over patches (D47)."""
-    weights_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    weights_dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Changes.RUNS] = "auto"
     """Number format in which the encoder's weights are held; auto: for text encoders on a GPU that of the forward pass
     (13 billion weights are 52 GB in float32), else float32."""
-    min_gpu_memory_gb: Annotated[float, Field(ge=0.0)] = 0.0
+    min_gpu_memory_gb: Annotated[float, Field(ge=0.0), Changes.NOTHING] = 0.0
     """GPU memory over all local GPUs below which `dvc repro` leaves this pipeline out, with that reason; 0: any machine
     will do."""
-    max_batch_s: Positive = 80.0
+    max_batch_s: Annotated[Positive, Changes.NOTHING] = 80.0
     """Most audio in one batch, in seconds, padding included."""
-    max_batch_tokens: Count = 16384
+    max_batch_tokens: Annotated[Count, Changes.NOTHING] = 16384
     """Most tokens in one batch of texts, padding included."""
-    max_batch_images: Count = 64
+    max_batch_images: Annotated[Count, Changes.NOTHING] = 64
     """Most images in one batch."""
-    shard_clips: Count = 512
+    shard_clips: Annotated[Count, Changes.NOTHING] = 512
     """Clips per Parquet file: the most that is redone after an interruption."""
-    max_unreadable_fraction: Fraction = 0.0
+    max_unreadable_fraction: Annotated[Fraction, Changes.NOTHING] = 0.0
     """Share of clips, texts or images that may turn out undecodable, or without a token; they are counted and named.
     Above it the stage fails."""
 
@@ -137,7 +127,7 @@ class TrainConfig(Section):
     and precision (D42) are corrected in both.
     """
 
-    recipe: Literal["searched", "published"] = "searched"
+    recipe: Annotated[Literal["searched", "published"], Changes.NOTHING] = "searched"
     """Which defaults `train` and `finetune` have. searched: those of params.yaml; published: the one fixed recipe of
     the published code. What a pipeline or `--set` says itself stays."""
     epochs: Count = 100
@@ -168,11 +158,11 @@ class TrainConfig(Section):
     """How many rates are tried beyond the grid at most."""
     batch_size: Count = 32
     """Clips per optimiser step (published: 8)."""
-    loss: Literal["focal", "cross-entropy"] = "cross-entropy"
+    loss: Annotated[Literal["focal", "cross-entropy"], Of.FINETUNING] = "cross-entropy"
     """focal: alpha * (1 - p + 1e-6)^gamma * cross-entropy (published)."""
-    focal_gamma: Annotated[float, Field(ge=0.0)] = 2.5
+    focal_gamma: Annotated[float, Field(ge=0.0), Of.FINETUNING] = 2.5
     """Exponent of the focal loss."""
-    focal_alpha: Positive = 0.25
+    focal_alpha: Annotated[Positive, Of.FINETUNING] = 0.25
     """Constant factor of the focal loss (published code: 0.25 for every class, D39)."""
     optimizer: Literal["adamw", "adam"] = "adamw"
     """adamw: decoupled decay (published code); adam: decay added to the gradient (the papers' text; D11)."""
@@ -195,22 +185,22 @@ class TrainConfig(Section):
     grad_clip: Literal["unscaled", "scaled"] = "unscaled"
     """Which gradients `grad_clip_norm` measures: unscaled: the true ones; scaled: those still multiplied by the loss
     scale of float16 (published, D21), which makes the true threshold smaller by that factor."""
-    selection: Literal["dev-group", "best-on-test", "last"] = "dev-group"
+    selection: Annotated[Literal["dev-group", "best-on-test", "last"], Of.FINETUNING, Of.PROBES] = "dev-group"
     """Which epoch is reported. dev-group: the best on one training group held out for that; best-on-test: the best on
     the test group itself, as published (optimistic, D7); last: the final epoch."""
-    refit: bool = True
+    refit: Annotated[bool, Of.FINETUNING, Of.PROBES] = True
     """Train once more, from the start, on the training part and the held-out group together, with the settings, the
     number of epochs and the rates that the held-out group chose; predictions and weights are those of this training.
     Without it the held-out group, a quarter of what five folds leave for training, teaches nothing. Without a held-out
     group (`selection`) there is nothing to add. Fine-tuning goes by it too."""
-    dev_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
+    dev_fraction: Annotated[float, Field(gt=0.0, lt=1.0), Of.FINETUNING, Of.PROBES] = 0.1
     """Share of the training part held out for selection where a corpus has an official train and test part and no dev
     part: seeded, of equal class shares."""
-    features: Literal["auto", "memory", "stream"] = "auto"
+    features: Annotated[Literal["auto", "memory", "stream"], Changes.RUNS] = "auto"
     """Where training takes the embeddings from. memory: all of them held; stream: read shard by shard, in a seeded
     shuffle of shards and of rows among the shards at hand; auto: memory when they and the copies made of them
     take at most half of what is free. What is not streamed is held on the GPU where it fits there."""
-    density_maps: Literal["final-model", "all-epochs"] = "final-model"
+    density_maps: Annotated[Literal["final-model", "all-epochs"], Changes.MAPS] = "final-model"
     """Which maps the Importance Factor is made from. final-model: the mean over test clips under the selected weights,
     every clip counting alike; all-epochs: the mean over the test batches of every epoch up to the selected one
     (published, D19)."""
@@ -218,13 +208,13 @@ class TrainConfig(Section):
     """Mixed precision of the training step; auto: bfloat16 or float16 on GPU; on a CPU bfloat16 where it has that
     natively and the model has 2-D convolutions, as the conv decoder does, else float32; published: float16 with loss
     scaling on CUDA, float32 elsewhere (D42). Evaluation is always float32."""
-    device: Device = "auto"
+    device: Annotated[Device, Changes.NOTHING] = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
-    together: Literal["auto", "always", "never"] = "auto"
+    together: Annotated[Literal["auto", "always", "never"], Changes.NOTHING] = "auto"
     """auto: on a CPU, folds and seeds of a method whose steps are so small that starting them is what takes the time
     are trained in one program, with the results of one by one up to rounding; always: wherever a method allows it, on a
     GPU too; never: one by one."""
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (1,)
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Changes.RUNS] = (1,)
     """Seeds; every fold is trained once with each (published: 1 alone, D40)."""
 
     @model_validator(mode="after")
@@ -244,10 +234,6 @@ def _check_grid(name: str, values: Sequence[Any]) -> None:
 def _check_seeds(seeds: Sequence[int]) -> None:
     if not seeds or len(set(seeds)) != len(seeds):
         raise ValueError(f"seeds must be one or more different integers, met {list(seeds)}")
-
-
-SHARED_WITH_TRAIN = ("loss", "focal_gamma", "focal_alpha", "selection", "refit", "dev_fraction")
-"""Settings of `train` that hold for `finetune` too, beside the seeds."""
 
 
 class WayConfig(Section):
@@ -278,7 +264,7 @@ class WayConfig(Section):
     """Epochs without improvement after which training stops: see `train.patience` (published: null)."""
     grad_clip_norm: Positive | None = 1.0
     """Largest gradient norm; null: no clipping (published)."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: Annotated[bool, Changes.NOTHING] = False
     """Recompute activations in the backward pass: less memory for about a third more time."""
     encoder_dropout: bool = False
     """Train with the encoder's own dropout, layer drop and time masking on (published, D49); off, the encoder computes
@@ -300,11 +286,11 @@ class FinetuneConfig(WayConfig):
     and a method over frozen layers differ in nothing else.
     """
 
-    device: Device = "auto"
+    device: Annotated[Device, Changes.NOTHING] = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
     max_tokens: Count = 512
     """Longest text, in tokens (published: 128)."""
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...] | None, Changes.RUNS] = None
     """Seeds of fine-tuning; null: those of `train` (published: 42 alone for speech, none otherwise, D40)."""
 
     @model_validator(mode="after")
@@ -487,198 +473,3 @@ class Config(Section):
         """The JSON-able settings of one stage."""
         section: Section = getattr(self, stage)
         return section.model_dump(mode="json")
-
-
-def find_root() -> Path:
-    """The project folder: DAAMCTL_ROOT, or the nearest folder at or above the current one with a params.yaml.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    named = os.environ.get("DAAMCTL_ROOT")
-    if named:
-        if not (Path(named) / PARAMS_FILE).is_file():
-            raise ConfigError(f"DAAMCTL_ROOT is '{named}', which holds no {PARAMS_FILE}")
-        return Path(named).resolve()
-    for folder in (Path.cwd(), *Path.cwd().parents):
-        if (folder / PARAMS_FILE).is_file():
-            return folder.resolve()
-    raise ConfigError(
-        f"no {PARAMS_FILE} in {Path.cwd()} or above it", fix="run daamctl inside the project, or set DAAMCTL_ROOT"
-    )
-
-
-def pipeline_names(root: Path) -> list[str]:
-    """Names of the pipeline files, sorted."""
-    return sorted(path.stem for path in (root / PIPELINES_DIR).glob("*.yaml"))
-
-
-def load_config(root: Path, pipeline: str | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
-    """Read and validate the settings of a pipeline.
-
-    Args:
-        root: project folder.
-        pipeline: name of a file in `pipelines/`; None: params.yaml alone.
-        overrides: dotted key -> value, applied last.
-
-    Raises:
-        ConfigError: every problem found, one per line.
-    """
-    config, problems = inspect_config(root, pipeline, overrides)
-    if problems or config is None:
-        where = f"pipeline '{pipeline}'" if pipeline else PARAMS_FILE
-        where += " with the options given" if overrides else ""
-        raise ConfigError(f"{where}: " + ("\n" + " " * 2).join(problems))
-    return config
-
-
-def inspect_config(
-    root: Path, pipeline: str | None = None, overrides: Mapping[str, Any] | None = None
-) -> tuple[Config | None, list[str]]:
-    """Settings and what is wrong with them; wrong ones are replaced by defaults, so that the rest can be looked at.
-
-    Args:
-        root: project folder.
-        pipeline: name of a file in `pipelines/`; None: params.yaml alone.
-        overrides: dotted key -> value, applied last.
-
-    Raises:
-        ConfigError: a file is missing or is not YAML.
-    """
-    tree, problems = _merged(root, pipeline, overrides or {})
-    while True:
-        try:
-            return Config.model_validate(tree), problems
-        except ValidationError as error:
-            # Checks across settings only run once every single one is valid, so there may be several rounds.
-            problems += [_explain(item) for item in error.errors()]
-            removed = [_remove(tree, item["loc"]) for item in error.errors()]
-            if not any(removed):
-                return None, problems
-
-
-def parse_overrides(items: Sequence[str]) -> dict[str, Any]:
-    """Turn `section.key=value` words into dotted key -> YAML value.
-
-    Raises:
-        ConfigError: a word has no `=` or its value is not YAML.
-    """
-    result: dict[str, Any] = {}
-    for item in items:
-        key, sign, text = item.partition("=")
-        if not sign or not key:
-            raise ConfigError(f"--set takes section.key=value, met '{item}'")
-        try:
-            result[key.strip()] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"--set {key}: '{text}' is not a YAML value") from error
-    return result
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping; an empty file is an empty mapping.
-
-    Raises:
-        ConfigError: the file is missing, not YAML, or not a mapping.
-    """
-    try:
-        value = yaml.load(path.read_text(encoding="utf-8"), Loader=YAML_LOADER)
-    except FileNotFoundError as error:
-        raise ConfigError(f"no file {path}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path} must hold a mapping of settings, met {type(value).__name__}")
-    return value
-
-
-def _merged(root: Path, pipeline: str | None, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    tree = read_yaml(root / PARAMS_FILE)
-    problems: list[str] = []
-    if pipeline is not None:
-        known = pipeline_names(root)
-        if pipeline not in known:
-            raise ConfigError(
-                f"unknown pipeline '{pipeline}'", fix=f"{suggest(pipeline, known)} ({PIPELINES_DIR}/<name>.yaml)"
-            )
-        difference = read_yaml(root / PIPELINES_DIR / f"{pipeline}.yaml")
-        if "pipelines" in difference:
-            problems.append(f"pipelines: belongs in {PARAMS_FILE}, not in a pipeline file")
-    else:
-        difference = {}
-    last: dict[str, Any] = {}
-    for key, value in overrides.items():
-        _merge(last, _nest(key.split("."), value))
-    _merge(tree, _recipe(tree, difference, last))
-    _merge(tree, difference)
-    _merge(tree, last)
-    return tree, problems
-
-
-def _recipe(params: Mapping[str, Any], *above: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of the recipe that the pipeline or the command line names; empty where it is the one of params.yaml."""
-    sections = (part.get("train") for part in (params, *above))
-    own, *named = (part.get("recipe") if isinstance(part, Mapping) else None for part in sections)
-    wanted = next((name for name in reversed(named) if name is not None), None)
-    if wanted in (None, own or TrainConfig.model_fields["recipe"].default):
-        return {}
-    return deepcopy(RECIPES.get(wanted, {})) if isinstance(wanted, str) else {}
-
-
-def _remove(tree: Any, location: Sequence[Any]) -> bool:
-    """Remove the setting at a location, of a list the whole; False where there is nothing to remove."""
-    for part in location[:-1]:
-        below = tree.get(part) if isinstance(tree, dict) else None
-        if not isinstance(below, dict):
-            location = location[: list(location).index(part) + 1]
-            break
-        tree = below
-    if not location or not isinstance(tree, dict) or location[-1] not in tree:
-        return False
-    del tree[location[-1]]
-    return True
-
-
-def _merge(tree: dict[str, Any], difference: Mapping[str, Any]) -> None:
-    for key, value in difference.items():
-        if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
-            _merge(tree[key], value)
-        else:
-            tree[key] = value
-
-
-def _nest(keys: list[str], value: Any) -> dict[str, Any]:
-    for key in reversed(keys):
-        value = {key: value}
-    return dict(value)
-
-
-def _explain(error: Any) -> str:
-    """One pydantic error as `dotted.path: what, the value met, the nearest name`."""
-    path = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        known = _fields_at(error["loc"][:-1])
-        close = nearest(str(error["loc"][-1]), known)
-        hint = f"did you mean '{close}'?" if close else f"known: {', '.join(known)}"
-        return f"{path}: unknown setting; {hint}"
-    message = error["msg"].removeprefix("Value error, ")
-    met = "" if error["type"] == "value_error" else f" (met {error['input']!r})"  # our own checks name it themselves
-    # a check across sections has no path and names its settings itself
-    return f"{path}: {message[0].lower()}{message[1:]}{met}" if path else str(message)
-
-
-def _fields_at(location: Sequence[Any]) -> list[str]:
-    model: Any = Config
-    for part in location:
-        if get_origin(model) is dict:  # of sections, by a name that is no setting
-            model = get_args(model)[1]
-            continue
-        field = model.model_fields.get(part) if isinstance(part, str) and _is_section(model) else None
-        model = field.annotation if field is not None else None
-    return sorted(model.model_fields) if _is_section(model) else []
-
-
-def _is_section(model: Any) -> bool:
-    return isinstance(model, type) and issubclass(model, BaseModel)

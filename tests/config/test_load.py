@@ -11,13 +11,13 @@ import pytest
 from daamctl.config import (
     RECIPES,
     Config,
-    ImportanceConfig,
     find_root,
     load_config,
     parse_overrides,
     pipeline_names,
     read_yaml,
 )
+from daamctl.config.schema import ImportanceConfig
 from daamctl.errors import ConfigError
 
 

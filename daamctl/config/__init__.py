@@ -1,0 +1,43 @@
+"""Settings: `schema` declares them, `load` reads them, `keys` says which of them a result depends on."""
+
+from daamctl.config.load import (
+    PARAMS_FILE,
+    PIPELINES_DIR,
+    find_root,
+    inspect_config,
+    load_config,
+    parse_overrides,
+    pipeline_names,
+    read_yaml,
+)
+from daamctl.config.schema import (
+    RECIPES,
+    AblateConfig,
+    Config,
+    DownloadConfig,
+    ExtractConfig,
+    SegmentConfig,
+    TrainConfig,
+    TrainingStage,
+    WayConfig,
+)
+
+__all__ = [
+    "PARAMS_FILE",
+    "PIPELINES_DIR",
+    "RECIPES",
+    "AblateConfig",
+    "Config",
+    "DownloadConfig",
+    "ExtractConfig",
+    "SegmentConfig",
+    "TrainConfig",
+    "TrainingStage",
+    "WayConfig",
+    "find_root",
+    "inspect_config",
+    "load_config",
+    "parse_overrides",
+    "pipeline_names",
+    "read_yaml",
+]

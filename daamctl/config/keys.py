@@ -1,0 +1,63 @@
+"""Which settings a result depends on, derived from the marks of the fields."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from daamctl.config.marks import Changes, Of
+from daamctl.config.schema import Config, Section
+
+Modality = Literal["speech", "text", "image"]
+MODALITIES = {Of.SPEECH, Of.TEXT, Of.IMAGES}
+
+
+def names(section: str, *marks: Changes | Of) -> tuple[str, ...]:
+    """The settings of a section that carry one of these marks, in their order."""
+    fields = type(getattr(Config(), section)).model_fields
+    return tuple(name for name, field in fields.items() if any(mark in field.metadata for mark in marks))
+
+
+def key_settings(config: Config, section: str) -> dict[str, Any]:
+    """The settings of a section that can change a result: what goes into a content key."""
+    left_out = names(section, Changes.NOTHING, Changes.RUNS)
+    return {name: value for name, value in config.section(section).items() if name not in left_out}
+
+
+def watched_settings(config: Config, section: str) -> dict[str, Any]:
+    """The settings of a section that DVC watches: all but those that change nothing."""
+    left_out = names(section, Changes.NOTHING)
+    return {name: value for name, value in config.section(section).items() if name not in left_out}
+
+
+def embedding_settings(config: Config, modality: Modality | None = None) -> dict[str, dict[str, Any]]:
+    """The settings of download, segment and extract that determine the stored vectors of a modality; None: of any."""
+    found = {section: key_settings(config, section) for section in ("download", "segment", "extract")}
+    if modality is not None:
+        others = names("extract", *(MODALITIES - {Of(modality)}))
+        found["extract"] = {name: value for name, value in found["extract"].items() if name not in others}
+    return found
+
+
+def finetuning_data_settings(config: Config, modality: Modality) -> dict[str, Any]:
+    """The settings of `extract` by which fine-tuning reads items and opens the encoder."""
+    left_out = names("extract", Of.STORED)
+    found = embedding_settings(config, modality)["extract"]
+    return {name: value for name, value in found.items() if name not in left_out}
+
+
+def shared_with_finetuning(config: Config) -> dict[str, Any]:
+    """The settings of `train` that fine-tuning goes by too, beside the seeds."""
+    train = config.section("train")
+    return {name: train[name] for name in names("train", Of.FINETUNING)}
+
+
+def probe_settings(config: Config) -> dict[str, Any]:
+    """The settings of `train` that closed-form probes go by."""
+    train = config.section("train")
+    return {name: train[name] for name in names("train", Of.PROBES)}
+
+
+def without_effect(*changes: Changes) -> frozenset[str]:
+    """Dotted names of all settings with one of these marks."""
+    sections = [name for name, value in Config() if isinstance(value, Section)]
+    return frozenset(f"{section}.{name}" for section in sections for name in names(section, *changes))

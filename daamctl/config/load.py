@@ -1,0 +1,218 @@
+"""Reading settings: the project folder, `params.yaml`, one pipeline file and what the command line says.
+
+Order: the defaults < `params.yaml` < recipe < `pipelines/<name>.yaml` < `--set section.key=value` and named options.
+Unknown keys and wrong values are reported all at once, each with its dotted path and the nearest known name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from daamctl.config.schema import RECIPES, Config, TrainConfig
+from daamctl.errors import ConfigError, nearest, suggest
+
+PARAMS_FILE = "params.yaml"
+PIPELINES_DIR = "pipelines"
+YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is several times as fast
+
+
+def find_root() -> Path:
+    """The project folder: DAAMCTL_ROOT, or the nearest folder at or above the current one with a params.yaml.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    named = os.environ.get("DAAMCTL_ROOT")
+    if named:
+        if not (Path(named) / PARAMS_FILE).is_file():
+            raise ConfigError(f"DAAMCTL_ROOT is '{named}', which holds no {PARAMS_FILE}")
+        return Path(named).resolve()
+    for folder in (Path.cwd(), *Path.cwd().parents):
+        if (folder / PARAMS_FILE).is_file():
+            return folder.resolve()
+    raise ConfigError(
+        f"no {PARAMS_FILE} in {Path.cwd()} or above it", fix="run daamctl inside the project, or set DAAMCTL_ROOT"
+    )
+
+
+def pipeline_names(root: Path) -> list[str]:
+    """Names of the pipeline files, sorted."""
+    return sorted(path.stem for path in (root / PIPELINES_DIR).glob("*.yaml"))
+
+
+def load_config(root: Path, pipeline: str | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Read and validate the settings of a pipeline.
+
+    Args:
+        root: project folder.
+        pipeline: name of a file in `pipelines/`; None: params.yaml alone.
+        overrides: dotted key -> value, applied last.
+
+    Raises:
+        ConfigError: every problem found, one per line.
+    """
+    config, problems = inspect_config(root, pipeline, overrides)
+    if problems or config is None:
+        where = f"pipeline '{pipeline}'" if pipeline else PARAMS_FILE
+        where += " with the options given" if overrides else ""
+        raise ConfigError(f"{where}: " + ("\n" + " " * 2).join(problems))
+    return config
+
+
+def inspect_config(
+    root: Path, pipeline: str | None = None, overrides: Mapping[str, Any] | None = None
+) -> tuple[Config | None, list[str]]:
+    """Settings and what is wrong with them; wrong ones are replaced by defaults, so that the rest can be looked at.
+
+    Args:
+        root: project folder.
+        pipeline: name of a file in `pipelines/`; None: params.yaml alone.
+        overrides: dotted key -> value, applied last.
+
+    Raises:
+        ConfigError: a file is missing or is not YAML.
+    """
+    tree, problems = _merged(root, pipeline, overrides or {})
+    while True:
+        try:
+            return Config.model_validate(tree), problems
+        except ValidationError as error:
+            # Checks across settings only run once every single one is valid, so there may be several rounds.
+            problems += [_explain(item) for item in error.errors()]
+            removed = [_remove(tree, item["loc"]) for item in error.errors()]
+            if not any(removed):
+                return None, problems
+
+
+def parse_overrides(items: Sequence[str]) -> dict[str, Any]:
+    """Turn `section.key=value` words into dotted key -> YAML value.
+
+    Raises:
+        ConfigError: a word has no `=` or its value is not YAML.
+    """
+    result: dict[str, Any] = {}
+    for item in items:
+        key, sign, text = item.partition("=")
+        if not sign or not key:
+            raise ConfigError(f"--set takes section.key=value, met '{item}'")
+        try:
+            result[key.strip()] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {key}: '{text}' is not a YAML value") from error
+    return result
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping; an empty file is an empty mapping.
+
+    Raises:
+        ConfigError: the file is missing, not YAML, or not a mapping.
+    """
+    try:
+        value = yaml.load(path.read_text(encoding="utf-8"), Loader=YAML_LOADER)
+    except FileNotFoundError as error:
+        raise ConfigError(f"no file {path}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} must hold a mapping of settings, met {type(value).__name__}")
+    return value
+
+
+def _merged(root: Path, pipeline: str | None, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    tree = read_yaml(root / PARAMS_FILE)
+    problems: list[str] = []
+    if pipeline is not None:
+        known = pipeline_names(root)
+        if pipeline not in known:
+            raise ConfigError(
+                f"unknown pipeline '{pipeline}'", fix=f"{suggest(pipeline, known)} ({PIPELINES_DIR}/<name>.yaml)"
+            )
+        difference = read_yaml(root / PIPELINES_DIR / f"{pipeline}.yaml")
+        if "pipelines" in difference:
+            problems.append(f"pipelines: belongs in {PARAMS_FILE}, not in a pipeline file")
+    else:
+        difference = {}
+    last: dict[str, Any] = {}
+    for key, value in overrides.items():
+        _merge(last, _nest(key.split("."), value))
+    _merge(tree, _recipe(tree, difference, last))
+    _merge(tree, difference)
+    _merge(tree, last)
+    return tree, problems
+
+
+def _recipe(params: Mapping[str, Any], *above: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of the recipe that the pipeline or the command line names; empty where it is the one of params.yaml."""
+    sections = (part.get("train") for part in (params, *above))
+    own, *named = (part.get("recipe") if isinstance(part, Mapping) else None for part in sections)
+    wanted = next((name for name in reversed(named) if name is not None), None)
+    if wanted in (None, own or TrainConfig.model_fields["recipe"].default):
+        return {}
+    return deepcopy(RECIPES.get(wanted, {})) if isinstance(wanted, str) else {}
+
+
+def _remove(tree: Any, location: Sequence[Any]) -> bool:
+    """Remove the setting at a location, of a list the whole; False where there is nothing to remove."""
+    for part in location[:-1]:
+        below = tree.get(part) if isinstance(tree, dict) else None
+        if not isinstance(below, dict):
+            location = location[: list(location).index(part) + 1]
+            break
+        tree = below
+    if not location or not isinstance(tree, dict) or location[-1] not in tree:
+        return False
+    del tree[location[-1]]
+    return True
+
+
+def _merge(tree: dict[str, Any], difference: Mapping[str, Any]) -> None:
+    for key, value in difference.items():
+        if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
+            _merge(tree[key], value)
+        else:
+            tree[key] = value
+
+
+def _nest(keys: list[str], value: Any) -> dict[str, Any]:
+    for key in reversed(keys):
+        value = {key: value}
+    return dict(value)
+
+
+def _explain(error: Any) -> str:
+    """One pydantic error as `dotted.path: what, the value met, the nearest name`."""
+    path = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        known = _fields_at(error["loc"][:-1])
+        close = nearest(str(error["loc"][-1]), known)
+        hint = f"did you mean '{close}'?" if close else f"known: {', '.join(known)}"
+        return f"{path}: unknown setting; {hint}"
+    message = error["msg"].removeprefix("Value error, ")
+    met = "" if error["type"] == "value_error" else f" (met {error['input']!r})"  # our own checks name it themselves
+    # a check across sections has no path and names its settings itself
+    return f"{path}: {message[0].lower()}{message[1:]}{met}" if path else str(message)
+
+
+def _fields_at(location: Sequence[Any]) -> list[str]:
+    model: Any = Config
+    for part in location:
+        if get_origin(model) is dict:  # of sections, by a name that is no setting
+            model = get_args(model)[1]
+            continue
+        field = model.model_fields.get(part) if isinstance(part, str) and _is_section(model) else None
+        model = field.annotation if field is not None else None
+    return sorted(model.model_fields) if _is_section(model) else []
+
+
+def _is_section(model: Any) -> bool:
+    return isinstance(model, type) and issubclass(model, BaseModel)

@@ -9,7 +9,8 @@ gradients of input and parameters, on drawn numbers. A channel map (B, C, H, W),
 along C as (B, C, H*W), a view of it. The ways, in turns:
 
 - ours;
-- published: the released modules restated from FACTS 2, 3 and 5, with a loop over heads and over Gaussians;
+- published: the released modules, with a loop over heads and over Gaussians, restated from
+  docs/sources.md#density-attention, #heads and #mixture;
 - compiled: ours under torch.compile, without the time to compile, which stands in the JSON (`compile_s`);
 - limit: plain copies and sums that read and write what no implementation can avoid: x and the output forward; x, the
   gradient of the output and that of x backward. Into memory already there, which a module has to ask for.
@@ -117,7 +118,9 @@ def modules(dim: int) -> dict[str, nn.Module]:
 
 
 class PublishedDAAM(nn.Module):
-    """The released DAAM (FACTS 2, 3): a module with its own tensors per head, chunks of the layers, joined again.
+    """The released DAAM: a module with its own tensors per head, chunks of the layers, joined again.
+
+    Source: docs/sources.md#heads.
 
     Args:
         ours: whose parameters to take.
@@ -141,7 +144,9 @@ class PublishedDAAM(nn.Module):
 
 
 class PublishedMixture(nn.Module):
-    """The released block of one layer (FACTS 5): scalars per head and Gaussian, a product of densities, a residual.
+    """The released block of one layer: scalars per head and Gaussian, a product of densities, a residual.
+
+    Source: docs/sources.md#mixture.
 
     Args:
         ours: whose parameters to take.

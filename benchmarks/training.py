@@ -3,10 +3,11 @@
 python -m benchmarks.training --out data/bench/training.json    # --help for other sizes and methods
 
 The first three ways train one model on the same clips in turns. `reference` restates the released loop: eager DAAM of
-one head after another, float32, one kernel per tensor in Adam, anomaly detection left on (FACTS 9, D41); a method other
-than daam-v1 and daam-v2 goes through that loop as our module. `limit` is the least a step can be: forward, loss,
-backward and optimiser on a batch that is already in place, nothing else. `ours` is a pass of the training loop over
-clips held in memory, by its steps. The last ways train 25 folds of a small method, one by one and in one program.
+one head after another, float32, one kernel per tensor in Adam, anomaly detection left on
+(docs/sources.md#training-set-up, D41); a method other than daam-v1 and daam-v2 goes through that loop as our module.
+`limit` is the least a step can be: forward, loss, backward and optimiser on a batch that is already in place, nothing
+else. `ours` is a pass of the training loop over clips held in memory, by its steps. The last ways train 25 folds of a
+small method, one by one and in one program.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def limit(model: FusionClassifier, part: HeldPart, config: TrainConfig, device: 
 
 
 class PublishedDAAM(nn.Module):
-    """The released module: a loop over heads, variance as a difference of moments, joined at the end (FACTS 2, D25)."""
+    """The released module: a loop over heads, variance as a difference of moments, joined at the end (D25)."""
 
     def __init__(self, num_heads: int, embed_dim: int) -> None:
         super().__init__()

@@ -2,8 +2,9 @@
 
 Every row D1 … D64 says what was found, which setting or choice of methods decides it here, and its two values;
 `verdict` compares a pipeline's settings with them. Source: arXiv 2401.11143v4 against its released code (commit
-093212b), partly by running it on small inputs. Class A changes the printed figures or their meaning, B can change
-them, C is small or practical. Nothing here imports torch: settings of methods are read from their source.
+093212b; docs/sources.md#deviations), partly by running it on small inputs. Class A changes the printed figures or their
+meaning, B can change them, C is small or practical. Nothing here imports torch: settings of methods are read from their
+source.
 """
 
 from __future__ import annotations
@@ -239,7 +240,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class ScriptSeeds:
-    """Whether every fold is trained once, with the seed of the released script for its modality (FACTS 9).
+    """Whether every fold is trained once, with the seed of the released script for its modality (D40).
 
     The scripts say 1 for speech, 111 for text, and for images 333, that of daam-v1 alone 42; the one that fine-tunes a
     speech encoder says 42, those for text and images set no seed.

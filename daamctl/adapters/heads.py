@@ -1,7 +1,7 @@
 """Classifiers on the last hidden state (B, T, D): the one that all corrected ways share, and the published ones.
 
 The published ones are those of transformers' models for sequence and image classification as the released LoRA scripts
-use them (FACTS 7, 8), with transformers' start: weights N(0, 0.02^2), biases 0.
+use them (docs/sources.md#released-lora), with transformers' start: weights N(0, 0.02^2), biases 0.
 """
 
 from __future__ import annotations

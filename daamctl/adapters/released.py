@@ -1,7 +1,7 @@
-"""What the released LoRA scripts read and how they train (FACTS 8), as settings by dotted name.
+"""What the released LoRA scripts read and how they train, as settings by dotted name.
 
-A `-published` way reads as they do whatever its caller has set; where it trains otherwise, its figures say so. Nothing
-here imports torch.
+Source: docs/sources.md#released-lora. A `-published` way reads as they do whatever its caller has set; where it trains
+otherwise, its figures say so. Nothing here imports torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which layers to retrain on, and what the results say (FACTS 14)."""
+"""Which layers to retrain on, and what the results say (docs/sources.md#layer-ablation)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRESETS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "vision-10-12-22-24": ((10, 11, 12), (22, 23, 24)),
     "text-19-21-37-39": ((19, 20, 21), (37, 38, 39)),
 }
-"""The papers' layers of high and of low Importance Factor (FACTS 14)."""
+"""The papers' layers of high and of low Importance Factor (docs/sources.md#layer-ablation)."""
 
 
 RANK_FIRST, TRAIN_FIRST = "daam-v1", "none"

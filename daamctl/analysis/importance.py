@@ -1,9 +1,10 @@
 """Importance Factor (IF), layer contribution and layer ranking, from mean density maps DA of shape (L, D).
 
-Source: "Density Adaptive Attention is All You Need", v4, section 5 and figures 2, 3 (FACTS 13). DA is the density
-averaged over a test pass; nearer 1 means a feature nearer its head's mean. The papers compare no map with that of the
-untrained module and say nothing of its spread over folds; here every map has an untrained one beside it, because
-standardising a few layers per head fixes much of the pattern before any learning (D29), and both are measured.
+Source: "Density Adaptive Attention is All You Need", v4, section 5 and figures 2, 3
+(docs/sources.md#importance-factor). DA is the density averaged over a test pass; nearer 1 means a feature nearer its
+head's mean. The papers compare no map with that of the untrained module and say nothing of its spread over folds; here
+every map has an untrained one beside it, because standardising a few layers per head fixes much of the pattern before
+any learning (D29), and both are measured.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ def rank_correlation(left: NDArray[np.floating], right: NDArray[np.floating]) ->
 def head_positions(scores: NDArray[np.floating], num_heads: int, *, seed: int = 0) -> HeadPositions | None:
     """How much of a layer score stands with the place of a layer inside its head.
 
-    Heads take floor(L / h) consecutive layers each, the last one also the remainder (FACTS 3, 5).
+    Heads take floor(L / h) consecutive layers each, the last one also the remainder (docs/sources.md#heads).
 
     Args:
         scores: (L,).

@@ -1,4 +1,7 @@
-"""Where the parameters of a density ended: offset (delta) and scaled variance (xi) of a trained fold (FACTS 15)."""
+"""Where the parameters of a density ended: offset (delta) and scaled variance (xi) of a trained fold.
+
+Those that the papers print: docs/sources.md#learned-ranges.
+"""
 
 from __future__ import annotations
 

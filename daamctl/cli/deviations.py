@@ -20,13 +20,20 @@ def command(
         ),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+    definitions: Annotated[
+        bool, typer.Option("--definitions", help="Leave out what pipelines do, as in docs/sources.md.")
+    ] = False,
 ) -> None:
     """Show where the papers' code departs from their text, and what each pipeline does about it."""
     from daamctl.config import find_root, load_config, pipeline_names
     from daamctl.deviations import DEVIATIONS, verdict
 
-    root = find_root()
-    configs = {name: load_config(root, name) for name in pipelines or pipeline_names(root)}
+    if definitions and pipelines:
+        raise typer.BadParameter("goes without pipelines: it leaves out what they do", param_hint="--definitions")
+    configs = {}
+    if not definitions:
+        root = find_root()
+        configs = {name: load_config(root, name) for name in pipelines or pipeline_names(root)}
     head = ["D", "class", "finding", "switch", "as-published", "corrected", *configs]
     rows = [
         [f"D{row.number}", row.kind, row.what, row.where, row.published, row.corrected]

@@ -65,6 +65,7 @@ class ExtractConfig(Section):
     """Which encoder, and how its layers become one vector each.
 
     `normalize`, `pooling` and `max_batch_s` concern speech, `*_tokens` text, `*_images` and `pool_class_token` images.
+    How the published features were made: docs/sources.md#feature-extraction.
     """
 
     encoder: str = "wavlm-micro"
@@ -123,8 +124,8 @@ class TrainConfig(Section):
     """How a method is trained.
 
     The defaults search the learning rate on the held-out group and train until that group no longer improves.
-    `RECIPES["published"]` has the published code's values (FACTS 9). Selection (D7), density maps (D19), clipping (D21)
-    and precision (D42) are corrected in both.
+    `RECIPES["published"]` has the published code's values (docs/sources.md#training-set-up). Selection (D7), density
+    maps (D19), clipping (D21) and precision (D42) are corrected in both.
     """
 
     recipe: Annotated[Literal["searched", "published"], Changes.NOTHING] = "searched"
@@ -332,7 +333,8 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
         },
     }
 }
-"""Settings that a recipe stands for, by section: the fixed one of the published code (FACTS 9), and the defaults."""
+"""Settings that a recipe stands for, by section: the fixed one of the published code
+(docs/sources.md#training-set-up), and the defaults."""
 RECIPES["searched"] = {
     section: {name: kind.model_fields[name].default for name in RECIPES["published"][section]}
     for section, kind in (("train", TrainConfig), ("finetune", FinetuneConfig))
@@ -370,8 +372,8 @@ class AblateConfig(Section):
     layers: tuple[tuple[int, ...], ...] = ()
     """Further layer groups to train on, e.g. [[9], [22, 23, 24]]."""
     presets: tuple[Literal["speech-9-23", "vision-10-12-22-24", "text-19-21-37-39"], ...] = ()
-    """The papers' pairs of a high and a low group (FACTS 14): layer 9 against 23; 10-12 against 22-24; 19-21 against
-    37-39."""
+    """The papers' pairs of a high and a low group (docs/sources.md#layer-ablation): layer 9 against 23; 10-12 against
+    22-24; 19-21 against 37-39."""
 
 
 class ImportanceConfig(Section):

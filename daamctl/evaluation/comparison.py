@@ -1,10 +1,11 @@
-"""Paired comparison of methods on the same test items: which differences the speakers can carry (BASELINES 8).
+"""Paired comparison of methods on the same test items: which differences the speakers can carry.
 
-Seeds are averaged first: an item's correctness is the share of its method's seeds that answered rightly. The primary
-test is a sign-flip over speakers, the secondary one a corrected t-test over folds; intervals redraw speakers. Where
-speakers cannot carry the test, folds do, and the result says so. Where every item is a speaker of its own, as texts and
-images of unknown origin are, items are the units. With one fold, an official split, there is no secondary test: runs
-with other seeds share their training and test items, which the correction is not made for.
+Source: docs/sources.md#paired-comparison. Seeds are averaged first: an item's correctness is the share of its method's
+seeds that answered rightly. The primary test is a sign-flip over speakers, the secondary one a corrected t-test over
+folds; intervals redraw speakers. Where speakers cannot carry the test, folds do, and the result says so. Where every
+item is a speaker of its own, as texts and images of unknown origin are, items are the units. With one fold, an official
+split, there is no secondary test: runs with other seeds share their training and test items, which the correction is
+not made for.
 
 Two figures are compared, accuracy (WA) and balanced accuracy (UA). An item weighs the same in WA; in UA it weighs
 1 / (number of test items of its class, over all folds). A speaker's difference is the weighted mean over the speaker's

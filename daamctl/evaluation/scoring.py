@@ -2,7 +2,7 @@
 
 An utterance's logits are the mean of its clips' logits, each clip counting the same whatever its length; its
 probabilities are the softmax of that mean, not the mean of the clips' probabilities. The published figures score every
-clip by itself (DEVIATIONS D22).
+clip by itself (D22).
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Intervals and tests for few speakers and few folds (BASELINES 8). Pure functions on arrays; results are plain dicts.
+"""Intervals and tests for few speakers and few folds. Pure functions on arrays; results are plain dicts.
 
 Utterances of one speaker share a voice, and folds share training data, so neither utterances nor seeds are independent:
-McNemar's test on pooled utterances rejected in 34 % of simulated null comparisons at a level of 5 %. Speakers are the
-units here, or the items themselves where nobody is known; seeds are averaged before anything is tested. scipy,
-statsmodels and confidence_intervals compute what they have. Written here: the corrected t-test (no library in use has
-it) and the sign-flip sums (`scipy.stats.permutation_test` gives the same, in 9 s for 20 differences). scipy's bootstrap
-knows no clusters. Units may be thousands: draws are made in blocks, and equal differences are flipped together.
+McNemar's test on pooled utterances rejected in 34 % of simulated null comparisons at a level of 5 %
+(docs/sources.md#paired-comparison). Speakers are the units here, or the items themselves where nobody is known; seeds
+are averaged before anything is tested. scipy, statsmodels and confidence_intervals compute what they have. Written
+here: the corrected t-test (no library in use has it) and the sign-flip sums (`scipy.stats.permutation_test` gives the
+same, in 9 s for 20 differences). scipy's bootstrap knows no clusters. Units may be thousands: draws are made in blocks,
+and equal differences are flipped together.
 
 Every p-value is two-sided. `floor` is the smallest p-value that the number of units allows: above the level of the
 test, no difference can be called significant, however large.

@@ -16,7 +16,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
     Returns:
         mean; sample_std (divisor n - 1, None for n = 1), which this project reports; population_std (divisor n), which
-        many published rows use (FACTS 21); n.
+        many published rows use (docs/sources.md#means-and-standard-deviations); n.
 
     Raises:
         ValueError: there is no value.

@@ -1,6 +1,7 @@
 """Attentive pooling over layers: each layer's weight is scored from its own vector.
 
-The usual attention pooling with a learned query; no single source, the hidden width of 128 is our choice (BASELINES 6).
+The usual attention pooling with a learned query; no single source, the hidden width of 128 is our choice
+(docs/sources.md#attentive-pooling).
 """
 
 from __future__ import annotations

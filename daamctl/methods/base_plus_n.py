@@ -1,8 +1,8 @@
-"""Further transformer layers on top: the `Base+n` baseline of DWAtt (ElNokrashy et al., LREC-COLING 2024; FACTS 19).
+"""Further transformer layers on top: the `Base+n` baseline of DWAtt (ElNokrashy et al., LREC-COLING 2024).
 
-The source puts them on the last layer's tokens. Pooled layers have no tokens left, so here they attend over the layer
-axis, and the vector at the last layer's place is taken. They are standard layers like those of the source's base model,
-RoBERTa: normalised after each residual, with GELU; no dropout.
+Source: docs/sources.md#depth-wise-attention. It puts them on the last layer's tokens. Pooled layers have no tokens
+left, so here they attend over the layer axis, and the vector at the last layer's place is taken. They are standard
+layers like those of the source's base model, RoBERTa: normalised after each residual, with GELU; no dropout.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One linear map of the concatenated layers, the `Concat` baseline of DWAtt (ElNokrashy et al., LREC-COLING 2024).
 
-The source applies it to tokens; here it fuses pooled layers (FACTS 19).
+The source applies it to tokens; here it fuses pooled layers (docs/sources.md#depth-wise-attention).
 """
 
 from __future__ import annotations

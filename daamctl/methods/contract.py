@@ -85,7 +85,8 @@ PUBLISHED_PARAMETERS: dict[str, dict[Sizes, Count]] = {
         TEXT: Count(3_082_240, 3_533_356),
     },
 }
-"""Exact counts of the papers' methods, computed from their definitions, beside what is printed (FACTS 7)."""
+"""Exact counts of the papers' methods, computed from their definitions, beside what is printed
+(docs/sources.md#parameter-counts)."""
 
 SMALL: Sizes = (24, 16, 4)
 FURTHER: tuple[Sizes, ...] = ((24, 16, 4), (8, 8, 2), (8, 24, 7), (40, 40, 3), (7, 13, 3))

@@ -180,7 +180,7 @@ class MultiHeadDAAM(nn.Module):
 
     Head i sees layers i*L/h … (i+1)*L/h - 1; statistics are taken per sample and feature over the layers of a head.
     The output is x * w: no softmax, no residual, no projection. Trainable: 2 * h * D.
-    Start: offset 0, scaled variance 2 (FACTS 2-3).
+    Start: offset 0, scaled variance 2 (docs/sources.md#density-attention and #heads).
 
     Any axis but the last can take the place of the layers: with frames (B, L, T, D) and `norm_axis=-2`, heads are runs
     of frames. Splitting the features among the heads instead (D27) needs no setting: every statistic and parameter
@@ -387,8 +387,8 @@ def daam_frozen(
 ) -> FusionClassifier:
     """Control: Density Adaptive Attention held at its start, offset 0 and scaled variance 2.
 
-    What the published weights learn stays near that start (BASELINES 1), so a gain of `daam-v1` over this one, not
-    over `none`, is what learning them brings.
+    What the published weights learn stays near that start (docs/sources.md#controls), so a gain of `daam-v1` over this
+    one, not over `none`, is what learning them brings.
 
     Raises:
         MethodError: `num_heads` does not divide `num_layers`.

@@ -21,7 +21,7 @@ def feature_grid(width: int, *, embed_dim: int | None = None, num_heads: int = 8
     A row of the encoder's own width becomes the factor pair nearest to a square, H <= W: 32x32 for 1024, 64x80 for
     5120. A row that an attention with heads has projected from `embed_dim` to `width` has one side of `num_heads` and
     one of the head width; the head width comes first where it is the encoder's own height, else the number of heads:
-    8x64 for 1024 -> 512, 64x8 for 5120 -> 512. These are the published shapes (FACTS 1).
+    8x64 for 1024 -> 512, 64x8 for 5120 -> 512. These are the published shapes (docs/sources.md#decoder).
 
     Args:
         width: length of the row.
@@ -36,10 +36,10 @@ def feature_grid(width: int, *, embed_dim: int | None = None, num_heads: int = 8
 
 
 class ConvDecoder(nn.Module):
-    """The published decoder (FACTS 1): conv L->512 3x3, ReLU, conv 512->L 3x3, ReLU, flatten, linear to C.
+    """The published decoder: conv L->512 3x3, ReLU, conv 512->L 3x3, ReLU, flatten, linear to C.
 
     Every layer's feature row becomes one H x W image channel. Weights of the three layers start Xavier uniform, biases
-    at torch's default, as in the published code.
+    at torch's default, as in the published code (docs/sources.md#decoder).
 
     Args:
         num_layers: L, image channels.
@@ -84,7 +84,7 @@ class MLPDecoder(nn.Module):
         embed_dim: D.
         num_classes: C.
         hidden_dim: width of the hidden layer.
-        sum_layers: the input is a map of layers (B, L, D), summed over L first (BASELINES 5).
+        sum_layers: the input is a map of layers (B, L, D), summed over L first (docs/sources.md#decoder).
     """
 
     def __init__(self, *, embed_dim: int, num_classes: int, hidden_dim: int = 256, sum_layers: bool = False) -> None:

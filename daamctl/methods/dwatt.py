@@ -1,7 +1,8 @@
-"""Depth-wise attention, DWAtt (ElNokrashy, AlKhamissi and Diab, LREC-COLING 2024; BASELINES 5).
+"""Depth-wise attention, DWAtt (ElNokrashy, AlKhamissi and Diab, LREC-COLING 2024).
 
-The source applies it to tokens; here it fuses pooled layers (FACTS 19). Its scores are not scaled, so that the softmax
-starts nearly one-hot at the width of a real encoder; `dwatt-scaled` divides them by sqrt(D) and starts nearly uniform.
+The source applies it to tokens; here it fuses pooled layers (docs/sources.md#depth-wise-attention). Its scores are not
+scaled, so that the softmax starts nearly one-hot at the width of a real encoder; `dwatt-scaled` divides them by sqrt(D)
+and starts nearly uniform.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Efficient channel attention over layers (Wang et al., 2020, arXiv 1910.03151).
 
 The source gates the channels of an image. Here the layers stand for the channels and the D features for the pixels, and
-the gated layers are summed, so that the shared MLP head can follow; both are this project's adaptation (BASELINES 6).
+the gated layers are summed, so that the shared MLP head can follow; both are this project's adaptation
+(docs/sources.md#channel-gates-over-layers).
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Gaussian Context Transformer over layers (Ruan et al., CVPR 2021), and what the gates of its kind share.
 
 A gate standardises the layers and maps each z-score to a weight. The paper's code is not public: form and constants
-here are those of third-party ports and explainers (BASELINES 3), so figures carry the label "reconstructed". It was
-made for image channels; the two adaptations to layers are
+here are those of third-party ports and explainers (docs/sources.md#gaussian-context-transformer), so figures carry the
+label "reconstructed". It was made for image channels; the two adaptations to layers are
 
 - feature (a): z over the layers of every feature, one weight per layer and feature, as in DAAM;
 - layer (b): the literal form with layers as channels, z over the layers' means over features, one weight per layer.
 
-The explainers have z = (x - m) / (SD + eps); we have the root of v + eps of the papers' own harness (BASELINES 1-2), so
-that all Gaussian gates share one z. Not to be confused with the other GCT, Gated Channel Transformation (CVPR 2020).
+The explainers have z = (x - m) / (SD + eps); we have the root of v + eps of the papers' own density
+(docs/sources.md#density-attention), so that all Gaussian gates share one z. Not to be confused with the other GCT,
+Gated Channel Transformation (CVPR 2020).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ TRAITS = Traits(inert=("fusion.attention.key.bias",))
 class _LayerAttention(nn.Module):
     """What both cores share: projections with biases, the inner norm, the output projection; no residual, no dropout.
 
-    Start: Xavier normal for the four projections, zero biases (FACTS 1).
+    Start: Xavier normal for the four projections, zero biases (docs/sources.md#grouped-query-attention).
     """
 
     def __init__(self, *, width: int, query_heads: int, kv_heads: int, summed: bool) -> None:

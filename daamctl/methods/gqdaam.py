@@ -1,8 +1,8 @@
-"""GQDAAM: Density Adaptive Attention, then a linear map to width 512, then grouped-query attention (FACTS 4).
+"""GQDAAM: Density Adaptive Attention, then a linear map to width 512, then grouped-query attention.
 
-The papers describe density and grouped-query attention only; the map to 512, for every encoder width, and the
-LayerNorm within the attention are the published code's (D60). A gain over `daam-v1` may come from them: `gqa` is the
-same without density.
+The papers describe density and grouped-query attention only; the map to 512, for every encoder width, and the LayerNorm
+within the attention are the published code's (D60; docs/sources.md#grouped-query-attention). A gain over `daam-v1` may
+come from them: `gqa` is the same without density.
 """
 
 from __future__ import annotations

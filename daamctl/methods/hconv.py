@@ -1,7 +1,8 @@
 """Hierarchical convolution over layers (Shih and Harwath, Interspeech 2024, arXiv 2406.12209), on pooled layers.
 
 Differs from the released code in that any number of layers from 1 up is taken, and that the output width is worked out
-instead of asked for: 1023, not 1024, for the 24 or 25 layers of a 1024-wide encoder (BASELINES 6).
+instead of asked for: 1023, not 1024, for the 24 or 25 layers of a 1024-wide encoder
+(docs/sources.md#hierarchical-convolution).
 """
 
 from __future__ import annotations

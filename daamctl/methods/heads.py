@@ -15,7 +15,7 @@ AUTO = "auto"
 Heads = int | Literal["auto"]
 PUBLISHED_HEADS = 8
 PUBLISHED_LAYERS = (24, 40)
-"""Layers of the papers' encoders (FACTS 2), which get the published number of heads."""
+"""Layers of the papers' encoders (docs/sources.md#the-papers), which get the published number of heads."""
 ENOUGH = 3
 """Layers that a head should have, as the published 8 heads have of 24. Of two, standardised, one is -1 and one +1, so a
 head of two only sees which is larger."""

@@ -1,8 +1,8 @@
 """Linear Context Transform over layers (Ruan et al., AAAI 2020, arXiv 1909.03834): GCT with a sigmoid for its Gaussian.
 
-The ports disagree on the start of w = sigmoid(a * z + b): a=1, b=0 or a=0, b=1 (BASELINES 3). Here it is a=0, b=1, so
-all weights start at sigmoid(1) = 0.731. The adaptations to layers are those of `gct`; as there, z has the root of
-v + 1e-5.
+The ports disagree on the start of w = sigmoid(a * z + b): a=1, b=0 or a=0, b=1
+(docs/sources.md#linear-context-transform). Here it is a=0, b=1, so all weights start at sigmoid(1) = 0.731. The
+adaptations to layers are those of `gct`; as there, z has the root of v + 1e-5.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The papers' text describes attention over the layers; the released code attends over the mini-batch instead, separately
 for every layer (D1), and its batch normalisation cannot run where it stands (D10). `mha` is the text, `mha_published`
-the code, `mha_bn` the repaired normalisation behind either.
+the code, `mha_bn` the repaired normalisation behind either (docs/sources.md#multi-head-attention).
 """
 
 from __future__ import annotations

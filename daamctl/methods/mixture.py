@@ -1,9 +1,9 @@
-"""Mixture of Density Adaptive Attention: the appendix DensityBlock (FACTS 5), for any tensor and axis, and as a method.
+"""Mixture of Density Adaptive Attention: the appendix DensityBlock, for any tensor and axis, and as a method.
 
-Without a mask the defaults compute what the released module computes. What the papers say instead is one option each:
-`op` (D30), `variance` (D33), `init` (D32), `padding` (D34). Two things differ for good: `eps` is the value given, where
-the released heads always took 1e-8 (D31); and a masked position leaves the block unchanged, where the released block
-adds it to itself, which is the same for the usual padding value 0.
+Source: docs/sources.md#mixture. Without a mask the defaults compute what the released module computes. What the papers
+say instead is one option each: `op` (D30), `variance` (D33), `init` (D32), `padding` (D34). Two things differ for good:
+`eps` is the value given, where the released heads always took 1e-8 (D31); and a masked position leaves the block
+unchanged, where the released block adds it to itself, which is the same for the usual padding value 0.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _lead(values: Tensor, num_axes: int) -> Tensor:
 
 
 def _log_product(centred: Tensor, var: Tensor, offsets: Tensor, spreads: Tensor) -> Tensor:
-    """Logarithm of the product of M Gaussians, as the one Gaussian that it is (FACTS 5): one pass, not M.
+    """Logarithm of the product of M Gaussians, as the one Gaussian that it is (docs/sources.md#mixture): one pass.
 
     With r_i = (1/c_i^2) / sum of 1/c_i^2, their mean offset m = sum r_i m_i and joint spread c = (sum 1/c_i^2)^(-1/2),
     sum of (d - m_i)^2 / c_i^2 = ((d - m)^2 + sum r_i (m_i - m)^2) / c^2 for every deviation d.

@@ -1,4 +1,4 @@
-"""The control without any attention: the decoder reads the pooled layers as they are (DEVIATIONS D58)."""
+"""The control without any attention: the decoder reads the pooled layers as they are (D58)."""
 
 from __future__ import annotations
 

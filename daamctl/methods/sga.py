@@ -1,8 +1,8 @@
 """SGA and bi-SGA, the skewed and the asymmetric Gaussian gate (Chen and Li, Pattern Recognition 139, 2023).
 
 Their definition is not available: the papers compared here say only that a mean m * (1 + tanh theta) is learned on top
-of GCT, and print figures (FACTS 17). Both are therefore reconstructions in two readings (BASELINES 2), and every figure
-carries the label:
+of GCT, and print figures. Both are therefore reconstructions in two readings (docs/sources.md#sga-and-bi-sga), and
+every figure carries the label:
 
 - A: GCT with a learned centre; bi-SGA has a width for either side besides;
 - B: the skew-normal density of Azzalini, centred on m, divided by its maximum; for bi-SGA the width of either side goes

@@ -1,8 +1,9 @@
 """Sensitive layer selection (Zhang et al., ACM Multimedia 2024), on pooled layers.
 
-The source gates each layer by its mean over time, sums the gated frames to a map (T, D), normalises that map as an
-image of one channel, and goes on with max pooling over time and features and its own classifier. Pooled layers have no
-time axis left, so here the map is the fused vector itself, and the shared MLP head follows at once.
+Source: docs/sources.md#sensitive-layer-selection. The source gates each layer by its mean over time, sums the gated
+frames to a map (T, D), normalises that map as an image of one channel, and goes on with max pooling over time and
+features and its own classifier. Pooled layers have no time axis left, so here the map is the fused vector itself, and
+the shared MLP head follows at once.
 """
 
 from __future__ import annotations

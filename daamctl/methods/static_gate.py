@@ -1,4 +1,4 @@
-"""The control without any look at the sample: learned weights per layer and feature (BASELINES 1)."""
+"""The control without any look at the sample: learned weights per layer and feature (docs/sources.md#controls)."""
 
 from __future__ import annotations
 

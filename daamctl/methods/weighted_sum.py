@@ -1,7 +1,8 @@
 """Weighted sums over layers whose weights do not depend on the input: the standard probes of frozen encoders.
 
 `weighted-sum` is SUPERB's (Yang et al., 2021); `weighted-sum-ln` normalises each layer first, which s3prl offers and
-SUPERB does not use; `scalar-mix` is ELMo's (Peters et al., 2018); `mean` learns nothing (BASELINES 6).
+SUPERB does not use; `scalar-mix` is ELMo's (Peters et al., 2018); `mean` learns nothing
+(docs/sources.md#weighted-sums).
 """
 
 from __future__ import annotations

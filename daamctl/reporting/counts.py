@@ -1,7 +1,8 @@
 """Trainable parameters of the papers' methods, counted on the methods themselves, and what a printed count fits.
 
 Prints mix three counts: of the attention alone, of everything but the last linear layer ("without fc") and of
-everything (D37). LoRA is counted by its formula, because its encoders are too large to build for that (FACTS 7, 8).
+everything (D37). LoRA is counted by its formula, because its encoders are too large to build for that
+(docs/sources.md#parameter-counts).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The figures printed in the papers, with the means and standard deviations that their own folds give.
 
 Source: `published.csv`, every number printed in daam-v4 (arXiv 2401.11143v4), gaam-v1 (its first version), daam-blog
-(the authors' post) and dwatt; in percent. Printed folds are rounded, so a printed mean or deviation counts as agreeing
-when some unrounded folds could have given it. Checked in FACTS 21.
+(the authors' post) and dwatt (docs/sources.md#the-papers); in percent. Printed folds are rounded, so a printed mean or
+deviation counts as agreeing when some unrounded folds could have given it
+(docs/sources.md#means-and-standard-deviations).
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class LearnedRange:
-    """Where the parameters of the papers' best density model ended (FACTS 15); started at offset 0, variance 2.
+    """Where the parameters of the papers' best density model ended; started at offset 0, variance 2.
+
+    Source: docs/sources.md#learned-ranges.
 
     Args:
         dataset: corpus name.

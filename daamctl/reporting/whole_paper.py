@@ -1,8 +1,9 @@
 """The report of the whole paper: every printed table, with what its two pipelines make of it.
 
-Sources: daam-v4 (arXiv 2401.11143v4), gaam-v1 (its first version) and daam-blog (the authors' post). Each experiment
-has two pipelines: `<name>-as-published` does everything as the released code and is scored as published, `<name>`
-corrects what changes the figures. A cell of ours names its protocol and leads to its runs, or says why there is none.
+Sources: daam-v4 (arXiv 2401.11143v4), gaam-v1 (its first version) and daam-blog (the authors' post); see
+docs/sources.md#the-papers. Each experiment has two pipelines: `<name>-as-published` does everything as the released
+code and is scored as published, `<name>` corrects what changes the figures. A cell of ours names its protocol and leads
+to its runs, or says why there is none.
 """
 
 from __future__ import annotations

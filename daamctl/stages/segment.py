@@ -1,8 +1,9 @@
 """The stage `segment`: cut every utterance into consecutive clips. A text or an image is one clip as it is.
 
-Source: the published set-up cuts at 5 s and keeps the rest piece however short (FACTS 11, D23); the other tails, and
-that they may concern only the shortest pieces, are this project's. Cuts are computed in samples of the file's own rate,
-so 5.0 s gives one clip. No audio is copied: a clip is a row that says where it lies. Times are in seconds.
+Source: the published set-up cuts at 5 s and keeps the rest piece however short (docs/sources.md#clips-and-folds, D23);
+the other tails, and that they may concern only the shortest pieces, are this project's. Cuts are computed in samples of
+the file's own rate, so 5.0 s gives one clip. No audio is copied: a clip is a row that says where it lies. Times are in
+seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Losses of the papers (FACTS 9)."""
+"""Losses of the papers (docs/sources.md#focal-loss)."""
 
 from __future__ import annotations
 

@@ -20,7 +20,10 @@ CPU_EVAL_BATCH = 16
 
 
 def eval_batch(model: FusionClassifier, config: TrainConfig, device: str) -> int:
-    """Clips per batch in evaluation: free, except where predictions depend on it; then that of training (FACTS 9)."""
+    """Clips per batch in evaluation: free, except where predictions depend on it.
+
+    Then it is that of training, as in the released code (docs/sources.md#training-set-up).
+    """
     return config.batch_size if model.traits.batch_dependent else _free_batch(device)
 
 

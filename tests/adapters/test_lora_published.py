@@ -18,7 +18,7 @@ ENCODERS = {
     "image": (lambda: hf.BeitModel(hf.BeitConfig(**LARGE, use_relative_position_bias=True)), 100),
     "text": (lambda: hf.LlamaModel(hf.LlamaConfig(**LLAMA)), 4),
 }
-COUNTS = {  # FACTS 7, as printed in the papers; of it, what no optimiser of LoRA+ holds
+COUNTS = {  # docs/sources.md#parameter-counts, as printed in the papers; of it, what no optimiser of LoRA+ holds
     ("speech", "r4"): (394_244, 1_028),
     ("speech", "r8"): (787_460, 1_028),
     ("image", "r4"): (495_716, 102_500),

@@ -45,6 +45,16 @@ def test_default_is_every_pipeline(project: Path) -> None:
     assert lines[6][head.index("mine")] == "corrected"
 
 
+def test_definitions_leave_out_the_pipelines(project: Path) -> None:
+    head, _, *lines = map(cells_of, call("--markdown", "--definitions").stdout.splitlines())
+    assert head == ["D", "class", "finding", "switch", "as-published", "corrected"]
+    assert lines == [
+        [f"D{row.number}", row.kind, row.what, row.where, row.published, row.corrected] for row in DEVIATIONS
+    ]
+    assert "D64" in call("--definitions").stdout
+    assert call("iemocap", "--definitions").exit_code == 2
+
+
 def test_table_without_a_terminal_is_plain(project: Path) -> None:
     result = call("demo")
     assert result.exit_code == 0

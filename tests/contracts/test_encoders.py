@@ -201,7 +201,7 @@ def test_short_clip_beside_long_ones(case: str) -> None:
 
 @pytest.mark.parametrize("case", NAMES)
 def test_all_frames_pads_to_five_seconds(case: str) -> None:
-    """FACTS 12: zero-padded to 80,000 samples, no attention mask, mean over all 249 frames (Whisper: 250)."""
+    """docs/sources.md#feature-extraction: padded to 80,000 samples, no mask, mean over 249 frames (Whisper: 250)."""
     encoder = encoder_of(case, layer_00=True, all_frames=True, pad_to_s=5.0)
     assert not encoder.equal_length_batches
     clips = waves(*LENGTHS[:2])

@@ -109,7 +109,7 @@ def depth_wise(layers: int, dim: int) -> int:
     return (layers + 1) * bottleneck + layers * 2 * dim + linear(24, dim)
 
 
-# Fusions that the papers do not count, from the formulas of BASELINES 1-6 and FACTS 4-6, 19: (L, D) -> parameters.
+# Fusions that the papers do not count, from the formulas of docs/sources.md: (L, D) -> parameters.
 FUSIONS: dict[str, Callable[[int, int], int]] = {
     "last-layer": lambda layers, dim: 0,
     "best-layer": lambda layers, dim: 0,
@@ -157,7 +157,7 @@ def decoder_of(method: str, layers: int, dim: int, classes: int) -> int:
 def test_every_method_has_a_count() -> None:
     assert sorted([*FUSIONS, *PUBLISHED_PARAMETERS]) == sorted(NAMES)
     speech = {method: FUSIONS[method](24, 1024) for method in FUSIONS}
-    assert speech["dwatt"] == 26_353_152  # figures of the sources, BASELINES 5-6 and FACTS 7, 19
+    assert speech["dwatt"] == 26_353_152  # docs/sources.md#depth-wise-attention
     assert speech["concat"] == 25_166_848
     assert speech["base-plus-n"] == 25_192_448
     assert speech["hconv"] == 6_990_165
@@ -177,7 +177,8 @@ def test_parameter_counts_outside_the_papers(method: str, sizes: tuple[int, int,
     assert trainable(model) == trainable(model.fusion) + trainable(model.decoder)
 
 
-# Every figure that the papers or the released scripts print, made from what it counts (FACTS 7).
+# Every figure that the papers or the released scripts print, made from what it counts
+# (docs/sources.md#parameter-counts).
 PRINTED = {
     ("daam-v1", SPEECH): ("336,412", "total", {}),
     ("daam-v1", VISION): ("238,104", "without fc", {}),

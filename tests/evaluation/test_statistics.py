@@ -21,8 +21,9 @@ from daamctl.evaluation.statistics import (
 )
 
 # Published accuracy on the five IEMOCAP folds in percent (gaam-v1, Table 2), and what follows from it for the
-# difference to the first row: mean, plain t-test, corrected t-test, the latter after Holm (BASELINES 8). The figures
-# .499 and .037 are .4985 and .0365 there, rounded once more; so is the tolerance below.
+# difference to the first row: mean, plain t-test, corrected t-test, the latter after Holm
+# (docs/sources.md#paired-comparison). The figures .499 and .037 are .4985 and .0365 there, rounded once more; so is the
+# tolerance below.
 PRINTED = 0.00055
 DAAM = (67.2, 64.6, 68.1, 67.9, 69.0)
 PUBLISHED = {
@@ -162,7 +163,8 @@ def test_what_each_test_rejects_when_nothing_differs():
     """1,000 comparisons of equally good methods: 10 speakers of 550 utterances, 2 to a fold.
 
     A speaker suits one method a little better than the other (standard deviation 3 points, mean 0); the methods
-    disagree on 15 % of the utterances. BASELINES 8 found .34 for pooled McNemar and .044 for the flips.
+    disagree on 15 % of the utterances. docs/sources.md#paired-comparison has .34 for pooled McNemar and .044 for the
+    flips.
     """
     rng = np.random.default_rng(0)
     rejected = {"sign-flip": 0, "nadeau-bengio": 0, "mcnemar": 0}

@@ -30,7 +30,7 @@ def test_spread_of_one_value_has_no_sample_deviation():
     ],
 )
 def test_deviations_of_the_published_iemocap_folds(folds, population, sample):
-    """Recomputed apart from this code (FACTS 21); 2.245 and 2.613 are 2.2445 and 2.6125 there, rounded once more."""
+    """docs/sources.md#means-and-standard-deviations; 2.245 and 2.613 are 2.2445 and 2.6125, rounded once more."""
     result = spread(folds)
     assert result["population_std"] == pytest.approx(population, abs=0.00055)
     assert result["sample_std"] == pytest.approx(sample, abs=0.00055)

@@ -23,7 +23,7 @@ def reference(
     mask: np.ndarray | None = None,
     axis: int = 1,
 ) -> np.ndarray:
-    """FACTS 2, written out per column of `axis` in float64: x (..., D), offset and scaled variance (D,)."""
+    """docs/sources.md#density-attention, per column of `axis`, float64: x (..., D), offset and scaled variance (D,)."""
     columns = np.moveaxis(x.astype(np.float64), axis, 0)
     valid = np.moveaxis(np.broadcast_to(True if mask is None else mask, x.shape), axis, 0)
     weights = np.zeros(columns.shape)
@@ -86,7 +86,7 @@ def test_every_formula(variance: str, eps: str, kernel: str, masked: bool) -> No
 
 @pytest.mark.parametrize("layers", [2, 3, 5, 24, 40])
 def test_lower_bound_at_start(layers: int) -> None:
-    """FACTS 2: w >= exp(-(n-1) / (2 xi)); n=3: 0.6065, n=5: 0.3679, n=24: 0.0032, n=40: 5.8e-5 for xi = 2."""
+    """docs/sources.md#density-attention: w >= exp(-(n-1) / (2 xi))."""
     bound = math.exp(-(layers - 1) / 4)
     zero, two = torch.zeros(1, dtype=torch.float64), torch.full((1,), 2.0, dtype=torch.float64)
     random = density_weights(sample(50, layers, 9), zero, two)
@@ -119,7 +119,7 @@ def test_one_layer_is_the_identity_at_start_and_a_constant_later() -> None:
 
 
 def test_two_pass_variance_does_not_cancel() -> None:
-    """FACTS 2: with std 0.1 the moment difference in float32 is off by 10 % at mean 100 and by 900 % at 1000."""
+    """docs/sources.md#density-attention: the moment difference in float32 is off by 900 % at mean 1000, std 0.1."""
     x = 0.1 * sample(8, 24, 64, mean=0.0) + 1000
     zero, two = torch.zeros(64), torch.full((64,), 2.0)
     exact = density_weights(x, zero.double(), two.double())
@@ -312,7 +312,7 @@ def test_leading_axes_are_free(lead: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("num_heads", [1, 2, 4, 8])
 def test_heads_are_contiguous_groups_of_layers(num_heads: int) -> None:
-    """FACTS 3: head i has layers i*N/g .. (i+1)*N/g - 1 and sees no others."""
+    """docs/sources.md#heads: head i has layers i*N/g .. (i+1)*N/g - 1 and sees no others."""
     layers, dim = 8, 5
     module = ramp(MultiHeadDAAM(num_layers=layers, embed_dim=dim, num_heads=num_heads))
     x = sample(3, layers, dim)

@@ -39,7 +39,7 @@ def test_feature_grid_is_the_squarest_factorisation() -> None:
 @pytest.mark.parametrize(
     ("width", "embed_dim", "num_heads", "grid"),
     [
-        (512, 1024, 8, (8, 64)),  # the published ones, FACTS 1
+        (512, 1024, 8, (8, 64)),  # the published ones, docs/sources.md#decoder
         (512, 5120, 8, (64, 8)),
         (512, 4096, 8, (64, 8)),  # a head is as wide as the encoder's own image is high
         (512, 768, 8, (8, 64)),
@@ -115,7 +115,7 @@ def test_mlp_decoder_equals_numpy(sum_layers: bool) -> None:
     [((24, 1024, 4), 221_720, 98_308), ((24, 1024, 100), 221_720, 2_457_700), ((40, 5120, 4), 369_192, 819_204)],
 )
 def test_published_sizes(sizes: tuple[int, int, int], convolutions: int, linear: int) -> None:
-    """FACTS 7: convolution pair and fc."""
+    """docs/sources.md#parameter-counts: convolution pair and fc."""
     with torch.device("meta"):
         decoder = ConvDecoder(num_layers=sizes[0], embed_dim=sizes[1], num_classes=sizes[2])
     count = {name: sum(p.numel() for p in part.parameters()) for name, part in decoder.named_children()}

@@ -135,7 +135,9 @@ def test_layers_start_like_separate_linear_layers() -> None:
 
 
 def test_unscaled_scores_start_nearly_one_hot_and_scaled_ones_nearly_uniform() -> None:
-    """Mean over 64 samples and 3 starts; BASELINES 5 saw .73-.77 and .56-.68 unscaled, .06 and 3.15 scaled.
+    """Mean over 64 samples and 3 starts.
+
+    docs/sources.md#depth-wise-attention has .73-.77 and .56-.68 unscaled, .06 and 3.15 scaled.
 
     The unscaled figures depend on the draw: over 60 starts, we saw .74-.99 and .05-.71, .82 and .47 on average.
     """

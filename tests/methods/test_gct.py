@@ -52,7 +52,7 @@ def test_scores_do_not_cancel() -> None:
     ("learned", "at_one", "at_two"), [(False, 0.882, 0.607), (True, 0.923, 0.726)], ids=["B0", "B1"]
 )
 def test_printed_weights_at_the_start(learned: bool, at_one: float, at_two: float) -> None:
-    """BASELINES 1, table of the four widths not to be confused."""
+    """docs/sources.md#gaussian-context-transformer, table of the four widths not to be confused."""
     found = GaussianGate(learned=learned)(torch.tensor([0.0, 1.0, -1.0, 2.0]))
     assert found.tolist() == pytest.approx([1, at_one, at_one, at_two], abs=5e-4)
 

@@ -32,7 +32,7 @@ def sample(*shape: int, seed: int = 0) -> Tensor:
 
 
 def reference(module: nn.Module, x: np.ndarray, *, query_heads: int, kv_heads: int, summed: bool) -> tuple:
-    """Output and the list of attention maps, head by head; x (L, W). FACTS 4 and D5."""
+    """Output and the list of attention maps, head by head; x (L, W). docs/sources.md#grouped-query-attention, D5."""
     p = {name: value.detach().double().numpy() for name, value in module.named_parameters()}
     q, k, v = (x @ p[f"{name}.weight"].T + p[f"{name}.bias"] for name in ("query", "key", "value"))
     d, group = x.shape[1] // query_heads, query_heads // kv_heads
@@ -173,7 +173,7 @@ def test_published_core_is_almost_uniform_at_start() -> None:
 
 @CORES
 def test_start(core: Core) -> None:
-    """FACTS 1: Xavier normal with gain 1, zero biases."""
+    """docs/sources.md#grouped-query-attention: Xavier normal with gain 1, zero biases."""
     torch.manual_seed(0)
     module = core(width=256)
     for projection in (module.query, module.key, module.value, module.output):
@@ -202,7 +202,10 @@ def test_head_widths_the_published_layer_refuses(core: Core) -> None:
 
 
 def count_of(*, layers: int, dim: int, classes: int, inner: int, width: int = 512) -> int:
-    """FACTS 4 and 1: projection, q, k and v of two heads of 64, norm, output; two convolutions, one linear layer."""
+    """docs/sources.md#grouped-query-attention and #decoder.
+
+    Projection, q, k and v of two heads of 64, norm, output; two convolutions, one linear layer.
+    """
     attention = (dim + 1) * width + (width + 1) * width + 2 * (width + 1) * 128 + 2 * inner + (inner + 1) * width
     return attention + (layers * 9 + 1) * 512 + (512 * 9 + 1) * layers + (layers * width + 1) * classes
 

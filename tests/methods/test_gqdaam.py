@@ -31,7 +31,7 @@ def sample() -> torch.Tensor:
 def test_density_then_projection_then_attention(name: str) -> None:
     model, x = make(name, num_heads=4), sample()
     offset, xi = (p.detach().double().numpy() for p in (model.fusion.daam.offset, model.fusion.daam.scaled_variance))
-    heads = x.double().numpy().reshape(3, 4, 2, 6)  # FACTS 2 and 3, heads of two layers
+    heads = x.double().numpy().reshape(3, 4, 2, 6)  # docs/sources.md#density-attention, heads of two layers
     mean, v = heads.mean(2, keepdims=True), heads.var(2, keepdims=True) + 1e-8
     weights = np.exp(-((heads - mean - offset[:, None]) ** 2) / (v + 1e-5) / (2 * xi[:, None])).reshape(3, 8, 6)
     logits, density = model(x, return_density=True)
@@ -93,7 +93,7 @@ def test_settings_reach_the_daam(name: str) -> None:
 def test_parameters_and_grid(
     name: str, layers: int, dim: int, classes: int, published: int, grid: tuple[int, int]
 ) -> None:
-    """FACTS 7; the standard core has a norm 512 wide instead of 128 and an output projection from it."""
+    """docs/sources.md#parameter-counts; the standard core has 512 inner features instead of 128."""
     model = build(name, num_layers=layers, embed_dim=dim, num_classes=classes)
     standard = 2 * (512 - 128) + (512 - 128) * 512 if name == "gqdaam" else 0
     assert sum(p.numel() for p in model.parameters()) == published + standard

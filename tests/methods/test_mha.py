@@ -150,7 +150,7 @@ def test_published_attention_equals_numpy() -> None:
 
 
 def test_published_weights_are_between_samples() -> None:
-    """BASELINES 1: for 24 layers and a batch of 8 the map measured is (24, 8, 8)."""
+    """docs/sources.md#multi-head-attention: for 24 layers and a batch of 8 the map measured is (24, 8, 8)."""
     module = BatchSelfAttention(embed_dim=DIM, num_heads=HEADS)
     x = torch.randn(8, 24, DIM, generator=torch.Generator().manual_seed(0))
     assert module.attention(x, x, x)[1].shape == (24, 8, 8)
@@ -217,7 +217,7 @@ def test_normalisation_equals_numpy(attend_over: str) -> None:
 
 
 def test_normalisation_is_one_value_per_layer_not_per_feature() -> None:
-    """BASELINES 1 names it as BatchNorm1d(N) on (B, N, D); images make no difference."""
+    """docs/sources.md#multi-head-attention names it as BatchNorm1d(N) on (B, N, D); images make no difference."""
     module = moved(NormalizedAttention(num_layers=LAYERS, embed_dim=DIM, num_heads=HEADS))
     other = nn.BatchNorm1d(LAYERS)
     other.load_state_dict(module.norm.state_dict())

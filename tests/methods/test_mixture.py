@@ -29,7 +29,7 @@ def fibre(
     valid: np.ndarray | None = None,
     padding: str = "masked",
 ) -> np.ndarray:
-    """FACTS 5 for the positions (n,) of one head, sample and feature, in float64; m and c are (M,)."""
+    """docs/sources.md#mixture for the positions (n,) of one head, sample and feature, in float64; m and c are (M,)."""
     if valid is not None and padding == "masked":
         weights = np.zeros(len(values))
         if valid.any():
@@ -203,7 +203,7 @@ def test_masked_positions_reach_neither_values_nor_gradients(variance: str) -> N
 
 
 def test_a_product_of_gaussians_is_one_gaussian() -> None:
-    """FACTS 5: precision sum 1/c^2, offset sum(m/c^2) / sum(1/c^2); so the product cannot have two modes (D30)."""
+    """docs/sources.md#mixture: precision sum 1/c^2, offset sum(m/c^2) / sum(1/c^2); no two modes (D30)."""
     x = sample(4, 12, 6).double()
     m, c = torch.tensor([0.3, -0.8, 1.1]).double(), torch.tensor([0.9, 1.6, 2.2]).double()
     precision = (1 / c**2).sum()

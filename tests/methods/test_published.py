@@ -1,7 +1,7 @@
 """Checkpoints of the published code give the published numbers in our modules.
 
 Two sources: tensors made with the published modules (shared/golden), and restatements of the published forward passes
-in this file, written from FACTS 1 to 6, so that no core check depends on files outside the repository. They run in
+in this file, written from docs/sources.md, so that no core check depends on files outside the repository. They run in
 float64, but for DAAM's difference of moments, whose rounding in float32 is part of what is published (D25).
 """
 

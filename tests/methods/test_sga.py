@@ -54,7 +54,7 @@ def peak(skew: float) -> float:
 
 
 def reference(x: np.ndarray, p: dict[str, np.ndarray], reading: str) -> np.ndarray:
-    """BASELINES 2 for layers x (B, L, D)."""
+    """docs/sources.md#sga-and-bi-sga for layers x (B, L, D)."""
     m = x.mean(1, keepdims=True)
     s = np.sqrt(((x - m) ** 2).mean(1, keepdims=True) + 1e-5)
     z = (x - m * (1 + np.tanh(p["theta"]))) / s if reading == "A" else (x - m) / s
@@ -91,7 +91,7 @@ def test_names_counts_and_labels(method: str, reading: str, granularity: str) ->
 
 
 def test_published_widths_give_the_parameters_of_one_head_of_daam() -> None:
-    """BASELINES 2: per feature, SGA has 2,048 parameters, exactly those of DAAM v2, and bi-SGA 3,072."""
+    """docs/sources.md#sga-and-bi-sga: per feature, SGA has 2,048 parameters, as DAAM v2, and bi-SGA 3,072."""
     sizes = {"num_layers": 24, "embed_dim": 1024, "num_classes": 4}
     with torch.device("meta"):
         found = [
@@ -133,7 +133,7 @@ def test_equal_widths_make_both_the_same(reading: str) -> None:
 
 
 def test_shift_is_relative_to_the_mean() -> None:
-    """BASELINES 2: at theta = 0.5 the mean weight goes from .893 to .871 for |m|/sd = 1 and to .497 for 5 (c = 2)."""
+    """docs/sources.md#sga-and-bi-sga: at theta = 0.5 and c = 2, .893 becomes .871 for |m|/sd = 1 and .497 for 5."""
     x = torch.from_numpy(sample(400, 24, 16, mean=0.0))
     model = make("sga", "A", "scalar", theta=0.5, **{"gate.phi": math.log(0.5)})
     plain = make("sga", "A", "scalar", theta=0.0, **{"gate.phi": math.log(0.5)})
@@ -145,7 +145,7 @@ def test_shift_is_relative_to_the_mean() -> None:
 
 
 def test_printed_maxima() -> None:
-    """BASELINES 2: 1.22 at a = 1 and 1.65 at a = 3; 1 without skew."""
+    """docs/sources.md#sga-and-bi-sga: 1.22 at a = 1 and 1.65 at a = 3; 1 without skew."""
     found = skewed_peak(torch.tensor([0.0, 1.0, 3.0]))
     assert found.tolist() == pytest.approx([1, 1.22, 1.65], abs=5e-3)
 

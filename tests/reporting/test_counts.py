@@ -1,4 +1,4 @@
-"""Counts: those of the methods themselves, LoRA's by formula, and which of them a printed count is (FACTS 7)."""
+"""Counts: those of the methods, LoRA's by formula, and which of them a print has (docs/sources.md#parameter-counts)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The papers' tables: figures recomputed elsewhere (FACTS 21), and where the print disagrees with itself."""
+"""The papers' tables: figures recomputed elsewhere, and where the print disagrees with itself.
+
+Source: docs/sources.md#means-and-standard-deviations.
+"""
 
 import numpy as np
 import pytest
@@ -42,7 +45,7 @@ def test_mean_within_rounding_of_the_folds_agrees():
 
 
 def test_gqdaam_deviation_is_out_of_reach_of_any_unrounded_folds():
-    """FACTS 21 allows 0.05 on the deviation itself; a search over unrounded folds shows 1.18 is not reachable."""
+    """With 0.05 allowed on the deviation itself 1.18 would agree; no unrounded folds reach it, as a search shows."""
     row = read_published("T2-iemocap").row("gqdaam")
     folds = np.array(list(row.folds.values()))
     rng = np.random.default_rng(0)
@@ -94,7 +97,7 @@ def test_unknown_table_lists_the_known(table):
 
 
 def test_learned_ranges_are_those_of_the_post():
-    """FACTS 15."""
+    """docs/sources.md#learned-ranges."""
     ranges = {part.dataset: (part.encoder, part.offset, part.scaled_variance) for part in learned_ranges()}
     assert ranges == {
         "iemocap": ("wavlm-large", (-0.06, 0.10), (1.88, 2.06)),

@@ -249,7 +249,7 @@ def test_another_corpus_is_not_set_fold_by_fold(project):
     assert {row["name"] for row in result["settings"]["can_change"]} >= {"download.corpus"}
 
 
-# daam-v1 against the other rows of gaam-v1's table 2: p and p after Holm over six, computed elsewhere (BASELINES 8)
+# daam-v1 against the other rows of gaam-v1's table 2: p, computed elsewhere (docs/sources.md#paired-comparison)
 NADEAU_BENGIO = {"mha": 0.005, "mha-bn": 0.007, "sga": 0.014, "bi-sga": 0.101, "daam-v2": 0.042, "gqdaam": 0.499}
 
 

@@ -133,7 +133,7 @@ def test_missing_clips_and_unknown_names_say_what_to_do(project: Path) -> None:
 
 
 def test_published_speech_reads_what_the_feature_extractor_gives(clips: Path) -> None:
-    """FACTS 8, D14: normalised by itself, at its own length, padded with its batch, behind a mask."""
+    """docs/sources.md#released-lora: normalised by itself (D14), own length, padded with its batch, masked."""
     shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
     front = {"conv_dim": (8,) * 7, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2}
     model = transformers.WavLMModel(transformers.WavLMConfig(**shape, **front, feat_extract_norm="layer"))

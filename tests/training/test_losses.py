@@ -1,4 +1,4 @@
-"""Losses against an independent NumPy form (FACTS 9)."""
+"""Losses against an independent NumPy form (docs/sources.md#focal-loss)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sample() -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_focal_at_one_quarter() -> None:
-    """FACTS 9: at p = 1/4, gamma 2.5 and alpha 0.25 the published loss is 0.25 (0.75 + 1e-6)^2.5 ln 4 = 0.16883."""
+    """docs/sources.md#focal-loss: at p = 1/4 the published loss is 0.25 (0.75 + 1e-6)^2.5 ln 4 = 0.16883."""
     found = focal_loss(torch.zeros(3, 4), torch.tensor([0, 2, 3]), gamma=2.5, alpha=0.25)
     assert found.item() == pytest.approx(0.16883, abs=5e-6)
 

@@ -41,7 +41,7 @@ from torch import Tensor
 
 from benchmarks.harness import conclude, in_turns, ratio
 from daamctl.artifacts.clips import SCHEMAS
-from daamctl.artifacts.embeddings import EmbeddingsHead, read_embeddings, shard_path, write_head
+from daamctl.artifacts.embeddings import EmbeddingsMetadata, read_embeddings, shard_path, write_head
 from daamctl.audio import probe
 from daamctl.config import Config
 from daamctl.devices import autocast, resolve_device, resolve_precision
@@ -268,9 +268,9 @@ def ours(bench: Bench, folder: Path) -> None:
             raise RuntimeError(f"clips cannot be read: {shard.unreadable}")
 
 
-def head(bench: Bench) -> EmbeddingsHead:
+def head(bench: Bench) -> EmbeddingsMetadata:
     """Facts of the set."""
-    return EmbeddingsHead(
+    return EmbeddingsMetadata(
         key="benchmark",
         corpus="benchmark",
         classes=("x",),

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import apart, command, conclude, in_turns, ratio
 from daamctl import __version__
-from daamctl.artifacts.embeddings import EmbeddingsHead, shard_path, write_head, write_shard
+from daamctl.artifacts.embeddings import EmbeddingsMetadata, shard_path, write_head, write_shard
 from daamctl.artifacts.io import content_key, write_json, write_text
 from daamctl.artifacts.results import FoldResult, fold_dir
 from daamctl.artifacts.utterances import write_frame
@@ -140,7 +140,7 @@ def profile(layers: int) -> Floats:
     return np.asarray(np.exp(-(((depth - 2 / 3) / 0.25) ** 2)))
 
 
-def write_embeddings(layout: Layout, config: Config, table: pl.DataFrame, layers: int, dim: int) -> EmbeddingsHead:
+def write_embeddings(layout: Layout, config: Config, table: pl.DataFrame, layers: int, dim: int) -> EmbeddingsMetadata:
     """Noise, an offset per speaker, and the centre of the class as far as the layer carries it; float16 shards."""
     rng = np.random.default_rng(1)
     numbers = tuple(range(1, layers + 1))
@@ -149,7 +149,7 @@ def write_embeddings(layout: Layout, config: Config, table: pl.DataFrame, layers
     offsets = 1 / math.sqrt(dim) * rng.standard_normal((2 * GROUPS, 1, dim))
     target = class_ids(table)
     speaker = table["speaker"].str.slice(1).cast(pl.Int64).to_numpy()
-    head = EmbeddingsHead(
+    head = EmbeddingsMetadata(
         key=content_key([len(table), layers, dim]),
         corpus=config.download.corpus,
         classes=CLASSES,
@@ -174,7 +174,7 @@ def write_fold(
     layout: Layout,
     config: Config,
     table: pl.DataFrame,
-    head: EmbeddingsHead,
+    head: EmbeddingsMetadata,
     method: str,
     fold: int,
     rng: np.random.Generator,
@@ -262,7 +262,7 @@ def draw_history(accuracy: float, rng: np.random.Generator) -> pl.DataFrame:
     return pl.DataFrame({"epoch": range(1, EPOCHS + 1), "lr": [1e-4] * EPOCHS, **curves})
 
 
-def draw_maps(kind: str, head: EmbeddingsHead, rng: np.random.Generator) -> dict[str, Floats]:
+def draw_maps(kind: str, head: EmbeddingsMetadata, rng: np.random.Generator) -> dict[str, Floats]:
     """A score per layer (weights, sum 1) or per layer and feature (density), which training moves to the profile."""
     layers = len(head.layers)
     shape = (layers, head.embed_dim) if kind == "density" else (layers, 1)

@@ -28,7 +28,7 @@ import torch
 import typer
 
 from benchmarks.harness import conclude, in_turns, ratio
-from daamctl.artifacts.embeddings import EmbeddingsHead
+from daamctl.artifacts.embeddings import EmbeddingsMetadata
 from daamctl.artifacts.results import Fold, SearchPart
 from daamctl.config import Config
 from daamctl.layout import Layout
@@ -92,7 +92,7 @@ def drawn(clips: int, layers: int, dim: int) -> Features:
         }
     )
     numbers = tuple(range(1, layers + 1))
-    head = EmbeddingsHead("drawn", "drawn", CLASSES, numbers, dim, {"name": "drawn"}, {}, clips)
+    head = EmbeddingsMetadata("drawn", "drawn", CLASSES, numbers, dim, {"name": "drawn"}, {}, clips)
     return Features(head, table, torch.from_numpy(scales * (centres[target] + noise)).half(), numbers)
 
 

@@ -27,7 +27,7 @@ import polars as pl
 import typer
 
 from benchmarks.harness import apart, conclude, in_turns, peak_bytes, ratio
-from daamctl.artifacts.embeddings import EmbeddingsHead, shard_path, write_head, write_shard
+from daamctl.artifacts.embeddings import EmbeddingsMetadata, shard_path, write_head, write_shard
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.layout import Layout
@@ -99,7 +99,7 @@ def make(root: Path, clips: int, layers: int, dim: int) -> int:
         write_shard(path, table, np.ones(len(rows)), vectors.astype(np.float16), numbers, {"unreadable": 0})
     write_head(
         folder,
-        EmbeddingsHead(
+        EmbeddingsMetadata(
             key="drawn",
             corpus=config.download.corpus,
             classes=CLASSES,

@@ -28,10 +28,10 @@ from daamctl.devices import autocast, resolve_device
 from daamctl.methods import FusionClassifier, build
 from daamctl.methods.decoder import ConvDecoder
 from daamctl.training.batched import Program
+from daamctl.training.feature_split import InMemorySplit
 from daamctl.training.fold import train_precision
 from daamctl.training.loop import Training, build_optimizer, channels_last, order_weights
 from daamctl.training.losses import build_loss
-from daamctl.training.parts import HeldPart
 
 CLASSES = 4
 MEMBERS = 25
@@ -82,21 +82,21 @@ def main(
     conclude("training", sizes, ways, ratios, device=device, out=out, members=MEMBERS, **facts)
 
 
-def drawn(clips: int, layers: int, dim: int, device: str) -> HeldPart:
+def drawn(clips: int, layers: int, dim: int, device: str) -> InMemorySplit:
     """Random clips in the stored format, on the device."""
     x = torch.randn(clips, layers, dim, generator=torch.Generator().manual_seed(0)).half()
-    return HeldPart(x.to(device), (torch.arange(clips) % CLASSES).to(device))
+    return InMemorySplit(x.to(device), (torch.arange(clips) % CLASSES).to(device))
 
 
-def model_of(method: str, part: HeldPart, seed: int = 0) -> FusionClassifier:
+def model_of(method: str, part: InMemorySplit, seed: int = 0) -> FusionClassifier:
     """A freshly initialised model for a part."""
     torch.manual_seed(seed)
     return build(method, num_layers=part.x.shape[1], embed_dim=part.x.shape[2], num_classes=CLASSES)
 
 
-def training(method: str, part: HeldPart, config: TrainConfig, device: str, work: Path, seed: int = 0) -> Training:
+def training(method: str, part: InMemorySplit, config: TrainConfig, device: str, work: Path, seed: int = 0) -> Training:
     """A training of ours, before its first epoch; little is tested, as evaluation is not measured."""
-    model, few = model_of(method, part, seed), HeldPart(part.x[:2], part.y[:2])
+    model, few = model_of(method, part, seed), InMemorySplit(part.x[:2], part.y[:2])
     precision = train_precision(model, config, device)
     return Training(model, part, None, few, config, seed=seed, device=device, precision=precision, work=work, key="")
 
@@ -133,7 +133,7 @@ def together(members: list[Training]) -> Measure:
     return timed(run, sum(-(-len(member.train) // size) for member in members))
 
 
-def limit(model: FusionClassifier, part: HeldPart, config: TrainConfig, device: str) -> Measure:
+def limit(model: FusionClassifier, part: InMemorySplit, config: TrainConfig, device: str) -> Measure:
     """The bare step, over and over on one batch."""
     precision, loss_of = train_precision(model, config, device), build_loss(config)
     model.to(device)
@@ -174,7 +174,7 @@ class PublishedDAAM(nn.Module):
         return torch.cat(heads, dim=1)
 
 
-def reference(model: FusionClassifier, part: HeldPart, config: TrainConfig, device: str) -> Measure:
+def reference(model: FusionClassifier, part: InMemorySplit, config: TrainConfig, device: str) -> Measure:
     """The released loop, in float32."""
     density = isinstance(model.decoder, ConvDecoder) and type(model.fusion).__name__ == "MultiHeadDAAM"
     if density:

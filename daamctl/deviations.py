@@ -295,7 +295,7 @@ class Only:
         held = CORPORA.load(config.download.corpus).modality  # None: a manifest, which may hold anything
         if self.modality not in (None, held or self.modality):
             return
-        for seen in map(config.for_way, config.finetunes) if self.finetuning else (config,):
+        for seen in map(config.for_adapter, config.finetunes) if self.finetuning else (config,):
             yield from self.switch.states(seen)
 
 

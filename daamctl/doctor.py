@@ -106,11 +106,11 @@ def examine_pipeline(layout: Layout, config: Config) -> tuple[str, Iterator[Find
     Raises:
         EncoderError: the sizes of the encoder, or the classes, cannot be told before the embeddings are there.
     """
-    from daamctl.planning.needs import Needs
-    from daamctl.planning.present import Present
+    from daamctl.planning.artifact_status import ArtifactStatus
+    from daamctl.planning.resources import ResourceEstimate
 
-    present = Present(layout, config)
-    sizes = Needs(present).sizes
+    present = ArtifactStatus(layout, config)
+    sizes = ResourceEstimate(present).sizes
     if sizes is None:
         raise EncoderError(
             f"depth and width of encoder '{config.extract.encoder}', or the classes of corpus "
@@ -143,8 +143,8 @@ def _effects(config: Config, sizes: tuple[int, int, int], x: Tensor, y: Tensor) 
     import torch
 
     from daamctl.artifacts.embeddings import free_memory
+    from daamctl.methods.activity_check import logits_after_steps
     from daamctl.methods.contract import Case, Finding, trainable
-    from daamctl.methods.effect import logits_after_steps
 
     seen: dict[str, Tensor] = {}
     for method in config.methods:
@@ -172,8 +172,8 @@ def _effect(case: Case, x: Tensor, y: Tensor) -> tuple[list[str], str]:
     """What a method lacks on these inputs, and what was seen of it."""
     from itertools import takewhile
 
+    from daamctl.methods.activity_check import constant_weight, gradient_sizes
     from daamctl.methods.contract import SMALL
-    from daamctl.methods.effect import constant_weight, gradient_sizes
 
     small = replace(case, settings={}, sizes=SMALL)  # weights that vary there are to vary here
     gate = constant_weight(small.make(), small.data()[0], gate=True) is None

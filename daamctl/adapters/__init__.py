@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from daamctl.registry import Registry
 
 if TYPE_CHECKING:
+    from daamctl.adapters.activity_check import Effect, check_effect
     from daamctl.adapters.base import FineTuned
-    from daamctl.adapters.effect import Effect, check_effect
 
 FINETUNES = Registry(
     "way of fine-tuning",
@@ -39,14 +39,14 @@ FINETUNES = Registry(
         "dora-r8": "daamctl.adapters.lora:dora_r8",
         # factors, biases, norms
         "ia3": "daamctl.adapters.ia3:ia3",
-        "bitfit": "daamctl.adapters.own_weights:bitfit",
-        "ln-tuning": "daamctl.adapters.own_weights:ln_tuning",
+        "bitfit": "daamctl.adapters.selective:bitfit",
+        "ln-tuning": "daamctl.adapters.selective:ln_tuning",
         # further modules and vectors
         "houlsby": "daamctl.adapters.houlsby:houlsby",
         "prompt-tuning": "daamctl.adapters.prompt:prompt_tuning",
         "prefix-tuning": "daamctl.adapters.prefix:prefix_tuning",
         # everything
-        "full-finetune": "daamctl.adapters.own_weights:full_finetune",
+        "full-finetune": "daamctl.adapters.selective:full_finetune",
     },
 )
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from daamctl.adapters.anatomy import device_of, recomputable_layers
+from daamctl.adapters.module_lookup import device_of, recomputable_layers
 from daamctl.errors import MethodError
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from daamctl.adapters.anatomy import feed_forward_outputs, linear_sizes
 from daamctl.adapters.base import Adaptation
+from daamctl.adapters.module_lookup import feed_forward_outputs, linear_sizes
 
 BOTTLENECK = 64
 

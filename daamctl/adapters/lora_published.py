@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from daamctl.adapters.anatomy import linear_sizes, projections
 from daamctl.adapters.base import Adaptation
 from daamctl.adapters.heads import LastPositionHead, PatchHead, ProjectedHead
+from daamctl.adapters.module_lookup import linear_sizes, projections
 from daamctl.adapters.released import TEXT_LENGTH
 
 TARGETS = ("query", "value")

@@ -47,10 +47,10 @@ from daamctl.analysis.rank_tests import (
     standardized,
 )
 from daamctl.analysis.scores import Scored
-from daamctl.artifacts.embeddings import EmbeddingsHead, StoredVectors, is_held, open_embeddings, read_head
+from daamctl.artifacts.embeddings import EmbeddingsMetadata, StoredVectors, is_held, open_embeddings, read_head
 from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import Fold
-from daamctl.artifacts.words import words_of
+from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.devices import resolve_device
 from daamctl.errors import ArtifactError, MethodError
@@ -131,7 +131,7 @@ class Material:
         seconds: spent on probes.
     """
 
-    head: EmbeddingsHead
+    head: EmbeddingsMetadata
     rows: Callable[[Fold], Rows]
     x: torch.Tensor | StoredVectors
     y: NDArray[np.int64]
@@ -260,7 +260,7 @@ def audit_scores(
         "probe": round(material.seconds, 1) if material else 0.0,
         "replacement": round(replacing, 1),
     }
-    clip = words_of(material.head.modality if material else "speech").clip
+    clip = terms_of(material.head.modality if material else "speech").clip
     result["settings"]["unit"] = clip
     result["comparison"] = {**_comparison(result, rankable), "note": NOTE.format(clip=clip)}
     return result, pl.concat(frames)

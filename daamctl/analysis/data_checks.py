@@ -18,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts.embeddings import StoredVectors
-from daamctl.artifacts.words import WORDS, Words, words_of
+from daamctl.artifacts.terms import WORDS, Terms, terms_of
 
 Floats = NDArray[np.floating[Any]]
 Severity = Literal["ok", "note", "warning"]
@@ -87,7 +87,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Known:
+class CorpusFacts:
     """What the checks need to know beside clips and vectors.
 
     Args:
@@ -105,9 +105,9 @@ class Known:
     max_tokens: int | None = None
 
     @property
-    def words(self) -> Words:
+    def words(self) -> Terms:
         """What clips are called."""
-        return words_of(self.modality)
+        return terms_of(self.modality)
 
     @property
     def num_checks(self) -> int:
@@ -118,7 +118,7 @@ class Known:
 def check_data(
     clips: pl.DataFrame,
     x: Floats | StoredVectors,
-    known: Known,
+    known: CorpusFacts,
     *,
     drawn: Drawn | None = None,
     on_check: Callable[[], None] = lambda: None,
@@ -139,7 +139,9 @@ def check_data(
     return findings
 
 
-def _checks(clips: pl.DataFrame, x: Floats | StoredVectors, known: Known, drawn: Drawn | None) -> Iterator[Finding]:
+def _checks(
+    clips: pl.DataFrame, x: Floats | StoredVectors, known: CorpusFacts, drawn: Drawn | None
+) -> Iterator[Finding]:
     words, classes = known.words, known.classes
     yield check_values(clips, x, words)
     if known.modality == "text":
@@ -160,7 +162,7 @@ def _checks(clips: pl.DataFrame, x: Floats | StoredVectors, known: Known, drawn:
     yield check_duplicate_labels(clips, content, pairs, words)
 
 
-def check_values(clips: pl.DataFrame, x: Floats | StoredVectors, words: Words = SPEECH) -> Finding:
+def check_values(clips: pl.DataFrame, x: Floats | StoredVectors, words: Terms = SPEECH) -> Finding:
     """Values that are not finite, in float16 mostly overflows."""
     bad = np.array([not np.isfinite(row).all() for row in x], dtype=bool)
     numbers = {"clips": int(bad.sum())}
@@ -186,7 +188,7 @@ def check_lengths(clips: pl.DataFrame, max_tokens: int | None) -> Finding:
     return Finding("lengths", severity, text, numbers, _first(clips["clip_id"].filter(cut)))
 
 
-def check_group_sizes(clips: pl.DataFrame, tested: Sequence[str] | None = None, words: Words = SPEECH) -> Finding:
+def check_group_sizes(clips: pl.DataFrame, tested: Sequence[str] | None = None, words: Terms = SPEECH) -> Finding:
     """Too few groups, or tested groups with too few utterances to measure an accuracy on."""
     rows = clips.group_by("group").agg(pl.col("utterance_id").n_unique().alias("size")).sort("size", "group")
     sizes = dict(rows.iter_rows())
@@ -209,7 +211,7 @@ def check_group_sizes(clips: pl.DataFrame, tested: Sequence[str] | None = None, 
     return Finding("group-sizes", severity, text, numbers, examples)
 
 
-def check_class_balance(clips: pl.DataFrame, classes: Sequence[str], words: Words = SPEECH) -> Finding:
+def check_class_balance(clips: pl.DataFrame, classes: Sequence[str], words: Terms = SPEECH) -> Finding:
     """The share of the most frequent class, over all and per group."""
     found = Counter(clips["label"])
     counts = {name: found[name] for name in classes}
@@ -243,7 +245,7 @@ def check_absent_classes(clips: pl.DataFrame, classes: Sequence[str]) -> Finding
     return Finding("absent-classes", "warning", text, numbers, examples)
 
 
-def check_shared(clips: pl.DataFrame, column: str, words: Words = SPEECH) -> Finding:
+def check_shared(clips: pl.DataFrame, column: str, words: Terms = SPEECH) -> Finding:
     """Speakers, or utterances by their clips, that stand in more than one group.
 
     Args:
@@ -269,7 +271,7 @@ def check_shared(clips: pl.DataFrame, column: str, words: Words = SPEECH) -> Fin
 
 
 def check_duplicates(
-    clips: pl.DataFrame, content: NDArray[np.int64], words: Words = SPEECH, *, stored: bool = True
+    clips: pl.DataFrame, content: NDArray[np.int64], words: Terms = SPEECH, *, stored: bool = True
 ) -> Finding:
     """Clips of different utterances that are exactly equal.
 
@@ -297,7 +299,7 @@ def check_duplicates(
     return Finding("duplicates", "warning", text, numbers, examples)
 
 
-def check_near_duplicates(pairs: Pairs, words: Words = SPEECH, *, among: int | None = None) -> Finding:
+def check_near_duplicates(pairs: Pairs, words: Terms = SPEECH, *, among: int | None = None) -> Finding:
     """Clips of different utterances and groups with almost equal embeddings.
 
     Args:
@@ -318,7 +320,7 @@ def check_near_duplicates(pairs: Pairs, words: Words = SPEECH, *, among: int | N
 
 
 def check_duplicate_labels(
-    clips: pl.DataFrame, content: NDArray[np.int64], pairs: Pairs, words: Words = SPEECH
+    clips: pl.DataFrame, content: NDArray[np.int64], pairs: Pairs, words: Terms = SPEECH
 ) -> Finding:
     """Equal or almost equal embeddings, or clips of one utterance, with different labels.
 
@@ -425,7 +427,7 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _clips(number: int, words: Words) -> str:
+def _clips(number: int, words: Terms) -> str:
     return _count(int(number), words.clip)
 
 

@@ -30,12 +30,12 @@ from daamctl.errors import ArtifactError
 
 Block = tuple[NDArray[np.int64], NDArray[Any]]
 
-HEAD_FILE = "embeddings.json"
+METADATA_FILE = "embeddings.json"
 CLIP_COLUMNS = ("clip_id", "utterance_id", "label", "speaker", "group")
 
 
 @dataclass(frozen=True)
-class EmbeddingsHead:
+class EmbeddingsMetadata:
     """What is known of a set of embeddings.
 
     Args:
@@ -110,24 +110,24 @@ def shard_is_whole(path: Path, num_rows: int) -> bool:
     return bool(metadata.num_rows == num_rows and head.get("unreadable") == 0)
 
 
-def write_head(folder: Path, head: EmbeddingsHead) -> None:
+def write_head(folder: Path, head: EmbeddingsMetadata) -> None:
     """Write the facts; their presence means the set is whole."""
-    write_json(folder / HEAD_FILE, {**head.__dict__})
+    write_json(folder / METADATA_FILE, {**head.__dict__})
 
 
-def read_head(folder: Path, *, fix: str | None = None) -> EmbeddingsHead:
+def read_head(folder: Path, *, fix: str | None = None) -> EmbeddingsMetadata:
     """Read the facts.
 
     Raises:
         ArtifactError: there are no whole embeddings in the folder.
     """
-    if not (folder / HEAD_FILE).exists():
+    if not (folder / METADATA_FILE).exists():
         raise ArtifactError(f"no embeddings in {folder}", fix=fix)
-    value = read_json(folder / HEAD_FILE, fix=fix)
+    value = read_json(folder / METADATA_FILE, fix=fix)
     try:
-        return EmbeddingsHead(**{**value, "classes": tuple(value["classes"]), "layers": tuple(value["layers"])})
+        return EmbeddingsMetadata(**{**value, "classes": tuple(value["classes"]), "layers": tuple(value["layers"])})
     except (TypeError, KeyError) as error:
-        raise ArtifactError(f"{folder / HEAD_FILE} is not a set of embeddings: {error}", fix=fix) from error
+        raise ArtifactError(f"{folder / METADATA_FILE} is not a set of embeddings: {error}", fix=fix) from error
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,7 +60,7 @@ class RunPart(TypedDict):
     finetune: NotRequired[bool]
     """True where the encoder itself was trained; this and what follows is absent for methods over stored layers."""
     effect: NotRequired[dict[str, Any]]
-    """What the adapters were found to do before training, see `daamctl.adapters.effect.Effect`."""
+    """What the adapters were found to do before training, see `daamctl.adapters.activity_check.Effect`."""
     adapted: NotRequired[list[str]]
     """Names of the encoder's adapted modules."""
     notes: NotRequired[list[str]]

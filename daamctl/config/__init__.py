@@ -13,13 +13,13 @@ from daamctl.config.load import (
 from daamctl.config.schema import (
     RECIPES,
     AblateConfig,
+    AdapterConfig,
     Config,
     DownloadConfig,
     ExtractConfig,
     SegmentConfig,
     TrainConfig,
     TrainingStage,
-    WayConfig,
 )
 
 __all__ = [
@@ -27,13 +27,13 @@ __all__ = [
     "PIPELINES_DIR",
     "RECIPES",
     "AblateConfig",
+    "AdapterConfig",
     "Config",
     "DownloadConfig",
     "ExtractConfig",
     "SegmentConfig",
     "TrainConfig",
     "TrainingStage",
-    "WayConfig",
     "find_root",
     "inspect_config",
     "load_config",

@@ -237,7 +237,7 @@ def _check_seeds(seeds: Sequence[int]) -> None:
         raise ValueError(f"seeds must be one or more different integers, met {list(seeds)}")
 
 
-class WayConfig(Section):
+class AdapterConfig(Section):
     """How one way of fine-tuning is trained: what `finetune` says for all of them, and `finetune_settings` for one."""
 
     epochs: Count = 35
@@ -280,7 +280,7 @@ class WayConfig(Section):
         return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
 
 
-class FinetuneConfig(WayConfig):
+class FinetuneConfig(AdapterConfig):
     """How an adapter in the encoder, or the whole encoder, is trained.
 
     Loss and selection are those of `train`, and so are the seeds unless it has its own, so that a fine-tuned encoder
@@ -420,7 +420,7 @@ class Config(Section):
     method_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Per method: arguments of its builder other than the defaults, e.g. {daam-v1: {num_heads: 4}}; they also hold for
     the method with another decoder."""
-    finetune_settings: dict[str, WayConfig] = Field(default_factory=dict)
+    finetune_settings: dict[str, AdapterConfig] = Field(default_factory=dict)
     """Per way of fine-tuning: settings of `finetune` that are its own, e.g. {full-finetune: {lr: 1.0e-5}}; device,
     seeds and longest text are the same for all."""
     download: DownloadConfig = DownloadConfig()
@@ -442,7 +442,7 @@ class Config(Section):
         return self
 
     @field_serializer("finetune_settings")
-    def _given(self, ways: dict[str, WayConfig]) -> dict[str, dict[str, Any]]:
+    def _given(self, ways: dict[str, AdapterConfig]) -> dict[str, dict[str, Any]]:
         return {way: settings.own for way, settings in ways.items()}  # with defaults they would read as given
 
     @property
@@ -460,7 +460,7 @@ class Config(Section):
             if name is not None and name not in self.methods
         }
 
-    def for_way(self, way: str) -> Config:
+    def for_adapter(self, way: str) -> Config:
         """These settings as one way of fine-tuning has them: its own over those of `finetune`."""
         if way not in self.finetune_settings:
             return self

@@ -38,7 +38,7 @@ PLAIN_FRACTION = 0.15
 
 @dataclass(frozen=True)
 class Topic:
-    """Words of one class.
+    """Terms of one class.
 
     Args:
         things: what notices of this topic are about.

@@ -69,7 +69,7 @@ class DiscoveredEncoder(PooledEncoder):
         inputs, _ = self.collate(trial)
         try:
             with torch.inference_mode(), autocast(self.device, self.precision):
-                anatomy = dissect(self.model, lambda: self.model(**inputs, output_hidden_states=True), self.what)
+                anatomy = find_layers(self.model, lambda: self.model(**inputs, output_hidden_states=True), self.what)
         except (ValueError, RuntimeError, TypeError, IndexError) as error:
             reason = " ".join(str(error).split())[:300]
             raise EncoderError(f"{self.what} cannot be run on a trial input: {reason}") from error
@@ -109,7 +109,7 @@ class _Trace:
             handle.remove()
 
 
-def dissect(model: Any, forward: Callable[[], Any], what: str) -> Anatomy:
+def find_layers(model: Any, forward: Callable[[], Any], what: str) -> Anatomy:
     """Run a model once and find its layers and its final norm.
 
     Args:

@@ -45,7 +45,7 @@ class ImageEncoder(DiscoveredEncoder):
 
     Raises:
         EncoderError: the processor leaves images of several sizes, or the model's layers cannot be pooled (see
-            `dissect`).
+            `find_layers`).
     """
 
     modality: Modality = "image"

@@ -16,8 +16,8 @@ from daamctl.config import ExtractConfig
 from daamctl.devices import full_float32
 from daamctl.encoders import ENCODERS, FAMILIES, presets_of
 from daamctl.encoders.base import Encoder, PoolingOptions, weights_hash
+from daamctl.encoders.encoder_size import PARTS, check_name
 from daamctl.encoders.image import ImageEncoder, plain_processor
-from daamctl.encoders.outline import PARTS, check_name
 from daamctl.encoders.preset import Preset
 from daamctl.encoders.text import BYTE_TOKENS, LETTER_PAIRS, TextEncoder, byte_tokenizer
 from daamctl.encoders.whisper import load_encoder

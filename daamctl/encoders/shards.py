@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from daamctl.artifacts.embeddings import EmbeddingsHead, write_shard
+from daamctl.artifacts.embeddings import EmbeddingsMetadata, write_shard
 from daamctl.config import Config
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.extraction import Embedded, Opener, embed_sets
@@ -58,7 +58,7 @@ def make_shards(
     tasks: Iterable[ShardTask],
     encoder: Encoder,
     *,
-    head: EmbeddingsHead,
+    head: EmbeddingsMetadata,
     root: Path,
     config: Config,
     on_clips: Callable[[int], None],
@@ -103,13 +103,13 @@ def make_shards(
 
 
 def _open(
-    task: ShardTask, encoder: Encoder, head: EmbeddingsHead, root: Path, config: Config, tables: ImageTables
+    task: ShardTask, encoder: Encoder, head: EmbeddingsMetadata, root: Path, config: Config, tables: ImageTables
 ) -> tuple[Items, Sequence[str]]:
     items = open_items(task.rows, head.modality, root, encoder, config, tables=tables)
     return items, task.rows["clip_id"].to_list()
 
 
-def _write(task: ShardTask, done: Embedded, head: EmbeddingsHead) -> ShardResult:
+def _write(task: ShardTask, done: Embedded, head: EmbeddingsMetadata) -> ShardResult:
     """Put the file in place, without the unreadable clips."""
     ids = task.rows["clip_id"].to_list()
     keep = np.array([row not in done.unreadable for row in range(len(ids))], bool)

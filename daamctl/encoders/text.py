@@ -42,7 +42,7 @@ class TextEncoder(DiscoveredEncoder):
         options: pooling.
 
     Raises:
-        EncoderError: the tokenizer does not fit the model, or the model's layers cannot be pooled (see `dissect`).
+        EncoderError: the tokenizer does not fit the model, or the model's layers cannot be pooled (see `find_layers`).
     """
 
     modality: Modality = "text"

@@ -23,10 +23,10 @@ from torch import Tensor
 
 from daamctl.config import Config, ExtractConfig
 from daamctl.encoders.base import Encoder
+from daamctl.encoders.encoder_size import EncoderSize
 from daamctl.encoders.extraction import embed_clips, planned
 from daamctl.encoders.items import Items, open_items
 from daamctl.encoders.load import HEADROOM, free_memory
-from daamctl.encoders.outline import Outline
 from daamctl.errors import EncoderError
 
 POLL_S = 0.005
@@ -146,7 +146,7 @@ class PeakMemory:
                 return
 
 
-def why_not_timed(outline: Outline, nbytes: int, config: ExtractConfig, device: str) -> str | None:
+def why_not_timed(outline: EncoderSize, nbytes: int, config: ExtractConfig, device: str) -> str | None:
     """Why weights are not loaded to be timed: they need more memory than there is, or take too long to make.
 
     Args:

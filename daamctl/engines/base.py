@@ -111,7 +111,7 @@ class Engine(Protocol):
         """Close."""
 
 
-class Closing:
+class EngineBase:
     """An engine as a `with` block."""
 
     def close(self) -> None:
@@ -126,8 +126,8 @@ class Closing:
         self.close()
 
 
-def portions(tasks: Sequence[T], workers: int) -> list[Sequence[T]]:
-    """Tasks in the portions that are handed over: several where there are many, one each towards small numbers."""
+def chunks(tasks: Sequence[T], workers: int) -> list[Sequence[T]]:
+    """Tasks in the chunks that are handed over: several where there are many, one each towards small numbers."""
     size = max(1, min(MOST_TASKS, len(tasks) // (8 * workers)))
     return [tasks[start : start + size] for start in range(0, len(tasks), size)]
 

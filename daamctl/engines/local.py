@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from daamctl.engines.base import AGAIN, Closing, R, S, T, Worker, answers, portions, received, set_up_worker
+from daamctl.engines.base import AGAIN, EngineBase, R, S, T, Worker, answers, chunks, received, set_up_worker
 from daamctl.errors import ConfigError, WorkerError
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 PORTION_DONE = b""
 
 
-class LocalEngine(Closing):
+class LocalEngine(EngineBase):
     """This process, or one process per GPU where several are visible.
 
     Args:
@@ -62,7 +62,7 @@ class LocalEngine(Closing):
         devices = worker_devices(device, self.workers)
         if len(devices) > 1 and devices[0] != device:  # a device each: enough, unless one worker takes several
             devices = worker_devices(device, self.workers, worker.num_devices)
-        parts = portions(tasks, len(devices))
+        parts = chunks(tasks, len(devices))
         if min(len(devices), len(parts)) < 2:
             yield from worker.work(tasks, advance)
             return
@@ -122,7 +122,7 @@ def _by_processes(
     parts: Sequence[Sequence[T]],
     advance: Callable[[int], None],
 ) -> Iterator[R]:
-    """Hand out portions, each to the process that is free first."""
+    """Hand out chunks, each to the process that is free first."""
     import torch
 
     threads = max(1, torch.get_num_threads() // len(devices))
@@ -171,7 +171,7 @@ def _message(pipe: Connection, process: BaseProcess, device: str) -> bytes:
 
 
 def _serve(pipe: Connection, open_worker: Callable[[str], Worker[T, R]], device: str, threads: int) -> None:
-    """The life of a worker process: portions come in, messages go out, until the pipe is closed."""
+    """The life of a worker process: chunks come in, messages go out, until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one answers to it
     set_up_worker(threads)
     opened: list[Worker[T, R]] = []

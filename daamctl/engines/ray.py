@@ -22,15 +22,15 @@ from typing import Any
 
 from daamctl.engines.base import (
     AGAIN,
-    Closing,
+    EngineBase,
     R,
     S,
     T,
     Worker,
     answer,
     answers,
+    chunks,
     failure,
-    portions,
     received,
     set_up_worker,
 )
@@ -113,7 +113,7 @@ def share_of(
     return Share(workers, next(filter(fits, sizes), 1), gpus)
 
 
-class RayEngine(Closing):
+class RayEngine(EngineBase):
     """A Ray cluster, or this machine under Ray.
 
     Args:
@@ -147,14 +147,14 @@ class RayEngine(Closing):
         tasks: Sequence[T],
         advance: Callable[[int], None],
     ) -> Iterator[R]:
-        """See `Engine.work`: a dataset of numbers of portions, mapped by a pool of actors."""
+        """See `Engine.work`: a dataset of numbers of chunks, mapped by a pool of actors."""
         if not tasks:
             return
         ray = self._connect()
         from ray.data import ActorPoolStrategy, DataContext, from_items
 
         share = self._share(device, tasks=len(tasks))
-        parts = portions(tasks, share.workers)
+        parts = chunks(tasks, share.workers)
         log.info("%d worker(s) with %d CPU(s) and %g GPU(s) each", share.workers, share.num_cpus, share.num_gpus)
         context = DataContext.get_current()
         context.enable_progress_bars = False

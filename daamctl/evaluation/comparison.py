@@ -25,7 +25,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts.results import Fold
-from daamctl.artifacts.words import words_of
+from daamctl.artifacts.terms import terms_of
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.metrics import ClassIds
 from daamctl.evaluation.scoring import Items
@@ -223,7 +223,7 @@ def compare_methods(
         "design": {
             "unit": design.unit,
             "unit_word": design.word,
-            "source_word": words_of(modality).source,
+            "source_word": terms_of(modality).source,
             "reason": design.reason,
             "n_units": None if design.units is None else len(np.unique(design.units)),
             "n_items": len(design.targets),
@@ -343,7 +343,7 @@ def _design(table: pl.DataFrame, modality: str) -> _Design:
 def _unit(table: pl.DataFrame, modality: str) -> tuple[str | None, str, str]:
     """What the test takes as independent, what that is called, and why."""
     unknown, speakers, folds = table["speaker"].null_count(), table["speaker"].n_unique(), table["fold"].n_unique()
-    words = words_of(modality)
+    words = terms_of(modality)
     if unknown:
         why = f"the {words.source} of {unknown} of {len(table)} test items is unknown"
     elif not speakers_known(table) and speakers >= MIN_SPEAKERS:

@@ -80,7 +80,7 @@ def check_methods(folds: Mapping[str, Sequence[Fold]], config: Config, *, fix: s
 def differences(fold: Fold, config: Config) -> list[str]:
     """Training settings in which a fold differs from the settings of now, as `train.epochs: 3 (now 35)`."""
     if fold.result["run"].get("finetune"):
-        config = config.for_way(fold.result["run"]["method"])
+        config = config.for_adapter(fold.result["run"]["method"])
     made, now = _training(fold), flat({stage: config.section(stage) for stage in TRAINING})
     return [
         f"{name}: {_show(made[name])} (now {_show(now[name])})"

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from daamctl.artifacts.results import Fold, marked
-from daamctl.artifacts.words import words_of
+from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import COMPARED, SCHEMA, compare_methods, item_table, speakers_known
@@ -120,7 +120,7 @@ class TrainedMethod:
         if run.get("reconstructed"):
             notes.append(f"{self.name}: {run['reconstructed']}; a reconstruction, not a replication")
         if run.get("eval_batches"):
-            clips = f"{words_of(self.modality).clip}s"
+            clips = f"{terms_of(self.modality).clip}s"
             notes.append(f"{self.name}: a prediction depends on the other {clips} of its batch (D1)")
         changed = {text for fold in self.folds for text in differences(fold, self.config)}
         return notes + [f"{self.name}: trained with other settings than those of now: {one}" for one in sorted(changed)]

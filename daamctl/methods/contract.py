@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from daamctl.errors import MethodError
 from daamctl.methods import METHODS, build, resolve_method
+from daamctl.methods.activity_check import gradient_sizes
 from daamctl.methods.base import FusionClassifier
-from daamctl.methods.effect import gradient_sizes
 from daamctl.methods.probes import Layers, RidgeProbe
 
 log = logging.getLogger(__name__)

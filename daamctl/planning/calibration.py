@@ -24,15 +24,15 @@ from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.base import Encoder
+from daamctl.encoders.encoder_size import EncoderSize, weight_bytes
 from daamctl.encoders.items import Items
 from daamctl.encoders.load import open_encoder
-from daamctl.encoders.outline import Outline, weight_bytes
 from daamctl.encoders.timing import PeakMemory, RandomItems, Speed, items_to_time, time_embedding, why_not_timed
 from daamctl.errors import CorpusError, EncoderError, MethodError, TrainingError
-from daamctl.planning.needs import Needs
+from daamctl.planning.finetune_size import FinetuneSize, empty_encoder, finetune_size
+from daamctl.planning.resources import ResourceEstimate
 from daamctl.planning.rows import Row, count, settle
-from daamctl.planning.tuned import TuneSize, empty_encoder, tune_size
-from daamctl.training.finetune_fold import TuneSpec, grid_of
+from daamctl.training.finetune_fold import FinetuneSpec, grid_of
 from daamctl.training.search import may_stop, most_epochs, refits
 from daamctl.training.timing import ADAM_BYTES, MethodSpeed, time_finetune, time_method
 
@@ -61,7 +61,7 @@ class MethodTimes:
         slow: those that were not, as it would take too long.
     """
 
-    def __init__(self, needs: Needs, device: str, *, calibrate: bool) -> None:
+    def __init__(self, needs: ResourceEstimate, device: str, *, calibrate: bool) -> None:
         self.needs, self.config, self.device, self.calibrate = needs, needs.config, device, calibrate
         self.notes, self.slow = list[str](), list[str]()
         self._speeds: dict[tuple[str, int], tuple[MethodSpeed, int] | None] = {}
@@ -105,10 +105,10 @@ class EncoderTimes:
         notes: what must be known of the figures.
     """
 
-    def __init__(self, needs: Needs, *, calibrate: bool) -> None:
+    def __init__(self, needs: ResourceEstimate, *, calibrate: bool) -> None:
         self.needs, self.config, self.calibrate = needs, needs.config, calibrate
         self.notes: list[str] = []
-        self._sizes: dict[str, TuneSize | None] = {}
+        self._sizes: dict[str, FinetuneSize | None] = {}
 
     def fill(self, extract: Row, tuned: Sequence[Row]) -> None:
         """Memory and time of what is not done.
@@ -159,7 +159,7 @@ class EncoderTimes:
             _free(device)
             self._fill_tuned(unknown, outline, modality, sizes, speed)
 
-    def _count(self, rows: Sequence[Row], outline: Outline, modality: Modality) -> list[Row]:
+    def _count(self, rows: Sequence[Row], outline: EncoderSize, modality: Modality) -> list[Row]:
         """Memory and disk of fine-tuning without what is kept for the backward pass; returns the rows that can be."""
         needs, fitting = self.needs, list[Row]()
         encoder = empty_encoder(self.config.extract, modality, needs.tuned_dtype) if rows else None
@@ -167,7 +167,7 @@ class EncoderTimes:
             size = None
             try:
                 if encoder is not None:
-                    size = tune_size(str(row.method), copy.deepcopy(encoder), needs.material.classes or 2)
+                    size = finetune_size(str(row.method), copy.deepcopy(encoder), needs.material.classes or 2)
             except MethodError as error:
                 settle(row, Obstacle(error.message, error.fix))
                 continue
@@ -207,7 +207,7 @@ class EncoderTimes:
         )
 
     def _fill_tuned(
-        self, rows: Sequence[Row], outline: Outline, modality: Modality, sizes: NDArray[np.int64], speed: Speed
+        self, rows: Sequence[Row], outline: EncoderSize, modality: Modality, sizes: NDArray[np.int64], speed: Speed
     ) -> None:
         """Ways of fine-tuning: timed where there is room for it, on the device and in the format that they use."""
         config = self.config
@@ -241,7 +241,7 @@ class EncoderTimes:
         """
         started, splits = time.monotonic(), self.needs.splits
         for row in rows:
-            config = self.config.for_way(str(row.method))
+            config = self.config.for_adapter(str(row.method))
             read = _as_tuned(sizes, str(row.method), config, modality)
             row.memory_on = on.partition(":")[0]
             rates = None
@@ -272,7 +272,7 @@ class EncoderTimes:
         """
         typical = int(np.sort(sizes)[len(sizes) // 2])
         item = RandomItems(encoder, np.array([typical]), 1).read(0)
-        fresh, config = copy.deepcopy(encoder), self.config.for_way(str(row.method))
+        fresh, config = copy.deepcopy(encoder), self.config.for_adapter(str(row.method))
         try:
             with PeakMemory(device) as memory:
                 timed = time_finetune(
@@ -307,7 +307,9 @@ def tune_epochs(method: str, config: Config) -> int:
         method: a name from the table of ways of fine-tuning.
         config: all settings, as this way has them.
     """
-    return most_epochs(grid_of(TuneSpec("", method, 1, 0, config)), config.finetune.epochs, refit=refits(config.train))
+    return most_epochs(
+        grid_of(FinetuneSpec("", method, 1, 0, config)), config.finetune.epochs, refit=refits(config.train)
+    )
 
 
 def _as_tuned(sizes: NDArray[np.int64], method: str, config: Config, modality: Modality) -> NDArray[np.int64]:

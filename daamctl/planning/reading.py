@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from daamctl.artifacts.embeddings import CLIP_COLUMNS, StoredVectors, free_memory, shard_path, write_shard
 from daamctl.errors import ArtifactError
-from daamctl.planning.needs import Needs
+from daamctl.planning.resources import ResourceEstimate
 from daamctl.training.fold import HELD_SHARE
 from daamctl.training.splits import Split
 from daamctl.training.timing import ReadTimes
@@ -40,7 +40,7 @@ class Reading:
         calibrate: measure the rate at all.
     """
 
-    def __init__(self, needs: Needs, *, calibrate: bool) -> None:
+    def __init__(self, needs: ResourceEstimate, *, calibrate: bool) -> None:
         self.needs, self.calibrate = needs, calibrate
 
     @functools.cached_property

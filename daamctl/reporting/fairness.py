@@ -27,8 +27,8 @@ from daamctl.reporting.document import (
     points,
     spread,
 )
+from daamctl.reporting.terms import Evaluation, item, runs, terms
 from daamctl.reporting.verdict import order
-from daamctl.reporting.wording import Evaluation, item, runs, words
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _gaps(evaluation: Evaluation) -> Plot:
 
 
 def _searches(evaluation: Evaluation, curves: Mapping[str, Sequence[SearchCurve]]) -> Plot:
-    clip = words(evaluation).clip
+    clip = terms(evaluation).clip
     tops = [
         f"{name} {top.name} ({percent(max(top.accuracy))} %)"
         for name, part in curves.items()

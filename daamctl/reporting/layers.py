@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from daamctl.artifacts.words import Words
+from daamctl.artifacts.terms import Terms
 from daamctl.reporting import pictures, plots
 from daamctl.reporting.document import (
     DASH,
@@ -85,7 +85,7 @@ def ablation(
     table: PublishedTable | None,
     *,
     labels: Labels,
-    words: Words,
+    words: Terms,
     command: str,
 ) -> Section:
     """Retraining on few layers, whether scores say what came of it, and what the papers print.

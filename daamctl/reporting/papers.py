@@ -13,9 +13,9 @@ import numpy as np
 
 from daamctl.reporting.document import DASH, Cell, Kind, Number, Section, Table, Text, listed, plural, spread
 from daamctl.reporting.published import NO_MODULE, PublishedRow, PublishedTable, learned_ranges
-from daamctl.reporting.record import RunFacts
+from daamctl.reporting.run_record import RunFacts
+from daamctl.reporting.terms import Evaluation, held_out, is_official, item, terms
 from daamctl.reporting.verdict import names, order
-from daamctl.reporting.wording import Evaluation, held_out, is_official, item, words
 
 
 def published(evaluation: Evaluation, table: PublishedTable, raw_names: Mapping[str, str]) -> Section:
@@ -43,7 +43,7 @@ def published(evaluation: Evaluation, table: PublishedTable, raw_names: Mapping[
     rows = [row for row in table.rows if not row.method.startswith(NO_MODULE)]
     texts = [
         table.protocol,
-        f"“Ours, same protocol” is our accuracy per {words(evaluation).clip} at the best epoch on test (scored as "
+        f"“Ours, same protocol” is our accuracy per {terms(evaluation).clip} at the best epoch on test (scored as "
         "published; further settings are under Provenance). “Ours, as reported” is the main figure of this report: per "
         f"{item(evaluation)}, {_rule(evaluation)}, {_number_of_runs(evaluation)}.",
         *(_repeats(evaluation, rows) if table.repeats and is_official(evaluation) else []),

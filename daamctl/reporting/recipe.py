@@ -13,7 +13,7 @@ from typing import Any
 
 from daamctl.methods import CLOSED_FORM
 from daamctl.reporting.document import listed, points
-from daamctl.reporting.wording import Evaluation, words
+from daamctl.reporting.terms import Evaluation, terms
 
 AGAIN = "-published-recipe"
 """Behind the name of a run: the pipeline of that name, trained with the published recipe."""
@@ -118,7 +118,7 @@ def recipe_note(recipe: Recipe, evaluation: Evaluation) -> str:
     (ours, read), (theirs, other) = recipe.searched, recipe.published
     text = (
         f"Recipe: {ours} {READINGS[read]} minus {theirs} {READINGS[other]}, mean over folds, per "
-        f"{words(evaluation).clip}."
+        f"{terms(evaluation).clip}."
     )
     if recipe.others:
         more = len(recipe.others) - NAMED_AT_MOST

@@ -36,8 +36,8 @@ from daamctl.reporting.document import (
     spread,
 )
 from daamctl.reporting.recipe import Recipe, recipe_note, recipe_text
+from daamctl.reporting.terms import Evaluation, is_official, item, runs, selection_rule, terms, tested
 from daamctl.reporting.verdict import Against, against, doubtful, family_texts, order
-from daamctl.reporting.wording import Evaluation, is_official, item, runs, selection_rule, tested, words
 
 COMPARED = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy"}
 MAX_SPEAKER_COLUMNS = 24
@@ -98,7 +98,7 @@ def folds(evaluation: Evaluation) -> Section:
         f"Accuracy per {item(evaluation)} in percent, by test fold (the group named was tested, the others trained)"
     )
     table = Table("folds", caption, ["Method", *headings, "Mean ± std", "n"], rows, note=note)
-    said = words(evaluation)
+    said = terms(evaluation)
     blocks: list[Block] = [table] if said.item == said.clip else [table, _unit_table(evaluation)]
     return Section("folds", "Fold by fold", [*blocks, *_unknown(evaluation)])
 
@@ -107,7 +107,7 @@ def _unknown(evaluation: Evaluation) -> list[Text]:
     """What is said in the place of a section on speakers, where there are none."""
     if any(_by_speaker(evaluation, name) for name in evaluation["methods"]):
         return []
-    said = words(evaluation)
+    said = terms(evaluation)
     return [Text(f"{said.unknown}, so nothing is told apart by {said.source}.")]
 
 
@@ -133,7 +133,7 @@ def _seed_table(evaluation: Evaluation) -> Table:
 
 def speakers(evaluation: Evaluation) -> Section | None:
     """Every speaker under every method; None where nobody is known."""
-    said, unit = words(evaluation), item(evaluation)
+    said, unit = terms(evaluation), item(evaluation)
     who = said.source
     title = f"{who.capitalize()} by {who}"
     found = {name: _by_speaker(evaluation, name) for name in order(evaluation)}
@@ -326,7 +326,7 @@ def _unit_table(evaluation: Evaluation) -> Table:
 
 def _many_speakers(evaluation: Evaluation, found: Mapping[str, Mapping[str, float]], number: int) -> Table:
     """How accuracies spread over thousands of speakers."""
-    said = words(evaluation)
+    said = terms(evaluation)
     rows: list[list[Cell]] = [
         [name, *(Number(float(value)) for value in np.quantile(list(part.values()), list(QUANTILES.values())))]
         for name, part in found.items()
@@ -360,7 +360,7 @@ def _speaker_table(evaluation: Evaluation, found: Mapping[str, Mapping[str, floa
         "Lowest",
         "Highest",
     ]
-    caption = f"Accuracy per {unit} in percent, by {words(evaluation).source} (n {unit}s)"
+    caption = f"Accuracy per {unit} in percent, by {terms(evaluation).source} (n {unit}s)"
     return Table("speakers", caption, columns, rows)
 
 
@@ -373,12 +373,12 @@ def _selection_table(evaluation: Evaluation, recipe: Recipe | None) -> Table:
     rule = evaluation["selection"]
     columns = ["Method", f"{RULES['accuracy']} ({rule})", *list(RULES.values())[1:], "Inflation (points)"]
     columns += ["Recipe (points)"] if recipe else []
-    clip = words(evaluation).clip
+    clip = terms(evaluation).clip
     caption = (
         f"Accuracy per {clip} in percent, mean ± sample std over {runs(evaluation)}, by the rule that picks the epoch"
     )
     note = "Inflation: best on test minus as reported."
-    if clip != words(evaluation).item:
+    if clip != terms(evaluation).item:
         note += f" Per {clip}, because epochs are scored per {clip}."
     note += f" {recipe_note(recipe, evaluation)}" if recipe else ""
     return Table("selection", caption, columns, rows, note=note)
@@ -413,7 +413,7 @@ def _lead_table(evaluation: Evaluation, reference: str) -> Table:
             added = None if leads[0] is None or leads[1] is None else leads[1] - leads[0]
             rows.append([name, *(Number(lead, "points") for lead in leads), Number(added, "points")])
     columns = ["Method", *(f"Lead, {label.lower()}" for label in RULES.values()), "Of which selection"]
-    clip = words(evaluation).clip
+    clip = terms(evaluation).clip
     caption = f"Lead over {reference} in points of accuracy per {clip}, by the rule that picks the epoch"
     note = (
         f"Mean over the {runs(evaluation)} that both have. Of which selection: lead at best on test minus as reported."

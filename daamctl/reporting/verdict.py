@@ -24,7 +24,7 @@ from daamctl.reporting.document import (
     points,
     spread,
 )
-from daamctl.reporting.wording import Evaluation, is_official, item, selection_rule, words
+from daamctl.reporting.terms import Evaluation, is_official, item, selection_rule, terms
 
 CORRECTIONS = {"holm": "Holm"}
 MAX_NAMED = 12
@@ -278,7 +278,7 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
 
 
 def _what(evaluation: Evaluation) -> str:
-    counts, said = evaluation["counts"], words(evaluation)
+    counts, said = evaluation["counts"], terms(evaluation)
     corpus, encoder = names(evaluation)
     clips = "" if said.item == said.clip else f" ({count(counts['clip'])} {said.clip}s)"
     seeds = plural(len(evaluation["seeds"]), "seed")
@@ -356,7 +356,7 @@ def _care(evaluation: Evaluation) -> list[Text]:
             "the readings stand under Provenance."
         )
     if batched := [name for name, entry in methods.items() if entry["eval_batches"]]:
-        clips = f"{words(evaluation).clip}s"
+        clips = f"{terms(evaluation).clip}s"
         texts.append(
             f"Predictions of {listed(batched)} depend on the other {clips} of their batch (D1); batch sizes and order "
             "stand under Provenance."

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from daamctl.reporting import claims, ours
+from daamctl.reporting import published_claims, reproduced
 from daamctl.reporting.document import (
     DASH,
     Block,
@@ -27,9 +27,9 @@ from daamctl.reporting.document import (
     listed,
     plural,
 )
-from daamctl.reporting.ours import EIGHT_HEADS, OURS, Ours, Pair
 from daamctl.reporting.papers import agreement, print_check
-from daamctl.reporting.places import (
+from daamctl.reporting.published import NO_MODULE, PublishedRow, read_published, records, remark
+from daamctl.reporting.published_layout import (
     BY_CORPUS,
     DATASETS,
     SOURCES,
@@ -40,7 +40,7 @@ from daamctl.reporting.places import (
     printed,
     rows_of,
 )
-from daamctl.reporting.published import NO_MODULE, PublishedRow, read_published, records, remark
+from daamctl.reporting.reproduced import EIGHT_HEADS, OURS, Ours, Pair
 
 CONTROLS = ("none", "weighted-sum", "linear-probe")
 """Methods of ours that the papers lack and that their figures need beside them (D58)."""
@@ -63,10 +63,10 @@ def whole_paper(pairs: Mapping[str, Pair]) -> Document:
         _first_version(pairs),
         _ablation(pairs),
         _learned(pairs),
-        claims.parameters(),
-        claims.best(pairs),
-        claims.in_text(),
-        claims.repeated(),
+        published_claims.parameters(),
+        published_claims.best(pairs),
+        published_claims.in_text(),
+        published_claims.repeated(),
         _left_out(),
     ]
     return Document("Density Adaptive Attention: every published table and ours", "paper", sections)
@@ -94,7 +94,7 @@ def _overview(pairs: Sequence[Pair]) -> Section:
         "that were held out from training, an utterance is one item, and a 95 % interval says how sure it is.",
         "± is a standard deviation: in print as printed, in ours with divisor n − 1.",
     ]
-    cautions = [line for one in pipelines for line in (*ours.mismatches(one), *ours.unfair(one))]
+    cautions = [line for one in pipelines for line in (*reproduced.mismatches(one), *reproduced.unfair(one))]
     lacking = [one for one in pipelines if not one.evaluation]
     if lacking:
         cautions.append(f"Without figures: {listed([one.pipeline for one in lacking])}; the table says why.")
@@ -141,8 +141,8 @@ def _printed_cells(row: PublishedRow) -> list[Cell]:
 
 def _our_cells(pair: Pair, method: str, mean: float | None) -> list[Cell]:
     published, corrected = pair
-    gap = DASH if mean is None else ours.gap(published, method, mean)
-    return [ours.figure(published, method), gap, ours.figure(corrected, method)]
+    gap = DASH if mean is None else reproduced.gap(published, method, mean)
+    return [reproduced.figure(published, method), gap, reproduced.figure(corrected, method)]
 
 
 def _caption(dataset: Dataset, source: str) -> str:
@@ -196,9 +196,9 @@ def _ablation(pairs: Mapping[str, Pair]) -> Section:
         for kind, layers in (("high", dataset.high), ("low", dataset.low)):
             span = str(layers[0]) if len(layers) == 1 else f"{layers[0]}-{layers[-1]}"
             name = ablation_row(dataset, span, kind)
-            cells.append([name, printed(rows[name]), *(ours.few_layers(one, layers) for one in pair)])
+            cells.append([name, printed(rows[name]), *(reproduced.few_layers(one, layers) for one in pair)])
         name = difference_row(dataset)
-        cells.append([name, printed(rows[name]), *(ours.high_minus_low(one) for one in pair)])
+        cells.append([name, printed(rows[name]), *(reproduced.high_minus_low(one) for one in pair)])
     text = (
         "The papers train on layers of high and of low Importance Factor alone and read the difference as proof of the "
         "score. The only released script of it trains attention over the batch on one layer (D6); on one layer DAAM "
@@ -215,7 +215,7 @@ def _ablation(pairs: Mapping[str, Pair]) -> Section:
 def _picked(pairs: Mapping[str, Pair]) -> Table:
     rows: list[list[Cell]] = [
         [dataset.title, f"high {_layers(dataset.high)}; low {_layers(dataset.low)}",
-         *(ours.layers_by_importance(one, EIGHT_HEADS) for one in pairs[dataset.key])]
+         *(reproduced.layers_by_importance(one, EIGHT_HEADS) for one in pairs[dataset.key])]
         for dataset in DATASETS
     ]  # fmt: skip
     note = "Printed: the layers that the papers train alone. Ours: by mean Importance Factor over all features."
@@ -235,7 +235,7 @@ def _learned(pairs: Mapping[str, Pair]) -> Section:
             if name.startswith(f"{dataset.title}: "):
                 sign, end = name.removeprefix(f"{dataset.title}: ").split()
                 start = "0" if end == "width" else f"{STARTS[sign]:g}"
-                own = (ours.learned(one, EIGHT_HEADS, sign, end) for one in pairs[dataset.key])
+                own = (reproduced.learned(one, EIGHT_HEADS, sign, end) for one in pairs[dataset.key])
                 cells.append([name, printed(part), start, *own])
     text = (
         "Offset δ and scaled variance ξ of the best density with eight heads. As printed they hardly move from where "

@@ -41,8 +41,8 @@ from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.scoring import items_of, score_items
 from daamctl.layout import Layout
 from daamctl.methods import resolve_method
+from daamctl.methods.activity_check import constant_weight
 from daamctl.methods.base import FusionClassifier
-from daamctl.methods.effect import constant_weight
 from daamctl.planning.ablation import TIED, choose_method, choose_ranking, layer_scores, tied, why_nothing
 from daamctl.tracking import Tracker, make_tracker, send_missing
 from daamctl.training.fold import Features, build_method, kept_fold

@@ -17,7 +17,7 @@ from daamctl.config import PARAMS_FILE, Config, inspect_config, pipeline_names, 
 from daamctl.config.keys import shared_with_finetuning, watched_settings
 from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS, HUB_ID
-from daamctl.encoders.outline import shape_of
+from daamctl.encoders.encoder_size import shape_of
 from daamctl.errors import ConfigError, DaamctlError, MethodError, UnknownNameError, suggest
 from daamctl.methods import METHODS, check_fits, check_settings, resolve_method, settings_of
 from daamctl.methods.heads import AUTO
@@ -201,7 +201,7 @@ def _write(root: Path, pipeline: str, config: Config) -> None:
     for method in config.methods:
         parts[f"train-{method}"] = {"train": train, "settings": settings_of(method, config.method_settings)}
     for name in config.finetunes:
-        parts[f"finetune-{name}"] = _finetune_part(config.for_way(name))
+        parts[f"finetune-{name}"] = _finetune_part(config.for_adapter(name))
     folder = root / "data" / "check" / pipeline
     for name, part in parts.items():
         write_json(folder / f"{name}.json", part)

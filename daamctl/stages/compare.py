@@ -16,7 +16,7 @@ from typing import Any
 from daamctl.adapters import FINETUNES
 from daamctl.artifacts.io import write_json
 from daamctl.artifacts.results import Fold, read_fold, read_folds
-from daamctl.artifacts.words import words_of
+from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config, TrainingStage, load_config, parse_overrides, pipeline_names
 from daamctl.corpora import CORPORA
 from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
@@ -125,7 +125,7 @@ def run(root: Path, first: str, second: str, *, unit: str | None = None) -> Path
         "second": second,
         "kind": result.pop("kind"),
         "unit": chosen,
-        "item": words_of(modality or "speech").unit(chosen) if chosen != "as printed" else None,
+        "item": terms_of(modality or "speech").unit(chosen) if chosen != "as printed" else None,
         "matched": [list(pair) for pair in pairs],
         "unmatched": {
             "first": [name for name in a.methods if name not in {pair[0] for pair in pairs}],

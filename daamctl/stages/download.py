@@ -18,8 +18,8 @@ from pathlib import Path
 import polars as pl
 
 from daamctl.artifacts.io import content_key, locked, sha256_file
+from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import Modality, UtteranceTable, write_utterances
-from daamctl.artifacts.words import words_of
 from daamctl.audio import AudioInfo, probe
 from daamctl.config import Config, DownloadConfig
 from daamctl.corpora import CORPORA
@@ -280,7 +280,7 @@ def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float,
     if len(problems) > MAX_NAMED:
         shown.append(f"and {len(problems) - MAX_NAMED} more")
     fraction = len(problems) / rows.height
-    what = f"{words_of(modality).original}s are unreadable"
+    what = f"{terms_of(modality).original}s are unreadable"
     message = f"{len(problems)} of {rows.height} {what} ({fraction:.2%}):" + ("\n" + " " * 4).join(["", *shown])
     if fraction > max_fraction:
         without = again(f"download.max_unreadable_fraction={_round_up(fraction):g}")
@@ -301,7 +301,7 @@ def _check_populated(rows: pl.DataFrame, classes: tuple[str, ...], modality: Mod
     absent = sorted(set(classes) - set(rows["label"].unique()))
     if absent:
         raise CorpusError(
-            f"no readable {words_of(modality).original} of class {', '.join(absent)} is left",
+            f"no readable {terms_of(modality).original} of class {', '.join(absent)} is left",
             fix="restore the files, or leave the class out",
         )
 
@@ -334,7 +334,7 @@ def _check_folds(rows: pl.DataFrame, layout: Layout, config: Config) -> None:
 
 def _warn_of_rare(rows: pl.DataFrame, classes: tuple[str, ...], modality: Modality) -> None:
     """Name the classes that are not in every group, be it that they have fewer items than there are groups."""
-    groups, what = rows["group"].n_unique(), words_of(modality).original
+    groups, what = rows["group"].n_unique(), terms_of(modality).original
     counts = rows.group_by("label").agg(pl.len(), pl.col("group").n_unique()).iter_rows()
     found = {name: (items, places) for name, items, places in counts if places < groups}
     rare = [

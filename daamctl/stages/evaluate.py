@@ -17,7 +17,7 @@ import polars as pl
 from daamctl.adapters import FINETUNES
 from daamctl.artifacts.io import read_json, write_json, write_text
 from daamctl.artifacts.results import SKIPPED_FILE, Fold, marked, read_folds
-from daamctl.artifacts.words import words_of
+from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config, TrainingStage
 from daamctl.errors import ArtifactError, ConfigError
 from daamctl.evaluation import METRICS
@@ -61,7 +61,7 @@ def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None)
         logger.warning(note)
     flat = _flat_metrics(report)
     for method, scores in flat.items():
-        unit = words_of(report["modality"]).unit(config.evaluate.unit)
+        unit = terms_of(report["modality"]).unit(config.evaluate.unit)
         logger.info("%s: accuracy %.1f %% per %s", method, 100 * scores["accuracy"], unit)
     folder = layout.stage("evaluate")
     write_json(folder / "evaluation.json", report)
@@ -277,7 +277,7 @@ def _describe(name: str) -> dict[str, Any]:
 def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping[str, Any]) -> list[str]:
     """What a reader of the figures must know: missing folds, and settings changed since."""
     notes = []
-    clips = f"{words_of(next(iter(folds.values()))[0].modality).clip}s"
+    clips = f"{terms_of(next(iter(folds.values()))[0].modality).clip}s"
     for method, entry in methods.items():
         if entry["missing"]:
             pairs = ", ".join(f"fold {fold} seed {seed}" for fold, seed in entry["missing"])

@@ -25,8 +25,8 @@ import torch
 
 from daamctl.artifacts.clips import ClipTable, clips_key, read_clips
 from daamctl.artifacts.embeddings import (
-    HEAD_FILE,
-    EmbeddingsHead,
+    METADATA_FILE,
+    EmbeddingsMetadata,
     check_settings,
     read_head,
     shard_is_whole,
@@ -34,13 +34,13 @@ from daamctl.artifacts.embeddings import (
     write_head,
 )
 from daamctl.artifacts.io import content_key, link_or_copy, locked, replace_dir
-from daamctl.artifacts.words import words_of
+from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import files_root
 from daamctl.devices import resolve_device, resolve_precision
+from daamctl.encoders.encoder_cache import EncoderFacts, LazyEncoder
 from daamctl.encoders.items import ImageTables
-from daamctl.encoders.remembered import Known, LazyEncoder
 from daamctl.encoders.shards import ShardResult, ShardTask, make_shards
 from daamctl.engines import make_engine
 from daamctl.engines.base import Engine, await_files
@@ -71,7 +71,7 @@ class Shard:
         number: from 0, in the order of the clip table.
     """
 
-    head: EmbeddingsHead
+    head: EmbeddingsMetadata
     folder: Path
     number: int
 
@@ -156,7 +156,7 @@ class Extractor:
             given: dict[str, Any] = {"head": head, "root": self.root, "config": self.config, "tables": self.tables}
             yield from make_shards(todo, self.lazy.encoder, on_clips=advance, **given)
 
-    def _check(self, head: EmbeddingsHead) -> None:
+    def _check(self, head: EmbeddingsMetadata) -> None:
         if self.facts.key != head.key:
             names = [name for name in DECISIVE[head.modality] if self.facts.encoder[name] != head.encoder[name]]
             other = "; ".join(f"{name}: {self.facts.encoder[name]}, not {head.encoder[name]}" for name in names)
@@ -188,7 +188,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
     """
     engine = engine or make_engine("local")
     open_worker = partial(Extractor, layout, config, seen=layout.clips.is_file())
-    head: EmbeddingsHead = engine.facts(open_worker, config.extract.device)
+    head: EmbeddingsMetadata = engine.facts(open_worker, config.extract.device)
     if layout.pipeline is not None:  # the methods that will follow should fit, before hours of work
         with torch.device("meta"):
             for method in config.methods:
@@ -199,7 +199,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
     return folder
 
 
-def _embed(layout: Layout, head: EmbeddingsHead, config: Config, make: Make, *, force: bool) -> Path:
+def _embed(layout: Layout, head: EmbeddingsMetadata, config: Config, make: Make, *, force: bool) -> Path:
     """Use a finished set, or have one made."""
     if not force:
         finished = _finished(layout, head, config)
@@ -221,7 +221,7 @@ def _embed(layout: Layout, head: EmbeddingsHead, config: Config, make: Make, *, 
     return layout.embeddings
 
 
-def _head(clips: ClipTable, config: Config, known: Known) -> EmbeddingsHead:
+def _head(clips: ClipTable, config: Config, known: EncoderFacts) -> EmbeddingsMetadata:
     facts, settings = known.facts, embedding_settings(config, clips.modality)
     decisive = {name: facts[name] for name in DECISIVE[clips.modality]}
     if facts.get("pooling") == "all-frames":
@@ -229,7 +229,7 @@ def _head(clips: ClipTable, config: Config, known: Known) -> EmbeddingsHead:
     key = content_key(
         {"format": FORMAT, "clips": clips_key(clips), "encoder": decisive, "settings": settings["extract"]}
     )
-    return EmbeddingsHead(
+    return EmbeddingsMetadata(
         key=key,
         corpus=clips.corpus,
         classes=clips.classes,
@@ -242,11 +242,11 @@ def _head(clips: ClipTable, config: Config, known: Known) -> EmbeddingsHead:
     )
 
 
-def _finished(layout: Layout, head: EmbeddingsHead, config: Config) -> Path | None:
+def _finished(layout: Layout, head: EmbeddingsMetadata, config: Config) -> Path | None:
     """A finished set with this key and no more clips left out than tolerated: our own first, then any pipeline's."""
     tolerated = config.extract.max_unreadable_fraction * head.num_clips
     # what begins with a dot was left by a command that was killed while it replaced a set
-    others = sorted(path.parent for path in (layout.data / "extract").glob(f"[!.]*/{HEAD_FILE}"))
+    others = sorted(path.parent for path in (layout.data / "extract").glob(f"[!.]*/{METADATA_FILE}"))
     for folder in [layout.embeddings, *others]:
         try:
             found = read_head(folder)
@@ -257,7 +257,7 @@ def _finished(layout: Layout, head: EmbeddingsHead, config: Config) -> Path | No
     return None
 
 
-def _is_whole(folder: Path, head: EmbeddingsHead) -> bool:
+def _is_whole(folder: Path, head: EmbeddingsMetadata) -> bool:
     """Whether the shards hold as many clips as the head says; only their metadata is read."""
     try:
         found = sum(int(pq.read_metadata(path).num_rows) for path in folder.glob("embeddings-*.parquet"))
@@ -273,7 +273,7 @@ def _remove_leftovers(target: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _share(finished: Path, layout: Layout, head: EmbeddingsHead) -> Path:
+def _share(finished: Path, layout: Layout, head: EmbeddingsMetadata) -> Path:
     """Use a finished set: leave our own as it is, link another pipeline's files."""
     found, target = read_head(finished), layout.embeddings
     # Settings that leave the clips as they are, and names, are this pipeline's own.
@@ -296,7 +296,7 @@ def _share(finished: Path, layout: Layout, head: EmbeddingsHead) -> Path:
 
 def _make_missing(
     work: Path,
-    head: EmbeddingsHead,
+    head: EmbeddingsMetadata,
     make: Make,
     config: Config,
     layout: Layout,
@@ -330,7 +330,7 @@ def _make_missing(
     return unreadable
 
 
-def _check_tolerance(unreadable: dict[str, str], head: EmbeddingsHead, tolerated: float, layout: Layout) -> None:
+def _check_tolerance(unreadable: dict[str, str], head: EmbeddingsMetadata, tolerated: float, layout: Layout) -> None:
     total = head.num_clips
     if len(unreadable) > tolerated * total:
         share = min(1.0, math.ceil(1000 * len(unreadable) / total) / 1000)
@@ -343,7 +343,7 @@ def _check_tolerance(unreadable: dict[str, str], head: EmbeddingsHead, tolerated
         )
 
 
-def _check_disk(work: Path, num_clips: int, head: EmbeddingsHead, config: Config, layout: Layout) -> None:
+def _check_disk(work: Path, num_clips: int, head: EmbeddingsMetadata, config: Config, layout: Layout) -> None:
     """Say how much disk is needed, and refuse to start without it."""
     storage = config.extract.storage
     need = num_clips * len(head.layers) * head.embed_dim * np.dtype(storage).itemsize
@@ -358,9 +358,9 @@ def _check_disk(work: Path, num_clips: int, head: EmbeddingsHead, config: Config
         )
 
 
-def _unit(head: EmbeddingsHead) -> str:
+def _unit(head: EmbeddingsMetadata) -> str:
     """What is embedded, in the plural."""
-    return f"{words_of(head.modality).clip}s"
+    return f"{terms_of(head.modality).clip}s"
 
 
 def _some(names: list[str]) -> str:

@@ -22,7 +22,7 @@ from daamctl.adapters.released import is_published, own_input
 from daamctl.artifacts.clips import ClipTable, read_clips
 from daamctl.artifacts.embeddings import check_settings
 from daamctl.artifacts.results import SKIPPED_FILE, read_folds
-from daamctl.artifacts.words import words_of
+from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.devices import resolve_device, resolve_precision
@@ -35,8 +35,8 @@ from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.tracking import make_tracker, send_missing
 from daamctl.training.finetune import ItemSet
-from daamctl.training.finetune_fold import Opened, Source, TuneSpec, tune_all
-from daamctl.training.finished import remove_strays
+from daamctl.training.finetune_fold import FinetuneSpec, Opened, Source, finetune_all
+from daamctl.training.fold_files import remove_strays
 from daamctl.training.splits import chosen_folds
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def run(
     """
     if method not in FINETUNES:
         raise UnknownNameError(FINETUNES.kind, method, FINETUNES)
-    config = config.for_way(method)
+    config = config.for_adapter(method)
     folder = layout.method(method)
     (folder / SKIPPED_FILE).unlink(missing_ok=True)
     command = layout.command("segment")
@@ -95,12 +95,12 @@ def run(
         source = _readable(source, layout, config, method)
     rows, seeds = source.clips.rows, config.seeds_of("finetune") if seed is None else (seed,)
     chosen = chosen_folds(rows["group"], fold)
-    specs = [TuneSpec(layout.run_name, method, number, one, config) for number in chosen for one in seeds]
+    specs = [FinetuneSpec(layout.run_name, method, number, one, config) for number in chosen for one in seeds]
     if fold is None and seed is None:
         remove_strays(folder, [(spec.fold, spec.seed) for spec in specs])
     tracker = make_tracker(layout.root, enabled=track)
     try:
-        tune_all(specs, source, folder, layout, tracker, force=force, engine=engine)
+        finetune_all(specs, source, folder, layout, tracker, force=force, engine=engine)
         send_missing(tracker, read_folds(folder))
     finally:
         tracker.close()
@@ -161,7 +161,7 @@ def _readable(source: Source, layout: Layout, config: Config, method: str) -> So
     if not unreadable:
         return source
     named = "; ".join(f"{clips.rows['clip_id'][row]}: {unreadable[row]}" for row in sorted(unreadable)[:NAMED_AT_MOST])
-    words = f"{len(unreadable)} of {len(clips.rows)} {words_of(clips.modality).clip}s cannot be read"
+    words = f"{len(unreadable)} of {len(clips.rows)} {terms_of(clips.modality).clip}s cannot be read"
     if len(unreadable) > config.extract.max_unreadable_fraction * len(clips.rows):
         share = min(1.0, math.ceil(1000 * len(unreadable) / len(clips.rows)) / 1000)
         again = layout.command("finetune", f"--set extract.max_unreadable_fraction={share:g}")

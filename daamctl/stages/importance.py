@@ -44,8 +44,8 @@ from daamctl.analysis.importance import (
 from daamctl.analysis.scores import Maps, Scored, read_maps, read_scores
 from daamctl.artifacts.io import atomic_path, read_json, write_json
 from daamctl.artifacts.results import Fold, read_folds
+from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import write_frame
-from daamctl.artifacts.words import words_of
 from daamctl.config import Config, TrainConfig
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, resolve_method, settings_of
@@ -261,7 +261,7 @@ def _score_pictures(config: Config, scores: Mapping[str, Scored], curves: pl.Dat
             untrained = before[:, 0].mean(axis=0) if len(before) == len(score) else None
             panels[name] = (score[:, 0].mean(axis=0), random.mean(axis=0), untrained)
         pictures[f"{method}-replacement.png"] = plots.replacement_panels(
-            panels, steps(len(scored.layers)), clip=words_of(scored.folds[0].modality).clip,
+            panels, steps(len(scored.layers)), clip=terms_of(scored.folds[0].modality).clip,
             title=f"Replacing layers by their mean under trained {scored.label}, {runs}", dpi=dpi,
         )  # fmt: skip
     return pictures

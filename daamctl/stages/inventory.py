@@ -25,7 +25,7 @@ from daamctl.corpora.base import Corpus
 from daamctl.corpora.fetch import is_whole
 from daamctl.corpora.sources import MANIFEST, source_of
 from daamctl.encoders import ENCODERS
-from daamctl.encoders.outline import check_name, is_cached
+from daamctl.encoders.encoder_size import check_name, is_cached
 from daamctl.errors import ConfigError, EncoderError
 
 WAIT_S = 4.0

@@ -21,8 +21,8 @@ from daamctl.artifacts.results import SKIPPED_FILE, read_folds
 from daamctl.artifacts.skipped import Obstacle, folder_of, inventory_file, is_finished, note_of
 from daamctl.config import PIPELINES_DIR
 from daamctl.layout import STAGES, Layout
-from daamctl.reporting.ours import EIGHT_HEADS, Ours
-from daamctl.reporting.places import DATASETS, Dataset
+from daamctl.reporting.published_layout import DATASETS, Dataset
+from daamctl.reporting.reproduced import EIGHT_HEADS, Ours
 from daamctl.reporting.whole_paper import whole_paper
 from daamctl.reporting.write import write_report
 

@@ -1,8 +1,8 @@
 """What a pipeline still has to do on this machine, and what it will take: disk, memory and time, before anything runs.
 
-What is finished is told as the stages tell it (`daamctl.planning.present`). Times come from folds trained here before,
-or from a short calibration (`daamctl.planning.calibration`). Sizes come from the clip table, else from the corpus's
-known counts (`daamctl.planning.needs`). Nothing that is written stays.
+The stages themselves say what is finished (`daamctl.planning.artifact_status`). Times come from folds that were trained
+here before, or from a short calibration (`daamctl.planning.calibration`). Sizes come from the clip table, or from the
+known counts of the corpus (`daamctl.planning.resources`). The command leaves no file behind.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from daamctl.errors import ConfigError
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.planning.ablation import choose_method, choose_ranking
+from daamctl.planning.artifact_status import ArtifactStatus
 from daamctl.planning.calibration import EncoderTimes, MethodTimes, tune_epochs
-from daamctl.planning.needs import Needs, Way
-from daamctl.planning.present import Present
 from daamctl.planning.reading import Reading
+from daamctl.planning.resources import ResourceEstimate, Way
 from daamctl.planning.rows import Lacking, Row, count, settle, took
 from daamctl.provenance import device_name
 from daamctl.training.search import grid_of, may_stop, most_epochs, refits
@@ -113,8 +113,8 @@ class _Planner:
         self.layout, self.config, self.lacking = layout, config, lacking
         self.device = resolve_device(config.train.device)
         self.kind = self.device.partition(":")[0]
-        self.present = Present(layout, config)
-        self.needs = Needs(self.present)
+        self.present = ArtifactStatus(layout, config)
+        self.needs = ResourceEstimate(self.present)
         self.methods = MethodTimes(self.needs, self.device, calibrate=calibrate)
         self.reading = Reading(self.needs, calibrate=calibrate)
         self.encoder = EncoderTimes(self.needs, calibrate=calibrate)
@@ -223,7 +223,7 @@ class _Planner:
         return speed.fold_s(split, self.config, density=density, read=self.reading.times(split, layers))
 
     def _finetune(self, name: str, segment: Row) -> Row:
-        config = self.config.for_way(name)
+        config = self.config.for_adapter(name)
         stops = may_stop(config.finetune, config.train.selection)
         row = self._folds("finetune", name, tune_epochs(name, config), stops=stops)
         kept = self.present.tuned(name, self.needs.splits, self.needs.material.modality)

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from daamctl.analysis.ablation import summarize
-from daamctl.analysis.data_checks import Drawn, Finding, Known, check_data, numbered, text_ids
+from daamctl.analysis.data_checks import CorpusFacts, Drawn, Finding, check_data, numbered, text_ids
 from daamctl.analysis.probe import (
     CONFIDENCE,
     WORTHWHILE,
@@ -145,12 +145,12 @@ def _draw(features: Features) -> Drawn | None:
     return Drawn(rows, x[rows])
 
 
-def _known(layout: Layout, features: Features) -> Known:
+def _known(layout: Layout, features: Features) -> CorpusFacts:
     """What the checks need to know beside clips and vectors."""
     head, facts = features.head, features.head.encoder
     added = facts.get("special_tokens") or {"first": 0, "last": 0, "pooled": False}
     left_out = 0 if added["pooled"] else added["first"] + added["last"]
-    return Known(
+    return CorpusFacts(
         head.classes,
         head.modality,
         tested=fold_groups(features.clips["group"]),
@@ -183,7 +183,7 @@ def _content(layout: Layout, features: Features) -> NDArray[np.int64] | None:
         return None
 
 
-def _sampling(drawn: Drawn | None, num_clips: int, known: Known) -> str | None:
+def _sampling(drawn: Drawn | None, num_clips: int, known: CorpusFacts) -> str | None:
     """What must be said beside the figures."""
     if drawn is None:
         return None

@@ -34,15 +34,15 @@ from daamctl.corpora import CORPORA
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.settings_diff import differing, settings
 from daamctl.layout import STAGES, Layout
-from daamctl.reporting import layers, papers, record, results
+from daamctl.reporting import layers, papers, results, run_record
 from daamctl.reporting.document import Document, Files, Picture, Section, percent
 from daamctl.reporting.fairness import fairness
 from daamctl.reporting.plots import DensityRun
 from daamctl.reporting.published import read_published
 from daamctl.reporting.recipe import AGAIN, BACK, TWIN, Recipe, gains, recipe_of, siblings
-from daamctl.reporting.record import CURVES, RunFacts, curve_names
+from daamctl.reporting.run_record import CURVES, RunFacts, curve_names
+from daamctl.reporting.terms import item, terms
 from daamctl.reporting.verdict import against, headline, labelled, order
-from daamctl.reporting.wording import item, words
 from daamctl.reporting.write import write_report
 from daamctl.tracking import make_tracker
 
@@ -109,14 +109,14 @@ def _document(layout: Layout, config: Config, raw: Mapping[str, Any]) -> Documen
         *([papers.published(evaluation, table, raw_names)] if table else []),
         layers.importance(summary, maps, pngs, labels=labels, command=command),
         layers.ablation(
-            ablated, summary, table, labels=labels, words=words(evaluation), command=layout.command("ablate")
+            ablated, summary, table, labels=labels, words=terms(evaluation), command=layout.command("ablate")
         ),
         papers.learned(runs, evaluation),
-        record.cost(runs, evaluation),
-        record.learning(curves, evaluation, _learning_files(history, evaluation, raw_names)),
-        record.confusion(evaluation, _confusion_files(evaluation, raw_names)),
-        record.missing(evaluation),
-        record.provenance(
+        run_record.cost(runs, evaluation),
+        run_record.learning(curves, evaluation, _learning_files(history, evaluation, raw_names)),
+        run_record.confusion(evaluation, _confusion_files(evaluation, raw_names)),
+        run_record.missing(evaluation),
+        run_record.provenance(
             evaluation, runs, texts=_settings(config, evaluation, runs), commands=_commands(layout, evaluation)
         ),
     ]  # fmt: skip
@@ -372,7 +372,7 @@ def _learning_files(history: pl.DataFrame, evaluation: Mapping[str, Any], raw_na
             if own[column].null_count() < len(own):
                 wide = own.pivot(on="epoch", index=["fold", "seed"], values=column).sort("fold", "seed")
                 curves[name] = (epochs, wide.select([str(epoch) for epoch in epochs]).to_numpy().astype(float))
-        data = learning_curves(curves, title=label, clip=words(evaluation).clip, chance=floor)
+        data = learning_curves(curves, title=label, clip=terms(evaluation).clip, chance=floor)
         found.append(Picture(f"{raw_names[label]}-learning.png", f"Learning curves of {label}.", data))
     return Files("Learning curves, one file per method", found)
 

@@ -11,7 +11,7 @@ from daamctl.engines.base import Engine
 from daamctl.layout import Layout
 from daamctl.methods import resolve_method
 from daamctl.tracking import make_tracker, send_missing
-from daamctl.training.finished import remove_strays
+from daamctl.training.fold_files import remove_strays
 from daamctl.training.run import fold_specs, open_features, train_all
 
 log = logging.getLogger(__name__)

@@ -23,8 +23,8 @@ from torch.optim.adamw import adamw
 
 from daamctl.devices import autocast
 from daamctl.methods.base import FusionClassifier
+from daamctl.training.feature_split import InMemorySplit, on_device
 from daamctl.training.loop import Seen, Training
-from daamctl.training.parts import HeldPart, on_device
 
 SEPARATE = (nn.Conv2d, nn.Dropout, _BatchNorm)
 """What keeps a model from it: convolutions fill the processor by themselves, the others have a state or draw numbers
@@ -252,6 +252,6 @@ def _stack(tensors: Sequence[Tensor], transposed: bool) -> Tensor:
     return torch.stack([one.t() for one in tensors]).transpose(1, 2) if transposed else torch.stack(list(tensors))
 
 
-def _part(training: Training) -> HeldPart:
-    assert isinstance(training.train, HeldPart)
+def _part(training: Training) -> InMemorySplit:
+    assert isinstance(training.train, InMemorySplit)
     return training.train

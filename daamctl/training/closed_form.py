@@ -14,9 +14,9 @@ from torch import Tensor
 from daamctl.artifacts.results import SearchPart
 from daamctl.config import TrainConfig
 from daamctl.methods.probes import Layers, RidgeProbe, Solution
+from daamctl.training.feature_split import InMemorySplit, Part, StreamedSplit
+from daamctl.training.inference import accuracy_of, eval_batch, mean_layer_weights, predict, scores
 from daamctl.training.loop import Epoch, Trained
-from daamctl.training.outputs import accuracy_of, eval_batch, mean_layer_weights, predict, scores
-from daamctl.training.parts import HeldPart, Part, StreamedPart
 
 log = logging.getLogger(__name__)
 
@@ -119,13 +119,13 @@ class ClosedForm:
 
 def layers_of(part: Part) -> Layers:
     """A part as the probes take it: one layer at a time, on the CPU; of a part on disk only that layer is read."""
-    assert isinstance(part, HeldPart | StreamedPart)
+    assert isinstance(part, InMemorySplit | StreamedSplit)
     return Layers(part.y.cpu(), partial(_layer, part))
 
 
-def _layer(part: HeldPart | StreamedPart, index: int) -> Tensor:
+def _layer(part: InMemorySplit | StreamedSplit, index: int) -> Tensor:
     """Features (N, D) of a layer, in the order of the part."""
-    if isinstance(part, StreamedPart):
+    if isinstance(part, StreamedSplit):
         return torch.from_numpy(part.stored[part.rows, index])
     x = part.x[:, index]
     return (x if part.rows is None else x[part.rows]).cpu()

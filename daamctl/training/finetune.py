@@ -25,10 +25,10 @@ from daamctl.devices import autocast
 from daamctl.errors import DivergedError, TrainingError
 from daamctl.training.batches import pieces, read_ahead, shuffled_batches
 from daamctl.training.checkpoint import Saving, load_state, save_state
+from daamctl.training.inference import accuracy_of, cross_entropy_of
 from daamctl.training.loop import CHECKPOINT_EVERY_S, Epoch, Trained, epochs_waited, improves
 from daamctl.training.losses import build_loss
-from daamctl.training.outputs import accuracy_of, cross_entropy_of
-from daamctl.training.randomness import generator_states, restore_generators, seed_generators
+from daamctl.training.rng import generator_states, restore_generators, seed_generators
 from daamctl.training.splits import Split
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class ItemSet:
 
 
 @dataclass
-class Tuned(Trained):
+class Finetuned(Trained):
     """What a finished fine-tuning gives, beside what every training gives.
 
     Args:
@@ -110,10 +110,10 @@ def tune(
     work: Path,
     key: str,
     until: int | None = None,
-    again: Tuned | None = None,
+    again: Finetuned | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     on_items: Callable[[int], None] = lambda count: None,
-) -> Tuned:
+) -> Finetuned:
     """Train `model` in place and leave it holding the selected epoch's weights.
 
     Args:
@@ -135,12 +135,12 @@ def tune(
     Raises:
         TrainingError: the adapters have no effect, the loss is no longer finite, or one item does not fit in memory.
     """
-    run = _Tuning(model, encoder, items, split, config, device, precision, on_items)
+    run = _Finetuning(model, encoder, items, split, config, device, precision, on_items)
     last = config.finetune.epochs if again is None else again.selected_epoch
     effect = run.effect(seed)
     for words in notes_on(model, effect):
         log.log(logging.WARNING if model.published or effect.silent else logging.INFO, "%s: %s", model.name, words)
-    done = Tuned(effect=effect)
+    done = Finetuned(effect=effect)
     best: dict[str, Tensor] = {}
     state = load_state(work, key)
     if state is not None:
@@ -182,7 +182,7 @@ def tune(
     return done
 
 
-class _Tuning:
+class _Finetuning:
     """Optimiser, rates and scaler around one model."""
 
     def __init__(

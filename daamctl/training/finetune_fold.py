@@ -32,8 +32,8 @@ from daamctl.layout import Layout
 from daamctl.progress import Progress, progress
 from daamctl.provenance import code_hash
 from daamctl.tracking import Tracker
-from daamctl.training.finetune import Collating, ItemSet, Tuned, notes_on, tune
-from daamctl.training.finished import identity, meta_of, metrics_of, write_finished
+from daamctl.training.finetune import Collating, Finetuned, ItemSet, notes_on, tune
+from daamctl.training.fold_files import identity, meta_of, metrics_of, write_finished
 from daamctl.training.loop import Epoch, seed_everything
 from daamctl.training.run import collect, summary_line
 from daamctl.training.search import Grid, Rounds, most_epochs, refits
@@ -46,7 +46,7 @@ FREE_FACTS = frozenset({"name", "source", "revision", "transformers", "num_layer
 """Facts of an encoder that cannot change what it computes here, beside those that do."""
 
 
-class Tunable(Collating, Protocol):
+class FinetunableEncoder(Collating, Protocol):
     """An encoder as fine-tuning needs it.
 
     Attributes:
@@ -70,7 +70,7 @@ class Opened:
         items: of every row of the clip table in use.
     """
 
-    encoder: Tunable
+    encoder: FinetunableEncoder
     facts: Mapping[str, Any]
     items: ItemSet
 
@@ -128,7 +128,7 @@ def _facts_of(source: Source, _: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class TuneSpec:
+class FinetuneSpec:
     """Which fold to train, and how.
 
     Args:
@@ -136,7 +136,7 @@ class TuneSpec:
         method: a name from the table of ways of fine-tuning.
         fold: 1-based.
         seed: initial adapters and order of batches.
-        config: all settings, as this way has them (`Config.for_way`); `finetune` counts, and what it shares with
+        config: all settings, as this way has them (`Config.for_adapter`); `finetune` counts, and what it shares with
             `train`.
     """
 
@@ -163,7 +163,7 @@ class TuneSpec:
         )
 
 
-def kept_fold(folder: Path, spec: TuneSpec, source: Source) -> Fold | None:
+def kept_fold(folder: Path, spec: FinetuneSpec, source: Source) -> Fold | None:
     """The finished fold on disk, if it was made from identical inputs."""
     try:
         fold = read_fold(fold_dir(folder, spec.fold, spec.seed))
@@ -172,8 +172,8 @@ def kept_fold(folder: Path, spec: TuneSpec, source: Source) -> Fold | None:
     return fold if fold.result["run"]["key"] == spec.key(source) else None
 
 
-def tune_all(
-    specs: list[TuneSpec],
+def finetune_all(
+    specs: list[FinetuneSpec],
     source: Source,
     folder: Path,
     layout: Layout,
@@ -208,20 +208,20 @@ def tune_all(
             fold = kept[id(spec)]
             if fold is None:
                 tracker.start(spec.name, folder.name, spec.fold, spec.seed)
-                fold = tune_fold(spec, source, folder, work, root=layout.root, on_epoch=tracker.epoch, bar=bar)
+                fold = finetune_fold(spec, source, folder, work, root=layout.root, on_epoch=tracker.epoch, bar=bar)
                 tracker.finish(fold)
                 log.info("%s", summary_line(fold))
             folds.append(fold)
     return folds
 
 
-def _tune_one(source: Source, spec: TuneSpec, *, folder: Path, work: Path, root: Path) -> Path:
+def _tune_one(source: Source, spec: FinetuneSpec, *, folder: Path, work: Path, root: Path) -> Path:
     """One fold on a worker; returns its folder."""
-    return tune_fold(spec, source, folder, work, root=root).folder
+    return finetune_fold(spec, source, folder, work, root=root).folder
 
 
-def tune_fold(
-    spec: TuneSpec,
+def finetune_fold(
+    spec: FinetuneSpec,
     source: Source,
     folder: Path,
     work: Path,
@@ -284,14 +284,14 @@ def tune_fold(
     return read_fold(target)
 
 
-def grid_of(spec: TuneSpec) -> Grid | None:
+def grid_of(spec: FinetuneSpec) -> Grid | None:
     """The learning rates to try; None where none is searched: published forms keep the rate that is given."""
     searched = spec.config.finetune.search != "none" and spec.config.train.selection == "dev-group"
     return Grid(spec.config.finetune) if searched and not is_published(spec.method) else None
 
 
 def _search(
-    grid: Grid, train: Callable[..., tuple[Opened, FineTuned, Tuned]], fold: Mapping[str, Any]
+    grid: Grid, train: Callable[..., tuple[Opened, FineTuned, Finetuned]], fold: Mapping[str, Any]
 ) -> tuple[dict[str, Any], SearchPart, float]:
     """Train every candidate for its first epochs, each from a fresh encoder, until one is left.
 
@@ -350,7 +350,7 @@ def _search(
     return options(chosen), rounds.part, sum(seconds) - seconds[chosen]
 
 
-def _refit(options: Mapping[str, Any], chosen: Tuned) -> dict[str, Any]:
+def _refit(options: Mapping[str, Any], chosen: Finetuned) -> dict[str, Any]:
     """The options with which the chosen fine-tuning is repeated once the held-out group takes part."""
     config: Config = options["config"]
     work = options["work"] / "refit"
@@ -364,8 +364,8 @@ def _refit(options: Mapping[str, Any], chosen: Tuned) -> dict[str, Any]:
 
 
 def _train(
-    spec: TuneSpec, source: Source, split: Split, config: Config, *, device: str, **options: Any
-) -> tuple[Opened, FineTuned, Tuned]:
+    spec: FinetuneSpec, source: Source, split: Split, config: Config, *, device: str, **options: Any
+) -> tuple[Opened, FineTuned, Finetuned]:
     """Fine-tune a fresh encoder with these settings; see `tune` for the options."""
     seed_everything(spec.seed, device)
     opened = source.take()
@@ -377,11 +377,11 @@ def _train(
 
 
 def _result(
-    spec: TuneSpec,
+    spec: FinetuneSpec,
     source: Source,
     opened: Opened,
     split: Split,
-    tuned: Tuned,
+    tuned: Finetuned,
     model: FineTuned,
     key: str,
     device: str,
@@ -435,11 +435,11 @@ def _result(
 
 def _write(
     folder: Path,
-    spec: TuneSpec,
+    spec: FinetuneSpec,
     source: Source,
     opened: Opened,
     split: Split,
-    tuned: Tuned,
+    tuned: Finetuned,
     model: FineTuned,
     result: FoldResult,
 ) -> None:

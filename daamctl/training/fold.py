@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from daamctl.artifacts.embeddings import EmbeddingsHead, StoredVectors, free_memory
+from daamctl.artifacts.embeddings import EmbeddingsMetadata, StoredVectors, free_memory
 from daamctl.artifacts.io import content_key, locked, replace_dir
 from daamctl.artifacts.results import Fold, FoldResult, MetaPart, fold_dir, read_fold
 from daamctl.config import Config, TrainConfig
@@ -30,9 +30,9 @@ from daamctl.methods.base import FusionClassifier, Standardize
 from daamctl.methods.probes import RidgeProbe
 from daamctl.provenance import code_hash
 from daamctl.training.closed_form import ClosedForm
-from daamctl.training.finished import identity, meta_of, metrics_of, write_finished
+from daamctl.training.feature_split import InMemorySplit, Part, StreamedSplit
+from daamctl.training.fold_files import identity, meta_of, metrics_of, write_finished
 from daamctl.training.loop import Trained, Training, seed_everything
-from daamctl.training.parts import HeldPart, Part, StreamedPart
 from daamctl.training.search import Search, Settings, Trial, grid_of, refits
 from daamctl.training.splits import Split, joined, split_of
 from daamctl.training.standardize import fit_standardize
@@ -55,7 +55,7 @@ class Features:
         stream: training reads them anew in every epoch, in another order than from memory.
     """
 
-    head: EmbeddingsHead
+    head: EmbeddingsMetadata
     clips: pl.DataFrame
     x: torch.Tensor | StoredVectors
     layers: tuple[int, ...]
@@ -307,7 +307,7 @@ def _parts(features: Features, split: Split, device: str) -> tuple[Part, Part | 
 
     def evaluated(rows: np.ndarray) -> Part:
         found = _part(features, rows, device)
-        if isinstance(found, StreamedPart) and found.nbytes <= HELD_SHARE * free_memory():
+        if isinstance(found, StreamedSplit) and found.nbytes <= HELD_SHARE * free_memory():
             return found.hold()
         return found
 
@@ -315,19 +315,19 @@ def _parts(features: Features, split: Split, device: str) -> tuple[Part, Part | 
     return train, evaluated(split.dev) if split.dev_group is not None else None, evaluated(split.test)
 
 
-def _part(features: Features, rows: np.ndarray, device: str) -> HeldPart | StreamedPart:
+def _part(features: Features, rows: np.ndarray, device: str) -> InMemorySplit | StreamedSplit:
     """Some of the clips, by ascending row number."""
     x, index = features.x, torch.from_numpy(rows)
     y = features.targets()[index]
     if isinstance(x, torch.Tensor):
-        return HeldPart(x, y.to(x.device), index.to(x.device))
+        return InMemorySplit(x, y.to(x.device), index.to(x.device))
     assert features.stream, "settle decides, for the key of the fold says so"
-    return StreamedPart(x, rows, y, pin=device.startswith("cuda"))
+    return StreamedSplit(x, rows, y, pin=device.startswith("cuda"))
 
 
 def _taken(train: Part) -> str:
     """Where the training part was: stream, memory or device."""
-    if isinstance(train, StreamedPart):
+    if isinstance(train, StreamedSplit):
         return "stream"
     return "memory" if train.y.device.type == "cpu" else "device"
 

@@ -27,8 +27,8 @@ from daamctl.devices import autocast, cpu_has_bfloat16, full_float32
 from daamctl.errors import DivergedError, TrainingError
 from daamctl.methods.base import FusionClassifier
 from daamctl.training.checkpoint import Saving, load_state, save_state
-from daamctl.training.losses import build_loss
-from daamctl.training.outputs import (
+from daamctl.training.feature_split import InBatches, Part, on_device
+from daamctl.training.inference import (
     density_of,
     eval_batch,
     mean_density,
@@ -36,7 +36,7 @@ from daamctl.training.outputs import (
     predict,
     scores,
 )
-from daamctl.training.parts import InBatches, Part, on_device
+from daamctl.training.losses import build_loss
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import torch
 
 from daamctl.artifacts.embeddings import StoredVectors, check_settings, is_held, open_embeddings, read_head
 from daamctl.artifacts.results import Fold
-from daamctl.artifacts.words import words_of
+from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.devices import resolve_device
 from daamctl.engines.base import Engine, await_files
@@ -24,9 +24,9 @@ from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.progress import progress
 from daamctl.tracking import Tracker, send_missing
+from daamctl.training.feature_split import StreamedSplit
 from daamctl.training.fold import Features, FoldSpec, kept_fold
 from daamctl.training.group import in_groups, train_fold, train_folds
-from daamctl.training.parts import StreamedPart
 from daamctl.training.search import grid_of, most_epochs, refits
 from daamctl.training.splits import chosen_folds
 
@@ -113,7 +113,7 @@ def to_gpu(features: Features, config: Config, *, tasks: int = 1) -> Features:
     log.info("the embeddings take %.1f GB: held on %s", features.x.nbytes / 1e9, device)
     if isinstance(features.x, torch.Tensor):
         return replace(features, x=features.x.to(device))
-    whole = StreamedPart(features.x, np.arange(len(features.x)), features.targets())
+    whole = StreamedSplit(features.x, np.arange(len(features.x)), features.targets())
     return replace(features, x=whole.hold(device).x, stream=False)
 
 
@@ -312,7 +312,7 @@ def _signs(fold: Fold) -> list[str]:
     predicted = fold.predictions()["logits"].list.arg_max().unique()
     signs = []
     if len(predicted) == 1 and fold.result["meta"]["num_test_clips"] > 1:
-        clip = words_of(fold.modality).clip
+        clip = terms_of(fold.modality).clip
         signs.append(f"every test {clip} is taken for '{run['classes'][predicted[0]]}'")
     first = metrics.get("selected_epoch") == 1 and (metrics.get("epochs") or 0) > 1
     if first and run["config"]["train"]["selection"] != "last" and metrics.get("dev_accuracy") != 1.0:

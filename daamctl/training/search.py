@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any
 
 from daamctl.artifacts.results import CandidatePart, SearchPart
-from daamctl.config import TrainConfig, WayConfig
+from daamctl.config import AdapterConfig, TrainConfig
 from daamctl.errors import TrainingError
 from daamctl.training.closed_form import ClosedForm
 from daamctl.training.loop import Epoch, Training
@@ -35,7 +35,7 @@ class Grid:
         candidates: what to train with, in the order in which they were added.
     """
 
-    def __init__(self, config: TrainConfig | WayConfig, others: Mapping[str, Sequence[float | str]] = {}) -> None:
+    def __init__(self, config: TrainConfig | AdapterConfig, others: Mapping[str, Sequence[float | str]] = {}) -> None:
         self.config = config
         self.searched: dict[str, list[Any]] = {
             "lr": sorted(config.search_lr),
@@ -206,7 +206,7 @@ def refits(config: TrainConfig) -> bool:
     return config.refit and config.selection == "dev-group"
 
 
-def may_stop(config: TrainConfig | WayConfig, selection: str) -> bool:
+def may_stop(config: TrainConfig | AdapterConfig, selection: str) -> bool:
     """Whether training may end before the last epoch allowed.
 
     Args:

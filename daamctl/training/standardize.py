@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from daamctl.methods.base import Standardize
-from daamctl.training.parts import Part
+from daamctl.training.feature_split import Part
 
 BATCH = 1024
 """Clips read at once."""

@@ -23,11 +23,11 @@ from daamctl.methods import CLOSED_FORM
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.ridge import MAX_KERNEL_CLIPS, PENALTIES
 from daamctl.training.batched import Program
+from daamctl.training.feature_split import POOL_CLIPS, InMemorySplit
 from daamctl.training.fold import build_method, train_precision
+from daamctl.training.inference import eval_batch, predict
 from daamctl.training.loop import Training
 from daamctl.training.losses import build_loss
-from daamctl.training.outputs import eval_batch, predict
-from daamctl.training.parts import POOL_CLIPS, HeldPart
 from daamctl.training.search import grid_of, most_epochs, refits
 from daamctl.training.splits import Split
 
@@ -258,16 +258,16 @@ class _Trial:
             training = self._training(self.model, self._part(clips * steps), work, epochs=1, batch_size=clips)
             return training.complete().train_s / steps
 
-    def _training(self, model: FusionClassifier, part: HeldPart, work: str, **settings: int) -> Training:
+    def _training(self, model: FusionClassifier, part: InMemorySplit, work: str, **settings: int) -> Training:
         changed = self.settings.model_copy(update=settings)
         dev = self.few if changed.selection == "dev-group" else None
         return Training(model, part, dev, self.few, changed, seed=0, device=self.device, precision=self.precision,
                         work=Path(work), key="")  # fmt: skip
 
-    def _part(self, clips: int) -> HeldPart:
+    def _part(self, clips: int) -> InMemorySplit:
         x = torch.randn(min(clips, MOST_CLIPS), *self.sizes[:2]).to(self.storage)
         rows = torch.arange(clips)
-        return HeldPart(x, rows % self.sizes[2], rows % len(x))
+        return InMemorySplit(x, rows % self.sizes[2], rows % len(x))
 
 
 def time_finetune(

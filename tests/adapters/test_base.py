@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from daamctl.adapters import FINETUNES, FineTuned, build_finetune
-from daamctl.adapters.anatomy import recomputable_layers
 from daamctl.adapters.base import seeded
+from daamctl.adapters.module_lookup import recomputable_layers
 from daamctl.errors import MethodError, UnknownNameError
 from tests.fixtures.tiny_models import ARCHITECTURES, MAIN, batch, tiny
 

@@ -37,7 +37,7 @@ def test_pipelines_train_as_released(pipeline: str) -> None:
     config = load_config(REPOSITORY, pipeline)
     modality = str(CORPORA.load(config.download.corpus).modality)
     for name in PUBLISHED:
-        notes = departures(name, modality, sections(config.for_way(name)))
+        notes = departures(name, modality, sections(config.for_adapter(name)))
         assert all("items are read as by the released script" in note for note in notes)
     assert departures("lora-r8", modality, sections(config)) == ()
 

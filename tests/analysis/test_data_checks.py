@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from daamctl.analysis import data_checks
-from daamctl.analysis.data_checks import Known, check_data, numbered, text_ids
+from daamctl.analysis.data_checks import CorpusFacts, check_data, numbered, text_ids
 
 CLASSES = ("anger", "neutral", "sadness")
 CHECKS = [
@@ -45,7 +45,7 @@ def changed(clips, rows, **columns):
 
 
 def found(clips, values, classes=CLASSES, checks=CHECKS, **known):
-    findings = check_data(clips, values, Known(classes, **known))
+    findings = check_data(clips, values, CorpusFacts(classes, **known))
     assert [finding.check for finding in findings] == checks
     return {finding.check: finding for finding in findings}
 
@@ -66,8 +66,8 @@ def values(clips):
 
 def test_clean_data(clips, values):
     steps = []
-    findings = check_data(clips, values, Known(CLASSES), on_check=lambda: steps.append(1))
-    assert len(steps) == len(findings) == Known(CLASSES).num_checks
+    findings = check_data(clips, values, CorpusFacts(CLASSES), on_check=lambda: steps.append(1))
+    assert len(steps) == len(findings) == CorpusFacts(CLASSES).num_checks
     assert [finding.severity for finding in findings] == ["ok"] * len(CHECKS)
     for finding in findings:
         assert finding.text.endswith(".")

@@ -14,7 +14,7 @@ import pytest
 
 from daamctl.artifacts import embeddings
 from daamctl.artifacts.embeddings import (
-    EmbeddingsHead,
+    EmbeddingsMetadata,
     check_settings,
     is_held,
     layer_column,
@@ -49,7 +49,7 @@ def write(folder: Path, dtype: str = "float16", sizes: tuple[int, ...] = (3, 1, 
     return clips, vectors
 
 
-def head(**changes: Any) -> EmbeddingsHead:
+def head(**changes: Any) -> EmbeddingsMetadata:
     facts: dict[str, Any] = {
         "key": "k",
         "corpus": "demo",
@@ -61,7 +61,7 @@ def head(**changes: Any) -> EmbeddingsHead:
         "num_clips": 6,
         "unreadable": {"c": "broken"},
     }
-    return EmbeddingsHead(**{**facts, **changes})
+    return EmbeddingsMetadata(**{**facts, **changes})
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from daamctl.artifacts.dag import LISTS
-from daamctl.artifacts.embeddings import HEAD_FILE
+from daamctl.artifacts.embeddings import METADATA_FILE
 from daamctl.artifacts.results import mark_skipped
 from daamctl.artifacts.skipped import (
     DECLARED,
@@ -53,7 +53,7 @@ def forbid(layout: Layout) -> None:
 def test_every_stage_has_an_end_and_all_but_the_first_something_before() -> None:
     assert set(FINISHED) == {*STAGES, *LISTS}
     assert set(UPSTREAM) == set(FINISHED) - {"download"}
-    assert FINISHED["extract"] == HEAD_FILE
+    assert FINISHED["extract"] == METADATA_FILE
 
 
 def test_a_note_goes_down_the_whole_pipeline(layout: Layout) -> None:

@@ -22,7 +22,7 @@ NAMES = {"train": "none", "finetune": "lora-r4"}
 REASON = "corpus 'iemocap' is not on this machine"
 
 
-def words_of(stage: str) -> list[str]:
+def terms_of(stage: str) -> list[str]:
     return [stage, "--pipeline", "iemocap", *(["--method", NAMES[stage]] if stage in NAMES else [])]
 
 
@@ -54,7 +54,7 @@ def test_every_stage_of_a_pipeline_that_cannot_run(left_out: Layout) -> None:
 @pytest.mark.parametrize("stage", list(FINISHED))
 def test_without_the_option_the_stage_runs_and_the_note_goes(left_out: Layout, stage: str) -> None:
     leave_out(left_out, stage, Obstacle(REASON), NAMES.get(stage))
-    result = call(*words_of(stage))
+    result = call(*terms_of(stage))
     assert result.exit_code == (0 if stage == "importance" else 3)  # which does without what is missing
     assert not (folder_of(left_out, stage, NAMES.get(stage)) / "skipped.json").exists()
 

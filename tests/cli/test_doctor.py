@@ -17,9 +17,9 @@ from daamctl.config import load_config
 from daamctl.doctor import examine_method
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, contract, rebuild
+from daamctl.methods.activity_check import gradient_sizes
 from daamctl.methods.attentive import AttentivePooling
 from daamctl.methods.contract import Case, Finding
-from daamctl.methods.effect import gradient_sizes
 from tests.fixtures.embeddings import write_embeddings
 
 

@@ -197,15 +197,15 @@ def test_a_way_of_fine_tuning_has_its_own_settings_over_the_common_ones(project:
         "finetune: {lr: 0.5, epochs: 7}\nfinetune_settings: {full-finetune: {lr: 1.0e-5, grad_clip_norm: null}}\n"
     )
     config = load_config(project, None, {"finetune_settings.full-finetune.batch_size": 2})
-    tuned = config.for_way("full-finetune").finetune
+    tuned = config.for_adapter("full-finetune").finetune
     assert (tuned.lr, tuned.grad_clip_norm, tuned.batch_size, tuned.epochs) == (1e-5, None, 2, 7)
-    assert config.for_way("lora-r8") is config
+    assert config.for_adapter("lora-r8") is config
     assert (config.finetune.lr, config.finetune.grad_clip_norm, config.finetune.batch_size) == (0.5, 1.0, 8)
     assert config.model_dump()["finetune_settings"] == {
         "full-finetune": {"batch_size": 2, "lr": 1e-5, "grad_clip_norm": None}
     }
     again = Config.model_validate(config.model_dump(mode="json"))
-    assert again.for_way("full-finetune") == config.for_way("full-finetune")
+    assert again.for_adapter("full-finetune") == config.for_adapter("full-finetune")
     assert again == config
 
 
@@ -216,7 +216,7 @@ def test_a_way_of_fine_tuning_has_its_own_settings_over_the_common_ones(project:
         ({"full-finetune.lr": 0}, "full-finetune.lr: input should be greater than 0 (met 0)"),
         # what decides the items, or where they are computed, is the same for all
         ({"ia3.max_tokens": 5}, "ia3.max_tokens: unknown setting; known: accumulate, batch_size, encoder_dropout, "),
-        ({"ia3": 5}, "ia3: input should be a valid dictionary or instance of WayConfig (met 5)"),
+        ({"ia3": 5}, "ia3: input should be a valid dictionary or instance of AdapterConfig (met 5)"),
     ],
 )
 def test_wrong_settings_of_a_way_name_path_and_value(project: Path, overrides: dict[str, Any], expected: str) -> None:

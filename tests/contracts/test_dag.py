@@ -15,7 +15,7 @@ from daamctl.artifacts.skipped import DECLARED, FINISHED, NEEDS_THE_MACHINE, UPS
 from daamctl.cli.app import app
 from daamctl.config import load_config, pipeline_names, read_yaml
 from daamctl.methods import METHODS, resolve_method
-from daamctl.reporting.places import DATASETS
+from daamctl.reporting.published_layout import DATASETS
 from daamctl.stages import check
 from tests.conftest import REPOSITORY
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from daamctl.encoders.discovery import dissect
+from daamctl.encoders.discovery import find_layers
 from daamctl.errors import EncoderError
 
 INPUT = torch.arange(24.0).reshape(2, 3, 4) / 10
@@ -25,7 +25,7 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    """Adds 1, then 2, then 3; every part that `dissect` looks at can be bent."""
+    """Adds 1, then 2, then 3; every part that `find_layers` looks at can be bent."""
 
     def __init__(self, *, number: int | None = 3, norm: bool = True, by_name: bool = False) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Model(nn.Module):
 @pytest.mark.parametrize("bend", ["", "raw", "none"])
 def test_layers_and_norm_are_found(bend: str, norm: bool, by_name: bool) -> None:
     model = Model(norm=norm, by_name=by_name)
-    found = dissect(model, lambda: model(bend), "it")
+    found = find_layers(model, lambda: model(bend), "it")
     assert found.layers == list(model.layers)
     assert found.final_norm is model.final_norm
     start = model.first_norm(INPUT)
@@ -90,7 +90,7 @@ def test_layers_and_norm_are_found(bend: str, norm: bool, by_name: bool) -> None
 def test_what_does_not_fit_is_refused(bend: str, reason: str) -> None:
     model = Model()
     with pytest.raises(EncoderError) as caught:
-        dissect(model, lambda: model(bend), "it")
+        find_layers(model, lambda: model(bend), "it")
     assert str(caught.value) == reason
     assert not any(m._forward_hooks for m in model.modules())
 
@@ -99,4 +99,4 @@ def test_what_does_not_fit_is_refused(bend: str, reason: str) -> None:
 def test_no_list_of_layers(number: int | None, named: str) -> None:
     model = Model(number=number)
     with pytest.raises(EncoderError, match=rf"^it has no list of {named} layers that could be pooled one by one$"):
-        dissect(model, model, "it")
+        find_layers(model, model, "it")

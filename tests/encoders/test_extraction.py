@@ -20,7 +20,7 @@ from daamctl.artifacts.embeddings import read_embeddings, read_head
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import register
-from daamctl.encoders import remembered
+from daamctl.encoders import encoder_cache
 from daamctl.encoders.base import Batch, Pooled, PoolingOptions
 from daamctl.encoders.extraction import Embedded, embed_clips, planned
 from daamctl.encoders.items import SpeechItems
@@ -370,7 +370,7 @@ def test_a_set_without_all_its_clips_is_made_again(layout: Layout, damage: str) 
 def test_a_finished_stage_opens_no_encoder(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     extract.run(layout, setting())
     key = read_head(layout.embeddings).key
-    monkeypatch.setattr(remembered, "open_encoder", None)
+    monkeypatch.setattr(encoder_cache, "open_encoder", None)
     extract.run(layout, setting())
     extract.run(Layout(layout.root, "q", "p", "q"), setting())
     assert read_head(layout.data / "extract/q").key == key

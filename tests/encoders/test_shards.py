@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from daamctl.artifacts.embeddings import EmbeddingsHead, shard_is_whole, shard_path
+from daamctl.artifacts.embeddings import EmbeddingsMetadata, shard_is_whole, shard_path
 from daamctl.config import Config
 from daamctl.encoders import shards
 from daamctl.encoders.base import Batch, Pooled
@@ -23,7 +23,7 @@ from daamctl.errors import ArtifactError
 from tests.encoders.test_extraction import RATE, MeanEncoder, corpus, noise
 
 CONFIG = Config.model_validate({"extract": {"max_batch_s": 0.2, "storage": "float32"}})
-HEAD = EmbeddingsHead("k", "c", ("a", "b"), (1, 2), 3, {}, {}, 7)
+HEAD = EmbeddingsMetadata("k", "c", ("a", "b"), (1, 2), 3, {}, {}, 7)
 
 
 def tasks(folder: Path, *, size: int = 3) -> list[ShardTask]:
@@ -146,7 +146,7 @@ def test_a_gpu_gives_what_the_cpu_gives(tmp_path: Path) -> None:
         encoder = open_encoder(
             CONFIG.extract, modality="speech", max_duration_s=5.0, device=device, precision="float32"
         ).encoder
-        head = EmbeddingsHead("k", "c", ("a", "b"), encoder.layers, encoder.embed_dim, {}, {}, len(rows))
+        head = EmbeddingsMetadata("k", "c", ("a", "b"), encoder.layers, encoder.embed_dim, {}, {}, len(rows))
         todo = [ShardTask(tmp_path / f"{device}-{i}.parquet", rows[i : i + 4]) for i in range(0, len(rows), 4)]
         config = Config.model_validate({"extract": {"max_batch_s": 6, "storage": "float32"}})
         done = [one.path for one in made(todo, encoder, tmp_path, head=head, config=config)]

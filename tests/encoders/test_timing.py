@@ -17,9 +17,9 @@ from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config, ExtractConfig
 from daamctl.encoders import timing
 from daamctl.encoders.base import Batch, Pooled
+from daamctl.encoders.encoder_size import EncoderSize
 from daamctl.encoders.extraction import embed_clips
 from daamctl.encoders.load import open_encoder
-from daamctl.encoders.outline import Outline
 from daamctl.encoders.timing import PeakMemory, RandomItems, items_to_time, time_embedding, why_not_timed
 from daamctl.errors import CorpusError, EncoderError
 
@@ -134,7 +134,7 @@ def test_own_texts_are_read_where_the_tokenizer_is_their_own(tmp_path: Path, mon
 
 def test_weights_that_would_not_fit_are_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "free_memory", lambda device: [20_000_000_000])
-    here, elsewhere = Outline(1, 1, 1, True), Outline(1, 1, 1, False)
+    here, elsewhere = EncoderSize(1, 1, 1, True), EncoderSize(1, 1, 1, False)
     config = ExtractConfig()
     assert why_not_timed(here, 9_000_000_000, config, "cpu") is None
     words = "its weights take 11.0 GB, 20.0 GB are free on cpu"

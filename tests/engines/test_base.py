@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from daamctl.engines.base import MOST_TASKS, answer, await_files, failure, portions, received
+from daamctl.engines.base import MOST_TASKS, answer, await_files, chunks, failure, received
 from daamctl.errors import ArtifactError, CorpusError, DaamctlError
 
 
@@ -22,7 +22,7 @@ class Stubborn(Exception):
     [(3, 2, [1, 1, 1]), (40, 2, [2] * 20), (1000, 2, [MOST_TASKS] * 125), (0, 1, []), (17, 1, [2] * 8 + [1])],
 )
 def test_tasks_are_handed_over_in_small_portions(tasks: int, workers: int, sizes: list[int]) -> None:
-    parts = portions(range(tasks), workers)
+    parts = chunks(range(tasks), workers)
     assert [len(part) for part in parts] == sizes
     assert [task for part in parts for task in part] == list(range(tasks))
 

@@ -13,18 +13,18 @@ from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.config import Config, load_config
 from daamctl.layout import Layout
 from daamctl.planning import reading
-from daamctl.planning.needs import Needs
-from daamctl.planning.present import Present
+from daamctl.planning.artifact_status import ArtifactStatus
 from daamctl.planning.reading import Reading, reading_rate, write_sample
+from daamctl.planning.resources import ResourceEstimate
 from daamctl.training.splits import Split
 from daamctl.training.timing import ReadTimes
 
 SHAPE = (10, 3, 8)
 
 
-def needs(project: Path, changes: dict[str, Any]) -> Needs:
+def needs(project: Path, changes: dict[str, Any]) -> ResourceEstimate:
     config: Config = load_config(project, "demo", {"train.device": "cpu", **changes})
-    return Needs(Present(Layout.of(project, "demo", config), config))
+    return ResourceEstimate(ArtifactStatus(Layout.of(project, "demo", config), config))
 
 
 def test_sample_is_read_as_embeddings_are(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from daamctl import pipeline
-from daamctl.artifacts.embeddings import HEAD_FILE, layer_column, read_head
+from daamctl.artifacts.embeddings import METADATA_FILE, layer_column, read_head
 from daamctl.artifacts.io import read_parquet
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, load_config
@@ -116,7 +116,7 @@ def test_unreadable_audio_is_named_and_nothing_is_half_written(project: Path) ->
     (project / "tones" / "s3-1.wav").write_bytes(b"RIFF")
     with pytest.raises(Exception, match=r"1 of 48 clips cannot be read \(tolerated: 0.0%\): s3-1#000: .*s3-1.wav"):
         extract.run(layout, config)
-    assert not (layout.embeddings / HEAD_FILE).exists()
+    assert not (layout.embeddings / METADATA_FILE).exists()
     tolerant = load_config(project, "tiny", {"extract.max_unreadable_fraction": 0.05})
     head = read_head(extract.run(layout, tolerant))
     assert head.num_clips == 47

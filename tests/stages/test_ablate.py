@@ -10,7 +10,7 @@ import pytest
 
 from daamctl.analysis.probe import ridge_probe
 from daamctl.artifacts.results import read_folds
-from daamctl.artifacts.words import words_of
+from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.reporting.document import Table, Text
@@ -318,7 +318,7 @@ def test_an_ablation_that_contradicts_the_probes_says_so(layout, monkeypatch):
         f"highest-1 minus lowest-1: the ablation finds {100 * found['mean']:+.1f} points, linear probes of the same "
         f"layers {100 * found['probe']['mean']:+.1f}. They contradict each other by more than the spread of either"
     )
-    part = ablation(result, None, None, labels={}, words=words_of("speech"), command="daamctl ablate -p toy")
+    part = ablation(result, None, None, labels={}, words=terms_of("speech"), command="daamctl ablate -p toy")
     assert [block.text for block in part.blocks if isinstance(block, Text) and block.caution] == [caution]
     (table,) = [block for block in part.blocks if isinstance(block, Table) and block.key == "high-low"]
     assert table.columns[-2:] == ["Linear probes (points)", "Contradicted?"]

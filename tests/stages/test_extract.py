@@ -25,7 +25,7 @@ from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import register
-from daamctl.encoders import remembered
+from daamctl.encoders import encoder_cache
 from daamctl.encoders.load import open_encoder
 from daamctl.encoders.shards import ShardResult, make_shards
 from daamctl.encoders.text import TextEncoder
@@ -217,7 +217,7 @@ def test_another_tokenizer_gives_another_key(project: Path, monkeypatch: pytest.
     extract.run(layout, config)
     before = read_head(layout.embeddings).key
     monkeypatch.setattr("daamctl.encoders.text.tokenizer_hash", lambda _: "other")
-    monkeypatch.setattr(remembered, "_code", lambda: "other")  # as if a file of the package had changed
+    monkeypatch.setattr(encoder_cache, "_code", lambda: "other")  # as if a file of the package had changed
     extract.run(layout, config)
     assert read_head(layout.embeddings).key != before
 
@@ -275,7 +275,7 @@ def test_memory_that_runs_out_is_told_in_the_words_of_the_modality(
 
     monkeypatch.setattr(encoder, "launch", scarce)
     opened = open_encoder(config.extract, modality="text", max_duration_s=5.0, device="cpu", precision="float32")
-    monkeypatch.setattr(remembered, "open_encoder", lambda *_, **__: type(opened)(encoder, opened.facts))
+    monkeypatch.setattr(encoder_cache, "open_encoder", lambda *_, **__: type(opened)(encoder, opened.facts))
     with pytest.raises(
         EncoderError, match=r"^one text of \d+ tokens does not fit .*\n.* or a lower extract.max_tokens$"
     ):

@@ -17,8 +17,8 @@ from daamctl.artifacts.io import write_json
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
-from daamctl.reporting.places import DATASETS, LARGEST, SOURCES, place
 from daamctl.reporting.published import records
+from daamctl.reporting.published_layout import DATASETS, LARGEST, SOURCES, place
 from daamctl.stages import evaluate, paper
 from tests.fixtures.folds import make_layout, write_method
 

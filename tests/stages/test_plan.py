@@ -17,7 +17,7 @@ from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.config import Config, load_config
 from daamctl.encoders import ENCODERS
-from daamctl.encoders.outline import outline_of
+from daamctl.encoders.encoder_size import encoder_size_of
 from daamctl.encoders.timing import Speed
 from daamctl.errors import ConfigError, MethodError
 from daamctl.layout import Layout
@@ -297,7 +297,7 @@ def test_fine_tuning_that_is_not_timed_is_estimated_from_the_forward_pass(
     assert row["time_s"] == pytest.approx(epochs * sum(passed) * samples * 2.0 / 1000, rel=0.01)
     encoder = ENCODERS.load("wavlm-micro").shape
     trained = encoder["num_hidden_layers"] * 2 * 4 * 2 * 64 + 64 * 2 + 2  # two maps of rank 4 a layer; the classifier
-    outline = outline_of(config.extract, "speech")
+    outline = encoder_size_of(config.extract, "speech")
     assert outline is not None
     assert row["memory_bytes"] == 4 * outline.num_parameters + (4 + 12) * trained
     assert (row["at_least"], row["at_least_of"]) == (False, ["memory_bytes"])

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from daamctl.artifacts.clips import ClipTable, write_clips
-from daamctl.artifacts.embeddings import EmbeddingsHead, shard_path, write_head, write_shard
+from daamctl.artifacts.embeddings import EmbeddingsMetadata, shard_path, write_head, write_shard
 from daamctl.cli.app import app
 from daamctl.config import Config, load_config
 from daamctl.config.keys import embedding_settings
@@ -63,7 +63,7 @@ def write(
     write_shard(shard_path(folder, 0), clips, np.full(len(clips), 49), vectors, layers, head)
     write_head(
         folder,
-        EmbeddingsHead(
+        EmbeddingsMetadata(
             key="test",
             corpus="demo",
             classes=CLASSES,

@@ -31,7 +31,7 @@ from daamctl.progress import Progress
 from daamctl.training import finetune
 from daamctl.training.checkpoint import save_state
 from daamctl.training.finetune import ItemSet, predict, rate_factor
-from daamctl.training.finetune_fold import Opened, Source, TuneSpec, grid_of, kept_fold, tune_fold
+from daamctl.training.finetune_fold import FinetuneSpec, Opened, Source, finetune_fold, grid_of, kept_fold
 from daamctl.training.search import most_epochs
 from tests.conftest import REPOSITORY
 from tests.fixtures.tiny_models import Tiny, tiny
@@ -115,8 +115,8 @@ def config(train: dict[str, Any] | None = None, **settings: Any) -> Config:
 
 
 def make(root: Path, name: str = "a", made: Made | None = None, method: str = "lora-r4", **settings: Any) -> Fold:
-    spec = TuneSpec("toy", method, 2, settings.pop("seed", 1), config(**settings))
-    return tune_fold(spec, (made or Made()).source, root / name / method, root / "work" / name, root=root)
+    spec = FinetuneSpec("toy", method, 2, settings.pop("seed", 1), config(**settings))
+    return finetune_fold(spec, (made or Made()).source, root / name / method, root / "work" / name, root=root)
 
 
 def logits_of(fold: Fold) -> Tensor:
@@ -199,7 +199,7 @@ def test_interrupted_training_resumes_to_the_same_result(tmp_path: Path, monkeyp
     monkeypatch.setattr(finetune, "CHECKPOINT_EVERY_S", 0.0)
     monkeypatch.setattr(finetune, "SAVING_FRACTION", float("inf"))
     whole = values(make(tmp_path, "whole", epochs=5, encoder_dropout=True))
-    spec = TuneSpec("toy", "lora-r4", 2, 1, config(epochs=5, encoder_dropout=True))
+    spec = FinetuneSpec("toy", "lora-r4", 2, 1, config(epochs=5, encoder_dropout=True))
 
     def die(entry: dict[str, Any]) -> None:
         if entry["epoch"] == 4:
@@ -207,12 +207,12 @@ def test_interrupted_training_resumes_to_the_same_result(tmp_path: Path, monkeyp
 
     where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
     with pytest.raises(Killed):
-        tune_fold(spec, Made().source, *where, root=tmp_path, on_epoch=die)
+        finetune_fold(spec, Made().source, *where, root=tmp_path, on_epoch=die)
     assert not where[0].exists()
     state = torch.load(next(where[1].glob("*/resume.pt")), weights_only=True)
     assert len(state["trained"]) == 10  # nothing of the frozen encoder
     epochs: list[Any] = []
-    resumed = tune_fold(
+    resumed = finetune_fold(
         spec, Made().source, *where, root=tmp_path, on_epoch=lambda entry: epochs.append(entry["epoch"])
     )
     assert epochs == [1, 2, 3, 4, 5]
@@ -245,8 +245,8 @@ def cut(root: Path, act: Callable[[], None]) -> None:
     """Die in the second epoch, after four of its six steps; three are saved."""
     finetune.CHECKPOINT_EVERY_S, finetune.SAVING_FRACTION = 0.0, float("inf")
     bar = Counter(12 + 24 + 8, act)
-    spec = TuneSpec("toy", "lora-r4", 2, 1, config(**WITHIN))
-    tune_fold(spec, Made().source, root / "cut" / "lora-r4", root / "work" / "cut", root=root, bar=bar)
+    spec = FinetuneSpec("toy", "lora-r4", 2, 1, config(**WITHIN))
+    finetune_fold(spec, Made().source, root / "cut" / "lora-r4", root / "work" / "cut", root=root, bar=bar)
 
 
 @pytest.mark.parametrize("killed", ["by an exception", pytest.param("by the system", marks=pytest.mark.slow)])
@@ -269,8 +269,8 @@ def test_training_interrupted_within_an_epoch_resumes_to_the_same_bits(
     assert (len(state["history"]), state["pass"]["steps"]) == (1, 3)
     assert len(state["trained"]) == len(state["optimizer"]["state"]) == 10  # nothing of the frozen encoder
     made, bar = Made(), Counter()
-    spec = TuneSpec("toy", "lora-r4", 2, 1, config(**WITHIN))
-    resumed = tune_fold(
+    spec = FinetuneSpec("toy", "lora-r4", 2, 1, config(**WITHIN))
+    resumed = finetune_fold(
         spec, made.source, tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut", root=tmp_path, bar=bar
     )
     assert values(resumed) == whole
@@ -308,16 +308,16 @@ def test_state_of_half_a_pass_is_not_needed_after_it(tmp_path: Path, monkeypatch
     monkeypatch.setattr(finetune, "SAVING_FRACTION", float("inf"))
     settings: dict[str, Any] = {**WITHIN, "epochs": 1}
     whole = values(make(tmp_path, "whole", **settings))
-    spec = TuneSpec("toy", "lora-r4", 2, 1, config(**settings))
+    spec = FinetuneSpec("toy", "lora-r4", 2, 1, config(**settings))
     where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
     with pytest.raises(Killed):
-        tune_fold(spec, Made().source, *where, root=tmp_path, bar=Counter(12 + 6, stop))
+        finetune_fold(spec, Made().source, *where, root=tmp_path, bar=Counter(12 + 6, stop))
 
     def step(*_: Any) -> None:
         raise AssertionError("there is nothing left to train on")
 
-    monkeypatch.setattr(finetune._Tuning, "_step", step)
-    assert values(tune_fold(spec, Made().source, *where, root=tmp_path)) == whole
+    monkeypatch.setattr(finetune._Finetuning, "_step", step)
+    assert values(finetune_fold(spec, Made().source, *where, root=tmp_path)) == whole
 
 
 def test_accumulating_gives_the_gradient_of_the_whole_batch(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ def test_finished_fold_is_kept_only_for_identical_inputs(tmp_path: Path) -> None
     fold, made = make(tmp_path, epochs=1), Made()
 
     def kept(method: str = "lora-r4", source: Source = made.source, seed: int = 1, **settings: Any) -> bool:
-        spec = TuneSpec("toy", method, 2, seed, config(**{"epochs": 1, **settings}))
+        spec = FinetuneSpec("toy", method, 2, seed, config(**{"epochs": 1, **settings}))
         return kept_fold(fold.folder.parent, spec, source) is not None
 
     assert kept()
@@ -418,8 +418,8 @@ def test_finished_fold_is_kept_only_for_identical_inputs(tmp_path: Path) -> None
 def test_every_fold_has_an_encoder_of_its_own_that_is_gone_afterwards(tmp_path: Path) -> None:
     made = Made()
     for fold in (1, 2):
-        spec = TuneSpec("toy", "full-finetune", fold, 1, config(epochs=1))
-        result = tune_fold(spec, made.source, tmp_path / "m", tmp_path / "work", root=tmp_path)
+        spec = FinetuneSpec("toy", "full-finetune", fold, 1, config(epochs=1))
+        result = finetune_fold(spec, made.source, tmp_path / "m", tmp_path / "work", root=tmp_path)
         assert result.result["run"]["num_parameters"] > 20_000
     assert len(made.opened) == 2
     assert made.opened[0]() is None
@@ -538,13 +538,13 @@ def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path, monkeypatch:
     whole = make(tmp_path, "whole", **SEARCHED)
     monkeypatch.setattr(finetune, "CHECKPOINT_EVERY_S", 0.0)
     monkeypatch.setattr(finetune, "SAVING_FRACTION", float("inf"))
-    spec = TuneSpec("toy", "lora-r4", 2, 1, config(**SEARCHED))
+    spec = FinetuneSpec("toy", "lora-r4", 2, 1, config(**SEARCHED))
     where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
     for items in (36 + 6, 2 * 36 + 6):  # in the second candidate, and after the choice
         with pytest.raises(Killed):
-            tune_fold(spec, Made().source, *where, root=tmp_path, bar=Counter(items, stop))
+            finetune_fold(spec, Made().source, *where, root=tmp_path, bar=Counter(items, stop))
     bar, epochs = Counter(), list[Any]()
-    resumed = tune_fold(
+    resumed = finetune_fold(
         spec, Made().source, *where, root=tmp_path, bar=bar, on_epoch=lambda entry: epochs.append(entry["epoch"])
     )
     assert values(resumed) == values(whole)
@@ -556,8 +556,8 @@ def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path, monkeypatch:
 
 def test_items_of_a_search_are_counted_once(tmp_path: Path) -> None:
     bar = Counter()
-    spec = TuneSpec("toy", "lora-r4", 2, 1, config(**SEARCHED))
-    tune_fold(spec, Made().source, tmp_path / "m", tmp_path / "work", root=tmp_path, bar=bar)
+    spec = FinetuneSpec("toy", "lora-r4", 2, 1, config(**SEARCHED))
+    finetune_fold(spec, Made().source, tmp_path / "m", tmp_path / "work", root=tmp_path, bar=bar)
     assert bar.done == 36 * most_epochs(grid_of(spec), 2, refit=False) == 36 * 3
 
 
@@ -572,7 +572,7 @@ def test_published_forms_and_other_selections_are_not_searched(tmp_path: Path) -
     fold = make(tmp_path, method="lora-r4-published", **{**SEARCHED, "epochs": 1})
     assert "search" not in fold.result
     assert fold.history()["lr"][0] == 0.01  # as given
-    last = TuneSpec("toy", "lora-r4", 2, 1, config({"selection": "last"}, **SEARCHED))
+    last = FinetuneSpec("toy", "lora-r4", 2, 1, config({"selection": "last"}, **SEARCHED))
     assert grid_of(last) is None
     assert grid_of(replace(last, config=config(**SEARCHED))) is not None
 

@@ -19,9 +19,9 @@ from daamctl.errors import ArtifactError, MethodError, TrainingError
 from daamctl.layout import Layout
 from daamctl.methods import load_weights
 from daamctl.training import fold, loop
+from daamctl.training.feature_split import InMemorySplit, StreamedSplit
 from daamctl.training.fold import Features, FoldSpec, kept_fold
 from daamctl.training.group import train_fold
-from daamctl.training.parts import HeldPart, StreamedPart
 from daamctl.training.run import load_features, summary_line
 from tests.fixtures.embeddings import config, write_embeddings
 
@@ -135,14 +135,14 @@ def test_evaluated_parts_on_disk_give_the_same_wherever_they_are(
     expected = values(make(data, project, "a", method="best-layer", **STREAM))
     monkeypatch.setattr(fold, "HELD_SHARE", share)
     train, dev, test = fold._parts(data, fold.split_of(data.clips, 2, config().train), "cpu")
-    kind = HeldPart if share else StreamedPart
-    assert (type(train), type(dev), type(test)) == (StreamedPart, kind, kind)
+    kind = InMemorySplit if share else StreamedSplit
+    assert (type(train), type(dev), type(test)) == (StreamedSplit, kind, kind)
     assert values(make(data, project, "b", method="best-layer", **STREAM)) == expected
 
 
 def test_what_is_held_is_shared_by_all_parts(features: Features) -> None:
     for part in fold._parts(features, fold.split_of(features.clips, 2, config().train), "cpu"):
-        assert isinstance(part, HeldPart)
+        assert isinstance(part, InMemorySplit)
         assert part.x is features.x
 
 

@@ -14,20 +14,20 @@ from torch import Tensor, nn
 from daamctl.config import TrainConfig
 from daamctl.errors import ArtifactError, TrainingError
 from daamctl.methods import FusionClassifier, Traits, build
-from daamctl.training import loop, outputs
+from daamctl.training import inference, loop
 from daamctl.training.checkpoint import FILE, load_state, save_state
+from daamctl.training.feature_split import InMemorySplit
+from daamctl.training.inference import mean_density, predict
 from daamctl.training.loop import Trained, Training, check_gradients
-from daamctl.training.outputs import mean_density, predict
-from daamctl.training.parts import HeldPart
 from tests.fixtures.gpu import GPU, needs_gpu
 
 LAYERS, DIM, CLASSES = 2, 3, 2
 
 
-def part(number: int, seed: int = 0) -> HeldPart:
+def part(number: int, seed: int = 0) -> InMemorySplit:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(number, LAYERS, DIM, generator=generator)
-    return HeldPart(x, torch.arange(number) % CLASSES)
+    return InMemorySplit(x, torch.arange(number) % CLASSES)
 
 
 def linear(seed: int = 0) -> FusionClassifier:
@@ -35,7 +35,7 @@ def linear(seed: int = 0) -> FusionClassifier:
     return FusionClassifier(nn.Flatten(), nn.Linear(LAYERS * DIM, CLASSES))
 
 
-def train(model: FusionClassifier, work: Path, data: HeldPart | None = None, **settings: Any) -> Trained:
+def train(model: FusionClassifier, work: Path, data: InMemorySplit | None = None, **settings: Any) -> Trained:
     seed, device, precision = (settings.pop(*option) for option in (("seed", 1), ("on", "cpu"), ("how", "float32")))
     config = TrainConfig.model_validate({"batch_size": 4, "epochs": 3, **settings})
     dev = part(6, 2) if config.selection == "dev-group" else None
@@ -108,7 +108,7 @@ def test_every_clip_is_seen_once_an_epoch_in_an_order_of_seed_and_epoch(tmp_path
 
 
 def test_plateau_lowers_the_rate_after_its_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "accuracy_of", lambda *_: 0.5)
+    monkeypatch.setattr(inference, "accuracy_of", lambda *_: 0.5)
     settings = {"epochs": 6, "lr": 0.1, "plateau_factor": 0.5, "plateau_patience": 1}
     history = train(linear(), tmp_path, **settings).history
     assert [entry["lr"] for entry in history] == pytest.approx([0.1, 0.1, 0.1, 0.05, 0.05, 0.025])
@@ -117,7 +117,7 @@ def test_plateau_lowers_the_rate_after_its_patience(tmp_path: Path, monkeypatch:
 
 
 def test_plateau_watches_the_training_loss_when_the_last_epoch_is_taken(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(outputs, "accuracy_of", lambda *_: 0.5)
+    monkeypatch.setattr(inference, "accuracy_of", lambda *_: 0.5)
     losses = iter([3.0, 2.0, 1.0, 1.0, 1.0])
     monkeypatch.setattr(loop.Seen, "means", lambda *_: (next(losses), 0.5))
     done = train(linear(), tmp_path, selection="last", epochs=5, lr=0.1, plateau_patience=0, plateau_factor=0.5)
@@ -137,8 +137,8 @@ def test_selection_keeps_the_first_of_equals(tmp_path: Path, monkeypatch: Any, s
         calls.append(0)
         return next(values[id(order[(len(calls) - 1) % len(order)])])
 
-    monkeypatch.setattr(outputs, "accuracy_of", scripted)
-    monkeypatch.setattr(outputs, "cross_entropy_of", lambda *_: 0.5)
+    monkeypatch.setattr(inference, "accuracy_of", scripted)
+    monkeypatch.setattr(inference, "cross_entropy_of", lambda *_: 0.5)
     snapshots: list[Tensor] = []
     model = linear()
     training = Training(
@@ -220,12 +220,12 @@ def test_predict_keeps_the_order_over_batches(monkeypatch: pytest.MonkeyPatch) -
     model, data = linear().train(), part(11)
     with torch.no_grad():
         expected = model(data.x)
-    monkeypatch.setattr(outputs, "CPU_EVAL_BATCH", 4)
+    monkeypatch.setattr(inference, "CPU_EVAL_BATCH", 4)
     found = predict(model, data, "cpu", 4)
     torch.testing.assert_close(found, expected)
     assert not found.requires_grad
     assert not model.training
-    assert predict(model, HeldPart(data.x.half(), data.y), "cpu", 4).dtype == torch.float32
+    assert predict(model, InMemorySplit(data.x.half(), data.y), "cpu", 4).dtype == torch.float32
 
 
 def test_mean_density_weighs_every_clip_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,10 +233,10 @@ def test_mean_density_weighs_every_clip_the_same(monkeypatch: pytest.MonkeyPatch
     torch.manual_seed(0)
     model = build("daam-v2", num_layers=6, embed_dim=4, num_classes=2)
     x = torch.randn(9, 6, 4, generator=torch.Generator().manual_seed(1))
-    monkeypatch.setattr(outputs, "CPU_EVAL_BATCH", 4)
+    monkeypatch.setattr(inference, "CPU_EVAL_BATCH", 4)
     with torch.no_grad():
         expected = model(x, return_density=True)[1].mean(0)
-    torch.testing.assert_close(mean_density(model, HeldPart(x, torch.zeros(9)), "cpu"), expected)
+    torch.testing.assert_close(mean_density(model, InMemorySplit(x, torch.zeros(9)), "cpu"), expected)
 
 
 class Undecided(nn.Module):
@@ -253,9 +253,9 @@ def test_densities_are_those_of_a_whole_pass_without_one(method: str) -> None:
     x = torch.randn(20, 16, 16, generator=torch.Generator().manual_seed(1))
     model.eval()
     with torch.no_grad():
-        sums = [model(rows, return_density=True)[1].double().sum(0) for rows in x.split(outputs.CPU_EVAL_BATCH)]
+        sums = [model(rows, return_density=True)[1].double().sum(0) for rows in x.split(inference.CPU_EVAL_BATCH)]
     model.decoder = Undecided()
-    found = mean_density(model, HeldPart(x, torch.zeros(20)), "cpu")
+    found = mean_density(model, InMemorySplit(x, torch.zeros(20)), "cpu")
     assert torch.equal(found, (torch.stack(sums).sum(0) / 20).float())
 
 
@@ -400,7 +400,7 @@ def test_published_maps_cover_the_epochs_up_to_the_selected_one(tmp_path: Path, 
     seen: list[Tensor] = []
     add = loop._EpochMaps.add
 
-    def watch(self: Any, model: FusionClassifier, part: HeldPart, device: str, size: int) -> None:
+    def watch(self: Any, model: FusionClassifier, part: InMemorySplit, device: str, size: int) -> None:
         with torch.no_grad():
             maps = [model(rows, return_density=True)[1].mean(0) for rows in part.x.split(size)]
             seen.append(torch.stack(maps).mean(0))

@@ -17,7 +17,7 @@ from daamctl.artifacts.results import Fold
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.training import finetune, loop
-from daamctl.training.finetune_fold import TuneSpec, tune_fold
+from daamctl.training.finetune_fold import FinetuneSpec, finetune_fold
 from daamctl.training.fold import Features, FoldSpec
 from daamctl.training.group import train_fold, train_folds
 from daamctl.training.run import load_features
@@ -85,8 +85,8 @@ def test_the_rates_of_the_first_training_are_repeated(
 ) -> None:
     growing = iter(np.linspace(0.1, 0.2, 1000))
     monkeypatch.setattr("daamctl.training.loop.improves", lambda *_: True)  # the last epoch is chosen
-    monkeypatch.setattr("daamctl.training.outputs.accuracy_of", lambda *_: 0.5)
-    monkeypatch.setattr("daamctl.training.outputs.cross_entropy_of", lambda *_: next(growing))
+    monkeypatch.setattr("daamctl.training.inference.accuracy_of", lambda *_: 0.5)
+    monkeypatch.setattr("daamctl.training.inference.cross_entropy_of", lambda *_: next(growing))
     fold = make(features, project, "a", epochs=5, lr=0.1, plateau_patience=0, plateau_factor=0.5)
     assert fold.history()["lr"].to_list() == pytest.approx([0.1, 0.1, 0.05, 0.025, 0.0125])
 
@@ -218,12 +218,12 @@ def test_fine_tuning_is_repeated_too(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(finetune, "CHECKPOINT_EVERY_S", 0.0)
     monkeypatch.setattr(finetune, "SAVING_FRACTION", float("inf"))
-    one = TuneSpec("toy", "lora-r4", 2, 1, test_finetune.config(train={"refit": True}, **TUNED))
+    one = FinetuneSpec("toy", "lora-r4", 2, 1, test_finetune.config(train={"refit": True}, **TUNED))
     where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
     all_before = 36 + 3 * 36  # every candidate for one epoch, the chosen one to its end
     with pytest.raises(Killed):
-        tune_fold(one, Made().source, *where, root=tmp_path, bar=Counter(all_before + 13, stop))
+        finetune_fold(one, Made().source, *where, root=tmp_path, bar=Counter(all_before + 13, stop))
     assert list(where[1].glob("**/refit/resume.pt"))
-    resumed = tune_fold(one, Made().source, *where, root=tmp_path)
+    resumed = finetune_fold(one, Made().source, *where, root=tmp_path)
     assert (logits(resumed), resumed.result["metrics"]) == (logits(after), after.result["metrics"])
     assert not list(where[1].glob("**/resume.pt"))

@@ -16,7 +16,7 @@ from daamctl.artifacts import embeddings
 from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.results import Fold, read_fold
 from daamctl.config import Config
-from daamctl.engines.base import Closing
+from daamctl.engines.base import EngineBase
 from daamctl.errors import TrainingError
 from daamctl.layout import Layout
 from daamctl.tracking import NoTracker, make_tracker
@@ -177,7 +177,7 @@ def test_every_fold_is_trained_from_disk_and_kept(layout: Layout) -> None:
     assert [fold.result["meta"]["features"] for fold in again] == ["stream"] * 5
 
 
-class Elsewhere(Closing):
+class Elsewhere(EngineBase):
     """An engine that is not here, as far as anyone can tell: its tasks see what would have travelled."""
 
     here = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from daamctl.adapters import anatomy
+from daamctl.adapters import module_lookup
 from daamctl.errors import MethodError
 from tests.fixtures.tiny_models import ARCHITECTURES, tiny
 
@@ -36,38 +36,38 @@ def expand(pattern: str) -> list[str]:
 def test_parts_are_found_by_structure(architecture: str) -> None:
     model = tiny(architecture).model
     attention, feed_forward = PARTS[architecture]
-    found = [anatomy.projections(model, (role,)) for role in anatomy.ROLES]
+    found = [module_lookup.projections(model, (role,)) for role in module_lookup.ROLES]
     assert all(len(names) == 2 for names in found)  # one per layer
     assert [names[0] for names in found] == (expand(attention) * 3)[:3]
-    assert anatomy.are_fused(found[0]) == (architecture == "gpt2")
-    together = anatomy.projections(model, ("query", "value"))
+    assert module_lookup.are_fused(found[0]) == (architecture == "gpt2")
+    together = module_lookup.projections(model, ("query", "value"))
     assert set(together) == {*found[0], *found[2]}
-    assert anatomy.feed_forward_outputs(model)[0] == feed_forward
-    assert len(anatomy.feed_forward_outputs(model)) == 2
+    assert module_lookup.feed_forward_outputs(model)[0] == feed_forward
+    assert len(module_lookup.feed_forward_outputs(model)) == 2
     inside = model.get_submodule(feed_forward)
     assert (
-        anatomy.linear_sizes(inside)[1]
+        module_lookup.linear_sizes(inside)[1]
         == model.get_submodule(found[0][0]).weight.shape[-1 if "gpt2" not in architecture else 0]
     )
-    norms = anatomy.layer_norms(model)
+    norms = module_lookup.layer_norms(model)
     assert len(norms) >= 4
     assert not any("pooler" in name for name in norms)
 
 
 def test_what_lies_beside_the_way_to_the_output_is_left_out() -> None:
-    reached = anatomy.reached_parameters(tiny("bert").model)
+    reached = module_lookup.reached_parameters(tiny("bert").model)
     assert "encoder.layer.0.attention.self.query.weight" in reached
     assert not any("pooler" in name for name in reached)
-    assert "masked_spec_embed" not in anatomy.reached_parameters(tiny("wavlm").model)
-    assert "embeddings.mask_token" not in anatomy.reached_parameters(tiny("dinov2").model)
+    assert "masked_spec_embed" not in module_lookup.reached_parameters(tiny("wavlm").model)
+    assert "embeddings.mask_token" not in module_lookup.reached_parameters(tiny("dinov2").model)
 
 
 def test_encoders_without_attention_are_refused() -> None:
     with pytest.raises(MethodError, match="no maps to query, value found in Sequential"):
-        anatomy.projections(nn.Sequential(nn.Linear(4, 4)), ("query", "value"))
+        module_lookup.projections(nn.Sequential(nn.Linear(4, 4)), ("query", "value"))
 
 
 def test_encoders_whose_layers_cannot_be_told_are_refused() -> None:
     attention = nn.ModuleDict({role: nn.Linear(4, 4) for role in ("query", "key", "value")})
     with pytest.raises(MethodError, match="no feed-forward part found in the layers of Sequential"):
-        anatomy.feed_forward_outputs(nn.Sequential(attention))
+        module_lookup.feed_forward_outputs(nn.Sequential(attention))

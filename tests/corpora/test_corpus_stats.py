@@ -8,7 +8,7 @@ import pytest
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.utterances import UtteranceTable
 from daamctl.config import Config
-from daamctl.corpora.material import material_of
+from daamctl.corpora.corpus_stats import corpus_stats_of
 from daamctl.stages.segment import cut
 
 GROUPS = {"label": ["a", "b"], "group": ["x", "y"]}
@@ -19,7 +19,7 @@ def config(**download: object) -> Config:
 
 
 def test_known_counts_of_a_speech_corpus() -> None:
-    found = material_of(config(corpus="iemocap"), None, None)
+    found = corpus_stats_of(config(corpus="iemocap"), None, None)
     assert found.rows is not None
     assert found.lengths is not None
     assert (found.modality, found.classes, found.at_least, found.about) == ("speech", 4, False, True)
@@ -35,7 +35,7 @@ def test_known_counts_of_a_speech_corpus() -> None:
 
 def test_clips_of_a_whole_corpus_are_about_those_of_its_release() -> None:
     every = ["anger", "boredom", "disgust", "fear", "happiness", "sadness", "neutral"]
-    found = material_of(config(corpus="emodb", classes=every), None, None)
+    found = corpus_stats_of(config(corpus="emodb", classes=every), None, None)
     assert found.rows is not None
     assert found.lengths is not None
     assert found.about
@@ -45,7 +45,7 @@ def test_clips_of_a_whole_corpus_are_about_those_of_its_release() -> None:
 
 def test_longest_clip_decides_how_many_there_are() -> None:
     whole = Config.model_validate({"download": {"corpus": "iemocap"}, "segment": {"max_duration_s": 60}})
-    found = material_of(whole, None, None)
+    found = corpus_stats_of(whole, None, None)
     assert found.rows is not None
     assert dict(found.rows.group_by("group").len().iter_rows()) == {
         "Session1": 1085, "Session2": 1023, "Session3": 1151, "Session4": 1031, "Session5": 1241,
@@ -54,7 +54,7 @@ def test_longest_clip_decides_how_many_there_are() -> None:
 
 def test_classes_and_groups_that_are_asked_for() -> None:
     asked = config(corpus="iemocap", classes=["sad", "neutral"], folds="stratified", num_groups=4)
-    found = material_of(asked, None, None)
+    found = corpus_stats_of(asked, None, None)
     assert found.rows is not None
     assert found.classes == 2
     assert len(found.rows) == pytest.approx(1.41 * (1084 + 1708), rel=0.01)  # clips of a recording, of all classes
@@ -65,14 +65,14 @@ def test_classes_and_groups_that_are_asked_for() -> None:
 
 @pytest.mark.parametrize(("corpus", "modality", "lengths"), [("agnews", "text", False), ("cifar100", "image", True)])
 def test_official_parts(corpus: str, modality: str, lengths: bool) -> None:
-    found = material_of(config(corpus=corpus), None, None)
+    found = corpus_stats_of(config(corpus=corpus), None, None)
     assert found.rows is not None
     assert set(found.rows["group"]) == {"train", "test"}
     assert (found.modality, found.at_least, found.lengths is not None) == (modality, False, lengths)
 
 
 def test_of_a_manifest_nothing_is_known() -> None:
-    found = material_of(config(corpus="manifest"), None, None)
+    found = corpus_stats_of(config(corpus="manifest"), None, None)
     assert (found.modality, found.classes, found.rows, found.lengths) == (None, None, None, None)
 
 
@@ -87,7 +87,7 @@ def test_of_a_manifest_nothing_is_known() -> None:
 def test_clips_tell_their_lengths(modality: str, columns: dict[str, list[object]], lengths: list[float]) -> None:
     rows = pl.DataFrame({**GROUPS, **columns})
     table = ClipTable("any", ("a", "b", "c"), rows, {}, modality)  # type: ignore[arg-type]
-    found = material_of(Config(), None, table)
+    found = corpus_stats_of(Config(), None, table)
     assert found.rows is not None
     assert found.lengths is not None
     assert (found.classes, found.lengths.tolist(), found.at_least) == (3, lengths, False)
@@ -103,7 +103,7 @@ def test_utterances_are_cut_as_segment_cuts_them() -> None:
             "sampling_rate": [16000] * 4, "n_channels": [1] * 4,
         }
     )  # fmt: skip
-    found = material_of(Config(), UtteranceTable("any", ("x", "y"), rows, {}), None)
+    found = corpus_stats_of(Config(), UtteranceTable("any", ("x", "y"), rows, {}), None)
     clips = cut(rows, Config().segment)
     assert found.rows is not None
     assert found.lengths is not None

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from daamctl.reporting.places import RULES, SOURCES, Place, place, printed, printed_in, rows_of
 from daamctl.reporting.published import records
+from daamctl.reporting.published_layout import RULES, SOURCES, Place, place, printed, printed_in, rows_of
 
 SHOWN = [record for record in records() if record["source"] in SOURCES]
 

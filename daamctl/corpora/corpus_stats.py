@@ -36,7 +36,7 @@ class Material:
     about: bool = False
 
 
-def material_of(config: Config, utterances: CorpusTable | None, clips: CorpusTable | None) -> Material:
+def corpus_stats_of(config: Config, utterances: CorpusTable | None, clips: CorpusTable | None) -> Material:
     """What the tables say of the items, or else the corpus's known counts."""
     table = clips or utterances
     if table is None:

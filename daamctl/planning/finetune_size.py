@@ -11,11 +11,11 @@ import torch
 from daamctl.adapters import build_finetune
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
-from daamctl.encoders.outline import PARTS, configuration_of
+from daamctl.encoders.encoder_size import PARTS, configuration_of
 
 
 @dataclass(frozen=True)
-class TuneSize:
+class FinetuneSize:
     """Numbers and bytes of an encoder and what is added to it.
 
     Args:
@@ -53,7 +53,7 @@ def empty_encoder(config: ExtractConfig, modality: Modality, dtype: torch.dtype)
     return SimpleNamespace(model=model.to(dtype), modality=modality, embed_dim=part.hidden_size)
 
 
-def tune_size(name: str, encoder: Any, num_classes: int) -> TuneSize | None:
+def finetune_size(name: str, encoder: Any, num_classes: int) -> FinetuneSize | None:
     """Build a way of fine-tuning on the meta device; None where that has not all that it needs.
 
     Args:
@@ -70,7 +70,7 @@ def tune_size(name: str, encoder: Any, num_classes: int) -> TuneSize | None:
     except (RuntimeError, NotImplementedError):
         return None
     trained, values = model.trained(), dict(model.named_parameters())
-    return TuneSize(
+    return FinetuneSize(
         num_trained=sum(value.numel() for value in trained.values()),
         num_kept=sum(values[key].numel() for key in {*trained, *model.added}),
         held_bytes=sum(value.nbytes for value in values.values()),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from daamctl.reporting import wording
+from daamctl.reporting import terms
 
 
 def evaluation(*, folds: int = 1, seeds: int = 2, dev: str | None = None, **more: Any) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def evaluation(*, folds: int = 1, seeds: int = 2, dev: str | None = None, **more
     ("folds", "seeds", "words"), [(5, 1, "folds"), (5, 2, "folds and seeds"), (1, 1, "seeds"), (1, 5, "seeds")]
 )
 def test_what_means_run_over(folds: int, seeds: int, words: str) -> None:
-    assert wording.runs(evaluation(folds=folds, seeds=seeds)) == words
+    assert terms.runs(evaluation(folds=folds, seeds=seeds)) == words
 
 
 @pytest.mark.parametrize(
@@ -32,16 +32,16 @@ def test_what_means_run_over(folds: int, seeds: int, words: str) -> None:
     ],
 )
 def test_what_selects_the_epoch(dev: str | None, folds: int, words: str) -> None:
-    assert wording.held_out(evaluation(dev=dev, folds=folds)) == words
+    assert terms.held_out(evaluation(dev=dev, folds=folds)) == words
 
 
 def test_the_rule_that_picks_the_epoch() -> None:
-    rule = wording.selection_rule(evaluation(dev="dev"))
+    rule = terms.selection_rule(evaluation(dev="dev"))
     assert rule == "the epoch reported is the best on the official dev part, never on the test part"
-    rule = wording.selection_rule(evaluation(folds=5, modality="speech"))
+    rule = terms.selection_rule(evaluation(folds=5, modality="speech"))
     assert rule == "the epoch reported is the best on one training group held out for that, never on the test group"
-    assert "on the test part itself" in wording.selection_rule(evaluation(selection="best-on-test"))
-    assert "the last one" in wording.selection_rule(evaluation(selection="last"))
+    assert "on the test part itself" in terms.selection_rule(evaluation(selection="best-on-test"))
+    assert "the last one" in terms.selection_rule(evaluation(selection="last"))
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_the_rule_that_picks_the_epoch() -> None:
 )
 def test_units(modality: str, words: list[str]) -> None:
     found = evaluation(modality=modality)
-    assert [wording.item(found), wording.item(found, "clip")] == words
+    assert [terms.item(found), terms.item(found, "clip")] == words

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from daamctl.reporting.claims import best, in_text, parameters, repeated
 from daamctl.reporting.document import Linked, Section, Table, number_of
-from daamctl.reporting.ours import Ours
-from daamctl.reporting.places import DATASETS, LARGEST
+from daamctl.reporting.published_claims import best, in_text, parameters, repeated
+from daamctl.reporting.published_layout import DATASETS, LARGEST
+from daamctl.reporting.reproduced import Ours
 
 NONE = {
     dataset.key: tuple(Ours("p", dataset, which, why={"evaluate": "no corpus"}) for which in (True, False))

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from daamctl.artifacts.clips import read_clips
-from daamctl.artifacts.embeddings import EmbeddingsHead, check_settings, open_embeddings, read_head
+from daamctl.artifacts.embeddings import EmbeddingsMetadata, check_settings, open_embeddings, read_head
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.skipped import FINISHED, folder_of
 from daamctl.artifacts.utterances import METADATA_KEY, CorpusTable, Modality, read_utterances
@@ -34,7 +34,7 @@ Runs = Collection[tuple[int, int]]
 """Fold and seed of everything that is trained."""
 
 
-class Present:
+class ArtifactStatus:
     """What is finished, if it is what the settings ask for.
 
     Args:
@@ -139,7 +139,7 @@ class Present:
             return None, f"the table is of '{table.corpus}', asked for '{key}'"
         return table, None
 
-    def _read_head(self) -> tuple[EmbeddingsHead | None, str | None]:
+    def _read_head(self) -> tuple[EmbeddingsMetadata | None, str | None]:
         """Facts of the embeddings, if they are those that the settings ask for; else why they are not."""
         folder = self.layout.embeddings
         if not (folder / FINISHED["extract"]).exists():

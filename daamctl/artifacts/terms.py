@@ -8,7 +8,7 @@ from daamctl.artifacts.utterances import Modality
 
 
 @dataclass(frozen=True)
-class Words:
+class Terms:
     """The words for one modality, in the singular.
 
     Args:
@@ -32,13 +32,13 @@ class Words:
         return self.clip if unit == "clip" else self.item
 
 
-WORDS: dict[str, Words] = {
-    "speech": Words("utterance", "clip", "speaker", "recording", "listen to", "Who speaks is not known"),
-    "text": Words("text", "text", "author", "text", "read", "Who wrote the texts is not known"),
-    "image": Words("image", "image", "source", "image", "look at", "Where the images come from is not known"),
+WORDS: dict[str, Terms] = {
+    "speech": Terms("utterance", "clip", "speaker", "recording", "listen to", "Who speaks is not known"),
+    "text": Terms("text", "text", "author", "text", "read", "Who wrote the texts is not known"),
+    "image": Terms("image", "image", "source", "image", "look at", "Where the images come from is not known"),
 }
 
 
-def words_of(modality: Modality | str) -> Words:
+def terms_of(modality: Modality | str) -> Terms:
     """The words for a modality."""
     return WORDS[modality]

@@ -27,8 +27,8 @@ from daamctl.reporting.document import (
     listed,
     percent,
 )
+from daamctl.reporting.terms import Evaluation, held_out, is_official, item, runs, terms, tested
 from daamctl.reporting.verdict import order
-from daamctl.reporting.wording import Evaluation, held_out, is_official, item, runs, tested, words
 
 CURVES = ("train", "dev", "test")
 """Parts whose accuracy is followed along training."""
@@ -59,7 +59,7 @@ class RunFacts:
         device: of the training.
         settings: the method's own, other than its defaults.
         eval_batches: size, order and hash of the order, for methods whose predictions depend on their batch.
-        effect: what the adapters of a fine-tuned encoder do, see `daamctl.adapters.effect`; None for all others.
+        effect: what the adapters of a fine-tuned encoder do, see `daamctl.adapters.activity_check`; None for all others.
         adapted: number of modules that they sit in.
         num_heads: h of a density; 0 without one.
         kernel: of a density.
@@ -164,7 +164,7 @@ def learning(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], evaluation: 
         evaluation: labelled.
         files: one picture per method.
     """
-    chance, clip = evaluation["chance"]["clip"]["majority_fraction"], words(evaluation).clip
+    chance, clip = evaluation["chance"]["clip"]["majority_fraction"], terms(evaluation).clip
     parts, over = curve_names(evaluation), runs(evaluation)
     named = {name: {parts[key]: part for key, part in curves[name].items()} for name in order(evaluation)}
     rule = evaluation["selection"]
@@ -309,7 +309,7 @@ def provenance(
     clips: list[list[Cell]] = [
         [str(row[0]), *(Number(cell, "count") for cell in row[1:])] for row in facts["clips_per_fold"]
     ]
-    caption = f"{words(evaluation).clip.capitalize()}s per fold"
+    caption = f"{terms(evaluation).clip.capitalize()}s per fold"
     blocks: list[Block] = _code_notes(facts["git_commits"])
     blocks += [
         Text("To repeat it:"),
@@ -317,7 +317,7 @@ def provenance(
         Table("software", "Code, machine and seeds", ["What", "Value"], rows, frozenset({1})),
         Table("encoder", "Encoder, as recorded in the embeddings", ["What", "Value"], encoder, frozenset({1})),
         Table("clips", caption, ["Fold", "Training", "Held out for selection", "Test"], clips),
-        *_batches(found, words(evaluation).clip),
+        *_batches(found, terms(evaluation).clip),
         *_readings(evaluation),
         *(Folded(title, [Code(text)]) for title, text in texts.items()),
     ]

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from daamctl.artifacts.words import Words, words_of
+from daamctl.artifacts.terms import Terms, terms_of
 
 Evaluation = Mapping[str, Any]
 
 
-def words(evaluation: Evaluation) -> Words:
+def terms(evaluation: Evaluation) -> Terms:
     """What clips, utterances and speakers are called."""
-    return words_of(evaluation.get("modality", "speech"))
+    return terms_of(evaluation.get("modality", "speech"))
 
 
 def item(evaluation: Evaluation, unit: str | None = None) -> str:
     """The word for a unit of scoring; None: the main one."""
-    return words(evaluation).unit(unit or evaluation["main_unit"])
+    return terms(evaluation).unit(unit or evaluation["main_unit"])
 
 
 def is_official(evaluation: Evaluation) -> bool:
@@ -49,7 +49,7 @@ def held_out(evaluation: Evaluation, *, article: bool = False) -> str:
     if name == "dev":
         return "the official dev part" if article else "official dev part"
     share = f" ({str(name).replace('%', ' %', 1)})" if name else ""
-    return f"held-out training {words(evaluation).clip}s{share}"
+    return f"held-out training {terms(evaluation).clip}s{share}"
 
 
 def selection_rule(evaluation: Evaluation) -> str:

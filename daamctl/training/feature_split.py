@@ -45,7 +45,7 @@ class Part(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class HeldPart:
+class InMemorySplit:
     """A part in memory, or on the device.
 
     Args:
@@ -78,7 +78,7 @@ class HeldPart:
 
 
 @dataclass(frozen=True, eq=False)
-class StreamedPart:
+class StreamedSplit:
     """A part on disk, read anew in every pass.
 
     Held at once: at most three shards, when shuffled a pool of `POOL_CLIPS` clips, and the batch given.
@@ -107,12 +107,12 @@ class StreamedPart:
         """Bytes that it takes in memory."""
         return len(self) * (self.stored.nbytes // max(len(self.stored), 1))
 
-    def hold(self, device: str = "cpu") -> HeldPart:
+    def hold(self, device: str = "cpu") -> InMemorySplit:
         """Read it once, to memory or to a device."""
         x = self._empty(len(self), device)
         for places, block in self.stored.blocks(self.rows):
             x[places[0] : places[-1] + 1] = torch.from_numpy(block)
-        return HeldPart(x, self.y.to(device))
+        return InMemorySplit(x, self.y.to(device))
 
     def batches(self, batch_size: int, order_seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """See `Part`.

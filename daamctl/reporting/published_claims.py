@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from daamctl.reporting import counts, ours
+from daamctl.reporting import counts, reproduced
 from daamctl.reporting.document import DASH, Cell, Linked, Number, Section, Table, Text, listed
-from daamctl.reporting.ours import EIGHT_HEADS, OURS, Ours, Pair
 from daamctl.reporting.papers import agreement
-from daamctl.reporting.places import (
+from daamctl.reporting.published import read_published, records
+from daamctl.reporting.published_layout import (
     CLAIMS,
     DATASETS,
     LARGEST,
@@ -23,7 +23,7 @@ from daamctl.reporting.places import (
     printed_in,
     rows_of,
 )
-from daamctl.reporting.published import read_published, records
+from daamctl.reporting.reproduced import EIGHT_HEADS, OURS, Ours, Pair
 
 DAAMS, LORAS = ("daam-v1", "daam-v2", "gqdaam"), ("lora-r4", "lora-r8", "lora-plus-r4", "lora-plus-r8")
 GROUPS: dict[str, Sequence[str]] = {"mha": ("mha",), "mha-bn": ("mha-bn",), "lora-best": LORAS, "daam-best": DAAMS}
@@ -132,16 +132,16 @@ def _largest_printed() -> Linked:
 
 def _of_terms(one: Ours, terms: Sequence[str]) -> Cell:
     groups = [GROUPS[term] for term in terms]
-    return ours.of_group(one, groups[0]) if len(groups) == 1 else ours.difference(one, groups[0], groups[1])
+    return reproduced.of_group(one, groups[0]) if len(groups) == 1 else reproduced.difference(one, groups[0], groups[1])
 
 
 def _largest_lead(pipelines: Sequence[Ours]) -> Cell:
     """The largest lead of the best DAAM over attention, over the datasets that were run."""
-    leads = [(found, one) for one in pipelines if (found := ours.lead(one, DAAMS, ("mha",))) is not None]
+    leads = [(found, one) for one in pipelines if (found := reproduced.lead(one, DAAMS, ("mha",))) is not None]
     if not leads:
         return Linked("not run", f"none of {listed([one.pipeline for one in pipelines])} has both")
     top = max(leads, key=lambda pair: pair[0])[1]
-    cell = ours.difference(top, DAAMS, ("mha",))
+    cell = reproduced.difference(top, DAAMS, ("mha",))
     return Linked(cell.cell, f"{top.dataset.title}, largest of {len(leads)}; {cell.note}", cell.links)
 
 

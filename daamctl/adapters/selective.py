@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from daamctl.adapters.anatomy import layer_norms, reached_parameters
 from daamctl.adapters.base import Adaptation
+from daamctl.adapters.module_lookup import layer_norms, reached_parameters
 from daamctl.errors import MethodError
 
 _CACHED = "generate_relative_position_index"

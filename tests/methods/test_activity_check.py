@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from daamctl.methods import build, rebuild
-from daamctl.methods.effect import constant_weight, gradient_sizes, logits_after_steps
+from daamctl.methods.activity_check import constant_weight, gradient_sizes, logits_after_steps
 
 SIZES = {"num_layers": 6, "embed_dim": 16, "num_classes": 3}
 Y = torch.arange(8) % 3

@@ -9,15 +9,15 @@ import pytest
 
 from daamctl.config import load_config
 from daamctl.layout import Layout
-from daamctl.planning.needs import Needs
-from daamctl.planning.present import Present
+from daamctl.planning.artifact_status import ArtifactStatus
+from daamctl.planning.resources import ResourceEstimate
 
 NO_SEARCH = {"train.search": "none"}
 
 
-def needs_of(project: Path, changes: dict[str, Any]) -> Needs:
+def needs_of(project: Path, changes: dict[str, Any]) -> ResourceEstimate:
     config = load_config(project, "demo", {"train.device": "cpu", "method_settings": {}, **changes})
-    return Needs(Present(Layout.of(project, "demo", config), config))
+    return ResourceEstimate(ArtifactStatus(Layout.of(project, "demo", config), config))
 
 
 @pytest.mark.parametrize(

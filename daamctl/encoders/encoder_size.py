@@ -30,7 +30,7 @@ PARTS = {"text": "text_config", "image": "vision_config"}
 
 
 @dataclass(frozen=True)
-class Outline:
+class EncoderSize:
     """The size of an encoder.
 
     Args:
@@ -116,7 +116,7 @@ def _config_file(config: ExtractConfig) -> Path | None:
     return Path(found) if isinstance(found, str) else None
 
 
-def outline_of(config: ExtractConfig, modality: Modality) -> Outline | None:
+def encoder_size_of(config: ExtractConfig, modality: Modality) -> EncoderSize | None:
     """The size of the encoder that the settings name; None where nothing on this machine tells it.
 
     Args:
@@ -132,10 +132,10 @@ def outline_of(config: ExtractConfig, modality: Modality) -> Outline | None:
     number = _num_parameters(part)
     if number is None or not isinstance(layers, int) or not isinstance(width, int):
         return None
-    return Outline(number, layers, width, here)
+    return EncoderSize(number, layers, width, here)
 
 
-def weight_bytes(outline: Outline, config: ExtractConfig, modality: Modality, device: str, precision: str) -> int:
+def weight_bytes(outline: EncoderSize, config: ExtractConfig, modality: Modality, device: str, precision: str) -> int:
     """Memory that the weights take in extraction, in the number format that they are held in there.
 
     Args:

@@ -19,8 +19,8 @@ from daamctl.reporting.document import (
     spread,
 )
 from daamctl.reporting.layers import paired_mean
-from daamctl.reporting.places import Dataset
 from daamctl.reporting.published import records
+from daamctl.reporting.published_layout import Dataset
 from daamctl.reporting.verdict import names
 
 EPOCHS = {

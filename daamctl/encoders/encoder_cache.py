@@ -39,7 +39,7 @@ FREE = frozenset(names("extract", Changes.NOTHING))
 
 
 @dataclass(frozen=True)
-class Known:
+class EncoderFacts:
     """What is recorded of an encoder.
 
     Args:
@@ -54,7 +54,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Origin:
+class CacheKey:
     """All that decides what is recorded of an encoder.
 
     Args:
@@ -95,7 +95,7 @@ class LazyEncoder:
         self.options: dict[str, Any] = {"modality": modality, "max_duration_s": max_duration_s, "precision": precision}
         self._opened: OpenedEncoder | None = None
         self._origin = self._origin_now()
-        known = recall(folder, self._origin)
+        known = read_facts(folder, self._origin)
         self.known = self._opened_anew() if known is None else known
 
     @property
@@ -115,21 +115,21 @@ class LazyEncoder:
             self._opened = opened
         return self._opened.encoder
 
-    def _opened_anew(self) -> Known:
+    def _opened_anew(self) -> EncoderFacts:
         self._opened = self._open(None)
         known = _known(self._opened)
         if self._origin_now() == self._origin and known.facts["revision"] in (None, self._origin.commit):
-            remember(self.folder, self._origin, known)
+            write_facts(self.folder, self._origin, known)
         return known
 
     def _open(self, weights_sha256: str | None) -> OpenedEncoder:
         return open_encoder(self.config, device=self.device, weights_sha256=weights_sha256, **self.options)
 
-    def _origin_now(self) -> Origin:
-        return origin_of(self.config, {**self.options, "device": self.device.split(":")[0]})
+    def _origin_now(self) -> CacheKey:
+        return cache_key_of(self.config, {**self.options, "device": self.device.split(":")[0]})
 
 
-def origin_of(config: ExtractConfig, options: dict[str, Any]) -> Origin:
+def cache_key_of(config: ExtractConfig, options: dict[str, Any]) -> CacheKey:
     """What decides the facts of the encoder that the settings name.
 
     Args:
@@ -143,7 +143,7 @@ def origin_of(config: ExtractConfig, options: dict[str, Any]) -> Origin:
     files = [] if folder is None or (folder / ELSEWHERE).exists() else _files(folder)
     libraries = _libraries()
     if libraries is None or not (made_here or files):
-        return Origin(None)
+        return CacheKey(None)
     # Random numbers, and sums over them, may depend on the processor's instructions and on threads.
     machine = [device_name("cpu"), torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()]
     settings = {name: value for name, value in config.model_dump().items() if name not in FREE}
@@ -155,22 +155,22 @@ def origin_of(config: ExtractConfig, options: dict[str, Any]) -> Origin:
         "files": files,
         "machine": machine if made_here else [],
     }
-    return Origin(content_key(decisive), folder.name if folder is not None else None)
+    return CacheKey(content_key(decisive), folder.name if folder is not None else None)
 
 
-def recall(folder: Path, origin: Origin) -> Known | None:
+def read_facts(folder: Path, origin: CacheKey) -> EncoderFacts | None:
     """What is remembered of an origin; None: nothing, or nothing whole."""
     if origin.key is None:
         return None
     try:
         value = read_json(folder / f"{origin.key}.json")
-        known = Known(value["facts"], tuple(value["layers"]), value["embed_dim"])
+        known = EncoderFacts(value["facts"], tuple(value["layers"]), value["embed_dim"])
         return known if value["key"] == _key(known) and known.facts["weights_sha256"] else None
     except (ArtifactError, OSError, KeyError, TypeError, ValueError):
         return None
 
 
-def remember(folder: Path, origin: Origin, known: Known) -> None:
+def write_facts(folder: Path, origin: CacheKey, known: EncoderFacts) -> None:
     """Keep what is known under its origin; a folder that cannot be written costs only the time to open it again."""
     if origin.key is None:
         return
@@ -180,11 +180,11 @@ def remember(folder: Path, origin: Origin, known: Known) -> None:
         return
 
 
-def _known(opened: OpenedEncoder) -> Known:
-    return Known(opened.facts, opened.encoder.layers, opened.encoder.embed_dim)
+def _known(opened: OpenedEncoder) -> EncoderFacts:
+    return EncoderFacts(opened.facts, opened.encoder.layers, opened.encoder.embed_dim)
 
 
-def _key(known: Known) -> str:
+def _key(known: EncoderFacts) -> str:
     return content_key(asdict(known))
 
 

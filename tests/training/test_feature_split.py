@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from daamctl.artifacts.embeddings import (
-    EmbeddingsHead,
+    EmbeddingsMetadata,
     StoredVectors,
     open_embeddings,
     shard_path,
@@ -24,9 +24,9 @@ from daamctl.artifacts.embeddings import (
 )
 from daamctl.errors import ArtifactError
 from daamctl.methods import build
-from daamctl.training import parts
-from daamctl.training.outputs import mean_density, mean_layer_weights, predict
-from daamctl.training.parts import HeldPart, InBatches, StreamedPart, on_device
+from daamctl.training import feature_split
+from daamctl.training.feature_split import InBatches, InMemorySplit, StreamedSplit, on_device
+from daamctl.training.inference import mean_density, mean_layer_weights, predict
 from tests.fixtures.gpu import needs_gpu
 
 LAYERS, DIM = (1, 2, 3), 4
@@ -47,7 +47,7 @@ def write(folder: Path, dtype: str = "float16", sizes: tuple[int, ...] = SIZES) 
         rows = slice(start, start + size)
         write_shard(shard_path(folder, index), clips[rows], np.ones(size), vectors[rows], LAYERS, {})
         start += size
-    write_head(folder, EmbeddingsHead("k", "demo", ("a", "b"), LAYERS, DIM, {}, {}, number))
+    write_head(folder, EmbeddingsMetadata("k", "demo", ("a", "b"), LAYERS, DIM, {}, {}, number))
     return vectors
 
 
@@ -57,11 +57,11 @@ def stored(tmp_path: Path) -> StoredVectors:
     return open_embeddings(tmp_path)[1]
 
 
-def pair(stored: StoredVectors, rows: np.ndarray | None = None) -> tuple[StreamedPart, HeldPart]:
+def pair(stored: StoredVectors, rows: np.ndarray | None = None) -> tuple[StreamedSplit, InMemorySplit]:
     """The same part on disk and in memory; class ids are row numbers."""
     rows = np.arange(len(stored)) if rows is None else rows
     y = torch.from_numpy(rows)
-    return StreamedPart(stored, rows, y), HeldPart(torch.from_numpy(stored.load()[rows]), y)
+    return StreamedSplit(stored, rows, y), InMemorySplit(torch.from_numpy(stored.load()[rows]), y)
 
 
 def order(part: Any, batch_size: int, seed: int) -> list[int]:
@@ -92,7 +92,7 @@ def test_in_order_batches_are_those_in_memory(stored: StoredVectors, rows: Any, 
 def test_shuffled_every_clip_comes_once_in_whole_batches(
     stored: StoredVectors, monkeypatch: pytest.MonkeyPatch, pool: int, rows: Any, batch_size: int
 ) -> None:
-    monkeypatch.setattr(parts, "POOL_CLIPS", pool)
+    monkeypatch.setattr(feature_split, "POOL_CLIPS", pool)
     streamed, held = pair(stored, rows)
     found = order(streamed, batch_size, 7)
     assert sorted(found) == held.y.tolist()
@@ -103,7 +103,7 @@ def test_shuffled_every_clip_comes_once_in_whole_batches(
 
 
 def test_the_order_is_that_of_the_seed(stored: StoredVectors, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "POOL_CLIPS", 12)
+    monkeypatch.setattr(feature_split, "POOL_CLIPS", 12)
     streamed, held = pair(stored)
     assert order(streamed, 4, 1) == order(streamed, 4, 1) == order(pair(stored)[0], 4, 1)
     assert order(streamed, 4, 1) != order(streamed, 4, 2)
@@ -119,7 +119,7 @@ def test_free_memory_has_no_say(stored: StoredVectors, monkeypatch: pytest.Monke
 
 def test_the_shuffle_mixes_shards_and_carries_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forty shards of ten: batches hold clips of many shards, and none waits for the end of a block."""
-    monkeypatch.setattr(parts, "POOL_CLIPS", 100)
+    monkeypatch.setattr(feature_split, "POOL_CLIPS", 100)
     write(tmp_path, "float32", (10,) * 40)
     streamed, _ = pair(open_embeddings(tmp_path)[1])
     found = np.array(order(streamed, 20, 3)).reshape(-1, 20)
@@ -144,12 +144,12 @@ def test_a_pool_that_holds_all_gives_every_order_alike(tmp_path: Path) -> None:
 
 def test_few_shards_are_held_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of twenty shards, the one in use and the one read ahead; a pool of its own size beside them."""
-    monkeypatch.setattr(parts, "POOL_CLIPS", 8)
+    monkeypatch.setattr(feature_split, "POOL_CLIPS", 8)
     write(tmp_path, sizes=(5,) * 20)
     stored = open_embeddings(tmp_path)[1]
     alive: list[int] = []
     most, pools, lock = [0], [], threading.Lock()
-    real, empty = StoredVectors.read, StreamedPart._empty
+    real, empty = StoredVectors.read, StreamedSplit._empty
 
     def reading(self: StoredVectors, shard: int) -> np.ndarray:
         vectors = real(self, shard)
@@ -159,13 +159,13 @@ def test_few_shards_are_held_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         weakref.finalize(vectors, alive.remove, shard)
         return vectors
 
-    def sizing(self: StreamedPart, number: int, device: str = "cpu") -> torch.Tensor:
+    def sizing(self: StreamedSplit, number: int, device: str = "cpu") -> torch.Tensor:
         pools.append(number)
         return empty(self, number, device)
 
     monkeypatch.setattr(StoredVectors, "read", reading)
-    monkeypatch.setattr(StreamedPart, "_empty", sizing)
-    streamed = StreamedPart(stored, np.arange(100), torch.arange(100))
+    monkeypatch.setattr(StreamedSplit, "_empty", sizing)
+    streamed = StreamedSplit(stored, np.arange(100), torch.arange(100))
     for seed in (None, 1):
         gc.collect()
         assert alive == []
@@ -193,7 +193,7 @@ def test_only_shards_that_hold_a_row_and_the_layers_asked_for_are_read(
         StoredVectors, "read", lambda self, shard: (met.append((shard, self.layers)), real(self, shard))[1]
     )
     rows = np.array([3, 12, 13, 52])
-    streamed = StreamedPart(stored.subset((3, 1)), rows, torch.from_numpy(rows))
+    streamed = StreamedSplit(stored.subset((3, 1)), rows, torch.from_numpy(rows))
     ((x, _),) = streamed.batches(10)
     assert sorted(met) == [(0, (3, 1)), (1, (3, 1)), (6, (3, 1))]
     assert x[:, 1, 0].tolist() == rows.tolist()
@@ -202,7 +202,7 @@ def test_only_shards_that_hold_a_row_and_the_layers_asked_for_are_read(
 
 def test_rows_must_ascend(stored: StoredVectors) -> None:
     with pytest.raises(ValueError, match="rows must ascend"):
-        StreamedPart(stored, np.array([3, 1]), torch.zeros(2))
+        StreamedSplit(stored, np.array([3, 1]), torch.zeros(2))
 
 
 def test_a_shard_that_goes_missing_is_named(stored: StoredVectors) -> None:
@@ -268,7 +268,7 @@ def test_batches_are_widened() -> None:
 @needs_gpu
 def test_pinned_batches_reach_the_gpu_unchanged(stored: StoredVectors) -> None:
     streamed, held = pair(stored)
-    pinned = StreamedPart(stored, streamed.rows, streamed.y, pin=True)
+    pinned = StreamedSplit(stored, streamed.rows, streamed.y, pin=True)
     for seed in (None, 1):
         for (x, y), (expected, labels) in zip(pinned.batches(4, seed), streamed.batches(4, seed), strict=True):
             assert x.is_pinned()

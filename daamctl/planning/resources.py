@@ -14,21 +14,21 @@ import numpy as np
 import polars as pl
 import torch
 
-from daamctl.artifacts.embeddings import EmbeddingsHead, is_held
+from daamctl.artifacts.embeddings import EmbeddingsMetadata, is_held
 from daamctl.artifacts.skipped import Obstacle, folder_of
-from daamctl.artifacts.words import words_of
+from daamctl.artifacts.terms import terms_of
 from daamctl.config import TrainingStage
-from daamctl.corpora.material import material_of
+from daamctl.corpora.corpus_stats import corpus_stats_of
 from daamctl.devices import resolve_device
-from daamctl.encoders.outline import Outline, outline_of
+from daamctl.encoders.encoder_size import EncoderSize, encoder_size_of
 from daamctl.errors import MethodError, TrainingError
 from daamctl.methods import CLOSED_FORM
 from daamctl.methods.ridge import MAX_KERNEL_CLIPS
-from daamctl.planning.present import Present
+from daamctl.planning.artifact_status import ArtifactStatus
 from daamctl.planning.rows import Row
+from daamctl.training.feature_split import POOL_CLIPS
 from daamctl.training.fold import Features, FoldSpec
 from daamctl.training.group import most_members
-from daamctl.training.parts import POOL_CLIPS
 from daamctl.training.run import gpu_room
 from daamctl.training.search import grid_of
 from daamctl.training.splits import Split, fold_groups, split_of
@@ -40,7 +40,7 @@ ROW_BYTES = 150
 """About, of a clip in a table, or of its predictions beside the logits."""
 
 
-class Needs:
+class ResourceEstimate:
     """Sizes of a pipeline's work.
 
     Args:
@@ -52,9 +52,9 @@ class Needs:
         copies: of every fold that are kept; the local tracking store has one.
     """
 
-    def __init__(self, present: Present) -> None:
+    def __init__(self, present: ArtifactStatus) -> None:
         self.present, self.config = present, present.config
-        self.material = material_of(self.config, present.utterances, present.clips)
+        self.material = corpus_stats_of(self.config, present.utterances, present.clips)
         self.splits, self.no_split = self._make_splits()
         self.copies = 1 if os.environ.get("MLFLOW_TRACKING_URI") else 2
 
@@ -68,9 +68,9 @@ class Needs:
         return [(split.fold, seed) for split in self.splits for seed in self.config.seeds_of(stage)]
 
     @functools.cached_property
-    def outline(self) -> Outline | None:
+    def outline(self) -> EncoderSize | None:
         """Size of the encoder; None: not known here."""
-        return None if self.material.modality is None else outline_of(self.config.extract, self.material.modality)
+        return None if self.material.modality is None else encoder_size_of(self.config.extract, self.material.modality)
 
     @functools.cached_property
     def sizes(self) -> tuple[int, int, int] | None:
@@ -157,7 +157,7 @@ class Needs:
             return 1
         number, dim, classes = self.sizes
         stored = tuple(range(1, (layers or number) + 1))
-        head = EmbeddingsHead("", "", tuple(map(str, range(classes))), stored, dim, {}, {}, self.number)
+        head = EmbeddingsMetadata("", "", tuple(map(str, range(classes))), stored, dim, {}, {}, self.number)
         one = torch.empty(
             1, dtype=getattr(torch, self.config.extract.storage), device=device if way == "device" else "cpu"
         )
@@ -177,7 +177,7 @@ class Needs:
         if self.number is None or material.modality is None:
             return "not known yet"
         sign = "≥ " if material.at_least else "≈ " if material.about else ""
-        text = f"{sign}{self.number:,} {words_of(material.modality).clip}s"
+        text = f"{sign}{self.number:,} {terms_of(material.modality).clip}s"
         if material.modality == "speech" and material.lengths is not None:
             text += f", {material.lengths.sum() / 3600:.2f} h"
         return text

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from daamctl.config import ExtractConfig
-from daamctl.encoders import remembered
+from daamctl.encoders import encoder_cache
+from daamctl.encoders.encoder_cache import LazyEncoder
 from daamctl.encoders.load import OpenedEncoder, open_encoder
-from daamctl.encoders.remembered import LazyEncoder
 from daamctl.errors import EncoderError
 from tests.encoders.test_load import WORDS, saved
 
@@ -30,8 +30,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
         told.append(weights_sha256)
         return open_encoder(*words, weights_sha256=weights_sha256, **options)
 
-    monkeypatch.setattr(remembered, "open_encoder", counting)
-    monkeypatch.setattr(remembered, "SETTLED_S", 0.0)  # the files of these tests are young
+    monkeypatch.setattr(encoder_cache, "open_encoder", counting)
+    monkeypatch.setattr(encoder_cache, "SETTLED_S", 0.0)  # the files of these tests are young
     return told
 
 
@@ -129,7 +129,7 @@ def test_other_files_are_another_encoder(
 def test_weights_that_were_just_written_are_not_trusted(
     memory: Path, folder: str, opened: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remembered, "SETTLED_S", 3600.0)
+    monkeypatch.setattr(encoder_cache, "SETTLED_S", 3600.0)
     lazy(memory, folder)
     lazy(memory, folder)
     assert opened == [None, None]
@@ -137,8 +137,8 @@ def test_weights_that_were_just_written_are_not_trusted(
 
 
 def test_an_adapter_whose_base_lies_elsewhere_is_opened(memory: Path, folder: str, opened: list[str | None]) -> None:
-    (Path(folder) / remembered.ELSEWHERE).write_text("{}")
-    assert remembered.origin_of(ExtractConfig(encoder=folder), {}).key is None
+    (Path(folder) / encoder_cache.ELSEWHERE).write_text("{}")
+    assert encoder_cache.cache_key_of(ExtractConfig(encoder=folder), {}).key is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"facts": {}, "layers": [1], "embed_dim": 3, "key": "x"}'])
@@ -169,10 +169,10 @@ def test_other_code_libraries_or_processor_may_give_other_weights(
     memory: Path, opened: list[str | None], monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     lazy(memory, "llama-micro")
-    monkeypatch.setattr(remembered, what, lambda *_: ["other"])
+    monkeypatch.setattr(encoder_cache, what, lambda *_: ["other"])
     lazy(memory, "llama-micro")
     assert opened == [None, None]
-    monkeypatch.setattr(remembered, "_libraries", lambda: None)  # one of them is edited in place
+    monkeypatch.setattr(encoder_cache, "_libraries", lambda: None)  # one of them is edited in place
     lazy(memory, "llama-micro")
     lazy(memory, "llama-micro")
     assert opened == [None] * 4

@@ -11,8 +11,8 @@ import pytest
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
 from daamctl.encoders import ENCODERS
+from daamctl.encoders.encoder_size import EncoderSize, encoder_size_of, is_cached, shape_of, weight_bytes
 from daamctl.encoders.load import open_encoder
-from daamctl.encoders.outline import Outline, is_cached, outline_of, shape_of, weight_bytes
 from tests.fixtures.tiny_models import tiny
 
 
@@ -28,7 +28,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 )
 def test_outline_is_that_of_the_opened_encoder(name: str, modality: Modality) -> None:
     config = ExtractConfig(encoder=name)
-    found = outline_of(config, modality)
+    found = encoder_size_of(config, modality)
     opened = open_encoder(config, modality=modality, max_duration_s=5.0, device="cpu", precision="float32")
     assert found is not None
     number = sum(value.numel() for value in opened.encoder.model.parameters())
@@ -38,17 +38,17 @@ def test_outline_is_that_of_the_opened_encoder(name: str, modality: Modality) ->
 
 
 def test_preset_tells_the_shape_of_weights_that_are_elsewhere() -> None:
-    found = outline_of(ExtractConfig(encoder="wavlm-large"), "speech")
+    found = encoder_size_of(ExtractConfig(encoder="wavlm-large"), "speech")
     assert found is not None
     assert (found.num_layers, found.embed_dim, found.here) == (24, 1024, False)
     assert found.num_parameters == pytest.approx(315e6, rel=0.01)
-    random = outline_of(ExtractConfig(encoder="wavlm-large", weights="random"), "speech")
+    random = encoder_size_of(ExtractConfig(encoder="wavlm-large", weights="random"), "speech")
     assert random is not None
     assert random.here
 
 
 def test_whisper_layers_are_its_encoders() -> None:
-    found = outline_of(ExtractConfig(encoder="whisper-tiny"), "speech")
+    found = encoder_size_of(ExtractConfig(encoder="whisper-tiny"), "speech")
     assert found is not None
     assert (found.num_layers, found.embed_dim) == (4, 384)
 
@@ -56,7 +56,7 @@ def test_whisper_layers_are_its_encoders() -> None:
 @pytest.mark.parametrize("name", list(ENCODERS))
 def test_shape_is_that_of_the_outline(name: str) -> None:
     preset = ENCODERS.load(name)
-    found = outline_of(ExtractConfig(encoder=name), preset.modality)
+    found = encoder_size_of(ExtractConfig(encoder=name), preset.modality)
     assert found is not None
     assert shape_of(ExtractConfig(encoder=name), None) == (found.num_layers, found.embed_dim)
     with_00 = ExtractConfig(encoder=name, layer_00=True)  # methods are not trained on the embedding output
@@ -98,19 +98,19 @@ def test_shape_of_the_hub_only_where_it_is_cached(hub: Path, tmp_path: Path) -> 
 
 def test_folder_needs_no_network(tmp_path: Path) -> None:
     tiny("bert").model.save_pretrained(tmp_path / "bert")
-    found = outline_of(ExtractConfig(encoder=str(tmp_path / "bert")), "text")
+    found = encoder_size_of(ExtractConfig(encoder=str(tmp_path / "bert")), "text")
     assert found is not None
     assert (found.num_layers, found.embed_dim, found.here) == (2, 32, True)
 
 
 @pytest.mark.parametrize("name", ["someone/else", "no-such-encoder"])
 def test_nothing_is_known_of_what_is_not_here(name: str) -> None:
-    assert outline_of(ExtractConfig(encoder=name), "speech") is None
+    assert encoder_size_of(ExtractConfig(encoder=name), "speech") is None
 
 
 def test_damaged_configuration_is_left_to_the_one_who_opens_it(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    assert outline_of(ExtractConfig(encoder=str(tmp_path)), "speech") is None
+    assert encoder_size_of(ExtractConfig(encoder=str(tmp_path)), "speech") is None
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_damaged_configuration_is_left_to_the_one_who_opens_it(tmp_path: Path) -
 )
 def test_weights_take_what_their_format_takes(modality: Modality, device: str, dtype: str, each: int) -> None:
     config = ExtractConfig.model_validate({"weights_dtype": dtype})
-    assert weight_bytes(Outline(10, 1, 1, True), config, modality, device, "bfloat16") == 10 * each
+    assert weight_bytes(EncoderSize(10, 1, 1, True), config, modality, device, "bfloat16") == 10 * each
 
 
 def test_cached_means_all_files_of_the_weights(hub: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from daamctl.training.randomness import generator_states, restore_generators, seed_generators
+from daamctl.training.rng import generator_states, restore_generators, seed_generators
 
 
 def drawn() -> list[float]:

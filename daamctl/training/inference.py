@@ -10,7 +10,7 @@ from torch import Tensor
 
 from daamctl.config import TrainConfig
 from daamctl.methods.base import FusionClassifier
-from daamctl.training.parts import Part, on_device
+from daamctl.training.feature_split import Part, on_device
 
 log = logging.getLogger(__name__)
 

@@ -162,11 +162,15 @@ ENGINE = {
         (
             "methods",
             (METHODS,),
-            {"base", "contract", "decoder", "effect", "heads", "published", "ridge", "weights"},
+            {"base", "contract", "decoder", "activity_check", "heads", "published", "ridge", "weights"},
         ),
-        ("adapters", (FINETUNES,), {"anatomy", "attention", "base", "effect", "heads", "inject", "released"}),
+        (
+            "adapters",
+            (FINETUNES,),
+            {"module_lookup", "attention", "base", "activity_check", "heads", "inject", "released"},
+        ),
         ("engines", (ENGINES,), {"base"}),
-        ("corpora", (CORPORA,), {"base", "fetch", "fingerprint", "groups", "hub", "images", "material", "sources"}),
+        ("corpora", (CORPORA,), {"base", "fetch", "fingerprint", "groups", "hub", "images", "corpus_stats", "sources"}),
         ("encoders", (FAMILIES,), ENGINE),
         ("encoders/presets", (ENCODERS,), set()),
     ],

@@ -50,7 +50,7 @@ FINETUNES = Registry(
     },
 )
 
-_LAZY = {"FineTuned": "base", "Effect": "effect", "check_effect": "effect"}
+_LAZY = {"FineTuned": "base", "Effect": "activity_check", "check_effect": "activity_check"}
 
 __all__ = ["FINETUNES", "Effect", "FineTuned", "build_finetune", "check_effect"]
 

@@ -59,7 +59,7 @@ class RunFacts:
         device: of the training.
         settings: the method's own, other than its defaults.
         eval_batches: size, order and hash of the order, for methods whose predictions depend on their batch.
-        effect: what the adapters of a fine-tuned encoder do, see `daamctl.adapters.activity_check`; None for all others.
+        effect: what the adapters of a fine-tuned encoder do, see `adapters.activity_check`; None for all others.
         adapted: number of modules that they sit in.
         num_heads: h of a density; 0 without one.
         kernel: of a density.

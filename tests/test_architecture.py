@@ -151,8 +151,8 @@ def test_every_target_resolves_and_has_a_line_of_text(table: Any) -> None:
 
 
 ENGINE = {
-    "base", "batching", "discovery", "extraction", "frozen", "image", "items", "load", "outline", "preset",
-    "remembered", "shards", "text", "timing",
+    "base", "batching", "discovery", "extraction", "frozen", "image", "items", "load", "encoder_size", "preset",
+    "encoder_cache", "shards", "text", "timing",
 }  # fmt: skip
 
 

@@ -14,10 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daamctl.config import RECIPES, Config
-
-STAGES = ("download", "segment", "extract", "train", "evaluate", "ablate", "importance", "report")
-READ_IN_TURN = ("download", "segment", "extract", "train", "finetune", *STAGES[4:])
-"""Sections of the settings; a stage goes by its own and those before it. What has no section counts as `train`."""
+from daamctl.stage_table import STAGES
 
 
 @dataclass(frozen=True)
@@ -127,10 +124,11 @@ def _behind(recipe: str) -> str:
 def _matters(word: str, stage: str) -> bool:
     """Whether a stage goes by the setting that a `section.key=value` word is about."""
     section = word.partition("=")[0].partition(".")[0].strip()
-    if stage not in READ_IN_TURN:
+    if stage not in STAGES:
         return True
-    known = section if section in READ_IN_TURN else "train"
-    return READ_IN_TURN.index(known) <= READ_IN_TURN.index(stage)
+    order = list(STAGES)  # a stage goes by its own section and by those before it
+    known = section if section in STAGES else "train"
+    return order.index(known) <= order.index(stage)
 
 
 def _is_among(word: str, extra: Sequence[str]) -> bool:

@@ -20,17 +20,18 @@ import yaml
 from daamctl.artifacts.io import write_text
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, Config, read_yaml
 from daamctl.errors import ConfigError
+from daamctl.stage_table import STAGES
 
 STAGES_FILE = "stages.yaml"
 HEADER = "# What dvc.yaml expands over: what the pipelines train and report. Written by `daamctl check --write`.\n"
 REPORT = "report_stages"
-LISTS = {"train": "methods", "finetune": "finetunes"}
+LISTS = {name: spec.for_each for name, spec in STAGES.items() if spec.for_each is not None}
 """Stage -> the list of a pipeline that has a stage for each of its names."""
 PAPER = "paper"
 """The report of the whole paper; no pipeline may be called so."""
 PAPER_PIPELINES = tuple(f"{name}{twin}" for name in ("iemocap", "cifar100", "agnews") for twin in ("", "-as-published"))
 """The pipelines whose results it shows."""
-REPORTED = ("check/{}/report.json", "check/{}/evaluate.json", "train/{}", "evaluate/{}", "importance/{}", "ablate/{}")
+REPORTED = ("check/{}/report.json", "check/{}/evaluate.json", *(f"{stage}/{{}}" for stage in STAGES["report"].reads))
 """What the report of a pipeline reads, below data: its settings, the reference declared, and results."""
 NAMED_AT_MOST = 5
 

@@ -16,42 +16,7 @@ from daamctl.artifacts.io import read_json, write_json, write_text
 from daamctl.artifacts.results import SKIPPED_FILE
 from daamctl.config import Config
 from daamctl.layout import Layout
-
-FINISHED = {
-    "download": "utterances.parquet",
-    "segment": "clips.parquet",
-    "extract": "embeddings.json",
-    "train": "fold*-seed*/result.json",
-    "finetune": "fold*-seed*/result.json",
-    "evaluate": "evaluation.json",
-    "ablate": "ablation.json",
-    "importance": "summary.json",
-    "report": "report.html",
-}
-"""What each stage writes last."""
-UPSTREAM = {
-    "segment": "download",
-    "extract": "segment",
-    "train": "extract",
-    "finetune": "segment",
-    "evaluate": "train",
-    "ablate": "extract",
-    "importance": "train",
-    "report": "evaluate",
-}
-"""The stage without whose results another has nothing to do."""
-NEEDS_THE_MACHINE = ("download", "extract", "finetune")
-"""Stages that need a corpus, weights or a GPU, and so ask the inventory."""
-DECLARED = {
-    "evaluate": {
-        "evaluation.json": "",
-        "metrics.json": "{}\n",
-        "accuracy.csv": "method,fold,seed,accuracy\n",
-        "history.csv": "method,fold,seed,epoch,train_loss,train_accuracy,dev_accuracy,test_accuracy\n",
-        "confusion.csv": "method,actual,predicted\n",
-    }
-}
-"""Files that dvc.yaml declares one by one, with what they hold where there is nothing to say."""
+from daamctl.stage_table import STAGES
 
 
 @dataclass(frozen=True)
@@ -82,7 +47,7 @@ def folder_of(layout: Layout, stage: str, name: str | None = None) -> Path:
 
 def is_finished(folder: Path, stage: str) -> bool:
     """Whether a stage has results in its folder; the empty files beside a note do not count."""
-    return any(path.stat().st_size for path in folder.glob(FINISHED[stage]))
+    return any(path.stat().st_size for path in folder.glob(STAGES[stage].finished))
 
 
 def note_of(folder: Path, stage: str) -> Obstacle | None:
@@ -102,14 +67,15 @@ def obstacle_of(layout: Layout, config: Config, stage: str) -> Obstacle | None:
         config: all settings.
         stage: the stage.
     """
-    if stage in NEEDS_THE_MACHINE and layout.pipeline is not None:
+    spec = STAGES[stage]
+    if spec.needs_machine and layout.pipeline is not None:
         path = inventory_file(layout.root, layout.pipeline)
         found = read_json(path) if path.is_file() else None
         if found is not None and not found["runs"]:
             return Obstacle(found["reason"], found["fix"])
-    upstream = UPSTREAM.get(stage)
-    if upstream is None:
+    if not spec.reads:
         return None
+    upstream = spec.reads[0]
     if upstream == "train":
         return _all_of(note_of(layout.method(name), "train") for name in config.trained)
     return note_of(folder_of(layout, upstream), upstream)
@@ -135,7 +101,7 @@ def leave_out(layout: Layout, stage: str, obstacle: Obstacle, name: str | None =
     folder = folder_of(layout, stage, name)
     if is_finished(folder, stage):
         return False
-    for file, text in DECLARED.get(stage, {}).items():
+    for file, text in STAGES[stage].declared.items():
         write_text(folder / file, text)
     method = {} if name is None else {"method": name}
     write_json(folder / SKIPPED_FILE, {**method, "reason": obstacle.reason, "fix": obstacle.fix})

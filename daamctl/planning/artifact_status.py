@@ -19,6 +19,7 @@ from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, check_settings, open_embeddings, read_head
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.skipped import folder_of
+from daamctl.artifacts.splits import Split
 from daamctl.artifacts.utterances import METADATA_KEY, CorpusTable, Modality, read_utterances
 from daamctl.config import Config
 from daamctl.config.keys import names
@@ -29,7 +30,6 @@ from daamctl.evaluation.consistency import differences
 from daamctl.layout import Layout
 from daamctl.stage_table import STAGES
 from daamctl.training.fold import Features, FoldSpec, kept_fold
-from daamctl.training.splits import Split
 
 Runs = Collection[tuple[int, int]]
 """Fold and seed of everything that is trained."""

@@ -23,6 +23,7 @@ from daamctl.artifacts.embeddings import free_memory
 from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.skipped import Obstacle
+from daamctl.artifacts.splits import Split
 from daamctl.config import Config, TrainingStage
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
@@ -40,7 +41,6 @@ from daamctl.planning.rows import Lacking, Row, count, settle, took
 from daamctl.provenance import device_name
 from daamctl.stage_table import STAGES
 from daamctl.training.search import grid_of, may_stop, most_epochs, refits
-from daamctl.training.splits import Split
 from daamctl.training.timing import MethodSpeed
 
 PICTURES_BYTES = 500_000

@@ -47,10 +47,10 @@ from daamctl.config import Config
 from daamctl.devices import autocast, resolve_device, resolve_precision
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.base import Batch
-from daamctl.encoders.extraction import planned
-from daamctl.encoders.items import Items, open_items
 from daamctl.encoders.load import open_encoder
-from daamctl.encoders.shards import ShardTask, make_shards
+from daamctl.extraction.items import Items, open_items
+from daamctl.extraction.shards import ShardTask, make_shards
+from daamctl.extraction.stream import planned
 
 RATE, CLIP_S = 16000, 5.0
 MEDIAN_S, SPREAD, SHORTEST_S, LONGEST_S = 2.6, 0.36, 1.2, 9.0

@@ -25,10 +25,10 @@ from daamctl.corpora.sources import files_root
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.encoder_size import EncoderSize, weight_bytes
-from daamctl.encoders.items import Items
 from daamctl.encoders.load import open_encoder
-from daamctl.encoders.timing import PeakMemory, RandomItems, Speed, items_to_time, time_embedding, why_not_timed
 from daamctl.errors import CorpusError, EncoderError, MethodError, TrainingError
+from daamctl.extraction.items import Items
+from daamctl.extraction.timing import PeakMemory, RandomItems, Speed, items_to_time, time_embedding, why_not_timed
 from daamctl.planning.finetune_size import FinetuneSize, empty_encoder, finetune_size
 from daamctl.planning.resources import ResourceEstimate
 from daamctl.planning.rows import Row, count, settle

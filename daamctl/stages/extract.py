@@ -40,11 +40,11 @@ from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import files_root
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.encoder_cache import EncoderFacts, LazyEncoder
-from daamctl.encoders.items import ImageTables
-from daamctl.encoders.shards import ShardResult, ShardTask, make_shards
 from daamctl.engines import make_engine
 from daamctl.engines.base import Engine, await_files
 from daamctl.errors import ArtifactError, AudioError, CorpusError, EncoderError
+from daamctl.extraction.items import ImageTables
+from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
 from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.training.fold import build_method

@@ -27,11 +27,11 @@ from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.devices import resolve_device, resolve_precision
-from daamctl.encoders.batching import plan_batches
-from daamctl.encoders.items import open_items
 from daamctl.encoders.load import open_encoder
 from daamctl.engines.base import Engine
 from daamctl.errors import AudioError, CorpusError, UnknownNameError
+from daamctl.extraction.batching import plan_batches
+from daamctl.extraction.items import open_items
 from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.tracking import make_tracker, send_missing

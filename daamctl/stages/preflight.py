@@ -41,8 +41,8 @@ from daamctl.artifacts.io import write_json
 from daamctl.artifacts.splits import Split, fold_groups, is_official, make_split
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
-from daamctl.encoders.items import ImageTables
 from daamctl.errors import ArtifactError, CorpusError, TrainingError
+from daamctl.extraction.items import ImageTables
 from daamctl.layout import Layout
 from daamctl.methods.ridge import MAX_KERNEL_CLIPS
 from daamctl.progress import progress

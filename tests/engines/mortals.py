@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from daamctl.encoders.shards import ShardResult
+from daamctl.extraction.shards import ShardResult
 from daamctl.stages.extract import Extractor, Shard
 from daamctl.training.fold import FoldSpec
 from daamctl.training.group import train_fold

@@ -27,9 +27,9 @@ from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import register
 from daamctl.encoders import encoder_cache
 from daamctl.encoders.load import open_encoder
-from daamctl.encoders.shards import ShardResult, make_shards
 from daamctl.encoders.text import TextEncoder
 from daamctl.errors import CorpusError, EncoderError
+from daamctl.extraction.shards import ShardResult, make_shards
 from daamctl.layout import Layout
 from daamctl.stages import extract
 

@@ -19,8 +19,8 @@ from daamctl.artifacts.splits import split_of
 from daamctl.config import Config, load_config
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import encoder_size_of
-from daamctl.encoders.timing import Speed
 from daamctl.errors import ConfigError, MethodError
+from daamctl.extraction.timing import Speed
 from daamctl.layout import Layout
 from daamctl.planning import calibration
 from daamctl.planning.rows import Row

@@ -25,8 +25,8 @@ from daamctl.adapters import build_finetune
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.results import Fold
 from daamctl.config import Config
-from daamctl.encoders.batching import plan_batches
 from daamctl.errors import TrainingError
+from daamctl.extraction.batching import plan_batches
 from daamctl.progress import Progress
 from daamctl.training import finetune
 from daamctl.training.checkpoint import save_state

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daamctl.encoders.batching import plan_batches
+from daamctl.extraction.batching import plan_batches
 
 lengths = st.lists(st.integers(1, 90), max_size=40).map(np.array)
 

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from daamctl.encoders.base import Batch, Encoder, Pooled
-from daamctl.encoders.batching import plan_batches
-from daamctl.encoders.items import Items
 from daamctl.errors import AudioError, CorpusError, EncoderError
+from daamctl.extraction.batching import plan_batches
+from daamctl.extraction.items import Items
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from PIL import Image
 
 from daamctl.artifacts.clips import SCHEMAS
 from daamctl.config import Config, ExtractConfig
-from daamctl.encoders import items as module
-from daamctl.encoders.items import ImageItems, ImageTables, SpeechItems, TextItems, decode, open_items
 from daamctl.encoders.load import open_encoder
 from daamctl.errors import AudioError, CorpusError
+from daamctl.extraction import items as module
+from daamctl.extraction.items import ImageItems, ImageTables, SpeechItems, TextItems, decode, open_items
 
 
 @pytest.fixture(scope="module")

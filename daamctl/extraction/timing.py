@@ -24,10 +24,10 @@ from torch import Tensor
 from daamctl.config import Config, ExtractConfig
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.encoder_size import EncoderSize
-from daamctl.encoders.extraction import embed_clips, planned
-from daamctl.encoders.items import Items, open_items
 from daamctl.encoders.load import HEADROOM, free_memory
 from daamctl.errors import EncoderError
+from daamctl.extraction.items import Items, open_items
+from daamctl.extraction.stream import embed_clips, planned
 
 POLL_S = 0.005
 TOKEN = 7

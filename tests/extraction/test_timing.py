@@ -15,13 +15,13 @@ from torch import Tensor
 
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config, ExtractConfig
-from daamctl.encoders import timing
 from daamctl.encoders.base import Batch, Pooled
 from daamctl.encoders.encoder_size import EncoderSize
-from daamctl.encoders.extraction import embed_clips
 from daamctl.encoders.load import open_encoder
-from daamctl.encoders.timing import PeakMemory, RandomItems, items_to_time, time_embedding, why_not_timed
 from daamctl.errors import CorpusError, EncoderError
+from daamctl.extraction import timing
+from daamctl.extraction.stream import embed_clips
+from daamctl.extraction.timing import PeakMemory, RandomItems, items_to_time, time_embedding, why_not_timed
 
 PRESETS: dict[Modality, str] = {"speech": "wavlm-micro", "text": "llama-micro", "image": "beit-micro"}
 

@@ -20,8 +20,8 @@ import polars as pl
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, write_shard
 from daamctl.config import Config
 from daamctl.encoders.base import Encoder
-from daamctl.encoders.extraction import Embedded, Opener, embed_sets
-from daamctl.encoders.items import ImageTables, Items, open_items
+from daamctl.extraction.items import ImageTables, Items, open_items
+from daamctl.extraction.stream import Embedded, Opener, embed_sets
 
 
 @dataclass(frozen=True, eq=False)

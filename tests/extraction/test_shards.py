@@ -16,11 +16,11 @@ import torch
 
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, shard_is_whole, shard_path
 from daamctl.config import Config
-from daamctl.encoders import shards
 from daamctl.encoders.base import Batch, Pooled
-from daamctl.encoders.shards import ShardResult, ShardTask, make_shards
 from daamctl.errors import ArtifactError
-from tests.encoders.test_extraction import RATE, MeanEncoder, corpus, noise
+from daamctl.extraction import shards
+from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
+from tests.extraction.test_stream import RATE, MeanEncoder, corpus, noise
 
 CONFIG = Config.model_validate({"extract": {"max_batch_s": 0.2, "storage": "float32"}})
 HEAD = EmbeddingsMetadata("k", "c", ("a", "b"), (1, 2), 3, {}, {}, 7)

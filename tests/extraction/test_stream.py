@@ -22,12 +22,12 @@ from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import register
 from daamctl.encoders import encoder_cache
 from daamctl.encoders.base import Batch, Pooled, PoolingOptions
-from daamctl.encoders.extraction import Embedded, embed_clips, planned
-from daamctl.encoders.items import SpeechItems
-from daamctl.encoders.shards import ShardResult, make_shards
 from daamctl.encoders.waveform import WaveformEncoder
 from daamctl.encoders.whisper import HOP_SAMPLES, WhisperEncoder
 from daamctl.errors import AudioError, EncoderError
+from daamctl.extraction.items import SpeechItems
+from daamctl.extraction.shards import ShardResult, make_shards
+from daamctl.extraction.stream import Embedded, embed_clips, planned
 from daamctl.layout import Layout
 from daamctl.stages import extract
 from daamctl.training.run import load_features

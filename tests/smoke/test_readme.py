@@ -1,27 +1,79 @@
-"""Every Python example of the README runs and prints what it says."""
+"""README and docs: Python examples print what they say, commands parse, links resolve."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import re
+import shlex
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
+from daamctl.cli.app import app
 from tests.conftest import REPOSITORY
+from tests.test_sources import anchors_of
 
-EXAMPLES = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+PAGES = {
+    path.relative_to(REPOSITORY).as_posix(): path.read_text(encoding="utf-8")
+    for path in [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+}
+EXAMPLES = [
+    (name, code) for name, page in PAGES.items() for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+]
+COMMANDS = sorted(
+    {
+        line
+        for page in PAGES.values()
+        for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+        for line in re.findall(r"^daamctl .*$", block, re.MULTILINE)
+    }
+)
+LINKS = sorted(
+    {(name, link) for name, page in PAGES.items() for link in re.findall(r"\]\(([^)\s]+)\)", page) if "//" not in link}
+)
 
 
-def test_examples_are_found() -> None:
+def test_examples_commands_and_links_are_found() -> None:
     assert len(EXAMPLES) >= 2
+    assert len(COMMANDS) > 40
+    assert len(LINKS) > 40
 
 
-@pytest.mark.parametrize("code", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_example_prints_what_its_comments_say(code: str) -> None:
+@pytest.mark.parametrize(("name", "code"), EXAMPLES, ids=range(len(EXAMPLES)))
+def test_example_prints_what_its_comments_say(name: str, code: str) -> None:
     expected = [line.split("  # ")[1] for line in code.splitlines() if line.startswith("print(")]
     assert expected
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(code, "README.md", "exec"), {})
+        exec(compile(code, name, "exec"), {})
     assert printed.getvalue().splitlines() == expected
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_command_parses(line: str) -> None:
+    """It is parsed, not run."""
+    words = shlex.split(line, comments=True)[1:]
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    if words[0].startswith("-"):
+        assert words[0] in {option for one in group.params for option in one.opts} | {"--help"}
+        return
+    assert words[0] in group.commands
+    group.commands[words[0]].make_context(words[0], words[1:])
+
+
+@pytest.mark.parametrize(("name", "link"), LINKS)
+def test_link_resolves(name: str, link: str) -> None:
+    path, _, anchor = link.partition("#")
+    target = (REPOSITORY / name).parent / path if path else REPOSITORY / name
+    assert target.exists()
+    if anchor:
+        assert anchor in anchors_of(target.read_text(encoding="utf-8"))
+
+
+def test_readme_links_every_page() -> None:
+    linked = {link for name, link in LINKS if name == "README.md"}
+    assert {name for name in PAGES if name != "README.md"} <= linked
+    assert PAGES["README.md"].count("\n") <= 180

@@ -24,7 +24,7 @@ def test_what_a_stage_watches_is_known_to_the_settings(spec: StageSpec) -> None:
     known = {*Config.model_fields, "trained", "seeds"}
     assert set(spec.watches) <= known
     assert spec.for_each is None or spec.for_each in Config.model_fields
-    assert spec.name in spec.watches
+    assert spec.name in spec.watches or spec.name not in Config.model_fields
 
 
 @pytest.mark.parametrize("spec", STAGES.values(), ids=ORDER)

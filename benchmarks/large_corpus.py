@@ -182,8 +182,8 @@ def write_fold(
     """The files of one finished fold: what `train` leaves, drawn; the weights are those at the start."""
     from safetensors.numpy import save_file
 
+    from daamctl.artifacts.splits import make_split
     from daamctl.methods import build, save_weights, settings_of
-    from daamctl.training.splits import make_split
 
     split = make_split(table, fold, dev_group=True)
     sizes = {"num_layers": len(head.layers), "embed_dim": head.embed_dim, "num_classes": len(CLASSES)}

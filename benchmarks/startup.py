@@ -26,7 +26,8 @@ import typer
 from benchmarks.harness import command, conclude, in_turns, ratio
 from daamctl.artifacts.io import write_text
 from daamctl.config import load_config, pipeline_names
-from daamctl.layout import STAGES, Layout
+from daamctl.layout import Layout
+from daamctl.stage_table import folder_stages
 
 NAME = "tiny"
 SETTINGS = """# A small pipeline over generated texts.
@@ -77,7 +78,7 @@ def main(
 def commands() -> dict[str, Sequence[str]]:
     """What is timed in the small project: name -> words after `daamctl`."""
     of = ("--pipeline", NAME)
-    stages = {stage: [stage, *of, *(["--method", "none"] if stage == "train" else [])] for stage in STAGES[1:]}
+    stages = {stage: [stage, *of, *(["--method", "none"] if stage == "train" else [])] for stage in folder_stages()[1:]}
     return {
         "help": ["--help"],
         "ls methods": ["ls", "methods"],
@@ -119,7 +120,7 @@ def make_whole(root: Path) -> None:
     for pipeline in pipeline_names(root):
         config = load_config(root, pipeline)
         layout = Layout.of(root, pipeline, config)
-        for stage in STAGES:
+        for stage in folder_stages():
             for method in config.methods if stage == "train" else [None]:
                 leave_out(layout, stage, obstacle, method)
         for method in config.finetunes:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from daamctl.config import Config
-from daamctl.layout import STAGES, Layout, split_recipe
+from daamctl.layout import Layout, split_recipe
+from daamctl.stage_table import folder_stages
 
 ROOT = Path("/project")
 
@@ -127,6 +128,6 @@ def test_command_of_an_ad_hoc_run_is_quoted_and_sets_nothing_twice() -> None:
 
 def test_every_stage_has_its_module_and_its_settings() -> None:
     folder = Path(__file__).resolve().parents[1] / "daamctl/stages"
-    for stage in STAGES:
+    for stage in folder_stages():
         assert (folder / f"{stage}.py").is_file()
         assert stage in Config.model_fields

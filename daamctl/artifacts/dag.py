@@ -20,17 +20,18 @@ import yaml
 from daamctl.artifacts.io import write_text
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, Config, read_yaml
 from daamctl.errors import ConfigError
+from daamctl.stage_table import STAGES
 
 STAGES_FILE = "stages.yaml"
 HEADER = "# What dvc.yaml expands over: what the pipelines train and report. Written by `daamctl check --write`.\n"
 REPORT = "report_stages"
-LISTS = {"train": "methods", "finetune": "finetunes"}
+LISTS = {name: spec.for_each for name, spec in STAGES.items() if spec.for_each is not None}
 """Stage -> list of a pipeline with one stage per name."""
 PAPER = "paper"
 """Report on the whole paper; no pipeline may have this name."""
 PAPER_PIPELINES = tuple(f"{name}{twin}" for name in ("iemocap", "cifar100", "agnews") for twin in ("", "-as-published"))
 """Pipelines shown in it."""
-REPORTED = ("check/{}/report.json", "check/{}/evaluate.json", "train/{}", "evaluate/{}", "importance/{}", "ablate/{}")
+REPORTED = ("check/{}/report.json", "check/{}/evaluate.json", *(f"{stage}/{{}}" for stage in STAGES["report"].reads))
 """Inputs of a pipeline's report, below data: its settings, the declared reference, and results."""
 NAMED_AT_MOST = 5
 

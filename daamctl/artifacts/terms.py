@@ -28,9 +28,7 @@ class Terms:
     unknown: str
 
     def unit(self, unit: str) -> str:
-        """The term for a unit of scoring, "utterance" or "clip".
-        The terms of a modality.
-        """
+        """The term for a unit of scoring, "utterance" or "clip"."""
         return self.clip if unit == "clip" else self.item
 
 
@@ -42,5 +40,5 @@ WORDS: dict[str, Terms] = {
 
 
 def terms_of(modality: Modality | str) -> Terms:
-    """The words for a modality."""
+    """The terms of a modality."""
     return WORDS[modality]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 from typing import Annotated, Any
 
 import typer
@@ -10,28 +11,20 @@ from typer.core import TyperGroup
 
 from daamctl import __version__
 from daamctl.cli import (
-    ablate,
     check,
     compare,
     deviations,
     doctor,
-    download,
-    evaluate,
-    extract,
-    finetune,
     import_checkpoint,
-    importance,
     ls,
     paper,
     plan,
     preflight,
-    report,
     run,
-    segment,
     track,
-    train,
     ui,
 )
+from daamctl.stage_table import STAGES
 
 EXPECTED_FAILURE = 3
 INTERRUPTED = 130
@@ -74,8 +67,8 @@ app = typer.Typer(
     "A whole pipeline: daamctl run demo, or dvc repro report@demo.",
 )
 
-for _module in (download, segment, extract, train, finetune, evaluate, ablate, importance, report):
-    app.command(rich_help_panel="Stages")(_module.command)
+for _stage in STAGES:
+    app.command(name=_stage, rich_help_panel="Stages")(importlib.import_module(f"daamctl.cli.{_stage}").command)
 for _module in (run, plan, paper, preflight, compare, ls, deviations, check, doctor, track, ui, import_checkpoint):
     app.command(rich_help_panel="Around them")(_module.command)
 

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, check_settings, open_embeddings, read_head
 from daamctl.artifacts.results import Fold, read_folds
-from daamctl.artifacts.skipped import FINISHED, folder_of
+from daamctl.artifacts.skipped import folder_of
+from daamctl.artifacts.splits import Split
 from daamctl.artifacts.utterances import METADATA_KEY, CorpusTable, Modality, read_utterances
 from daamctl.config import Config
 from daamctl.config.keys import names
@@ -27,8 +28,8 @@ from daamctl.corpora.sources import key_of
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.consistency import differences
 from daamctl.layout import Layout
+from daamctl.stage_table import STAGES
 from daamctl.training.fold import Features, FoldSpec, kept_fold
-from daamctl.training.splits import Split
 
 Runs = Collection[tuple[int, int]]
 """Fold and seed of everything that is trained."""
@@ -112,7 +113,7 @@ class ArtifactStatus:
 
     def made(self, stage: str) -> Path | None:
         """What a stage writes last; None where it is not there, or empty."""
-        file = folder_of(self.layout, stage) / FINISHED[stage]
+        file = folder_of(self.layout, stage) / STAGES[stage].finished
         return file if file.is_file() and file.stat().st_size else None
 
     def is_outdated(self, stage: str, folders: Sequence[Path]) -> bool:
@@ -142,7 +143,7 @@ class ArtifactStatus:
     def _read_head(self) -> tuple[EmbeddingsMetadata | None, str | None]:
         """Facts of the embeddings, if they are those that the settings ask for; else why they are not."""
         folder = self.layout.embeddings
-        if not (folder / FINISHED["extract"]).exists():
+        if not (folder / STAGES["extract"].finished).exists():
             return None, None
         try:
             head = read_head(folder)

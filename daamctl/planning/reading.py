@@ -20,10 +20,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from daamctl.artifacts.embeddings import CLIP_COLUMNS, StoredVectors, free_memory, shard_path, write_shard
+from daamctl.artifacts.splits import Split
 from daamctl.errors import ArtifactError
 from daamctl.planning.resources import ResourceEstimate
 from daamctl.training.fold import HELD_SHARE
-from daamctl.training.splits import Split
 from daamctl.training.timing import ReadTimes
 
 READING_S = 2.0

@@ -16,6 +16,7 @@ import torch
 
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, is_held
 from daamctl.artifacts.skipped import Obstacle, folder_of
+from daamctl.artifacts.splits import Split, fold_groups, split_of
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import TrainingStage
 from daamctl.corpora.corpus_stats import corpus_stats_of
@@ -31,7 +32,6 @@ from daamctl.training.fold import Features, FoldSpec
 from daamctl.training.group import most_members
 from daamctl.training.run import gpu_room
 from daamctl.training.search import grid_of
-from daamctl.training.splits import Split, fold_groups, split_of
 from daamctl.training.timing import ADAM_BYTES, MethodSize, method_size
 
 Way = Literal["memory", "device", "stream"]

@@ -36,6 +36,7 @@ from daamctl.analysis.probe import ridge_probe
 from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.io import write_json
 from daamctl.artifacts.results import Fold, read_folds
+from daamctl.artifacts.splits import chosen_folds, split_of
 from daamctl.config import AblateConfig, Config
 from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.scoring import items_of, score_items
@@ -47,7 +48,6 @@ from daamctl.planning.ablation import TIED, choose_method, choose_ranking, layer
 from daamctl.tracking import Tracker, make_tracker, send_missing
 from daamctl.training.fold import Features, build_method, kept_fold
 from daamctl.training.run import fold_specs, load_features, settle, train_all
-from daamctl.training.splits import chosen_folds, split_of
 
 NOTES = {
     "ranking": "Layers are ranked by the mean Importance Factor of '{rank_by}' over all folds, as in the papers; the "

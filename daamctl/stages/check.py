@@ -15,12 +15,14 @@ from daamctl.artifacts.dag import PAPER, check_stages, stages_of, write_stages
 from daamctl.artifacts.io import write_json
 from daamctl.config import PARAMS_FILE, Config, inspect_config, pipeline_names, read_yaml
 from daamctl.config.keys import shared_with_finetuning, watched_settings
+from daamctl.config.schema import Section
 from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.encoder_size import shape_of
 from daamctl.errors import ConfigError, DaamctlError, MethodError, UnknownNameError, suggest
 from daamctl.methods import METHODS, check_fits, check_settings, resolve_method, settings_of
 from daamctl.methods.heads import AUTO
+from daamctl.stage_table import STAGES
 
 log = logging.getLogger(__name__)
 
@@ -178,28 +180,27 @@ def _finetune_part(config: Config) -> dict[str, Any]:
     }
 
 
+def _watched(config: Config, what: str) -> Any:
+    """What DVC compares: a section of the settings, a list of the pipeline, or the seeds of everything trained."""
+    if what == "seeds":
+        finetuned = {"finetune": list(config.seeds_of("finetune"))} if config.finetunes else {}
+        return {"train": list(config.seeds_of("train")), **finetuned}
+    if what in type(config).model_fields and isinstance(getattr(config, what), Section):
+        return watched_settings(config, what)
+    return list(getattr(config, what))
+
+
 def _write(root: Path, pipeline: str, config: Config) -> None:
     """Write one file per stage with exactly the settings it reads; a method has its own."""
-    download, train = watched_settings(config, "download"), watched_settings(config, "train")
-    parts: dict[str, dict[str, Any]] = {
-        "download": download,
-        "segment": {"segment": watched_settings(config, "segment"), "download": download},
-        "extract": {"extract": watched_settings(config, "extract")},
-        "evaluate": {"evaluate": config.section("evaluate"), "methods": list(config.trained), "seeds": train["seeds"]},
-        "importance": {"importance": config.section("importance"), "methods": list(config.methods)},
-        "ablate": {
-            "ablate": config.section("ablate"),
-            "evaluate": config.section("evaluate"),
-            "train": train,
-            "methods": list(config.methods),  # among them it chooses; their settings tell in data/train
-        },
-        "report": {"report": config.section("report"), "methods": list(config.trained)},
+    parts = {
+        name: {what: _watched(config, what) for what in spec.watches}
+        for name, spec in STAGES.items()
+        if spec.for_each is None
     }
-    if config.finetunes and config.finetune.seeds is not None:
-        parts["evaluate"]["finetune_seeds"] = list(config.finetune.seeds)
     parts |= {f"{stage}-{name}": {"listed": False} for stage, name in stages_of(root, pipeline)}  # unless set below
     for method in config.methods:
-        parts[f"train-{method}"] = {"train": train, "settings": settings_of(method, config.method_settings)}
+        settings = settings_of(method, config.method_settings)
+        parts[f"train-{method}"] = {"train": _watched(config, "train"), "settings": settings}
     for name in config.finetunes:
         parts[f"finetune-{name}"] = _finetune_part(config.for_adapter(name))
     folder = root / "data" / "check" / pipeline

@@ -18,6 +18,7 @@ from pathlib import Path
 import polars as pl
 
 from daamctl.artifacts.io import content_key, locked, sha256_file
+from daamctl.artifacts.splits import OFFICIAL, fold_groups, is_official, split_of
 from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import Modality, UtteranceTable, write_utterances
 from daamctl.audio import AudioInfo, probe
@@ -31,7 +32,6 @@ from daamctl.corpora.sources import MANIFEST, files_root, key_of, register, sour
 from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.progress import progress
-from daamctl.training.splits import OFFICIAL, fold_groups, is_official, split_of
 
 log = logging.getLogger(__name__)
 

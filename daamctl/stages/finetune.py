@@ -22,6 +22,7 @@ from daamctl.adapters.released import is_published, own_input
 from daamctl.artifacts.clips import ClipTable, read_clips
 from daamctl.artifacts.embeddings import check_settings
 from daamctl.artifacts.results import SKIPPED_FILE, read_folds
+from daamctl.artifacts.splits import chosen_folds
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
@@ -37,7 +38,6 @@ from daamctl.tracking import make_tracker, send_missing
 from daamctl.training.finetune import ItemSet
 from daamctl.training.finetune_fold import FinetuneSpec, Opened, Source, finetune_all
 from daamctl.training.fold_files import remove_strays
-from daamctl.training.splits import chosen_folds
 
 log = logging.getLogger(__name__)
 

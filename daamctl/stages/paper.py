@@ -20,11 +20,12 @@ from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import SKIPPED_FILE, read_folds
 from daamctl.artifacts.skipped import Obstacle, folder_of, inventory_file, is_finished, note_of
 from daamctl.config import PIPELINES_DIR
-from daamctl.layout import STAGES, Layout
+from daamctl.layout import Layout
 from daamctl.reporting.published_layout import DATASETS, Dataset
 from daamctl.reporting.reproduced import EIGHT_HEADS, Ours
 from daamctl.reporting.whole_paper import whole_paper
 from daamctl.reporting.write import write_report
+from daamctl.stage_table import folder_stages
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,8 @@ def _reason(layout: Layout, stage: str, *, again: str) -> Obstacle:
     name = str(layout.pipeline)
     if not (layout.root / PIPELINES_DIR / f"{name}.yaml").is_file():
         return Obstacle(f"this project has no pipeline '{name}'")
-    for one in STAGES[: STAGES.index(stage) + 1]:
+    stages = folder_stages()
+    for one in stages[: stages.index(stage) + 1]:
         if note := note_of(folder_of(layout, one), one):
             return note
     path = inventory_file(layout.root, name)
@@ -112,7 +114,7 @@ def _reason(layout: Layout, stage: str, *, again: str) -> Obstacle:
 def _made(layout: Layout) -> Sequence[str]:
     """Stages with results; those of `finetune` lie among those of `train`."""
     methods = list(layout.stage("train").glob("*"))
-    folders = {stage: methods if stage == "train" else [folder_of(layout, stage)] for stage in STAGES}
+    folders = {stage: methods if stage == "train" else [folder_of(layout, stage)] for stage in folder_stages()}
     return [stage for stage, found in folders.items() if any(is_finished(folder, stage) for folder in found)]
 
 

@@ -22,7 +22,8 @@ from daamctl.analysis.audit import steps
 from daamctl.artifacts.embeddings import free_memory
 from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import read_folds
-from daamctl.artifacts.skipped import FINISHED, Obstacle
+from daamctl.artifacts.skipped import Obstacle
+from daamctl.artifacts.splits import Split
 from daamctl.config import Config, TrainingStage
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
@@ -38,8 +39,8 @@ from daamctl.planning.reading import Reading
 from daamctl.planning.resources import ResourceEstimate, Way
 from daamctl.planning.rows import Lacking, Row, count, settle, took
 from daamctl.provenance import device_name
+from daamctl.stage_table import STAGES
 from daamctl.training.search import grid_of, may_stop, most_epochs, refits
-from daamctl.training.splits import Split
 from daamctl.training.timing import MethodSpeed
 
 PICTURES_BYTES = 500_000
@@ -241,7 +242,7 @@ class _Planner:
         row = Row("evaluate", work=count(len(trained), "method"), unit="tables", total=1)
         fresh = self._is_fresh(row, [self.layout.method(name) for name in self.config.trained])
         if fresh and all(one.state == "done" for one in trained):
-            made = read_json(self.layout.stage("evaluate") / FINISHED["evaluate"])
+            made = read_json(self.layout.stage("evaluate") / STAGES["evaluate"].finished)
             same_methods = set(made["methods"]) == set(self.config.trained)
             same_margin = made.get("fairness", {}).get("margin") == self.config.evaluate.margin
             row.done = int(same_methods and same_margin and made["main_unit"] == self.config.evaluate.unit)
@@ -307,7 +308,7 @@ class _Planner:
         folders = [self.layout.method(str(one.method)) for one in trained]
         fresh = self._is_fresh(row, [*folders, self.layout.stage("ablate")])
         if fresh and all(one.state == "done" for one in (*trained, ablate)):
-            made = read_json(self.layout.stage("importance") / FINISHED["importance"])
+            made = read_json(self.layout.stage("importance") / STAGES["importance"].finished)
             row.done = int({*made["scores"], *made["without_score"]} == {*self.config.methods})
         settle(row, None, trained, any_will_do=True)
         found = {str(one.method): needs.method(str(one.method))[0] for one in trained}

@@ -38,6 +38,7 @@ from daamctl.analysis.probe import (
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.io import write_json
+from daamctl.artifacts.splits import Split, fold_groups, is_official, make_split
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.encoders.items import ImageTables
@@ -47,7 +48,6 @@ from daamctl.methods.ridge import MAX_KERNEL_CLIPS
 from daamctl.progress import progress
 from daamctl.training.fold import Features
 from daamctl.training.run import load_features
-from daamctl.training.splits import Split, fold_groups, is_official, make_split
 
 logger = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from daamctl.config import PIPELINES_DIR, RECIPES, Config
 from daamctl.corpora import CORPORA
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.settings_diff import differing, settings
-from daamctl.layout import STAGES, Layout
+from daamctl.layout import Layout
 from daamctl.reporting import layers, papers, results, run_record
 from daamctl.reporting.document import Document, Files, Picture, Section, percent
 from daamctl.reporting.fairness import fairness
@@ -44,6 +44,7 @@ from daamctl.reporting.run_record import CURVES, RunFacts, curve_names
 from daamctl.reporting.terms import item, terms
 from daamctl.reporting.verdict import against, headline, labelled, order
 from daamctl.reporting.write import write_report
+from daamctl.stage_table import folder_stages
 from daamctl.tracking import make_tracker
 
 logger = logging.getLogger(__name__)
@@ -417,7 +418,7 @@ def _commands(layout: Layout, evaluation: Mapping[str, Any]) -> list[str]:
         return [*lines, layout.command("run")]
     if layout.pipeline:
         return [*lines, f"dvc repro report@{layout.pipeline}    # or without DVC: daamctl run {layout.pipeline}"]
-    return [*lines, *(layout.command(stage) for stage in STAGES)]
+    return [*lines, *(layout.command(stage) for stage in folder_stages())]
 
 
 def _tracked(evaluation: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from daamctl.adapters import Effect, FineTuned, check_effect
+from daamctl.artifacts.splits import Split
 from daamctl.config import Config
 from daamctl.devices import autocast
 from daamctl.errors import DivergedError, TrainingError
@@ -29,7 +30,6 @@ from daamctl.training.inference import accuracy_of, cross_entropy_of
 from daamctl.training.loop import CHECKPOINT_EVERY_S, Epoch, Trained, epochs_waited, improves
 from daamctl.training.losses import build_loss
 from daamctl.training.rng import generator_states, restore_generators, seed_generators
-from daamctl.training.splits import Split
 
 log = logging.getLogger(__name__)
 

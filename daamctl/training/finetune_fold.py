@@ -23,6 +23,7 @@ from daamctl.adapters.released import departures, is_published
 from daamctl.artifacts.clips import ClipTable, clips_key
 from daamctl.artifacts.io import atomic_path, content_key, locked, replace_dir
 from daamctl.artifacts.results import Fold, FoldResult, SearchPart, fold_dir, read_fold
+from daamctl.artifacts.splits import Split, joined, split_of
 from daamctl.config import Config
 from daamctl.config.keys import finetuning_data_settings, key_settings, shared_with_finetuning
 from daamctl.devices import resolve_device, resolve_precision
@@ -37,7 +38,6 @@ from daamctl.training.fold_files import identity, meta_of, metrics_of, write_fin
 from daamctl.training.loop import Epoch, seed_everything
 from daamctl.training.run import collect, summary_line
 from daamctl.training.search import Grid, Rounds, most_epochs, refits
-from daamctl.training.splits import Split, joined, split_of
 
 log = logging.getLogger(__name__)
 

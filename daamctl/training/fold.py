@@ -21,6 +21,7 @@ from torch import nn
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, StoredVectors, free_memory
 from daamctl.artifacts.io import content_key, locked, replace_dir
 from daamctl.artifacts.results import Fold, FoldResult, MetaPart, fold_dir, read_fold
+from daamctl.artifacts.splits import Split, joined, split_of
 from daamctl.config import Config, TrainConfig
 from daamctl.config.keys import key_settings, probe_settings
 from daamctl.devices import resolve_device, resolve_precision
@@ -34,7 +35,6 @@ from daamctl.training.feature_split import InMemorySplit, Part, StreamedSplit
 from daamctl.training.fold_files import identity, meta_of, metrics_of, write_finished
 from daamctl.training.loop import Trained, Training, seed_everything
 from daamctl.training.search import Search, Settings, Trial, grid_of, refits
-from daamctl.training.splits import Split, joined, split_of
 from daamctl.training.standardize import fit_standardize
 
 log = logging.getLogger(__name__)

@@ -15,11 +15,11 @@ import yaml
 from daamctl import __version__
 from daamctl.artifacts.io import write_json, write_text
 from daamctl.artifacts.results import FOLD_DIR, FoldResult, MetaPart, fold_dir
+from daamctl.artifacts.splits import Split
 from daamctl.artifacts.utterances import write_frame
 from daamctl.config import Config
 from daamctl.provenance import device_name, git_commit, versions
 from daamctl.training.loop import Trained
-from daamctl.training.splits import Split
 
 log = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ import torch
 
 from daamctl.artifacts.embeddings import StoredVectors, check_settings, is_held, open_embeddings, read_head
 from daamctl.artifacts.results import Fold
+from daamctl.artifacts.splits import chosen_folds
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.devices import resolve_device
@@ -28,7 +29,6 @@ from daamctl.training.feature_split import StreamedSplit
 from daamctl.training.fold import Features, FoldSpec, kept_fold
 from daamctl.training.group import in_groups, train_fold, train_folds
 from daamctl.training.search import grid_of, most_epochs, refits
-from daamctl.training.splits import chosen_folds
 
 log = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from daamctl.adapters import build_finetune
+from daamctl.artifacts.splits import Split
 from daamctl.config import Config
 from daamctl.devices import autocast, resolve_precision
 from daamctl.methods import CLOSED_FORM
@@ -30,7 +31,6 @@ from daamctl.training.inference import eval_batch, predict
 from daamctl.training.loop import Training
 from daamctl.training.losses import build_loss
 from daamctl.training.search import grid_of, most_epochs, refits
-from daamctl.training.splits import Split
 
 FEW_CLIPS = 2
 """A step is first tried with this many clips. If a whole batch takes too long, its time is scaled up from a part."""

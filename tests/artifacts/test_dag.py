@@ -10,6 +10,7 @@ import yaml
 
 from daamctl.artifacts.dag import PAPER_PIPELINES, STAGES_FILE, check_stages, stages_of, write_stages
 from daamctl.errors import ConfigError
+from daamctl.stage_table import STAGES
 from tests.conftest import REPOSITORY
 
 
@@ -25,7 +26,7 @@ def two(project: Path) -> Path:
 def report(name: str) -> dict[str, Any]:
     """The report of a pipeline."""
     settings = [f"check/{name}/{stage}.json" for stage in ("report", "evaluate")]
-    results = [f"{stage}/{name}" for stage in ("train", "evaluate", "importance", "ablate")]
+    results = [f"{stage}/{name}" for stage in STAGES["report"].reads]
     return {"cmd": f"daamctl report --pipeline {name} --if-possible", "reads": settings + results}
 
 

@@ -9,13 +9,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from daamctl.artifacts.dag import LISTS
-from daamctl.artifacts.embeddings import METADATA_FILE
 from daamctl.artifacts.results import mark_skipped
 from daamctl.artifacts.skipped import (
-    DECLARED,
-    FINISHED,
-    UPSTREAM,
     Obstacle,
     folder_of,
     inventory_file,
@@ -26,7 +21,8 @@ from daamctl.artifacts.skipped import (
     remove_note,
 )
 from daamctl.config import Config
-from daamctl.layout import STAGES, Layout
+from daamctl.layout import Layout
+from daamctl.stage_table import STAGES
 
 NAMES = {"train": "none", "finetune": "lora-r8"}
 WHY = Obstacle("no corpus", "get it")
@@ -39,7 +35,7 @@ def layout(tmp_path: Path) -> Layout:
 
 
 def finish(layout: Layout, stage: str, name: str | None = None) -> None:
-    path = folder_of(layout, stage, name) / FINISHED[stage].replace("fold*-seed*", "fold1-seed1")
+    path = folder_of(layout, stage, name) / STAGES[stage].finished.replace("fold*-seed*", "fold1-seed1")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("{}")
 
@@ -50,15 +46,9 @@ def forbid(layout: Layout) -> None:
     path.write_text(json.dumps({"pipeline": "mine", "runs": False, "reason": WHY.reason, "fix": WHY.fix}))
 
 
-def test_every_stage_has_an_end_and_all_but_the_first_something_before() -> None:
-    assert set(FINISHED) == {*STAGES, *LISTS}
-    assert set(UPSTREAM) == set(FINISHED) - {"download"}
-    assert FINISHED["extract"] == METADATA_FILE
-
-
 def test_a_note_goes_down_the_whole_pipeline(layout: Layout) -> None:
     forbid(layout)
-    for stage in FINISHED:
+    for stage in STAGES:
         names: list[Any] = [*CONFIG.methods] if stage == "train" else [*CONFIG.finetunes] if stage == "finetune" else []
         for name in names or [None]:
             assert obstacle_of(layout, CONFIG, stage) == WHY, stage
@@ -69,11 +59,11 @@ def test_a_note_goes_down_the_whole_pipeline(layout: Layout) -> None:
 
 
 def test_nothing_hinders_where_nobody_says_so(layout: Layout) -> None:
-    assert [obstacle_of(layout, CONFIG, stage) for stage in FINISHED] == [None] * len(FINISHED)
+    assert [obstacle_of(layout, CONFIG, stage) for stage in STAGES] == [None] * len(STAGES)
     path = inventory_file(layout.root, "mine")
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"pipeline": "mine", "runs": True, "reason": None, "fix": None}))
-    assert [obstacle_of(layout, CONFIG, stage) for stage in FINISHED] == [None] * len(FINISHED)
+    assert [obstacle_of(layout, CONFIG, stage) for stage in STAGES] == [None] * len(STAGES)
 
 
 def test_an_ad_hoc_run_asks_no_inventory(tmp_path: Path) -> None:
@@ -84,7 +74,7 @@ def test_an_ad_hoc_run_asks_no_inventory(tmp_path: Path) -> None:
     assert obstacle_of(layout, CONFIG, "download") is None
 
 
-@pytest.mark.parametrize("stage", list(FINISHED))
+@pytest.mark.parametrize("stage", list(STAGES))
 def test_finished_results_stay(layout: Layout, stage: str) -> None:
     name = NAMES.get(stage)
     finish(layout, stage, name)
@@ -93,7 +83,7 @@ def test_finished_results_stay(layout: Layout, stage: str) -> None:
     assert sorted(layout.root.rglob("*")) == before
 
 
-@pytest.mark.parametrize("stage", list(FINISHED))
+@pytest.mark.parametrize("stage", list(STAGES))
 def test_a_note_beside_results_says_nothing(layout: Layout, stage: str) -> None:
     name = NAMES.get(stage)
     leave_out(layout, stage, WHY, name)
@@ -123,7 +113,7 @@ def test_a_method_that_is_not_listed_is_no_obstacle(layout: Layout) -> None:
 def test_files_that_the_dag_declares_are_empty_and_valid(layout: Layout) -> None:
     leave_out(layout, "evaluate", WHY)
     folder = layout.stage("evaluate")
-    assert {path.name for path in folder.iterdir()} == {*DECLARED["evaluate"], "skipped.json"}
+    assert {path.name for path in folder.iterdir()} == {*STAGES["evaluate"].declared, "skipped.json"}
     assert json.loads((folder / "metrics.json").read_text()) == {}
     assert (folder / "evaluation.json").read_text() == ""
     for name, columns in (("accuracy", ("fold", "accuracy")), ("history", ("epoch", "test_accuracy"))):

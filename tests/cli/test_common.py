@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from daamctl.artifacts.skipped import FINISHED, Obstacle, folder_of, leave_out
+from daamctl.artifacts.skipped import Obstacle, folder_of, leave_out
 from daamctl.cli.app import app
 from daamctl.cli.common import resolve
 from daamctl.config import load_config
 from daamctl.layout import Layout
+from daamctl.stage_table import STAGES
 
 NAMES = {"train": "none", "finetune": "lora-r4"}
 REASON = "corpus 'iemocap' is not on this machine"
@@ -41,7 +42,7 @@ def left_out(project: Path) -> Layout:
 
 def test_every_stage_of_a_pipeline_that_cannot_run(left_out: Layout) -> None:
     config = load_config(left_out.root, "iemocap")
-    for stage in FINISHED:
+    for stage in STAGES:
         for name in {"train": config.methods, "finetune": config.finetunes}.get(stage, (None,)):
             words = [stage, "-p", "iemocap", *(["-m", name] if name else []), "--if-possible"]
             result = call(*words)
@@ -51,7 +52,7 @@ def test_every_stage_of_a_pipeline_that_cannot_run(left_out: Layout) -> None:
             assert json.loads((folder_of(left_out, stage, name) / "skipped.json").read_text())["fix"] == "ask for it"
 
 
-@pytest.mark.parametrize("stage", list(FINISHED))
+@pytest.mark.parametrize("stage", list(STAGES))
 def test_without_the_option_the_stage_runs_and_the_note_goes(left_out: Layout, stage: str) -> None:
     leave_out(left_out, stage, Obstacle(REASON), NAMES.get(stage))
     result = call(*terms_of(stage))

@@ -11,18 +11,15 @@ import pytest
 import typer.main
 import yaml
 
-from daamctl.artifacts.skipped import DECLARED, FINISHED, NEEDS_THE_MACHINE, UPSTREAM
 from daamctl.cli.app import app
 from daamctl.config import load_config, pipeline_names, read_yaml
 from daamctl.methods import METHODS, resolve_method
 from daamctl.reporting.published_layout import DATASETS
+from daamctl.stage_table import STAGES as SPECS
 from daamctl.stages import check
 from tests.conftest import REPOSITORY
 
-ORDER = (
-    *("check", "inventory", "download", "segment", "extract", "train", "finetune"),
-    *("evaluate", "ablate", "importance", "report"),
-)
+ORDER = ("check", "inventory", *SPECS)
 WHOLE_PAPER = "report@paper"
 COMMANDS = {"inventory": "check", WHOLE_PAPER: "paper"}
 
@@ -81,7 +78,7 @@ def stage_of(address: str) -> str:
 
 def can_be_left_out(address: str) -> bool:
     """Whether it is of a pipeline, which may not be able to run here."""
-    return stage_of(address) in FINISHED and address != WHOLE_PAPER
+    return stage_of(address) in SPECS and address != WHOLE_PAPER
 
 
 def place(address: str) -> tuple[int, bool]:
@@ -113,7 +110,6 @@ def test_every_command_exists_with_its_options() -> None:
 
 
 def test_stages_that_can_be_left_out_say_so() -> None:
-    assert [name for name in ORDER if name not in FINISHED] == ["check", "inventory"]
     for address, stage in STAGES.items():
         assert ("--if-possible" in stage["cmd"].split()) == can_be_left_out(address), address
 
@@ -151,10 +147,18 @@ def test_a_stage_depends_on_what_may_forbid_it() -> None:
         name = stage_of(address)
         if not can_be_left_out(address):
             continue
-        if name in NEEDS_THE_MACHINE:
-            assert f"data/inventory/{pipeline_of(address)}.json" in stage["deps"], address
-        if name in UPSTREAM:
-            assert f"data/{UPSTREAM[name]}/{pipeline_of(address)}" in stage["deps"], address
+        inventory = f"data/inventory/{pipeline_of(address)}.json"
+        assert (inventory in stage["deps"]) == SPECS[name].needs_machine, address
+
+
+def test_a_stage_depends_on_the_results_that_it_reads_and_on_no_others() -> None:
+    for address, stage in STAGES.items():
+        if not can_be_left_out(address):
+            continue
+        parts = [Path(dep).parts for dep in stage["deps"]]
+        results = [part[1] for part in parts if part[0] == "data" and part[1] in SPECS]
+        assert sorted(results) == sorted(SPECS[stage_of(address)].reads), address
+        assert all(part[2] == pipeline_of(address) for part in parts if part[0] == "data" and part[1] in SPECS)
 
 
 def test_files_declared_one_by_one_are_left_by_a_stage_that_is_left_out() -> None:
@@ -162,9 +166,9 @@ def test_files_declared_one_by_one_are_left_by_a_stage_that_is_left_out() -> Non
     for address, stage in STAGES.items():
         outs = outs_of(stage)
         if can_be_left_out(address) and any(out.suffix for out in outs):
-            assert {out.name for out in outs} == set(DECLARED[stage_of(address)]), address
+            assert {out.name for out in outs} == set(SPECS[stage_of(address)].declared), address
             met.add(stage_of(address))
-    assert met == set(DECLARED)
+    assert met == {name for name, spec in SPECS.items() if spec.declared}
 
 
 def test_inventory_is_taken_every_time() -> None:

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from daamctl.artifacts.embeddings import StoredVectors
+from daamctl.artifacts.splits import Split
 from daamctl.config import Config, load_config
 from daamctl.layout import Layout
 from daamctl.planning import reading
 from daamctl.planning.artifact_status import ArtifactStatus
 from daamctl.planning.reading import Reading, reading_rate, write_sample
 from daamctl.planning.resources import ResourceEstimate
-from daamctl.training.splits import Split
 from daamctl.training.timing import ReadTimes
 
 SHAPE = (10, 3, 8)

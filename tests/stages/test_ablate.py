@@ -10,13 +10,13 @@ import pytest
 
 from daamctl.analysis.probe import ridge_probe
 from daamctl.artifacts.results import read_folds
+from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.reporting.document import Table, Text
 from daamctl.reporting.layers import ablation
 from daamctl.stages import ablate
-from daamctl.training.splits import split_of
 from tests.fixtures.embeddings import write_embeddings
 from tests.fixtures.folds import make_layout, random_density, random_predictions, write_fold, write_method
 

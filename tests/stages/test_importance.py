@@ -14,12 +14,12 @@ from daamctl.analysis.probe import ridge_probe
 from daamctl.artifacts.embeddings import StoredVectors, read_embeddings, shard_path, write_shard
 from daamctl.artifacts.io import read_json, write_json
 from daamctl.artifacts.results import read_folds
+from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.utterances import read_frame
 from daamctl.config import Config, TrainConfig
 from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
 from daamctl.stages import ablate, importance, train
-from daamctl.training.splits import split_of
 from tests.fixtures.embeddings import CLASSES, write_embeddings
 from tests.fixtures.folds import make_layout, random_predictions, write_fold, write_method
 

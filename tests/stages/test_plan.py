@@ -15,6 +15,7 @@ import pytest
 from daamctl import pipeline
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.skipped import Obstacle
+from daamctl.artifacts.splits import split_of
 from daamctl.config import Config, load_config
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import encoder_size_of
@@ -24,7 +25,6 @@ from daamctl.layout import Layout
 from daamctl.planning import calibration
 from daamctl.planning.rows import Row
 from daamctl.stages import download, extract, finetune, plan, segment, train
-from daamctl.training.splits import split_of
 from tests.fixtures.recordings import write_pipeline
 
 METHODS = (

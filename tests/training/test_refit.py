@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from daamctl.artifacts.results import Fold
+from daamctl.artifacts.splits import joined, make_split
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.training import finetune, loop
@@ -21,7 +22,6 @@ from daamctl.training.finetune_fold import FinetuneSpec, finetune_fold
 from daamctl.training.fold import Features, FoldSpec
 from daamctl.training.group import train_fold, train_folds
 from daamctl.training.run import load_features
-from daamctl.training.splits import joined, make_split
 from tests.fixtures.embeddings import config, write_embeddings
 from tests.training import test_finetune
 from tests.training.test_finetune import Counter, Killed, Made, stop

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from daamctl.artifacts.splits import Split
 from daamctl.config import Config
 from daamctl.errors import MethodError
 from daamctl.methods import METHODS
 from daamctl.training import timing
 from daamctl.training.loop import Trained
-from daamctl.training.splits import Split
 from daamctl.training.timing import MethodSpeed, ReadTimes, method_size, time_finetune, time_method
 from tests.fixtures.tiny_models import tiny
 

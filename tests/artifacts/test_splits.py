@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from daamctl.artifacts.splits import fold_groups, make_split
 from daamctl.errors import TrainingError
-from daamctl.training.splits import fold_groups, make_split
 
 
 def clips(groups: list[str], labels: list[str] | None = None) -> pl.DataFrame:

@@ -1,0 +1,99 @@
+"""The stages of a pipeline, declared once: order, what each reads and writes, and what it needs of the machine.
+
+The folders (`layout`), the order of `daamctl run`, the commands, what DVC watches (`daamctl check --write`), what this
+machine may have to leave out (`artifacts.skipped`) and the tests of dvc.yaml all follow this table. CONTRIBUTING.md
+lists the files of a new stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """One stage.
+
+    Args:
+        name: the command, the module in `daamctl.stages` and the folder below `data`.
+        finished: the file that it writes last, or a pattern for it, in its folder.
+        reads: stages whose results it reads. Without results of the first one it has nothing to do.
+        watches: sections of the settings, or lists of a pipeline, that it runs again for. DVC compares their values.
+        for_each: the list of a pipeline for whose entries it runs one at a time; None: it runs once per pipeline.
+        needs_machine: it needs a corpus, weights or a GPU, so it asks the inventory of this machine.
+        tracked: it logs to MLflow.
+        declared: files that dvc.yaml declares one by one, and their content where there is nothing to say.
+    """
+
+    name: str
+    finished: str
+    reads: tuple[str, ...] = ()
+    watches: tuple[str, ...] = ()
+    for_each: str | None = None
+    needs_machine: bool = False
+    tracked: bool = False
+    declared: Mapping[str, str] = field(default_factory=dict)
+
+
+STAGES: dict[str, StageSpec] = {
+    spec.name: spec
+    for spec in (
+        StageSpec("download", "utterances.parquet", watches=("download",), needs_machine=True),
+        StageSpec("segment", "clips.parquet", reads=("download",), watches=("segment", "download")),
+        StageSpec("extract", "embeddings.json", reads=("segment",), watches=("extract",), needs_machine=True),
+        StageSpec(
+            "train",
+            "fold*-seed*/result.json",
+            reads=("extract",),
+            watches=("train",),
+            for_each="methods",
+            tracked=True,
+        ),
+        StageSpec(
+            "finetune",
+            "fold*-seed*/result.json",
+            reads=("segment",),
+            watches=("finetune", "train", "extract"),
+            for_each="finetunes",
+            needs_machine=True,
+            tracked=True,
+        ),
+        StageSpec(
+            "evaluate",
+            "evaluation.json",
+            reads=("train",),
+            watches=("evaluate", "trained", "seeds"),
+            declared={
+                "evaluation.json": "",
+                "metrics.json": "{}\n",
+                "accuracy.csv": "method,fold,seed,accuracy\n",
+                "history.csv": "method,fold,seed,epoch,train_loss,train_accuracy,dev_accuracy,test_accuracy\n",
+                "confusion.csv": "method,actual,predicted\n",
+            },
+        ),
+        StageSpec(
+            "ablate",
+            "ablation.json",
+            reads=("extract", "train"),
+            watches=("ablate", "evaluate", "train", "methods"),
+            tracked=True,
+        ),
+        StageSpec(
+            "importance", "summary.json", reads=("train", "extract", "ablate"), watches=("importance", "methods")
+        ),
+        StageSpec(
+            "report",
+            "report.html",
+            reads=("evaluate", "train", "importance", "ablate"),
+            watches=("report", "trained"),
+            tracked=True,
+        ),
+    )
+}
+"""Stage -> what it is, in the order in which they run."""
+
+
+def folder_stages() -> tuple[str, ...]:
+    """The stages that have a folder of their own: fine-tuned encoders lie beside the trained methods."""
+    return tuple(name for name in STAGES if name != "finetune")

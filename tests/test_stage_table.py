@@ -1,0 +1,42 @@
+"""The table of stages: every stage reads what runs before it, and its words are those of the settings."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from daamctl.artifacts.embeddings import METADATA_FILE
+from daamctl.config import Config
+from daamctl.stage_table import STAGES, StageSpec, folder_stages
+
+ORDER = list(STAGES)
+
+
+@pytest.mark.parametrize("spec", STAGES.values(), ids=ORDER)
+def test_a_stage_reads_only_what_runs_before_it(spec: StageSpec) -> None:
+    assert all(ORDER.index(name) < ORDER.index(spec.name) for name in spec.reads)
+    assert bool(spec.reads) == (spec.name != ORDER[0])
+
+
+@pytest.mark.parametrize("spec", STAGES.values(), ids=ORDER)
+def test_what_a_stage_watches_is_known_to_the_settings(spec: StageSpec) -> None:
+    known = {*Config.model_fields, "trained", "seeds"}
+    assert set(spec.watches) <= known
+    assert spec.for_each is None or spec.for_each in Config.model_fields
+    assert spec.name in spec.watches
+
+
+@pytest.mark.parametrize("spec", STAGES.values(), ids=ORDER)
+def test_a_stage_has_a_module_and_a_command(spec: StageSpec) -> None:
+    assert callable(importlib.import_module(f"daamctl.stages.{spec.name}").run)
+    assert callable(importlib.import_module(f"daamctl.cli.{spec.name}").command)
+
+
+def test_the_last_file_of_extraction_is_its_metadata() -> None:
+    assert STAGES["extract"].finished == METADATA_FILE
+
+
+def test_fine_tuned_encoders_lie_beside_the_methods() -> None:
+    assert set(ORDER) - set(folder_stages()) == {"finetune"}
+    assert STAGES["finetune"].finished == STAGES["train"].finished

@@ -54,7 +54,7 @@ def empty_encoder(config: ExtractConfig, modality: Modality, dtype: torch.dtype)
 
 
 def finetune_size(name: str, encoder: Any, num_classes: int) -> FinetuneSize | None:
-    """Apply a fine-tuning method on the meta device; None if that device lacks an operation it needs.
+    """Apply a fine-tuning method on the meta device; None if it does not work there.
 
     Args:
         name: a name from the table of fine-tuning methods.

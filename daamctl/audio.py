@@ -1,7 +1,7 @@
-"""Reading of audio files: header facts, and exact pieces as mono float32 at a wanted rate.
+"""Read audio files: header facts, and exact segments as mono float32 at a given sampling rate.
 
-Decoding is libsndfile's (WAV, FLAC, OGG, MP3; any bit depth and number of channels), resampling torchaudio's
-windowed-sinc filter. Units: `*_s` are seconds, `num_samples` counts samples per channel, `sampling_rate` is Hz.
+libsndfile decodes (WAV, FLAC, OGG, MP3; any bit depth and number of channels), and torchaudio's windowed-sinc filter
+resamples. Units: `*_s` are seconds, `num_samples` counts samples per channel, `sampling_rate` is Hz.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ FULL_SCALE = 0.999
 CLIPPED_FRACTION = 0.01
 """Share of clipped samples above which a waveform counts as clipped."""
 
-# An MP3 header counts the encoder's padding, which decoders cut off: the last two frames may be missing.
+# An MP3 header includes the encoder's padding, which decoders cut off: up to two frames may be missing.
 _MP3_SLACK = 2 * 1152
-# Writers that cannot seek back (pipes) leave these as the size of the data chunk.
+# Writers that cannot seek back (pipes) store these values as the size of the data chunk.
 _UNKNOWN_SIZES = (0, 0xFFFFFFFF, 0x7FFFFFFF)
-# libsndfile gives the largest 64-bit number for streams whose length it cannot find.
+# libsndfile returns the largest 64-bit number for streams of unknown length.
 _UNKNOWN_LENGTH = 1 << 62
 
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """What the header of an audio file says.
+    """Header facts of an audio file.
 
     Args:
         num_samples: samples per channel.
@@ -56,7 +56,7 @@ def probe(path: Path) -> AudioInfo:
     """Read the header of an audio file.
 
     Raises:
-        AudioError: the file is missing, empty, without samples, shorter than its header says, or not audio.
+        AudioError: the file is missing, empty, without samples, shorter than its header states, or not audio.
     """
     _check_exists(path)
     with _open(path) as file:
@@ -74,21 +74,22 @@ def probe(path: Path) -> AudioInfo:
 
 
 def load(path: Path, *, start_s: float = 0.0, duration_s: float | None = None, sampling_rate: int) -> torch.Tensor:
-    """Decode one piece of a file, mixed down to mono and resampled.
+    """Decode a segment of a file, mix it down to mono and resample it.
 
-    The piece is resampled by itself: it does not see the samples around it.
+    The segment is resampled on its own, without the samples around it.
 
     Args:
         path: the file.
-        start_s: where the piece begins, in seconds.
+        start_s: start of the segment, in seconds.
         duration_s: its length in seconds; None: to the end of the file.
-        sampling_rate: wanted rate in Hz.
+        sampling_rate: target rate in Hz.
 
     Returns:
         float32 waveform, shape (num_samples,).
 
     Raises:
-        AudioError: the file cannot be decoded, ends before the piece does, or the piece holds no or non-finite samples.
+        AudioError: the file cannot be decoded, ends before the segment does, or the segment has no or non-finite
+        samples.
     """
     import torch
     import torchaudio.functional as F
@@ -103,13 +104,13 @@ def load(path: Path, *, start_s: float = 0.0, duration_s: float | None = None, s
 
 
 def read_piece(path: Path, *, start_s: float = 0.0, duration_s: float | None = None) -> tuple[np.ndarray, int]:
-    """Decode one piece as it is.
+    """Decode a segment without mixing or resampling.
 
     Returns:
         float32 samples of shape (num_samples, n_channels), and the file's rate in Hz.
 
     Raises:
-        AudioError: as for `load`, except that non-finite samples pass.
+        AudioError: as for `load`, but non-finite samples are allowed.
     """
     import soundfile as sf
 
@@ -136,7 +137,7 @@ def read_piece(path: Path, *, start_s: float = 0.0, duration_s: float | None = N
 
 
 def describe(waveform: torch.Tensor) -> set[str]:
-    """Doubts about a waveform: `silent`, `clipped`, both or none. They are reasons to warn, not to stop."""
+    """Warnings about a waveform: `silent`, `clipped`, both or none. They do not exclude it."""
     amplitude = waveform.abs()
     doubts = set()
     if bool((amplitude < SILENCE).all()):
@@ -163,13 +164,13 @@ def _open(path: Path) -> Any:
     try:
         return sf.SoundFile(path)
     except (sf.LibsndfileError, RuntimeError, TypeError) as error:
-        # TypeError: soundfile takes a name ending in .raw for headerless audio and asks for its rate
+        # TypeError: soundfile treats names ending in .raw as headerless audio and asks for their sampling rate
         reason = getattr(error, "error_string", str(error))
         raise AudioError(f"{path} is not audio that can be read (WAV, FLAC, OGG, MP3): {reason}") from error
 
 
 def _check_last_sample(path: Path, file: Any) -> None:
-    """FLAC states its length up front and is compressed: only reading its end shows whether it is there."""
+    """Check the end of a FLAC file: its header states a length, so only decoding the end shows whether it is there."""
     try:
         file.seek(file.frames - 1)
         whole = len(file.read(1)) == 1
@@ -180,9 +181,9 @@ def _check_last_sample(path: Path, file: Any) -> None:
 
 
 def _promised_bytes(path: Path) -> tuple[int, int] | None:
-    """Bytes a RIFF/WAVE header promises and bytes that follow; None for other formats and unknown sizes.
+    """Bytes that a RIFF/WAVE header promises and bytes that follow; None for other formats and unknown sizes.
 
-    libsndfile silently shortens such a file, so that a broken copy would pass for a short recording.
+    libsndfile silently shortens such a file, so a damaged copy would pass for a short recording.
     """
     with path.open("rb") as stream:
         head = stream.read(12)

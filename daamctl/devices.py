@@ -1,4 +1,4 @@
-"""Which device and which number format to compute in."""
+"""Choose the device and the number format for computing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from daamctl.errors import ConfigError
 
 
 def resolve_device(name: str) -> str:
-    """Turn `auto` into the best device here; check that a named one exists.
+    """Resolve `auto` to the best device of this machine; check that a named one exists.
 
     Raises:
         ConfigError: the named device is not on this machine.
@@ -34,7 +34,7 @@ def resolve_device(name: str) -> str:
 
 @lru_cache
 def cpu_has_bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16 natively; without that, bfloat16 is slower than float32."""
+    """Whether this processor multiplies bfloat16 natively; otherwise bfloat16 is slower than float32."""
     names = {"bf16"} if platform.machine() in ("arm64", "aarch64") else {"avx512_bf16", "amx_bf16"}
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
@@ -46,10 +46,10 @@ def cpu_has_bfloat16() -> bool:
 
 
 def resolve_precision(name: str, device: str, *, cpu_auto: bool) -> str:
-    """Turn `auto` and `published` into float32, bfloat16 or float16.
+    """Resolve `auto` and `published` to float32, bfloat16 or float16.
 
     Args:
-        name: the setting. `published` is the released code's autocast: float16 on CUDA, nothing elsewhere (D42).
+        name: the setting. `published` is the released code's autocast: float16 on CUDA, none elsewhere (D42).
         device: a resolved device.
         cpu_auto: whether `auto` may choose bfloat16 on a CPU that has it.
 
@@ -70,10 +70,10 @@ def resolve_precision(name: str, device: str, *, cpu_auto: bool) -> str:
 
 
 def full_float32() -> None:
-    """Have this process multiply float32 by a GPU as float32, in matrix products and in convolutions.
+    """Make GPUs compute float32 matrix products and convolutions in full float32.
 
-    cuDNN rounds the factors of convolutions to TF32 (10 bits instead of 23) unless told otherwise, so that 'float32'
-    would mean two things in one model. Half precision is not concerned.
+    By default, cuDNN rounds the factors of convolutions to TF32 (10 bits instead of 23), so 'float32' would mean two
+    things in one model. Half precision is not affected.
     """
     import torch
 
@@ -82,7 +82,7 @@ def full_float32() -> None:
 
 
 def autocast(device: str, precision: str) -> contextlib.AbstractContextManager[Any]:
-    """Autocast to `precision` on `device`; does nothing for float32."""
+    """Autocast to `precision` on `device`; a no-op for float32."""
     import torch
 
     if precision == "float32":

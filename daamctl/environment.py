@@ -1,4 +1,4 @@
-"""Process-wide defaults: no telemetry, no chatter, no long spinning; the environment can override every one of them."""
+"""Process-wide defaults: no telemetry, no noisy logs, no long spinning; environment variables override each of them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ DEFAULTS = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "GIT_PYTHON_REFRESH": "quiet",
     "TOKENIZERS_PARALLELISM": "false",
-    # Threads that wait for others by spinning keep the processor from them as soon as anything else runs beside; so
-    # many turns bridge the gap between two kernels, the usual 300,000 do no better (docs/performance.md).
+    # Threads that spin while they wait keep the processor busy and slow down anything that runs beside them. This many
+    # turns bridge the gap between two kernels; the usual 300,000 are no better (docs/performance.md).
     "GOMP_SPINCOUNT": "5000",
 }
 
@@ -37,7 +37,7 @@ def prepare(*, verbose: bool = False) -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # its retries are ours to report
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # daamctl reports its retries
     logging.getLogger("daamctl").setLevel(logging.DEBUG if verbose else logging.INFO)
-    # transformers passes a bool padding mask beside a float bias, which torch announces on every WavLM call.
+    # transformers passes a bool padding mask with a float bias, for which torch warns on every WavLM call
     warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask and attn_mask")

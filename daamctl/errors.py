@@ -1,4 +1,4 @@
-"""Expected failures: each says what is wrong, the value met, what is allowed and the command that repairs it.
+"""Expected failures: each message says what is wrong, the value found, what is allowed and how to repair it.
 
 Only `daamctl.cli.app` catches these; it prints one message and exits with code 3. Anything else that escapes is a
 bug and keeps its traceback.
@@ -15,7 +15,7 @@ class DaamctlError(Exception):
     """Base of every expected failure.
 
     Args:
-        message: what is wrong, with the value met and what is allowed.
+        message: what is wrong, with the value found and what is allowed.
         fix: the command or edit that repairs it, if there is one.
     """
 
@@ -25,7 +25,7 @@ class DaamctlError(Exception):
         super().__init__(message if fix is None else f"{message}\n  {fix}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Workers in other processes send errors whole: some kinds take other arguments than `args` holds."""
+        """Support pickling by workers in other processes: some subclasses take other arguments than `args` holds."""
         return _restored, (type(self), self.message, self.fix), self.__dict__
 
 
@@ -44,8 +44,8 @@ class UnknownNameError(ConfigError):
 
     Args:
         kind: what the name should be, e.g. "method".
-        name: the name met.
-        known: every allowed name.
+        name: the name found.
+        known: all allowed names.
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
@@ -57,11 +57,11 @@ class CorpusError(DaamctlError):
 
 
 class AudioError(DaamctlError):
-    """An audio file cannot be read, or holds nothing usable."""
+    """An audio file cannot be read, or contains nothing usable."""
 
 
 class ArtifactError(DaamctlError):
-    """A file an earlier stage should have written is missing, damaged, or made with other settings."""
+    """A file that an earlier stage should have written is missing, damaged, or made with other settings."""
 
 
 class EncoderError(DaamctlError):
@@ -72,9 +72,9 @@ class MethodError(DaamctlError):
     """A method cannot be built for these sizes, or its weights do not fit.
 
     Args:
-        message: as everywhere.
-        fix: as everywhere.
-        setting: name and value of the method's own setting that would do, where one is known.
+        message: as in `DaamctlError`.
+        fix: as in `DaamctlError`.
+        setting: name and value of a method setting that would work, if one is known.
     """
 
     def __init__(self, message: str, *, fix: str | None = None, setting: tuple[str, Any] | None = None) -> None:
@@ -87,7 +87,7 @@ class TrainingError(DaamctlError):
 
 
 class DivergedError(TrainingError):
-    """The training loss is no longer finite: another learning rate may do."""
+    """The training loss is no longer finite; another learning rate may help."""
 
 
 class WorkerError(DaamctlError):

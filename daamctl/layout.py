@@ -1,9 +1,9 @@
-"""Where artifacts lie: `data/<stage>/<name>/…`, one word per stage.
+"""Locations of artifacts: `data/<stage>/<name>/…`, one word per stage.
 
 `name` is the pipeline's name. Without a pipeline (`daamctl extract --corpus emodb --encoder wavlm-large`), tables and
-clips go under the corpus name, and everything that depends on the encoder under `<corpus>-<encoder>`. With another
-recipe of training than the pipeline's own, `-<recipe>-recipe` stands behind the name of what is trained, scored and
-reported, so that nothing of the pipeline is replaced; tables, clips and embeddings are the pipeline's.
+clips use the corpus name, and everything that depends on the encoder uses `<corpus>-<encoder>`. If the command line
+names another training recipe than the pipeline, `-<recipe>-recipe` is appended to the name for training, scoring and
+reporting, so that the pipeline's own results are kept; tables, clips and embeddings are shared.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Layout:
     Args:
         root: project folder.
         pipeline: pipeline name; None for an ad-hoc run.
-        table_name: folder name of what depends on the corpus alone.
+        table_name: folder name of what depends only on the corpus.
         run_name: folder name of what depends on the encoder too.
-        corpus: corpus of an ad-hoc run, to be named in commands.
-        encoder: encoder of an ad-hoc run, to be named in commands.
-        overrides: `section.key=value` words given on the command line, to be repeated in commands.
-        recipe: recipe of training that the command line names, where it is not the pipeline's own.
+        corpus: corpus of an ad-hoc run, for commands in messages.
+        encoder: encoder of an ad-hoc run, for commands in messages.
+        overrides: `section.key=value` words from the command line, to repeat in commands.
+        recipe: training recipe named on the command line, if it is not the pipeline's own.
     """
 
     root: Path
@@ -65,7 +65,7 @@ class Layout:
 
     @property
     def work(self) -> Path:
-        """Folder of unfinished work; safe to delete, at the price of doing it again."""
+        """Folder of unfinished work; can be deleted at the cost of repeating that work."""
         return self.data / ".work"
 
     @property
@@ -80,7 +80,7 @@ class Layout:
 
     @property
     def embeddings(self) -> Path:
-        """Folder of the embedding shards; the recipe of training has no part in them."""
+        """Folder of the embedding shards; independent of the training recipe."""
         return self.data / "extract" / self.run_name.removesuffix(_behind(self.recipe) if self.recipe else "")
 
     def method(self, method: str) -> Path:
@@ -92,11 +92,11 @@ class Layout:
         return self.data / stage / self.run_name
 
     def command(self, stage: str, *extra: str) -> str:
-        """The command that runs `stage` for this layout, quoted for a shell, to be named in errors.
+        """Shell command that runs `stage` for this layout, quoted, for error messages.
 
         Args:
             stage: the command.
-            extra: further words, already quoted; a setting among them stands for one given on the command line.
+            extra: further words, already quoted; a setting among them replaces one from the command line.
         """
         where = [*(["--pipeline"] if stage != "run" else []), self.pipeline] if self.pipeline else []
         if self.corpus is not None and self.encoder is not None:
@@ -109,7 +109,7 @@ class Layout:
 
 
 def split_recipe(run_name: str) -> tuple[str, str | None]:
-    """The name of a run without the recipe behind it, and that recipe; None where there is none."""
+    """Split a run's name into the name proper and its recipe; None if it has none."""
     for recipe in RECIPES:
         if run_name.endswith(_behind(recipe)):
             return run_name.removesuffix(_behind(recipe)), recipe
@@ -117,21 +117,21 @@ def split_recipe(run_name: str) -> tuple[str, str | None]:
 
 
 def _behind(recipe: str) -> str:
-    """What stands behind the name of a run with another recipe than its pipeline's own."""
+    """Suffix of a run's name for a recipe other than its pipeline's own."""
     return f"-{recipe}-recipe"
 
 
 def _matters(word: str, stage: str) -> bool:
-    """Whether a stage goes by the setting that a `section.key=value` word is about."""
+    """Whether a stage depends on the setting in a `section.key=value` word."""
     section = word.partition("=")[0].partition(".")[0].strip()
     if stage not in STAGES:
         return True
-    order = list(STAGES)  # a stage goes by its own section and by those before it
+    order = list(STAGES)  # a stage uses its own section and those before it
     known = section if section in STAGES else "train"
     return order.index(known) <= order.index(stage)
 
 
 def _is_among(word: str, extra: Sequence[str]) -> bool:
-    """Whether further words of a command set the same key."""
+    """Whether one of a command's further words sets the same key."""
     key = word.partition("=")[0].strip()
     return any(part.removeprefix("'").startswith(f"{key}=") for words in extra for part in words.split())

@@ -1,4 +1,4 @@
-"""What exists by name, with one line each, found without importing torch."""
+"""List everything that can be named (pipelines, methods, …) with one line each, without importing torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = ("pipelines", *TABLES)
 
 
 def entries(kind: str) -> list[tuple[str, str]]:
-    """Names of a kind with a line of text each: the first line of the pipeline's header or of the docstring."""
+    """Names of a kind, each with a line of text: the first line of the pipeline's header or of the docstring."""
     if kind == "corpora":
         return [(name, _corpus(name)) for name in CORPORA]
     if kind == "encoders":
@@ -33,7 +33,7 @@ def entries(kind: str) -> list[tuple[str, str]]:
 
 
 def _corpus(name: str) -> str:
-    """What a corpus holds, and its line."""
+    """Modality and summary line of a corpus."""
     return f"{CORPORA.load(name).modality or 'speech, text or image'} | {CORPORA.summary(name)}"
 
 

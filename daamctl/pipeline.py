@@ -1,4 +1,4 @@
-"""Every stage of one pipeline, in order, in this process."""
+"""Run all stages of one pipeline, in order, in this process."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ log = logging.getLogger(__name__)
 
 
 def run(layout: Layout, config: Config, *, source: Path | None = None, track: bool = True) -> Path:
-    """Run download to report; finished work made from identical inputs is kept.
+    """Run download to report; finished work with identical inputs is kept.
 
     Args:
-        layout: where artifacts lie.
+        layout: locations of artifacts.
         config: all settings.
         source: folder or manifest of the corpus, if it is not registered yet.
         track: log to MLflow.

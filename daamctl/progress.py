@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with rate and time left on a terminal, a plain log line now and then elsewhere."""
+"""Progress of long work: a bar with rate and remaining time on a terminal, occasional plain log lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Progress:
     """Counts finished units.
 
     Args:
-        total: units in all.
-        what: what is done, e.g. "extracting".
+        total: total number of units.
+        what: description of the work, e.g. "extracting".
         unit: plural name of a unit, e.g. "clips".
-        done: units that were finished before this call; they do not count for the rate.
+        done: units finished before this call; they do not count for the rate.
     """
 
     def __init__(self, total: int, what: str, unit: str, done: int = 0) -> None:
@@ -37,14 +37,14 @@ class Progress:
             log.info("%s", self.line())
 
     def line(self) -> str:
-        """One line: what, how far, how fast, how long still."""
+        """One line: description, progress, rate and remaining time."""
         rate = (self.done - self.done_before) / max(time.monotonic() - self.started, 1e-9)
         left = f", {(self.total - self.done) / rate:.0f} s left" if rate > 0 else ""
         return f"{self.what}: {self.done} of {self.total} {self.unit}, {rate:.1f} {self.unit}/s{left}"
 
 
 class _Bar(Progress):
-    """The same with a bar."""
+    """Progress shown as a bar."""
 
     def __init__(self, total: int, what: str, unit: str, done: int = 0) -> None:
         from rich.console import Console

@@ -1,4 +1,4 @@
-"""Where a figure comes from: library versions, commit, device, and a hash of the code that made it."""
+"""Provenance of results: library versions, commit, device, and a hash of the code that made them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PACKAGES = (
 
 @lru_cache
 def versions() -> dict[str, str]:
-    """Versions of Python and of the libraries that can change a figure."""
+    """Versions of Python and of the libraries that can change a result."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -38,7 +38,7 @@ def versions() -> dict[str, str]:
 
 
 def git_commit(root: Path) -> str | None:
-    """Commit of the project with `+changes` where the tree differs from it; None outside git."""
+    """Commit of the project, with `+changes` if the tree differs from it; None outside git."""
     try:
         commit = subprocess.run(
             ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+changes"],
@@ -73,8 +73,8 @@ def code_hash(module: str, within: str) -> str:
     Comments, docstrings and layout do not count, so editing them does not make finished results stale.
 
     Args:
-        module: dotted name; its source is read, it is not imported.
-        within: dotted package; imports from elsewhere are not followed.
+        module: dotted name; its source is read but not imported.
+        within: dotted package; imports from outside it are not followed.
 
     Raises:
         ImportError: there is no such module.
@@ -83,23 +83,23 @@ def code_hash(module: str, within: str) -> str:
     todo = [module]
     while todo:
         name = todo.pop()
-        if name in trees or (name == within and name != module):  # the package itself only holds the table
+        if name in trees or (name == within and name != module):  # the package itself contains only the table
             continue
         source = _source(name, within)
         if source is None:
             if name == module:
                 raise ImportError(f"no module {module}")
-            continue  # an imported name that is no module
+            continue  # an imported name that is not a module
         tree = ast.parse(source)
         todo += [found for found in _imports(tree, name) if found.startswith(within + ".")]
-        # unparsed text, unlike a dumped tree, is the same in every Python version
+        # unlike a dumped tree, unparsed text is the same in every Python version
         trees[name] = ast.unparse(_without_docstrings(tree))
     text = "\n".join(f"{name}\n{trees[name]}" for name in sorted(trees))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _source(module: str, within: str) -> str | None:
-    """Source of a module of the package `within`, found without importing it; None if there is no such module."""
+    """Source of a module of the package `within`, located without importing it; None if there is no such module."""
     package = importlib.util.find_spec(within)
     for folder in (package.submodule_search_locations or []) if package is not None else []:
         path = Path(folder, *module.removeprefix(within).strip(".").split("."))
@@ -110,7 +110,7 @@ def _source(module: str, within: str) -> str | None:
 
 
 def _imports(tree: ast.Module, module: str) -> list[str]:
-    """Dotted names that a module imports, whatever the form; some may be functions rather than modules."""
+    """Dotted names that a module imports, in any form; some may be functions rather than modules."""
     names: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,9 +1,9 @@
-"""Ways of fine-tuning an encoder: one file per idea, one line per way in the table below.
+"""Fine-tuning methods for encoders: one file per idea, one line per method in the table below.
 
-A way changes a frozen encoder in place (adapters in its modules, or its own weights set free) and puts a classifier on
-its last hidden state; all but the published forms share one, so that they differ in nothing else. This package knows
-nothing of configuration files, folders or the command line; an encoder is any object with `model`, `modality`,
-`embed_dim` and `hidden(inputs)`:
+A method changes a frozen encoder in place (by adapters in its modules, or by unfreezing its own weights) and puts a
+classifier on its last hidden state. All but the published variants share one classifier, so that they differ in nothing
+else. This package does not depend on configuration files, folders or the command line. An encoder is any object with
+`model`, `modality`, `embed_dim` and `hidden(inputs)`:
 
     from daamctl.adapters import build_finetune
     tuned = build_finetune("lora-r8", encoder, num_classes=4, seed=1)
@@ -56,18 +56,18 @@ __all__ = ["FINETUNES", "Effect", "FineTuned", "build_finetune", "check_effect"]
 
 
 def build_finetune(name: str, encoder: Any, *, num_classes: int, seed: int) -> FineTuned:
-    """Make an encoder trainable in one of the ways of the table; it is changed in place, so give it a fresh one.
+    """Apply a fine-tuning method to an encoder. The encoder is changed in place, so pass a fresh one.
 
     Args:
         name: a name from `FINETUNES`.
         encoder: its `model` is a Hugging Face base model, `modality` is speech, text or image, `embed_dim` is D, and
-            `hidden(inputs)` gives the last hidden state (B, T, D) of `model`.
+            `hidden(inputs)` returns the last hidden state (B, T, D) of `model`.
         num_classes: C.
-        seed: of everything drawn at random; the classifier of one seed is the same for all ways that share it.
+        seed: seed of all random values; with equal seeds, methods that share the classifier get the same one.
 
     Raises:
-        UnknownNameError: there is no such way.
-        MethodError: this encoder cannot be fine-tuned in this way, or there are too few classes.
+        UnknownNameError: there is no such method.
+        MethodError: the method does not support this encoder, or there are too few classes.
     """
     from daamctl.adapters.attention import read_projections
     from daamctl.adapters.base import FineTuned, seeded
@@ -81,9 +81,9 @@ def build_finetune(name: str, encoder: Any, *, num_classes: int, seed: int) -> F
     pretrained = list(model.parameters())
     model.requires_grad_(False)
     if getattr(model.config, "use_cache", False):
-        model.config.use_cache = False  # keys and values for generation: memory that nothing here reads
+        model.config.use_cache = False  # the cache for generation takes memory and is unused
     with seeded(seed):
-        head = MeanHead(encoder.embed_dim, num_classes)  # drawn first, so that it is the same for all ways
+        head = MeanHead(encoder.embed_dim, num_classes)  # drawn first, so that it is the same for all methods
         try:
             adaptation = builder(encoder)
         except MethodError as error:

@@ -1,4 +1,4 @@
-"""Whether adapters act at all: the check that would have caught the published LoRA on WavLM (D2)."""
+"""Check whether adapters act at all; this would have revealed that the published LoRA has no effect on WavLM (D2)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from daamctl.errors import TrainingError
 
 NOISE_STD = 0.05
 LEAST_CHANGE = 1e-6
-"""Least change of the logits that counts, over their largest value: above the rounding of float32."""
+"""Smallest change of the logits that counts, relative to their largest value: above float32 rounding."""
 LOSS_SCALE = 2.0**12
-"""Keeps half precision from rounding a small gradient to zero; only whether it is zero is looked at."""
+"""Keeps half precision from rounding small gradients to zero; only whether they are zero matters."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What the adapters of a fine-tuned encoder do.
+    """Effect of a fine-tuned encoder's adapters.
 
     Args:
-        tensors: trained tensors within the encoder.
-        with_gradient: how many of them get a gradient once all have left their start.
-        output_change: largest change of a logit when all of them leave their start.
-        silent: names of those without gradient.
+        tensors: number of trained tensors within the encoder.
+        with_gradient: number of them with a gradient once all have been moved off their initial values.
+        output_change: largest change of a logit when all of them are moved.
+        silent: names of those without a gradient.
     """
 
     tensors: int
@@ -43,23 +43,23 @@ def check_effect(
     targets: Tensor,
     loss: Callable[[Tensor, Tensor], Tensor],
 ) -> Effect:
-    """Run one batch before and after noise on the adapters, with a backward pass each; then restore everything.
+    """Run one batch, with a backward pass, before and after adding noise to the adapters; then restore everything.
 
-    A zero matrix, such as LoRA's B, hides its partner from the first backward pass, hence the second. Dropout is off
-    meanwhile, since it would change the output by itself.
+    A zero matrix, such as LoRA's B, hides its partner from the first backward pass, hence the second. Dropout is off,
+    because it would change the output by itself.
 
     Args:
-        model: a fine-tuned encoder at its start; autocast is left to the caller.
+        model: a fine-tuned encoder with its initial values; autocast is left to the caller.
         inputs: a batch from the encoder's `collate`.
-        mask: (B, T), from there.
+        mask: (B, T), from `collate`.
         targets: (B,) class ids.
         loss: maps logits (B, C) and targets to a scalar.
 
     Returns:
-        what was found; of a published form also where it has no effect.
+        the effect found; for a published variant, also if there is none.
 
     Raises:
-        TrainingError: the adapters of a corrected form have no effect.
+        TrainingError: the adapters of a corrected variant have no effect.
     """
     tensors = {name: value for name, value in model.trained().items() if name.startswith("model.")}
     if not tensors:
@@ -93,7 +93,7 @@ def _reached(
     loss: Callable[[Tensor, Tensor], Tensor],
     tensors: Mapping[str, nn.Parameter],
 ) -> tuple[Tensor, set[str]]:
-    """Logits (B, C), and names of the tensors with a gradient other than zero; `grad` stays as it was."""
+    """Logits (B, C), and names of the tensors with a nonzero gradient; leaves `grad` unchanged."""
     logits = model(inputs, mask)
     value = loss(logits, targets) * LOSS_SCALE
     if not value.requires_grad:
@@ -105,7 +105,7 @@ def _reached(
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Everything in eval mode, each module in its own mode again afterwards."""
+    """Put all modules in eval mode; restore each module's own mode afterwards."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -118,13 +118,13 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _perturbed(tensors: Mapping[str, nn.Parameter]) -> Iterator[None]:
-    """Seeded noise on the tensors, which are restored bit by bit afterwards."""
+    """Add seeded noise to the tensors; restore them bit by bit afterwards."""
     kept = {name: value.detach().cpu().clone() for name, value in tensors.items()}
     try:
         with torch.no_grad(), seeded(0):
             for value in tensors.values():
                 value.add_(torch.randn(value.shape).to(value) * NOISE_STD)
-        torch.clear_autocast_cache()  # else a caller's autocast goes on with half-precision copies of the old values
+        torch.clear_autocast_cache()  # else a caller's autocast would reuse half-precision copies of the old values
         yield
     finally:
         with torch.no_grad():

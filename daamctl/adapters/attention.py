@@ -1,10 +1,10 @@
-"""Attention that adapters reach: WavLM's with its projections called, and any with learned keys and values in front.
+"""Attention that adapters can reach: WavLM's with its projections called, and any attention with a learned prefix.
 
-WavLM of transformers hands the weights of its projections to a functional attention and never calls the modules, so
-nothing attached to them has an effect (D2; versions 4.36 to 5.23). `call_projections` gives each attention of such an
-encoder another way to the same numbers, for this instance only; `read_projections` one that leaves the modules uncalled
-but is as fast: transformers hands torch a transposed view (T, B, D), which torch, where neither it nor the projection's
-weights need a gradient, multiplies by T copies of these.
+transformers' WavLM passes the weights of its projections to a functional attention and never calls the modules, so
+nothing attached to them has an effect (D2; versions 4.36 to 5.23). `call_projections` makes each such attention of this
+instance compute the same values by calling its modules. `read_projections` leaves the modules uncalled but is as fast:
+transformers passes torch a transposed view (T, B, D), for which torch multiplies by T copies of a projection's weights
+if neither the view nor the weights need a gradient.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _BYPASSING = "torch_multi_head_self_attention"
 
 
 def call_projections(model: nn.Module) -> tuple[str, ...]:
-    """Have every attention that bypasses its projection modules call them.
+    """Make every attention that bypasses its projection modules call them.
 
     Returns:
-        a note for the reader; empty where no attention does so.
+        notes for the report; empty if no attention bypasses its projections.
     """
     bypassing = [module for module in model.modules() if hasattr(module, _BYPASSING)]
     for module in bypassing:
@@ -37,7 +37,7 @@ def call_projections(model: nn.Module) -> tuple[str, ...]:
 
 
 def read_projections(model: nn.Module) -> None:
-    """Have every attention that bypasses its projection modules, and still does, use their weights at full speed."""
+    """Make every attention that still bypasses its projection modules use their weights at full speed."""
     for module in model.modules():
         if hasattr(module, _BYPASSING) and _BYPASSING not in vars(module):
             setattr(module, _BYPASSING, types.MethodType(_bypassing_attention, module))
@@ -46,14 +46,14 @@ def read_projections(model: nn.Module) -> None:
 def _called_attention(
     self: Any, hidden_states: Tensor, attention_mask: Tensor | None, gated_position_bias: Tensor
 ) -> tuple[Tensor, None]:
-    """WavLM's attention by the modules; see `_attention`."""
+    """WavLM's attention, calling the modules; see `_attention`."""
     return _attention(self, hidden_states, attention_mask, gated_position_bias, _called), None
 
 
 def _bypassing_attention(
     self: Any, hidden_states: Tensor, attention_mask: Tensor | None, gated_position_bias: Tensor
 ) -> tuple[Tensor, None]:
-    """WavLM's attention by the weights of its modules; see `_attention`."""
+    """WavLM's attention, using the weights of its modules; see `_attention`."""
     return _attention(self, hidden_states, attention_mask, gated_position_bias, _read), None
 
 
@@ -80,7 +80,7 @@ def _attention(
         hidden_states: (B, T, D).
         attention_mask: (B, T) 1 for frames, 0 for padding; None: all are frames.
         gated_position_bias: (B * H, T, T).
-        project: takes one of the projections and its input.
+        project: applies one of the projections to its input.
 
     Returns:
         (B, T, D).
@@ -102,9 +102,9 @@ def _attention(
 def attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **settings: Any
 ) -> tuple[Tensor, None]:
-    """SDPA attention of transformers, with the module's own prefix, if it has one, before keys and values.
+    """Run transformers' SDPA attention with the module's own prefix, if any, before keys and values.
 
-    Every query sees the prefix, and sees of the rest what it saw before.
+    Every query sees the prefix; the visibility of all other positions is unchanged.
 
     Args:
         module: the attention; its parameters `prefix_key` and `prefix_value` are (P, width of all key heads).
@@ -137,7 +137,7 @@ def attend(
 
 
 def register() -> None:
-    """Enter `attend` into transformers' table of attention functions, with SDPA's masks."""
+    """Register `attend` in transformers' table of attention functions, with SDPA's masks."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
@@ -146,11 +146,11 @@ def register() -> None:
 
 
 def _visible(mask: Tensor, length: int) -> Tensor:
-    """A mask or bias over keys (…, T) with `length` keys before them that everything sees: (…, length + T)."""
+    """Extend a mask or bias over keys (…, T) by `length` leading keys visible to all queries: (…, length + T)."""
     return nn.functional.pad(mask, (length, 0), value=mask.dtype == torch.bool)
 
 
 def _as_heads(prefix: Tensor, like: Tensor) -> Tensor:
-    """(P, H' * d) as (B, H', P, d) beside keys or values (B, H', T, d)."""
+    """Reshape (P, H' * d) to (B, H', P, d), to be concatenated with keys or values (B, H', T, d)."""
     batch, heads, _, size = like.shape
     return prefix.view(1, -1, heads, size).transpose(1, 2).expand(batch, -1, -1, -1).to(like.dtype)

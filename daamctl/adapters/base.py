@@ -1,4 +1,4 @@
-"""A fine-tuned encoder: what of it is trained, at which rate, and what a file must hold to have it back."""
+"""A fine-tuned encoder: which tensors are trained, at which rate, and what a file must hold to restore it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from daamctl.errors import MethodError
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What a way of fine-tuning has done to an encoder.
+    """What a fine-tuning method has done to an encoder.
 
     Args:
         adapted: names of the encoder's modules that have an adapter, or whose own weights are trained.
-        notes: what a reader of its figures must know, one line each.
-        head: makes the classifier for C classes; None: the one that all ways share.
-        lr_factor: learning rate of a tensor of this name, as a multiple of the rate given.
-        published: the released scripts' behaviour, faults included.
-        idle: beginning of the names of tensors that are flagged as trainable but that no optimiser holds.
+        notes: caveats for the report, one line each.
+        head: creates the classifier for C classes; None: the one that all methods share.
+        lr_factor: learning rate of a tensor with this name, as a multiple of the base rate.
+        published: whether it reproduces the released scripts, faults included.
+        idle: prefix of the names of tensors that are flagged as trainable but held by no optimiser.
     """
 
     adapted: tuple[str, ...]
@@ -42,17 +42,17 @@ class FineTuned(nn.Module):
     """An adapted encoder and a classifier on its last hidden state.
 
     Args:
-        name: its name in the table.
+        name: name of the method in the table.
         encoder: see `build_finetune`.
         head: maps the last hidden state (B, T, D) and the mask (B, T) to logits (B, C), in float32.
         adaptation: what has been done to the encoder.
         pretrained: the encoder's tensors before that.
 
     Attributes:
-        published: whether this is the behaviour of the released scripts.
+        published: whether this reproduces the released scripts.
         adapted: names of the adapted modules.
-        notes: what a reader of its figures must know.
-        added: names of the tensors that did not come with the encoder, trained or not, the classifier's among them.
+        notes: caveats for the report.
+        added: names of the tensors that did not come with the encoder, trained or not, including the classifier's.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class FineTuned(nn.Module):
         theirs = {id(value) for value in pretrained}
         self.added = tuple(key for key, value in self.named_parameters() if id(value) not in theirs)
         for value in self.trained().values():
-            value.data = value.data.float()  # half-precision encoders: an optimiser's steps need the full one
+            value.data = value.data.float()  # half-precision encoders: an optimiser's steps need full precision
 
     def forward(self, inputs: Mapping[str, Tensor], mask: Tensor) -> Tensor:
-        """Classify a batch as the encoder's `collate` gives it.
+        """Classify a batch from the encoder's `collate`.
 
         Args:
             inputs: keyword arguments of the encoder's model.
-            mask: (B, T) 1 for positions that count in the mean, 0 for others.
+            mask: (B, T) 1 for positions to average, 0 for others.
 
         Returns:
             logits (B, C), float32.
@@ -86,7 +86,7 @@ class FineTuned(nn.Module):
         return logits
 
     def trained(self) -> dict[str, nn.Parameter]:
-        """The tensors that an optimiser is to hold, by name."""
+        """The tensors for the optimiser, by name."""
         return {
             name: value
             for name, value in self.named_parameters()
@@ -94,13 +94,13 @@ class FineTuned(nn.Module):
         }
 
     def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
-        """The trained tensors as groups for AdamW, each tensor once.
+        """Group the trained tensors for AdamW, each tensor once.
 
-        Biases, norms and other vectors have no decay: it would pull a factor that starts at 1 towards 0. The published
-        forms decay everything, as AdamW does by default.
+        Biases, norms and other vectors get no weight decay: it would pull a factor that starts at 1 towards 0. The
+        published variants decay everything, as AdamW does by default.
 
         Args:
-            lr: learning rate; of LoRA+ that of A and of the classifier.
+            lr: learning rate; for LoRA+, that of A and of the classifier.
             weight_decay: decoupled decay.
         """
         groups: dict[tuple[float, float], list[nn.Parameter]] = {}
@@ -111,14 +111,14 @@ class FineTuned(nn.Module):
         return [{"params": values, "lr": rate, "weight_decay": decay} for (rate, decay), values in groups.items()]
 
     def trainable_state(self) -> dict[str, Tensor]:
-        """Copies on CPU of what, over the pretrained encoder, makes this model.
+        """Copy to CPU everything needed, besides the pretrained encoder, to restore this model.
 
-        That is every trained tensor and, of the published forms, the random ones that they never train.
+        That is every trained tensor and, for published variants, the random tensors that they never train.
         """
         return {name: value.detach().cpu().clone().contiguous() for name, value in self._own().items()}
 
     def load_trainable(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `trainable_state` of a model built alike has given.
+        """Load the `trainable_state` of an identically built model.
 
         Raises:
             MethodError: a tensor is missing, unknown, or of another shape; nothing is changed then.
@@ -137,11 +137,11 @@ class FineTuned(nn.Module):
                 value.copy_(state[name])
 
     def train_mode(self, encoder_dropout: bool) -> None:
-        """Make ready for training.
+        """Prepare for training.
 
         Args:
-            encoder_dropout: switch on the encoder's own dropout, layer drop and time masking; otherwise it computes as
-                in feature extraction. Statistics of batch norms stay those of the pretrained encoder.
+            encoder_dropout: enable the encoder's own dropout, layer drop and time masking; otherwise it computes as in
+                feature extraction. Batch norm always uses the statistics of the pretrained encoder.
         """
         self.train()
         self.model.train(encoder_dropout)
@@ -152,10 +152,10 @@ class FineTuned(nn.Module):
     def enable_gradient_checkpointing(self) -> None:
         """Recompute each layer's activations in the backward pass instead of keeping them.
 
-        transformers' own switch does so only for layers in training mode, and ours are not without encoder dropout.
+        transformers' own switch affects only layers in training mode, which these are not without encoder dropout.
 
         Raises:
-            MethodError: the encoder has no layers that can be recomputed.
+            MethodError: the encoder has no layers that support it.
         """
         layers = recomputable_layers(self.model)
         if not layers:
@@ -173,16 +173,17 @@ class FineTuned(nn.Module):
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draw from `seed` on CPU within; the generators of the program go on afterwards as if nothing had been drawn."""
+    """Draw from a CPU generator seeded with `seed` in the block; the global one then continues unaffected."""
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed GPUs, for good
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed GPUs, without restoring them
         yield
 
 
 def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """One layer, its activations kept only where no gradient can be asked for.
+    """Run one layer with activation checkpointing, unless no gradient can be requested.
 
-    Not the reentrant form, which needs an input with a gradient: here the first layers' inputs are frozen.
+    Uses the non-reentrant form: the reentrant one needs an input with a gradient, but the first layers' inputs are
+    frozen.
     """
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)

@@ -1,7 +1,7 @@
-"""Classifiers on the last hidden state (B, T, D): the one that all corrected ways share, and the published ones.
+"""Classifiers on the last hidden state (B, T, D): one shared by all corrected methods, and the published ones.
 
 The published ones are those of transformers' models for sequence and image classification as the released LoRA scripts
-use them (docs/sources.md#released-lora), with transformers' start: weights N(0, 0.02^2), biases 0.
+use them (docs/sources.md#released-lora), with transformers' initialisation: weights N(0, 0.02^2), biases 0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def masked_mean(hidden: Tensor, mask: Tensor) -> Tensor:
 
 
 class MeanHead(nn.Module):
-    """Mean over the positions that count, then one linear map.
+    """Mean over the positions in the mask, followed by one linear map.
 
     Args:
         embed_dim: D.
@@ -36,11 +36,11 @@ class MeanHead(nn.Module):
 
 
 class ProjectedHead(nn.Module):
-    """Published, speech: the mean goes through a random projector that is never trained, then to the classifier.
+    """Published, speech: the mean is projected by a random map that is never trained, then classified.
 
     Args:
         embed_dim: D.
-        width: of the projection.
+        width: width of the projection.
         num_classes: C.
     """
 
@@ -69,13 +69,13 @@ class PatchHead(nn.Module):
         self.classifier = _linear(norm.normalized_shape[-1], num_classes)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Map (B, T, D) and (B, T), which leaves the class token out, to logits (B, C)."""
+        """Map (B, T, D) and (B, T), whose mask excludes the class token, to logits (B, C)."""
         logits: Tensor = self.classifier(self.norm(masked_mean(hidden, mask)))
         return logits
 
 
 class LastPositionHead(nn.Module):
-    """Published, text: a random score map without bias that is never trained (D4), read at the last position (D46).
+    """Published, text: a random score map without bias that is never trained (D4), applied at the last position (D46).
 
     Args:
         embed_dim: D.
@@ -87,7 +87,7 @@ class LastPositionHead(nn.Module):
         self.score = _linear(embed_dim, num_classes, bias=False).requires_grad_(False)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Map (B, T, D) to logits (B, C); the last position is read even where it is padding, so the mask is not."""
+        """Map (B, T, D) to logits (B, C). Ignores the mask: the last position is used even if it is padding."""
         logits: Tensor = self.score(hidden[:, -1])
         return logits
 

@@ -1,9 +1,9 @@
-"""A bottleneck adapter behind the feed-forward part of every layer.
+"""Bottleneck adapters after the feed-forward part of every layer.
 
     h + U gelu(D h)        D: d -> 64, U: 64 -> d, zero at start
 
-Source: Houlsby et al. 2019, who have a second one behind attention; one behind the feed-forward part is the usual
-lighter form (Pfeiffer et al. 2021). peft has none, so it is a forward hook here.
+Source: Houlsby et al. 2019, who add a second one after attention; a single one after the feed-forward part is the
+common lighter variant (Pfeiffer et al. 2021). peft lacks it, so it is a forward hook here.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ BOTTLENECK = 64
 
 
 def houlsby(encoder: Any) -> Adaptation:
-    """A bottleneck of 64 with a residual path behind the feed-forward part of every layer (Houlsby et al. 2019)."""
+    """A bottleneck of 64 with a residual path after the feed-forward part of every layer (Houlsby et al. 2019)."""
     model = encoder.model
     names = feed_forward_outputs(model)
     for name in names:
         linear = model.get_submodule(name)
-        device = linear.get_parameter("weight").device  # layers may lie on several GPUs
+        device = linear.get_parameter("weight").device  # layers may be on different GPUs
         linear.add_module("bottleneck", Bottleneck(linear_sizes(linear)[1]).to(device))
         linear.register_forward_hook(_add)
     return Adaptation(names)
 
 
 class Bottleneck(nn.Module):
-    """What the adapter adds.
+    """The low-rank update that the adapter adds to its input.
 
     Args:
         width: D.
@@ -52,6 +52,6 @@ class Bottleneck(nn.Module):
 
 
 def _add(module: Any, args: Any, output: Tensor) -> Tensor:
-    """Forward hook of the feed-forward part's last map."""
+    """Forward hook of the feed-forward part's last linear map."""
     added: Tensor = module.bottleneck(output)
     return output + added.to(output.dtype)

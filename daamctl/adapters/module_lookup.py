@@ -1,4 +1,4 @@
-"""Where an encoder's parts are: found by structure and the few names in use, so that no model need be listed.
+"""Find an encoder's modules by structure and a few common names, so that no model need be listed.
 
 Verified for the speech families and for BERT, RoBERTa, DistilBERT, ModernBERT, GPT-2, Llama, Mistral, BEiT, ViT,
 DINOv2, DINOv3, CLIP and SigLIP of transformers 5.
@@ -22,22 +22,22 @@ ROLES = {
     "value": ("v_proj", "value", "v_lin", "v"),
 }
 FUSED = ("qkv", "Wqkv", "c_attn", "query_key_value", "qkv_proj")
-"""Names of one linear map that gives query, key and value together."""
+"""Names of a single linear map that computes query, key and value together."""
 
-# Beside the way from the input to the last hidden state: poolers and heads behind it, embeddings of masked positions.
+# Not used between the input and the last hidden state: poolers and heads after it, embeddings of masked positions.
 UNUSED = re.compile(r"(^|\.)(pooler|head|mask_token|masked_spec_embed)(\.|$)")
 
 
 def projections(model: nn.Module, roles: Iterable[str], *, fused: bool = True) -> tuple[str, ...]:
-    """Names of the linear maps of self-attention in these roles, in the encoder's order.
+    """Names of self-attention's linear maps with the given roles, in the encoder's order.
 
     Args:
         model: the encoder.
         roles: some of query, key and value.
-        fused: where one map gives all three, take that.
+        fused: use a map that computes all three, if there is one.
 
     Raises:
-        MethodError: there are none, or they cannot be told apart.
+        MethodError: there are none, or their roles are ambiguous.
     """
     roles = tuple(roles)
     linear = [name for name, module in model.named_modules() if _is_linear(module) and not UNUSED.search(name)]
@@ -55,12 +55,12 @@ def projections(model: nn.Module, roles: Iterable[str], *, fused: bool = True) -
 
 
 def are_fused(names: Iterable[str]) -> bool:
-    """Whether these projections give query, key and value together."""
+    """Whether these projections compute query, key and value together."""
     return any(_leaf(name) in FUSED for name in names)
 
 
 def feed_forward_outputs(model: nn.Module) -> tuple[str, ...]:
-    """Names of the maps from the inside of each layer's feed-forward part back to D: the layer's last such map.
+    """Names of the maps from each layer's inner feed-forward width back to D: the layer's last such map.
 
     Raises:
         MethodError: there are none.
@@ -82,7 +82,7 @@ def feed_forward_outputs(model: nn.Module) -> tuple[str, ...]:
 
 
 def layer_norms(model: nn.Module) -> tuple[str, ...]:
-    """Names of the layer norms (also RMS norms) on the way to the last hidden state."""
+    """Names of the layer norms (also RMS norms) between the input and the last hidden state."""
     return tuple(
         name
         for name, module in model.named_modules()
@@ -91,17 +91,17 @@ def layer_norms(model: nn.Module) -> tuple[str, ...]:
 
 
 def reached_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The encoder's tensors on the way to the last hidden state, by name."""
+    """The encoder's tensors that affect the last hidden state, by name."""
     return {name: value for name, value in model.named_parameters() if value.numel() and not UNUSED.search(name)}
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where the encoder computes."""
+    """Device of the encoder."""
     return next(iter(reached_parameters(model).values())).device
 
 
 def recomputable_layers(model: nn.Module) -> list[nn.Module]:
-    """The layers that transformers itself would recompute in the backward pass; of nested ones the outer."""
+    """Layers for which transformers supports activation checkpointing; of nested ones the outermost."""
     layers = {name: module for name, module in model.named_modules() if isinstance(module, GradientCheckpointingLayer)}
     return [
         module
@@ -111,7 +111,7 @@ def recomputable_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def linear_sizes(module: nn.Module) -> tuple[int, int]:
-    """Input and output width of a linear map; Conv1D, GPT-2's, holds its weight transposed."""
+    """Input and output width of a linear map; GPT-2's Conv1D stores its weight transposed."""
     first, second = module.get_parameter("weight").shape
     return (first, second) if isinstance(module, Conv1D) else (second, first)
 

@@ -1,7 +1,7 @@
-"""What the released LoRA scripts read and how they train, as settings by dotted name.
+"""Settings of the released LoRA scripts, by dotted name: how they read items and how they train.
 
-Source: docs/sources.md#released-lora. A `-published` way reads as they do whatever its caller has set; where it trains
-otherwise, its figures say so. Nothing here imports torch.
+Source: docs/sources.md#released-lora. A `-published` variant always reads items as the scripts do, whatever the
+settings; if its training settings differ, its figures say so. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 SUFFIX = "-published"
 TEXT_LENGTH = 128
-"""Tokens that every text is cut to and padded to."""
+"""Number of tokens to which every text is cut or padded."""
 
 INPUT: Mapping[str, Mapping[str, Any]] = {
-    # The waveform as the feature extractor gives it, at its own length, padding masked (D14).
+    # The waveform as returned by the feature extractor, at its own length, padding masked (D14).
     "speech": {"extract.pooling": "valid-frames", "extract.normalize": "encoder"},
     "text": {"finetune.max_tokens": TEXT_LENGTH},
-    # transformers' mean over the patches leaves the class token out.
+    # transformers' mean over the patches excludes the class token.
     "image": {"extract.pool_class_token": False},
 }
 """Modality -> how its items are read."""
@@ -39,22 +39,22 @@ TRAINING: Mapping[str, Mapping[str, Any]] = {
 
 
 def is_published(name: str) -> bool:
-    """Whether a way of fine-tuning does as the released scripts."""
+    """Whether a fine-tuning method reproduces the released scripts."""
     return name.endswith(SUFFIX)
 
 
 def own_input(name: str, modality: str) -> Mapping[str, Any]:
-    """The settings of reading that a way of fine-tuning has of its own; empty for all but the published forms."""
+    """Input settings that a fine-tuning method fixes itself; empty except for the published variants."""
     return INPUT[modality] if is_published(name) else {}
 
 
 def departures(name: str, modality: str, settings: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """Notes on where a published form does not follow its caller's settings, or these not the released script.
+    """Notes on where a published variant overrides the settings, or the settings differ from the released script.
 
     Args:
-        name: a way of fine-tuning; none but the published forms has such notes.
+        name: a fine-tuning method; only published variants have such notes.
         modality: speech, text or image.
-        settings: of the sections `extract` and `finetune`.
+        settings: those of the sections `extract` and `finetune`.
     """
     if not is_published(name):
         return ()
@@ -69,7 +69,7 @@ def departures(name: str, modality: str, settings: Mapping[str, Mapping[str, Any
 
 
 def _differing(released: Mapping[str, Any], settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """Released values that are not those set, as `finetune.batch_size=4 (set: 8)`."""
+    """Released values that differ from the settings, as `finetune.batch_size=4 (set: 8)`."""
     found = []
     for path, value in released.items():
         section, name = path.split(".")

@@ -1,7 +1,7 @@
-"""Ways that train weights the encoder already has: its biases, its layer norms, or all of them.
+"""Methods that train weights the encoder already has: its biases, its layer norms, or all of them.
 
-Left out is what cannot change the last hidden state: poolers and heads behind it, embeddings of masked positions.
-Key biases are trained as BitFit does, though softmax is blind to them where positions do not rotate the keys.
+Weights that cannot change the last hidden state are excluded: poolers and heads after it, embeddings of masked
+positions. Key biases are trained, as in BitFit, although they cancel in softmax unless positions rotate the keys.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ def full_finetune(encoder: Any) -> Adaptation:
 
 
 def _cloned(make: Callable[..., Tensor], *args: Any) -> Tensor:
-    """A tensor that transformers caches for the whole process.
+    """Copy of a tensor that transformers caches for the whole process.
 
-    Where it was first made in inference mode, as in feature extraction, autograd refuses the cached one.
+    If it was first created in inference mode, as in feature extraction, autograd refuses the cached one.
     """
     return make(*args).clone()
 
 
 def _train(model: nn.Module, names: Iterable[str], what: str, fix: str) -> Adaptation:
-    """Set the tensors of these names free.
+    """Unfreeze the tensors with these names.
 
     Raises:
-        MethodError: there are none, or they are held in half precision, in which an optimiser's steps are lost.
+        MethodError: there are none, or they are in half precision, in which an optimiser's steps are lost.
     """
     values = {name: model.get_parameter(name) for name in names}
     if not values:

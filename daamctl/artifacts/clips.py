@@ -1,10 +1,10 @@
-"""The clip table: one row per piece of a recording, written by `segment` and read by everything after it.
+"""Clip table: one row per piece of a recording, written by `segment` and read by all later stages.
 
-A text or an image is one clip, with the columns of its utterance behind clip_id. Columns of speech: clip_id
+A text or an image is one clip: clip_id, followed by the columns of its utterance. Columns of speech: clip_id
 (`<utterance_id>#<index, three digits or more>`), utterance_id, path (relative to the corpus root), label, speaker,
 group, start_s and duration_s (seconds, exact multiples of one sample of the file), pad_to_s (seconds to which the clip
-is filled with zeros at its end; null: not at all), sampling_rate (Hz, of the file). Rows are sorted by utterance_id,
-then by position.
+is zero-padded at its end; null: no padding), sampling_rate (Hz, of the file). Rows are sorted by utterance_id, then by
+position.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 
 
 class ClipTable(CorpusTable):
-    """The clips of one corpus; `settings` are those of `download` and `segment`, under these names."""
+    """The clips of one corpus; `settings` holds those of `download` and `segment`, by section."""
 
 
 def write_clips(path: Path, table: ClipTable) -> None:
-    """Write the table atomically, rows in the order given; further columns are dropped.
+    """Write the table atomically, rows in the given order; columns outside the schema are dropped.
 
     Raises:
-        ArtifactError: a column of its schema is missing.
+        ArtifactError: a column of the schema is missing.
     """
     columns = [name for name in SCHEMAS[table.modality] if name in table.rows.columns]
     write_table(path, replace(table, rows=table.rows.select(columns)), SCHEMAS, "clip table")
@@ -56,16 +56,16 @@ def read_clips(path: Path, *, fix: str | None = None) -> ClipTable:
 
     Args:
         path: the file.
-        fix: the command that makes it, named in the error.
+        fix: command that creates it, for the error message.
 
     Raises:
-        ArtifactError: the file is missing, damaged, or no clip table.
+        ArtifactError: the file is missing, damaged, or not a clip table.
     """
     return ClipTable(*read_table(path, SCHEMAS, "clip table", fix=fix))
 
 
 def clips_key(table: ClipTable) -> str:
-    """Content key of the rows, the files that they name, and the classes: what embeddings of these clips depend on."""
+    """Content key of the rows, the files they name, and the classes: all that embeddings of the clips depend on."""
     return content_key(
         {
             "rows": frame_key(table.rows.select(list(SCHEMAS[table.modality]))),

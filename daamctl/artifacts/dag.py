@@ -1,12 +1,12 @@
-"""`stages.yaml`: what dvc.yaml expands its train, finetune and report stages over.
+"""`stages.yaml`: the methods and reports over which dvc.yaml expands its train, finetune and report stages.
 
-Training has one stage per method that a pipeline lists. `report` has one per pipeline, and `paper`, the report over the
-six pipelines of the papers, where all of them are listed. dvc.yaml can template a dependency but no list of them, so
-every report has as many: six.
+Training has one stage per method that a pipeline lists. `report` has one stage per pipeline, plus `paper`, the report
+over the papers' six pipelines, if all of them are listed. dvc.yaml can template a dependency but not a list of them, so
+every report has the same number: six.
 
-All pipelines by all methods would be several hundred stages more, and DVC reads and writes the lock file of them all
-around every stage that runs: half an hour of a first `dvc repro` would go into that. So the file is written from the
-pipelines' own lists (`daamctl check --write`), and a line that has become superfluous costs a second and harms nothing.
+All pipelines times all methods would be several hundred more stages. DVC reads and writes the lock file of all of them
+around every stage, which would add half an hour to a first `dvc repro`. So the file is generated from the pipelines'
+own lists (`daamctl check --write`). A line that is no longer needed costs a second and is harmless.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ STAGES_FILE = "stages.yaml"
 HEADER = "# What dvc.yaml expands over: what the pipelines train and report. Written by `daamctl check --write`.\n"
 REPORT = "report_stages"
 LISTS = {name: spec.for_each for name, spec in STAGES.items() if spec.for_each is not None}
-"""Stage -> the list of a pipeline that has a stage for each of its names."""
+"""Stage -> list of a pipeline with one stage per name."""
 PAPER = "paper"
-"""The report of the whole paper; no pipeline may be called so."""
+"""Report on the whole paper; no pipeline may have this name."""
 PAPER_PIPELINES = tuple(f"{name}{twin}" for name in ("iemocap", "cifar100", "agnews") for twin in ("", "-as-published"))
-"""The pipelines whose results it shows."""
+"""Pipelines shown in it."""
 REPORTED = ("check/{}/report.json", "check/{}/evaluate.json", *(f"{stage}/{{}}" for stage in STAGES["report"].reads))
-"""What the report of a pipeline reads, below data: its settings, the reference declared, and results."""
+"""Inputs of a pipeline's report, below data: its settings, the declared reference, and results."""
 NAMED_AT_MOST = 5
 
 Table = dict[str, dict[str, dict[str, Any]]]
-"""`<stage>_stages` -> what follows the @ in a stage's address -> pipeline and method, of `report` command and reads."""
+"""`<stage>_stages` -> the part of a stage's address after @ -> pipeline and method; for `report`, command and reads."""
 
 
 def write_stages(root: Path) -> Path:
-    """Write the file anew."""
+    """Regenerate the file."""
     path = root / STAGES_FILE
     write_text(path, HEADER + yaml.safe_dump(_wanted(root), sort_keys=False, default_flow_style=None, width=1000))
     return path
 
 
 def check_stages(root: Path) -> None:
-    """Refuse a file that lacks what a pipeline lists, or has stages of what params.yaml does not list.
+    """Check that the file has all stages that pipelines list, and none of pipelines that params.yaml does not list.
 
     Raises:
-        ConfigError: naming some of them.
+        ConfigError: names some of the differences.
     """
     found, wanted = _found(root), _wanted(root)
     wrong = [
@@ -69,7 +69,7 @@ def check_stages(root: Path) -> None:
 
 
 def stages_of(root: Path, pipeline: str) -> Iterator[tuple[str, str]]:
-    """Stage (`train` or `finetune`) and method of every line that a pipeline has in the file."""
+    """Stage (`train` or `finetune`) and method of each of a pipeline's lines in the file."""
     found = _found(root)
     for stage in LISTS:
         for one in found.get(f"{stage}_stages", {}).values():
@@ -94,7 +94,7 @@ def _wanted(root: Path) -> Table:
 
 
 def _reports(pipelines: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name, command and reads (below data) of every report."""
+    """Name, command and inputs (below data) of every report."""
     for name in pipelines:
         command = f"daamctl report --pipeline {name} --if-possible"
         yield name, {"cmd": command, "reads": [path.format(name) for path in REPORTED]}

@@ -1,8 +1,8 @@
 """Per-layer embeddings: `data/extract/<run>/`, one row per clip, one fixed-size-list column per layer.
 
 Columns: clip_id, utterance_id, label, speaker, group, n_frames, then `layer_01 …` (Hugging Face's hidden-state index;
-`layer_00` is the embedding output). The head of each shard and `embeddings.json` hold the encoder's facts and the
-content key. Rows stand in the order of the clip table.
+`layer_00` is the embedding output). The metadata of each shard and `embeddings.json` hold the encoder's facts and the
+content key. Rows are in the order of the clip table.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ CLIP_COLUMNS = ("clip_id", "utterance_id", "label", "speaker", "group")
 
 @dataclass(frozen=True)
 class EmbeddingsMetadata:
-    """What is known of a set of embeddings.
+    """Metadata of the embeddings of a corpus.
 
     Args:
-        key: content key of all that determines the values: clips, encoder weights, settings.
+        key: content key of everything that affects the values: clips, encoder weights, settings.
         corpus: registered corpus name.
         classes: class names in label order.
         layers: stored layer numbers.
@@ -47,8 +47,8 @@ class EmbeddingsMetadata:
         encoder: id, revision, weights hash, transformers version, final_norm, pooling, …
         settings: the sections download, segment and extract.
         num_clips: rows in all shards.
-        unreadable: clip_id -> reason, for clips left out under the stated tolerance.
-        modality: what the clips are.
+        unreadable: clip_id -> reason, for clips left out within the allowed tolerance.
+        modality: modality of the clips.
     """
 
     key: str
@@ -89,7 +89,7 @@ def write_shard(
         n_frames: (B,) frames, tokens or patches averaged per clip.
         vectors: (B, L, D) in the stored number format.
         layers: the L layer numbers.
-        head: facts repeated in the file's metadata.
+        head: metadata to repeat in the file.
     """
     columns: dict[str, pa.Array] = {name: clips[name].to_arrow() for name in CLIP_COLUMNS}
     columns["n_frames"] = pa.array(n_frames, pa.int32())
@@ -101,7 +101,7 @@ def write_shard(
 
 
 def shard_is_whole(path: Path, num_rows: int) -> bool:
-    """Whether a shard opens and holds all its clips; not so where it left out unreadable ones, now perhaps repaired."""
+    """Whether a shard opens and holds all its clips; False if it lacks unreadable ones: they may be repaired by now."""
     try:
         metadata = pq.ParquetFile(path).metadata
         head = json.loads(metadata.metadata[METADATA_KEY])
@@ -111,15 +111,15 @@ def shard_is_whole(path: Path, num_rows: int) -> bool:
 
 
 def write_head(folder: Path, head: EmbeddingsMetadata) -> None:
-    """Write the facts; their presence means the set is whole."""
+    """Write the metadata, which marks the embeddings as complete."""
     write_json(folder / METADATA_FILE, {**head.__dict__})
 
 
 def read_head(folder: Path, *, fix: str | None = None) -> EmbeddingsMetadata:
-    """Read the facts.
+    """Read the metadata.
 
     Raises:
-        ArtifactError: there are no whole embeddings in the folder.
+        ArtifactError: there are no complete embeddings in the folder.
     """
     if not (folder / METADATA_FILE).exists():
         raise ArtifactError(f"no embeddings in {folder}", fix=fix)
@@ -132,9 +132,9 @@ def read_head(folder: Path, *, fix: str | None = None) -> EmbeddingsMetadata:
 
 @dataclass(frozen=True, eq=False)
 class StoredVectors:
-    """The vectors of a set on disk: indexed and iterated over like an array (N, L, D), and read only then.
+    """Vectors on disk, read on demand, with the indexing and iteration of an array (N, L, D).
 
-    `stored[rows]` has shape (n, L, D), `stored[rows, index]` the one layer at that index, (n, D). Only shards that hold
+    `stored[rows]` has shape (n, L, D); `stored[rows, index]` has the layer at that index only, (n, D). Only shards with
     one of the rows are opened, and only columns of the layers are read.
 
     Args:
@@ -142,7 +142,7 @@ class StoredVectors:
         starts: (S + 1,) first row of each shard, and N.
         layers: the L layer numbers.
         kind: type of the layers' columns.
-        fix: command named in errors.
+        fix: command to name in errors.
     """
 
     paths: tuple[Path, ...]
@@ -158,7 +158,7 @@ class StoredVectors:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Stored number format."""
+        """Number format of the stored vectors."""
         dtype: np.dtype[Any] = np.dtype(self.kind.value_type.to_pandas_dtype())
         return dtype
 
@@ -178,7 +178,7 @@ class StoredVectors:
         """Read one shard, (n, L, D).
 
         Raises:
-            ArtifactError: it is damaged, or is no longer the one that was opened.
+            ArtifactError: it is damaged, or has changed since it was opened.
         """
         path, names = self.paths[shard], [layer_column(layer) for layer in self.layers]
         try:
@@ -201,15 +201,15 @@ class StoredVectors:
         return vectors
 
     def blocks(self, rows: NDArray[np.int64], rng: np.random.Generator | None = None) -> Iterator[Block]:
-        """Read rows shard by shard, the next shard in a thread while the last one is in use.
+        """Read rows shard by shard; a thread reads the next shard while the current one is in use.
 
         Args:
             rows: (n,) row numbers.
-            rng: draws the order of the shards; None: as they stand.
+            rng: draws the order of the shards; None: stored order.
 
         Yields:
-            places in `rows`, ascending, and the vectors of these rows, (n', L, D). No more than one block is read ahead
-            of the one given.
+            positions in `rows`, ascending, and the vectors of these rows, (n', L, D). At most one block is read ahead
+            of the current one.
         """
         shard_of = np.searchsorted(self.starts, rows, side="right") - 1
         order = np.argsort(shard_of, kind="stable")
@@ -244,7 +244,7 @@ class StoredVectors:
 
 
 def _read_ahead(read: Callable[[int], Block], keys: Iterable[int]) -> Iterator[Block]:
-    """What `read` gives for every key, in order; the next one is read in a thread meanwhile."""
+    """Yield `read(key)` for every key, in order; a thread reads the next one meanwhile."""
     with ThreadPoolExecutor(1, "read-ahead") as thread:
         ahead: deque[Future[Block]] = deque()
         try:
@@ -262,18 +262,18 @@ def _read_ahead(read: Callable[[int], Block], keys: Iterable[int]) -> Iterator[B
 def open_embeddings(
     folder: Path, layers: tuple[int, ...] | None = None, *, fix: str | None = None
 ) -> tuple[pl.DataFrame, StoredVectors]:
-    """Read the clips of a set, and leave the vectors on disk.
+    """Open the embeddings of a corpus: read the clips, leave the vectors on disk.
 
     Args:
-        folder: the set.
-        layers: layer numbers; None: all but layer 0.
-        fix: command named in errors.
+        folder: folder of the embeddings.
+        layers: layer numbers; None: all except layer 0.
+        fix: command to name in errors.
 
     Returns:
         clips (clip columns and n_frames), and the vectors.
 
     Raises:
-        ArtifactError: the set is missing or damaged, or a layer is not stored.
+        ArtifactError: the embeddings are missing or damaged, or a layer is not stored.
     """
     head = read_head(folder, fix=fix)
     chosen = layers if layers is not None else tuple(layer for layer in head.layers if layer > 0)
@@ -305,17 +305,17 @@ def read_embeddings(
 
 
 def free_memory() -> int:
-    """Bytes that this machine can still give without swapping."""
+    """Bytes of main memory available without swapping."""
     return int(psutil.virtual_memory().available)
 
 
 def is_held(nbytes: int, wanted: Literal["auto", "memory", "stream"]) -> bool:
-    """Whether vectors that take so many bytes are read into memory.
+    """Whether vectors of this size should be read into memory.
 
     Args:
-        nbytes: of the vectors as stored.
-        wanted: `train.features`; `auto` counts them twice, as a fold's parts are copies, and leaves half of the memory
-            free.
+        nbytes: size of the stored vectors, in bytes.
+        wanted: `train.features`; `auto` counts the size twice, since a fold copies its parts, and leaves half of the
+            free memory.
     """
     return wanted == "memory" or (wanted == "auto" and 2 * nbytes <= free_memory() / 2)
 
@@ -325,15 +325,15 @@ def _unreadable(folder: Path, why: object, fix: str | None) -> ArtifactError:
 
 
 def check_settings(made: Mapping[str, Any], config: Config, modality: Modality, *, what: str, fix: str) -> None:
-    """Check that an artifact was made with the settings asked for.
+    """Check that an artifact was made with the current settings.
 
     Args:
-        made: section -> settings it was made with; only these sections are compared. A setting that it does not know
+        made: section -> settings it was made with; only these sections are compared. A missing setting is taken to have
             had its default.
-        config: settings asked for.
-        modality: what the artifact holds.
+        config: current settings.
+        modality: modality of the artifact.
         what: the artifact, in the plural, for the message.
-        fix: the command that makes it again.
+        fix: the command that creates it again.
 
     Raises:
         ArtifactError: names every setting that differs, with both values.

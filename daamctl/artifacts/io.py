@@ -1,4 +1,4 @@
-"""Atomic writes, content hashes and locks: a file or folder appears whole under its name, or not at all."""
+"""Atomic writes, content hashes and locks: a file or folder appears complete under its name, or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` on success, remove it on failure.
 
-    The suffix of `path` is kept, because libraries choose formats by it.
+    The temporary path keeps the suffix of `path`, because libraries choose formats by it.
 
     Raises:
         ArtifactError: the file system refuses the write (disk full, read-only, no permission).
@@ -50,7 +50,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically, keys in the order given, two-space indent."""
+    """Write JSON atomically, keys in the given order, two-space indent."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -59,7 +59,7 @@ def read_json(path: Path, *, fix: str | None = None) -> Any:
 
     Args:
         path: the file.
-        fix: the command that makes it, named in the error.
+        fix: command that creates it, for the error message.
 
     Raises:
         ArtifactError: the file is missing or is not JSON.
@@ -75,7 +75,7 @@ def read_json(path: Path, *, fix: str | None = None) -> Any:
 def write_parquet(path: Path, table: pa.Table) -> None:
     """Write a Parquet file atomically (zstd). The same table gives the same bytes.
 
-    Columns of lists hold vectors: a dictionary of their numbers would only make them slow to read.
+    Dictionary encoding is off for list columns: they hold vectors, for which it would only slow down reading.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -102,7 +102,7 @@ def read_parquet(path: Path, *, columns: list[str] | None = None, fix: str | Non
 
 
 def read_columns(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """Read a Parquet file, or some columns in this order; `pq.read_table` would import pandas for it.
+    """Read a Parquet file, or some columns in the given order; avoids `pq.read_table`, which imports pandas.
 
     Raises:
         OSError: the file is missing or cannot be read.
@@ -117,7 +117,7 @@ def read_columns(path: Path, columns: list[str] | None = None) -> pa.Table:
 
 
 def replace_dir(new: Path, target: Path) -> None:
-    """Put the finished folder `new` in the place of `target` (same file system); the old one goes last."""
+    """Replace the folder `target` by the finished folder `new` (same file system); the old one is deleted last."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():
         old = target.with_name(f".{target.name}-old-{uuid.uuid4().hex[:8]}")
@@ -129,7 +129,7 @@ def replace_dir(new: Path, target: Path) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a finished file a second name: a hard link where the file system allows it, else a copy."""
+    """Give a finished file a second name: a hard link if the file system supports it, else a copy."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     try:
@@ -146,18 +146,18 @@ def sha256_file(path: Path) -> str:
 
 
 def content_key(value: Any) -> str:
-    """A 16-digit key of any JSON-able value: equal values give equal keys, on any machine."""
+    """16-digit hash of a JSON-able value: equal values give equal keys on any machine."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @contextmanager
 def locked(path: Path, *, what: str) -> Iterator[None]:
-    """Hold an exclusive lock file while the block runs; wait for another process that holds it.
+    """Hold an exclusive lock file while the block runs; wait if another process holds it.
 
     Args:
         path: the lock file.
-        what: named in the log line when it has to wait.
+        what: name for the log line when it has to wait.
     """
     import logging
 

@@ -1,11 +1,11 @@
-"""The result of one trained fold: `data/train/<run>/<method>/fold<k>-seed<s>/`.
+"""Result of one trained fold: `data/train/<run>/<method>/fold<k>-seed<s>/`.
 
-A fine-tuned encoder's folds have the same files; its weights are the trained tensors alone.
+Folds of fine-tuned encoders have the same files; their weights are only the trained tensors.
 
-Files: `result.json` (three parts: run, metrics, meta; written last, so its presence means the fold is whole),
-`weights.safetensors`, `predictions.parquet` (one row per test clip, with logits), `history.parquet` (one row per
-epoch) and, for methods with a density, `density.safetensors` (mean maps over the test pass, shape (L, D)), for methods
-that weigh whole layers `layer_weights.safetensors` (shape (L,)).
+Files: `result.json` (three parts: run, metrics, meta; written last, so its presence means the fold is complete),
+`weights.safetensors`, `predictions.parquet` (one row per test clip, with logits) and `history.parquet` (one row per
+epoch). Methods with a density add `density.safetensors` (mean maps over the test pass, shape (L, D)); methods that
+weigh whole layers add `layer_weights.safetensors` (shape (L,)).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 from daamctl.artifacts.io import read_json, write_json
 from daamctl.errors import ArtifactError
 
-if TYPE_CHECKING:  # only to leave a note, `daamctl train --if-listed` should load neither
+if TYPE_CHECKING:  # only to leave a note: `daamctl train --if-listed` should import neither
     import numpy as np
     import polars as pl
 
@@ -28,10 +28,10 @@ FOLD_DIR = re.compile(r"^fold(\d+)-seed(\d+)$")
 
 
 class RunPart(TypedDict):
-    """What was run."""
+    """What was run, and with which settings."""
 
     key: str
-    """Content key of every input: equal keys mean the fold need not be trained again."""
+    """Content key of all inputs; if it is unchanged, the fold need not be trained again."""
     pipeline: str
     method: str
     fold: int
@@ -48,29 +48,30 @@ class RunPart(TypedDict):
     num_parameters: int
     """Trainable parameters, decoder included."""
     reconstructed: str
-    """Which reading, for methods whose own definition is not available; empty for all others."""
+    """Which reading, for methods without an available definition of their own; empty for all others."""
     eval_batches: dict[str, int | str] | None
     """For methods whose predictions depend on their batch: size, order and clips_sha256, a hash of the test clips in
     that order; None for all others."""
     config: dict[str, Any]
-    """Resolved settings: sections download, segment, extract, train and the method's own; of a fine-tuned encoder also
-    finetune, and of train what the two share; of a closed-form probe of train what it depends on."""
+    """Resolved settings: sections download, segment, extract, train and the method's own. A fine-tuned encoder adds
+    finetune, and of train has only what the two share; a closed-form probe has of train only what affects it."""
     modality: NotRequired[str]
-    """What the clips are: speech, text or image; folds made before the other two lack it."""
+    """Modality of the clips: speech, text or image; missing in folds older than the other two."""
     finetune: NotRequired[bool]
-    """True where the encoder itself was trained; this and what follows is absent for methods over stored layers."""
+    """True if the encoder itself was trained; this and the following fields are absent for methods over stored
+    layers."""
     effect: NotRequired[dict[str, Any]]
-    """What the adapters were found to do before training, see `daamctl.adapters.activity_check.Effect`."""
+    """What the activity check found before training, see `daamctl.adapters.activity_check.Effect`."""
     adapted: NotRequired[list[str]]
     """Names of the encoder's adapted modules."""
     notes: NotRequired[list[str]]
-    """What a reader of the figures must know."""
+    """Caveats to show beside the figures."""
     micro_batch: NotRequired[int]
-    """Most items that went through the encoder at once."""
+    """Most items per forward pass through the encoder."""
 
 
 class MetaPart(TypedDict):
-    """Where and with what it was run."""
+    """Environment of the run, and its inputs."""
 
     daamctl: str
     versions: dict[str, str]
@@ -78,8 +79,8 @@ class MetaPart(TypedDict):
     device: str
     precision: str
     embeddings_key: str
-    """Content key of the embeddings; of a fine-tuned encoder that of the clips, of how they are read and of the encoder
-    before training."""
+    """Content key of the embeddings; for a fine-tuned encoder, of the clips, how they are read, and the encoder before
+    training."""
     encoder: dict[str, Any]
     """The encoder facts recorded in the embeddings (id, revision, weights hash, transformers version, …)."""
     train_s: float
@@ -89,39 +90,40 @@ class MetaPart(TypedDict):
     num_dev_clips: int
     num_test_clips: int
     evaluation_precision: NotRequired[str]
-    """Of a fine-tuned encoder: number format of its weights, in which it is evaluated; its classifier is in float32."""
+    """For a fine-tuned encoder: number format of its weights, used in evaluation; its classifier is float32."""
     features: NotRequired[str]
-    """Where the training clips were taken from: memory, device or stream; folds made before streaming lack it."""
+    """Where training read its features from: memory, device or stream; missing in folds older than streaming."""
     together: NotRequired[int]
-    """Number of folds that were trained in one program, where that was done."""
+    """Number of folds trained jointly, if several."""
 
 
 class CandidatePart(TypedDict):
     """One candidate of a search."""
 
     settings: dict[str, float | str]
-    """What it was trained with: lr, and weight_decay and standardize where they were searched; of a closed-form probe
-    penalty, and layer where that is chosen too: the best under this penalty."""
+    """Settings of the candidate: lr, and weight_decay and standardize if they were searched; for a closed-form probe
+    penalty, and layer if that is chosen too: the best one at this penalty."""
     dev_accuracy: list[float]
-    """On the held-out group after every epoch before the choice; of a closed-form probe one value, leave-one-out on the
-    training clips where no group is held out."""
+    """On the held-out group after each epoch before the choice; for a closed-form probe a single value, from
+    leave-one-out on the training clips if no group is held out."""
     dev_loss: list[float]
-    """Mean cross-entropy on the held-out group, likewise; of a closed-form probe the mean squared error."""
+    """Mean cross-entropy on the held-out group after the same epochs; for a closed-form probe the mean squared
+    error."""
     added: bool
-    """True where it was added because the best candidate so far lay at an edge of the grid."""
+    """True if it was added because the best candidate so far was at an edge of the grid."""
 
 
 class SearchPart(TypedDict):
-    """What was tried before a fold was trained to its end, and what was chosen; the test group has no part in it."""
+    """Record of a search: what was tried before the final training of a fold, and what was chosen."""
 
     epochs: int
-    """Epochs that every candidate was trained for; 0 for a closed-form probe."""
+    """Epochs of the longest-trained candidate; 0 for a closed-form probe."""
     candidates: list[CandidatePart]
     """In the order in which they were tried."""
     chosen: int
-    """Index of the chosen one."""
+    """Index of the chosen candidate."""
     edges: list[str]
-    """Settings of which the lowest or highest value tried was chosen, although there was a choice."""
+    """Settings chosen at the lowest or highest value tried, although there were values between."""
 
 
 class FoldResult(TypedDict):
@@ -129,20 +131,21 @@ class FoldResult(TypedDict):
 
     run: RunPart
     metrics: dict[str, float | int | None]
-    """On clips of the test group. accuracy: at the selected epoch; accuracy_best_on_test: best epoch on the test
-    group itself (published style); accuracy_last: final epoch; dev_accuracy: on the dev group at the selected epoch
-    (None without one); selected_epoch: 1-based; epochs: number from which it was selected; chosen_layer: for methods
-    that pick one layer on the dev group; finished: False where the selected epoch lies in the last tenth of the epochs
-    allowed, None where no epoch is selected. With `train.refit` the accuracies on the test group are those of the
-    refit, which ends at the selected epoch; dev_accuracy, epochs and finished are those of the training before it."""
+    """On clips of the test group. accuracy: at the selected epoch; accuracy_best_on_test: best epoch on the test group
+    itself (published style); accuracy_last: final epoch; dev_accuracy: on the dev group at the selected epoch (None
+    without one);
+    selected_epoch: 1-based; epochs: number of epochs to select from; chosen_layer: for methods that select one layer on
+    the dev group; finished: False if the selected epoch lies in the last tenth of the allowed epochs, None if no epoch
+    is selected. With `train.refit`, accuracies on the test group are the refit's, which ends at the selected epoch;
+    dev_accuracy, epochs and finished are from the training before it."""
     meta: MetaPart
     search: NotRequired[SearchPart]
-    """Absent where one set of settings was given rather than searched."""
+    """Absent if a single set of settings was given."""
 
 
 @dataclass(frozen=True)
 class Fold:
-    """A finished fold on disk; its tables are read when asked for.
+    """A finished fold on disk; its tables are read on demand.
 
     Args:
         folder: the fold's folder.
@@ -164,15 +167,15 @@ class Fold:
 
     @property
     def modality(self) -> str:
-        """What the clips are."""
+        """Modality of the clips."""
         return self.result["run"].get("modality", "speech")
 
     @property
     def label(self) -> str:
-        """The method's name as it stands beside a figure, with what must not be overlooked.
+        """The method's name as shown beside a figure, with important caveats.
 
-        `sga (reconstructed)` where its definition is ours, `lora-r8 (fine-tuned)` where the encoder was trained too,
-        `lora-r8-published (no effect)` where that was meant but nothing trained reaches the encoder.
+        `sga (reconstructed)` if its definition is this project's; `lora-r8 (fine-tuned)` if the encoder was trained
+        too; `lora-r8-published (no effect)` if nothing that is trained reaches the encoder.
         """
         run = self.result["run"]
         effect = run.get("effect") or {}
@@ -184,7 +187,7 @@ class Fold:
     def predictions(self) -> pl.DataFrame:
         """Test clips: clip_id, utterance_id, label, speaker, group, target (class id), logits (list of C).
 
-        Where predictions depend on their batch, also batch (its number).
+        If predictions depend on their batch, also batch (its number).
         """
         from daamctl.artifacts.utterances import read_frame
 
@@ -193,7 +196,7 @@ class Fold:
     def history(self) -> pl.DataFrame:
         """Epochs: epoch, lr, train_loss, train_accuracy, dev_accuracy, dev_loss, test_accuracy (fractions; clips).
 
-        Of a refit, which holds nothing out, dev_accuracy and dev_loss are those of the training before it.
+        A refit holds nothing out; its dev_accuracy and dev_loss are those of the training before it.
         """
         from daamctl.artifacts.utterances import read_frame
 
@@ -217,14 +220,14 @@ class Fold:
 
 
 def marked(label: str, mark: str) -> str:
-    """A method's label with a further mark: `sga (reconstructed)` becomes `sga (reconstructed, undertrained)`."""
+    """Add a mark to a method's label: `sga (reconstructed)` becomes `sga (reconstructed, undertrained)`."""
     if not mark:
         return label
     return f"{label[:-1]}, {mark})" if label.endswith(")") else f"{label} ({mark})"
 
 
 def mark_skipped(method_dir: Path, method: str) -> None:
-    """Leave a note in the place of folds: the pipeline does not list the method. Earlier folds are removed."""
+    """Write a note in place of folds: the pipeline does not list the method. Removes earlier folds."""
     shutil.rmtree(method_dir, ignore_errors=True)
     write_json(method_dir / SKIPPED_FILE, {"method": method, "reason": "not listed by the pipeline"})
 
@@ -247,7 +250,7 @@ def read_fold(folder: Path) -> Fold:
 
 
 def read_folds(method_dir: Path) -> list[Fold]:
-    """Every finished fold of a method, by fold then seed; empty if there is none."""
+    """All finished folds of a method, by fold then seed; empty if there are none."""
     if not method_dir.is_dir():
         return []
     folders = [path for path in method_dir.iterdir() if FOLD_DIR.match(path.name) and (path / "result.json").exists()]

@@ -1,9 +1,9 @@
-"""Stages left out because they cannot run here: `skipped.json` = {reason, fix} in the place of results.
+"""Skipped stages: `skipped.json` = {reason, fix} in place of results that cannot be made on this machine.
 
-`daamctl check --inventory` says of every pipeline whether it can run (`data/inventory/<pipeline>.json`, see
-`daamctl.stages.inventory`). With `--if-possible`, as in dvc.yaml, a stage that cannot run leaves a note and succeeds,
-and so does each stage that would read its results; DVC then goes on with the other pipelines. Finished results are
-never replaced by a note: where a corpus is gone, what was made from it stays.
+`daamctl check --inventory` records for every pipeline whether it can run (`data/inventory/<pipeline>.json`, see
+`daamctl.stages.inventory`). With `--if-possible`, as in dvc.yaml, a stage that cannot run leaves a note and succeeds.
+So does each stage that reads its results; DVC then continues with the other pipelines. Finished results are never
+replaced by a note: if a corpus is removed, its results stay.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from daamctl.stage_table import STAGES
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a pipeline or stage cannot run here.
+    """Why a pipeline or stage cannot run on this machine.
 
     Args:
         reason: what is missing.
@@ -33,12 +33,12 @@ class Obstacle:
 
 
 def inventory_file(root: Path, pipeline: str) -> Path:
-    """Where the inventory says whether a pipeline can run."""
+    """File in which the inventory records whether a pipeline can run."""
     return root / "data" / "inventory" / f"{pipeline}.json"
 
 
 def folder_of(layout: Layout, stage: str, name: str | None = None) -> Path:
-    """Where a stage's results lie, of `train` and `finetune` those of the method `name`."""
+    """Results folder of a stage; for `train` and `finetune`, that of the method `name`."""
     if name is not None:
         return layout.method(name)
     own = {"download": layout.utterances.parent, "segment": layout.clips.parent, "extract": layout.embeddings}
@@ -51,20 +51,20 @@ def is_finished(folder: Path, stage: str) -> bool:
 
 
 def note_of(folder: Path, stage: str) -> Obstacle | None:
-    """Why a stage was left out; None where it was not, or has results all the same."""
+    """Why a stage was skipped; None if it was not, or has results anyway."""
     path = folder / SKIPPED_FILE
     if not path.is_file() or is_finished(folder, stage):
         return None
     note = read_json(path)
-    return Obstacle(note["reason"], note["fix"]) if "fix" in note else None  # without: a method that is not listed
+    return Obstacle(note["reason"], note["fix"]) if "fix" in note else None  # without `fix`: a method not listed
 
 
 def obstacle_of(layout: Layout, config: Config, stage: str) -> Obstacle | None:
-    """What keeps a stage from running: the inventory's word, or a note in the place of what it reads.
+    """What prevents a stage from running: an entry of the inventory, or a note in place of its inputs.
 
     Args:
-        layout: where artifacts lie.
-        config: all settings.
+        layout: locations of artifacts.
+        config: settings of the pipeline.
         stage: the stage.
     """
     spec = STAGES[stage]
@@ -87,16 +87,16 @@ def remove_note(layout: Layout, stage: str, name: str | None = None) -> None:
 
 
 def leave_out(layout: Layout, stage: str, obstacle: Obstacle, name: str | None = None) -> bool:
-    """Write the note of a stage that cannot run, and the files that dvc.yaml declares; results that are there stay.
+    """Write the note of a stage that cannot run, and the files that dvc.yaml declares; existing results stay.
 
     Args:
-        layout: where artifacts lie.
+        layout: locations of artifacts.
         stage: the stage.
-        obstacle: what keeps it from running.
-        name: method, of `train` and `finetune`.
+        obstacle: what prevents it from running.
+        name: method, for `train` and `finetune`.
 
     Returns:
-        Whether it was left out; False: its results stay.
+        Whether the stage was skipped; False: it has results, which stay.
     """
     folder = folder_of(layout, stage, name)
     if is_finished(folder, stage):
@@ -109,6 +109,6 @@ def leave_out(layout: Layout, stage: str, obstacle: Obstacle, name: str | None =
 
 
 def _all_of(notes: Iterable[Obstacle | None]) -> Obstacle | None:
-    """The first of the notes if there is nothing but notes."""
+    """The first note if all inputs are notes; else None."""
     found = list(notes)
     return found[0] if found and all(found) else None

@@ -1,7 +1,7 @@
-"""Folds: which groups train, select and test.
+"""Cross-validation folds: which groups train, select and test.
 
-A corpus whose groups are `train` and `test`, and perhaps `dev`, has an official split: one fold, which tests `test`.
-Of any other corpus every group is tested once.
+A corpus whose groups are `train` and `test`, and optionally `dev`, has an official split: a single fold that tests on
+`test`. In any other corpus every group is the test group once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from daamctl.config import TrainConfig
 from daamctl.errors import TrainingError
 
 OFFICIAL = ("train", "dev", "test")
-HELD_OUT_SEED = 0  # one for all methods and seeds, so that they select on the same items
+HELD_OUT_SEED = 0  # the same for all methods and seeds, so that they select on the same items
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Split:
 
     Args:
         fold: 1-based.
-        num_folds: number of groups that are tested.
+        num_folds: number of groups that serve as test group.
         test_group: group `fold` in natural order.
-        dev_group: the group after it, cyclically; of an official split without a dev part, words for what is held
-            out of the training part; or None.
+        dev_group: the group after it, cyclically; in an official split without a dev part, a description of the items
+            held out from the training part; None if nothing is held out.
         train: (n,) row numbers.
         dev: (n,) row numbers, empty without a dev group.
         test: (n,) row numbers.
@@ -44,19 +44,19 @@ class Split:
 
 
 def joined(split: Split) -> Split:
-    """The same fold with its held-out group in the training part, and nothing held out."""
+    """The same fold with the held-out group merged into the training part."""
     train = np.sort(np.concatenate([split.train, split.dev]))
     return replace(split, dev_group=None, train=train, dev=np.empty(0, np.int64))
 
 
 def is_official(groups: pl.Series) -> bool:
-    """Whether the groups are an official train and test part."""
+    """Whether the groups form an official train/test split."""
     names = set(groups.unique())
     return {"train", "test"} <= names <= set(OFFICIAL)
 
 
 def fold_groups(groups: pl.Series) -> list[str]:
-    """Groups that are tested, in natural order (group2 before group10); fold k tests the k-th."""
+    """Groups that serve as test group, in natural order (group2 before group10); fold k tests on the k-th."""
     if is_official(groups):
         return ["test"]
     return sorted(
@@ -70,8 +70,8 @@ def make_split(clips: pl.DataFrame, fold: int, *, dev_group: bool, dev_fraction:
     Args:
         clips: rows with `group` and `label`.
         fold: 1-based number of the test group.
-        dev_group: hold out the next group for selecting the epoch; of an official split its dev part.
-        dev_fraction: share of every class of the training part held out where an official split has no dev part.
+        dev_group: hold out the next group for selecting the epoch; in an official split, its dev part.
+        dev_fraction: share of each class to hold out from the training part if an official split has no dev part.
 
     Raises:
         TrainingError: no such fold, too few groups, or a part with fewer than two classes.
@@ -119,7 +119,7 @@ def make_split(clips: pl.DataFrame, fold: int, *, dev_group: bool, dev_fraction:
 
 
 def chosen_folds(groups: pl.Series, fold: int | None) -> list[int]:
-    """Numbers of the folds to train: one, or with None all.
+    """Numbers of the folds to train: the given one, or all.
 
     Raises:
         TrainingError: there is no such fold.
@@ -131,12 +131,12 @@ def chosen_folds(groups: pl.Series, fold: int | None) -> list[int]:
 
 
 def split_of(clips: pl.DataFrame, fold: int, train: TrainConfig) -> Split:
-    """The split of a fold as the settings have it; raises as `make_split`."""
+    """Split a fold according to the settings; raises as `make_split`."""
     return make_split(clips, fold, dev_group=train.selection == "dev-group", dev_fraction=train.dev_fraction)
 
 
 def _hold_out(labels: pl.Series, rows: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """Rows kept and rows held out: of every class about the same share, at least one."""
+    """Rows kept and rows held out: about the same share of every class, at least one item each."""
     rng = np.random.default_rng(HELD_OUT_SEED)
     label = labels.gather(rows).to_numpy()
     held = []

@@ -1,4 +1,4 @@
-"""What things are called: recordings have speakers and clips, a text or an image is one item of its own."""
+"""Terms for each modality: recordings have speakers and clips; a text or an image is a single item."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from daamctl.artifacts.utterances import Modality
 
 @dataclass(frozen=True)
 class Terms:
-    """The words for one modality, in the singular.
+    """Terms of one modality, in the singular.
 
     Args:
         item: what is classified, a row of the utterance table.
         clip: what is trained on, a row of the clip table.
-        source: what an item comes from, the unit of independence.
-        original: what a corpus is made of.
-        examine: what one does to see whether two items are alike.
-        unknown: what is said where every item is its own source.
+        source: where an item comes from; the unit of independence.
+        original: what a corpus consists of.
+        examine: verb for checking whether two items are alike.
+        unknown: phrase for corpora in which every item is its own source.
     """
 
     item: str
@@ -28,7 +28,7 @@ class Terms:
     unknown: str
 
     def unit(self, unit: str) -> str:
-        """The word for a unit of scoring, "utterance" or "clip"."""
+        """The term for a unit of scoring, "utterance" or "clip"."""
         return self.clip if unit == "clip" else self.item
 
 
@@ -40,5 +40,5 @@ WORDS: dict[str, Terms] = {
 
 
 def terms_of(modality: Modality | str) -> Terms:
-    """The words for a modality."""
+    """The terms of a modality."""
     return WORDS[modality]

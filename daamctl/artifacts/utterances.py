@@ -1,9 +1,9 @@
-"""The utterance table: one row per recording of a corpus, written by `download` and read by `segment`.
+"""Utterance table: one row per recording of a corpus, written by `download` and read by `segment`.
 
 Columns of speech: utterance_id, path (relative to the corpus root), label, speaker, group (the fold unit), start_s,
-duration_s (seconds), sampling_rate (Hz), n_channels. A text's row holds the text itself; an image's its file, and its
-row in it where the file is a Parquet table of images. Any further columns of a manifest follow. The table does not say
-where the corpus lies on this machine (see `daamctl.corpora.sources`), so it is equal on every machine.
+duration_s (seconds), sampling_rate (Hz), n_channels. A text's row holds the text itself; an image's row its file, and
+its row in the file if that is a Parquet table of images. Further columns of a manifest follow. The table does not
+record where the corpus is on this machine (see `daamctl.corpora.sources`), so it is the same on every machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from daamctl.artifacts.io import content_key, read_parquet, write_parquet
 from daamctl.errors import ArtifactError
 
 Modality = Literal["speech", "text", "image"]
-"""What a corpus holds and an encoder reads."""
+"""Kind of items in a corpus, and of an encoder's input."""
 
 _ROW = {"label": pl.String, "speaker": pl.String, "group": pl.String}
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -41,15 +41,15 @@ METADATA_KEY = b"daamctl"
 
 @dataclass(frozen=True)
 class CorpusTable:
-    """Rows of one corpus with what must be known of them.
+    """Rows of one corpus, with their metadata.
 
     Args:
         corpus: key under which the corpus root is registered (`daamctl.corpora.sources.files_root`).
         classes: class names in label order (index = class id).
         rows: the columns of the table's schema first, further columns after them.
-        settings: the settings it was made with.
-        modality: what the rows are.
-        content: hash of the files that the rows name; empty for texts, whose rows hold them.
+        settings: settings it was made with.
+        modality: modality of the rows.
+        content: hash of the files that the rows name; empty for texts, whose rows contain them.
     """
 
     corpus: str
@@ -61,14 +61,14 @@ class CorpusTable:
 
 
 class UtteranceTable(CorpusTable):
-    """The utterances of one corpus; `settings` are those of `download`."""
+    """The utterances of one corpus; `settings` holds those of `download`."""
 
 
 def write_utterances(path: Path, table: UtteranceTable) -> None:
     """Write the table atomically, sorted by utterance_id.
 
     Raises:
-        ArtifactError: a column of its schema is missing.
+        ArtifactError: a column of the schema is missing.
     """
     write_table(path, replace(table, rows=table.rows.sort("utterance_id")), SCHEMAS, "utterance table")
 
@@ -77,13 +77,13 @@ def read_utterances(path: Path, *, fix: str | None = None) -> UtteranceTable:
     """Read the table.
 
     Raises:
-        ArtifactError: the file is missing, damaged, or no utterance table.
+        ArtifactError: the file is missing, damaged, or not an utterance table.
     """
     return UtteranceTable(*read_table(path, SCHEMAS, "utterance table", fix=fix))
 
 
 def write_table(path: Path, table: CorpusTable, schemas: Mapping[str, Mapping[str, Any]], what: str) -> None:
-    """Write a table atomically: the columns of its modality's schema, then further ones.
+    """Write a table atomically: first the columns of its modality's schema, then further ones.
 
     Raises:
         ArtifactError: a column of the schema is missing.
@@ -101,7 +101,7 @@ def write_table(path: Path, table: CorpusTable, schemas: Mapping[str, Mapping[st
 def read_table(
     path: Path, schemas: Mapping[str, Mapping[str, Any]], what: str, *, fix: str | None
 ) -> tuple[str, tuple[str, ...], pl.DataFrame, dict[str, Any], Modality, str]:
-    """Read what `write_table` wrote: the fields of `CorpusTable`.
+    """Read a table written by `write_table`: the fields of `CorpusTable`.
 
     Raises:
         ArtifactError: the file is missing, damaged, or lacks columns of the schema.
@@ -114,14 +114,14 @@ def read_table(
 
 
 def write_frame(path: Path, rows: pl.DataFrame, head: dict[str, Any]) -> None:
-    """Write a Polars frame as Parquet with a JSON head in the file metadata."""
+    """Write a Polars frame as Parquet, with JSON metadata in the file."""
     arrow = rows.to_arrow()
     metadata = {**(arrow.schema.metadata or {}), METADATA_KEY: json.dumps(head, sort_keys=True).encode()}
     write_parquet(path, arrow.replace_schema_metadata(metadata))
 
 
 def read_frame(path: Path, *, fix: str | None = None) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Read what `write_frame` wrote: the rows and the head.
+    """Read a frame written by `write_frame`: the rows and the metadata.
 
     Raises:
         ArtifactError: the file is missing, damaged or was not written by daamctl.
@@ -136,5 +136,5 @@ def read_frame(path: Path, *, fix: str | None = None) -> tuple[pl.DataFrame, dic
 
 
 def frame_key(rows: pl.DataFrame) -> str:
-    """Content key of a frame: equal rows in equal order give equal keys."""
+    """Content key of a frame: the same rows in the same order give the same key."""
     return content_key(rows.to_dict(as_series=False))

@@ -1,4 +1,4 @@
-"""Settings: `schema` declares them, `load` reads them, `keys` says which of them a result depends on."""
+"""Settings: `schema` declares them, `load` reads them, `keys` derives which of them affect a result."""
 
 from daamctl.config.load import (
     PARAMS_FILE,

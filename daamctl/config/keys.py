@@ -1,4 +1,4 @@
-"""Which settings a result depends on, derived from the marks of the fields."""
+"""Which settings affect a result, derived from the marks of the fields."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ MODALITIES = {Of.SPEECH, Of.TEXT, Of.IMAGES}
 
 
 def names(section: str, *marks: Changes | Of) -> tuple[str, ...]:
-    """The settings of a section that carry one of these marks, in their order."""
+    """Settings of a section that carry one of these marks, in order."""
     fields = type(getattr(Config(), section)).model_fields
     return tuple(name for name, field in fields.items() if any(mark in field.metadata for mark in marks))
 
 
 def key_settings(config: Config, section: str) -> dict[str, Any]:
-    """The settings of a section that can change a result: what goes into a content key."""
+    """Settings of a section that can change a result; they go into the content key."""
     left_out = names(section, Changes.NOTHING, Changes.RUNS)
     return {name: value for name, value in config.section(section).items() if name not in left_out}
 
 
 def watched_settings(config: Config, section: str) -> dict[str, Any]:
-    """The settings of a section that DVC watches: all but those that change nothing."""
+    """Settings of a section that DVC watches: all but those that change nothing."""
     left_out = names(section, Changes.NOTHING)
     return {name: value for name, value in config.section(section).items() if name not in left_out}
 
 
 def embedding_settings(config: Config, modality: Modality | None = None) -> dict[str, dict[str, Any]]:
-    """The settings of download, segment and extract that determine the stored vectors of a modality; None: of any."""
+    """Settings of download, segment and extract that affect the stored vectors of a modality; None: of any modality."""
     found = {section: key_settings(config, section) for section in ("download", "segment", "extract")}
     if modality is not None:
         others = names("extract", *(MODALITIES - {Of(modality)}))
@@ -39,20 +39,20 @@ def embedding_settings(config: Config, modality: Modality | None = None) -> dict
 
 
 def finetuning_data_settings(config: Config, modality: Modality) -> dict[str, Any]:
-    """The settings of `extract` by which fine-tuning reads items and opens the encoder."""
+    """Settings of `extract` that affect how fine-tuning reads items and opens the encoder."""
     left_out = names("extract", Of.STORED)
     found = embedding_settings(config, modality)["extract"]
     return {name: value for name, value in found.items() if name not in left_out}
 
 
 def shared_with_finetuning(config: Config) -> dict[str, Any]:
-    """The settings of `train` that fine-tuning goes by too, beside the seeds."""
+    """Settings of `train` that fine-tuning uses too, except the seeds."""
     train = config.section("train")
     return {name: train[name] for name in names("train", Of.FINETUNING)}
 
 
 def probe_settings(config: Config) -> dict[str, Any]:
-    """The settings of `train` that closed-form probes go by."""
+    """Settings of `train` that closed-form probes use."""
     train = config.section("train")
     return {name: train[name] for name in names("train", Of.PROBES)}
 

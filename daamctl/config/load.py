@@ -1,7 +1,7 @@
-"""Reading settings: the project folder, `params.yaml`, one pipeline file and what the command line says.
+"""Read settings from the defaults, `params.yaml`, a pipeline file and the command line.
 
-Order: the defaults < `params.yaml` < recipe < `pipelines/<name>.yaml` < `--set section.key=value` and named options.
-Unknown keys and wrong values are reported all at once, each with its dotted path and the nearest known name.
+Later sources win: defaults < `params.yaml` < recipe < `pipelines/<name>.yaml` < `--set section.key=value` and named
+options. Unknown keys and invalid values are reported all at once, each with its dotted path and the nearest known name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is
 
 
 def find_root() -> Path:
-    """The project folder: DAAMCTL_ROOT, or the nearest folder at or above the current one with a params.yaml.
+    """Find the project folder: DAAMCTL_ROOT, or the nearest folder at or above the current one with a params.yaml.
 
     Raises:
         ConfigError: there is none.
@@ -69,7 +69,7 @@ def load_config(root: Path, pipeline: str | None = None, overrides: Mapping[str,
 def inspect_config(
     root: Path, pipeline: str | None = None, overrides: Mapping[str, Any] | None = None
 ) -> tuple[Config | None, list[str]]:
-    """Settings and what is wrong with them; wrong ones are replaced by defaults, so that the rest can be looked at.
+    """Read settings and list all problems; invalid settings get their defaults, so that the rest can be inspected.
 
     Args:
         root: project folder.
@@ -84,7 +84,7 @@ def inspect_config(
         try:
             return Config.model_validate(tree), problems
         except ValidationError as error:
-            # Checks across settings only run once every single one is valid, so there may be several rounds.
+            # Checks across settings run only once every single setting is valid, so several rounds may be needed.
             problems += [_explain(item) for item in error.errors()]
             removed = [_remove(tree, item["loc"]) for item in error.errors()]
             if not any(removed):
@@ -152,7 +152,7 @@ def _merged(root: Path, pipeline: str | None, overrides: Mapping[str, Any]) -> t
 
 
 def _recipe(params: Mapping[str, Any], *above: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of the recipe that the pipeline or the command line names; empty where it is the one of params.yaml."""
+    """Settings of the recipe that the pipeline or the command line names; empty if params.yaml names the same one."""
     sections = (part.get("train") for part in (params, *above))
     own, *named = (part.get("recipe") if isinstance(part, Mapping) else None for part in sections)
     wanted = next((name for name in reversed(named) if name is not None), None)
@@ -162,7 +162,7 @@ def _recipe(params: Mapping[str, Any], *above: Mapping[str, Any]) -> dict[str, A
 
 
 def _remove(tree: Any, location: Sequence[Any]) -> bool:
-    """Remove the setting at a location, of a list the whole; False where there is nothing to remove."""
+    """Remove the setting at a location (for a list, the whole list); False if there is nothing to remove."""
     for part in location[:-1]:
         below = tree.get(part) if isinstance(tree, dict) else None
         if not isinstance(below, dict):
@@ -190,7 +190,7 @@ def _nest(keys: list[str], value: Any) -> dict[str, Any]:
 
 
 def _explain(error: Any) -> str:
-    """One pydantic error as `dotted.path: what, the value met, the nearest name`."""
+    """Format a pydantic error as `dotted.path: problem, the value found, the nearest name`."""
     path = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         known = _fields_at(error["loc"][:-1])
@@ -198,15 +198,15 @@ def _explain(error: Any) -> str:
         hint = f"did you mean '{close}'?" if close else f"known: {', '.join(known)}"
         return f"{path}: unknown setting; {hint}"
     message = error["msg"].removeprefix("Value error, ")
-    met = "" if error["type"] == "value_error" else f" (met {error['input']!r})"  # our own checks name it themselves
-    # a check across sections has no path and names its settings itself
+    met = "" if error["type"] == "value_error" else f" (met {error['input']!r})"  # own checks include the value
+    # a check across sections has no path; its message names the settings
     return f"{path}: {message[0].lower()}{message[1:]}{met}" if path else str(message)
 
 
 def _fields_at(location: Sequence[Any]) -> list[str]:
     model: Any = Config
     for part in location:
-        if get_origin(model) is dict:  # of sections, by a name that is no setting
+        if get_origin(model) is dict:  # a mapping of sections whose keys are names, not settings
             model = get_args(model)[1]
             continue
         field = model.model_fields.get(part) if isinstance(part, str) and _is_section(model) else None

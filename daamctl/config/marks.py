@@ -1,7 +1,7 @@
-"""What a setting can change, said once, at its field in `schema`.
+"""Marks that declare what a setting can change, attached to its field in `schema`.
 
-Everything that asks whether two artifacts were made alike is derived from these marks: content keys, what DVC watches,
-the differences that `compare` and `evaluate` name. A field without a mark can change every result of its stage.
+Everything that compares how two artifacts were made derives from these marks: content keys, what DVC watches, and the
+differences that `compare` and `evaluate` report. A field without a mark can change every result of its stage.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from enum import Enum
 
 
 class Changes(Enum):
-    """What else a setting changes than the results."""
+    """What a setting changes, if not every result of its stage."""
 
     NOTHING = "nothing"
-    """Speed, memory, tolerance, where the work is done: no artifact differs."""
+    """Only speed, memory, tolerance or the place of execution: no artifact differs."""
     RUNS = "runs"
-    """Which runs there are, or how one is made that records it itself (a seed, a corpus folder, the hash of the
-    weights). DVC watches it; it is no part of a key."""
+    """Which runs there are, or an input that the run itself records (a seed, a corpus folder, the hash of the weights).
+    DVC watches it; it is not part of a key."""
     MAPS = "maps"
-    """Density maps alone, and what is computed from them: part of the key, but no accuracy depends on it."""
+    """Only density maps and what is computed from them: part of the key, but no accuracy depends on it."""
 
 
 class Of(Enum):
-    """What a setting concerns: of `extract` one modality alone, of `train` more than the trained methods."""
+    """What a setting applies to: in `extract`, a single modality; in `train`, more than the trained methods."""
 
     SPEECH = "speech"
     TEXT = "text"
     IMAGES = "image"
     STORED = "stored"
-    """Stored vectors alone; fine-tuning, which reads the items themselves, has no use for it."""
+    """Only stored vectors; fine-tuning reads the items themselves and does not use it."""
     FINETUNING = "finetuning"
-    """Fine-tuned encoders go by this setting of `train` too."""
+    """Also used by fine-tuning."""
     PROBES = "probes"
-    """Closed-form probes go by this setting of `train`, and by no other."""
+    """Used by closed-form probes, which use no other setting of `train`."""

@@ -1,6 +1,6 @@
-"""The typed settings: one section per stage, each field with its default and what it can change.
+"""Typed settings: one section per stage, each field with its default and what it can change.
 
-Neither torch nor any other package of daamctl above this layer is imported here.
+This module imports neither torch nor any higher-level package of daamctl.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ Device = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")]
 
 
 class Section(BaseModel):
-    """A group of settings; frozen, unknown keys refused."""
+    """A group of settings. Immutable; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class DownloadConfig(Section):
-    """Which recordings, texts or images, and which of their classes."""
+    """Which recordings, texts or images to use, and which of their classes."""
 
     corpus: str = "demo"
     """Reader: a name from the table of corpora (`daamctl ls corpora`)."""
     source: Annotated[str | None, Changes.RUNS] = None
-    """Table of items (CSV, Parquet or JSON lines) or folder; null: where `daamctl download CORPUS --from DIR` put
-    it down."""
+    """Table of items (CSV, Parquet or JSON lines) or folder; null: where `daamctl download CORPUS --from DIR` stored
+    it."""
     classes: tuple[str, ...] | None = None
     """Class names in label order; null: the corpus's default classes."""
     folds: Literal["corpus", "stratified"] = "corpus"
-    """corpus: the corpus's own groups (sessions, speakers, or an official train and test part); stratified: pool them
-    and form `num_groups` groups anew, of equal class shares, speaker-disjoint where speakers are known."""
+    """corpus: the corpus's own groups (sessions, speakers, or an official train and test part); stratified: pool the
+    items and form `num_groups` new groups with equal class shares, speaker-disjoint if speakers are known."""
     num_groups: Count = 5
     """Number of groups (folds) to form, for manifests without a group column and for `folds: stratified`."""
     check_fingerprint: Annotated[bool, Changes.NOTHING] = True
@@ -48,30 +48,30 @@ class DownloadConfig(Section):
 
 
 class SegmentConfig(Section):
-    """How recordings are cut into clips."""
+    """How to cut recordings into clips."""
 
     max_duration_s: Positive = 5.0
     """Longest clip, in seconds."""
     tail: Literal["keep", "pad", "merge", "drop"] = "keep"
-    """Rest piece shorter than `max_duration_s`: keep as is (published, D23), pad with zeros to full length, merge into
-    the clip before it, or drop (a recording's only clip is never dropped)."""
+    """Remainder shorter than `max_duration_s`: keep as is (published, D23), pad with zeros to full length, merge into
+    the previous clip, or drop (a recording's only clip is never dropped)."""
     tail_below_s: Positive | None = None
-    """`tail` concerns only rest pieces shorter than this, in seconds; longer ones are kept (D23). null: all."""
+    """Apply `tail` only to remainders shorter than this, in seconds; longer ones are kept (D23). null: to all."""
     write_audio: Annotated[bool, Changes.RUNS] = False
     """Also export every clip as 16-bit FLAC at its original sampling rate."""
 
 
 class ExtractConfig(Section):
-    """Which encoder, and how its layers become one vector each.
+    """Which encoder to use, and how to pool its layers into one vector each.
 
-    `normalize`, `pooling` and `max_batch_s` concern speech, `*_tokens` text, `*_images` and `pool_class_token` images.
-    How the published features were made: docs/sources.md#feature-extraction.
+    `normalize`, `pooling` and `max_batch_s` apply to speech, `*_tokens` to text, `*_images` and `pool_class_token` to
+    images. For the published features see docs/sources.md#feature-extraction.
     """
 
     encoder: str = "wavlm-micro"
     """Preset (`daamctl ls encoders`), Hugging Face id, or local folder."""
     revision: str | None = None
-    """Branch, tag or commit on the hub; null: the default branch. The commit found is recorded."""
+    """Branch, tag or commit on the hub; null: the default branch. The resolved commit is recorded."""
     weights: Literal["pretrained", "random"] = "pretrained"
     """random: seeded random weights in the encoder's shape (only for presets; needs no download)."""
     seed: int = 0
@@ -79,14 +79,14 @@ class ExtractConfig(Section):
     layer_00: Annotated[bool, Of.STORED] = False
     """Also store the embedding output (Hugging Face's hidden state 0)."""
     final_norm: bool = True
-    """Whether the last hidden state is taken after the encoder's final norm (as in transformers before 5 and in the
-    published features, D48) or before it. Encoders without a final norm ignore this."""
+    """Take the last hidden state after the encoder's final norm (as in transformers before 5 and in the published
+    features, D48) or before it. Encoders without a final norm ignore this."""
     pooling: Annotated[Literal["valid-frames", "all-frames"], Of.SPEECH] = "valid-frames"
-    """Mean over the frames of the clip itself, or (published, D13) zero-padded to `segment.max_duration_s` without
-    attention mask and averaged over every frame."""
+    """valid-frames: mean over the frames of the clip itself; all-frames: zero-pad to `segment.max_duration_s` without
+    attention mask and average over every frame (published, D13)."""
     normalize: Annotated[Literal["encoder", "always", "never"], Of.SPEECH] = "encoder"
-    """Zero-mean unit-variance waveform: as the encoder's own feature extractor says, always, or never (published,
-    D14)."""
+    """Scale the waveform to zero mean and unit variance: as the encoder's own feature extractor does, always, or never
+    (published, D14)."""
     precision: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Of.STORED] = "auto"
     """Arithmetic of the forward pass; auto: bfloat16 or float16 on GPU, bfloat16 on CPUs that have it, else
     float32."""
@@ -95,18 +95,18 @@ class ExtractConfig(Section):
     device: Annotated[Device, Changes.NOTHING] = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
     max_tokens: Annotated[Count, Of.TEXT, Of.STORED] = 4096
-    """Longest text, in tokens; longer ones are cut there and counted (the encoder's own limit, if lower, holds)."""
+    """Longest text, in tokens; longer ones are truncated and counted. A lower limit of the encoder itself takes
+    precedence."""
     pool_special_tokens: Annotated[bool, Of.TEXT] = False
-    """Whether the tokens that a tokenizer adds (begin of sequence; [CLS] and [SEP]) count in the mean (published: yes,
-    D45)."""
+    """Average over the tokens that a tokenizer adds, too (begin of sequence; [CLS] and [SEP]) (published: yes, D45)."""
     pool_class_token: Annotated[bool, Of.IMAGES] = False
-    """Whether the class and register tokens of a vision encoder count in the mean over patches (D47)."""
+    """Average over the class and register tokens of a vision encoder, too, besides its patches (D47)."""
     weights_dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Changes.RUNS] = "auto"
-    """Number format in which the encoder's weights are held; auto: for text encoders on a GPU that of the forward pass
-    (13 billion weights are 52 GB in float32), else float32."""
+    """Number format of the encoder's weights in memory; auto: for text encoders on a GPU that of the forward pass (13
+    billion weights take 52 GB in float32), else float32."""
     min_gpu_memory_gb: Annotated[float, Field(ge=0.0), Changes.NOTHING] = 0.0
-    """GPU memory over all local GPUs below which `dvc repro` leaves this pipeline out, with that reason; 0: any machine
-    will do."""
+    """Total memory of all local GPUs below which `dvc repro` skips this pipeline, stating the reason; 0: no
+    requirement."""
     max_batch_s: Annotated[Positive, Changes.NOTHING] = 80.0
     """Most audio in one batch, in seconds, padding included."""
     max_batch_tokens: Annotated[Count, Changes.NOTHING] = 16384
@@ -114,49 +114,49 @@ class ExtractConfig(Section):
     max_batch_images: Annotated[Count, Changes.NOTHING] = 64
     """Most images in one batch."""
     shard_clips: Annotated[Count, Changes.NOTHING] = 512
-    """Clips per Parquet file: the most that is redone after an interruption."""
+    """Clips per Parquet file; at most this many are repeated after an interruption."""
     max_unreadable_fraction: Annotated[Fraction, Changes.NOTHING] = 0.0
-    """Share of clips, texts or images that may turn out undecodable, or without a token; they are counted and named.
-    Above it the stage fails."""
+    """Share of clips, texts or images that may be undecodable or without a token; they are counted and named. Above it
+    the stage fails."""
 
 
 class TrainConfig(Section):
-    """How a method is trained.
+    """How to train a method.
 
-    The defaults search the learning rate on the held-out group and train until that group no longer improves.
-    `RECIPES["published"]` has the published code's values (docs/sources.md#training-set-up). Selection (D7), density
-    maps (D19), clipping (D21) and precision (D42) are corrected in both.
+    By default, the learning rate is searched on the held-out group, and training stops once that group no longer
+    improves. `RECIPES["published"]` has the published code's values (docs/sources.md#training-set-up). Both correct
+    selection (D7), density maps (D19), clipping (D21) and precision (D42).
     """
 
     recipe: Annotated[Literal["searched", "published"], Changes.NOTHING] = "searched"
-    """Which defaults `train` and `finetune` have. searched: those of params.yaml; published: the one fixed recipe of
-    the published code. What a pipeline or `--set` says itself stays."""
+    """Defaults of `train` and `finetune`. searched: those of params.yaml; published: the fixed recipe of the published
+    code. Settings in a pipeline file or in `--set` take precedence."""
     epochs: Count = 100
     """Most passes over the training clips."""
     patience: Count | None = 10
-    """Epochs in a row without a better held-out accuracy, or the same one at a loss lower by 0.01 nats, after
-    which training stops; null: all `epochs` are trained (published). Without a held-out group (`selection`) they
-    always are."""
+    """Stop training after this many epochs in a row without improvement: a higher held-out accuracy, or the same one
+    with a loss lower by 0.01 nats. null: train all `epochs` (published). Without a held-out group (`selection`),
+    training never stops early."""
     standardize: Literal["none", "layer", "feature"] = "feature"
-    """What the pooled layers are standardised by before the fusion, with the mean and standard deviation of the fold's
-    training part. layer: one mean and deviation per layer; feature: one per layer and feature; none (published)."""
+    """Standardise the pooled layers before the fusion, with mean and standard deviation of the fold's training part.
+    layer: one mean and deviation per layer; feature: one per layer and feature; none: off (published)."""
     search: Literal["none", "halving", "full"] = "halving"
-    """How learning rate and weight decay are chosen, per method and fold, by the cross-entropy on the held-out group.
-    halving: every candidate is trained for `search_epochs`, the better half of them for twice as many, and so on until
-    one is left, which is trained to its end; full: every candidate is trained to its end; none: `lr` and
-    `weight_decay` are used as they are (published). Without a held-out group (`selection`) nothing is searched."""
+    """How to choose learning rate and weight decay, per method and fold, by the cross-entropy on the held-out group.
+    halving: train every candidate for `search_epochs`, the better half for twice as many, and so on until one is left,
+    which is trained to the end; full: train every candidate to the end; none: use `lr` and `weight_decay` (published).
+    Without a held-out group (`selection`) nothing is searched."""
     search_lr: tuple[Positive, ...] = (1e-3, 3e-3)
-    """Learning rates to try. Where the best is the lowest or the highest of them, one more is tried beyond it, at the
-    same ratio as between the outermost two, at most `search_widen` times."""
+    """Learning rates to try. If the lowest or the highest is best, another one beyond it is tried, at the same ratio as
+    between the outermost two, at most `search_widen` times."""
     search_weight_decay: tuple[Annotated[float, Field(ge=0.0)], ...] = (0.01, 10.0)
-    """Weight decays to try with every rate; empty: `weight_decay` alone. AdamW multiplies a weight by 1 - rate * decay
-    in every step: few training clips need large values."""
+    """Weight decays to try with every rate; empty: only `weight_decay`. AdamW multiplies a weight by 1 - rate * decay
+    in every step, so few training clips need large values."""
     search_standardize: tuple[Literal["none", "layer", "feature"], ...] = ()
-    """Values of `standardize` to try with every rate; empty: `standardize` alone."""
+    """Values of `standardize` to try with every rate; empty: only `standardize`."""
     search_epochs: Count = 5
-    """Epochs that every candidate is trained for under `search: halving`; the better half for twice as many."""
+    """Epochs of every candidate in the first round of `search: halving`; the better half trains for twice as many."""
     search_widen: Annotated[int, Field(ge=0)] = 2
-    """How many rates are tried beyond the grid at most."""
+    """Most learning rates to try beyond the grid."""
     batch_size: Count = 32
     """Clips per optimiser step (published: 8)."""
     loss: Annotated[Literal["focal", "cross-entropy"], Of.FINETUNING] = "cross-entropy"
@@ -168,12 +168,12 @@ class TrainConfig(Section):
     optimizer: Literal["adamw", "adam"] = "adamw"
     """adamw: decoupled decay (published code); adam: decay added to the gradient (the papers' text; D11)."""
     lr: Positive = 1e-4
-    """Initial learning rate where none is searched."""
+    """Initial learning rate without a search."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     """Weight decay (0.01 in the published code, 0.1 in the papers' text; D11)."""
     decay: Literal["weights", "all"] = "weights"
-    """What is decayed. weights: the matrices of linear layers and the kernels of convolutions; all: every tensor, so
-    also biases and the offsets, widths and weights of a fusion, which decay would pull to 0 (published)."""
+    """Tensors with weight decay. weights: the matrices of linear layers and the kernels of convolutions; all: every
+    tensor, also biases and the offsets, widths and weights of a fusion, which decay would pull to 0 (published)."""
     schedule: Literal["plateau", "constant"] = "plateau"
     """plateau: multiply the rate by `plateau_factor` after `plateau_patience` epochs without improvement of the
     selection accuracy (of the training loss when selection is `last`)."""
@@ -184,39 +184,39 @@ class TrainConfig(Section):
     grad_clip_norm: Positive | None = None
     """Largest gradient norm (published: 1000); null: no clipping."""
     grad_clip: Literal["unscaled", "scaled"] = "unscaled"
-    """Which gradients `grad_clip_norm` measures: unscaled: the true ones; scaled: those still multiplied by the loss
-    scale of float16 (published, D21), which makes the true threshold smaller by that factor."""
+    """Gradients to which `grad_clip_norm` applies. unscaled: the true ones; scaled: those still multiplied by the loss
+    scale of float16 (published, D21), which makes the effective threshold smaller by that factor."""
     selection: Annotated[Literal["dev-group", "best-on-test", "last"], Of.FINETUNING, Of.PROBES] = "dev-group"
-    """Which epoch is reported. dev-group: the best on one training group held out for that; best-on-test: the best on
-    the test group itself, as published (optimistic, D7); last: the final epoch."""
+    """Which epoch to report. dev-group: the best on one training group held out for that purpose; best-on-test: the
+    best on the test group itself, as published (optimistic, D7); last: the final epoch."""
     refit: Annotated[bool, Of.FINETUNING, Of.PROBES] = True
-    """Train once more, from the start, on the training part and the held-out group together, with the settings, the
-    number of epochs and the rates that the held-out group chose; predictions and weights are those of this training.
-    Without it the held-out group, a quarter of what five folds leave for training, teaches nothing. Without a held-out
-    group (`selection`) there is nothing to add. Fine-tuning goes by it too."""
+    """Train again from the start on the training part plus the held-out group, with the settings, number of epochs and
+    rates chosen on that group; predictions and weights come from this training. Without it, the held-out group (a
+    quarter of what five folds leave for training) is not trained on. Without a held-out group (`selection`) there is
+    nothing to add. Fine-tuning uses it too."""
     dev_fraction: Annotated[float, Field(gt=0.0, lt=1.0), Of.FINETUNING, Of.PROBES] = 0.1
-    """Share of the training part held out for selection where a corpus has an official train and test part and no dev
-    part: seeded, of equal class shares."""
+    """Share of the training part to hold out for selection if a corpus has an official train and test part but no dev
+    part: seeded, with equal class shares."""
     features: Annotated[Literal["auto", "memory", "stream"], Changes.RUNS] = "auto"
-    """Where training takes the embeddings from. memory: all of them held; stream: read shard by shard, in a seeded
-    shuffle of shards and of rows among the shards at hand; auto: memory when they and the copies made of them
-    take at most half of what is free. What is not streamed is held on the GPU where it fits there."""
+    """Where training reads the embeddings from. memory: hold all of them; stream: read shard by shard, in a seeded
+    shuffle of shards and of rows within a pool of shards; auto: memory if they and the copies made of them take at most
+    half of what is free. Unless streamed, they are held on the GPU if they fit there."""
     density_maps: Annotated[Literal["final-model", "all-epochs"], Changes.MAPS] = "final-model"
-    """Which maps the Importance Factor is made from. final-model: the mean over test clips under the selected weights,
-    every clip counting alike; all-epochs: the mean over the test batches of every epoch up to the selected one
+    """Source of the maps for the Importance Factor. final-model: mean over the test clips under the selected weights,
+    every clip with equal weight; all-epochs: mean over the test batches of every epoch up to the selected one
     (published, D19)."""
     precision: Literal["auto", "float32", "bfloat16", "float16", "published"] = "auto"
-    """Mixed precision of the training step; auto: bfloat16 or float16 on GPU; on a CPU bfloat16 where it has that
-    natively and the model has 2-D convolutions, as the conv decoder does, else float32; published: float16 with loss
-    scaling on CUDA, float32 elsewhere (D42). Evaluation is always float32."""
+    """Mixed precision of the training step; auto: bfloat16 or float16 on GPU; on a CPU bfloat16 if it is native there
+    and the model has 2-D convolutions, as the conv decoder does, else float32; published: float16 with loss scaling on
+    CUDA, float32 elsewhere (D42). Evaluation is always float32."""
     device: Annotated[Device, Changes.NOTHING] = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
     together: Annotated[Literal["auto", "always", "never"], Changes.NOTHING] = "auto"
-    """auto: on a CPU, folds and seeds of a method whose steps are so small that starting them is what takes the time
-    are trained in one program, with the results of one by one up to rounding; always: wherever a method allows it, on a
-    GPU too; never: one by one."""
+    """Train several folds and seeds of a method jointly; results agree with separate training up to rounding. auto: on
+    a CPU, for methods whose steps are so small that launching them dominates; always: for every method that allows it,
+    also on a GPU; never: one by one."""
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Changes.RUNS] = (1,)
-    """Seeds; every fold is trained once with each (published: 1 alone, D40)."""
+    """Seeds; every fold is trained once with each (published: only 1, D40)."""
 
     @model_validator(mode="after")
     def _check(self) -> TrainConfig:
@@ -238,53 +238,53 @@ def _check_seeds(seeds: Sequence[int]) -> None:
 
 
 class AdapterConfig(Section):
-    """How one way of fine-tuning is trained: what `finetune` says for all of them, and `finetune_settings` for one."""
+    """How to train one fine-tuning method: `finetune` holds for all of them, `finetune_settings` for one."""
 
     epochs: Count = 35
     """Passes over the training items."""
     batch_size: Count = 8
     """Items per optimiser step."""
     accumulate: Count = 1
-    """Forward passes that one optimiser step is split into; each takes `batch_size / accumulate` items, rounded up."""
+    """Forward passes per optimiser step; each takes `batch_size / accumulate` items, rounded up."""
     lr: Positive = 1e-4
-    """Initial learning rate; of LoRA+ that of A."""
+    """Initial learning rate; for LoRA+, that of A."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     """Decoupled weight decay (AdamW), not on biases, norms and other 1-D tensors."""
     schedule: Literal["linear", "constant"] = "linear"
-    """linear: warm up over the first tenth of the steps, then fall to 0; constant: none (published)."""
+    """linear: warm up over the first tenth of the steps, then decay to 0; constant: no schedule (published)."""
     search: Literal["none", "halving", "full"] = "halving"
-    """How `lr` is chosen, per fold, by the cross-entropy on the held-out group; see `train.search` (published:
+    """How to choose `lr`, per fold, by the cross-entropy on the held-out group; see `train.search` (published:
     none)."""
     search_lr: tuple[Positive, ...] = (3e-5, 1e-4, 3e-4)
     """Learning rates to try; see `train.search_lr`."""
     search_epochs: Count = 2
-    """Epochs that every candidate is trained for under `search: halving`."""
+    """Epochs of every candidate in the first round of `search: halving`."""
     search_widen: Annotated[int, Field(ge=0)] = 2
-    """How many rates are tried beyond the grid at most."""
+    """Most learning rates to try beyond the grid."""
     patience: Count | None = 5
-    """Epochs without improvement after which training stops: see `train.patience` (published: null)."""
+    """Epochs without improvement after which training stops; see `train.patience` (published: null)."""
     grad_clip_norm: Positive | None = 1.0
     """Largest gradient norm; null: no clipping (published)."""
     gradient_checkpointing: Annotated[bool, Changes.NOTHING] = False
-    """Recompute activations in the backward pass: less memory for about a third more time."""
+    """Recompute activations in the backward pass: saves memory, takes about a third more time."""
     encoder_dropout: bool = False
-    """Train with the encoder's own dropout, layer drop and time masking on (published, D49); off, the encoder computes
-    as in feature extraction."""
+    """Enable the encoder's own dropout, layer drop and time masking in training (published, D49); off: the encoder
+    computes as in feature extraction."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Mixed precision of training; auto: bfloat16 or float16 on GPU, float32 on CPU. Evaluation is in the format that
-    the encoder is held in: `extract.weights_dtype`, where that is auto float32."""
+    """Mixed precision of training; auto: bfloat16 or float16 on GPU, float32 on CPU. Evaluation uses the number format
+    of the encoder's weights: `extract.weights_dtype`, where auto means float32."""
 
     @property
     def own(self) -> dict[str, Any]:
-        """The settings that were given, defaults left out."""
+        """The settings that were given explicitly, without defaults."""
         return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
 
 
 class FinetuneConfig(AdapterConfig):
-    """How an adapter in the encoder, or the whole encoder, is trained.
+    """How to train an adapter in the encoder, or the whole encoder.
 
-    Loss and selection are those of `train`, and so are the seeds unless it has its own, so that a fine-tuned encoder
-    and a method over frozen layers differ in nothing else.
+    Loss and selection are those of `train`; so are the seeds, unless set here. So a fine-tuned encoder and a method
+    over frozen layers differ in nothing else.
     """
 
     device: Annotated[Device, Changes.NOTHING] = "auto"
@@ -292,7 +292,7 @@ class FinetuneConfig(AdapterConfig):
     max_tokens: Count = 512
     """Longest text, in tokens (published: 128)."""
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...] | None, Changes.RUNS] = None
-    """Seeds of fine-tuning; null: those of `train` (published: 42 alone for speech, none otherwise, D40)."""
+    """Seeds of fine-tuning; null: those of `train` (published: only 42 for speech, none otherwise, D40)."""
 
     @model_validator(mode="after")
     def _check(self) -> FinetuneConfig:
@@ -333,8 +333,8 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
         },
     }
 }
-"""Settings that a recipe stands for, by section: the fixed one of the published code
-(docs/sources.md#training-set-up), and the defaults."""
+"""Settings that each recipe sets, by section: the fixed recipe of the published code (docs/sources.md#training-set-up),
+and the defaults."""
 RECIPES["searched"] = {
     section: {name: kind.model_fields[name].default for name in RECIPES["published"][section]}
     for section, kind in (("train", TrainConfig), ("finetune", FinetuneConfig))
@@ -342,87 +342,88 @@ RECIPES["searched"] = {
 
 
 class EvaluateConfig(Section):
-    """What is scored."""
+    """What to score."""
 
     unit: Literal["utterance", "clip"] = "utterance"
-    """The main figure: clip logits averaged per utterance, or every clip by itself (published, D22). Both are always
-    written."""
+    """Unit of the main figure: clip logits averaged per utterance, or each clip by itself (published, D22). Both are
+    always written."""
     reference: str | None = None
-    """Method that every other is tested against, as one family; null: `none` where it is trained, else the first
-    method, passing over those that are undertrained or learned nothing. Declare it before looking."""
+    """Method that all others are tested against, as one family; null: `none` if it is trained, else the first method
+    that is neither undertrained nor learned nothing. Declare it before looking at results."""
     margin: Fraction = 0.02
-    """How far a trained method may stay below its closed-form counterpart (a ridge probe of the same input), as a
-    fraction of accuracy; one that stays further below counts as undertrained."""
+    """Largest allowed shortfall of a trained method against its closed-form counterpart (a ridge probe of the same
+    input), as a fraction of accuracy; a larger one marks it as undertrained."""
 
 
 class AblateConfig(Section):
-    """Retraining on few layers."""
+    """Retrain on few layers."""
 
     rank_by: str | None = None
-    """Method whose Importance Factor ranks the layers, one of `methods`; null: `daam-v1` where it is listed, else the
-    first listed one with a density, passing over those that learned nothing. Without any, only `layers` and `presets`
+    """Method whose Importance Factor ranks the layers, one of `methods`; null: `daam-v1` if listed, else the first
+    listed one with a density, skipping methods that learned nothing. If there is none, only `layers` and `presets`
     are ablated."""
     method: str | None = None
-    """Method retrained on the chosen layers, one of `methods`; null: `none` where it is listed, else the first listed
-    one without a density that fits few layers, passing over those that learned nothing. `none` (decoder only) measures
-    the layers themselves: a DAAM over one layer is the identity at start; `mha-published` is what the released ablation
-    trains (D6)."""
+    """Method to retrain on the chosen layers, one of `methods`; null: `none` if listed, else the first listed one
+    without a density that supports few layers, skipping methods that learned nothing. `none` (decoder only) measures
+    the layers
+    themselves: a DAAM over one layer is the identity at start; `mha-published` is what the released ablation trains
+    (D6)."""
     k: tuple[Count, ...] = (1, 3)
-    """Numbers of highest and lowest layers to train on; none (and no `layers`) switches the ablation off."""
+    """Numbers of highest- and lowest-ranked layers to train on; empty (and no `layers`): no ablation."""
     layers: tuple[tuple[int, ...], ...] = ()
-    """Further layer groups to train on, e.g. [[9], [22, 23, 24]]."""
+    """Further groups of layers to train on, e.g. [[9], [22, 23, 24]]."""
     presets: tuple[Literal["speech-9-23", "vision-10-12-22-24", "text-19-21-37-39"], ...] = ()
     """The papers' pairs of a high and a low group (docs/sources.md#layer-ablation): layer 9 against 23; 10-12 against
     22-24; 19-21 against 37-39."""
 
 
 class ImportanceConfig(Section):
-    """Importance Factor maps, and whether they and layer weights say what the layers are worth."""
+    """Importance Factor maps, and an audit of whether they and layer weights reflect the value of the layers."""
 
     dpi: Count = 150
-    """Resolution of the pictures, in dots per inch."""
+    """Resolution of the images, in dots per inch."""
     audit: bool = True
-    """Test the scores of the layers against linear probes, and by replacing layers under the trained models; the latter
-    takes about a tenth of the time of a method's training."""
+    """Test the layers' scores against linear probes and by replacing layers under the trained models; the latter takes
+    about a tenth of a method's training time."""
     audit_clips: Count = 400
-    """Most test clips per fold on which layers are replaced; a seeded choice."""
+    """Most test clips per fold for replacing layers; a seeded choice."""
     audit_orders: Count = 19
-    """Random orders of the layers beside the score's own; 19 are the fewest with which p can reach 0.05."""
+    """Random layer orders to compare the score's own order with; at least 19 are needed to reach p = 0.05."""
 
 
 class ReportConfig(Section):
-    """What stands beside our figures."""
+    """What to show beside the figures."""
 
     published: str | None = None
-    """Table of the papers to set beside our figures, e.g. `T2-iemocap`; null: no published counterpart."""
+    """Table of the papers to show beside the results, e.g. `T2-iemocap`; null: no published counterpart."""
     title: str | None = None
     """Title of the report; null: made from the pipeline's name."""
     interactive: bool = True
-    """Embed plotly.js (5 MB) in the page, so that figures can be explored; without it, and on paper, pictures stand in
-    their place."""
+    """Embed plotly.js (5 MB) in the page for interactive figures; without it, and on paper, static images are shown."""
 
 
 class Config(Section):
-    """Every setting of one pipeline.
+    """All settings of one pipeline.
 
-    `download … report` hold one stage each. `pipelines` is what a plain `dvc repro` makes.
+    `download … report` hold one stage each. `pipelines` lists what a plain `dvc repro` runs.
     """
 
     pipelines: tuple[str, ...] = ()
-    """Pipelines that `dvc repro` makes; only read from params.yaml."""
+    """Pipelines that `dvc repro` runs; read only from params.yaml."""
     methods: tuple[str, ...] = (
         *("none", "weighted-sum", "mha", "daam-v1", "daam-v2"),
         *("ridge-last", "ridge-best-layer", "ridge-mean", "ridge-concat", "ridge-average"),
     )
-    """Methods to train, in report order; `-mlp` behind a name gives it the MLP decoder, e.g. daam-v1-mlp."""
+    """Methods to train, in report order; the suffix `-mlp` selects the MLP decoder, e.g. daam-v1-mlp."""
     finetunes: tuple[str, ...] = ()
-    """Ways of fine-tuning to train too (`daamctl ls finetunes`), e.g. lora-r8; they follow in the report."""
+    """Fine-tuning methods to train as well (`daamctl ls finetunes`), e.g. lora-r8; the report lists them after the
+    methods."""
     method_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Per method: arguments of its builder other than the defaults, e.g. {daam-v1: {num_heads: 4}}; they also hold for
-    the method with another decoder."""
+    """Per method: arguments of its builder that differ from the defaults, e.g. {daam-v1: {num_heads: 4}}; they also
+    apply to the method with another decoder."""
     finetune_settings: dict[str, AdapterConfig] = Field(default_factory=dict)
-    """Per way of fine-tuning: settings of `finetune` that are its own, e.g. {full-finetune: {lr: 1.0e-5}}; device,
-    seeds and longest text are the same for all."""
+    """Per fine-tuning method: its own settings of `finetune`, e.g. {full-finetune: {lr: 1.0e-5}}; device, seeds and
+    longest text are shared by all."""
     download: DownloadConfig = DownloadConfig()
     segment: SegmentConfig = SegmentConfig()
     extract: ExtractConfig = ExtractConfig()
@@ -443,15 +444,15 @@ class Config(Section):
 
     @field_serializer("finetune_settings")
     def _given(self, ways: dict[str, AdapterConfig]) -> dict[str, dict[str, Any]]:
-        return {way: settings.own for way, settings in ways.items()}  # with defaults they would read as given
+        return {way: settings.own for way, settings in ways.items()}  # defaults would look explicitly given
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Everything that is trained, evaluated and reported: methods, then ways of fine-tuning."""
+        """Everything that is trained, evaluated and reported: methods, then fine-tuning methods."""
         return (*self.methods, *self.finetunes)
 
     def unlisted(self) -> dict[str, str]:
-        """Settings of `ablate` that name a method which `methods` does not list, each with a line on what to do."""
+        """Settings of `ablate` that name a method missing from `methods`, each with advice."""
         named = {"ablate.rank_by": self.ablate.rank_by, "ablate.method": self.ablate.method}
         return {
             where: f"{where}: '{name}' is not among the methods of this pipeline ({', '.join(self.methods)}); add it "
@@ -461,17 +462,17 @@ class Config(Section):
         }
 
     def for_adapter(self, way: str) -> Config:
-        """These settings as one way of fine-tuning has them: its own over those of `finetune`."""
+        """These settings for one fine-tuning method: its own override those of `finetune`."""
         if way not in self.finetune_settings:
             return self
         own = self.finetune_settings[way].own
         return self.model_copy(update={"finetune": self.finetune.model_copy(update=own)})
 
     def seeds_of(self, stage: TrainingStage) -> tuple[int, ...]:
-        """The seeds that a stage trains every fold with."""
+        """Seeds with which a stage trains every fold."""
         return self.finetune.seeds or self.train.seeds if stage == "finetune" else self.train.seeds
 
     def section(self, stage: str) -> dict[str, Any]:
-        """The JSON-able settings of one stage."""
+        """Settings of one stage, as JSON-able values."""
         section: Section = getattr(self, stage)
         return section.model_dump(mode="json")

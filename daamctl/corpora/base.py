@@ -1,4 +1,4 @@
-"""What a corpus is: a way to obtain it, a way to read it, and the facts to validate what was read."""
+"""Definition of a corpus: how to obtain it, how to read it, and facts for validating what was read."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PREPARED: dict[str, Any] = {
     "start_s": pl.Float64,
     "duration_s": pl.Float64,
 }
-"""Columns that a speech corpus's `prepare` gives; a null duration: the whole file; a null group: groups are still to be
-formed."""
+"""Columns returned by a speech corpus's `prepare`. A null duration means the whole file; a null group, that groups are
+still to be formed."""
 PREPARED_TEXT: dict[str, Any] = {
     "utterance_id": pl.String,
     "text": pl.String,
@@ -33,7 +33,7 @@ PREPARED_TEXT: dict[str, Any] = {
     "speaker": pl.String,
     "group": pl.String,
 }
-"""The same of a text corpus. Where nobody is known to have written a text, `speaker` is the utterance_id."""
+"""Columns of a text corpus. If the authors are unknown, `speaker` is the utterance_id."""
 PREPARED_IMAGE: dict[str, Any] = {
     "utterance_id": pl.String,
     "path": pl.String,
@@ -42,23 +42,24 @@ PREPARED_IMAGE: dict[str, Any] = {
     "speaker": pl.String,
     "group": pl.String,
 }
-"""The same of an image corpus; `index` is the row within a Parquet file of images, null where the file is one image."""
+"""Columns of an image corpus; `index` is the row within a Parquet file of images, null if the file is a single
+image."""
 
 UNITS: dict[Modality, str] = {"speech": "utterances", "text": "texts", "image": "images"}
-"""What a row of each modality is called, in the plural."""
+"""Name of a row of each modality, in the plural."""
 MAX_LISTED = 20
-"""Classes that are listed one by one."""
+"""Up to this many classes are listed individually."""
 
 
 def modality_of(rows: pl.DataFrame) -> Modality:
-    """What the rows of a corpus whose `modality` is None are, by their columns."""
+    """Modality of a corpus whose own `modality` is None, from the columns of its rows."""
     if set(PREPARED) <= set(rows.columns):
         return "speech"
     return "image" if set(PREPARED_IMAGE) <= set(rows.columns) else "text"
 
 
 def class_counts(rows: pl.DataFrame, classes: tuple[str, ...]) -> str:
-    """How many rows each class has, in a few words where there are many classes."""
+    """Number of rows per class; abbreviated if there are many classes."""
     found = dict(rows.group_by("label").len().iter_rows())
     counts = [found.get(name, 0) for name in classes]
     if len(classes) > MAX_LISTED:
@@ -69,7 +70,7 @@ def class_counts(rows: pl.DataFrame, classes: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Counts that a complete copy of the corpus must show.
+    """Counts expected from a complete copy of the corpus.
 
     Args:
         per_class: utterances per class, for every class the corpus has (also those not selected).
@@ -86,10 +87,10 @@ class Fingerprint:
 
 @dataclass(frozen=True)
 class Durations:
-    """How long the recordings of a corpus are, so that it can be planned for before it is here.
+    """Distribution of recording lengths, for planning before the corpus is on this machine.
 
-    Taken as log-normal, which recordings of single utterances follow closely enough: of IEMOCAP it gives 7,817 clips of
-    at most 5 s, the release has 7,757.
+    It is assumed to be log-normal, which fits recordings of single utterances well: for IEMOCAP it predicts 7,817 clips
+    of at most 5 s; the release has 7,757.
 
     Args:
         mean_s: mean, in seconds.
@@ -100,7 +101,7 @@ class Durations:
     log_std: float
 
     def lengths(self, number: int) -> NDArray[np.float64]:
-        """Lengths (N,) in seconds, at the quantiles of so many recordings, in a seeded order."""
+        """Lengths (N,) in seconds, at the quantiles of `number` recordings, in a seeded order."""
         log_mean = math.log(self.mean_s) - self.log_std**2 / 2
         normal = NormalDist(log_mean, self.log_std)
         quantiles = [normal.inv_cdf((index + 0.5) / number) for index in range(number)]
@@ -110,22 +111,22 @@ class Durations:
 
 @dataclass(frozen=True)
 class Corpus:
-    """One corpus: the object each corpus file defines as `CORPUS`.
+    """One corpus: the object that each corpus file defines as `CORPUS`.
 
     Args:
         name: its name in the table of corpora.
-        title: one line that says what it is.
-        licence: terms of use, with where to ask for it.
+        title: one-line description.
+        licence: terms of use, and where to apply for it.
         classes: default classes, in label order; empty: all classes found, sorted (manifests).
         obtain: generates or downloads it into a folder and returns the root; None: it must be given with --from.
-        url: where `obtain` downloads it from; None: it needs no network.
-        adopt: turns a copy given with --from into the form that `prepare` reads, in the folder named second, and
+        url: source from which `obtain` downloads; None: it needs no network.
+        adopt: converts a copy given with --from to the form that `prepare` reads, in the folder given second, and
             returns the root; None: a copy is read as it is.
         prepare: reads it from its root.
-        fingerprint: expected counts; None: nothing is known (manifests).
-        durations: published lengths of its recordings; None: not known, or no recordings.
-        aliases: other spellings of class names that a user may pass -> canonical name.
-        modality: what it holds; None: told by the table itself (manifests).
+        fingerprint: expected counts; None: unknown (manifests).
+        durations: published lengths of its recordings; None: unknown, or no recordings.
+        aliases: alternative spellings of class names -> canonical name.
+        modality: what it contains; None: depends on the table itself (manifests).
         how_to_get: one sentence: how to obtain it and the command to register it.
     """
 

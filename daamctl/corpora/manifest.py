@@ -92,7 +92,7 @@ def prepare(root: Path) -> pl.DataFrame:
 
 
 def _read(path: Path) -> pl.DataFrame:
-    """The table with a column of line numbers."""
+    """Read the table, with a column of line numbers."""
     if not path.is_file():
         raise CorpusError(f"no manifest file {path}", fix=GET_IT)
     if path.suffix.lower() not in TABLES:
@@ -103,7 +103,7 @@ def _read(path: Path) -> pl.DataFrame:
         elif path.suffix.lower() in _JSON:
             rows, line = pl.read_ndjson(path, infer_schema_length=None), pl.int_range(1, pl.len() + 1)
         else:
-            # everything as text, because speaker 03 must not become 3
+            # everything as text, so that speaker 03 does not become 3
             rows = pl.read_csv(path, infer_schema=False)
             breaks = pl.sum_horizontal(pl.all().str.count_matches("\n").fill_null(0))
             line = pl.int_range(2, pl.len() + 2) + breaks.cum_sum().shift(1, fill_value=0)
@@ -117,7 +117,7 @@ def _read(path: Path) -> pl.DataFrame:
 
 
 def _modality(rows: pl.DataFrame, path: Path) -> Modality:
-    """Told by the columns: `path` to images or to recordings, or else `text`."""
+    """Modality by column: `path` to images or to recordings, or else `text`."""
     if "path" not in rows.columns:
         return "text" if "text" in rows.columns else "speech"
     is_image = pl.col("path").cast(pl.String).str.contains(_IMAGE_SUFFIX)
@@ -156,7 +156,7 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, path: Path) -> None:
 
 
 def _names(rows: pl.DataFrame, modality: Modality, path: Path) -> pl.DataFrame:
-    """Columns of names, stripped; empty cells are null. Of the texts themselves only empty ones are refused."""
+    """Name columns, stripped; empty cells become null. Of the texts themselves only empty ones are refused."""
     names = [name for name in ("path", "label", "speaker", "group", "utterance_id") if name in rows.columns]
     if modality == "text":
         rows = rows.with_columns(pl.col("text").cast(pl.String))
@@ -175,7 +175,7 @@ def _names(rows: pl.DataFrame, modality: Modality, path: Path) -> pl.DataFrame:
 
 
 def _official(rows: pl.DataFrame) -> pl.DataFrame:
-    """Where the groups are the parts of an official split, the names that the folds know them by."""
+    """Rename the groups of an official split to the names that the folds use."""
     names = set(rows["group"].unique().drop_nulls().str.to_lowercase())
     if not {"train", "test"} <= names <= set(PARTS):
         return rows
@@ -198,17 +198,16 @@ def _times(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
 
 
 def _posix(folder: Path) -> pl.Expr:
-    """Paths with `/`, relative to the manifest's folder where they lie in it."""
+    """Paths with `/`, relative to the manifest's folder if they are inside it."""
     prefix = folder.absolute().as_posix().rstrip("/") + "/"
     return pl.col("path").str.replace_all("\\", "/", literal=True).str.strip_prefix(prefix)
 
 
 def _identity(rows: pl.DataFrame, modality: Modality) -> pl.Expr | pl.Series:
-    """The given utterance_id, or one made from the row, whatever the order of the rows.
+    """The given utterance_id, or one made from the row, independent of the order of the rows.
 
-    From the path: its stem if no other file has it, else the whole path, with the suffix where even that is needed.
-    Several pieces of one file are told apart by where they start. From a text: a hash of it and its label; equal rows
-    are numbered.
+    From a path: its stem if no other file has it, else the whole path, with the suffix only if needed. Pieces of one
+    file are distinguished by their start. From a text: a hash of it and its label; equal rows are numbered.
     """
     if "utterance_id" in rows.columns:
         return pl.col("utterance_id")
@@ -253,7 +252,7 @@ def _short(value: object) -> str:
 
 
 def _image_folder(root: Path) -> pl.DataFrame:
-    """Rows of a folder of images: `<class>/…`, or `train/<class>/…`, `test/<class>/…` and perhaps `dev/<class>/…`."""
+    """Rows of a folder of images: `<class>/…`, or `train/<class>/…`, `test/<class>/…` optionally `dev/<class>/…`."""
     top = _folders(root)
     parts = {folder: PARTS[folder.name.lower()] for folder in top if folder.name.lower() in PARTS}
     places: list[tuple[Path, str | None]] = [(folder, None) for folder in top]
@@ -291,7 +290,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Every file below a folder, without hidden ones."""
+    """All files below a folder, except hidden ones."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue

@@ -1,8 +1,8 @@
-"""Where each corpus lies on this machine: `data/corpora/sources.yaml`, one line per corpus, not an artifact.
+"""Register of where each corpus is on this machine: `data/corpora/sources.yaml`, one line per corpus; not an artifact.
 
-Artifacts name a corpus by its key and files relative to its root, so they are equal on every machine. The key is the
-corpus name. Manifests are many, so each has the key `manifest:<file name without suffix>`; its root is the folder of
-the manifest file (or the manifest is itself a folder), and the plain key `manifest` points to the one registered last.
+Artifacts name a corpus by its key, and files relative to its root, so they are the same on every machine. The key is
+the corpus name. Each manifest has its own key, `manifest:<file name without suffix>`; its root is the folder of the
+manifest file (or the manifest itself, if that is a folder). The plain key `manifest` points to the last one registered.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from daamctl.errors import CorpusError
 
 MANIFEST = "manifest"
 TABLES = (".csv", ".txt", ".parquet", ".jsonl", ".ndjson")
-"""Suffixes of a manifest that is a file; any other is a folder."""
+"""Suffixes of a manifest that is a file; all others are folders."""
 
 
 def sources_file(root: Path) -> Path:
-    """The register of the project at `root`."""
+    """Path of the project's register."""
     return root / "data" / "corpora" / "sources.yaml"
 
 
 def key_of(corpus: str, source: Path) -> str:
-    """The key under which a corpus given as `source` is registered."""
+    """Key under which a corpus given as `source` is registered."""
     return f"{MANIFEST}:{source.stem if _is_table(source) else source.name}" if corpus == MANIFEST else corpus
 
 
 def register(root: Path, corpus: str, folder: Path) -> None:
-    """Remember where a corpus lies on this machine.
+    """Record where a corpus is on this machine.
 
     Args:
         root: project folder.
@@ -54,12 +54,12 @@ def register(root: Path, corpus: str, folder: Path) -> None:
 
 
 def source_of(root: Path, corpus: str) -> Path | None:
-    """Where `corpus` was registered on this machine, whether or not it is still there; None if it was not."""
+    """Where `corpus` was registered on this machine, even if it is gone; None if it was not registered."""
     return _expand(root, _read(sources_file(root)).get(corpus))
 
 
 def files_root(project_root: Path, corpus: str) -> Path:
-    """The folder in which the paths of a corpus's tables start, be they recordings or images.
+    """Folder that the paths in a corpus's tables are relative to, for recordings and images.
 
     Args:
         project_root: project folder.
@@ -94,12 +94,12 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def _absolute(path: Path) -> Path:
-    # not resolve(): a link in the project that leads to another disk must stay the project's own path
+    # not resolve(): a link in the project to another disk must keep its path in the project
     return Path(os.path.abspath(path))  # noqa: PTH100
 
 
 def _shorten(root: Path, path: Path) -> str:
-    """Relative to the project where possible, so that a project may be moved as a whole."""
+    """Path relative to the project if possible, so that a project can be moved as a whole."""
     base = _absolute(root)
     return path.relative_to(base).as_posix() if path.is_relative_to(base) else str(path)
 
@@ -118,7 +118,7 @@ def _without_suffix(source: Path) -> Path:
 
 def _check_free(registered: Path | None, new: Path) -> None:
     if registered is None or not registered.exists() or _without_suffix(_absolute(registered)) == _without_suffix(new):
-        return  # the same table, perhaps in another format
+        return  # the same table, possibly in another format
     raise CorpusError(
         f"another manifest named '{_without_suffix(new).name}' is registered: {registered}",
         fix=f"rename {new}, so that tables made from the two can be told apart",

@@ -1,8 +1,8 @@
-"""Frozen encoders: presets, one line each, and the families that know how to feed and pool a kind of speech model.
+"""Frozen encoders: named presets, and the families of speech models with their input and pooling classes.
 
-`--encoder` takes a preset of `ENCODERS`, a Hugging Face id or a local folder: of a speech model of a family in
-`FAMILIES`, or of any text or vision model whose layers have one width. Nothing here imports torch or transformers
-before an encoder is opened.
+`--encoder` takes a preset from `ENCODERS`, a Hugging Face id or a local folder. Speech models must be of a family in
+`FAMILIES`; any text or vision model works whose layers have equal width. Importing this package imports neither torch
+nor transformers; opening an encoder does.
 """
 
 import re
@@ -10,7 +10,7 @@ import re
 from daamctl.registry import Registry
 
 HUB_ID = re.compile(r"^\w[\w.-]*/\w[\w.-]*$")
-"""What a Hugging Face id looks like: owner/name."""
+"""Pattern of a Hugging Face id: owner/name."""
 
 ENCODERS = Registry(
     "encoder",
@@ -33,7 +33,7 @@ ENCODERS = Registry(
     },
 )
 
-# Hugging Face `model_type` of speech models -> class that feeds and pools it
+# Hugging Face `model_type` of speech models -> class that prepares inputs and pools layers
 FAMILIES = Registry(
     "encoder family",
     {
@@ -49,5 +49,5 @@ FAMILIES = Registry(
 
 
 def presets_of(modality: str) -> list[str]:
-    """Names of the presets that read `speech`, `text` or `image`."""
+    """Names of the presets of a modality: `speech`, `text` or `image`."""
     return [name for name in ENCODERS if ENCODERS.load(name).modality == modality]

@@ -1,8 +1,8 @@
-"""What an encoder is to the stages, and the pooling that speech, text and vision share.
+"""Encoder protocol, and the pooling shared by speech, text and images.
 
 Layer numbers are Hugging Face's hidden-state index: 0 is the embedding output, 1..N the transformer layers. The time
-axis T holds frames, tokens or patches. Every layer is averaged over it inside the forward pass, in the layer's own
-forward hook, so at no time are the frames of more than one layer kept.
+axis T holds frames, tokens or patches. Forward hooks average every layer over time during the forward pass, so the
+frames of at most one layer are in memory at any time.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from daamctl.errors import EncoderError
 
 NORMALIZE_EPS = 1e-7  # as in the feature extractors of the waveform models
 CPU_WORK = 3 * 10**8
-"""Positions x D^2 from which a CPU multiplies matrices at full speed: 300 frames of 1024 features. What is larger only
-leaves its caches, and pads."""
+"""Positions x D^2 at which a CPU reaches full speed in matrix products: 300 frames of 1024 features. Larger batches
+only overflow its caches and add padding."""
 CPU_POSITIONS = 256
-"""But at least so many positions, or reading the weights takes the time."""
+"""Lower limit of positions per batch, below which reading the weights dominates."""
 
 
 @dataclass(frozen=True)
 class PoolingOptions:
-    """How the time axis becomes one vector per layer.
+    """How the time axis is reduced to one vector per layer.
 
     Args:
-        layer_00: also give the embedding output.
-        final_norm: take the last layer after the encoder's final norm, where it has one.
+        layer_00: also return the embedding output.
+        final_norm: take the last layer after the encoder's final norm, if it has one.
         all_frames: speech: average over every frame of input zero-padded to `pad_to_s`, without attention mask
             (published).
         pad_to_s: length that `all_frames` pads to, in seconds.
-        special_tokens: text: count the tokens that the tokenizer adds.
-        class_token: images: count class and register tokens.
+        special_tokens: text: include the tokens that the tokenizer adds.
+        class_token: images: include class and register tokens.
     """
 
     layer_00: bool = False
@@ -54,12 +54,12 @@ class PoolingOptions:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch in main memory, pinned where it goes to a GPU.
+    """A batch in main memory, pinned if it will be copied to a GPU.
 
     Args:
-        inputs: of the model.
-        mask: (B, T) positions that count in the mean.
-        n_frames: (B,) how many these are.
+        inputs: the model's inputs.
+        mask: (B, T) positions to average.
+        n_frames: (B,) number of these positions.
     """
 
     inputs: dict[str, Tensor]
@@ -69,11 +69,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class Pooled:
-    """What a batch gives.
+    """Pooled vectors of a batch.
 
     Args:
-        values: (B, L, D) in the number format asked for.
-        fits: (B, L) whether all D values are finite, and within that format.
+        values: (B, L, D) in the requested number format.
+        fits: (B, L) whether all D values are finite and representable in that format.
     """
 
     values: Tensor
@@ -81,12 +81,12 @@ class Pooled:
 
     @classmethod
     def of(cls, values: Tensor, storage: torch.dtype) -> Pooled:
-        """Check and cast (B, L, D) float32, where it lies."""
-        fits = values.abs().amax(2) <= torch.finfo(storage).max  # amax hands NaN on, and NaN is not <= anything
+        """Check and cast (B, L, D) float32, on its device."""
+        fits = values.abs().amax(2) <= torch.finfo(storage).max  # amax propagates NaN, and comparing NaN gives False
         return cls(values.to(storage), fits)
 
     def to_cpu(self) -> Callable[[], Pooled]:
-        """Begin to copy to main memory; what comes back waits for the copy."""
+        """Start copying to main memory; return a function that waits for the copy."""
         if not self.values.is_cuda:
             here = Pooled(self.values.cpu(), self.fits.cpu())
             return lambda: here
@@ -111,11 +111,11 @@ class Encoder(Protocol):
 
     Attributes:
         modality: what it reads.
-        model: the Hugging Face base model (of Whisper and other encoder-decoders the encoder), frozen, in eval mode.
-        layers: layer numbers that `pool` gives, in order.
+        model: the Hugging Face base model (for encoder-decoders such as Whisper, the encoder), frozen, in eval mode.
+        layers: layer numbers that `pool` returns, in order.
         embed_dim: D.
-        equal_length_batches: whether a batch may only hold items of one length, because the encoder would otherwise see
-            the padding of the others.
+        equal_length_batches: whether a batch may only hold items of one length, because padding would change an item's
+            result.
         has_final_norm: whether the last layer is followed by a norm.
     """
 
@@ -127,35 +127,35 @@ class Encoder(Protocol):
     has_final_norm: bool
 
     def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Turn items into the model's inputs on its device, and the mask (B, T) of positions that count in the mean."""
+        """Turn items into the model's inputs on its device, and the mask (B, T) of positions to average."""
 
     def gather(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """The same in main memory. Several threads may call it at once."""
+        """Like `collate`, but in main memory. Several threads may call it at once."""
 
     def hidden(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Run the model once: last hidden state (B, T, D); gradients and autocast are those in force outside."""
+        """Run the model once; return the last hidden state (B, T, D). Uses the caller's gradient mode and autocast."""
 
     def pool(self, items: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Run a batch; give (B, L, D) float32 and the number of positions averaged (B,), on CPU."""
+        """Run a batch; return (B, L, D) float32 and the number of averaged positions (B,), on CPU."""
 
     def padded(self, size: int) -> int:
-        """The size that the longest item of a batch, of this size, is padded to with all others."""
+        """Size to which all items of a batch are padded if the longest one has this size."""
 
     def enough(self, size: int) -> int:
-        """How many items of a size (samples, tokens, 1 per image) keep the device busy: more take longer, not less."""
+        """Number of items of a size (samples, tokens, 1 per image) that keeps the device busy; more is not faster."""
 
     def settle(self) -> None:
-        """Prepare for pooling alone, from here on; see `daamctl.encoders.frozen`."""
+        """Prepare for pooling; afterwards it can do nothing else. See `daamctl.encoders.frozen`."""
 
     def stage(self, items: Sequence[Tensor]) -> Batch:
-        """Make a batch ready to be copied to the device. Several threads may call it at once."""
+        """Collate a batch, ready to be copied to the device. Several threads may call it at once."""
 
     def launch(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
-        """Run a batch, on a GPU without waiting for it; what comes back waits, in any thread, and gives it on CPU."""
+        """Launch a batch, on a GPU asynchronously; return a function that waits, in any thread, for the CPU result."""
 
 
 class PooledEncoder(ABC):
-    """The part of an `Encoder` that modalities share: from inputs to one mean per layer."""
+    """The part of `Encoder` shared by all modalities: from inputs to one mean vector per layer."""
 
     model: Any
     device: str
@@ -167,60 +167,60 @@ class PooledEncoder(ABC):
 
     @abstractmethod
     def gather(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """See `Encoder.gather`."""
+        """Turn items into inputs and mask in main memory; see `Encoder`."""
 
     def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """See `Encoder.collate`."""
+        """Turn items into inputs and mask on the device; see `Encoder`."""
         inputs, mask = self.gather(items)
         return {name: value.to(self.device) for name, value in inputs.items()}, mask.to(self.device)
 
     def hidden(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """See `Encoder.hidden`."""
+        """Return the last hidden state (B, T, D); see `Encoder`."""
         last: Tensor = self.model(**inputs).last_hidden_state
         return last
 
     def pool(self, items: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """See `Encoder.pool`."""
+        """Return pooled layers (B, L, D) and position counts (B,); see `Encoder`."""
         batch = self.stage(items)
         return self.launch(batch)().values, batch.n_frames
 
     def padded(self, size: int) -> int:
-        """See `Encoder.padded`."""
+        """Return `size` unchanged: by default, batches are padded to their longest item."""
         return size
 
     @abstractmethod
     def positions(self, size: int) -> int:
-        """Frames, tokens or patches that an item of a size takes in the model."""
+        """Number of frames, tokens or patches that an item of a size occupies in the model."""
 
     def enough(self, size: int) -> int:
-        """See `Encoder.enough`."""
+        """Number of items that keep the device busy; see `Encoder`."""
         if self.device != "cpu":
             return sys.maxsize
         most = max(CPU_POSITIONS, CPU_WORK // self.embed_dim**2)
         return max(1, most // max(self.positions(size), 1))
 
     def settle(self) -> None:
-        """See `Encoder.settle`."""
+        """Prepare the model for inference only; see `daamctl.encoders.frozen`."""
         settle(self.model, self.precision)
 
     def stage(self, items: Sequence[Tensor]) -> Batch:
-        """See `Encoder.stage`."""
+        """Collate a batch, in pinned memory for a GPU; see `Encoder`."""
         inputs, mask = self.gather(items)
         n_frames = mask.sum(1)
-        if self.device.startswith("cuda"):  # only pinned memory is copied while the device computes
+        if self.device.startswith("cuda"):  # only pinned memory can be copied while the device computes
             inputs, mask = {name: value.pin_memory() for name, value in inputs.items()}, mask.pin_memory()
         return Batch(inputs, mask, n_frames)
 
     @torch.inference_mode()
     def launch(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
-        """See `Encoder.launch`."""
+        """Launch a batch and return a function that waits for its result; see `Encoder`."""
         inputs, mask = self._send(batch)
         with autocast(self.device, self.precision):
             pooled = self.pooler.run(lambda: self.hidden(inputs), mask)
         return Pooled.of(pooled, storage).to_cpu()
 
     def _send(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Copy a batch to the device; to a GPU beside the computation of the batch before."""
+        """Copy a batch to the device; on a GPU, in parallel to the computation of the previous batch."""
         tensors = {**batch.inputs, "": batch.mask}
         if not self.device.startswith("cuda"):
             sent = {name: value.to(self.device) for name, value in tensors.items()}
@@ -232,7 +232,7 @@ class PooledEncoder(ABC):
         current = torch.cuda.current_stream(torch.device(self.device))
         current.wait_stream(self._copies)
         for value in sent.values():
-            value.record_stream(current)  # its memory is the copying stream's: not to be reused before it was read
+            value.record_stream(current)  # from the copy stream's memory: not to be reused before it is read
         return sent, sent.pop("")
 
 
@@ -249,7 +249,7 @@ class LayerPooler:
         self.layers, self.final_norm, self.layer_00 = layers, final_norm, layer_00
 
     def run(self, forward: Any, mask: Tensor) -> Tensor:
-        """Call `forward()` and give the pooled layers.
+        """Call `forward()` and return the pooled layers.
 
         Args:
             forward: runs the model once.
@@ -265,7 +265,7 @@ class LayerPooler:
             hidden = frames[0] if isinstance(frames, tuple) else frames  # (B, T, D)
             with torch.autocast(hidden.device.type, enabled=False):
                 mean = torch.einsum("bt,btd->bd", weights.to(hidden.device), hidden.float())
-            pooled[number] = mean.to(mask.device)  # layers may lie on several GPUs
+            pooled[number] = mean.to(mask.device)  # layers may be on different GPUs
 
         handles = [
             layer.register_forward_hook(lambda _m, _i, out, n=number: average(n, out))
@@ -289,20 +289,20 @@ class LayerPooler:
 
 
 def layer_input(args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-    """The hidden states among the arguments that a layer was called with, by position or by keyword."""
+    """Find the hidden states among the arguments of a layer, passed by position or by keyword."""
     return args[0] if args else named.get("hidden_states")
 
 
 def normalized(clip: Tensor) -> Tensor:
-    """Zero mean and unit variance over the clip's own samples (T,)."""
+    """Normalise a clip (T,) to zero mean and unit variance over its own samples."""
     return (clip - clip.mean()) / (clip.var(correction=0) + NORMALIZE_EPS).sqrt()
 
 
 def padded_samples(longest: int, pad_to_s: float, sampling_rate: int) -> int:
-    """Samples that the published pooling pads every clip to.
+    """Number of samples that the published pooling pads every clip to.
 
     Raises:
-        EncoderError: a clip is longer, so that its vector would depend on the clips beside it.
+        EncoderError: a clip is longer, so its vector would depend on the other clips of its batch.
     """
     samples = round(pad_to_s * sampling_rate)
     if longest > samples:
@@ -314,7 +314,7 @@ def padded_samples(longest: int, pad_to_s: float, sampling_rate: int) -> int:
 
 
 def weights_hash(model: nn.Module) -> str:
-    """SHA-256 over names, shapes and bytes of all tensors: equal for equal weights, whatever file they came from."""
+    """SHA-256 over names, shapes and bytes of all tensors: equal for equal weights, whatever file they come from."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())

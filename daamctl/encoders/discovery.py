@@ -1,9 +1,9 @@
-"""Finds the transformer layers of a text or vision model, and its final norm, by running it once on a tiny input.
+"""Find the transformer layers and the final norm of a text or vision model by running it once on a tiny input.
 
-No list of families is kept. The layers are the module list of `num_hidden_layers` modules that each run once. The final
-norm is a norm called behind the last layer, on that layer's very output, whose own output is the model's. What is found
-must give the library's hidden states on that input, and pooling their means; else the model is refused: its vectors
-would not be what their layer numbers say.
+There is no list of model families. The layers are the module list of `num_hidden_layers` modules that each run once.
+The final norm is a norm called after the last layer, on exactly that layer's output, whose own output is the model's.
+The modules found must reproduce the library's hidden states on that input, and pooling must reproduce their means.
+Otherwise the model is refused, because its vectors would not match their layer numbers.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from daamctl.encoders.base import LayerPooler, PooledEncoder, PoolingOptions, la
 from daamctl.errors import EncoderError
 
 CLOSE, CLOSE_IN_HALF = 1e-3, 0.05
-"""Distance of two vectors that should be equal but for rounding, as a share of their length: in float32, in half."""
+"""Allowed distance of two vectors that should be equal up to rounding, relative to their length: float32, half
+precision."""
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """What was found in a model.
+    """Layers and final norm found in a model.
 
     Args:
         layers: the N transformer layers, in order.
-        final_norm: the norm behind the last layer; None: there is none.
-        states: N + 1 tensors (B, T, D) of the trial: embedding output and layers, none of them after the final norm.
-        normed: (B, T, D) output of the final norm, or of the last layer where there is none.
+        final_norm: the norm after the last layer; None if there is none.
+        states: N + 1 tensors (B, T, D) of the trial: embedding output and layers, all before the final norm.
+        normed: (B, T, D) output of the final norm, or of the last layer if there is none.
     """
 
     layers: list[nn.Module]
@@ -42,7 +43,7 @@ class Anatomy:
 
 
 class DiscoveredEncoder(PooledEncoder):
-    """An encoder whose layers are found rather than known.
+    """An encoder whose layers are discovered by a trial run.
 
     Args:
         name: the encoder, for messages.
@@ -58,10 +59,10 @@ class DiscoveredEncoder(PooledEncoder):
 
     @abstractmethod
     def learn(self, anatomy: Anatomy) -> None:
-        """Take from the trial what `gather` needs to know."""
+        """Learn from the trial what `gather` needs."""
 
     def explore(self, trial: Sequence[Tensor]) -> None:
-        """Find layers and final norm on a batch of trial items, and check the pooling on it.
+        """Find layers and final norm on a batch of trial items, and check that pooling reproduces the means.
 
         Raises:
             EncoderError: the model cannot be run on the trial, or its layers cannot be pooled.
@@ -88,14 +89,14 @@ class DiscoveredEncoder(PooledEncoder):
             raise EncoderError(f"pooling {self.what} does not give the mean of its hidden states on a trial input")
 
     def close(self, ours: Tensor, theirs: Tensor) -> bool:
-        """Whether pooled vectors (B, L, D) are equal but for rounding."""
+        """Whether pooled vectors (B, L, D) are equal up to rounding."""
         exact = self.precision == "float32" and self.model.dtype == torch.float32
         limit = CLOSE if exact else CLOSE_IN_HALF
         return bool(((ours - theirs).norm(dim=2) <= limit * theirs.norm(dim=2)).all())
 
 
 class _Trace:
-    """Inputs and outputs of every call of some modules, kept while the hooks are in place."""
+    """Inputs and outputs of every call of the given modules, recorded by hooks."""
 
     def __init__(self, modules: set[nn.Module]) -> None:
         self.calls: dict[nn.Module, list[tuple[Any, Any]]] = {module: [] for module in modules}
@@ -110,7 +111,7 @@ class _Trace:
 
 
 def find_layers(model: Any, forward: Callable[[], Any], what: str) -> Anatomy:
-    """Run a model once and find its layers and its final norm.
+    """Run a model once and find its layers and final norm.
 
     Args:
         model: a Hugging Face base model.
@@ -118,7 +119,7 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> Anatomy:
         what: the encoder, for messages.
 
     Raises:
-        EncoderError: it has no list of layers of one width, or they do not give the library's hidden states.
+        EncoderError: it has no list of equally wide layers, or they do not reproduce the library's hidden states.
     """
     number = getattr(model.config, "num_hidden_layers", None)
     lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == number]
@@ -147,7 +148,7 @@ def _is_norm(module: nn.Module) -> bool:
 
 
 def _choose(lists: list[list[nn.Module]], trace: _Trace, what: str) -> list[nn.Module]:
-    """The list whose modules each ran once, took and gave (B, T, D) of one shape."""
+    """The module list whose modules each ran once and mapped (B, T, D) to the same shape."""
     shapes: list[tuple[int, ...]] = []
     for layers in lists:
         if any(len(trace.calls[layer]) != 1 for layer in layers):
@@ -181,7 +182,7 @@ def _final_norm(norms: set[nn.Module], trace: _Trace, last: Tensor, output: Tens
 
 
 def _compare(states: list[Tensor], normed: Tensor, theirs: tuple[Tensor, ...] | None, what: str) -> None:
-    """Whether the library's hidden states, where it gives any, are those found; its last may be before the norm."""
+    """Check the states found against the library's, if it returns any; its last one may be before the norm."""
     if theirs is None:
         return
     if len(theirs) != len(states):
@@ -195,5 +196,5 @@ def _compare(states: list[Tensor], normed: Tensor, theirs: tuple[Tensor, ...] | 
 
 
 def _same(ours: Tensor, theirs: Tensor) -> bool:
-    """Exactly equal: both come from one forward pass."""
+    """Whether two tensors are exactly equal, as expected within one forward pass."""
     return ours.shape == theirs.shape and torch.equal(ours.to(theirs.device), theirs)

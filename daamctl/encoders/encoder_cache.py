@@ -1,8 +1,8 @@
-"""What is recorded of an encoder, known again without opening it, for as long as nothing that decides it has changed.
+"""Cache of encoder metadata, so that the model need not be loaded.
 
-To learn the hash of weights takes as long as to load them. So what opening gave is kept in a small file under a hash of
-all that it came from: the files of the weights, the settings, the libraries, this package. Where any of that cannot be
-told for certain, the encoder is opened.
+Hashing the weights takes as long as loading them. So the facts found when an encoder was opened are kept in a small
+file named by a hash of everything they depend on: the weight files, the settings, the libraries and this package. If
+any of these cannot be determined for certain, the encoder is opened again.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from daamctl.provenance import device_name
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy", "pillow")
 ELSEWHERE = "adapter_config.json"
-"""A folder with this file may have its weights in another one."""
+"""A folder with this file may take its weights from another folder."""
 SETTLED_S = 2.0
-"""Files younger than this may be changed again without a trace: coarse clocks of file systems count whole seconds."""
+"""Younger files are not trusted: coarse file system clocks count whole seconds, so a later change may go unnoticed."""
 FREE = frozenset(names("extract", Changes.NOTHING))
 
 
 @dataclass(frozen=True)
 class EncoderFacts:
-    """What is recorded of an encoder.
+    """Recorded facts of an encoder.
 
     Args:
-        facts: see `OpenedEncoder`.
-        layers: layer numbers that it gives.
+        facts: as in `OpenedEncoder`.
+        layers: layer numbers that it provides.
         embed_dim: D.
     """
 
@@ -55,11 +55,11 @@ class EncoderFacts:
 
 @dataclass(frozen=True)
 class CacheKey:
-    """All that decides what is recorded of an encoder.
+    """Cache key: everything that the facts of an encoder depend on.
 
     Args:
-        key: hash of it; None: not all of it can be told.
-        commit: name of the folder of weights; where they are from the hub, their commit.
+        key: hash of it; None if part of it cannot be determined.
+        commit: name of the folder of weights; for weights from the hub, their commit.
     """
 
     key: str | None
@@ -67,10 +67,10 @@ class CacheKey:
 
 
 class LazyEncoder:
-    """An encoder that is opened when it is first needed; what is recorded of it may be known before.
+    """An encoder that is opened on first use; its facts may come from the cache.
 
     Args:
-        folder: where that is remembered.
+        folder: folder of the cache.
         config: the extract settings.
         modality: what it is to read.
         max_duration_s: longest clip, in seconds.
@@ -78,7 +78,7 @@ class LazyEncoder:
         precision: resolved precision.
 
     Raises:
-        EncoderError: it has to be opened and cannot be, see `open_encoder`.
+        EncoderError: it must be opened and cannot be; see `open_encoder`.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class LazyEncoder:
         """The encoder, open.
 
         Raises:
-            EncoderError: see `open_encoder`; or it is no longer the one that is known.
+            EncoderError: as `open_encoder`; or the encoder differs from the cached facts.
         """
         if self._opened is None:
             opened = self._open(self.known.facts["weights_sha256"])
@@ -130,7 +130,7 @@ class LazyEncoder:
 
 
 def cache_key_of(config: ExtractConfig, options: dict[str, Any]) -> CacheKey:
-    """What decides the facts of the encoder that the settings name.
+    """Compute the cache key of the encoder named in the settings.
 
     Args:
         config: the extract settings.
@@ -144,7 +144,7 @@ def cache_key_of(config: ExtractConfig, options: dict[str, Any]) -> CacheKey:
     libraries = _libraries()
     if libraries is None or not (made_here or files):
         return CacheKey(None)
-    # Random numbers, and sums over them, may depend on the processor's instructions and on threads.
+    # Random numbers, and sums over them, may depend on the processor's instruction set and the number of threads.
     machine = [device_name("cpu"), torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()]
     settings = {name: value for name, value in config.model_dump().items() if name not in FREE}
     decisive = {
@@ -159,7 +159,7 @@ def cache_key_of(config: ExtractConfig, options: dict[str, Any]) -> CacheKey:
 
 
 def read_facts(folder: Path, origin: CacheKey) -> EncoderFacts | None:
-    """What is remembered of an origin; None: nothing, or nothing whole."""
+    """Read the cached facts; None if there are none or the file is damaged."""
     if origin.key is None:
         return None
     try:
@@ -171,7 +171,7 @@ def read_facts(folder: Path, origin: CacheKey) -> EncoderFacts | None:
 
 
 def write_facts(folder: Path, origin: CacheKey, known: EncoderFacts) -> None:
-    """Keep what is known under its origin; a folder that cannot be written costs only the time to open it again."""
+    """Write facts to the cache; a folder that is not writable only costs opening the encoder again."""
     if origin.key is None:
         return
     try:
@@ -189,7 +189,7 @@ def _key(known: EncoderFacts) -> str:
 
 
 def _folder(source: str, revision: str | None) -> Path | None:
-    """Folder of weights: a local one, or the snapshot that the hub's library would take now; None: it is not here."""
+    """Folder of the weights: a local one, or the hub snapshot that would be loaded now; None if it is not here."""
     local = Path(source).expanduser()
     if local.is_dir():
         return local.resolve()
@@ -197,14 +197,14 @@ def _folder(source: str, revision: str | None) -> Path | None:
         return None
     from huggingface_hub import hf_hub_download
 
-    try:  # as opening does it: with network it asks whether the branch has moved
+    try:  # like opening: with a network it asks whether the branch has moved
         return Path(hf_hub_download(source, "config.json", revision=revision)).parent
-    except Exception:  # whatever it is, opening says it
+    except Exception:  # opening the encoder will report the error
         return None
 
 
 def _files(folder: Path) -> list[list[Any]]:
-    """Path, size and times of every file of a folder; none where one has just been written, or cannot be seen."""
+    """Path, size and times of every file of a folder; empty if one was just written or is unreadable."""
     found = []
     try:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -220,7 +220,7 @@ def _files(folder: Path) -> list[list[Any]]:
 
 @lru_cache
 def _libraries() -> list[list[str]] | None:
-    """Name, version and source of each library; None where one is edited in place."""
+    """Name, version and source of each library; None if one is an editable install."""
     found = []
     for name in LIBRARIES:
         try:
@@ -236,7 +236,7 @@ def _libraries() -> list[list[str]] | None:
 
 @lru_cache
 def _code() -> str:
-    """Hash of all code that opens encoders, presets included."""
+    """Hash of all code involved in opening encoders, presets included."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())

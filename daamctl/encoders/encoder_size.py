@@ -1,6 +1,6 @@
-"""How large an encoder is, told from its configuration on torch's meta device: no weight is read or made.
+"""Size of an encoder, from its configuration on torch's meta device, without reading or creating weights.
 
-Neither torch nor transformers is imported before an outline is asked for, so whether weights are here can be told fast.
+torch and transformers are imported only when a size is requested, so checking whether weights are present is fast.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from daamctl.encoders.preset import Preset
 from daamctl.errors import EncoderError, nearest
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-"""Where Hugging Face models have their weights, or the list of the files that do."""
+"""Weight files of Hugging Face models, or their index files."""
 
 
 LAYERS = ("encoder_layers", "num_hidden_layers", "num_layers", "n_layer", "n_layers")
 WIDTH = ("d_model", "hidden_size", "n_embd", "dim")
-"""What configurations call the depth and the width of the encoder, that of an encoder-decoder's encoder first."""
+"""Names of depth and width in configurations; for encoder-decoders, the encoder's come first."""
 PARTS = {"text": "text_config", "image": "vision_config"}
-"""Where the config of a model of several modalities has that of its part."""
+"""Key of a modality's own configuration within that of a multimodal model."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class EncoderSize:
     """The size of an encoder.
 
     Args:
-        num_parameters: numbers in all its weights.
+        num_parameters: total number of weights.
         num_layers: transformer layers.
         embed_dim: D.
-        here: whether its own weights are on this machine, or are made here; else the shape is a preset's.
+        here: whether its own weights are on this machine or generated here; else the shape is a preset's.
     """
 
     num_parameters: int
@@ -47,10 +47,10 @@ class EncoderSize:
 
 
 def check_name(name: str) -> None:
-    """Check that a name can be an encoder's.
+    """Check that a name can refer to an encoder.
 
     Raises:
-        EncoderError: `name` is neither a preset, a folder with a config.json, nor like a hub id.
+        EncoderError: `name` is neither a preset, nor a folder with a config.json, nor formed like a hub id.
     """
     if name in ENCODERS:
         return
@@ -74,14 +74,14 @@ def check_name(name: str) -> None:
 
 
 def shape_of(config: ExtractConfig, modality: Modality | None) -> tuple[int, int] | None:
-    """Depth and width of the encoder that the settings name, read without torch or transformers.
+    """Depth and width of the configured encoder, read without torch or transformers.
 
     Args:
         config: the extract settings.
-        modality: what it is to read; None: not known.
+        modality: what it is to read; None: unknown.
 
     Returns:
-        L, the number of transformer layers, on which methods are trained, and D; None where nothing here tells them.
+        L, the number of transformer layers (methods train on these), and D; None if nothing on this machine tells them.
     """
     values: Mapping[str, Any]
     if config.encoder in ENCODERS:
@@ -93,7 +93,7 @@ def shape_of(config: ExtractConfig, modality: Modality | None) -> tuple[int, int
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return None  # opening it will say what is wrong
+            return None  # opening it will report the error
         if modality is None and any(part in values for part in PARTS.values()):
             return None
         values = values.get(PARTS.get(modality or "", ""), values)
@@ -104,7 +104,7 @@ def shape_of(config: ExtractConfig, modality: Modality | None) -> tuple[int, int
 
 
 def _config_file(config: ExtractConfig) -> Path | None:
-    """The config.json of a local folder, or of a model of the hub that is in the local cache."""
+    """The config.json of a local folder, or of a hub model in the local cache."""
     folder = Path(config.encoder).expanduser()
     if folder.is_dir():
         return folder / "config.json"
@@ -117,7 +117,7 @@ def _config_file(config: ExtractConfig) -> Path | None:
 
 
 def encoder_size_of(config: ExtractConfig, modality: Modality) -> EncoderSize | None:
-    """The size of the encoder that the settings name; None where nothing on this machine tells it.
+    """Size of the configured encoder; None if nothing on this machine tells it.
 
     Args:
         config: the extract settings.
@@ -136,7 +136,7 @@ def encoder_size_of(config: ExtractConfig, modality: Modality) -> EncoderSize | 
 
 
 def weight_bytes(outline: EncoderSize, config: ExtractConfig, modality: Modality, device: str, precision: str) -> int:
-    """Memory that the weights take in extraction, in the number format that they are held in there.
+    """Memory that the weights occupy during extraction, in their number format there.
 
     Args:
         outline: size of the encoder.
@@ -155,7 +155,7 @@ def weight_bytes(outline: EncoderSize, config: ExtractConfig, modality: Modality
 
 
 def is_cached(hub_id: str, revision: str | None) -> bool:
-    """Whether configuration and all files of weights are in the local cache."""
+    """Whether the configuration and all weight files are in the local cache."""
     from huggingface_hub import try_to_load_from_cache
 
     def find(name: str) -> Path | None:
@@ -175,7 +175,7 @@ def _shards(path: Path) -> set[str]:
 
 
 def configuration_of(config: ExtractConfig) -> tuple[Any, bool] | None:
-    """The Hugging Face configuration, and whether the weights that belong to it are here."""
+    """The Hugging Face configuration, and whether its weights are on this machine."""
     from transformers import AutoConfig
 
     name = config.encoder
@@ -188,7 +188,7 @@ def configuration_of(config: ExtractConfig) -> tuple[Any, bool] | None:
         try:
             return AutoConfig.from_pretrained(place, trust_remote_code=False, local_files_only=True, **revision), True
         except (OSError, ValueError):
-            return None  # opening it will say what is wrong
+            return None  # opening it will report the error
     if preset is None:
         return None
     made_here = config.weights == "random" or preset.hub_id is None

@@ -1,6 +1,6 @@
-"""What a frozen encoder need not do anew for every batch, and what WavLM's attention does too dearly without gradients.
+"""Prepare a frozen model for inference: pre-cast weights, fold weight norm, avoid WavLM's slow attention path.
 
-From the moment a model is settled it serves forward passes only; it cannot be trained any more.
+After `settle`, a model supports forward passes only; it can no longer be trained.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from torch.nn.utils import parametrize
 from daamctl.adapters.attention import call_projections
 
 CAST = (nn.Linear, nn.Conv1d, nn.Conv2d)
-"""Modules whose weights autocast casts at every use: it keeps the cast ones only where they are trained."""
+"""Modules whose weights autocast would cast at every use, since it caches casts only of weights that need gradients."""
 
 
 LEAST_GROUP = 16
-"""Channels in a group from which oneDNN's convolutions for AMX processors are right: with 4 to 15, torch 2.11 gives
-wrong numbers in bfloat16, without an error."""
+"""Smallest number of channels per group for which oneDNN's convolutions on AMX processors are correct: with 4 to 15,
+torch 2.11 gives wrong numbers in bfloat16, without an error."""
 
 
 class Float32Conv1d(nn.Conv1d):
-    """A convolution that is computed in float32 whatever autocast asks for."""
+    """A convolution that always computes in float32, also under autocast."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Convolve (B, C, T) in float32."""
@@ -32,16 +32,16 @@ class Float32Conv1d(nn.Conv1d):
 
 
 def settle(model: Any, precision: str) -> None:
-    """Prepare a model for nothing but forward passes without gradients. Repeating it does nothing.
+    """Prepare a model for forward passes without gradients only. Idempotent.
 
-    Weights that autocast would cast for every batch are held in its number format, and those that weight norm would
-    compute for every batch are computed: both leave every value as it was, bit for bit. WavLM's attention is computed
-    by its projections, equal but for rounding: transformers (to 5.23) gives torch a transposed view (T, B, D), which
-    torch without gradients multiplies by T copies of each projection's weights.
+    Weights that autocast would cast in every batch are stored in its number format, and weights that weight norm would
+    recompute in every batch are folded. Both leave every value the same, bit for bit. WavLM's attention is computed
+    from its own projections, equal up to rounding: transformers (to 5.23) passes torch a transposed view (T, B, D), for
+    which torch without gradients multiplies by T copies of each projection's weights.
 
     Args:
         model: frozen, on its device.
-        precision: number format of its autocast; float32: it runs without.
+        precision: number format of its autocast; float32: no autocast.
     """
     call_projections(model)
     for module in model.modules():
@@ -52,7 +52,7 @@ def settle(model: Any, precision: str) -> None:
         return
     for module in model.modules():
         if type(module) is nn.Conv1d and module.groups > 1 and module.in_channels // module.groups < LEAST_GROUP:
-            module.__class__ = Float32Conv1d  # a class, not a closure: copies of the model keep their own weights
+            module.__class__ = Float32Conv1d  # not a closure: copies of the model must use their own weights
             continue
         if isinstance(module, Float32Conv1d):
             continue

@@ -1,8 +1,8 @@
-"""Vision encoders: any Hugging Face base model with a list of transformer layers of one width.
+"""Vision encoders: any Hugging Face base model with a list of equally wide transformer layers.
 
-The time axis holds patches. Positions that do not depend on the picture when they enter the first layer are class and
-register tokens; whether they count in the mean is a setting (D47). Pictures are resized and normalised by the encoder's
-own processor in its PIL form, so that the values do not depend on further packages being installed.
+The time axis holds patches. Positions whose input to the first layer does not depend on the image are class and
+register tokens; a setting decides whether they are averaged (D47). Images are resized and normalised by the encoder's
+own processor in its PIL version, so the values do not depend on which other packages are installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from daamctl.encoders.base import PoolingOptions
 from daamctl.encoders.discovery import Anatomy, DiscoveredEncoder
 from daamctl.errors import EncoderError
 
-TRIAL_SIZES = ((48, 64), (64, 48))  # of unequal shape: an encoder takes only processors that make them equal
+TRIAL_SIZES = ((48, 64), (64, 48))  # of different shapes: only processors that make them equal are accepted
 STEPS = {
     "do_resize": ("size", "resample"),
     "do_center_crop": ("crop_size",),
@@ -29,7 +29,7 @@ STEPS = {
     "do_rescale": ("rescale_factor",),
     "do_normalize": ("image_mean", "image_std"),
 }
-"""Steps of a processor and the settings of each."""
+"""Steps of a processor, and the settings of each."""
 
 
 class ImageEncoder(DiscoveredEncoder):
@@ -44,7 +44,7 @@ class ImageEncoder(DiscoveredEncoder):
         options: pooling.
 
     Raises:
-        EncoderError: the processor leaves images of several sizes, or the model's layers cannot be pooled (see
+        EncoderError: the processor leaves images of different sizes, or the model's layers cannot be pooled (see
             `find_layers`).
     """
 
@@ -66,7 +66,7 @@ class ImageEncoder(DiscoveredEncoder):
         self.explore(trial)
 
     def learn(self, anatomy: Anatomy) -> None:
-        """Tell patches from class and register tokens, which are alike for two different images."""
+        """Distinguish patches from class and register tokens, whose input is the same for two different images."""
         one, other = anatomy.states[0]  # (T, D) each
         patches = (one != other).any(1).cpu()
         if not bool(patches.any()):
@@ -80,15 +80,15 @@ class ImageEncoder(DiscoveredEncoder):
         return pixels.float()
 
     def positions(self, size: int) -> int:
-        """See `PooledEncoder.positions`."""
+        """Number of positions, the same for every image; see `PooledEncoder`."""
         return len(self.counted)
 
     def gather(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Batch pixels (3, H, W); see `Encoder.gather`."""
+        """Batch pixels (3, H, W); see `Encoder`."""
         return {"pixel_values": torch.stack(list(items)).to(self.model.dtype)}, self.counted.repeat(len(items), 1)
 
     def facts(self) -> dict[str, Any]:
-        """What determines the vectors beside weights and precision."""
+        """Facts that affect the vectors, besides weights and precision."""
         return {
             "processor": processor_facts(self.processor),
             "image_size": list(self.image_size),
@@ -97,7 +97,7 @@ class ImageEncoder(DiscoveredEncoder):
 
 
 def processor_facts(processor: Any) -> dict[str, Any]:
-    """The steps that an image processor takes, with their settings, as JSON-able values."""
+    """Steps of an image processor with their settings, as JSON-able values."""
     settings = processor.to_dict()
     facts = {"type": settings.get("image_processor_type", type(processor).__name__)}
     for name, value in settings.items():
@@ -110,7 +110,7 @@ def processor_facts(processor: Any) -> dict[str, Any]:
 
 
 def plain_processor(image_size: Any) -> Any:
-    """A processor for random weights: bilinear resize to the model's size, to [0, 1], then mean 0.5 and std 0.5."""
+    """Processor for random weights: bilinear resize to the model's size, scale to [0, 1], then mean 0.5 and std 0.5."""
     from transformers import ViTImageProcessorPil
 
     height, width = (image_size, image_size) if isinstance(image_size, int) else image_size

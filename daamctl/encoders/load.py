@@ -1,4 +1,4 @@
-"""Open an encoder: a preset, a Hugging Face id, or a local folder. No remote code, no pickle, clear words offline."""
+"""Open an encoder: a preset, a Hugging Face id or a local folder. Runs no remote code and unpickles no objects."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from daamctl.errors import EncoderError
 
 READS = {"speech": "speech", "text": "text", "image": "images"}
 INPUTS = {"input_ids": "text", "pixel_values": "image"}
-"""Principal input of a model's class -> what it reads; speech models are known by `FAMILIES`."""
+"""Main input of a model class -> modality; speech models are recognised by `FAMILIES`."""
 MASK_VECTOR = "masked_spec_embed"
-"""What stands for masked frames in the pretraining of speech models; the one weight that a checkpoint may lack."""
+"""Embedding that replaces masked frames in the pretraining of speech models; the only weight a checkpoint may lack."""
 HEADROOM = 2_000_000_000
-"""Bytes of a device's memory that weights must leave to the batches."""
+"""Bytes of a device's memory to leave free for batches when placing weights."""
 
 
 @dataclass(frozen=True)
 class OpenedEncoder:
-    """An encoder with what must be recorded of it.
+    """An open encoder and the facts to record about it.
 
     Args:
         encoder: ready to pool.
@@ -47,9 +47,9 @@ class OpenedEncoder:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A model on its device, with what prepares its inputs (feature extractor, tokenizer or image processor).
+    """A model on its device, with its input processor (feature extractor, tokenizer or image processor).
 
-    The pooling layer stands apart: no layer needs it.
+    The pooling layer is kept apart, because no transformer layer needs it.
     """
 
     model: Any
@@ -69,21 +69,21 @@ def open_encoder(
     keep_pooler: bool = False,
     weights_sha256: str | None = None,
 ) -> OpenedEncoder:
-    """Open the encoder that the settings name.
+    """Open the encoder named in the settings.
 
     Args:
         config: the extract settings.
         modality: what it is to read.
-        max_duration_s: longest clip, in seconds; what the published pooling pads to.
+        max_duration_s: longest clip, in seconds; the published pooling pads to it.
         device: resolved device.
         precision: resolved precision.
-        keep_pooler: leave the pooling layer of a text or vision checkpoint, if it comes with one, as `pooler` in the
-            model. The hash of the weights is that without it; its own is the fact `pooler_sha256`.
-        weights_sha256: hash of the weights where it is known; None: it is computed.
+        keep_pooler: keep the pooling layer of a text or vision checkpoint, if it has one, as `pooler` in the model. The
+            hash of the weights excludes it; its own hash is the fact `pooler_sha256`.
+        weights_sha256: hash of the weights, if known; None: compute it.
 
     Raises:
-        EncoderError: it is unknown, not available offline, reads something else, is too large for this machine, has no
-            layers that could be pooled one by one, or has no random form.
+        EncoderError: it is unknown, not available offline, reads another modality, is too large for this machine, has
+            no layers that can be pooled one by one, or cannot be built with random weights.
     """
     import huggingface_hub
     import transformers
@@ -99,7 +99,7 @@ def open_encoder(
         raise _reads_something_else(name, preset.modality, modality)
     dtype = _weights_dtype(config.weights_dtype, modality, device, precision)
     if precision == "float32" and dtype != torch.float32:
-        precision = str(dtype).removeprefix("torch.")  # arithmetic is no finer than the weights
+        precision = str(dtype).removeprefix("torch.")  # the arithmetic cannot be more precise than the weights
     if config.weights == "random" or (preset is not None and preset.hub_id is None):
         loaded = _random(name, preset, config.seed, dtype, device)
     else:
@@ -143,9 +143,9 @@ def _adapt(
     precision: str,
     options: PoolingOptions,
 ) -> tuple[Encoder, dict[str, Any]]:
-    """The encoder of a modality around a loaded model, and the facts that only this modality has."""
+    """Wrap a loaded model in the encoder class of its modality; also return the facts that only this modality has."""
     model, reader = loaded.model, loaded.reader
-    first = str(next(model.parameters()).device)  # inputs go to the first of several GPUs
+    first = str(next(model.parameters()).device)  # with several GPUs, inputs go to the first
     common: dict[str, Any] = {"device": first, "precision": precision, "options": options}
     if modality == "text":
         text = TextEncoder(name, model, tokenizer=reader, max_tokens=config.max_tokens, **common)
@@ -168,7 +168,7 @@ def _weights_dtype(setting: str, modality: Modality, device: str, precision: str
 
 
 def _source(name: str, preset: Preset | None) -> str:
-    """The hub id or folder to load; raises as `check_name`."""
+    """The hub id or folder to load. Raises as `check_name`."""
     check_name(name)
     if preset is not None:
         assert preset.hub_id is not None
@@ -208,7 +208,7 @@ def _random(name: str, preset: Preset | None, seed: int, dtype: torch.dtype, dev
 def _pretrained(
     source: str, revision: str | None, modality: Modality, dtype: torch.dtype, device: str, keep_pooler: bool
 ) -> _Loaded:
-    """Load the config, check before any weights whether the encoder fits, then weights and what prepares its inputs."""
+    """Load the config and check that the encoder fits before loading the weights and the input processor."""
     from transformers import AutoConfig, AutoModel
 
     options: dict[str, Any] = {"trust_remote_code": False}
@@ -220,7 +220,7 @@ def _pretrained(
         own = config if part is None else part
         _check_reads(source, own, modality)
         reader = _reader(source, modality, options)
-        # Straight to a GPU: through main memory a large encoder would take as much of that, and be copied once more.
+        # Load straight to a GPU: going through main memory would take as much of it, and one more copy.
         where: dict[str, Any] = {"device_map": {"": device}} if device.startswith("cuda") else {}
         if part is not None:
             where["config"] = part
@@ -231,7 +231,7 @@ def _pretrained(
         if modality != "speech":
             where |= _plan_memory(source, own, dtype, device)
         load = load_encoder if own.model_type == "whisper" else AutoModel.from_pretrained
-        # transformers reads safetensors, or .bin files with weights_only=True; never a free pickle.
+        # transformers reads safetensors, or .bin files with weights_only=True, never an arbitrary pickle.
         model, loading = load(source, dtype=dtype, output_loading_info=True, **where, **options)
     except torch.OutOfMemoryError as error:
         raise EncoderError(
@@ -251,21 +251,21 @@ def _pretrained(
         named = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         raise EncoderError(f"encoder '{source}' lacks weights that its config.json asks for: {named}")
     if (mask_vector := getattr(model, MASK_VECTOR, None)) is not None and MASK_VECTOR in _ends(loading["missing_keys"]):
-        mask_vector.data.zero_()  # transformers draws it anew every time, and the hash of the weights with it
+        mask_vector.data.zero_()  # transformers draws it at random every time, which would change the hash
     if Path(source).is_dir():
-        return _Loaded(model, reader, Path(source).name, None, pooler)  # the hash identifies it, not this path
+        return _Loaded(model, reader, Path(source).name, None, pooler)  # identified by the hash, not by this path
     return _Loaded(model, reader, source, _commit(source, revision), pooler)
 
 
 def _commit(source: str, revision: str | None) -> str:
-    """The commit of a checkpoint of the hub that has just been loaded: its snapshot's folder is called so."""
+    """Commit of a hub checkpoint that has just been loaded: its snapshot folder is named after it."""
     from huggingface_hub import hf_hub_download
 
     return Path(hf_hub_download(source, "config.json", revision=revision)).parent.name
 
 
 def _take_pooler(model: Any, missing: Iterable[str]) -> Any:
-    """Take the pooling layer off a model; None: it has none, or the checkpoint lacks weights of it."""
+    """Detach and return a model's pooling layer; None if there is none or the checkpoint lacks its weights."""
     pooler = getattr(model, "pooler", None)
     if pooler is None:
         return None
@@ -274,7 +274,7 @@ def _take_pooler(model: Any, missing: Iterable[str]) -> Any:
 
 
 def _reader(source: str, modality: Modality, options: dict[str, Any]) -> Any:
-    """What prepares a checkpoint's inputs."""
+    """Load the feature extractor, tokenizer or image processor of a checkpoint."""
     from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoTokenizer
 
     if modality == "text":
@@ -285,9 +285,9 @@ def _reader(source: str, modality: Modality, options: dict[str, Any]) -> Any:
 
 
 def _missing(model: Any, whole: Any, missing: Iterable[str]) -> list[str]:
-    """Weights of `model`, the used part of `whole`, that the checkpoint lacks: transformers fills them at random.
+    """Weights of `model`, the used part of `whole`, that the checkpoint lacks; transformers initialises them at random.
 
-    Only the mask vector of pretraining may be absent.
+    Only the mask vector of pretraining may be missing.
     """
     used = {id(value) for value in model.state_dict(keep_vars=True).values()}
     own = {name for name, value in whole.state_dict(keep_vars=True).items() if id(value) in used}
@@ -295,12 +295,12 @@ def _missing(model: Any, whole: Any, missing: Iterable[str]) -> list[str]:
 
 
 def _ends(names: Iterable[str]) -> set[str]:
-    """Last parts of dotted names."""
+    """Last components of dotted names."""
     return {name.rpartition(".")[2] for name in names}
 
 
 def _class_of(config: Any) -> Any:
-    """Class of the base model for a config; None: the library has none. Of several the first: they share their form."""
+    """Base model class for a config, or None. If there are several, the first: they share the layers."""
     from transformers import MODEL_MAPPING
 
     found = MODEL_MAPPING.get(type(config), None)
@@ -308,7 +308,7 @@ def _class_of(config: Any) -> Any:
 
 
 def _without_head(model_class: Any) -> dict[str, Any]:
-    """No pooling layer behind the last one: no layer needs it, and many checkpoints lack its weights."""
+    """Arguments that omit the pooling layer: no other layer needs it, and many checkpoints lack its weights."""
     import inspect
 
     parameters = inspect.signature(model_class.__init__).parameters
@@ -316,7 +316,7 @@ def _without_head(model_class: Any) -> dict[str, Any]:
 
 
 def _check_reads(source: str, config: Any, modality: Modality) -> None:
-    """Refuse, before weights are read, what reads something else than the corpus holds, or is not known at all."""
+    """Refuse an encoder of another modality, or of an unknown model type, before reading its weights."""
     kind = config.model_type
     if kind in FAMILIES:
         reads = "speech"
@@ -341,10 +341,10 @@ def _reads_something_else(name: str, reads: str, modality: Modality) -> EncoderE
 
 
 def _plan_memory(source: str, config: Any, dtype: torch.dtype, device: str, *, spread: bool = True) -> dict[str, Any]:
-    """Options of loading that place the weights: none where they fit the device, else a map over all local GPUs.
+    """Loading options that place the weights: empty if they fit the device, else a map over all local GPUs.
 
     Raises:
-        EncoderError: they fit neither.
+        EncoderError: they fit neither way.
     """
     need, free = _num_bytes(config, dtype), free_memory(device)
     kept = HEADROOM if device.startswith("cuda") else 0
@@ -361,7 +361,7 @@ def _plan_memory(source: str, config: Any, dtype: torch.dtype, device: str, *, s
 
 
 def _num_bytes(config: Any, dtype: torch.dtype) -> int:
-    """Size of a model's weights, told without making them; 0: its class cannot be built that way."""
+    """Size of a model's weights, computed without creating them; 0 if its class does not support that."""
     from transformers import AutoModel
 
     try:
@@ -373,7 +373,7 @@ def _num_bytes(config: Any, dtype: torch.dtype) -> int:
 
 
 def free_memory(device: str) -> list[int]:
-    """Free bytes of a device; of `cuda` (any of them) those of every local GPU; empty: not known."""
+    """Free bytes of a device; for `cuda` (without a number), of every local GPU; empty if unknown."""
     if device == "cuda":
         return [int(torch.cuda.mem_get_info(index)[0]) for index in range(torch.cuda.device_count())]
     if device.startswith("cuda"):

@@ -1,4 +1,4 @@
-"""A named encoder: what a file in `presets/` defines. Imports no torch, so that presets can be listed and checked."""
+"""Named encoder presets, defined in `presets/`. Imports no torch, so that presets can be listed and checked quickly."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Preset:
     """A named encoder.
 
     Args:
-        hub_id: Hugging Face id; None: it exists with random weights only.
-        model_type: Hugging Face model type; of a speech encoder a name from `FAMILIES`.
-        shape: configuration values that differ from the model type's defaults, for random weights; depth and width
-            among them in any case.
+        hub_id: Hugging Face id; None: exists only with random weights.
+        model_type: Hugging Face model type; for a speech encoder a name from `FAMILIES`.
+        shape: configuration values that differ from the model type's defaults, for random weights; always includes
+            depth and width.
         normalize: speech: whether its feature extractor makes the waveform zero-mean and unit-variance.
         modality: what it reads.
-        embedding_std: standard deviation of random token embeddings; None: as of all other weights.
+        embedding_std: standard deviation of random token embeddings; None: same as all other weights.
     """
 
     hub_id: str | None

@@ -1,7 +1,7 @@
-"""Text encoders, causal or bidirectional: any Hugging Face base model with a list of transformer layers of one width.
+"""Text encoders, causal or bidirectional: any Hugging Face base model with a list of equally wide transformer layers.
 
-Batches are padded on the right behind an attention mask, and padding never counts in the mean. Whether the tokens that
-the tokenizer itself adds count is a setting (D45). Language-model heads, decoders and caches take no part.
+Batches are padded on the right with an attention mask, and padding is never averaged. Whether the tokens added by the
+tokenizer are averaged is a setting (D45). Language-model heads, decoders and caches are not used.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from daamctl.encoders.base import PoolingOptions
 from daamctl.encoders.discovery import Anatomy, DiscoveredEncoder
 from daamctl.errors import EncoderError
 
-TRIAL = ("density adaptive attention", "daam")  # of unequal length, so that padding is tried too
+TRIAL = ("density adaptive attention", "daam")  # of unequal length, so that padding is tested too
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
 BYTE_TOKENS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-"""Ids in `byte_tokenizer`, as settings of a model of random weights; the 256 bytes follow."""
+"""Ids in `byte_tokenizer`, as settings of a model with random weights; the 256 bytes follow."""
 LETTER_PAIRS = tuple((a, b) for a in string.ascii_lowercase for b in string.ascii_lowercase)
-"""Merges for `byte_tokenizer` under random weights: over bytes alone the mean over tokens hardly tells a topic."""
+"""Merges for `byte_tokenizer` under random weights: averaged over single bytes, vectors hardly distinguish topics."""
 
 
 class TextEncoder(DiscoveredEncoder):
@@ -38,7 +38,7 @@ class TextEncoder(DiscoveredEncoder):
         tokenizer: its tokenizer.
         device: device that inputs go to.
         precision: resolved precision of the forward pass.
-        max_tokens: longest text asked for, added tokens included; the model's own limit may be lower.
+        max_tokens: longest text to read, added tokens included; the model's own limit may be lower.
         options: pooling.
 
     Raises:
@@ -69,20 +69,20 @@ class TextEncoder(DiscoveredEncoder):
         self.pad = _padding_id(tokenizer, model.config, self.vocabulary)
         limit = model_limit(model, tokenizer)
         self.max_tokens = min(max_tokens, limit)
-        self.tokens(TRIAL, self.max_tokens)  # says so at once where there is no room
+        self.tokens(TRIAL, self.max_tokens)  # fails at once if the limit leaves no room for text
         trial, _ = self.tokens(TRIAL, limit)
         self.explore(trial)
-        # A model that mixes positions without heeding the mask sees the padding of its neighbours.
+        # A model that mixes positions but ignores the mask would see the padding of its neighbours.
         self.equal_length_batches = not self.close(self.pool(trial[1:])[0], self.pool(trial)[0][1:])
 
     def learn(self, anatomy: Anatomy) -> None:
-        """Nothing: which tokens were added is known from the tokenizer."""
+        """Do nothing: the tokenizer already tells which tokens it adds."""
 
     def tokens(self, texts: Sequence[str], limit: int) -> tuple[list[Tensor], list[bool]]:
-        """Turn texts into token ids, cut behind `limit` tokens.
+        """Turn texts into token ids, truncated to `limit` tokens.
 
         Returns:
-            Per text its ids (T,), added tokens included, and whether it was cut.
+            For each text its ids (T,), added tokens included, and whether it was truncated.
 
         Raises:
             EncoderError: the limit leaves no room for text.
@@ -100,18 +100,18 @@ class TextEncoder(DiscoveredEncoder):
         return [torch.tensor(ids, dtype=torch.long) for ids in whole], cut
 
     def num_text_tokens(self, ids: Tensor) -> int:
-        """Tokens of the text itself among (T,) ids."""
+        """Number of tokens of the text itself among (T,) ids."""
         return len(ids) - self.first - self.last
 
     def positions(self, size: int) -> int:
-        """See `PooledEncoder.positions`."""
+        """Number of tokens, which is the size itself; see `PooledEncoder`."""
         return size
 
     def gather(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Batch token ids (T,); see `Encoder.gather`.
+        """Batch token ids (T,); see `Encoder`.
 
         Raises:
-            EncoderError: the tokenizer gives an id that the model does not have.
+            EncoderError: the tokenizer produces an id that the model does not have.
         """
         lengths = torch.tensor([len(ids) for ids in items])[:, None]
         batch = nn.utils.rnn.pad_sequence(list(items), batch_first=True, padding_value=self.pad)
@@ -128,7 +128,7 @@ class TextEncoder(DiscoveredEncoder):
         return {"input_ids": batch, "attention_mask": real.long()}, mask
 
     def facts(self) -> dict[str, Any]:
-        """What determines the vectors beside weights and precision."""
+        """Facts that affect the vectors, besides weights and precision."""
         return {
             "tokenizer_sha256": tokenizer_hash(self.tokenizer),
             "max_tokens": self.max_tokens,
@@ -137,11 +137,11 @@ class TextEncoder(DiscoveredEncoder):
 
 
 def model_limit(model: Any, tokenizer: Any) -> int:
-    """Longest input in tokens: of the tokenizer's limit and the model's positions the lower; none: no limit."""
+    """Longest input in tokens: the lower of the tokenizer's limit and the model's positions; unlimited without both."""
     limits = [int(tokenizer.model_max_length), sys.maxsize]
     positions = getattr(model.config, "max_position_embeddings", None)
     if positions is not None and int(positions) > 0:
-        # RoBERTa and its kin count positions from behind the padding id
+        # RoBERTa and its variants start counting positions after the padding id
         tables = [module for name, module in model.named_modules() if name.endswith("position_embeddings")]
         offsets = [module.padding_idx + 1 for module in tables if getattr(module, "padding_idx", None) is not None]
         limits.append(int(positions) - max(offsets, default=0))
@@ -149,7 +149,7 @@ def model_limit(model: Any, tokenizer: Any) -> int:
 
 
 def tokenizer_hash(tokenizer: Any) -> str:
-    """SHA-256 of all that turns text into ids; the state left by earlier calls does not matter."""
+    """SHA-256 of everything that maps text to ids; independent of state left by earlier calls."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         value: Any = [type(tokenizer).__name__, tokenizer.get_vocab(), _added_tokens(tokenizer)]
@@ -159,10 +159,10 @@ def tokenizer_hash(tokenizer: Any) -> str:
 
 
 def byte_tokenizer(merges: Sequence[tuple[str, str]] = ()) -> Any:
-    """A tokenizer without a learned vocabulary: one token per byte of UTF-8, begin of sequence in front as with Llama.
+    """Tokenizer without a learned vocabulary: one token per UTF-8 byte, begin of sequence in front as in Llama.
 
     Args:
-        merges: pairs of characters that make one token where they follow each other within a word, first ones first.
+        merges: pairs of characters to merge into one token within a word, in order of priority.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -179,7 +179,7 @@ def byte_tokenizer(merges: Sequence[tuple[str, str]] = ()) -> Any:
 
 
 def _added_tokens(tokenizer: Any) -> tuple[int, int]:
-    """How many tokens the tokenizer adds before and behind a text."""
+    """Number of tokens that the tokenizer adds before and after a text."""
     marks = tokenizer(TRIAL[1], return_special_tokens_mask=True)["special_tokens_mask"]
     first = next((at for at, mark in enumerate(marks) if not mark), len(marks))
     last = next((at for at, mark in enumerate(reversed(marks)) if not mark), 0)
@@ -187,6 +187,6 @@ def _added_tokens(tokenizer: Any) -> tuple[int, int]:
 
 
 def _padding_id(tokenizer: Any, config: Any, vocabulary: int) -> int:
-    """Id to fill with: never counted, but some models number their positions by it."""
+    """Id to pad with: never averaged, but some models number their positions by it."""
     known = (getattr(config, "pad_token_id", None), tokenizer.pad_token_id, tokenizer.eos_token_id)
     return next((int(one) for one in known if one is not None and 0 <= one < vocabulary), 0)

@@ -1,4 +1,4 @@
-"""Speech encoders that read raw waveforms through a convolutional front end: WavLM, HuBERT, wav2vec 2.0 and kin."""
+"""Speech encoders that read raw waveforms through a convolutional front end: WavLM, HuBERT, wav2vec 2.0 and similar."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class WaveformEncoder(PooledEncoder):
         device: resolved device.
         precision: resolved precision of the forward pass.
         sampling_rate: Hz the model was trained on.
-        normalize: make every clip zero-mean and unit-variance first.
+        normalize: scale every clip to zero mean and unit variance first.
         options: pooling.
     """
 
@@ -46,13 +46,13 @@ class WaveformEncoder(PooledEncoder):
         self.sampling_rate, self.normalize, self.options = sampling_rate, normalize, options
         self.embed_dim = int(config.hidden_size)
         self.layers = tuple(range(0 if options.layer_00 else 1, len(layers) + 1))
-        # Only the pre-norm ("stable layer norm") variants end in a norm; elsewhere that module sits before layer 1.
+        # Only the pre-norm ("stable layer norm") variants end in a norm; in others that module is before layer 1.
         stable = bool(getattr(config, "do_stable_layer_norm", False))
         self.has_final_norm = stable
         norm = encoder.layer_norm if stable and options.final_norm and encoder is not None else None
         self.pooler = LayerPooler(list(layers), norm, layer_00=options.layer_00)
-        # Group norm in the front end averages over time, padding included: such models get equal lengths, no mask.
-        # data2vec's stacked position convolutions carry padding into the clip, mask or not.
+        # Group norm in the front end averages over time, padding included: such models get equal lengths and no mask.
+        # data2vec's stacked position convolutions leak padding into the clip, even with a mask.
         padding_leaks = (
             getattr(config, "feat_extract_norm", "layer") == "group" or config.model_type == "data2vec-audio"
         )
@@ -61,29 +61,29 @@ class WaveformEncoder(PooledEncoder):
         self.convolutions = list(zip(config.conv_kernel, config.conv_stride, strict=True))
 
     def num_frames(self, num_samples: int) -> int:
-        """Frames that the front end gives for `num_samples` samples (no padding in its convolutions)."""
+        """Number of frames that the front end produces for `num_samples` samples (its convolutions do not pad)."""
         for kernel, stride in self.convolutions:
             num_samples = (num_samples - kernel) // stride + 1
         return num_samples
 
     @property
     def min_samples(self) -> int:
-        """Shortest input that gives one frame: 400 samples for the usual front end."""
+        """Shortest input that yields one frame: 400 samples for the usual front end."""
         samples = 1
         for kernel, stride in reversed(self.convolutions):
             samples = (samples - 1) * stride + kernel
         return samples
 
     def positions(self, size: int) -> int:
-        """See `PooledEncoder.positions`."""
+        """Number of frames, padding of the published pooling included; see `PooledEncoder`."""
         return self.num_frames(max(self.padded(size), self.min_samples))
 
     def padded(self, size: int) -> int:
-        """See `Encoder.padded`."""
+        """Samples after padding; see `Encoder`."""
         return round(self.options.pad_to_s * self.sampling_rate) if self.options.all_frames else size
 
     def gather(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Batch waveforms (T,); see `Encoder.gather`. Clips shorter than one frame are zero-padded to it."""
+        """Batch waveforms (T,); see `Encoder`. Clips shorter than one frame are zero-padded to it."""
         clips = [normalized(clip) if self.normalize else clip for clip in items]
         lengths = [max(len(clip), self.min_samples) for clip in clips]
         width = max(lengths)

@@ -1,4 +1,4 @@
-"""Whisper's encoder: log-mel input of always 30 s, of which only the clip's own frames are averaged."""
+"""Whisper's encoder: the log-mel input always spans 30 s, and only the clip's own frames are averaged."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from daamctl.artifacts.utterances import Modality
 from daamctl.encoders.base import LayerPooler, PooledEncoder, PoolingOptions, normalized, padded_samples
 from daamctl.errors import EncoderError
 
-HOP_SAMPLES = 160  # one mel frame; the front end halves the rate once more
+HOP_SAMPLES = 160  # one mel frame; the front end halves the rate again
 SAMPLES_PER_FRAME = 2 * HOP_SAMPLES
 ENCODER_NAMES = {r"^(model\.)?encoder\.": ""}
-"""Names of the encoder's weights in a checkpoint of a whole model or a classifier -> those of the encoder alone."""
+"""Prefix of the encoder's weights in checkpoints of a whole model or a classifier -> prefix in the encoder alone."""
 
 
 def load_encoder(source: str, **options: Any) -> Any:
-    """Load the encoder of a Whisper checkpoint; the decoder is not built, and need not be in the checkpoint.
+    """Load the encoder of a Whisper checkpoint. The decoder is not built and may be missing from the checkpoint.
 
     Args:
         source: folder or Hugging Face id.
-        options: of `from_pretrained`.
+        options: options of `from_pretrained`.
     """
     from transformers.models.whisper.modeling_whisper import WhisperEncoder as HFEncoder
 
@@ -33,15 +33,15 @@ def load_encoder(source: str, **options: Any) -> Any:
 class WhisperEncoder(PooledEncoder):
     """Pools the encoder layers of a Whisper model.
 
-    The model has learned positions for 30 s and no attention mask: shorter input is padded with silence, as in its
-    training, and the padding's frames are left out of the mean.
+    The model has learned positions for 30 s and no attention mask. Shorter input is padded with silence, as in its
+    training, and the frames of the padding are excluded from the mean.
 
     Args:
         model: the Hugging Face base model or its encoder alone, in eval mode, on its device.
         device: resolved device.
         precision: resolved precision of the forward pass.
         sampling_rate: Hz the model was trained on.
-        normalize: make every clip zero-mean and unit-variance first.
+        normalize: scale every clip to zero mean and unit variance first.
         options: pooling; `all_frames` averages over the frames of `pad_to_s` seconds.
     """
 
@@ -77,18 +77,18 @@ class WhisperEncoder(PooledEncoder):
         self.pooler = LayerPooler(layers, norm, layer_00=options.layer_00)
 
     def positions(self, size: int) -> int:
-        """See `PooledEncoder.positions`."""
+        """Number of frames of the padded input; see `PooledEncoder`."""
         return self.max_frames
 
     def padded(self, size: int) -> int:
-        """See `Encoder.padded`."""
+        """Samples after padding; see `Encoder`."""
         return self.max_frames * SAMPLES_PER_FRAME
 
     def gather(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Batch waveforms (T,); see `Encoder.gather`.
+        """Batch waveforms (T,); see `Encoder`.
 
         Raises:
-            EncoderError: a clip is longer than the model's positions.
+            EncoderError: a clip is longer than the model's positional range.
         """
         clips = [normalized(clip) if self.normalize else clip for clip in items]
         limit = self.max_frames * SAMPLES_PER_FRAME

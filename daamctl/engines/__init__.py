@@ -1,7 +1,7 @@
-"""Where work runs: in this process, in one process per device, or on a cluster.
+"""Engines: run work in this process, in one process per device, or on a cluster.
 
-An engine knows workers, tasks and devices, and nothing of encoders or folds. It decides no value: which one ran leaves
-no trace in a content key. Nothing here imports torch or ray before work begins.
+An engine knows workers, tasks and devices, but not encoders or folds. It does not affect any result, so the engine is
+not part of a content key. Importing this package imports neither torch nor ray; starting work does.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ ENGINES = Registry(
 
 
 def make_engine(name: str, *, workers: int | None = None, gpus_per_worker: float | None = None) -> Engine:
-    """Make an engine; nothing is started before it has work.
+    """Create an engine; it starts nothing until it has work.
 
     Args:
         name: a name from the table.
-        workers: workers at once; None: as the engine finds right.
-        gpus_per_worker: GPUs, or the share of one, for each; None: as the engine finds right.
+        workers: number of parallel workers; None: the engine decides.
+        gpus_per_worker: GPUs per worker, possibly a fraction; None: the engine decides.
 
     Raises:
         UnknownNameError: no such engine.

@@ -1,7 +1,7 @@
-"""What an engine and its workers are, and the messages by which workers answer.
+"""Engine and worker protocols, and the messages by which workers answer.
 
-Messages are pickled bytes between processes of one run, never files. An error travels as it is, so the same failure has
-the same words wherever it happens.
+Messages are pickled bytes between processes of one run; they are never written to files. Errors are pickled unchanged,
+so a failure reads the same wherever it happens.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 AGAIN = "the same command goes on where it was"
-VISIBLE_WITHIN_S = 90.0  # NFS keeps attributes of folders for up to 60 s (acdirmax)
+VISIBLE_WITHIN_S = 90.0  # NFS caches attributes of folders for up to 60 s (acdirmax)
 MOST_TASKS = 8
-"""Tasks handed over at once, at most: reading ahead works within them."""
+"""Most tasks per chunk; a worker reads ahead only within a chunk."""
 
 
 class Worker(Protocol[T_contra, R_co]):
-    """What is opened once per worker and then does many tasks.
+    """A worker: opened once per process, then given many tasks.
 
     Attributes:
-        facts: what must be known of the work before there are tasks.
-        num_devices: devices that it takes by itself.
+        facts: what must be known about the work before there are tasks.
+        num_devices: number of devices that one worker uses.
     """
 
     @property
     def facts(self) -> Any:
-        """See above."""
+        """Facts about the work, available before there are tasks."""
 
     @property
     def num_devices(self) -> int:
-        """See above."""
+        """Number of devices that this worker uses."""
 
     def work(self, tasks: Sequence[T_contra], advance: Callable[[int], None]) -> Iterator[R_co]:
-        """Do some tasks; one result for each. Doing a task twice must do no harm: it may be handed over again.
+        """Do tasks; yield one result for each. A task may be handed out again, so doing it twice must be harmless.
 
         Args:
             tasks: what to do.
-            advance: called with the number of units that are finished.
+            advance: called with the number of finished units.
         """
 
 
 class Engine(Protocol):
-    """Runs work somewhere. What is passed to it must be picklable; it is closed at the end of a `with` block.
+    """Runs tasks somewhere. Arguments must be picklable. Use it as a context manager, which closes it at the end.
 
     Attributes:
-        here: whether `each` would run in this process.
+        here: whether `each` runs in this process.
     """
 
     here: bool
 
     def facts(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
-        """Open one worker where workers run, and return its facts.
+        """Open one worker where the workers will run, and return its facts.
 
         Args:
             open_worker: opens a worker on a device.
@@ -77,45 +77,45 @@ class Engine(Protocol):
         tasks: Sequence[T],
         advance: Callable[[int], None],
     ) -> Iterator[R]:
-        """Do tasks by as many workers as there are; yields results as they come, in any order.
+        """Distribute tasks over workers; yield results as they finish, in any order.
 
         Raises:
-            WorkerError: a worker died, and its work cannot be done by another.
+            WorkerError: a worker died, and no other can do its work.
         """
 
     def each(
         self, call: Callable[[S, T], R], shared: S, tasks: Sequence[T], *, device: str, per_gpu: int
     ) -> Iterator[tuple[T, R]]:
-        """Run independent tasks side by side; yields (task, result) as they come, in any order.
+        """Run independent tasks in parallel; yield (task, result) as they finish, in any order.
 
         Args:
-            call: what to do, given `shared` and a task.
-            shared: what all of them read; arrays in it are shared by the workers of a machine, and read-only.
+            call: function of `shared` and a task.
+            shared: data for all tasks; its arrays are read-only and shared by the workers of a machine.
             tasks: what to do.
-            device: the setting.
-            per_gpu: tasks on one GPU, at most, where nothing else was asked for.
+            device: the setting: auto, cpu, mps, cuda or cuda:N.
+            per_gpu: default limit of tasks that share a GPU.
 
         Raises:
             WorkerError: a worker died too often.
         """
 
     def close(self) -> None:
-        """Stop what this engine has started."""
+        """Stop everything that this engine has started."""
 
     def __enter__(self) -> Self:
-        """Nothing is started yet."""
+        """Return the engine; nothing is started yet."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
+        """Close the engine."""
 
 
 class EngineBase:
-    """An engine as a `with` block."""
+    """Base class that makes an engine a context manager."""
 
     def close(self) -> None:
-        """Stop what this engine has started."""
+        """Stop everything that this engine has started."""
 
     def __enter__(self) -> Self:
         return self
@@ -127,13 +127,13 @@ class EngineBase:
 
 
 def chunks(tasks: Sequence[T], workers: int) -> list[Sequence[T]]:
-    """Tasks in the chunks that are handed over: several where there are many, one each towards small numbers."""
+    """Split tasks into chunks of 1 to `MOST_TASKS`, larger for long lists."""
     size = max(1, min(MOST_TASKS, len(tasks) // (8 * workers)))
     return [tasks[start : start + size] for start in range(0, len(tasks), size)]
 
 
 def answers(open_worker: Callable[[], Worker[T, R]], tasks: Sequence[T]) -> Iterator[bytes]:
-    """On a worker: do tasks; yields a message per result, and one on what stopped it."""
+    """In a worker: do tasks; yield one message per result, and one for an error that stopped it."""
     counted = 0
 
     def advance(units: int) -> None:
@@ -149,7 +149,7 @@ def answers(open_worker: Callable[[], Worker[T, R]], tasks: Sequence[T]) -> Iter
 
 
 def answer(call: Callable[[], R]) -> bytes:
-    """On a worker: the message with the result of one call, or with its error."""
+    """In a worker: call a function and return the message with its result or its error."""
     try:
         return pickle.dumps((0, call(), None))
     except Exception as error:
@@ -157,18 +157,18 @@ def answer(call: Callable[[], R]) -> bytes:
 
 
 def failure(error: Exception) -> bytes:
-    """A message that carries an error, with the worker's traceback as a note."""
+    """Message that carries an error, with the worker's traceback as a note."""
     text = "".join(traceback.format_exception(error))
     error.add_note(f"on a worker:\n{text}")
     try:
         pickle.loads(message := pickle.dumps((0, None, error)))
-    except Exception:  # an error of some library that does not survive it
+    except Exception:  # some libraries' errors cannot be pickled and restored
         message = pickle.dumps((0, None, RuntimeError(text)))
     return message
 
 
 def received(message: bytes, advance: Callable[[int], None] = lambda units: None) -> Any:
-    """Here: the result that a message carries; its error is raised as it was."""
+    """In the main process: return the result carried by a message, or raise its error."""
     units, result, error = pickle.loads(message)
     if error is not None:
         raise error
@@ -177,10 +177,10 @@ def received(message: bytes, advance: Callable[[int], None] = lambda units: None
 
 
 def await_files(paths: Iterable[Path], timeout_s: float = VISIBLE_WITHIN_S) -> None:
-    """Wait until files that workers wrote are seen here: clients of a network file system remember what was absent.
+    """Wait until files written by workers are visible in this process; network file systems cache a file's absence.
 
     Raises:
-        ArtifactError: one does not appear; then the workers see another folder under this path.
+        ArtifactError: a file does not appear; the workers probably see another folder under this path.
     """
     deadline = time.monotonic() + timeout_s
     for path in paths:
@@ -194,7 +194,7 @@ def await_files(paths: Iterable[Path], timeout_s: float = VISIBLE_WITHIN_S) -> N
 
 
 def set_up_worker(threads: int | None) -> None:
-    """Prepare the process of a worker: log lines, environment, threads of torch (None: what OMP_NUM_THREADS says)."""
+    """Prepare a worker process: logging, environment and torch's threads (None: as OMP_NUM_THREADS says)."""
     import torch
 
     from daamctl.environment import prepare

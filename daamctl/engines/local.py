@@ -1,7 +1,7 @@
-"""Work on this machine: in this process, or in one process per device.
+"""Local engine: work in this process, or in one process per device.
 
-Processes are spawned, for CUDA cannot be forked, and each holds a worker of its own, opened at its first task. They end
-with this one: a closed pipe tells them so.
+Processes are spawned, because CUDA cannot be forked. Each has its own worker, opened at its first task. They end with
+this process, whose exit closes their pipes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ PORTION_DONE = b""
 
 
 class LocalEngine(EngineBase):
-    """This process, or one process per GPU where several are visible.
+    """Runs work in this process, or in one process per GPU if several are visible.
 
     Args:
-        workers: processes; None: one per visible GPU where the device may be any of them, else this process.
-        gpus_per_worker: not for this engine.
+        workers: number of processes; None: one per visible GPU if the device may be any of them, else this process.
+        gpus_per_worker: not supported by this engine.
 
     Raises:
         ConfigError: `gpus_per_worker` is given.
@@ -46,7 +46,7 @@ class LocalEngine(EngineBase):
         self._worker: Worker[Any, Any] | None = None
 
     def facts(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
-        """See `Engine.facts`; the worker is kept, to work if this process is enough."""
+        """Open a worker in this process and return its facts. It is kept, in case no further process is needed."""
         self._worker = open_worker(device)
         return self._worker.facts
 
@@ -57,17 +57,17 @@ class LocalEngine(EngineBase):
         tasks: Sequence[T],
         advance: Callable[[int], None],
     ) -> Iterator[R]:
-        """See `Engine.work`."""
+        """Do tasks in this process, or in one process per device if that gives several; see `Engine`."""
         worker = self._worker or open_worker(device)
         devices = worker_devices(device, self.workers)
-        if len(devices) > 1 and devices[0] != device:  # a device each: enough, unless one worker takes several
+        if len(devices) > 1 and devices[0] != device:  # one device each is enough, unless a worker needs several
             devices = worker_devices(device, self.workers, worker.num_devices)
         parts = chunks(tasks, len(devices))
         if min(len(devices), len(parts)) < 2:
             yield from worker.work(tasks, advance)
             return
         self._worker = None
-        del worker  # its memory is wanted
+        del worker  # free its memory
         _free_memory()
         log.info("%d worker processes: %s", len(devices), ", ".join(devices))
         yield from _by_processes(open_worker, devices[: len(parts)], parts, advance)
@@ -75,7 +75,7 @@ class LocalEngine(EngineBase):
     def each(
         self, call: Callable[[S, T], R], shared: S, tasks: Sequence[T], *, device: str, per_gpu: int
     ) -> Iterator[tuple[T, R]]:
-        """See `Engine.each`: one after the other, in this process.
+        """Run tasks one after another in this process; see `Engine`.
 
         Raises:
             ConfigError: several workers were asked for.
@@ -88,17 +88,17 @@ class LocalEngine(EngineBase):
             yield task, call(shared, task)
 
     def close(self) -> None:
-        """Let go of the worker."""
+        """Release the worker."""
         self._worker = None
 
 
 def worker_devices(device: str, workers: int | None, taken: int = 1) -> list[str]:
-    """The device of each worker.
+    """Device of each worker.
 
     Args:
         device: the setting: auto, cpu, mps, cuda or cuda:N.
-        workers: how many; None: one per visible GPU, where the setting leaves open which.
-        taken: devices that one worker takes by itself; if several, the GPUs are not enough for more workers.
+        workers: number of workers; None: one per visible GPU, if the setting does not name one.
+        taken: number of devices that one worker uses; if several, the GPUs are not divided among workers.
     """
     import torch
 
@@ -122,7 +122,7 @@ def _by_processes(
     parts: Sequence[Sequence[T]],
     advance: Callable[[int], None],
 ) -> Iterator[R]:
-    """Hand out chunks, each to the process that is free first."""
+    """Hand out chunks, each to the next idle process."""
     import torch
 
     threads = max(1, torch.get_num_threads() // len(devices))
@@ -146,7 +146,7 @@ def _by_processes(
                     running.pop(pipe)[0].join()
     finally:
         for process, _ in running.values():
-            process.kill()  # every file it writes appears whole or not at all
+            process.kill()  # safe: files are written atomically
             process.join()
 
 
@@ -171,8 +171,8 @@ def _message(pipe: Connection, process: BaseProcess, device: str) -> bytes:
 
 
 def _serve(pipe: Connection, open_worker: Callable[[str], Worker[T, R]], device: str, threads: int) -> None:
-    """The life of a worker process: chunks come in, messages go out, until the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one answers to it
+    """Main loop of a worker process: receives chunks and sends messages until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     set_up_worker(threads)
     opened: list[Worker[T, R]] = []
 

@@ -1,8 +1,8 @@
-"""Work on a cluster by Ray: long-lived workers are actors of Ray Data, independent tasks are Ray tasks.
+"""Ray engine: work on a cluster. Long-lived workers are actors of Ray Data; independent tasks are Ray tasks.
 
-A cluster is joined if there is one (`RAY_ADDRESS`, or one started on this machine), else Ray is started here for the
-time of the command. Ray starts a dead worker again and hands it the tasks that it had; what they have finished lies in
-files, so only what was in progress is done again. Source: docs.ray.io, "Ray Data: stateful transforms" and "Ray Core:
+It joins a cluster if there is one (`RAY_ADDRESS`, or one started on this machine); otherwise it starts Ray on this
+machine for the duration of the command. Ray restarts a dead worker and hands out its tasks again. Finished results are
+in files, so only work in progress is repeated. Source: docs.ray.io, "Ray Data: stateful transforms" and "Ray Core:
 fault tolerance".
 """
 
@@ -40,17 +40,17 @@ log = logging.getLogger(__name__)
 
 CONNECT_S = 10.0
 RETRIES = 3
-"""Times that a task is handed over again after its worker died; a task that kills every worker must end some day."""
+"""Times that a task is retried after its worker died, so that a task that kills every worker ends eventually."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What each worker reserves.
+    """Resources that each worker reserves.
 
     Args:
-        workers: how many.
-        num_cpus: processors, and threads, of each.
-        num_gpus: GPUs of each, or the share of one.
+        workers: number of workers.
+        num_cpus: processors, and threads, per worker.
+        num_gpus: GPUs per worker, possibly a fraction.
     """
 
     workers: int
@@ -67,19 +67,20 @@ def share_of(
     tasks: int,
     per_gpu: int | None = None,
 ) -> Share:
-    """Divide a cluster.
+    """Divide a cluster among workers.
 
     Args:
         nodes: resources of each machine, by Ray's names: CPU, GPU.
-        device: the setting: auto, cpu, mps, cuda; GPUs are used unless it says cpu.
-        workers: workers wanted; None: as many as the GPUs allow; without GPUs one per machine for long-lived workers,
-            one per task otherwise.
-        gpus_per_worker: GPUs wanted for each; None: one, or a share where several tasks go on a GPU.
-        tasks: more workers than tasks would idle.
-        per_gpu: tasks on one GPU, at most; None: workers are long-lived and get a GPU each.
+        device: the setting: auto, cpu, mps, cuda; unless it is cpu, GPUs are used if there are any.
+        workers: number of workers; None: as many as the GPUs allow; without GPUs one per machine for long-lived
+            workers, one per task otherwise.
+        gpus_per_worker: GPUs per worker; None: one, or a fraction if several tasks share a GPU.
+        tasks: number of tasks; more workers would be idle.
+        per_gpu: limit of tasks that share a GPU; None: workers are long-lived and get a GPU each.
 
     Raises:
-        ConfigError: a certain GPU is asked for, or more GPUs than a machine has, or CUDA without any.
+        ConfigError: the device names a particular GPU, a worker needs more GPUs than a machine has, or
+            CUDA is requested without GPUs.
     """
     if device.startswith("cuda") and gpus_per_worker == 0:
         raise ConfigError(
@@ -99,7 +100,7 @@ def share_of(
     gpus = (gpus_per_worker or 1 / max(1, min(per_gpu or 1, -(-tasks // int(total))))) if use_gpus else 0.0
     used = [node for node in nodes if node.get("GPU", 0) >= gpus]
     cpus = [int(node.get("CPU", 0)) for node in used]
-    # workers that each machine has room for
+    # number of workers that fit on each machine
     room = [int(node["GPU"] / gpus + 1e-6) for node in used] if gpus else cpus
     if workers is None:
         workers = tasks if per_gpu is not None else sum(room) if gpus else len(used)
@@ -114,11 +115,11 @@ def share_of(
 
 
 class RayEngine(EngineBase):
-    """A Ray cluster, or this machine under Ray.
+    """Runs work on a Ray cluster, or on this machine under Ray.
 
     Args:
-        workers: workers at once; None: see `share_of`.
-        gpus_per_worker: GPUs, or the share of one, for each; None: see `share_of`.
+        workers: number of parallel workers; None: see `share_of`.
+        gpus_per_worker: GPUs per worker, possibly a fraction; None: see `share_of`.
 
     Raises:
         ConfigError: Ray is not installed.
@@ -133,7 +134,7 @@ class RayEngine(EngineBase):
         self._connected = False
 
     def facts(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
-        """See `Engine.facts`; a task on one processor, whose process Ray ends where it had a GPU."""
+        """Open a worker in a Ray task and return its facts; Ray ends the task's process if it used a GPU."""
         ray = self._connect()
         share = self._share(device, tasks=1)
         ask = ray.remote(num_cpus=1, num_gpus=share.num_gpus, max_retries=RETRIES)(_facts)
@@ -147,7 +148,7 @@ class RayEngine(EngineBase):
         tasks: Sequence[T],
         advance: Callable[[int], None],
     ) -> Iterator[R]:
-        """See `Engine.work`: a dataset of numbers of chunks, mapped by a pool of actors."""
+        """Do tasks as a dataset of chunk numbers, mapped by a pool of actors; see `Engine`."""
         if not tasks:
             return
         ray = self._connect()
@@ -159,7 +160,7 @@ class RayEngine(EngineBase):
         context = DataContext.get_current()
         context.enable_progress_bars = False
         context.print_on_execution_start = False
-        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors come by the messages, or are raised
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors come as messages, or are raised
         dataset = from_items([{"part": part} for part in range(len(parts))], override_num_blocks=len(parts))
         begun = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Begun).remote()
         results = dataset.map_batches(
@@ -177,7 +178,7 @@ class RayEngine(EngineBase):
     def each(
         self, call: Callable[[S, T], R], shared: S, tasks: Sequence[T], *, device: str, per_gpu: int
     ) -> Iterator[tuple[T, R]]:
-        """See `Engine.each`; what is shared goes to each machine once."""
+        """Run tasks as Ray tasks; shared data is sent to each machine once. See `Engine`."""
         if not tasks:
             return
         ray = self._connect()
@@ -196,7 +197,7 @@ class RayEngine(EngineBase):
                 ray.cancel(reference, force=True)
 
     def close(self) -> None:
-        """Leave the cluster, and end it if it was started here."""
+        """Leave the cluster; shut it down if this engine started it."""
         if self._connected:
             import ray
 
@@ -217,11 +218,11 @@ class RayEngine(EngineBase):
         )
 
     def _device(self, device: str) -> str:
-        """The device of each worker: the processor where no GPUs were wanted."""
+        """Device of each worker: the CPU if no GPUs are wanted."""
         return "cpu" if device == "auto" and self.gpus_per_worker == 0 else device
 
     def _connect(self) -> Any:
-        """Join or start Ray, unless that has been done, here or by whoever uses this as a library."""
+        """Join or start Ray, unless this process (or a program that uses daamctl as a library) has already done so."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
 
@@ -233,7 +234,7 @@ class RayEngine(EngineBase):
 
 
 def _join() -> bool:
-    """Join the cluster of RAY_ADDRESS, or else one that runs on this machine, if any."""
+    """Join the cluster at RAY_ADDRESS, else one running on this machine; False if there is none."""
     import ray
 
     address = os.environ.get("RAY_ADDRESS")
@@ -253,10 +254,10 @@ def _join() -> bool:
 
 
 def _knock(address: str) -> None:
-    """Ray itself would knock for minutes, and tell so in many lines.
+    """Fail fast if nothing listens at an address; Ray itself would retry for minutes and log many lines.
 
     Raises:
-        ConnectionError: nobody listens at HOST:PORT.
+        ConnectionError: nothing listens at HOST:PORT.
     """
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and "/" not in host:
@@ -267,7 +268,7 @@ def _knock(address: str) -> None:
 
 
 def _start() -> None:
-    """Start Ray on this machine; nobody else gets in, for the token is random and lives as long as this process."""
+    """Start Ray on this machine. A random token, valid for this process only, keeps other users out."""
     import ray
 
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
@@ -276,7 +277,7 @@ def _start() -> None:
 
 @contextmanager
 def _in_our_words() -> Iterator[None]:
-    """Failures of Ray itself as one message; those of our own work pass as they are."""
+    """Report failures of Ray itself as one short message; let errors of the tasks pass unchanged."""
     from ray.exceptions import RayError
 
     try:
@@ -287,9 +288,9 @@ def _in_our_words() -> Iterator[None]:
 
 
 def _set_up(num_gpus: float) -> None:
-    """Prepare the process of a worker; Ray leaves every GPU in sight of one that has reserved none."""
+    """Prepare a worker process; hide all GPUs from one that has reserved none, which Ray does not do."""
     if not num_gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # torch looks at it when it first uses CUDA
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # torch reads it when it first uses CUDA
     set_up_worker(None)  # Ray sets OMP_NUM_THREADS to num_cpus
 
 
@@ -304,19 +305,19 @@ def _called(call: Callable[[S, T], R], shared: S, task: T, num_gpus: float) -> b
 
 
 class _Begun:
-    """Counts how often each portion was begun: Ray Data itself hands one over again without end."""
+    """Counts how often each chunk was started, because Ray Data itself retries without limit."""
 
     def __init__(self) -> None:
         self._times: Counter[int] = Counter()
 
     def count(self, part: int) -> int:
-        """Count one more."""
+        """Count one more start and return the total."""
         self._times[part] += 1
         return self._times[part]
 
 
 class _Actor:
-    """A worker as Ray Data holds it; the worker itself is opened at the first portion, so that its errors come back."""
+    """A worker as an actor of Ray Data; the worker is opened at the first chunk, so that its errors are returned."""
 
     def __init__(
         self,

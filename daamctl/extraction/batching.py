@@ -1,4 +1,4 @@
-"""Which clips share a batch: neighbours in length, within a budget of samples, tokens or images, padding included."""
+"""Batch planning: group clips of similar length within a budget of samples, tokens or images, padding included."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ def plan_batches(
     enough: Callable[[int], int] | None = None,
     padded: Callable[[int], int] | None = None,
 ) -> list[np.ndarray]:
-    """Group clips into batches, longest first; the plan depends on nothing but the arguments.
+    """Group clips into batches, longest first; the plan depends only on the arguments.
 
     Args:
         sizes: (N,) cost of each clip: samples, tokens, or 1 per image.
-        budget: most cost in a batch, counting padding; a longer clip makes a batch of its own.
+        budget: largest cost of a batch, padding included; a longer clip gets a batch of its own.
         equal_length: only clips of exactly the same length may share a batch.
-        enough: number of clips of a size that keeps the device busy: no batch has more; None: any number.
-        padded: cost of each clip in a batch whose longest one has this size; None: that size.
+        enough: number of clips of a size that keeps the device busy, an upper limit for a batch; None: no limit.
+        padded: cost of each clip in a batch whose longest clip has this size; None: that size.
 
     Returns:
+        Row numbers of each batch; every row is in exactly one.
         Row numbers of each batch; every row stands in exactly one.
     """
     order = np.argsort(-sizes, kind="stable")

@@ -1,7 +1,7 @@
-"""What an encoder is fed with: the one adapter per modality between rows of a clip table and the engine.
+"""Items that an encoder reads: one adapter per modality between rows of the clip table and the extraction loop.
 
 Speech: a waveform at the encoder's rate. Text: token ids. Images: pixels, from a file or from a row of a Parquet table
-in the layout of `datasets` (a struct column with the encoded bytes), whose row groups are read when first needed.
+in the layout of `datasets` (a struct column with the encoded bytes), whose row groups are read on first use.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from daamctl.encoders.image import ImageEncoder
     from daamctl.encoders.text import TextEncoder
 
-CACHE_BYTES = 512_000_000  # of encoded images: all of CIFAR-100, a part of larger tables
+CACHE_BYTES = 512_000_000  # of encoded images: all of CIFAR-100, part of larger tables
 
 
 class Items(Protocol):
-    """The items of some rows.
+    """Items for some rows of the clip table.
 
     Attributes:
         sizes: (N,) cost of each item: samples, tokens, or 1 per image.
-        budget: most cost in one batch, padding included.
+        budget: largest cost of a batch, padding included.
     """
 
     sizes: np.ndarray
@@ -54,7 +54,7 @@ class Items(Protocol):
         """
 
     def marks(self, item: Tensor) -> tuple[str, ...]:
-        """Doubts about an item that `read` gave: reasons to warn, not to stop."""
+        """Warnings about an item returned by `read`, e.g. `silent`; they do not exclude it."""
 
 
 def open_items(
@@ -67,16 +67,16 @@ def open_items(
     max_tokens: int | None = None,
     tables: ImageTables | None = None,
 ) -> Items:
-    """Open the items of some rows of a clip table for an encoder of their modality.
+    """Open rows of a clip table as items for an encoder of their modality.
 
     Args:
         rows: rows of the clip table.
-        modality: what they are.
-        root: folder that paths are relative to; not looked at for text.
-        encoder: what will read them.
-        config: all settings.
-        max_tokens: longest text, in tokens, where that is less than `extract.max_tokens`.
-        tables: tables of images that are open already; None: they are opened anew.
+        modality: modality of the rows.
+        root: folder that paths are relative to; unused for text.
+        encoder: the encoder that will read them.
+        config: settings of the pipeline.
+        max_tokens: longest text, in tokens, if lower than `extract.max_tokens`.
+        tables: image tables that are already open; None: open new ones.
     """
     extract, reader = config.extract, cast("Any", encoder)
     if modality == "text":
@@ -94,7 +94,7 @@ class SpeechItems:
         rows: rows of the clip table.
         root: folder that paths are relative to.
         sampling_rate: Hz of the waveforms.
-        max_batch_s: most audio in one batch, in seconds.
+        max_batch_s: longest total audio in a batch, in seconds.
     """
 
     def __init__(self, rows: pl.DataFrame, root: Path, sampling_rate: int, max_batch_s: float) -> None:
@@ -105,7 +105,7 @@ class SpeechItems:
         self.budget = round(max_batch_s * sampling_rate)
 
     def read(self, row: int) -> Tensor:
-        """See `Items.read`."""
+        """Cut the clip from its recording and resample it."""
         clip = self.rows[row]
         waveform = audio.load(
             self.root / clip["path"],
@@ -117,7 +117,7 @@ class SpeechItems:
         return torch.nn.functional.pad(waveform, (0, max(0, pad_to - len(waveform))))
 
     def marks(self, item: Tensor) -> tuple[str, ...]:
-        """`silent`, `clipped`."""
+        """`silent` or `clipped`, as found by `audio.describe`."""
         return tuple(sorted(audio.describe(item), reverse=True))
 
 
@@ -126,8 +126,8 @@ class TextItems:
 
     Args:
         rows: rows of the clip table.
-        encoder: whose tokens they become.
-        max_tokens: longest text, in tokens; longer ones are cut there.
+        encoder: encoder whose tokenizer is used.
+        max_tokens: longest text, in tokens; longer ones are truncated.
         budget: most tokens in one batch, padding included.
     """
 
@@ -139,14 +139,14 @@ class TextItems:
         self.cut = {id(ids) for ids, is_cut in zip(self.ids, cut, strict=True) if is_cut}
 
     def read(self, row: int) -> Tensor:
-        """See `Items.read`."""
+        """Return the token ids of a text."""
         ids = self.ids[row]
         if self.encoder.num_text_tokens(ids) < 1:
             raise CorpusError(f"text '{self.names[row]}' gives no token: it is empty")
         return ids
 
     def marks(self, item: Tensor) -> tuple[str, ...]:
-        """`truncated`."""
+        """`truncated` if the text was cut at `max_tokens`."""
         return ("truncated",) if id(item) in self.cut else ()
 
 
@@ -156,9 +156,9 @@ class ImageItems:
     Args:
         rows: rows of the clip table.
         root: folder that paths are relative to.
-        encoder: whose pixels they become.
+        encoder: encoder whose processor is used.
         budget: most images in one batch.
-        tables: tables of images that are open already.
+        tables: image tables that are already open.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class ImageItems:
         self.tables = ImageTables() if tables is None else tables
 
     def read(self, row: int) -> Tensor:
-        """See `Items.read`."""
+        """Decode, resize and normalise an image."""
         path, index = self.rows[row]
         source: Path | bytes = self.root / path
         if index is not None:
@@ -184,13 +184,13 @@ class ImageItems:
         return self.encoder.pixels(decode(source, name))
 
     def marks(self, item: Tensor) -> tuple[str, ...]:
-        """`blank`: one colour."""
+        """`blank` if the image has a single colour."""
         flat = item.flatten(1)
         return ("blank",) if bool((flat == flat[:, :1]).all()) else ()
 
 
 class ImageTables:
-    """Encoded images of Parquet tables; row groups are read when first needed and kept up to `CACHE_BYTES`."""
+    """Encoded images from Parquet tables; row groups are read on first use and cached up to `CACHE_BYTES`."""
 
     def __init__(self) -> None:
         self.files: dict[Path, tuple[Any, str, np.ndarray]] = {}
@@ -198,10 +198,10 @@ class ImageTables:
         self.lock = Lock()
 
     def encoded(self, path: Path, index: int) -> bytes:
-        """The bytes of one row's PNG or JPEG.
+        """The PNG or JPEG bytes of one row.
 
         Raises:
-            CorpusError: the table is missing or damaged, has no images, or not that row.
+            CorpusError: the table is missing or damaged, has no images, or lacks that row.
         """
         with self.lock:
             try:
@@ -230,7 +230,7 @@ class ImageTables:
 
 
 def _image_column(path: Path, schema: pa.Schema) -> str:
-    """`image`, or the first other column that holds encoded images."""
+    """Name of the image column: `image`, or the first other one that holds encoded images."""
     fields = [field for field in schema if pa.types.is_struct(field.type) and field.type.get_field_index("bytes") >= 0]
     if not fields:
         raise CorpusError(f"{path} has no column of images (a struct with 'bytes'); columns: {', '.join(schema.names)}")
@@ -242,11 +242,11 @@ def decode(source: Path | bytes, name: str) -> Image.Image:
     """Decode an image, upright and in RGB.
 
     Args:
-        source: file, or the bytes of one.
-        name: what to call it in messages.
+        source: file, or its bytes.
+        name: name for messages.
 
     Raises:
-        CorpusError: it is missing, no image, damaged, or has more than eight bits per channel.
+        CorpusError: it is missing, not an image, damaged, or has more than eight bits per channel.
     """
     from PIL import Image, ImageOps
 

@@ -1,8 +1,7 @@
-"""Make shards of embeddings with an open encoder, one after the other in this process.
+"""Write shards of embeddings with an open encoder, one after another in this process.
 
-While one shard is embedded, a thread writes the one before, and others read on into the one behind.
-What a shard is made of (`ShardTask`) and what is told of it (`ShardResult`) can be pickled, so that several processes
-or machines may share the tasks of a set.
+While one shard is embedded, a thread writes the previous one and others read the next one. A task (`ShardTask`) and its
+result (`ShardResult`) can be pickled, so several processes or machines can share the tasks of a corpus.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from daamctl.extraction.stream import Embedded, Opener, embed_sets
 
 @dataclass(frozen=True, eq=False)
 class ShardTask:
-    """A shard to make.
+    """A shard to write.
 
     Args:
-        path: its file.
+        path: file of the shard.
         rows: rows of the clip table, in the order of the file.
     """
 
@@ -39,13 +38,13 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class ShardResult:
-    """A shard whose file is in place.
+    """A finished shard, with its file in place.
 
     Args:
-        path: its file.
-        num_clips: clips in it.
+        path: file of the shard.
+        num_clips: number of clips in it.
         unreadable: clip_id -> reason, for clips left out.
-        marks: doubt (`silent`, `clipped`, `truncated`, `blank`) -> clip_ids.
+        marks: warning (`silent`, `clipped`, `truncated`, `blank`) -> clip_ids.
     """
 
     path: Path
@@ -64,19 +63,19 @@ def make_shards(
     on_clips: Callable[[int], None],
     tables: ImageTables | None = None,
 ) -> Iterator[ShardResult]:
-    """Embed and write shards.
+    """Embed clips and write them as shards.
 
     Args:
-        tasks: what to make; taken one or two ahead.
-        encoder: open encoder; from here on it can do nothing but pool.
-        head: facts of the whole set.
-        root: folder that paths of recordings and images are relative to; not looked at for text.
-        config: all settings.
+        tasks: shards to write; taken one or two ahead.
+        encoder: open encoder; afterwards it can only pool.
+        head: metadata of all embeddings.
+        root: folder that paths of recordings and images are relative to; unused for text.
+        config: settings of the pipeline.
         on_clips: called with the number of clips finished, readable or not.
-        tables: tables of images that are open already.
+        tables: image tables that are already open.
 
     Yields:
-        What was made, in the order of the tasks, once its file is in place.
+        Results in the order of the tasks, each once its file is in place.
 
     Raises:
         ArtifactError: a shard cannot be written.
@@ -84,7 +83,7 @@ def make_shards(
             fit in the device's memory.
     """
     made: deque[ShardTask] = deque()
-    opened = ImageTables() if tables is None else tables  # neighbouring shards share row groups
+    opened = ImageTables() if tables is None else tables  # shared, because neighbouring shards share row groups
 
     def openers() -> Iterator[Opener]:
         for task in tasks:
@@ -110,7 +109,7 @@ def _open(
 
 
 def _write(task: ShardTask, done: Embedded, head: EmbeddingsMetadata) -> ShardResult:
-    """Put the file in place, without the unreadable clips."""
+    """Write the file atomically, without the unreadable clips."""
     ids = task.rows["clip_id"].to_list()
     keep = np.array([row not in done.unreadable for row in range(len(ids))], bool)
     facts = {

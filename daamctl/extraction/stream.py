@@ -1,7 +1,7 @@
-"""Embed items with an open encoder: read ahead, batch by size, pool, check. The same for speech, text and images.
+"""Embed items with an open encoder: read ahead, batch by size, pool and check. Shared by speech, text and images.
 
-Threads read and batch items while the encoder computes, over the borders between sets of items. On a GPU a batch is
-copied and launched before the results of the one before are waited for.
+Threads read and batch items while the encoder computes, also across the boundary between two sets of items. On a GPU,
+the next batch is copied and launched before the results of the previous one are awaited.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from daamctl.extraction.items import Items
 log = logging.getLogger(__name__)
 
 READ_THREADS = 2
-"""Threads that read while the CPU computes."""
+"""Reader threads while the CPU computes."""
 READ_THREADS_GPU = 8
-"""At most so many where it has little else to do."""
+"""Most reader threads while a GPU computes and the CPU is mostly idle."""
 BATCHES_AHEAD = 2
 UNFINISHED, UNFINISHED_GPU = 1, 2
 """Batches whose results may be outstanding when the next one is launched."""
 OUT_OF_MEMORY = ("ALLOC_FAILED", "CUDA error: out of memory", "CUDA out of memory", "can't allocate memory")
-"""Words of torch's RuntimeErrors: of cuBLAS and cuDNN, the driver (pinned memory too), and DefaultCPUAllocator."""
-# modality -> an item that is too large for the memory, what makes it smaller, the setting for smaller batches
+"""Phrases in torch's RuntimeErrors from cuBLAS and cuDNN, the driver (also for pinned memory) and
+DefaultCPUAllocator."""
+# modality -> the item that is too large for memory, how to make it smaller, the setting for smaller batches
 TOO_LARGE = {
     "speech": ("clip of {} samples", ", or a lower segment.max_duration_s", "extract.max_batch_s"),
     "text": ("text of {} tokens", ", or a lower extract.max_tokens", "extract.max_batch_tokens"),
@@ -49,7 +50,7 @@ class Embedded:
         vectors: (N, L, D) in the stored format; rows of unreadable clips are zero.
         n_frames: (N,) frames, tokens or patches averaged; 0 for unreadable clips.
         unreadable: row -> reason.
-        marks: doubt (`silent`, `clipped`, `truncated`, `blank`) -> rows.
+        marks: warning (`silent`, `clipped`, `truncated`, `blank`) -> rows.
     """
 
     vectors: np.ndarray
@@ -59,23 +60,23 @@ class Embedded:
 
 
 Opener = Callable[[], tuple[Items, Sequence[str]]]
-"""Opens a set: its items, and their names for messages."""
+"""Opens a set: returns its items, and their names for messages."""
 
 
 @dataclass
 class _Group:
-    """Items that run together: their rows, themselves, and the batch made of them."""
+    """Items that run together: their rows, the items, and the batch collated from them."""
 
     rows: list[int]
     items: list[Tensor]
     cost: int
     batch: Batch | None
-    """None: main memory has no room for it."""
+    """None if main memory had no room for it."""
 
 
 @dataclass
 class _Set:
-    """A set that is being embedded."""
+    """A set being embedded."""
 
     items: Items
     names: Sequence[str]
@@ -86,14 +87,14 @@ class _Set:
 
 @dataclass
 class _Limit:
-    """The most cost that a batch may have, once memory has run out; read by all threads."""
+    """Largest cost of a batch, lowered when memory runs out; read by all threads."""
 
     cost: float = float("inf")
 
 
 @dataclass
 class _Read:
-    """A planned batch, read: what cannot be, doubts, and the rest in groups."""
+    """A planned batch after reading: unreadable rows, warnings, and the other items in groups."""
 
     unreadable: dict[int, str] = field(default_factory=dict)
     marks: dict[str, list[int]] = field(default_factory=dict)
@@ -112,7 +113,7 @@ def embed_clips(
 
     Args:
         encoder: open encoder; see `embed_sets`.
-        items: the clips as the encoder reads them.
+        items: the clips, as the encoder reads them.
         clip_ids: their names, for messages.
         storage: `float16` or `float32`.
         on_clips: called with the number of clips finished.
@@ -131,16 +132,16 @@ def embed_sets(
     """Embed sets of clips one after another, as one stream of batches; a batch never spans two sets.
 
     Args:
-        encoder: open encoder; from here on it can do nothing but pool (see `daamctl.encoders.frozen`).
-        sets: called in their order, in a thread, each before its predecessor is finished.
+        encoder: open encoder; afterwards it can only pool (see `daamctl.encoders.frozen`).
+        sets: openers, called in order by a thread, each before its predecessor is finished.
         storage: `float16` or `float32`.
         on_clips: called with the number of clips finished.
 
     Yields:
-        What each set gives, in order; None after a batch that completes none.
+        The embeddings of each set, in order; None after a batch that completes no set.
 
     Raises:
-        EncoderError: see `embed_clips`; or one clip does not fit in the device's memory.
+        EncoderError: as `embed_clips`; or one clip does not fit in the device's memory.
     """
     encoder.settle()
     limit = _Limit()
@@ -160,11 +161,11 @@ def embed_sets(
 
 
 def _compute_alone() -> None:
-    """Have torch use this thread only: a team for every reader would take the cores that the encoder computes on.
+    """Limit torch to one thread in this reader: a thread pool per reader would compete with the encoder for cores.
 
-    What a clip is normalised by then does not depend on the number of threads either.
+    It also makes the normalisation of a clip independent of the number of threads.
     """
-    torch.set_num_threads(1)  # of this thread, and of threads that are yet to come; the caller keeps its own
+    torch.set_num_threads(1)  # applies to this thread and to threads created later, not to the caller's
 
 
 def _on_gpu(encoder: Encoder) -> bool:
@@ -172,7 +173,7 @@ def _on_gpu(encoder: Encoder) -> bool:
 
 
 def _read_ahead(sets: Iterable[Opener], encoder: Encoder, storage: str, limit: _Limit) -> Iterator[tuple[_Set, _Read]]:
-    """Every batch of every set, in order, read in threads a few ahead of the one in use."""
+    """Read every batch of every set in order, in threads a few batches ahead of the consumer."""
     threads = min(READ_THREADS_GPU, os.cpu_count() or 1) if _on_gpu(encoder) else READ_THREADS
     readers, opener = ThreadPoolExecutor(threads, "read", _compute_alone), ThreadPoolExecutor(1, "open", _compute_alone)
     ahead: deque[tuple[_Set, Future[_Read]]] = deque()
@@ -192,7 +193,7 @@ def _read_ahead(sets: Iterable[Opener], encoder: Encoder, storage: str, limit: _
 
 
 def _open_ahead(sets: Iterable[Opener], encoder: Encoder, storage: str, thread: ThreadPoolExecutor) -> Iterator[_Set]:
-    """The sets, each opened (texts are tokenised then) while the batches of the one before are in use."""
+    """Open each set (which tokenises texts) while the batches of the previous one are consumed."""
     following: Future[_Set] | None = None
     for opener in sets:
         current, following = following, thread.submit(_open, opener, encoder, storage)
@@ -203,7 +204,7 @@ def _open_ahead(sets: Iterable[Opener], encoder: Encoder, storage: str, thread: 
 
 
 def planned(encoder: Encoder, items: Items) -> list[np.ndarray]:
-    """The batches that items are embedded in, see `plan_batches`."""
+    """Plan the batches in which items are embedded; see `plan_batches`."""
     equal = encoder.equal_length_batches
     return plan_batches(items.sizes, items.budget, equal_length=equal, enough=encoder.enough, padded=encoder.padded)
 
@@ -216,7 +217,7 @@ def _open(opener: Opener, encoder: Encoder, storage: str) -> _Set:
 
 
 def _read(encoder: Encoder, items: Items, rows: np.ndarray, limit: _Limit) -> _Read:
-    """Read one planned batch. Lengths, once read, may turn out unequal where the encoder needs them equal."""
+    """Read one planned batch. It is split if the encoder needs equal lengths and the items turn out to differ."""
     read = _Read()
     together: dict[int, list[tuple[int, Tensor]]] = {}
     for row in rows.tolist():
@@ -234,7 +235,7 @@ def _read(encoder: Encoder, items: Items, rows: np.ndarray, limit: _Limit) -> _R
 
 
 def _groups(encoder: Encoder, rows: list[int], items: list[Tensor], limit: _Limit) -> Iterator[_Group]:
-    """Batches of items, as few as the limit allows."""
+    """Collate items into as few batches as the cost limit allows."""
     cost, most = _cost(encoder, items), limit.cost
     size = len(items) if cost <= most else max(1, int(most * len(items) // cost))
     for start in range(0, len(items), size):
@@ -253,20 +254,20 @@ def _cost(encoder: Encoder, items: list[Tensor]) -> int:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out, of the device, pinned or main: only some of torch's libraries have a class for that."""
+    """Whether an error means out of memory (device, pinned or main): not all of torch's libraries have a class."""
     told = isinstance(error, (torch.OutOfMemoryError, MemoryError))
     return told or any(words in str(error) for words in OUT_OF_MEMORY)
 
 
 class _Runner:
-    """Runs batches, some of them unfinished when it comes back; remembers what the memory cannot hold.
+    """Launches batches, with a few outstanding at a time, and lowers the limit when memory runs out.
 
     Args:
-        encoder: see `embed_sets`.
-        storage: see `embed_sets`.
-        on_clips: see `embed_sets`.
+        encoder: as in `embed_sets`.
+        storage: as in `embed_sets`.
+        on_clips: as in `embed_sets`.
         limit: lowered when memory runs out.
-        storing: one thread, which checks results and puts them into their rows.
+        storing: a single thread that checks results and writes them to their rows.
     """
 
     def __init__(
@@ -294,7 +295,7 @@ class _Runner:
             self._run(one, group)
 
     def finish(self, but: int = 0) -> None:
-        """Wait for the batches that run, `but` the last so many."""
+        """Wait for outstanding batches, except the last `but`."""
         while len(self.running) > but:
             one, number, stored = self.running.popleft()
             stored.result()
@@ -302,7 +303,7 @@ class _Runner:
             self.on_clips(number)
 
     def _run(self, one: _Set, group: _Group) -> None:
-        """Launch a group, in parts when the device's memory is too small for the whole."""
+        """Launch a group; if the device's memory is too small for it, launch it in parts."""
         if len(group.items) > 1 and group.cost > self.limit.cost:
             self._run_anew(one, group)
             return
@@ -313,7 +314,7 @@ class _Runner:
             return
         unit, smaller, setting = TOO_LARGE[self.encoder.modality]
         alone = not self.running
-        self.finish()  # what still runs holds memory
+        self.finish()  # outstanding batches hold memory
         torch.cuda.empty_cache()
         if len(group.items) > 1:
             self.limit.cost = group.cost // 2
@@ -330,7 +331,7 @@ class _Runner:
             self._run(one, part)
 
     def _launched(self, group: _Group) -> Callable[[], Pooled] | None:
-        """What waits for the results of a group; None: memory has run out."""
+        """Launch a group and return a function that waits for its results; None if memory has run out."""
         if group.batch is None:
             return None
         try:
@@ -338,10 +339,10 @@ class _Runner:
         except (RuntimeError, MemoryError) as error:
             if not _out_of_memory(error):
                 raise
-        return None  # only here has the error, and with it what it holds of memory, gone
+        return None  # returned here, after the error and the memory it references are freed
 
     def _store(self, one: _Set, group: _Group, wait: Callable[[], Pooled]) -> None:
-        """Check the vectors of a batch and put them into their rows."""
+        """Check the vectors of a batch and write them to their rows."""
         assert group.batch is not None
         pooled = wait()
         if not bool(pooled.fits.all()):

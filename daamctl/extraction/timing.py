@@ -1,8 +1,8 @@
-"""How fast an open encoder embeds items here: a few batches go through the engine, the rest is extrapolated.
+"""Measure how fast an open encoder embeds items on this machine: time a few batches and extrapolate.
 
-Batches of the longest, of middling and of the shortest items are timed, cut where the whole would take too long. The
-time of a unit of cost (sample, token, image; padding included) is taken between them by the length of the batch: it
-grows with the length in attention, and falls with it where an encoder pads everything alike.
+Batches of the longest, medium and shortest items are timed, truncated if a whole one would take too long. The time per
+unit of cost (sample, token, image; padding included) is interpolated by the length of the batch: it grows with length
+in attention, and falls with length if an encoder pads everything to one size.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from daamctl.extraction.stream import embed_clips, planned
 
 POLL_S = 0.005
 TOKEN = 7
-"""An id that every vocabulary has."""
+"""An id that exists in every vocabulary."""
 STAND_IN_BYTES = 8_000_000_000
-"""Largest weights that are made at random to be timed: larger ones take minutes to make."""
+"""Weights up to this size are generated at random for timing; larger ones take minutes to generate."""
 CHARACTERS_PER_TOKEN = 4
-"""About, in English, where the tokenizer is not at hand."""
+"""Approximate for English, used if the tokenizer is not available."""
 SAMPLE_TEXTS = 2000
-"""Texts that are tokenised to know their lengths."""
+"""Number of texts to tokenise to estimate lengths."""
 TYPICAL_NUMBER = 64
-"""Items to time where it is not known how many there are."""
+"""Number of items to time if their total number is unknown."""
 TYPICAL_CHARACTERS = 400.0
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What timing a few batches says of all of them.
+    """Extrapolated speed of embedding.
 
     Args:
-        seconds: to embed all items.
-        cost: of all items, padding included.
-        largest: most cost in one planned batch.
-        tried: most cost in one batch that was timed.
+        seconds: time to embed all items.
+        cost: total cost of all items, padding included.
+        largest: largest cost of a planned batch.
+        tried: largest cost of a timed batch.
     """
 
     seconds: float
@@ -61,33 +61,33 @@ class Speed:
 
     @property
     def per_cost(self) -> float:
-        """Seconds for one sample, token or image."""
+        """Seconds per sample, token or image."""
         return self.seconds / max(self.cost, 1)
 
 
 class Chosen:
-    """Some of the items, by row; see `Items`."""
+    """A selection of the items, by row; see `Items`."""
 
     def __init__(self, items: Items, rows: np.ndarray) -> None:
         self.items, self.rows = items, rows.tolist()
         self.sizes, self.budget = items.sizes[rows], items.budget
 
     def read(self, row: int) -> Tensor:
-        """See `Items.read`."""
+        """Read an item by its row in the selection."""
         return self.items.read(self.rows[row])
 
     def marks(self, item: Tensor) -> tuple[str, ...]:
-        """See `Items.marks`."""
+        """Warnings about an item; see `Items`."""
         return self.items.marks(item)
 
 
 class RandomItems:
-    """Random items of given sizes, in place of those that are not here or cannot be read without the tokenizer.
+    """Random items of given sizes, if the real ones are missing or cannot be read without the tokenizer.
 
     Args:
-        encoder: what will read them.
+        encoder: the encoder that will read them.
         sizes: (N,) samples, tokens, or 1 per image.
-        budget: most cost in one batch.
+        budget: largest cost of a batch.
     """
 
     def __init__(self, encoder: Encoder, sizes: np.ndarray, budget: int) -> None:
@@ -95,7 +95,7 @@ class RandomItems:
         self.sizes, self.budget = sizes, budget
 
     def read(self, row: int) -> Tensor:
-        """See `Items.read`."""
+        """Generate a random item of the row's size."""
         if self.encoder.modality == "image":
             return torch.randn(3, *self.encoder.image_size)
         if self.encoder.modality == "text":
@@ -103,12 +103,12 @@ class RandomItems:
         return 0.1 * torch.randn(int(self.sizes[row]))
 
     def marks(self, item: Tensor) -> tuple[str, ...]:
-        """Nothing."""
+        """No warnings."""
         return ()
 
 
 class PeakMemory:
-    """The most memory that the block takes beyond what was in use before: of the device if it is a GPU, else of RAM."""
+    """Peak memory of a `with` block beyond what was in use before, on the GPU if `device` is one, else in RAM."""
 
     def __init__(self, device: str) -> None:
         self.device, self.peak, self.before = device, 0, 0
@@ -136,7 +136,7 @@ class PeakMemory:
 
     @property
     def taken(self) -> int:
-        """Bytes."""
+        """Peak memory, in bytes."""
         return max(0, self.peak - self.before)
 
     def _poll(self) -> None:
@@ -147,7 +147,7 @@ class PeakMemory:
 
 
 def why_not_timed(outline: EncoderSize, nbytes: int, config: ExtractConfig, device: str) -> str | None:
-    """Why weights are not loaded to be timed: they need more memory than there is, or take too long to make.
+    """Reason not to load weights for timing: they need too much memory or take too long to generate; None if none.
 
     Args:
         outline: size of the encoder.
@@ -177,18 +177,18 @@ def items_to_time(
     lengths: NDArray[np.float64] | None,
     own_tokens: bool,
 ) -> tuple[Items, float | None]:
-    """The pipeline's own items where they can be read, else random ones of their lengths, else of typical length.
+    """Items for timing: the pipeline's own if readable, else random ones of the same lengths, else of typical length.
 
     Args:
-        encoder: what will read them.
-        config: all settings.
-        clips: the clip table; None: not made yet.
-        root: folder that its paths are relative to; None: it is not there.
-        lengths: (N,) seconds, characters, or 1 per image; None: not known.
-        own_tokens: whether the encoder's tokenizer is its own, not a stand-in's.
+        encoder: the encoder that will read them.
+        config: settings of the pipeline.
+        clips: the clip table; None: not written yet.
+        root: folder that its paths are relative to; None: it does not exist.
+        lengths: (N,) seconds, characters, or 1 per image; None: unknown.
+        own_tokens: whether the encoder has its real tokenizer rather than a stand-in.
 
     Returns:
-        the items, and how many there are in all for each of them (None: not known).
+        the items, and the number of real items that each stands for (None: unknown).
     """
     modality, reader = encoder.modality, _as_any(encoder)
     if clips is not None and root is not None and (modality != "text" or own_tokens):
@@ -216,10 +216,10 @@ def time_embedding(encoder: Encoder, items: Items, *, storage: str, within_s: fl
         encoder: open encoder.
         items: all items, N > 0, or a sample of them.
         storage: `float16` or `float32`.
-        within_s: about how long this may take, in seconds; one item is tried at least.
+        within_s: approximate time limit in seconds; at least one item is tried.
 
     Raises:
-        EncoderError: the encoder cannot read a single one of the items tried, or gives values that cannot be stored.
+        EncoderError: the encoder can read none of the items tried, or returns values that cannot be stored.
     """
     batches = planned(encoder, items)
     longest = np.array([int(items.sizes[batch].max()) for batch in batches])
@@ -235,7 +235,7 @@ def time_embedding(encoder: Encoder, items: Items, *, storage: str, within_s: fl
 
     one = batches[-1][:1]
     size = max(int(items.sizes[one[0]]), 1)
-    took = seconds(one)  # with what the first call prepares
+    took = seconds(one)  # includes one-time preparation
     if took < within_s / 2:
         took = seconds(one)
     per_cost = took / size
@@ -256,5 +256,5 @@ def time_embedding(encoder: Encoder, items: Items, *, storage: str, within_s: fl
 
 
 def _as_any(encoder: Encoder) -> Any:
-    """The encoder with what only its modality has."""
+    """The encoder typed as Any, for attributes that only its modality has."""
     return encoder

@@ -1,7 +1,7 @@
 """Trainable layer fusions: one file per idea, one line per method in the table below.
 
-A method turns the pooled layers of a frozen encoder, shape (B, L, D), into class logits, shape (B, C). This package
-knows nothing of configuration files, folders or the command line, so it can be used inside other models:
+A method maps the pooled layers of a frozen encoder, shape (B, L, D), to class logits, shape (B, C). This package does
+not depend on configuration files, folders or the command line, so it can be used inside other models:
 
     from daamctl.methods import build
     model = build("daam-v1", num_layers=24, embed_dim=1024, num_classes=4)
@@ -79,7 +79,7 @@ METHODS = Registry(
 )
 
 CLOSED_FORM = ("ridge-last", "ridge-best-layer", "ridge-mean", "ridge-concat", "ridge-average")
-"""Probes that are solved rather than trained by steps; what a trained method should at least reach."""
+"""Probes solved in closed form instead of trained; a trained method should reach at least their accuracy."""
 COUNTERPARTS = {
     "last-layer": "ridge-last",
     "best-layer": "ridge-best-layer",
@@ -89,7 +89,7 @@ COUNTERPARTS = {
     "dwatt": "ridge-concat",
     "dwatt-scaled": "ridge-concat",
 }
-"""Closed-form probe of the same input as a method, where `counterparts` cannot tell it from the decoder."""
+"""Closed-form probe with the same input as a method, if `counterparts` cannot derive it from the decoder."""
 
 _LAZY = {
     "FusionClassifier": "base",
@@ -149,10 +149,10 @@ __all__ = [
 def build(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **settings: Any) -> FusionClassifier:
     """Build any method of the table as a module that maps (B, L, D) to logits (B, C).
 
-    Heads of one layer each are refused where there are several layers: such a density does nothing.
+    A head with a single layer is refused if there are several layers: its density would do nothing.
 
     Args:
-        method: a name from `METHODS`, or one with a decoder's name behind it, e.g. `daam-v1-mlp`.
+        method: a name from `METHODS`, or one with a decoder suffix, e.g. `daam-v1-mlp`.
         num_layers: L, number of stored encoder layers.
         embed_dim: D, width of one layer's vector.
         num_classes: C.
@@ -168,7 +168,7 @@ def build(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **s
 
 
 def rebuild(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **settings: Any) -> FusionClassifier:
-    """Build a method for weights that exist, whatever its heads; arguments and errors as in `build`."""
+    """Build a method for existing weights, whatever its heads; arguments and errors as in `build`."""
     from daamctl.errors import MethodError
 
     name, preset = resolve_method(method)
@@ -187,10 +187,10 @@ def rebuild(method: str, *, num_layers: int, embed_dim: int, num_classes: int, *
 
 
 def resolve_method(method: str) -> tuple[str, dict[str, Any]]:
-    """The name in the table and the settings that a method's full name stands for.
+    """Split a method's full name into its name in the table and the settings that the suffix stands for.
 
-    `daam-v1-mlp` is `daam-v1` with `decoder="mlp"`: under a name of its own it is trained and reported beside
-    `daam-v1`, so that a fusion and its decoder can be told apart.
+    `daam-v1-mlp` is `daam-v1` with `decoder="mlp"`. It is trained and reported under its own name, beside `daam-v1`,
+    which separates the effect of a fusion from that of its decoder.
 
     Raises:
         UnknownNameError: there is no such method, or it does not have that decoder.
@@ -205,14 +205,14 @@ def resolve_method(method: str) -> tuple[str, dict[str, Any]]:
 
 
 def counterparts(method: str) -> tuple[str, ...]:
-    """The closed-form probes that a trained method should reach, the closest first; none for a probe itself.
+    """Closed-form probes that a trained method should reach, the closest first; empty for a probe itself.
 
-    A probe of the closest kind sees what the method's decoder sees: one layer, the mean of the layers, or, for the
-    convolutional decoder and fusions with weights for every layer and feature, all layers side by side. The others
-    stand in where a pipeline does not have that one.
+    The closest probe sees what the method's decoder sees: one layer, the mean of the layers, or, for the convolutional
+    decoder and fusions with weights for every layer and feature, all layers side by side. The others are fallbacks for
+    pipelines without that one.
 
     Args:
-        method: a full name, e.g. `daam-v1-mlp`; a name that is no method is taken for a way of fine-tuning.
+        method: a full name, e.g. `daam-v1-mlp`; names outside the table are taken for fine-tuning methods.
     """
     if method in CLOSED_FORM:
         return ()
@@ -228,7 +228,7 @@ def counterparts(method: str) -> tuple[str, ...]:
 
 
 def settings_of(method: str, method_settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The settings of a method, with those of the method it is a variant of below them.
+    """The settings of a method; a variant inherits those of its base method.
 
     Args:
         method: full name, e.g. `daam-v1-mlp`.
@@ -242,11 +242,11 @@ def settings_of(method: str, method_settings: Mapping[str, Mapping[str, Any]]) -
 
 
 def check_settings(method: str, settings: Mapping[str, Any]) -> None:
-    """Check names, kinds and named choices of a method's own settings, without importing the method.
+    """Check names, types and named choices of a method's own settings, without importing the method.
 
     Raises:
         UnknownNameError: there is no such method.
-        MethodError: a setting is unknown to the method, or its value is of the wrong kind or none of the choices.
+        MethodError: a setting is unknown to the method, has the wrong type, or is not one of the choices.
     """
     from daamctl.errors import MethodError, suggest
     from daamctl.methods.heads import AUTO
@@ -283,7 +283,8 @@ def check_fits(method: str, settings: Mapping[str, Any], *, num_layers: int, emb
 
     Raises:
         UnknownNameError: there is no such method.
-        MethodError: it cannot; or a head would have one layer of several, and the density do nothing.
+        MethodError: it cannot be built, or a head would have one layer of several, so that its density would do
+        nothing.
     """
     from daamctl.methods import heads
 

@@ -1,4 +1,4 @@
-"""A method = a fusion over the layers + a decoder to the classes."""
+"""A method combines a fusion of the encoder's layers with a decoder that predicts classes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from daamctl.errors import MethodError
 
 @dataclass(frozen=True)
 class Traits:
-    """What a reader of a method's figures must know of it; the contract tests hold every claim.
+    """Properties of a method that its figures depend on; the contract tests check each of them.
 
     Args:
         density: the fusion has a density, one weight per layer and feature.
         batch_dependent: a prediction depends on the other rows of its batch.
-        reconstructed: which reading of a method whose own definition is not available, e.g. `reading A, scalar`;
-            empty for all others.
-        inert: trainable tensors that cannot change the output, e.g. a key bias, to which softmax is blind; they exist
+        reconstructed: for a method whose own definition is not available, which reading this is, e.g. `reading A,
+            scalar`; empty for all others.
+        inert: trainable tensors that cannot change the output, e.g. a key bias, which cancels in softmax; they exist
             because the source has them and counts them.
         needs_dev: part of the method is chosen on a held-out group, so training needs one.
-        closed_form: it is solved rather than trained by steps; see `daamctl.methods.probes.RidgeProbe`.
+        closed_form: solved directly instead of trained in steps; see `daamctl.methods.probes.RidgeProbe`.
     """
 
     density: bool = False
@@ -36,11 +36,11 @@ class Traits:
 
 
 class Standardize(nn.Module):
-    """Subtract a mean from pooled layers and divide by a deviation: (B, L, D) to (B, L, D).
+    """Standardise pooled layers (B, L, D): subtract a mean and divide by a standard deviation.
 
     Args:
         mean: (L, 1) or (L, D); a buffer, saved with the weights.
-        deviation: same shape; where nothing varies 0, which gives 0.
+        deviation: same shape; 0 for constant inputs, whose output is 0.
     """
 
     mean: Tensor
@@ -53,7 +53,7 @@ class Standardize(nn.Module):
 
     @classmethod
     def empty(cls, kind: str, num_layers: int, embed_dim: int) -> Standardize:
-        """One to be filled from a file.
+        """An instance to be filled from a file.
 
         Args:
             kind: layer or feature.
@@ -70,7 +70,7 @@ class Standardize(nn.Module):
 
     @property
     def kind(self) -> str:
-        """Layer: one mean and deviation per layer; feature: one per layer and feature."""
+        """Either layer (one mean and deviation per layer) or feature (one per layer and feature)."""
         return "layer" if self.mean.shape[-1] == 1 else "feature"
 
     def forward(self, x: Tensor) -> Tensor:
@@ -82,13 +82,13 @@ class FusionClassifier(nn.Module):
     """A layer fusion followed by a decoder, behind an optional standardisation of the input.
 
     Args:
-        fusion: maps (B, L, D) to what the decoder takes: (B, L, D') for a map of layers, (B, D) for one vector.
+        fusion: maps (B, L, D) to the decoder's input: (B, L, D') for a map of layers, (B, D) for one vector.
             With a density it accepts `return_density=True` and then returns (output, density).
         decoder: maps the fused layers to logits (B, C).
-        traits: what a reader must know.
+        traits: properties of the method.
 
     Attributes:
-        standardize: applied to the layers before the fusion; the identity until it is replaced by a `Standardize`.
+        standardize: applied to the layers before the fusion; identity unless replaced by a `Standardize`.
     """
 
     def __init__(self, fusion: nn.Module, decoder: nn.Module, traits: Traits = Traits()) -> None:
@@ -120,7 +120,7 @@ class FusionClassifier(nn.Module):
             logits (B, C); with `return_density` also the density (B, L, D).
 
         Raises:
-            MethodError: a density is asked of a fusion that has none.
+            MethodError: `return_density` is set but the fusion has no density.
         """
         if return_density and not self.has_density:
             raise MethodError(f"{type(self.fusion).__name__} has no density")
@@ -132,7 +132,7 @@ class FusionClassifier(nn.Module):
         return logits
 
     def density(self, x: Tensor) -> Tensor:
-        """Density (B, L, D) of pooled layers (B, L, D), without the decoder, which takes most of the time."""
+        """Density (B, L, D) of pooled layers (B, L, D). Skips the decoder, which takes most of the time."""
         density: Tensor = self.fusion(self.standardize(x), return_density=True)[1]
         return density
 
@@ -142,14 +142,14 @@ class FusionClassifier(nn.Module):
         return hasattr(self.fusion, "layer_weights")
 
     def layer_weights(self, x: Tensor) -> Tensor:
-        """Weight (B, L) of every layer of x (B, L, D); only where `weighs_layers`."""
+        """Weight (B, L) of every layer of x (B, L, D); defined only if `weighs_layers`."""
         weights: Tensor = self.fusion.layer_weights(self.standardize(x))  # type: ignore[operator]
         return weights
 
     def training_loss(
         self, x: Tensor, y: Tensor, criterion: Callable[[Tensor, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Loss of one training batch; a method that trains several candidates at once adds theirs.
+        """Loss of one training batch; a method that trains several candidates at once returns their sum.
 
         Args:
             x: (B, L, D) pooled layers.
@@ -163,10 +163,11 @@ class FusionClassifier(nn.Module):
         return criterion(logits, y), logits
 
     def choose(self, x: Tensor, y: Tensor) -> None:
-        """Settle on the held-out group what training leaves open; called after each epoch, in eval mode.
+        """Choose on the held-out group what training leaves open; called after each epoch, in eval mode.
 
         Args:
             x: (N, L, D) pooled layers of the held-out group.
+            y: (N,) class ids.
             y: (N,) class ids.
         """
 
@@ -175,7 +176,7 @@ def check_divides(what: str, parts: int, whole: int, whole_name: str) -> None:
     """Check that `whole` splits into `parts` equal pieces.
 
     Raises:
-        MethodError: it does not; names the numbers that would do, and the nearest of them that is not larger.
+        MethodError: it does not; names the allowed numbers, and the nearest one that is not larger.
     """
     if parts < 1 or whole % parts:
         divisors = [n for n in range(1, whole + 1) if whole % n == 0]

@@ -1,7 +1,7 @@
-"""What every method must hold: one set of checks, run by the tests and by `daamctl doctor --method`.
+"""Contract of all methods: one set of checks, run by the tests and by `daamctl doctor --method`.
 
-A check builds a method at small sizes, with every parameter moved off its start, and says in one line what it found.
-A departure that a method declares in its `Traits` must be there; one that it does not declare must not.
+A check builds a method at small sizes, moves every parameter off its initial value, and reports its finding in one
+line. A deviation declared in the method's `Traits` must be present; an undeclared one must not.
 """
 
 from __future__ import annotations

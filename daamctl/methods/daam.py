@@ -1,8 +1,8 @@
 """Density Adaptive Attention (arXiv 2401.11143, Algorithm 1): version 1 (eight heads), version 2 (one head), frozen.
 
-Readings on which text and published code disagree, or that we found to matter numerically, are settings: `variance`
-(D25), `eps` (D24), `kernel` (D28) and `scaled_variance` (D61). Unlike the published heads, which flatten time into the
-layers (D26), a module here normalises one axis, whatever other axes there are, and takes a mask.
+Where text and published code disagree, or a choice matters numerically, the reading is a setting: `variance` (D25),
+`eps` (D24), `kernel` (D28) and `scaled_variance` (D61). Unlike the published heads, which flatten time into the layers
+(D26), a module here normalises a single axis, whatever other axes there are, and takes a mask.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def density_weights(
     m = mean along the axis, v = biased variance along the axis + 1e-8,
     y = (x - (m + offset)) / sqrt(v + 1e-5),  w = exp(-y^2 / (2 * scaled_variance))
 
-    Our `offset` is the paper's delta (feature units), our `scaled_variance` its xi, which stands where a Gaussian has
-    its variance. Statistics are those of the sample itself, in training as in evaluation (D62). Statistics and weights
-    are computed in float32 at least, also under autocast.
+    Our `offset` is the paper's delta (feature units); our `scaled_variance` is its xi, which takes the place of a
+    Gaussian's variance. Statistics come from the sample itself, in training as in evaluation (D62). Statistics and
+    weights are computed in float32 at least, also under autocast.
 
     Args:
         x: (..., L, D), the layers of one head, or any shape with `dim`.
@@ -71,7 +71,7 @@ def density_weights(
             x = x.masked_fill(ignored, 0)
         width = scaled_variance if kernel == "2xi" else scaled_variance.square()
         floor = ROOT_FLOOR + (VARIANCE_FLOOR if eps == "double" else 0)
-        # torch.compile fuses the formula with the gradient it derives; of the written one it gives others (torch 2.11)
+        # torch.compile fuses the plain formula with its derivative; for the written gradient its results differ (2.11)
         compute = _gaussian if torch.compiler.is_compiling() else GaussianWeights.apply
         weights: Tensor = compute(x, offset, width, variance, floor, dim, ignored)[0]
         return weights if ignored is None else weights.masked_fill(ignored, 0)
@@ -80,7 +80,7 @@ def density_weights(
 def _gaussian(
     x: Tensor, offset: Tensor, width: Tensor, variance: str, floor: float, dim: int, ignored: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The formula of `density_weights`: w, the mean, and the variance v before it is made positive and floored."""
+    """Formula of `density_weights`: returns w, the mean, and the variance v before it is made positive and floored."""
     mean = _mean(x, dim, ignored)
     if variance == "two-pass":
         v = _mean((x - mean).square(), dim, ignored)
@@ -91,7 +91,7 @@ def _gaussian(
 
 
 class GaussianWeights(torch.autograd.Function):
-    """`_gaussian` with its gradient written out.
+    """`_gaussian` with a hand-written gradient.
 
     Autograd of the formula keeps and writes many tensors of the size of x; this keeps x and w, and writes few
     (benchmarks/daam.py). With n valid entries along the axis,
@@ -103,7 +103,7 @@ class GaussianWeights(torch.autograd.Function):
     offset: p * S1,  width: p * S2 / (2 * width),  v: p * S2 / (2 * (|v| + floor)) * sign(v)
     x: p * (S1 / n - b) + (gradient of v) * 2 * (x - mean) / n
 
-    In place is written only what depends on g, x and both parameters: under vmap each may have a batch axis.
+    Only tensors that depend on g, x and both parameters are written in place: under vmap each may have a batch axis.
     """
 
     generate_vmap_rule = True
@@ -137,14 +137,14 @@ class GaussianWeights(torch.autograd.Function):
 
 
 def _mean(x: Tensor, dim: int, ignored: Tensor | None) -> Tensor:
-    """Mean along an axis, kept with size 1, over the entries that are not ignored; 0 where all are."""
+    """Mean along an axis, kept with size 1, over the entries that are not ignored; 0 if all are ignored."""
     if ignored is None:
         return x.mean(dim=dim, keepdim=True)
     return x.masked_fill(ignored, 0).sum(dim=dim, keepdim=True) / _count(x, dim, ignored)
 
 
 def _count(x: Tensor, dim: int, ignored: Tensor | None) -> Tensor | int:
-    """Number of entries along an axis that are not ignored; 1 where all are."""
+    """Number of entries along an axis that are not ignored; 1 if all are ignored."""
     return x.shape[dim] if ignored is None else (~ignored).sum(dim=dim, keepdim=True).clamp(min=1)
 
 
@@ -158,7 +158,7 @@ def _check_shared(name: str, parameter: Tensor, x: Tensor, dim: int) -> None:
 
 
 def _full_mask(mask: Tensor, x: Tensor) -> Tensor:
-    """The mask in the shape of x. Other types are refused: an additive mask has 0 where a bool one has True."""
+    """Broadcast the mask to the shape of x. Only bool is accepted: an additive mask has 0 where a bool one has True."""
     if mask.dtype != torch.bool:
         raise MethodError(f"mask must be bool with True = valid, met {mask.dtype}")
     return mask.broadcast_to(x.shape)
@@ -281,7 +281,7 @@ class MultiHeadDAAM(nn.Module):
         return (output, density) if return_density else output
 
     def _axis(self, x: Tensor) -> int:
-        """The axis of the heads, counted from the end, so that it also holds once the heads have their own."""
+        """The axis of the heads, counted from the end, so that it stays valid once the heads have their own axis."""
         axis = self.norm_axis if self.norm_axis < 0 else self.norm_axis - x.ndim
         if axis == -1:
             raise MethodError(
@@ -299,7 +299,7 @@ class MultiHeadDAAM(nn.Module):
 
     @staticmethod
     def _per_head(parameter: Tensor, axis: int) -> Tensor:
-        """(h, D) to (h, 1, …, 1, D), which lines up with an input whose heads stand before `axis`."""
+        """Reshape (h, D) to (h, 1, …, 1, D), to broadcast with an input whose heads come before `axis`."""
         return parameter.reshape(parameter.shape[0], *[1] * (-1 - axis), parameter.shape[1])
 
 

@@ -1,5 +1,5 @@
-"""What a pipeline still has to do here: what lies on disk, what is needed, what it takes; `stages/plan.py` joins it.
+"""Plan of a pipeline's remaining work: what exists, what is needed and what it costs (for `stages/plan.py`).
 
-Each part knows those above it: `rows` (the table), `present` (what is there), `needs` (disk and memory), `calibration`
-(what is measured).
+Modules build on those listed before them: `rows` (the table), `artifact_status` (what exists), `resources` (disk and
+memory), `calibration` (measurements).
 """

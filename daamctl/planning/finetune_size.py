@@ -1,4 +1,4 @@
-"""What a way of fine-tuning makes of an encoder, told on torch's meta device: no weight is read or made."""
+"""Size of a fine-tuned encoder, computed on torch's meta device without reading or creating weights."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from daamctl.encoders.encoder_size import PARTS, configuration_of
 
 @dataclass(frozen=True)
 class FinetuneSize:
-    """Numbers and bytes of an encoder and what is added to it.
+    """Parameters and bytes of an encoder with its additions.
 
     Args:
-        num_trained: numbers that are trained.
-        num_kept: numbers in a fold's file: the trained ones, and random ones that are never trained.
-        held_bytes: of all weights.
+        num_trained: number of trained parameters.
+        num_kept: numbers stored in a fold's file: trained ones, and random ones that are never trained.
+        held_bytes: size of all weights.
     """
 
     num_trained: int
@@ -30,7 +30,7 @@ class FinetuneSize:
 
 
 def empty_encoder(config: ExtractConfig, modality: Modality, dtype: torch.dtype) -> Any | None:
-    """What `build_finetune` takes of the encoder that the settings name; None where nothing here tells its shape.
+    """The encoder on the meta device, as input of `build_finetune`; None if nothing on this machine tells its shape.
 
     Args:
         config: the extract settings.
@@ -54,15 +54,15 @@ def empty_encoder(config: ExtractConfig, modality: Modality, dtype: torch.dtype)
 
 
 def finetune_size(name: str, encoder: Any, num_classes: int) -> FinetuneSize | None:
-    """Build a way of fine-tuning on the meta device; None where that has not all that it needs.
+    """Apply a fine-tuning method on the meta device; None if it does not work there.
 
     Args:
-        name: a name from the table of ways of fine-tuning.
-        encoder: see `empty_encoder`; it is changed.
+        name: a name from the table of fine-tuning methods.
+        encoder: see `empty_encoder`; it is modified.
         num_classes: C.
 
     Raises:
-        MethodError: the encoder cannot be fine-tuned in this way.
+        MethodError: the encoder does not support the method.
     """
     try:
         with torch.device("meta"):

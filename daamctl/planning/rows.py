@@ -1,4 +1,4 @@
-"""Rows of a plan: one per stage, of `train` and `finetune` one per method, and how their state follows from others."""
+"""Rows of a plan: one per stage (for `train` and `finetune` one per method), and how their states depend on others."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ Lacking = Mapping[str, Obstacle | None]
 
 @dataclass
 class Row:
-    """One stage, of `train` and `finetune` one method.
+    """One stage, or one method of `train` or `finetune`.
 
     Args:
         stage: the stage.
-        method: of `train` and `finetune`.
+        method: for `train` and `finetune`.
         state: whether it is done, and if not, whether it can be.
         done: how much of it is finished.
         total: how much there is; None: not known yet.
         unit: what is counted, in the plural.
-        reason: why it is not possible, or what is wrong with what is there.
-        fix: what repairs that.
-        work: what it works on, in words.
-        disk_bytes: of all its results.
-        disk_left_bytes: of those still to be written.
-        memory_bytes: at its peak.
-        memory_on: kind of device that has this memory: cpu, cuda or mps.
-        time_s: still to go; 0 where it is done or takes next to nothing.
-        took_s: of what is done, where that was recorded.
-        basis: where `time_s` comes from. estimated: from what another stage takes; quick: seconds, or few minutes,
-            that are not counted.
-        at_least: the figures count only what is known yet.
-        at_least_of: figures of which a part is not known, though the work is: `memory_bytes`, `time_s`.
-        at_most: `time_s` counts every epoch allowed; training stops earlier where the held-out group improves no more.
-        about: the figures rest on published durations, as the recordings have not been read yet.
-        notes: what must be known of the figures.
+        reason: why it is not possible, or what is wrong with the existing result.
+        fix: how to repair that.
+        work: description of its input.
+        disk_bytes: size of all its results.
+        disk_left_bytes: size of the results still to be written.
+        memory_bytes: peak memory.
+        memory_on: kind of device with this memory: cpu, cuda or mps.
+        time_s: remaining time; 0 if it is done or takes next to none.
+        took_s: time of the finished part, if it was recorded.
+        basis: origin of `time_s`. estimated: from the time of another stage; quick: seconds or a few minutes, which are
+            not counted.
+        at_least: the figures are lower bounds: they count only what is known so far.
+        at_least_of: single figures that are lower bounds: `memory_bytes`, `time_s`.
+        at_most: `time_s` counts every allowed epoch; early stopping may end training sooner.
+        about: the figures rest on published durations, because the recordings have not been read yet.
+        notes: caveats on the figures.
     """
 
     stage: str
@@ -67,13 +67,13 @@ class Row:
 
 
 def settle(row: Row, obstacle: Obstacle | None, upstream: Sequence[Row] = (), *, any_will_do: bool = False) -> None:
-    """State of a row from what is finished and what stands in its way.
+    """Set a row's state from what is finished and what prevents the rest.
 
     Args:
-        row: with the counts of what is finished.
-        obstacle: of its own.
-        upstream: rows that it reads the results of.
-        any_will_do: it can run once one of them is possible, otherwise it needs all of them.
+        row: the row, with the counts of what is finished.
+        obstacle: the row's own obstacle.
+        upstream: rows whose results it reads.
+        any_will_do: it can run once any upstream row is possible; otherwise all must be.
     """
     if row.total and row.done >= row.total:
         row.state, row.reason, row.time_s, row.basis = "done", None, 0.0, "recorded"
@@ -87,10 +87,10 @@ def settle(row: Row, obstacle: Obstacle | None, upstream: Sequence[Row] = (), *,
 
 
 def took(folds: Sequence[Fold]) -> float | None:
-    """Seconds that folds took to train; None without any."""
+    """Seconds that folds took to train; None if there are none."""
     return sum(fold.result["meta"]["train_s"] for fold in folds) if folds else None
 
 
 def count(number: int, word: str) -> str:
-    """A number of things in words, e.g. `2 folds`."""
+    """A count with its noun, e.g. `2 folds`."""
     return f"{number} {word}{'' if number == 1 else 's'}"

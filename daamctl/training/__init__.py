@@ -1,1 +1,1 @@
-"""One training loop for every method, and what it needs."""
+"""Training of fusion methods and adapters: splits, loops, hyperparameter search and fold files."""

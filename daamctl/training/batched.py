@@ -1,9 +1,9 @@
-"""Several trainings of one small method in one program: folds, seeds, candidates of a search.
+"""Train several small models jointly: folds, seeds, or candidates of a search.
 
-A small method's step is short; most of its time goes into starting kernels. Here the models stand side by side, and one
-forward and backward pass serves all of them, each on a batch of its own: the batches, their order and the optimiser's
-steps are those of training one by one, only rounding differs. What follows an epoch (evaluation, schedule, selection,
-resume file) is each member's own, so an interrupted group goes on from its members' own files, together or one by one.
+A step of a small method is short and dominated by kernel launches. Here the weights of several models are stacked, and
+one forward and backward pass serves all of them, each on its own batch. The batches, their order and the optimiser's
+steps are those of separate training; only rounding differs. Each member does its own evaluation, schedule, selection
+and resume file after an epoch, so an interrupted group resumes from its members' files, jointly or one by one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from daamctl.training.feature_split import InMemorySplit, on_device
 from daamctl.training.loop import Seen, Training
 
 SEPARATE = (nn.Conv2d, nn.Dropout, _BatchNorm)
-"""What keeps a model from it: convolutions fill the processor by themselves, the others have a state or draw numbers
-that members would share."""
+"""Modules that rule out joint training: convolutions already fill the processor; the others hold state or draw random
+numbers that members would share."""
 
 
 def separable(model: FusionClassifier) -> bool:
-    """Whether one program can hold several such models, none of which sees the others."""
+    """Whether copies of this model can be trained jointly without affecting one another."""
     plain = type(model).training_loss is FusionClassifier.training_loss
     traits = model.traits
     free = not (traits.batch_dependent or traits.needs_dev or traits.closed_form)
@@ -40,7 +40,7 @@ def separable(model: FusionClassifier) -> bool:
 
 
 def train_jointly(trainings: Sequence[Training], epochs: int | None = None) -> None:
-    """Train models of one kind side by side, each until so many epochs are done, or with None to its end."""
+    """Train models of one kind jointly until each has done `epochs` epochs; with None, each to its end."""
     going = [training for training in trainings if not training.reached(epochs)]
     while going:
         program = Program(going)
@@ -50,16 +50,16 @@ def train_jointly(trainings: Sequence[Training], epochs: int | None = None) -> N
 
 
 class Program:
-    """Models of one kind, side by side, all at an epoch of their own.
+    """Several models of one kind with stacked weights; each is at its own epoch.
 
-    The models' own tensors become views of the stacks, so that either changes both.
+    The models' own tensors become views of the stacks, so a change of either shows in both.
 
     Args:
-        trainings: at least one; all over the same held features.
+        trainings: at least one; all over the same features in memory.
     """
 
     def __init__(self, trainings: Sequence[Training]) -> None:
-        # most steps first: those that still have a full batch are always the first ones
+        # most steps first, so that the members that still have a full batch are always a prefix
         self.members = sorted(trainings, key=lambda training: -len(training.train))
         models = [member.model for member in self.members]
         tensors = [dict(model.named_parameters()) | dict(model.named_buffers()) for model in models]
@@ -74,7 +74,7 @@ class Program:
         self.run = self.members[0].run
 
     def epoch(self) -> None:
-        """One epoch of every member."""
+        """Train every member for one epoch."""
         started = time.monotonic()
         seen = self.one_pass()
         pass_s = (time.monotonic() - started) / len(self.members)
@@ -82,7 +82,7 @@ class Program:
             member.end_epoch(one, pass_s)
 
     def one_pass(self) -> list[Seen]:
-        """One pass over every member's training part."""
+        """Run one pass over every member's training part."""
         size, seen = self.run.config.batch_size, [Seen() for _ in self.members]
         orders = [_part(member).order(member.order_seed) for member in self.members]
         full = [len(y) // size for _, y in orders]
@@ -91,7 +91,7 @@ class Program:
             member.model.train()
         first = 0
         if any(not member.run.optimizer.state for member in self.members):
-            first = 1  # the very first step makes the optimiser's state, and checks the gradients
+            first = 1  # the very first step creates the optimiser's state and checks the gradients
             for member, one, (rows, y), steps in zip(self.members, seen, orders, full, strict=True):
                 if steps:
                     one.add(*member.run.step(x[rows[:size]], y[:size]))
@@ -115,11 +115,11 @@ class Program:
 
 
 class JointStep:
-    """An optimiser step of the first members of a program.
+    """One optimiser step of the first `count` members of a program.
 
     Args:
-        program: whose stacks are trained.
-        count: how many of its members.
+        program: the program whose stacks are trained.
+        count: number of its members to train.
     """
 
     def __init__(self, program: Program, count: int) -> None:
@@ -145,7 +145,7 @@ class JointStep:
         with (
             autocast(run.device, run.precision),
             sdpa_kernel(SDPBackend.MATH),
-        ):  # other kernels take one model at a time
+        ):  # the other attention kernels cannot be batched over models
             losses, logits = vmap(self._loss)(self.values, on_device(x, run.device), y)
         gradients = torch.autograd.grad(losses.sum(), self.leaves)
         if run.config.grad_clip_norm is not None:
@@ -159,7 +159,7 @@ class JointStep:
 
 
 def clipped(gradients: Sequence[Tensor], most: float) -> tuple[Tensor, ...]:
-    """As `clip_grad_norm_`, for each of the M members by its own norm; gradients are (M, …)."""
+    """Clip like `clip_grad_norm_`, each of the M members by its own norm; gradients are (M, …)."""
     norms = torch.stack([one.flatten(1).norm(dim=1) for one in gradients]).norm(dim=0)  # (M,)
     factors = (most / (norms + 1e-6)).clamp(max=1.0)
     return tuple(one * factors.view(-1, *[1] * (one.ndim - 1)) for one in gradients)
@@ -167,13 +167,13 @@ def clipped(gradients: Sequence[Tensor], most: float) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True)
 class _Alike:
-    """Tensors that one kernel trains.
+    """Tensors that one fused kernel updates.
 
     Args:
         rate: learning rate.
         decay: weight decay.
-        gradients: of which trained tensor of which model, each.
-        tensors: values, means, squares and step counts.
+        gradients: for each tensor, the indices of the trained tensor and of the model that its gradient belongs to.
+        tensors: values, first and second moments, and step counts.
     """
 
     rate: float
@@ -183,12 +183,13 @@ class _Alike:
 
 
 class JointAdam:
-    """One step of several Adam or AdamW optimisers, in one kernel for all that have the same rate and decay.
+    """One step of several Adam or AdamW optimisers, with one kernel for all tensors of equal rate and decay.
 
     Args:
-        optimizers: fused, of one kind and with one set of options but rate and decay, each with a state.
-        stacks: (M, …), of which the optimisers train one each.
-        trained: what the first optimiser trains, in the order of the stacks; its groups may have another.
+        optimizers: fused, of one class, with equal options except rate and decay; each must have a state.
+        stacks: (M, …) tensors; each optimiser trains one slice.
+        trained: the first optimiser's tensors, in the order of the stacks; its parameter groups may order them
+            differently.
     """
 
     def __init__(
@@ -219,11 +220,11 @@ class JointAdam:
 
     @torch.no_grad()
     def __call__(self, gradients: Sequence[Tensor]) -> None:
-        """Make the step; gradients are (M, …) for each of the trained tensors."""
+        """Take the step; gradients are (M, …) for each of the trained tensors."""
         alike = [
             one if one.stride() == stack.stride() else torch.empty_like(stack, requires_grad=False).copy_(one)
             for one, stack in zip(gradients, self.stacks, strict=True)
-        ]  # the kernel goes by memory, not by strides
+        ]  # the kernel ignores strides and reads memory in order
         apart = [[_in_order(part) for part in one.unbind()] for one in alike]
         for group in self.groups:
             ours = [apart[place][index] for place, index in group.gradients]
@@ -233,7 +234,7 @@ class JointAdam:
 
 
 def _tensors(optimizers: Sequence[torch.optim.Optimizer], group: int) -> tuple[list[Tensor], ...]:
-    """Values, first and second means and step counts of one group of parameters, of one optimiser after the other."""
+    """Values, first and second moments and step counts of one parameter group, optimiser by optimiser."""
     values = [value for optimizer in optimizers for value in optimizer.param_groups[group]["params"]]
     states = [optimizer.state[value] for optimizer in optimizers for value in optimizer.param_groups[group]["params"]]
     return (
@@ -243,12 +244,12 @@ def _tensors(optimizers: Sequence[torch.optim.Optimizer], group: int) -> tuple[l
 
 
 def _in_order(x: Tensor) -> Tensor:
-    """The tensor, or where it is the matrix of a linear layer (see `_stack`) its transpose: contiguous, not copied."""
+    """The tensor itself, or the transpose of a linear layer's matrix (see `_stack`): contiguous, without a copy."""
     return x if x.is_contiguous() else x.t()
 
 
 def _stack(tensors: Sequence[Tensor], transposed: bool) -> Tensor:
-    """Join tensors (…) to (M, …); the matrix of a linear layer in the order in memory that its gradient has."""
+    """Stack tensors (…) into (M, …); `transposed` gives a linear layer's matrix the memory layout of its gradient."""
     return torch.stack([one.t() for one in tensors]).transpose(1, 2) if transposed else torch.stack(list(tensors))
 
 

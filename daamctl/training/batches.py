@@ -1,4 +1,4 @@
-"""Batches of items of unequal length: who shares one, and how they are read ahead."""
+"""Batches of items of unequal length: how to group them, and how to read them ahead."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from torch import Tensor
 
-BLOCK_BATCHES = 32  # batches whose items are sorted among themselves: little padding, still near a free shuffle
+BLOCK_BATCHES = 32  # a block of this many batches is sorted by length: little padding, yet close to a full shuffle
 READ_THREADS = 2
 BATCHES_AHEAD = 2
 
 
 def shuffled_batches(sizes: np.ndarray, batch_size: int, seed: int) -> list[np.ndarray]:
-    """One pass over all items in random order, neighbours in length together.
+    """Shuffle all items into batches of similar length, for one pass.
 
-    The items are shuffled and cut into blocks; within a block they are sorted by length and cut into batches, and
-    these are shuffled again. The result depends on nothing but the arguments.
+    The items are shuffled and cut into blocks. Each block is sorted by length and cut into batches, and the batches are
+    shuffled again. The result depends only on the arguments.
 
     Args:
         sizes: (N,) length of each item.
         batch_size: items per batch; the last one may have fewer.
-        seed: of the shuffle.
+        seed: seed of the shuffle.
 
     Returns:
-        Positions (at most `batch_size`,) of each batch; each of the N stands in exactly one.
+        Positions (at most `batch_size`,) of each batch; each of the N is in exactly one.
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(sizes))
@@ -40,15 +40,15 @@ def shuffled_batches(sizes: np.ndarray, batch_size: int, seed: int) -> list[np.n
 
 
 def pieces(items: Sequence[Tensor], most: int, *, equal_length: bool) -> list[list[int]]:
-    """Cut a batch into what goes through the encoder at once.
+    """Cut a batch into pieces that go through the encoder one at a time.
 
     Args:
         items: B items, of length len(item).
-        most: items in a piece at most.
+        most: largest number of items in a piece.
         equal_length: only items of one length may share a piece.
 
     Returns:
-        Positions in the batch; each of the B stands in exactly one piece.
+        Positions in the batch; each of the B is in exactly one piece.
     """
     groups: dict[int, list[int]] = {}
     for position, item in enumerate(items):
@@ -59,7 +59,7 @@ def pieces(items: Sequence[Tensor], most: int, *, equal_length: bool) -> list[li
 def read_ahead(
     batches: Iterable[np.ndarray], read: Callable[[int], Tensor]
 ) -> Iterator[tuple[np.ndarray, list[Tensor]]]:
-    """Read batches of rows in threads, a few ahead of the one in use; what `read` raises ends it."""
+    """Read batches of rows in threads, a few ahead of the current one; exceptions from `read` are raised here."""
     with ThreadPoolExecutor(READ_THREADS) as pool:
         waiting: deque[tuple[np.ndarray, list[Future[Tensor]]]] = deque()
 

@@ -1,4 +1,4 @@
-"""Interrupted runs: the state of a fold, saved now and then and read back without unpickling code."""
+"""Resume files: save the state of an unfinished fold at intervals, and read it back without unpickling code."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ FILE = "resume.pt"
 
 
 class Saving:
-    """Saves every so often, but seldom enough that it takes only a small part of the time.
+    """Rate-limited checkpointing.
 
     Args:
-        save: does it.
-        every_s: seconds from one saving to the next, at least.
-        fraction: most of the time that saving may take: some states are gigabytes.
+        save: writes the checkpoint.
+        every_s: shortest time between two checkpoints, in seconds.
+        fraction: largest share of the time to spend on saving; some states take gigabytes.
     """
 
     def __init__(self, save: Callable[[], None], *, every_s: float, fraction: float = float("inf")) -> None:
@@ -28,7 +28,7 @@ class Saving:
         self.last, self.took_s = time.monotonic(), 0.0
 
     def if_due(self) -> None:
-        """Save, if the time has come."""
+        """Save if the interval has passed."""
         started = time.monotonic()
         if started - self.last >= max(self.every_s, self.took_s / self.fraction):
             self.save()
@@ -46,12 +46,12 @@ def save_state(work: Path, key: str, state: dict[str, Any]) -> None:
 
 
 def load_state(work: Path, key: str) -> dict[str, Any] | None:
-    """Read the state back; None if there is none, it is damaged, or it belongs to other inputs."""
+    """Read the state back; None if it is missing, damaged, or has another key."""
     path = work / FILE
     if not path.exists():
         return None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # a damaged file of any kind only costs the work it would have saved
+    except Exception:  # a damaged file of any kind costs only the work that it would have saved
         return None
     return state if isinstance(state, dict) and state.get("key") == key else None

@@ -1,4 +1,4 @@
-"""Closed-form probes in place of a training: solved at once, then evaluated and written as any other method."""
+"""Closed-form probes: solved in one go, then evaluated and written like any other method."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class Place:
 
 
 class ClosedForm:
-    """A probe to be solved, with what `FoldJob` asks of a `Training`.
+    """A probe to be solved, with the interface of `Training` that `FoldJob` uses.
 
-    It is fitted on the CPU, one layer at a time, wherever the features are held: every machine gives the same probe.
+    The probe is always fitted on the CPU, one layer at a time, so every machine gives the same probe.
 
     Args:
         model: a probe, on the CPU.
         train: training part.
         dev: held-out group that chooses the penalty; None: leave-one-out on the training part.
-        test: test part; it is only evaluated.
+        test: test part; used for evaluation only.
         config: training settings.
         layers: the L stored layer numbers.
-        seed: draws training clips where there are too many for the probe.
+        seed: selects training clips if there are too many for the probe.
         device: resolved device of the evaluation.
-        on_step: called once it is solved.
+        on_step: called once the probe is solved.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ClosedForm:
         self.on_epoch = on_epoch
 
     def train_until(self, epochs: int | None) -> None:
-        """Do nothing: `complete` solves it."""
+        """Do nothing: `complete` solves the probe."""
 
     def complete(self) -> Trained:
         """Solve the probe and evaluate it.
@@ -118,7 +118,7 @@ class ClosedForm:
 
 
 def layers_of(part: Part) -> Layers:
-    """A part as the probes take it: one layer at a time, on the CPU; of a part on disk only that layer is read."""
+    """Give the probes a part layer by layer, on the CPU; from a part on disk, only that layer is read."""
     assert isinstance(part, InMemorySplit | StreamedSplit)
     return Layers(part.y.cpu(), partial(_layer, part))
 
@@ -132,13 +132,13 @@ def _layer(part: InMemorySplit | StreamedSplit, index: int) -> Tensor:
 
 
 def search_part(solution: Solution, layers: tuple[int, ...]) -> SearchPart:
-    """The choice of the penalty as `result.json` records it.
+    """Record of the penalty's choice, as in `result.json`.
 
-    The smallest or largest penalty is an edge only where its neighbour has another accuracy: beyond a penalty that
-    shrinks hardly anything, or nearly all, nothing changes any more.
+    The smallest or largest penalty counts as an edge only if its neighbour has another accuracy. A penalty that shrinks
+    almost nothing, or almost everything, changes nothing when it is moved further out.
 
     Args:
-        solution: of a probe.
+        solution: the solved probe.
         layers: the L stored layer numbers.
     """
     candidates, chosen = solution.candidates, solution.chosen

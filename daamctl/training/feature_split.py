@@ -1,8 +1,8 @@
-"""Parts of a split, in memory or on disk: where the training loop takes its batches from.
+"""Parts of a split (training, dev, test) in memory or on disk, from which the training loop draws batches.
 
-A part on disk is shuffled in blocks, as any stream must be: its shards come in random order, a pool holds the clips of
-the last few, and batches are drawn from the pool at random. The order is a function of the seed, the batch size and
-the shards, never of the machine.
+A part on disk is shuffled through a buffer: its shards are read in random order, a pool holds the clips of the last
+few, and batches are drawn from the pool at random. The order depends only on the seed, the batch size and the shards,
+never on the machine.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import Tensor
 from daamctl.artifacts.embeddings import StoredVectors
 
 POOL_CLIPS = 4096
-"""Clips among which batches of a part on disk are drawn: eight shards of the usual size. Another number gives another
-order of batches, so it is fixed, whatever memory there is."""
+"""Size of the pool from which batches of a part on disk are drawn: eight shards of the usual size. It determines the
+order of batches, so it is fixed, however much memory there is."""
 
 
 class Part(Protocol):
@@ -33,11 +33,11 @@ class Part(Protocol):
     def __len__(self) -> int: ...
 
     def batches(self, batch_size: int, order_seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every clip once, in batches of which only the last may be smaller.
+        """Yield every clip once, in batches of which only the last may be smaller.
 
         Args:
             batch_size: B.
-            order_seed: decides a random order; None: the order of the part.
+            order_seed: seed of a random order; None: the order of the part.
 
         Yields:
             (B, L, D) in the stored number format, and (B,) class ids.
@@ -51,7 +51,7 @@ class InMemorySplit:
     Args:
         x: (M, L, D) pooled layers in the stored number format.
         y: (N,) class ids, on the same device.
-        rows: (N,) which of the M are the part's, on the same device; None: all, in their order.
+        rows: (N,) rows of `x` that belong to the part, on the same device; None: all, in order.
     """
 
     x: Tensor
@@ -67,7 +67,7 @@ class InMemorySplit:
         return order if self.rows is None else self.rows[order], self.y[order]
 
     def batches(self, batch_size: int, order_seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """See `Part`."""
+        """Yield batches by indexing the tensor; see `Part`."""
         if order_seed is None and self.rows is None:
             yield from zip(self.x.split(batch_size), self.y.split(batch_size), strict=True)
             return
@@ -79,15 +79,15 @@ class InMemorySplit:
 
 @dataclass(frozen=True, eq=False)
 class StreamedSplit:
-    """A part on disk, read anew in every pass.
+    """A part on disk, read again in every pass.
 
-    Held at once: at most three shards, when shuffled a pool of `POOL_CLIPS` clips, and the batch given.
+    Memory holds at most three shards, the current batch and, when shuffling, a pool of `POOL_CLIPS` clips.
 
     Args:
-        stored: the set.
-        rows: (N,) row numbers in the set, ascending.
+        stored: the embeddings on disk.
+        rows: (N,) row numbers in the embeddings, ascending.
         y: (N,) class ids.
-        pin: give batches in page-locked memory, from which a GPU copies by itself.
+        pin: yield batches in page-locked memory, from which a GPU copies asynchronously.
     """
 
     stored: StoredVectors
@@ -104,18 +104,18 @@ class StreamedSplit:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes in memory."""
+        """Bytes that the part takes once in memory."""
         return len(self) * (self.stored.nbytes // max(len(self.stored), 1))
 
     def hold(self, device: str = "cpu") -> InMemorySplit:
-        """Read it once, to memory or to a device."""
+        """Read the part once, into memory or onto a device."""
         x = self._empty(len(self), device)
         for places, block in self.stored.blocks(self.rows):
             x[places[0] : places[-1] + 1] = torch.from_numpy(block)
         return InMemorySplit(x, self.y.to(device))
 
     def batches(self, batch_size: int, order_seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """See `Part`.
+        """Yield batches shard by shard; see `Part`.
 
         Raises:
             ArtifactError: a shard can no longer be read.
@@ -128,7 +128,7 @@ class StreamedSplit:
         given, rest = 0, self._empty(0)
         for _, block in self.stored.blocks(self.rows):
             rest = torch.cat([rest, torch.from_numpy(block)])
-            del block  # or it would be held beside the next one
+            del block  # free it before the next block is read
             while len(rest) >= min(batch_size, len(self) - given) > 0:
                 batch, rest = rest[:batch_size], rest[batch_size:]
                 yield self._pinned(batch), self._pinned(self.y[given : given + len(batch)])
@@ -137,7 +137,7 @@ class StreamedSplit:
     def _shuffled(self, batch_size: int, rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         largest = int(np.diff(self.stored.starts).max(initial=0))
         pool = self._empty(min(len(self), POOL_CLIPS + batch_size + largest))
-        clip = np.zeros(len(pool), np.int64)  # which clip of the part each slot of the pool holds
+        clip = np.zeros(len(pool), np.int64)  # for each slot of the pool, the position of its clip in the part
         free, filled, seen = np.arange(len(pool)), np.empty(0, np.int64), 0
         for places, block in self.stored.blocks(self.rows, rng):
             slots, free = free[: len(places)], free[len(places) :]
@@ -163,7 +163,7 @@ class StreamedSplit:
 
 
 class InBatches:
-    """A part as `FusionClassifier.choose` takes its clips: of a tensor (N, L, D) it asks for `split` alone.
+    """A part passed to `FusionClassifier.choose` in place of a tensor (N, L, D); it implements only `split`.
 
     Args:
         part: the part.
@@ -177,13 +177,13 @@ class InBatches:
         return len(self.part)
 
     def split(self, batch_size: int) -> Iterator[Tensor]:
-        """As `Tensor.split`, one at a time."""
+        """Yield batches one at a time, like `Tensor.split`."""
         return (on_device(x, self.device) for x, _ in self.part.batches(batch_size))
 
 
 def on_device(x: Tensor, device: str) -> Tensor:
-    """A batch (B, L, D) as float32 on the device.
+    """Move a batch (B, L, D) to the device as float32.
 
-    It is widened there, so that half as much is copied; where the batch is page-locked, while the GPU computes.
+    It is converted there, so that only half as many bytes are copied. From page-locked memory the copy is asynchronous.
     """
     return x.to(device, non_blocking=device.startswith("cuda")).to(torch.float32)

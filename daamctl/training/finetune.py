@@ -1,9 +1,9 @@
-"""The loop that trains an adapter in an encoder, or the whole encoder, on items rather than stored vectors.
+"""Fine-tuning loop: trains an adapter in an encoder, or the whole encoder, on items rather than stored vectors.
 
-It shares loss, selection, history and seeds with the loop over frozen layers (`loop.py`), so that the two kinds of
-method differ in nothing else. Items are read in threads while the encoder works; the order of batches is a function of
-(seed, epoch) alone, and a resume file holds the generators' states, so a run resumed after any optimiser step continues
-exactly as an uninterrupted one.
+Loss, selection, history and seeds are the same as in the loop over frozen layers (`loop.py`), so that the two kinds of
+method differ in nothing else. Threads read items while the encoder works. The batch order depends only on
+(seed, epoch), and the resume file holds the state of the random generators. So a run resumed after any optimiser step
+continues exactly as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Collating(Protocol):
-    """What the loop itself asks of an encoder.
+    """The part of an encoder's interface that this loop uses.
 
     Attributes:
         equal_length_batches: whether items of different lengths must not share a batch.
@@ -54,13 +54,13 @@ class Collating(Protocol):
 
 @dataclass(frozen=True)
 class ItemSet:
-    """The items of a corpus.
+    """Items of a corpus, read on demand.
 
     Args:
         targets: (N,) class ids.
         sizes: (N,) length of each item.
-        read: reads one; several threads call it at once.
-        plan: groups items of the sizes given into batches for evaluation, longest first.
+        read: reads one item by row; called from several threads at once.
+        plan: groups items of the given sizes into evaluation batches, longest first.
     """
 
     targets: Tensor
@@ -71,11 +71,11 @@ class ItemSet:
 
 @dataclass
 class Finetuned(Trained):
-    """What a finished fine-tuning gives, beside what every training gives.
+    """Result of a finished fine-tuning, in addition to that of any training.
 
     Args:
-        effect: what the adapters were found to do before training.
-        micro_batch: most items that went through the encoder at once, after retreats for want of memory.
+        effect: what the activity check found before training.
+        micro_batch: items per forward pass at the end, after any halving for lack of memory.
     """
 
     effect: Effect | None = None
@@ -84,12 +84,12 @@ class Finetuned(Trained):
 
 @dataclass
 class _Pass:
-    """How far a pass over the training part has come.
+    """Progress within one pass over the training part.
 
     Args:
         steps: optimiser steps taken.
         loss: sum of the losses of the items seen, a scalar on the device.
-        right: number of right answers among them, likewise.
+        right: number of correct predictions among them, a scalar on the device.
     """
 
     steps: int
@@ -114,21 +114,21 @@ def tune(
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     on_items: Callable[[int], None] = lambda count: None,
 ) -> Finetuned:
-    """Train `model` in place and leave it holding the selected epoch's weights.
+    """Fine-tune `model` in place; it ends up with the weights of the selected epoch.
 
     Args:
-        model: fresh, on its device.
-        encoder: the encoder within it.
-        items: of the whole corpus.
+        model: freshly built, on its device.
+        encoder: the encoder inside the model.
+        items: items of the whole corpus.
         split: rows of the training, held-out and test part.
-        config: `finetune`, and of `train` loss and selection.
-        seed: order of batches, dropout.
+        config: the section `finetune`; loss and selection come from `train`.
+        seed: batch order and dropout.
         device: resolved device.
-        precision: resolved precision of the training step; evaluation is without autocast.
+        precision: resolved precision of the training step; evaluation does not use autocast.
         work: folder for the resume file.
-        key: content key of the fold; a resume file of another key is ignored.
-        until: stop after so many epochs, with a resume file but without predictions; None: train to the end.
-        again: a fine-tuning of the same model on fewer items: train for the number of epochs that it selected.
+        key: content key of the fold; a resume file with another key is ignored.
+        until: stop after this epoch, with a resume file but without predictions; None: train to the end.
+        again: a fine-tuning of the same model on fewer items; train for the number of epochs that it selected.
         on_epoch: called after each epoch with its history entry (also for epochs replayed from a resume file).
         on_items: called with the number of items just trained on or evaluated.
 
@@ -183,7 +183,7 @@ def tune(
 
 
 class _Finetuning:
-    """Optimiser, rates and scaler around one model."""
+    """Optimiser, learning rates and gradient scaler of one model, and its passes over the items."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class _Finetuning:
         self.most = -(-self.settings.batch_size // self.settings.accumulate)
         self.steps_per_epoch = -(-len(split.train) // self.settings.batch_size)
         self.under_way: _Pass | None = None
-        self.generators: dict[str, Any] | None = None  # of the pass under way, as they were when it was saved
+        self.generators: dict[str, Any] | None = None  # states saved in the middle of a pass, until that pass resumes
         if self.settings.gradient_checkpointing:
             model.enable_gradient_checkpointing()
 
@@ -216,7 +216,7 @@ class _Finetuning:
         return len(self.split.train) + len(self.split.dev) + len(self.split.test)
 
     def state(self) -> dict[str, Any]:
-        """All that a later process needs beside the pretrained encoder; nothing of what is frozen."""
+        """State for the resume file: the optimiser and all trained tensors, but nothing frozen."""
         parts = {name: getattr(self, name).state_dict() for name in ("optimizer", "scaler")}
         if (seen := self.under_way) is not None:
             sums = {"loss": seen.loss.item(), "right": int(seen.right.item())}
@@ -224,7 +224,7 @@ class _Finetuning:
         return {**parts, "trained": self.model.trainable_state(), "most": self.most}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave; one without a pass was saved after an epoch."""
+        """Resume from a saved `state`; one without a pass was saved between epochs."""
         self.model.load_trainable(state["trained"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
@@ -237,7 +237,7 @@ class _Finetuning:
         log.info("resuming after %s", where)
 
     def effect(self, seed: int) -> Effect:
-        """Whether the adapters act, on the first piece of the first batch."""
+        """Check whether the adapters act, on the first piece of the first batch."""
         rows = self._batches(1, seed)[0]
         read = [self.items.read(row) for row in rows.tolist()]
 
@@ -250,12 +250,12 @@ class _Finetuning:
         return self._within_memory(check, len(rows))
 
     def epoch(self, epoch: int, seed: int, after_step: Callable[[], None]) -> Epoch:
-        """One epoch, or what is left of it.
+        """Train one epoch, or the rest of a resumed one, then evaluate.
 
         Args:
             epoch: 1-based.
-            seed: of the run.
-            after_step: called after every optimiser step, where the state is whole.
+            seed: seed of the run.
+            after_step: called after every optimiser step, when the state is consistent.
         """
         lr = self._set_rates((epoch - 1) * self.steps_per_epoch)
         train_loss, train_accuracy = self._pass(epoch, seed, after_step)
@@ -274,18 +274,18 @@ class _Finetuning:
         }
 
     def _batches(self, epoch: int, seed: int) -> list[np.ndarray]:
-        """Rows of each batch of an epoch."""
+        """Rows of each batch of an epoch, in training order."""
         train = self.split.train
         order = shuffled_batches(self.items.sizes[train], self.settings.batch_size, seed * 1_000_003 + epoch)
         return [train[batch] for batch in order]
 
     def waited_enough(self, history: list[Epoch]) -> bool:
-        """Whether the held-out group has not improved for as long as the settings allow."""
+        """Whether early stopping has run out of patience."""
         patience = self.settings.patience if len(self.split.dev) and not self.model.published else None
         return patience is not None and epochs_waited(history) >= patience
 
     def _scores(self, rows: np.ndarray) -> tuple[float | None, float | None]:
-        """Accuracy and mean cross-entropy on some items; None without items."""
+        """Accuracy and mean cross-entropy on the given rows; None if there are none."""
         if not len(rows):
             return None, None
         logits = predict(self.model, self.encoder, self.items, rows, on_items=self.on_items)
@@ -298,9 +298,9 @@ class _Finetuning:
         return _Pass(steps, loss_sum, torch.tensor(right, device=self.device, dtype=torch.int64))
 
     def _pass(self, epoch: int, seed: int, after_step: Callable[[], None]) -> tuple[float, float]:
-        """One pass over the training part; returns mean loss and accuracy, both as seen while training."""
+        """Run one pass over the training part; return the mean loss and accuracy seen during training."""
         batches = self._batches(epoch, seed)
-        seed_generators(seed * 1_000_003 + epoch)  # dropout also repeats after a resume
+        seed_generators(seed * 1_000_003 + epoch)  # so that dropout, too, repeats after a resume
         self.under_way = seen = self.under_way or self._start()
         if self.generators is not None:
             restore_generators(self.generators)
@@ -320,19 +320,19 @@ class _Finetuning:
         return mean, seen.right.item() / len(self.split.train)
 
     def _step(self, items: Sequence[Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
-        """One optimiser step on a batch; returns its mean loss and the number of right answers."""
+        """Take one optimiser step on a batch; return its mean loss and the number of correct predictions."""
         loss, right = self._within_memory(lambda most: self._gradients(items, targets, most), len(items))
         held = [value for group in self.optimizer.param_groups for value in group["params"]]
         if any(value.grad is not None for value in held):
             if self.settings.grad_clip_norm is not None:
-                self.scaler.unscale_(self.optimizer)  # the threshold is meant for true gradients
+                self.scaler.unscale_(self.optimizer)  # so that clipping sees true, unscaled gradients
                 nn.utils.clip_grad_norm_(held, self.settings.grad_clip_norm)
             self.scaler.step(self.optimizer)
             self.scaler.update()
         return loss, right
 
     def _gradients(self, items: Sequence[Tensor], targets: Tensor, most: int) -> tuple[Tensor, Tensor]:
-        """The gradients of a batch's mean loss, summed over its pieces, whatever they are."""
+        """Accumulate the gradients of a batch's mean loss over its pieces, however it is cut."""
         self.model.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.device)
         right = torch.zeros((), device=self.device, dtype=torch.int64)
@@ -342,14 +342,14 @@ class _Finetuning:
             with autocast(self.device, self.precision):
                 logits = self.model(inputs, mask)
                 loss = self.loss(logits, y) * (len(piece) / len(items))
-            if loss.requires_grad:  # a published form may train nothing at all (D3)
+            if loss.requires_grad:  # a published variant may train nothing at all (D3)
                 self.scaler.scale(loss).backward()
             total += loss.detach()
             right += (logits.argmax(-1) == y).sum()
         return total, right
 
     def _within_memory(self, work: Callable[[int], T], size: int) -> T:
-        """Do it with as many items at once as fit, from now on too.
+        """Run `work` with as many items at once as fit; after a failure, halve that number for the rest of the run.
 
         Raises:
             TrainingError: not even one item fits.
@@ -370,7 +370,7 @@ class _Finetuning:
             log.warning("out of memory; from now on %d item(s) at once (raise finetune.accumulate)", self.most)
 
     def _set_rates(self, step: int) -> float:
-        """Set the learning rates of a step, counted from 0; returns the first."""
+        """Set the learning rates of a step, counted from 0; return the first."""
         factor = rate_factor(step, self.settings.epochs * self.steps_per_epoch, self.settings.schedule)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
@@ -386,7 +386,7 @@ def _check_finite(what: str, loss: float, epoch: int) -> None:
 
 
 def notes_on(model: FineTuned, effect: Effect) -> list[str]:
-    """What a reader of the figures must know of the model, and of adapters that do nothing (D2)."""
+    """Caveats for the report: remarks on the model, and adapters that do nothing (D2)."""
     notes = list(model.notes)
     if effect.silent:
         words = f"no gradient reaches {len(effect.silent)} of the {effect.tensors} tensors trained in the encoder"
@@ -397,12 +397,13 @@ def notes_on(model: FineTuned, effect: Effect) -> list[str]:
 
 
 def rate_factor(step: int, steps: int, schedule: str) -> float:
-    """What the learning rate is multiplied by.
+    """Factor on the learning rate at a step.
 
     Args:
         step: counted from 0.
-        steps: in all.
-        schedule: `linear`: up over the first tenth of the steps, then down, to 0 one step behind the last; `constant`.
+        steps: total number of steps.
+        schedule: `linear`: warm-up over the first tenth of the steps, then linear decay to 0 one step after the last;
+            `constant`: always 1.
     """
     if schedule == "constant":
         return 1.0
@@ -432,7 +433,7 @@ def predict(
 
 
 def _classify(model: FineTuned, encoder: Collating, items: Sequence[Tensor]) -> Tensor:
-    """Logits of a batch, in two halves when the device's memory is too small for the whole.
+    """Logits of a batch; if the device's memory is too small, the batch is split in halves.
 
     Raises:
         TrainingError: not even one item fits.

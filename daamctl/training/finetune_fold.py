@@ -1,6 +1,6 @@
-"""One fold of one way of fine-tuning: from a fresh encoder to a finished fold folder, or straight to the one kept.
+"""Train one fold of one fine-tuning method, from a fresh encoder to a finished fold folder.
 
-Every fold gets an encoder of its own, opened anew: what one fold has trained must never reach another (D50).
+Every fold opens its own encoder, so that nothing trained in one fold can reach another (D50).
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from daamctl.training.search import Grid, Rounds, most_epochs, refits
 
 log = logging.getLogger(__name__)
 
-KEY_FORMAT = 2  # raise it when the loop changes in a way that makes finished folds wrong
+KEY_FORMAT = 2  # raise it when a change of the loop makes finished folds wrong
 FREE_FACTS = frozenset({"name", "source", "revision", "transformers", "num_layers", "precision", "storage"})
-"""Facts of an encoder that cannot change what it computes here, beside those that do."""
+"""Facts of an encoder that cannot change what it computes, given the other facts."""
 
 
 class FinetunableEncoder(Collating, Protocol):
-    """An encoder as fine-tuning needs it.
+    """Interface of an encoder that can be fine-tuned.
 
     Attributes:
         model: the Hugging Face base model.
-        layers: its layer numbers.
+        layers: numbers of its layers.
         embed_dim: D.
     """
 
@@ -62,12 +62,12 @@ class FinetunableEncoder(Collating, Protocol):
 
 @dataclass(frozen=True)
 class Opened:
-    """A fresh encoder and the items as it reads them.
+    """A fresh encoder, and the corpus as items that it can read.
 
     Args:
         encoder: frozen, in eval mode, on its device.
-        facts: what is recorded of it.
-        items: of every row of the clip table in use.
+        facts: recorded facts of the encoder.
+        items: one item for each row of the clip table.
     """
 
     encoder: FinetunableEncoder
@@ -77,10 +77,10 @@ class Opened:
 
 @dataclass
 class Source:
-    """Where folds get a fresh encoder from.
+    """Clips of a corpus, and a way to open a fresh encoder for each fold.
 
     Args:
-        clips: the clips, unreadable ones left out.
+        clips: the clips, without unreadable ones.
         open: opens an encoder and its items.
     """
 
@@ -91,29 +91,29 @@ class Source:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What is recorded of the encoder; the one opened to learn it is the first that `take` gives."""
+        """Recorded facts of the encoder. Opens it if necessary; `take` then returns that encoder first."""
         if self._facts is None:
             self._next = self.open()
             self._facts = self._next.facts
         return self._facts
 
     def learn(self, engine: Engine, device: str) -> None:
-        """Have a worker open the encoder to tell its facts: this machine may have no room for it, and no use."""
+        """Let a worker open the encoder and report its facts; this machine may lack the memory for it."""
         if self._facts is None:
             ((_, self._facts),) = engine.each(_facts_of, self.without_encoder(), [0], device=device, per_gpu=1)
 
     def without_encoder(self) -> Source:
-        """The same for another process; an encoder that lies opened here is let go."""
+        """Copy of this source to send to another process; releases an encoder that is already open."""
         self._next = None
         return Source(self.clips, self.open)
 
     def take(self) -> Opened:
-        """A fresh encoder; it is not kept here."""
+        """Return a fresh encoder, without keeping a reference to it."""
         taken, self._next = self._next, None
         return taken or self.open()
 
     def data_key(self, config: Config) -> str:
-        """Content key of what is trained on: the items, and what decides how the encoder sees them."""
+        """Content key of the training data: the items, and all that affects how the encoder reads them."""
         facts = {name: value for name, value in self.facts.items() if name not in FREE_FACTS}
         if "max_tokens" in facts:
             facts["max_tokens"] = min(facts["max_tokens"], config.finetune.max_tokens)
@@ -129,15 +129,15 @@ def _facts_of(source: Source, _: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FinetuneSpec:
-    """Which fold to train, and how.
+    """Which fold to train, and with which settings.
 
     Args:
         name: pipeline or ad-hoc run name.
-        method: a name from the table of ways of fine-tuning.
+        method: a name from the table of fine-tuning methods.
         fold: 1-based.
         seed: initial adapters and order of batches.
-        config: all settings, as this way has them (`Config.for_adapter`); `finetune` counts, and what it shares with
-            `train`.
+        config: settings with this method's overrides applied (`Config.for_adapter`); `finetune` applies, and the part
+            of `train` that it shares.
     """
 
     name: str
@@ -147,7 +147,7 @@ class FinetuneSpec:
     config: Config
 
     def key(self, source: Source) -> str:
-        """Content key of everything that determines the result, except the machine it runs on."""
+        """Content key of everything that affects the result; the machine does not."""
         module = FINETUNES.module_of(self.method)
         return content_key(
             {
@@ -164,7 +164,7 @@ class FinetuneSpec:
 
 
 def kept_fold(folder: Path, spec: FinetuneSpec, source: Source) -> Fold | None:
-    """The finished fold on disk, if it was made from identical inputs."""
+    """The finished fold on disk if its inputs are identical, else None."""
     try:
         fold = read_fold(fold_dir(folder, spec.fold, spec.seed))
     except ArtifactError:
@@ -182,7 +182,7 @@ def finetune_all(
     force: bool,
     engine: Engine | None = None,
 ) -> list[Fold]:
-    """Train the folds that are not kept; returns all of them, in the order of `specs`. See `train_all`."""
+    """Train the folds that are not finished; return all, in the order of `specs`. Arguments as in `train_all`."""
     device = specs[0].config.finetune.device if specs else "auto"
     if engine is not None and not engine.here and specs:
         source.learn(engine, device)
@@ -216,7 +216,7 @@ def finetune_all(
 
 
 def _tune_one(source: Source, spec: FinetuneSpec, *, folder: Path, work: Path, root: Path) -> Path:
-    """One fold on a worker; returns its folder."""
+    """Train one fold in a worker; return the fold's folder."""
     return finetune_fold(spec, source, folder, work, root=root).folder
 
 
@@ -230,7 +230,7 @@ def finetune_fold(
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     bar: Progress | None = None,
 ) -> Fold:
-    """Train one fold and put its folder in place, whole.
+    """Train one fold and move its complete folder into place.
 
     Args:
         spec: what to train.
@@ -238,12 +238,12 @@ def finetune_fold(
         folder: will hold `fold<k>-seed<s>/`.
         work: folder for unfinished work, on the same file system.
         root: project folder, for the commit.
-        on_epoch: called after each epoch.
-        bar: counts items.
+        on_epoch: called after each epoch of the final training.
+        bar: progress bar that counts items.
 
     Raises:
-        TrainingError: the split, the numbers or the memory do not allow it, or the adapters have no effect.
-        MethodError: this encoder cannot be fine-tuned in this way.
+        TrainingError: the split, the numbers or the memory do not allow training, or the adapters have no effect.
+        MethodError: this encoder does not support the method.
     """
     key = spec.key(source)
     device = resolve_device(spec.config.finetune.device)
@@ -254,7 +254,7 @@ def finetune_fold(
     before = identity(target)
     with locked(own.with_suffix(".lock"), what=f"{spec.method} fold {spec.fold}"):
         kept = kept_fold(folder, spec, source)
-        if kept is not None and identity(kept.folder) != before:  # another process has trained it meanwhile
+        if kept is not None and identity(kept.folder) != before:  # another process has finished it meanwhile
             return kept
         own.mkdir(parents=True, exist_ok=True)
         if device.startswith("cuda"):
@@ -277,7 +277,7 @@ def finetune_fold(
         _write(own / "finished", spec, source, opened, split, tuned, model, result)
         replace_dir(own / "finished", target)
         shutil.rmtree(own, ignore_errors=True)
-    del model, opened, tuned  # a large encoder should be gone before the next one is opened
+    del model, opened, tuned  # free a large encoder before opening the next one
     gc.collect()
     if device.startswith("cuda"):
         torch.cuda.empty_cache()
@@ -285,7 +285,7 @@ def finetune_fold(
 
 
 def grid_of(spec: FinetuneSpec) -> Grid | None:
-    """The learning rates to try; None where none is searched: published forms keep the rate that is given."""
+    """The learning rates to try; None without a search. Published variants keep the given rate."""
     searched = spec.config.finetune.search != "none" and spec.config.train.selection == "dev-group"
     return Grid(spec.config.finetune) if searched and not is_published(spec.method) else None
 
@@ -293,16 +293,16 @@ def grid_of(spec: FinetuneSpec) -> Grid | None:
 def _search(
     grid: Grid, train: Callable[..., tuple[Opened, FineTuned, Finetuned]], fold: Mapping[str, Any]
 ) -> tuple[dict[str, Any], SearchPart, float]:
-    """Train every candidate for its first epochs, each from a fresh encoder, until one is left.
+    """Successive halving over learning rates; each candidate starts from a fresh encoder.
 
     Args:
         grid: the candidates.
-        train: trains one.
-        fold: options of the fold: settings, work folder, key, what counts its items.
+        train: trains one candidate.
+        fold: options of the fold: settings, work folder, key and item counter.
 
     Returns:
-        The options with which the chosen one is to be trained to its end, what was tried, and the seconds that the
-        others took.
+        The options for training the chosen candidate to the end, the record of the search, and the seconds spent on the
+        other candidates.
     """
     config: Config = fold["config"]
     rounds = Rounds(grid)
@@ -311,7 +311,7 @@ def _search(
     counted: dict[int, int] = {}
 
     def count_new(number: int) -> Callable[[int], None]:
-        """Counts the items of a candidate, those of a resume file only the first time."""
+        """Return a callback that counts a candidate's items; items replayed from a resume file count only once."""
         told = 0
 
         def count_items(count: int) -> None:
@@ -351,7 +351,7 @@ def _search(
 
 
 def _refit(options: Mapping[str, Any], chosen: Finetuned) -> dict[str, Any]:
-    """The options with which the chosen fine-tuning is repeated once the held-out group takes part."""
+    """Options for repeating the chosen fine-tuning with the held-out group included."""
     config: Config = options["config"]
     work = options["work"] / "refit"
     work.mkdir(exist_ok=True)
@@ -366,7 +366,7 @@ def _refit(options: Mapping[str, Any], chosen: Finetuned) -> dict[str, Any]:
 def _train(
     spec: FinetuneSpec, source: Source, split: Split, config: Config, *, device: str, **options: Any
 ) -> tuple[Opened, FineTuned, Finetuned]:
-    """Fine-tune a fresh encoder with these settings; see `tune` for the options."""
+    """Fine-tune a fresh encoder with these settings; the options are those of `tune`."""
     seed_everything(spec.seed, device)
     opened = source.take()
     model = build_finetune(spec.method, opened.encoder, num_classes=len(source.clips.classes), seed=spec.seed)
@@ -425,7 +425,7 @@ def _result(
                 precision=precision,
                 root=root,
             ),
-            "evaluation_precision": opened.facts.get("weights_dtype", "float32"),  # no autocast: as it is held
+            "evaluation_precision": opened.facts.get("weights_dtype", "float32"),  # no autocast: as the weights
         },
     }
     if tuned.search is not None:
@@ -443,7 +443,7 @@ def _write(
     model: FineTuned,
     result: FoldResult,
 ) -> None:
-    """Write every file of a finished fold, `result.json` last."""
+    """Write all files of a finished fold, `result.json` last."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     facts, classes = opened.facts, source.clips.classes
@@ -454,7 +454,7 @@ def _write(
         "classes": list(classes),
         "head_parameters": sum(v.numel() for name, v in model.trained().items() if name.startswith("head.")),
     }
-    # one entry: safetensors writes several in random order, and equal weights should give equal bytes
+    # a single entry: safetensors writes several in random order, and equal weights should give equal bytes
     data = save(model.trainable_state(), metadata={"daamctl": json.dumps(head, sort_keys=True)})
     with atomic_path(folder / "weights.safetensors") as temporary:
         temporary.write_bytes(data)

@@ -1,4 +1,4 @@
-"""One fold of one method: from embeddings to a finished fold folder, or straight to the one kept on disk."""
+"""Train one fold of one method, from embeddings to a finished fold folder."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ from daamctl.training.standardize import fit_standardize
 
 log = logging.getLogger(__name__)
 
-KEY_FORMAT = 2  # raise it when the loop changes in a way that makes finished folds wrong
-HELD_SHARE = 0.25  # of free memory: what a dev or test part on disk may take to be read once instead of every epoch
+KEY_FORMAT = 2  # raise it when a change of the loop makes finished folds wrong
+HELD_SHARE = 0.25  # of free memory: a dev or test part on disk up to this size is read once, not every epoch
 
 
 @dataclass(frozen=True)
 class Features:
-    """Embeddings, in memory or on disk.
+    """Embeddings of a corpus, in memory, on a GPU or on disk.
 
     Args:
-        head: facts of the set.
+        head: metadata of the embeddings.
         clips: N rows.
-        x: (N, L, D), stored number format, in memory, on a GPU or on disk; what is on disk is read when asked for.
+        x: (N, L, D) in the stored number format; vectors on disk are read on demand.
         layers: the L layer numbers.
-        stream: training reads them anew in every epoch, in another order than from memory.
+        stream: training reads them from disk in every epoch, in a different order than from memory.
     """
 
     head: EmbeddingsMetadata
@@ -76,14 +76,14 @@ class Features:
 
 @dataclass(frozen=True)
 class FoldSpec:
-    """Which fold to train, and how.
+    """Which fold to train, and with which settings.
 
     Args:
         name: pipeline or ad-hoc run name.
         method: a name from the table of methods.
         fold: 1-based.
         seed: initial weights and order of batches.
-        config: all settings; `train` and the method's own count here.
+        config: settings; `train` and the method's own apply.
     """
 
     name: str
@@ -94,11 +94,11 @@ class FoldSpec:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The method's own settings."""
+        """The settings of this method, defaults included."""
         return settings_of(self.method, self.config.method_settings)
 
     def key(self, features: Features) -> str:
-        """Content key of everything that determines the result, except the machine it runs on."""
+        """Content key of everything that affects the result; the machine does not."""
         closed_form = self.method in CLOSED_FORM
         train = probe_settings(self.config) if closed_form else key_settings(self.config, "train")
         return content_key(
@@ -121,8 +121,8 @@ def build_method(method: str, config: Config, num_layers: int, embed_dim: int, n
     """Build a method with its settings.
 
     Raises:
-        MethodError: it does not fit these sizes, or needs a held-out group that the settings do not set aside; names
-            where its settings are made.
+        MethodError: the method does not fit these sizes, or needs a held-out group that the settings do not set aside;
+            the message names the setting to change.
     """
     settings = settings_of(method, config.method_settings)
     try:
@@ -141,7 +141,7 @@ def build_method(method: str, config: Config, num_layers: int, embed_dim: int, n
 
 
 def _fix(method: str, error: MethodError) -> str:
-    """How to repair settings that a method cannot be built with."""
+    """Suggest how to repair settings with which a method cannot be built."""
     if error.setting is None:
         return f"correct method_settings.{method}, or leave the method out"
     name, value = error.setting
@@ -152,7 +152,7 @@ def _fix(method: str, error: MethodError) -> str:
 
 
 def kept_fold(method_dir: Path, spec: FoldSpec, features: Features) -> Fold | None:
-    """The finished fold on disk, if it was made from identical inputs; `train.features=auto` takes it either way."""
+    """The finished fold on disk if its inputs are identical; `train.features=auto` accepts either source."""
     folder = fold_dir(method_dir, spec.fold, spec.seed)
     try:
         fold = read_fold(folder)
@@ -164,20 +164,20 @@ def kept_fold(method_dir: Path, spec: FoldSpec, features: Features) -> Fold | No
 
 
 def train_precision(model: nn.Module, train: TrainConfig, device: str) -> str:
-    """The number format of the training step.
+    """Resolve the number format of the training step.
 
-    On a CPU `auto` is bfloat16 only for a model with 2-D convolutions: they gain more than autocast costs, while the
+    On a CPU, `auto` means bfloat16 only for models with 2-D convolutions: they gain more than autocast costs, while the
     small matrices of the other methods do not.
 
     Raises:
-        ConfigError: the device does not have it.
+        ConfigError: the device does not support it.
     """
     convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
     return resolve_precision(train.precision, device, cpu_auto=convolves)
 
 
 class FoldJob:
-    """One fold on its way from embeddings to a finished folder; `train_folds` says what the arguments are."""
+    """One fold from its embeddings to a finished folder. For the arguments see `train_folds`."""
 
     def __init__(self, spec: FoldSpec, features: Features, method_dir: Path, work: Path) -> None:
         self.spec, self.features, self.method_dir = spec, features, method_dir
@@ -189,27 +189,27 @@ class FoldJob:
         self.before = identity(self.target)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keeps other processes from the same fold."""
+        """Lock the fold against other processes."""
         return locked(self.folder.with_suffix(".lock"), what=f"{self.spec.method} fold {self.spec.fold}")
 
     def made_meanwhile(self) -> Fold | None:
-        """The fold, where another process has trained it since this job was made."""
+        """The fold, if another process has finished it since this job was created; else None."""
         kept = kept_fold(self.method_dir, self.spec, self.features)
         return kept if kept is not None and identity(kept.folder) != self.before else None
 
     @property
     def refits(self) -> bool:
-        """Whether the chosen training is followed by one that the held-out group takes part in."""
-        return refits(self.spec.config.train) and self.spec.method not in CLOSED_FORM  # a probe does it by itself
+        """Whether to train again with the held-out group once the settings and the epoch are chosen."""
+        return refits(self.spec.config.train) and self.spec.method not in CLOSED_FORM  # a probe refits by itself
 
     def refit(self, training: Trial) -> Training:
-        """A training on the training part and the held-out group, with what that group chose.
+        """Return a training on the training part plus the held-out group, with the choices made on that group.
 
         Args:
-            training: the chosen one, at its end.
+            training: the chosen training, finished.
         """
         assert isinstance(training, Training)
-        training.save()  # an interruption from here on costs nothing of it
+        training.save()  # so that an interruption during the refit loses none of it
         train = _part(self.features, joined(self.split).train, self.device)
         model = self._model()
         if training.config.standardize != "none":
@@ -218,10 +218,10 @@ class FoldJob:
         return training.again(model, train, work=self.folder / "refit", key=content_key({"refit": settings}))
 
     def start(self, on_step: Callable[[], None]) -> Search:
-        """The trainings of every candidate, each at the first epoch or where an earlier attempt was interrupted.
+        """Create the trainings of all candidates, each fresh or resumed from its checkpoint.
 
         Args:
-            on_step: called after each epoch of each of them.
+            on_step: called after each epoch of each training.
         """
         config, parts = self.spec.config.train, _parts(self.features, self.split, self.device)
         if self.spec.method in CLOSED_FORM:
@@ -273,19 +273,19 @@ class FoldJob:
         return Search(start, grid_of(config))
 
     def _model(self) -> FusionClassifier:
-        """The method, started from the seed."""
+        """Build the method, initialised from the seed."""
         spec, features = self.spec, self.features
         seed_everything(spec.seed, self.device)
         sizes = (len(features.layers), features.head.embed_dim, len(features.head.classes))
         return build_method(spec.method, spec.config, *sizes)
 
     def finish(self, training: Trial, root: Path, **meta: Any) -> Fold:
-        """Train what is left, write everything and put it in place.
+        """Train the remaining epochs, write all files and move the folder into place.
 
         Args:
-            training: what `start` gave.
+            training: the chosen training.
             root: project folder, for the commit.
-            meta: further entries of `meta` in the result.
+            meta: further entries of the result's `meta`.
         """
         trained = training.complete()
         result = _result(self.spec, self.key, self.features, self.split, trained, training, root)
@@ -299,10 +299,10 @@ class FoldJob:
 
 
 def _parts(features: Features, split: Split, device: str) -> tuple[Part, Part | None, Part]:
-    """Cut the features.
+    """Split the features into training, dev and test parts.
 
-    What is held, in memory or on a GPU, is not copied: parts index it where it is, and folds share it. A set on disk is
-    streamed; of it, a dev or test part that takes little is read once.
+    Features in memory or on a GPU are not copied: the parts index them, so folds share them. Features on disk are
+    streamed, except that a small dev or test part is read once and held.
     """
 
     def evaluated(rows: np.ndarray) -> Part:
@@ -316,7 +316,7 @@ def _parts(features: Features, split: Split, device: str) -> tuple[Part, Part | 
 
 
 def _part(features: Features, rows: np.ndarray, device: str) -> InMemorySplit | StreamedSplit:
-    """Some of the clips, by ascending row number."""
+    """Part with the given clips, by ascending row number."""
     x, index = features.x, torch.from_numpy(rows)
     y = features.targets()[index]
     if isinstance(x, torch.Tensor):
@@ -326,7 +326,7 @@ def _part(features: Features, rows: np.ndarray, device: str) -> InMemorySplit | 
 
 
 def _taken(train: Part) -> str:
-    """Where the training part was: stream, memory or device."""
+    """Where training read its features from: stream, memory or device."""
     if isinstance(train, StreamedSplit):
         return "stream"
     return "memory" if train.y.device.type == "cpu" else "device"
@@ -384,7 +384,7 @@ def _result(
 
 
 def _chosen_layer(model: FusionClassifier) -> int | None:
-    """Index of the layer that a method picked on the held-out group; None for methods that pick none."""
+    """Index of the layer that a method selected on the held-out group; None if the method selects none."""
     index = dict(model.named_buffers()).get("fusion.chosen")
     return None if index is None else int(index)
 
@@ -392,7 +392,7 @@ def _chosen_layer(model: FusionClassifier) -> int | None:
 def _eval_batches(
     spec: FoldSpec, features: Features, split: Split, model: FusionClassifier
 ) -> dict[str, int | str] | None:
-    """How the test clips were batched, where predictions depend on it."""
+    """How the test clips were batched, for methods whose predictions depend on it; else None."""
     if not model.traits.batch_dependent:
         return None
     order = "\n".join(features.clips["clip_id"].gather(split.test).to_list())
@@ -412,7 +412,7 @@ def _write(
     model: FusionClassifier,
     result: FoldResult,
 ) -> None:
-    """Write every file of a finished fold, `result.json` last."""
+    """Write all files of a finished fold, `result.json` last."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     save_weights(

@@ -1,4 +1,4 @@
-"""The files of a finished fold that methods over layers and fine-tuned encoders have in common."""
+"""Files of a finished fold, shared by methods over stored layers and fine-tuned encoders."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ log = logging.getLogger(__name__)
 
 
 LAST_PART = 0.9
-"""An epoch beyond this part of those allowed is no proof that training had finished."""
+"""If the selected epoch lies beyond this share of the allowed epochs, training may not have finished."""
 
 
 def metrics_of(trained: Trained, epochs: int, selection: str) -> dict[str, float | int | None]:
-    """The part `metrics` of a fold's result: at the selected epoch, the best on the test group, the last.
+    """Build `metrics` of a fold's result: at the selected epoch, at the best on the test group, and at the last.
 
     Args:
         trained: history and selected epoch.
-        epochs: most epochs allowed.
+        epochs: largest number of epochs allowed.
         selection: rule that selected the epoch.
     """
     test = [float(entry["test_accuracy"] or 0.0) for entry in trained.history]
@@ -59,15 +59,15 @@ def meta_of(
     precision: str,
     root: Path,
 ) -> MetaPart:
-    """The part `meta` of a fold's result.
+    """Build `meta` of a fold's result.
 
     Args:
         split: sizes of the parts.
         trained: wall time.
-        embeddings_key: content key of what was trained on.
+        embeddings_key: content key of the training data.
         encoder: its recorded facts.
         device: resolved device.
-        precision: of the training step.
+        precision: precision of the training step.
         root: project folder, for the commit.
     """
     return {
@@ -103,9 +103,9 @@ def write_finished(
         clips: the test clips.
         targets: their class ids (N,).
         trained: history and logits (N, C).
-        config: all settings.
+        config: the settings to write.
         result: content of `result.json`.
-        batch_size: clips per test batch, where predictions depend on it.
+        batch_size: clips per test batch, if predictions depend on it.
     """
     head = {"key": result["run"]["key"], "classes": result["run"]["classes"]}
     predictions = clips.select("clip_id", "utterance_id", "label", "speaker", "group").with_columns(
@@ -122,17 +122,17 @@ def write_finished(
 
 
 def identity(folder: Path) -> int | None:
-    """Changes when a finished fold is replaced."""
+    """Value that changes whenever a finished fold is replaced; None without a fold."""
     path = folder / "result.json"
     return path.stat().st_mtime_ns if path.exists() else None
 
 
 def remove_strays(folder: Path, wanted: Iterable[tuple[int, int]]) -> None:
-    """Remove folds that the settings no longer have (fewer groups or other seeds), so that they are not evaluated.
+    """Remove folds that the settings no longer ask for (fewer groups or other seeds), so that they are not evaluated.
 
     Args:
-        folder: of the method.
-        wanted: fold and seed of those that they have.
+        folder: the method's folder.
+        wanted: pairs (fold, seed) to keep.
     """
     kept = {fold_dir(folder, fold, seed) for fold, seed in wanted}
     for path in folder.glob("fold*-seed*"):

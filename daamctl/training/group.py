@@ -1,4 +1,4 @@
-"""Train folds and seeds of one method, with a search or without: several in one program where that is faster."""
+"""Train folds and seeds of one method, with or without a search; batches trainings together where that is faster."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from daamctl.training.loop import Epoch, Training
 from daamctl.training.search import Search, Trial
 
 CPU_BATCH_NUMBERS = 100_000
-"""Most numbers in a member's batch, B * L * D, with which training together pays on a CPU: beyond, its memory decides,
-not the number of kernels (benchmarks/training.py)."""
+"""Largest batch per training, B * L * D numbers, for which joint training pays on a CPU. Beyond it, memory traffic
+limits the speed, not the number of kernels (benchmarks/training.py)."""
 CPU_PARAMETERS = 300_000
-"""Most trainable numbers with which it pays on a CPU, likewise."""
+"""Largest number of trainable parameters for which joint training pays on a CPU (same benchmark)."""
 CPU_STEP_NUMBERS = 1_000_000
-"""Numbers in the batches of all members that a CPU's caches hold beside everything else."""
+"""Numbers in the batches of all trainings that fit in a CPU's caches beside everything else."""
 MOST_MEMBERS = 32
 
 
 def in_groups(specs: Sequence[FoldSpec], features: Features) -> list[list[FoldSpec]]:
-    """Share folds out among programs, in their order; those that train by themselves are groups of one.
+    """Group consecutive folds that can be trained jointly; the others form groups of one.
 
     Raises:
         MethodError: a method does not fit these sizes.
-        ConfigError: the device or precision asked for is not here.
+        ConfigError: the requested device or precision is not available.
     """
     groups: list[list[FoldSpec]] = []
     room = 0
@@ -52,7 +52,7 @@ def in_groups(specs: Sequence[FoldSpec], features: Features) -> list[list[FoldSp
 
 
 def most_members(spec: FoldSpec, features: Features) -> int:
-    """How many trainings like this one may share a program; 1: none may."""
+    """Largest number of trainings like this one that can run jointly; 1 means only on its own."""
     train, device = spec.config.train, resolve_device(spec.config.train.device)
     if train.together == "never" or not _is_on(features.x, device):
         return 1
@@ -70,7 +70,7 @@ def most_members(spec: FoldSpec, features: Features) -> int:
 
 
 def _is_on(x: Tensor | StoredVectors, device: str) -> bool:
-    """Whether all features are held where the models are; see `to_gpu` of `run`."""
+    """Whether the features are held in memory on the training device; see `to_gpu` of `run`."""
     return isinstance(x, Tensor) and x.device.type == torch.device(device).type
 
 
@@ -84,7 +84,7 @@ def train_fold(
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     on_step: Callable[[], None] = lambda: None,
 ) -> Fold:
-    """Train one fold and put its folder in place, whole: see `train_folds`."""
+    """Train one fold and move its complete folder into place; for the arguments see `train_folds`."""
     return train_folds(
         [spec], features, method_dir, work, root=root, on_epoch=lambda _, entry: on_epoch(entry), on_step=on_step
     )[0]
@@ -100,29 +100,29 @@ def train_folds(
     on_epoch: Callable[[FoldSpec, Epoch], None] = lambda spec, epoch: None,
     on_step: Callable[[], None] = lambda: None,
 ) -> list[Fold]:
-    """Train folds of one method and put their folders in place, each whole.
+    """Train folds of one method and move each complete folder into place.
 
     Args:
-        specs: one, or a group that `in_groups` gives.
-        features: the embeddings that it was given.
+        specs: one fold, or one group from `in_groups`.
+        features: the embeddings passed to `in_groups`.
         method_dir: folder that will hold `fold<k>-seed<s>/`.
         work: folder for unfinished work, on the same file system.
         root: project folder, for the commit.
-        on_epoch: called after each epoch of the training whose weights each fold keeps: of a search that of the chosen
-            candidate, or its refit.
-        on_step: called after each epoch that is trained, of a candidate too.
+        on_epoch: called after each epoch of the training whose weights a fold keeps: in a search, of the chosen
+            candidate or its refit.
+        on_step: called after each trained epoch, candidates included.
 
     Returns:
         The folds, in the order of `specs`.
 
     Raises:
-        TrainingError: the split or the numbers do not allow it.
+        TrainingError: the split or the numbers do not allow training.
         MethodError: the method does not fit these sizes.
     """
     jobs = [FoldJob(spec, features, method_dir, work) for spec in specs]
     folds: dict[int, Fold] = {}
     with ExitStack() as locks:
-        for job in sorted(jobs, key=lambda job: job.folder):  # one order for all processes, or two would wait in a ring
+        for job in sorted(jobs, key=lambda job: job.folder):  # all processes lock in one order, to avoid deadlock
             locks.enter_context(job.locked())
         searches: list[tuple[FoldJob, Search]] = []
         for job in jobs:
@@ -147,7 +147,7 @@ def train_folds(
 
 
 def _search(searches: Sequence[Search], members: int) -> None:
-    """Train the candidates of all searches until each has one left."""
+    """Train candidates until every search has one left."""
     while waiting := [pair for search in searches for pair in search.pending()]:
         for until in dict.fromkeys(until for _, until in waiting):
             trainings = [training for training, epochs in waiting if epochs == until]
@@ -157,8 +157,8 @@ def _search(searches: Sequence[Search], members: int) -> None:
 
 
 def _train(trainings: Sequence[Trial], epochs: int | None, members: int) -> None:
-    """Train until so many epochs are done, side by side where that is allowed."""
-    kinds: dict[tuple[str, ...], list[Training]] = {}  # one program holds models with the same tensors
+    """Train until `epochs` epochs are done, jointly where allowed."""
+    kinds: dict[tuple[str, ...], list[Training]] = {}  # jointly trained models must have the same tensors
     for training in trainings:
         if members == 1 or not isinstance(training, Training):
             training.train_until(epochs)

@@ -1,4 +1,4 @@
-"""What a model gives for a part of a split: logits, accuracy, mean density, mean weights of the layers."""
+"""Inference on a part of a split: logits, accuracy, mean density and mean layer weights."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ log = logging.getLogger(__name__)
 
 EVAL_BATCH = 256
 CPU_EVAL_BATCH = 16
-"""Smaller on a CPU: what the conv decoder keeps between its convolutions, 2 MB a clip, then stays near its caches."""
+"""Smaller than on a GPU: what the conv decoder keeps between its convolutions, 2 MB a clip, then stays near the
+caches."""
 
 
 def eval_batch(model: FusionClassifier, config: TrainConfig, device: str) -> int:
-    """Clips per batch in evaluation: free, except where predictions depend on it.
+    """Clips per batch in evaluation.
 
-    Then it is that of training, as in the released code (docs/sources.md#training-set-up).
+    It is the training batch size for methods whose predictions depend on the batch, as in the released code
+    (docs/sources.md#training-set-up). For all others it is free.
     """
     return config.batch_size if model.traits.batch_dependent else _free_batch(device)
 
@@ -35,7 +37,7 @@ def predict(model: FusionClassifier, part: Part, device: str, batch_size: int) -
     """Logits (N, C) float32 on CPU, in eval mode and float32, in the order of the part.
 
     Raises:
-        OutOfMemoryError: a GPU has no room for a batch on which predictions depend, or for one clip.
+        OutOfMemoryError: the GPU has no room for one clip, or for a batch that must not be split.
     """
     whole = model.traits.batch_dependent
     return torch.cat(_of_batches(lambda x: model(x).float().cpu(), model, part, device, batch_size, whole=whole))
@@ -44,7 +46,7 @@ def predict(model: FusionClassifier, part: Part, device: str, batch_size: int) -
 def scores(
     model: FusionClassifier, part: Part | None, device: str, batch_size: int
 ) -> tuple[float | None, float | None]:
-    """Accuracy and mean cross-entropy, in nats, on a part; None without one. See `predict`."""
+    """Accuracy and mean cross-entropy, in nats, on a part; None without a part. Raises as `predict`."""
     if part is None:
         return None, None
     logits = predict(model, part, device, batch_size)
@@ -52,24 +54,24 @@ def scores(
 
 
 def density_of(model: FusionClassifier, x: Tensor) -> Tensor:
-    """Density (B, L, D) of a batch in float64."""
+    """Density (B, L, D) of a batch in float64. Skips the decoder."""
     return _in_float64(model.density(x))
 
 
 def mean_density(model: FusionClassifier, part: Part, device: str) -> Tensor:
-    """Mean over clips of the density, (L, D) float32: every clip counts the same, whatever the batch size (D19)."""
+    """Mean density over clips, (L, D) float32; every clip has the same weight, whatever the batch size (D19)."""
     return _mean_over_clips(lambda x: density_of(model, x), model, part, device)
 
 
 def mean_layer_weights(model: FusionClassifier, part: Part, device: str) -> Tensor | None:
-    """Mean over clips of the weight that every layer gets, (L,) float32; None for a fusion that weighs no layers."""
+    """Mean weight of each layer over clips, (L,) float32; None if the fusion weighs no layers."""
     if not model.weighs_layers:
         return None
     return _mean_over_clips(lambda x: _in_float64(model.layer_weights(x)), model, part, device)
 
 
 def _mean_over_clips(of: Callable[[Tensor], Tensor], model: FusionClassifier, part: Part, device: str) -> Tensor:
-    """Mean over the N clips of what `of` gives per clip in float64, as float32 on CPU; in eval mode."""
+    """Mean over the N clips of the per-clip float64 values of `of`, as float32 on CPU; in eval mode."""
     sums = _of_batches(lambda x: of(x).sum(0).cpu(), model, part, device, _free_batch(device))
     return (torch.stack(sums).sum(0) / len(part)).float()
 
@@ -84,15 +86,15 @@ def _of_batches(
     *,
     whole: bool = False,
 ) -> list[Tensor]:
-    """What `of` gives for the batches of a part, in their order, in eval mode.
+    """Apply `of` to the batches of a part, in order and in eval mode.
 
     Args:
         of: takes (B, L, D) float32 on the device.
-        model: behind `of`.
+        model: the model that `of` calls.
         part: N clips.
-        device: where the model is.
-        batch_size: B; where a GPU has no room for it, that batch and those that follow are cut into halves.
-        whole: no batch may be cut.
+        device: the model's device.
+        batch_size: B; if a GPU runs out of memory, this batch and all later ones are halved.
+        whole: never split a batch.
     """
     model.eval()
     found: list[Tensor] = []
@@ -104,7 +106,7 @@ def _of_batches(
             try:
                 found.append(of(x[start : start + size]))
                 start += size
-            except torch.OutOfMemoryError:  # tried again outside this block, which holds what the failed pass made
+            except torch.OutOfMemoryError:  # retried outside this block, which keeps the failed pass's tensors alive
                 if whole or size == 1:
                     raise
                 most = size // 2
@@ -113,7 +115,7 @@ def _of_batches(
 
 
 def _in_float64(x: Tensor) -> Tensor:
-    """In float64 where it is; on mps, which has none, on CPU."""
+    """Convert to float64; on CPU if the device (mps) has none."""
     return x.cpu().double() if x.device.type == "mps" else x.double()
 
 
@@ -123,5 +125,5 @@ def accuracy_of(logits: Tensor, targets: Tensor) -> float:
 
 
 def cross_entropy_of(logits: Tensor, targets: Tensor) -> float:
-    """Mean cross-entropy in nats of logits (N, C) against class ids (N,); no class weights, whatever the loss is."""
+    """Mean cross-entropy, in nats, of logits (N, C) against class ids (N,); never class-weighted, whatever the loss."""
     return torch.nn.functional.cross_entropy(logits.double(), targets.cpu()).item()

@@ -1,9 +1,9 @@
-"""The training loop of a method over stored layers.
+"""Training loop for fusion methods over stored layers.
 
-A `Training` trains one model on one split and gives the selected weights, the history and the test predictions. It
-advances one epoch at a time, so that several can advance together (`batched`) and a search can stop all but one
-(`search`). The order of batches is a function of (seed, epoch) and the part alone, so a run resumed after any epoch
-continues exactly as an uninterrupted one.
+`Training` fits one model on one split. It yields the selected weights, the history and the test predictions. It
+advances one epoch at a time, so that `batched` can step several trainings in lockstep and `search` can stop weak
+candidates early. The batch order depends only on (seed, epoch) and the training part, so a run resumed after any
+epoch continues exactly as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT_EVERY_S = 5.0
 LEAST_GAIN = 0.01
-"""By how many nats the held-out loss must fall, at the same accuracy, for training to go on."""
+"""Smallest drop of the held-out loss, in nats at equal accuracy, that counts as progress for early stopping."""
 
 Epoch = dict[str, float | int | None]
 
 
 @dataclass
 class Trained:
-    """What a finished training gives.
+    """Result of a finished training.
 
     Args:
-        history: one entry per epoch: epoch, lr, train_loss, train_accuracy, dev_accuracy, dev_loss, test_accuracy. Of
-            a refit, which holds nothing out, dev_accuracy and dev_loss are those of the training before it.
+        history: one entry per epoch: epoch, lr, train_loss, train_accuracy, dev_accuracy, dev_loss, test_accuracy. A
+            refit holds nothing out; its dev_accuracy and dev_loss are copied from the training that it repeats.
         selected_epoch: 1-based epoch whose weights the model now holds.
-        epochs: number of epochs among which it was selected; of a refit those of the training before it.
+        epochs: number of epochs to select from; for a refit, those of the training that it repeats.
         logits: (N_test, C) float32 at that epoch.
-        density: mean density over the test clips, (L, D); None without one.
+        density: mean density over the test clips, (L, D); None if the method has none.
         untrained_density: the same before the first step.
-        layer_weights: mean over the test clips of the weight each layer gets, (L,); None for methods that weigh none.
+        layer_weights: mean over the test clips of each layer's weight, (L,); None if the method weighs no layers.
         untrained_layer_weights: the same before the first step.
-        train_s: wall time spent in epochs, in seconds, interruptions not counted; of a search all of its candidates.
-        search: what was tried before; None without a search.
-        notes: what a reader of the figures must know.
+        train_s: wall time spent in epochs, in seconds, without interruptions; a search counts all its candidates.
+        search: record of the search; None without a search.
+        notes: caveats that the report shows beside the figures.
     """
 
     history: list[Epoch] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Trained:
 
 
 def seed_everything(seed: int, device: str) -> None:
-    """Seed torch's generators and, on a GPU, ask for kernels that repeat themselves to the bit, in full float32."""
+    """Seed torch's generators; on a GPU also request deterministic kernels and full float32."""
     torch.manual_seed(seed)
     if device.startswith("cuda"):
         full_float32()  # evaluation is float32 whatever the precision of the training step
@@ -91,7 +91,7 @@ def seed_everything(seed: int, device: str) -> None:
 
 
 class Training:
-    """One training, an epoch at a time, from where it was interrupted.
+    """Train one model epoch by epoch, resuming from its checkpoint if there is one.
 
     Args:
         model: freshly initialised, on CPU.
@@ -103,11 +103,11 @@ class Training:
         device: resolved device.
         precision: resolved precision of the training step; evaluation is float32.
         work: folder for the resume file.
-        key: content key of the fold; a resume file of another key is ignored.
-        may_diverge: a loss that is not finite ends this training instead of raising: other candidates go on.
-        untrained: a training of the same model on the same parts, whose untrained density and layer weights are taken.
-        first: a training that has ended, whose epochs this one repeats on more clips; see `again`.
-        on_step: called after each epoch that is trained here.
+        key: content key of the fold; a resume file with another key is ignored.
+        may_diverge: if the loss is not finite, end this training instead of raising, so that other candidates go on.
+        untrained: a training of the same model on the same parts; its untrained density and layer weights are reused.
+        first: a finished training whose epochs this one repeats on more clips; see `again`.
+        on_step: called after each epoch trained in this process (not for resumed ones).
 
     Raises:
         TrainingError: the model needs a dev part and there is none.
@@ -157,33 +157,33 @@ class Training:
 
     @property
     def ended(self) -> bool:
-        """Whether every epoch is done, or the held-out group has not improved for as long as the settings allow."""
+        """Whether all epochs are done, or early stopping has run out of patience."""
         history, patience = self.done.history, self.config.patience
         if self.diverged or len(history) >= self.config.epochs:
             return True
         return patience is not None and self.dev is not None and epochs_waited(history) >= patience
 
     def reached(self, epochs: int | None) -> bool:
-        """Whether so many epochs are done, or it has ended before; None: whether it has ended."""
+        """Whether `epochs` epochs are done or the training has ended; with None, whether it has ended."""
         return self.ended or (epochs is not None and len(self.done.history) >= epochs)
 
     @property
     def order_seed(self) -> int:
-        """Decides the order of the batches of the coming epoch, and its dropout."""
+        """Seed of the next epoch's batch order and dropout."""
         return self.seed * 1_000_003 + len(self.done.history) + 1
 
     def train_epoch(self) -> None:
-        """One pass over the training part, and what follows it."""
+        """Train one epoch: one pass over the training part, then evaluation, selection and checkpointing."""
         started = time.monotonic()
         seen = self.run.one_pass(self.train, self.order_seed)
         self.end_epoch(seen, time.monotonic() - started)
 
     def end_epoch(self, seen: Seen, pass_s: float) -> None:
-        """Evaluate after a pass, select, tell and save.
+        """Evaluate after a pass, update the selection, call the callbacks and save the resume file if due.
 
         Args:
-            seen: what the pass saw.
-            pass_s: how long it took, in seconds.
+            seen: losses and predictions of the pass.
+            pass_s: duration of the pass, in seconds.
 
         Raises:
             TrainingError: the loss is no longer finite.
@@ -221,15 +221,15 @@ class Training:
             self.saving.if_due()
 
     def again(self, model: FusionClassifier, train: Part, *, work: Path, key: str) -> Training:
-        """A training of another model for the selected number of epochs, at the rates of this one, on other clips.
+        """Return a refit: a fresh model trained on `train` for the selected number of epochs, at this training's rates.
 
-        Nothing is held out of it; what this training chose on its held-out part stays chosen.
+        The refit holds nothing out. It keeps whatever this training chose on its held-out part.
 
         Args:
             model: freshly initialised, on CPU.
             train: training part.
             work: folder for the resume file.
-            key: content key of it.
+            key: content key of the refit.
         """
         changes = {"epochs": self.done.selected_epoch, "selection": "last", "schedule": "constant"}
         if model.traits.needs_dev:
@@ -250,13 +250,13 @@ class Training:
         )
 
     def follow(self, on_epoch: Callable[[Epoch], None]) -> None:
-        """Call `on_epoch` with the epochs so far, and with each that follows."""
+        """Call `on_epoch` with all epochs so far, and with each later one."""
         for entry in self.done.history:
             on_epoch(entry)
         self.on_epoch = on_epoch
 
     def train_until(self, epochs: int | None) -> None:
-        """Train until so many epochs are done, or with None to the end.
+        """Train until `epochs` epochs are done; with None, to the end.
 
         Raises:
             TrainingError: the loss is no longer finite, or a trainable tensor gets no gradient.
@@ -265,7 +265,7 @@ class Training:
             self.train_epoch()
 
     def complete(self) -> Trained:
-        """Train the epochs that are left, give the model the selected epoch's weights, and say what came out of it.
+        """Train the remaining epochs, load the selected epoch's weights and return the results.
 
         Raises:
             TrainingError: the loss is no longer finite, or a trainable tensor gets no gradient.
@@ -282,7 +282,7 @@ class Training:
         if self.first is not None:
             done.train_s += self.first.done.train_s + self.first.searched_s
             done.search = self.first.done.search
-        order_weights(model, torch.contiguous_format)  # as files and other readers expect it
+        order_weights(model, torch.contiguous_format)  # the layout that files and other code expect
         return done
 
     def save(self) -> None:
@@ -307,12 +307,12 @@ class Training:
 
 @dataclass
 class Seen:
-    """What a pass over the training part saw, batch by batch.
+    """Losses and predictions of one pass over the training part, batch by batch.
 
     Args:
         losses: mean loss of each batch.
-        logits: of each batch, (B, C).
-        targets: of each batch, (B,) class ids.
+        logits: logits of each batch, (B, C).
+        targets: class ids of each batch, (B,).
     """
 
     losses: list[Tensor] = field(default_factory=list)
@@ -320,13 +320,13 @@ class Seen:
     targets: list[Tensor] = field(default_factory=list)
 
     def add(self, loss: Tensor, logits: Tensor, y: Tensor) -> None:
-        """Note one batch; nothing is computed or waited for."""
+        """Record one batch without computing or synchronising anything."""
         self.losses.append(loss.detach())
         self.logits.append(logits.detach())
         self.targets.append(y)
 
     def means(self) -> tuple[float, float]:
-        """Loss and accuracy over the clips; every clip counts the same."""
+        """Mean loss and accuracy over the clips; every clip has the same weight."""
         sizes = torch.tensor([len(y) for y in self.targets], dtype=torch.float64)
         loss = (torch.stack(self.losses).cpu().double() @ sizes / sizes.sum()).item()
         right = torch.cat(self.logits).argmax(-1) == torch.cat(self.targets)
@@ -334,7 +334,7 @@ class Seen:
 
 
 class _EpochMaps:
-    """Mean density as the published code keeps it: over batches of every epoch up to the selected one (D19)."""
+    """Mean density as in the published code: over the batches of every epoch up to the selected one (D19)."""
 
     def __init__(self) -> None:
         self.total: Tensor | None = None
@@ -343,7 +343,7 @@ class _EpochMaps:
 
     @torch.no_grad()
     def add(self, model: FusionClassifier, part: Part, device: str, batch_size: int) -> None:
-        """Add one pass over a part; every batch counts the same, a small last one too."""
+        """Add one pass over a part. Every batch has the same weight, even a smaller last one."""
         model.eval()
         for x, _ in part.batches(batch_size):
             density = density_of(model, on_device(x, device)).mean(0).cpu()
@@ -351,13 +351,13 @@ class _EpochMaps:
             self.count += 1
 
     def keep(self) -> None:
-        """Remember the mean so far, (L, D) float32."""
+        """Keep the mean up to this epoch, (L, D) float32."""
         assert self.total is not None
         self.kept = (self.total / self.count).float()
 
 
 class _Run:
-    """Optimiser, schedule and scaler around one model."""
+    """Loss, optimiser, learning-rate schedule and gradient scaler of one model."""
 
     def __init__(self, model: FusionClassifier, config: TrainConfig, device: str, precision: str) -> None:
         self.model, self.config, self.device, self.precision = model, config, device, precision
@@ -380,13 +380,13 @@ class _Run:
 
     def restore(self, state: dict[str, Any]) -> None:
         for saved, ours in zip(state["optimizer"]["param_groups"], self.optimizer.param_groups, strict=True):
-            saved["fused"] = ours["fused"]  # a matter of this device; the scaler goes by how the optimiser was made
+            saved["fused"] = ours["fused"]  # depends on the device; the scaler relies on how this optimiser was built
         for name in ("model", "optimizer", "schedule", "scaler"):
             getattr(self, name).load_state_dict(state[name])
         self.align()
 
     def align(self) -> None:
-        """Order the optimiser's state in memory as the weights are: the fused kernel goes by that, not by strides."""
+        """Give the optimiser's state the memory layout of the weights: the fused kernel ignores strides."""
         for value, means in self.optimizer.state.items():
             for name, one in means.items():
                 if one.stride() != value.stride() and one.shape == value.shape:
@@ -398,8 +398,8 @@ class _Run:
             group["lr"] = rate
 
     def one_pass(self, train: Part, order_seed: int) -> Seen:
-        """One pass over the training part."""
-        torch.manual_seed(order_seed)  # dropout, where a method has it, also repeats after a resume
+        """Run one pass over the training part."""
+        torch.manual_seed(order_seed)  # so that dropout, too, repeats after a resume
         self.model.train()
         seen = Seen()
         for x, y in train.batches(self.config.batch_size, order_seed):
@@ -423,19 +423,19 @@ class _Run:
             self.gradients_checked = True
         if self.config.grad_clip_norm is not None:
             if self.config.grad_clip == "unscaled":
-                self.scaler.unscale_(self.optimizer)  # the threshold is meant for true gradients (D21)
+                self.scaler.unscale_(self.optimizer)  # so that clipping sees true, unscaled gradients (D21)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
     def evaluate(self, epoch: int, loss: float, accuracy: float, dev: Part | None, test: Part) -> Epoch:
-        """Accuracies after a pass, and what the schedule makes of them; loss and accuracy are those of the pass."""
+        """Evaluate both parts, step the schedule and return the history entry; `loss` and `accuracy` are the pass's."""
         lr = self.optimizer.param_groups[0]["lr"]
         size = eval_batch(self.model, self.config, self.device)
         if dev is not None and self.model.traits.needs_dev:
             self.model.eval()
             with torch.no_grad():
-                # a held-out group may be larger than memory
+                # read in batches: a held-out group may be larger than memory
                 self.model.choose(cast(Tensor, InBatches(dev, self.device)), dev.y.to(self.device))
         of_dev, dev_loss = scores(self.model, dev, self.device, size)
         of_test, _ = scores(self.model, test, self.device, size)
@@ -454,9 +454,9 @@ class _Run:
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig, *, fused: bool) -> torch.optim.Optimizer:
-    """The optimiser that the settings name, over everything trainable; fused does all tensors in one kernel.
+    """Build the optimiser named in the settings for all trainable tensors; `fused` updates them in one kernel.
 
-    With `decay: weights` what is not decayed is a second group of parameters.
+    With `decay: weights`, the tensors without weight decay form a second parameter group.
     """
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -471,16 +471,16 @@ def build_optimizer(model: nn.Module, config: TrainConfig, *, fused: bool) -> to
 
 
 def channels_last(device: str, precision: str) -> bool:
-    """Whether convolutions keep the channels of a pixel together.
+    """Whether 2-D convolutions use the channels-last memory format.
 
-    On the GPU that is the format of half-precision kernels; on a CPU it pays where bfloat16 is native, in float32 as
-    well, and costs on older ones. It moves only numbers in memory: shapes and values of the weights stay.
+    Half-precision GPU kernels expect it. On a CPU with native bfloat16 it is faster in float32 as well; on older CPUs
+    it is slower. It changes only the memory layout, not the shapes or values of the weights.
     """
     return cpu_has_bfloat16() if device == "cpu" else device.startswith("cuda") and precision != "float32"
 
 
 def order_weights(model: nn.Module, order: torch.memory_format) -> None:
-    """Order the weights of 2-D convolutions in memory."""
+    """Set the memory format of the weights of 2-D convolutions."""
     model.to(memory_format=order)  # type: ignore[call-overload]  # torch's annotations lack it
 
 
@@ -488,7 +488,7 @@ def check_gradients(model: nn.Module) -> None:
     """Check after a backward pass that every trainable tensor has a gradient.
 
     Raises:
-        TrainingError: names the tensors that have none: they would silently stay as they started.
+        TrainingError: tensors without a gradient, by name; they would silently keep their initial values.
     """
     without = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
     if without:
@@ -496,14 +496,14 @@ def check_gradients(model: nn.Module) -> None:
 
 
 def improves(history: list[Epoch], selected: int, selection: str) -> bool:
-    """Whether the newest epoch is to be kept.
+    """Whether the newest epoch should be selected.
 
-    On the held-out group the higher accuracy wins, then the lower loss: a small group is soon answered equally well by
-    many epochs. On the test group, as published, it is the first epoch of the highest accuracy.
+    On the held-out group, the higher accuracy wins, then the lower loss, because many epochs tie on a small group. On
+    the test group, the first epoch with the highest accuracy wins, as published.
 
     Args:
         history: all epochs so far.
-        selected: 1-based epoch that is kept so far; 0: none.
+        selected: 1-based epoch selected so far; 0: none.
         selection: dev-group, best-on-test or last.
     """
     if selection == "last" or selected == 0:
@@ -515,15 +515,15 @@ def improves(history: list[Epoch], selected: int, selection: str) -> bool:
 
 
 def dev_score(entry: Epoch) -> tuple[float, float]:
-    """What epochs are compared by on the held-out group: accuracy, then the loss, negated."""
+    """Sort key of an epoch on the held-out group: accuracy, then the negated loss."""
     accuracy, loss = entry["dev_accuracy"], entry.get("dev_loss")
     return (-math.inf if accuracy is None else accuracy, -math.inf if loss is None else -loss)
 
 
 def epochs_waited(history: list[Epoch]) -> int:
-    """Epochs since the held-out group was last answered better.
+    """Number of epochs since the held-out group last improved.
 
-    Better is a higher accuracy, or the same one with a loss lower by `LEAST_GAIN`.
+    An improvement is a higher accuracy, or the same accuracy with a loss lower by more than `LEAST_GAIN`.
     """
     best, last = (-math.inf, -math.inf), 0
     for number, entry in enumerate(history, start=1):

@@ -1,4 +1,4 @@
-"""Losses of the papers (docs/sources.md#focal-loss)."""
+"""Loss functions of the papers (docs/sources.md#focal-loss)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def focal_loss(logits: Tensor, targets: Tensor, *, gamma: float, alpha: float) -
 
 
 def build_loss(config: TrainConfig) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss the settings name, as a function of logits (B, C) and targets (B,)."""
+    """Build the loss named in the settings: a function of logits (B, C) and targets (B,)."""
     if config.loss == "focal":
         return lambda logits, targets: focal_loss(logits, targets, gamma=config.focal_gamma, alpha=config.focal_alpha)
     return lambda logits, targets: F.cross_entropy(logits.float(), targets)

@@ -1,7 +1,7 @@
-"""The generators that a training step may draw from: seeded together, read out, and set back.
+"""Random generators that a training step may draw from: seed them together, save and restore their states.
 
-torch draws dropout and layer drop, numpy the time masks of transformers' speech encoders; Python's own generator is
-kept with them, for encoders that use it.
+torch draws dropout and layer drop, and numpy draws the time masks of transformers' speech encoders. Python's generator
+is included for encoders that use it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch
 
 
 def seed_generators(number: int) -> None:
-    """Seed the generators of torch, on every device, of numpy and of Python."""
+    """Seed the generators of torch (on every device), numpy and Python."""
     torch.manual_seed(number)
     np.random.seed(number % 2**32)
     random.seed(number)
 
 
 def generator_states() -> dict[str, Any]:
-    """Their states, of tensors, numbers and words alone: what a resume file may hold."""
+    """States of all generators, as tensors, numbers and strings only, so that a resume file can hold them."""
     name, keys, *rest = np.random.get_state(legacy=True)
     states: dict[str, Any] = {
         "torch": torch.get_rng_state(),
@@ -36,10 +36,10 @@ def generator_states() -> dict[str, Any]:
 
 
 def restore_generators(states: dict[str, Any]) -> None:
-    """Set them back; the generator of a device that was not there then, or is not now, stays as it is.
+    """Restore the states; skips generators of devices that were absent then or are absent now.
 
     Args:
-        states: what `generator_states` gave.
+        states: result of `generator_states`.
     """
     torch.set_rng_state(states["torch"])
     name, keys, *rest = states["numpy"]

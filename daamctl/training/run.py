@@ -1,4 +1,4 @@
-"""Train lists of folds: load what they need, keep what is finished, track the rest."""
+"""Train lists of folds: load the features, skip finished folds, track the others."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ from daamctl.training.search import grid_of, most_epochs, refits
 log = logging.getLogger(__name__)
 
 FOLDS_PER_GPU = 4
-"""Folds that share a GPU on a cluster, at most, unless told: their models are small, their features are not."""
+"""Default limit of folds that share a GPU on a cluster: the models are small, their features are not."""
 GPU_HEADROOM = 8_000_000_000
-"""Bytes of a GPU that features leave free: two maps of 512 channels, which the convolutional decoder keeps of the 256
-clips of an evaluation batch, take 5.4 GB with 5120 features. On a small GPU it is half of the memory instead."""
+"""Bytes of a GPU to leave free beside the features. The convolutional decoder keeps two maps of 512 channels for the
+256 clips of an evaluation batch, which take 5.4 GB with 5120 features. On a small GPU, half of the memory is left
+instead."""
 
 
 def fold_specs(
@@ -48,7 +49,7 @@ def fold_specs(
     fold: int | None = None,
     seeds: tuple[int, ...] | None = None,
 ) -> list[FoldSpec]:
-    """The folds of a method, fold by fold, each with every seed.
+    """List the folds of a method, each with every seed.
 
     Args:
         name: pipeline or ad-hoc run name.
@@ -56,7 +57,7 @@ def fold_specs(
         features: the embeddings; their groups are the folds.
         config: all settings.
         fold: one fold, 1-based; None: all.
-        seeds: None: those of the settings.
+        seeds: seeds to train with; None: those of the settings.
 
     Raises:
         TrainingError: there is no such fold.
@@ -66,15 +67,15 @@ def fold_specs(
 
 
 def load_features(layout: Layout, config: Config, layers: tuple[int, ...] | None = None) -> Features:
-    """The embeddings that the settings ask for, in memory or on disk: see `open_features`, `settle`."""
+    """Open the embeddings and decide where training reads them from: `open_features`, then `settle`."""
     return settle(open_features(layout, config, layers), config)
 
 
 def open_features(layout: Layout, config: Config, layers: tuple[int, ...] | None = None) -> Features:
-    """The embeddings that the settings ask for, on disk: enough to tell which folds are kept.
+    """Open the embeddings on disk, without reading vectors; this suffices to tell which folds are finished.
 
     Raises:
-        ArtifactError: they are missing, or were made with other settings; names them and the command.
+        ArtifactError: they are missing or were made with other settings; names the settings and the command.
     """
     command = layout.command("extract")
     head = read_head(layout.embeddings, fix=f"make them: {command}")
@@ -84,9 +85,9 @@ def open_features(layout: Layout, config: Config, layers: tuple[int, ...] | None
 
 
 def settle(features: Features, config: Config) -> Features:
-    """Decide whether training takes features that are on disk from memory, or from the disk, epoch by epoch.
+    """Decide whether training holds the features in memory or streams them from disk in every epoch.
 
-    Under `auto` they are read into memory where that is large enough: see `is_held`; for a GPU see `to_gpu`.
+    Under `auto` they are read into memory if it is large enough (`is_held`). For a GPU see `to_gpu`.
     """
     stored = features.x
     if not isinstance(stored, StoredVectors):
@@ -98,14 +99,14 @@ def settle(features: Features, config: Config) -> Features:
 
 
 def to_gpu(features: Features, config: Config, *, tasks: int = 1) -> Features:
-    """Put all features on the GPU that trains, if there is room, for every fold here to index; else leave them.
+    """Move all features to the training GPU if they fit; otherwise return them unchanged. All folds share them.
 
-    What is on disk is read shard by shard, so it need not fit in memory.
+    Features on disk are read shard by shard, so they need not fit in main memory.
 
     Args:
         features: the embeddings.
-        config: all settings; with `train.features=stream` nothing is held.
-        tasks: processes that share the GPU, each with features of its own.
+        config: training settings; with `train.features=stream` nothing is held.
+        tasks: number of processes that share the GPU, each with its own copy of the features.
     """
     device = resolve_device(config.train.device)
     if config.train.features == "stream" or features.x.nbytes > gpu_room(device, tasks):
@@ -118,11 +119,11 @@ def to_gpu(features: Features, config: Config, *, tasks: int = 1) -> Features:
 
 
 def gpu_room(device: str, tasks: int) -> float:
-    """Bytes of a GPU that the features of one of the tasks on it may take; 0 on other devices."""
+    """Bytes of a GPU that one of `tasks` processes may use for features; 0 on other devices."""
     if not device.startswith("cuda"):
         return 0
     free, total = torch.cuda.mem_get_info(device)
-    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch keeps it to use it again
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # cached by torch, which reuses it
     ours = min(free, total / tasks)
     return max(ours - GPU_HEADROOM, ours / 2)
 
@@ -137,19 +138,19 @@ def train_all(
     force: bool,
     engine: Engine | None = None,
 ) -> list[Fold]:
-    """Train the folds that are not kept; returns all of them, in the order of `specs`.
+    """Train the folds that are not finished; return all of them, in the order of `specs`.
 
     Args:
         specs: what to train.
-        features: the embeddings; what is on disk is read, if at all, when there is something to train.
+        features: the embeddings; vectors on disk are read only if there is something to train.
         folder: will hold the folds.
-        layout: where unfinished work lies.
+        layout: provides the folder for unfinished work.
         tracker: logs the folds.
-        force: train again even what is finished.
-        engine: where to train; None: here, one after the other.
+        force: train finished folds again.
+        engine: where to train; None: in this process, one group after another.
 
     Raises:
-        TrainingError: the splits or the numbers do not allow it, or a worker trained on other inputs.
+        TrainingError: the splits or the numbers do not allow training, or a worker used other inputs.
         MethodError: the method does not fit the embeddings.
         WorkerError: a worker died too often.
     """
@@ -171,14 +172,14 @@ def train_all(
 def _train_here(
     specs: list[FoldSpec], features: Features, folder: Path, layout: Layout, tracker: Tracker
 ) -> dict[tuple[int, int], Fold]:
-    """Train folds one after the other, or several in one program where that is faster."""
+    """Train folds in this process, one group after another; a group is trained jointly."""
     work, folds = layout.work / "train" / layout.run_name, {}
     train = specs[0].config.train
     epochs = 1 if specs[0].method in CLOSED_FORM else most_epochs(grid_of(train), train.epochs, refit=refits(train))
     with progress(len(specs) * epochs, f"training {folder.name}", "epochs") as bar:
         ended = 0
         for group in in_groups(specs, features):
-            live = len(group) == 1  # of one fold the epochs are tracked as they end
+            live = len(group) == 1  # a single fold is tracked epoch by epoch
             if live:
                 tracker.start(group[0].name, folder.name, group[0].fold, group[0].seed)
             made = train_folds(
@@ -205,9 +206,11 @@ def _train_here(
 def _train_elsewhere(
     specs: list[FoldSpec], features: Features, folder: Path, layout: Layout, tracker: Tracker, engine: Engine
 ) -> dict[tuple[int, int], Fold]:
-    """Train folds side by side; an array in place of the tensor is what workers of one machine can share.
+    """Train folds in parallel workers.
 
-    Every worker holds the features on its GPU, where they fit into its part of that.
+    Features in memory are passed as an array, which workers of one machine can share.
+
+    Each worker copies the features to its GPU if they fit in its share of the GPU's memory.
     """
     array = features.x.numpy() if isinstance(features.x, torch.Tensor) else None
     without = replace(features, x=torch.empty(0)) if array is not None else features
@@ -220,17 +223,17 @@ def _train_elsewhere(
 def _train_one(
     shared: tuple[Features, np.ndarray | None], spec: FoldSpec, *, folder: Path, work: Path, root: Path, tasks: int
 ) -> Path:
-    """One fold on a worker, one of so many on its GPU; returns its folder."""
+    """Train one fold in a worker that shares its GPU with `tasks` workers in all; return the fold's folder."""
     features = to_gpu(shared_features(*shared), spec.config, tasks=tasks)
     return train_fold(spec, features, folder, work, root=root).folder
 
 
 def shared_features(features: Features, array: np.ndarray | None) -> Features:
-    """Features around an array in memory that several processes read; None: they are on disk anyway."""
+    """Wrap an array that several processes share as features; with None, return them as they are (on disk)."""
     if array is None:
         return features
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nobody writes
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nothing writes to it
         return replace(features, x=torch.from_numpy(array))
 
 
@@ -259,11 +262,11 @@ def collect(
     """Read, log and count folds as workers finish them.
 
     Args:
-        results: what was trained, and its folder.
-        read: gives the finished fold if it was made from the inputs that are known here.
-        folder: of all folds.
-        total: how many there will be.
-        tracker: gets each fold whole; its epochs lie in the folder.
+        results: pairs of a spec and the folder of its finished fold.
+        read: reads the finished fold; None if its inputs differ from those of this process.
+        folder: parent folder of all folds.
+        total: number of folds to expect.
+        tracker: receives each fold once it is finished; its epochs are read from the folder.
 
     Raises:
         TrainingError: a worker trained on other inputs, or with another version of the code.
@@ -286,9 +289,9 @@ def collect(
 
 
 def summary_line(fold: Fold) -> str:
-    """One line on a finished fold: accuracy by clip as selected, beside the best epoch on the test group.
+    """Summary line of a finished fold: accuracy by clip at the selected epoch and at the best epoch on the test group.
 
-    It ends with the signs that the fold learned nothing, if there are any.
+    It ends with signs that the fold may have learned nothing, if there are any.
     """
     run, metrics, meta = fold.result["run"], fold.result["metrics"], fold.result["meta"]
     dev, search = metrics["dev_accuracy"], fold.result.get("search")
@@ -307,7 +310,7 @@ def summary_line(fold: Fold) -> str:
 
 
 def _signs(fold: Fold) -> list[str]:
-    """What makes it doubtful that a fold learned anything."""
+    """Reasons to doubt that a fold learned anything."""
     run, metrics = fold.result["run"], fold.result["metrics"]
     predicted = fold.predictions()["logits"].list.arg_max().unique()
     signs = []
@@ -321,7 +324,7 @@ def _signs(fold: Fold) -> list[str]:
 
 
 def _name(fold: Fold) -> str:
-    """The folder's name, which in an ablation also says which layers, with what a reader must know of the method."""
+    """Name of the method's folder, with the layers of an ablation and the remarks that a reader needs."""
     return fold.folder.parent.name + fold.label.removeprefix(fold.result["run"]["method"])
 
 

@@ -1,10 +1,11 @@
-"""Choosing settings on the held-out group by successive halving.
+"""Hyperparameter search on the held-out group by successive halving.
 
-Every candidate is trained for some epochs; the better half of them for twice as many, and so on, until one is left,
-which is trained to its end (Jamieson and Talwalkar, AISTATS 2016). Learning rates stand on a logarithmic grid. Where
-the best candidate of the first round has the lowest or the highest rate tried, one beyond it is added. The test group
-has no part in it: candidates are compared by the cross-entropy on the held-out group, each at its best epoch. Accuracy
-would be too coarse: on some dozen clips, many candidates get the same number right.
+All candidates are trained for a few epochs. The better half is trained for twice as many, and so on, until one is left;
+it is trained to the end (Jamieson and Talwalkar, AISTATS 2016). Learning rates form a logarithmic grid. If the best
+candidate of the first round has the lowest or highest rate of the grid, a rate beyond that edge is added.
+
+The test group is never used. Candidates are compared by the cross-entropy on the held-out group, each at its best
+epoch. Accuracy would be too coarse: on a few dozen clips, many candidates get the same number right.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ Trial = Training | ClosedForm
 
 
 class Grid:
-    """Which candidates to try, and which is the best.
+    """The candidates of a search, and their ranking.
 
     Args:
-        config: settings of the search, of `train` or of `finetune`.
-        others: further settings and the values to try of each; those with one value are not recorded.
+        config: search settings, from `train` or `finetune`.
+        others: further settings and the values to try for each; settings with one value are not recorded.
 
     Attributes:
-        candidates: what to train with, in the order in which they were added.
+        candidates: settings of each candidate, in the order in which they were added.
     """
 
     def __init__(self, config: TrainConfig | AdapterConfig, others: Mapping[str, Sequence[float | str]] = {}) -> None:
@@ -47,10 +48,10 @@ class Grid:
         self.first_round = len(self.candidates)
 
     def ranked(self, histories: Sequence[Sequence[Epoch]]) -> list[int]:
-        """Indices of the candidates, the best first, the first of equals before the others.
+        """Indices of the candidates, best first; ties keep their order.
 
         Args:
-            histories: epochs that each is compared by; of one that diverged those before, so perhaps none.
+            histories: epochs to compare each candidate by; if it diverged, those before that, possibly none.
 
         Raises:
             TrainingError: the loss of every candidate diverged in its first epoch.
@@ -65,13 +66,13 @@ class Grid:
         return sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
 
     def rates(self, like: Settings) -> list[float]:
-        """Rates tried with the same other settings, ascending."""
+        """Learning rates tried with otherwise the same settings as `like`, ascending."""
         others = {name: value for name, value in like.items() if name != "lr"}
         alike = [one for one in self.candidates if all(one[name] == value for name, value in others.items())]
         return sorted(float(one["lr"]) for one in alike)
 
     def widen(self, histories: Sequence[Sequence[Epoch]]) -> Settings | None:
-        """Add a candidate beyond the edge at which the best one lies; None where it lies at none, or enough was added.
+        """Add a candidate beyond the edge at which the best one lies; None if it lies at no edge or enough were added.
 
         Args:
             histories: as in `ranked`.
@@ -92,12 +93,12 @@ class Grid:
         return self.candidates[-1]
 
     def edges(self, chosen: Settings) -> list[str]:
-        """Settings whose lowest or highest value tried is the chosen one; two values have no inside to choose."""
+        """Settings chosen at the lowest or highest value tried; two values have no interior and do not count."""
         tried = {"lr": self.rates(chosen), "weight_decay": sorted(self.searched.get("weight_decay", []))}
         return [name for name, values in tried.items() if len(values) > 2 and chosen[name] in (values[0], values[-1])]
 
     def record(self, histories: Sequence[Sequence[Epoch]], chosen: int) -> SearchPart:
-        """What was tried and chosen.
+        """Record what was tried and chosen.
 
         Args:
             histories: as in `ranked`.
@@ -121,15 +122,15 @@ class Grid:
 
 
 class Rounds:
-    """Which candidates are still to be trained, and how far.
+    """Rounds of successive halving: which candidates to train next, and for how long.
 
     Args:
         grid: the candidates.
 
     Attributes:
-        alive: indices of the candidates that are still in the running; one at the end.
-        until: epochs of this round for each of them; None: to the end of each.
-        compared: epochs by which each candidate was compared last.
+        alive: indices of the candidates not yet eliminated; one at the end.
+        until: train each of them to this epoch in this round; None: to the end.
+        compared: the epochs by which each candidate was last compared.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -140,10 +141,10 @@ class Rounds:
         self.first = True
 
     def next(self, histories: Sequence[list[Epoch]]) -> None:
-        """Go on to the next round, or in the first one to a candidate beyond an edge.
+        """Start the next round; after the first one, first try a candidate beyond an edge.
 
         Args:
-            histories: all epochs of every candidate; those of this round have been trained.
+            histories: all epochs of every candidate, those of the finished round included.
         """
         for index in self.alive:
             self.compared[index : index + 1] = [histories[index][: self.until]]
@@ -163,18 +164,18 @@ class Rounds:
 
     @property
     def part(self) -> SearchPart:
-        """What was tried, once one candidate is left."""
+        """Record of the search; valid once one candidate is left."""
         return self.grid.record(self.compared, self.alive[0])
 
 
 def _score(entry: Epoch) -> tuple[float, float]:
-    """What candidates are compared by at an epoch: the held-out loss, negated, then the accuracy."""
+    """Sort key of an epoch when comparing candidates: the negated held-out loss, then the accuracy."""
     loss, accuracy = entry["dev_loss"], entry["dev_accuracy"]
     return (-math.inf if loss is None or math.isnan(loss) else -loss, accuracy or 0.0)
 
 
 def grid_of(config: TrainConfig) -> Grid | None:
-    """The candidates of a method over stored layers; None where nothing is searched, or there is no held-out group."""
+    """The candidates for a fusion method; None if nothing is searched or there is no held-out group."""
     if config.search == "none" or config.selection != "dev-group":
         return None
     decays = config.search_weight_decay or (config.weight_decay,)
@@ -182,12 +183,12 @@ def grid_of(config: TrainConfig) -> Grid | None:
 
 
 def most_epochs(grid: Grid | None, epochs: int, *, refit: bool) -> int:
-    """Most epochs that one fold is trained for, those of all candidates included, as far as the grid is not extended.
+    """Upper bound on the epochs trained for one fold, all candidates included, unless the grid is widened.
 
     Args:
-        grid: the candidates; None: there is one set of settings.
-        epochs: most epochs of each.
-        refit: whether the chosen one is trained again with the held-out group; see `refits`.
+        grid: the candidates; None: a single set of settings.
+        epochs: most epochs of each candidate.
+        refit: whether the chosen candidate is trained again with the held-out group; see `refits`.
     """
     total = 2 * epochs if refit else epochs
     if grid is None:
@@ -196,18 +197,18 @@ def most_epochs(grid: Grid | None, epochs: int, *, refit: bool) -> int:
     if grid.config.search == "full":
         return total + (alive - 1) * epochs
     while alive > 1:
-        out = alive // 2  # of them leave the search after this round
+        out = alive // 2  # number of candidates eliminated after this round
         total, alive, until = total + out * min(until, epochs), alive - out, 2 * until
     return total
 
 
 def refits(config: TrainConfig) -> bool:
-    """Whether the held-out group joins the training part once it has chosen."""
+    """Whether the final training includes the held-out group, once that group has served for selection."""
     return config.refit and config.selection == "dev-group"
 
 
 def may_stop(config: TrainConfig | AdapterConfig, selection: str) -> bool:
-    """Whether training may end before the last epoch allowed.
+    """Whether early stopping is possible.
 
     Args:
         config: settings of `train` or of `finetune`.
@@ -217,11 +218,11 @@ def may_stop(config: TrainConfig | AdapterConfig, selection: str) -> bool:
 
 
 class Search:
-    """The trainings of one fold: one for each candidate until one is left.
+    """All trainings of one fold: one per candidate, until one is left.
 
     Args:
-        start: makes the training of a candidate, given its number and settings, or the only one, given None.
-        grid: the candidates; None: there is nothing to choose.
+        start: creates the training of a candidate from its number and settings; settings are None without a search.
+        grid: the candidates; None: no search.
     """
 
     def __init__(self, start: Callable[[int, Settings | None], Trial], grid: Grid | None) -> None:
@@ -231,7 +232,7 @@ class Search:
         self.trials = [start(number, settings) for number, settings in enumerate(candidates)]
 
     def pending(self) -> list[tuple[Training, int | None]]:
-        """Candidates to be trained, each until how many epochs; none once one is left."""
+        """Candidates still to be trained in this round, with the epoch to train each to; empty once one is left."""
         while self.rounds is not None and not self.rounds.over:
             until, trainings = self.rounds.until, [self._training(index) for index in range(len(self.trials))]
             waiting = [trainings[index] for index in self.rounds.alive if not trainings[index].reached(until)]
@@ -243,7 +244,7 @@ class Search:
         return []
 
     def choose(self) -> Trial:
-        """The candidate that is left, to be trained to its end; the others are let go."""
+        """Return the remaining candidate, to be trained to the end, and release the others."""
         chosen = self.trials[0]
         if self.rounds is not None:
             training = chosen = self._training(self.rounds.alive[0])

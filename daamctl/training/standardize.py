@@ -9,16 +9,16 @@ from daamctl.methods.base import Standardize
 from daamctl.training.feature_split import Part
 
 BATCH = 1024
-"""Clips read at once."""
+"""Clips per read."""
 
 
 def fit_standardize(part: Part, kind: str, device: str) -> Standardize:
-    """Measure a training part.
+    """Measure the mean and standard deviation of a training part.
 
     Args:
         part: N clips of shape (L, D), in memory or on disk.
         kind: layer: one mean and deviation per layer, over clips and features; feature: one per layer and feature.
-        device: where to compute; sums are in float64, so mps, which has none, leaves it to the CPU.
+        device: where to compute; sums are in float64, so mps, which lacks it, falls back to the CPU.
     """
     where = "cpu" if device == "mps" else device
     mean, squares, clips = torch.zeros((), device=where), torch.zeros((), device=where), 0
@@ -27,7 +27,7 @@ def fit_standardize(part: Part, kind: str, device: str) -> Standardize:
         clips, before = clips + len(wide), clips
         centre = wide.mean(0)
         shift = centre - mean
-        # Chan, Golub and LeVeque's update: sums of squares would cancel where the mean is large against the spread
+        # update of Chan, Golub and LeVeque: sums of squares would cancel if the mean is large compared to the spread
         squares = squares + (wide - centre).square().sum(0) + shift.square() * (before * len(wide) / clips)
         mean = mean + shift * (len(wide) / clips)
     variance = squares / clips
@@ -39,7 +39,7 @@ def fit_standardize(part: Part, kind: str, device: str) -> Standardize:
 
 
 def _without_rounding(deviation: Tensor, mean: Tensor) -> Tensor:
-    """Deviations, 0 where they are only what rounding leaves of a constant."""
+    """Deviations, with 0 where a value is only the rounding error of a constant."""
     return torch.where(deviation > 1e-9 * mean.abs(), deviation, 0)
 
 

@@ -1,6 +1,7 @@
-"""How long training takes here, from a few steps on random inputs: a method's over stored layers, an adapter's.
+"""Estimate how long training takes on this machine, from a few steps on random inputs.
 
-The steps are those of the training loops; nothing is written, and what was trained is thrown away.
+It covers methods over stored layers and fine-tuning methods. The steps are those of the training loops. Nothing is
+written, and the trained weights are discarded.
 """
 
 from __future__ import annotations
@@ -32,24 +33,24 @@ from daamctl.training.losses import build_loss
 from daamctl.training.search import grid_of, most_epochs, refits
 
 FEW_CLIPS = 2
-"""A step is tried with so few clips first; where a whole batch takes too long, its time is that of a part, scaled."""
+"""A step is first tried with this many clips. If a whole batch takes too long, its time is scaled up from a part."""
 FEW_STEPS, MOST_STEPS = 4, 64
 MOST_CLIPS = 256
-"""Different clips at most; more steps see them again."""
+"""Largest number of different clips; further steps see them again."""
 TRIED_SIDE = 256
 """Rows and columns of the matrix with which closed-form probes are timed."""
 ADAM_BYTES = 12
-"""Bytes for each trained number beside itself: its gradient and the two means of Adam."""
+"""Bytes per trained number besides itself: its gradient and Adam's two moments."""
 
 
 @dataclass(frozen=True)
 class MethodSize:
-    """What is known of a method without training it.
+    """Size of a method, known without training it.
 
     Args:
-        num_parameters: numbers in its tensors.
-        density: it has a density.
-        scored: its layers get a score, which the audit of `importance` tests.
+        num_parameters: total number of parameters.
+        density: whether it has a density.
+        scored: whether its layers get a score, which the audit of `importance` tests.
     """
 
     num_parameters: int
@@ -59,11 +60,11 @@ class MethodSize:
 
 @dataclass(frozen=True)
 class ReadTimes:
-    """How long it takes to read the parts of a fold from disk.
+    """Time to read the parts of a fold from disk.
 
     Args:
-        once_s: seconds for those that are read once and then held.
-        train_s, dev_s, test_s: seconds for one pass over those that are read in every epoch; 0 for the others.
+        once_s: seconds for the parts that are read once and then held.
+        train_s, dev_s, test_s: seconds per pass for the parts that are read in every epoch; 0 for the others.
     """
 
     once_s: float = 0.0
@@ -74,10 +75,10 @@ class ReadTimes:
 
 @dataclass(frozen=True)
 class MethodSpeed:
-    """How fast a method is.
+    """Measured speed of a method.
 
     Args:
-        step_s: seconds for an optimiser step on one batch; where trainings share a program, of one of them.
+        step_s: seconds per optimiser step on one batch; in joint training, one training's share of it.
         clip_s: seconds to evaluate one clip.
     """
 
@@ -85,10 +86,10 @@ class MethodSpeed:
     clip_s: float
 
     def fold_s(self, split: Split, config: Config, *, density: bool, read: ReadTimes = ReadTimes()) -> float:
-        """Seconds to train one fold with one seed, at most: the epochs of a search count, early stopping does not.
+        """Seconds to train one fold with one seed, at most: all epochs of a search count, early stopping is ignored.
 
-        The next shard is read while the last one is in use, so reading and computing take as long as the longer of the
-        two; but the pool from which batches are drawn is filled before the first and emptied after the last shard.
+        The next shard is read while the last one is in use, so the longer of reading and computing counts. The
+        exceptions are the time to fill the pool before the first batch and to drain it after the last shard.
         """
         train = config.train
         maps = 1 if density and train.density_maps == "all-epochs" else 0
@@ -102,7 +103,7 @@ class MethodSpeed:
 
 @dataclass(frozen=True)
 class ProbeSpeed(MethodSpeed):
-    """How fast a closed-form probe is solved: counted multiplications, at the speed of two that were timed.
+    """Speed of a closed-form probe: the number of multiplications, at two measured speeds.
 
     Args:
         step_s: seconds for the eigendecomposition of a matrix of `TRIED_SIDE` rows, which costs their cube.
@@ -117,13 +118,13 @@ class ProbeSpeed(MethodSpeed):
     sizes: tuple[int, int, int]
 
     def fold_s(self, split: Split, config: Config, *, density: bool, read: ReadTimes = ReadTimes()) -> float:
-        """Seconds to solve one fold and to evaluate all of its parts once; the settings of steps do not count."""
+        """Seconds to solve one fold and to evaluate all its parts once; settings of optimiser steps do not matter."""
         num_layers, width, _ = self.sizes
         clips, held = len(split.train), len(split.dev)
         if self.method == "ridge-concat":
             clips = min(clips, MAX_KERNEL_CLIPS)
             triangle = clips * (clips / 2 + held) * num_layers * width
-            solved = len(PENALTIES) * clips**3 / (6 if held else 2)  # leaving out inverts the factor
+            solved = len(PENALTIES) * clips**3 / (6 if held else 2)  # leave-one-out inverts the factor
             fit_s, passes = (triangle + solved) * self.product_s, 2.0
         else:
             layers = num_layers if self.method in ("ridge-best-layer", "ridge-average") else 1
@@ -137,13 +138,13 @@ class ProbeSpeed(MethodSpeed):
 
 @dataclass(frozen=True)
 class TuneSpeed:
-    """How fast a way of fine-tuning is.
+    """Measured speed of a fine-tuning method.
 
     Args:
-        train_s: seconds of training for one sample, token or image.
-        predict_s: seconds of evaluation for one.
-        num_trained: numbers that are trained.
-        tried: most cost in what went through the encoder at once.
+        train_s: seconds of training per sample, token or image.
+        predict_s: seconds of evaluation per sample, token or image.
+        num_trained: number of trained parameters.
+        tried: largest cost that went through the encoder at once.
     """
 
     train_s: float
@@ -157,7 +158,7 @@ def method_size(method: str, config: Config, sizes: tuple[int, int, int]) -> Met
 
     Args:
         method: a name from the table of methods.
-        config: all settings.
+        config: settings of the method.
         sizes: L, D and C.
 
     Raises:
@@ -177,12 +178,12 @@ def time_method(
 
     Args:
         method: a name from the table of methods.
-        config: all settings.
+        config: settings of training and of the method.
         sizes: L, D and C.
         device: resolved device.
-        within_s: about how long this may take, in seconds; a step and an evaluation of two clips are made at least.
-        members: trainings that share a program; where not even a few steps of all of them fit in the time,
-            a step by itself stands for theirs.
+        within_s: approximate time limit in seconds; at least one step and one evaluation of two clips are made.
+        members: number of jointly trained models; if not even a few joint steps fit in the time, the time of a single
+            model's step is used instead.
 
     Raises:
         MethodError: it does not fit these sizes, or the settings.
@@ -205,7 +206,7 @@ def _time_probe(method: str, config: Config, sizes: tuple[int, int, int], device
     x = torch.randn(TRIED_SIDE, TRIED_SIDE)
     seconds = []
     for call in (lambda: x @ x.mT, lambda: torch.linalg.eigh(x @ x.mT)):
-        call()  # with what the first call prepares
+        call()  # includes one-time preparation
         started = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - started)
@@ -213,7 +214,7 @@ def _time_probe(method: str, config: Config, sizes: tuple[int, int, int], device
 
 
 class _Trial:
-    """A method on random vectors; `time_method` says what the arguments are."""
+    """A method on random vectors; for the arguments see `time_method`."""
 
     def __init__(self, method: str, config: Config, sizes: tuple[int, int, int], device: str) -> None:
         self.settings, self.sizes, self.device = config.train, sizes, device
@@ -224,9 +225,9 @@ class _Trial:
         self.few = self._part(FEW_CLIPS)
 
     def step_s(self, within_s: float) -> float:
-        """Seconds for a step by itself."""
+        """Seconds for a step of a single training."""
         batch = self.settings.batch_size
-        step = self._step_s(FEW_CLIPS, 1)  # with what the first step prepares
+        step = self._step_s(FEW_CLIPS, 1)  # includes one-time preparation
         if step < within_s:
             step = self._step_s(FEW_CLIPS, 1)
         fitting = min(batch, int(within_s / 2 / step * FEW_CLIPS))
@@ -236,25 +237,25 @@ class _Trial:
         return self._step_s(fitting, max(1, min(MOST_STEPS, int(within_s / 2 / step)))) * batch / fitting
 
     def joint_step_s(self, members: int, steps: int) -> float:
-        """Seconds that one of the members has of a step of all."""
+        """Seconds per step and member when `members` models are trained jointly."""
         part = self._part(self.settings.batch_size * steps)
-        with TemporaryDirectory() as work:  # for a resume file, should an epoch take that long
+        with TemporaryDirectory() as work:  # for a resume file, in case the epoch takes long enough to write one
             trainings = [self._training(self.build(), part, work, epochs=2) for _ in range(members)]
             program = Program(trainings)
-            program.epoch()  # its first step is each member's own
+            program.epoch()  # whose first step runs member by member
             before_s = sum(one.done.train_s for one in trainings)
             program.epoch()
         return (sum(one.done.train_s for one in trainings) - before_s) / steps / members
 
     def clip_s(self, clips: int) -> float:
-        """Seconds to evaluate one of so many clips."""
+        """Seconds to evaluate one clip in batches of `clips`."""
         tried, size = self._part(clips), eval_batch(self.model, self.settings, self.device)
         started = time.perf_counter()
         predict(self.model, tried, self.device, size)
         return (time.perf_counter() - started) / clips
 
     def _step_s(self, clips: int, steps: int) -> float:
-        with TemporaryDirectory() as work:  # stays empty: a file would come with a second epoch
+        with TemporaryDirectory() as work:  # stays empty: a file would only be written after a second epoch
             training = self._training(self.model, self._part(clips * steps), work, epochs=1, batch_size=clips)
             return training.complete().train_s / steps
 
@@ -273,19 +274,19 @@ class _Trial:
 def time_finetune(
     name: str, encoder: Any, item: Tensor, config: Config, *, num_classes: int, device: str, within_s: float
 ) -> TuneSpeed:
-    """Time one way of fine-tuning, with the steps of the real one.
+    """Time a fine-tuning method, with the steps of the real loop.
 
     Args:
-        name: a name from the table of ways of fine-tuning.
-        encoder: open encoder in float32; it is changed, so give it a copy.
-        item: an item of typical length; a batch is made of its copies.
-        config: all settings.
+        name: a name from the table of fine-tuning methods.
+        encoder: open encoder in float32; pass a copy, because it is modified.
+        item: an item of typical length; a batch consists of copies of it.
+        config: settings of the method.
         num_classes: C.
         device: resolved device.
-        within_s: about how long this may take, in seconds; two steps on one item are made at least.
+        within_s: approximate time limit in seconds; at least two steps on one item are made.
 
     Raises:
-        MethodError: the encoder cannot be fine-tuned in this way.
+        MethodError: the encoder does not support the method.
     """
     settings, size = config.finetune, item.shape[0] if item.ndim == 1 else 1
     model = build_finetune(name, encoder, num_classes=num_classes, seed=0)
@@ -302,10 +303,10 @@ def time_finetune(
             model.zero_grad(set_to_none=True)
             with autocast(device, precision):
                 loss = loss_of(model(inputs, mask), torch.arange(len(items), device=mask.device) % num_classes)
-            if loss.requires_grad:  # a published form may train nothing at all (D3)
+            if loss.requires_grad:  # a published variant may train nothing at all (D3)
                 loss.backward()
                 optimizer.step()
-            loss.item()  # waits for a GPU
+            loss.item()  # synchronises with the GPU
         else:
             with torch.no_grad():
                 model(inputs, mask).cpu()

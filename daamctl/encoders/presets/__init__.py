@@ -1,1 +1,1 @@
-"""Presets: one file per encoder with its hub id and, for seeded random weights, its shape."""
+"""Encoder presets: one file per encoder with its hub id and its shape, which random weights need."""

@@ -1,4 +1,4 @@
-"""BEiT-Large (Bao et al., 2021), tuned on ImageNet: 24 layers x 1024; named by the papers' fine-tuning scripts."""
+"""BEiT-Large (Bao et al., 2021), fine-tuned on ImageNet: 24 layers x 1024; used by the papers' fine-tuning scripts."""
 
 from daamctl.encoders.preset import Preset
 

@@ -1,4 +1,4 @@
-"""BEiT-Large (Bao et al., 2021), self-supervised on ImageNet-22k only: 24 layers x 1024 (D47)."""
+"""BEiT-Large (Bao et al., 2021), only self-supervised, on ImageNet-22k: 24 layers x 1024 (D47)."""
 
 from daamctl.encoders.preset import Preset
 

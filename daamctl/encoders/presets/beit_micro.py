@@ -1,4 +1,4 @@
-"""BEiT's real architecture with 24 layers, tiny widths and seeded random weights: no download."""
+"""BEiT architecture with 24 layers, tiny widths and seeded random weights; needs no download."""
 
 from daamctl.encoders.preset import Preset
 
@@ -13,7 +13,7 @@ PRESET = Preset(
         "image_size": 32,
         "patch_size": 8,
         "use_relative_position_bias": True,
-        # At the usual 0.02 and 0.1 a random layer hardly changes its input, and all layers look alike.
+        # With the usual 0.02 and 0.1, a random layer hardly changes its input, and all layers look alike.
         "initializer_range": 0.1,
         "layer_scale_init_value": 1.0,
     },

@@ -1,4 +1,4 @@
-"""Llama with its real architecture, 16 layers, tiny widths, one or two letters a token, random weights: no download."""
+"""Llama architecture with 16 layers, tiny widths, one or two letters a token and random weights; needs no download."""
 
 from daamctl.encoders.preset import Preset
 
@@ -12,11 +12,11 @@ PRESET = Preset(
         "intermediate_size": 128,
         "vocab_size": 935,  # 3 added tokens, 256 bytes and 26 x 26 pairs of letters
         "max_position_embeddings": 4096,
-        # At the usual 0.02 a random layer hardly changes its input, and all layers look alike.
+        # With the usual 0.02, a random layer hardly changes its input, and all layers look alike.
         "initializer_range": 0.07,
     },
     modality="text",
-    # As large as what the norms hand to a layer: otherwise attention, which favours the first words of a text, drowns
-    # the tokens in the first layer, and behind it the mean over them says nothing of a topic.
+    # As large as the norms' output to a layer. Otherwise attention, which favours the first words of a text, drowns out
+    # the tokens in the first layer, and the mean over tokens after it carries no topic.
     embedding_std=1.0,
 )

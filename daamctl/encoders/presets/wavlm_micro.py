@@ -1,4 +1,4 @@
-"""WavLM's real architecture with 24 layers, tiny widths and seeded random weights: no download (demo and tests)."""
+"""WavLM architecture with 24 layers, tiny widths and seeded random weights; needs no download (demo and tests)."""
 
 from daamctl.encoders.preset import Preset
 
@@ -15,9 +15,9 @@ PRESET = Preset(
         "num_conv_pos_embedding_groups": 4,
         "feat_extract_norm": "layer",
         "do_stable_layer_norm": True,
-        # At the usual 0.02 a random layer hardly changes its input, and all layers look alike.
+        # With the usual 0.02, a random layer hardly changes its input, and all layers look alike.
         "initializer_range": 0.2,
-        # Random layer-normed convolutions lose loudness unless they have biases to set it against.
+        # Random layer-normed convolutions lose the loudness of a clip unless biases give it a reference.
         "conv_bias": True,
     },
     normalize=False,

@@ -242,7 +242,7 @@ def write_fold(
         },
     }
     folder = fold_dir(layout.method(method), fold, 1)
-    save_weights(model, folder / "weights.safetensors", method=method, **sizes, settings=own)
+    save_weights(model, folder / "weights.safetensors", method=method, **sizes, settings=own, origin=None)
     facts = {"key": result["run"]["key"], "classes": list(CLASSES)}
     predictions = rows.with_columns(
         pl.Series("target", target), pl.Series("logits", logits.tolist(), dtype=pl.List(pl.Float32))

@@ -37,7 +37,7 @@ def command(
     if isinstance(model, DensityBlock):
         typer.echo(f'not written; load it: daamctl.methods.load_published("{file}", norm_axis={norm_axis})')
     else:
-        save_weights(model, path, method=seen.method, **seen.sizes, settings=seen.settings)
+        save_weights(model, path, method=seen.method, **seen.sizes, settings=seen.settings, origin=None)
         typer.echo(f'load it: daamctl.methods.load_weights("{path}")')
 
 

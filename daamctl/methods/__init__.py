@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from daamctl.methods.published import load_published
     from daamctl.methods.weighted_sum import WeightedSum
     from daamctl.methods.weights import load_weights, save_weights
+    from daamctl.methods.weights_metadata import WeightsMetadata, read_metadata
 
 METHODS = Registry(
     "method",
@@ -110,8 +111,10 @@ _LAZY = {
     "Layers": "probes",
     "RidgeProbe": "probes",
     "WeightedSum": "weighted_sum",
+    "WeightsMetadata": "weights_metadata",
     "load_published": "published",
     "load_weights": "weights",
+    "read_metadata": "weights_metadata",
     "save_weights": "weights",
 }
 
@@ -133,6 +136,7 @@ __all__ = [
     "SummedQueryAttention",
     "Traits",
     "WeightedSum",
+    "WeightsMetadata",
     "build",
     "counterparts",
     "density_weights",
@@ -140,6 +144,7 @@ __all__ = [
     "load_published",
     "load_weights",
     "mixture_weights",
+    "read_metadata",
     "rebuild",
     "resolve_method",
     "save_weights",

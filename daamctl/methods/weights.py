@@ -1,17 +1,16 @@
 """Weights files of our own: one `.safetensors` that says what it holds, so that it can be loaded without anything else.
 
-All of that stands in a single metadata entry, because safetensors writes several in random order and equal weights
-should give equal bytes.
+Only a fine-tuned encoder needs one thing more, the pretrained encoder, and its file says which; what files say of
+themselves: `weights_metadata`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -20,9 +19,27 @@ from torch import Tensor, nn
 from daamctl.errors import ArtifactError, MethodError, UnknownNameError
 from daamctl.methods import rebuild
 from daamctl.methods.base import FusionClassifier, Standardize
+from daamctl.methods.weights_metadata import ADAPTER, FUSION, Origin, WeightsMetadata, again, one_line, parse
 
-ENTRY = "daamctl"
-SIZES = ("num_layers", "embed_dim", "num_classes")
+if TYPE_CHECKING:
+    from daamctl.adapters import FineTuned
+
+
+class OpenedEncoder(Protocol):
+    """An encoder and what is recorded of it, as `daamctl.encoders.load.open_encoder` gives them.
+
+    Attributes:
+        encoder: fresh; see `daamctl.adapters.build_finetune`.
+        facts: with `weights_sha256` among them.
+    """
+
+    @property
+    def encoder(self) -> Any:
+        """The encoder."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The facts."""
 
 
 def save_weights(
@@ -34,6 +51,7 @@ def save_weights(
     embed_dim: int,
     num_classes: int,
     settings: Mapping[str, Any],
+    origin: Origin | None = None,
 ) -> None:
     """Write a model's weights and what it takes to build it again; whole, or not at all.
 
@@ -45,17 +63,38 @@ def save_weights(
         embed_dim: D.
         num_classes: C.
         settings: the method's own arguments.
+        origin: what it was trained on; None: that is not known.
+
+    Raises:
+        ArtifactError: the file system refuses the write.
+    """
+    metadata = WeightsMetadata(
+        kind=FUSION,
+        method=method,
+        settings=settings,
+        num_layers=num_layers,
+        embed_dim=embed_dim,
+        num_classes=num_classes,
+        standardize=model.standardize.kind if isinstance(model.standardize, Standardize) else None,
+        **(vars(origin) if origin is not None else {}),
+    )
+    tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    write_weights(path, tensors, metadata)
+
+
+def write_weights(path: Path | str, tensors: dict[str, Tensor], metadata: WeightsMetadata) -> None:
+    """Write tensors and what they are; whole, or not at all.
+
+    Args:
+        path: the file, by custom `.safetensors`; replaced if there is one.
+        tensors: contiguous, on CPU.
+        metadata: what the file says of itself.
 
     Raises:
         ArtifactError: the file system refuses the write.
     """
     path = Path(path)
-    sizes = {"num_layers": num_layers, "embed_dim": embed_dim, "num_classes": num_classes}
-    head: dict[str, Any] = {"method": method, "settings": dict(settings), **sizes}
-    if isinstance(model.standardize, Standardize):
-        head["standardize"] = model.standardize.kind
-    tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    data = save(tensors, metadata={ENTRY: json.dumps(head, sort_keys=True)})
+    data = save(tensors, metadata=metadata.entry())
     temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex[:8]}{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,29 +108,82 @@ def save_weights(
         temporary.unlink(missing_ok=True)
 
 
-def load_weights(path: Path | str) -> FusionClassifier:
-    """Build the model of a weights file written by `save_weights`.
+@overload
+def load_weights(path: Path | str) -> FusionClassifier: ...
+
+
+@overload
+def load_weights(path: Path | str, *, encoder: OpenedEncoder | None) -> FusionClassifier | FineTuned: ...
+
+
+def load_weights(path: Path | str, *, encoder: OpenedEncoder | None = None) -> FusionClassifier | FineTuned:
+    """Build the model of a fold's weights file, or of one that `save_weights` has written.
+
+    Args:
+        path: the file.
+        encoder: for a fine-tuned encoder, the pretrained one that it was trained over, freshly opened; it is changed in
+            place. Not looked at for others.
 
     Returns:
-        the model in eval mode, on CPU, in the number format of the file.
+        A fusion in eval mode, on CPU, in the number format of the file; or a fine-tuned encoder in eval mode, where the
+        one given is.
 
     Raises:
-        MethodError: there is no such file, it is not one of ours, or its tensors do not fit what it says it is.
+        MethodError: there is no such file, it is not one of ours, or its tensors do not fit what it says it is; or the
+            encoder that it needs is not given, is another one, or has been adapted before.
     """
     path = Path(path)
-    tensors, metadata = read_safetensors(path)
-    head = _head(path, metadata)
+    tensors, entries = read_safetensors(path)
+    metadata = parse(path, entries)
     try:
-        model = rebuild(head["method"], **{name: head[name] for name in SIZES}, **head["settings"])
-        if "standardize" in head:
-            model.standardize = Standardize.empty(head["standardize"], head["num_layers"], head["embed_dim"])
-        formats = {value.dtype for value in tensors.values() if value.is_floating_point()}
-        if len(formats) == 1:
-            model.to(formats.pop())
-        fill(model, tensors)
+        return _fine_tuned(metadata, tensors, encoder) if metadata.kind == ADAPTER else _fusion(metadata, tensors)
     except (MethodError, UnknownNameError) as error:
-        raise MethodError(f"{path}: {error.message}", fix=error.fix) from error
+        raise MethodError(f"{path}: {error.message}", fix=error.fix or again(path)) from error
+
+
+def _fusion(metadata: WeightsMetadata, tensors: Mapping[str, Tensor]) -> FusionClassifier:
+    """Raises MethodError: the tensors do not fit."""
+    assert metadata.embed_dim is not None
+    num_layers, embed_dim = metadata.num_layers, metadata.embed_dim
+    sizes = {"num_layers": num_layers, "embed_dim": embed_dim, "num_classes": metadata.num_classes}
+    try:
+        model = rebuild(metadata.method, **sizes, **metadata.settings)
+    except (RuntimeError, TypeError, OverflowError, MemoryError) as error:  # sizes that no model has
+        raise MethodError(f"{metadata.method} cannot be built as the file says: {one_line(error)}") from error
+    if metadata.standardize is not None:
+        model.standardize = Standardize.empty(metadata.standardize, num_layers, embed_dim)
+    formats = {value.dtype for value in tensors.values() if value.is_floating_point()}
+    if len(formats) == 1:
+        model.to(formats.pop())
+    fill(model, tensors)
     return model.eval()
+
+
+def _fine_tuned(metadata: WeightsMetadata, tensors: Mapping[str, Tensor], opened: OpenedEncoder | None) -> FineTuned:
+    """Raises MethodError: the encoder is not the one it takes, or the tensors do not fit."""
+    from daamctl.adapters import build_finetune
+
+    how = "load_weights(path, encoder=opened), with what daamctl.encoders.load.open_encoder gives for it"
+    needed = _named(metadata.encoder)
+    if opened is None:
+        raise MethodError(f"{metadata.method} is trained over the encoder {needed}, which has to be given", fix=how)
+    facts = getattr(opened, "facts", None)
+    if facts is None or not hasattr(opened, "encoder"):
+        raise MethodError(f"encoder is a {type(opened).__name__}, which does not say what encoder it is", fix=how)
+    if facts.get("weights_sha256") != metadata.encoder["weights_sha256"]:
+        raise MethodError(f"{metadata.method} is trained over the encoder {needed}, met {_named(facts)}", fix=how)
+    if any(value.requires_grad for value in opened.encoder.model.parameters()):
+        raise MethodError(f"the encoder {needed} given has been adapted before", fix="open it anew")
+    model = build_finetune(metadata.method, opened.encoder, num_classes=metadata.num_classes, seed=0)
+    model.load_trainable(tensors)
+    return model.eval()
+
+
+def _named(facts: Mapping[str, Any]) -> str:
+    """An encoder by its source, revision and hash."""
+    known = {"revision": facts.get("revision"), "weights sha256": facts.get("weights_sha256")}
+    more = ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
+    return f"{facts.get('source') or facts.get('name') or 'without a name'} ({more or 'weights unknown'})"
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -106,7 +198,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise MethodError(f"{path} cannot be read as weights: {one_line(error)}") from error
+        raise MethodError(f"{path} cannot be read as weights: {one_line(error)}", fix=again(path)) from error
 
 
 def fill(model: nn.Module, tensors: Mapping[str, Tensor], *, names: Mapping[str, str] | None = None) -> None:
@@ -136,30 +228,3 @@ def listed(names: set[str] | list[str], most: int = 5) -> str:
     shown = sorted(names)[:most]
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return (", ".join(shown) or "none") + more
-
-
-def one_line(error: Exception) -> str:
-    """The first line of an error's text, or its kind where it has none."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def _head(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """What the file says it is.
-
-    Raises:
-        MethodError: it says nothing, or not all that is needed.
-    """
-    if ENTRY not in metadata:
-        raise MethodError(
-            f"{path} is not a weights file of daamctl: no metadata entry '{ENTRY}'",
-            fix="a checkpoint of the published code: daamctl import-checkpoint FILE",
-        )
-    try:
-        head = json.loads(metadata[ENTRY])
-    except ValueError as error:
-        raise MethodError(f"{path}: metadata entry '{ENTRY}' is not JSON: {one_line(error)}") from error
-    kinds = {"method": str, "settings": dict, **dict.fromkeys(SIZES, int)}
-    wrong = [name for name, kind in kinds.items() if not isinstance(head, dict) or type(head.get(name)) is not kind]
-    if wrong:
-        raise MethodError(f"{path}: metadata entry '{ENTRY}' lacks a valid {', '.join(wrong)}")
-    return dict(head)

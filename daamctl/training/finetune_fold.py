@@ -6,7 +6,6 @@ Every fold opens its own encoder, so that nothing trained in one fold can reach 
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping
@@ -16,12 +15,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors.torch import save
 
 from daamctl.adapters import FINETUNES, FineTuned, build_finetune
-from daamctl.adapters.released import departures, is_published
+from daamctl.adapters.released import departures, is_published, own_input
 from daamctl.artifacts.clips import ClipTable, clips_key
-from daamctl.artifacts.io import atomic_path, content_key, locked, replace_dir
+from daamctl.artifacts.io import content_key, locked, replace_dir
 from daamctl.artifacts.results import Fold, FoldResult, SearchPart, fold_dir, read_fold
 from daamctl.artifacts.splits import Split, joined, split_of
 from daamctl.config import Config
@@ -30,6 +28,8 @@ from daamctl.devices import resolve_device, resolve_precision
 from daamctl.engines.base import Engine
 from daamctl.errors import ArtifactError, DivergedError
 from daamctl.layout import Layout
+from daamctl.methods.weights import write_weights
+from daamctl.methods.weights_metadata import ADAPTER, Origin, WeightsMetadata
 from daamctl.progress import Progress, progress
 from daamctl.provenance import code_hash
 from daamctl.tracking import Tracker
@@ -446,17 +446,37 @@ def _write(
     """Write all files of a finished fold, `result.json` last."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    facts, classes = opened.facts, source.clips.classes
-    head = {
-        "finetune": spec.method,
-        "encoder": {name: facts.get(name) for name in ("name", "source", "revision", "weights_sha256")},
-        "num_classes": len(classes),
-        "classes": list(classes),
-        "head_parameters": sum(v.numel() for name, v in model.trained().items() if name.startswith("head.")),
-    }
-    # a single entry: safetensors writes several in random order, and equal weights should give equal bytes
-    data = save(model.trainable_state(), metadata={"daamctl": json.dumps(head, sort_keys=True)})
-    with atomic_path(folder / "weights.safetensors") as temporary:
-        temporary.write_bytes(data)
+    metadata = WeightsMetadata(
+        kind=ADAPTER,
+        method=spec.method,
+        settings={},
+        num_layers=1,
+        embed_dim=opened.encoder.embed_dim,
+        num_classes=len(source.clips.classes),
+        head_parameters=sum(v.numel() for name, v in model.trained().items() if name.startswith("head.")),
+        **vars(_origin(spec, source.clips, opened)),
+    )
+    write_weights(folder / "weights.safetensors", model.trainable_state(), metadata)
     clips = source.clips.rows[split.test]
     write_finished(folder, clips, opened.items.targets[split.test], tuned, spec.config, result)
+
+
+def _origin(spec: FinetuneSpec, clips: ClipTable, opened: Opened) -> Origin:
+    """What was read, and how; a way that reads as it itself demands says so."""
+    sections = {
+        "segment": key_settings(spec.config, "segment"),
+        "extract": finetuning_data_settings(spec.config, clips.modality),
+    }
+    longest = spec.config.finetune.max_tokens
+    for path, value in own_input(spec.method, clips.modality).items():
+        section, name = path.split(".")
+        if section in sections:
+            sections[section][name] = value
+        else:
+            longest = value
+    facts = {name: value for name, value in opened.facts.items() if name != "storage"}
+    facts["precision"] = facts.get("weights_dtype", "float32")  # of inference: no autocast
+    if "max_tokens" in facts:
+        facts["max_tokens"] = min(facts["max_tokens"], longest)
+    last = (max(opened.encoder.layers),)
+    return Origin.of(facts, classes=clips.classes, layers=last, modality=clips.modality, settings=sections)

@@ -29,6 +29,7 @@ from daamctl.errors import ArtifactError, MethodError
 from daamctl.methods import CLOSED_FORM, METHODS, build, resolve_method, save_weights, settings_of
 from daamctl.methods.base import FusionClassifier, Standardize
 from daamctl.methods.probes import RidgeProbe
+from daamctl.methods.weights_metadata import Origin
 from daamctl.provenance import code_hash
 from daamctl.training.closed_form import ClosedForm
 from daamctl.training.feature_split import InMemorySplit, Part, StreamedSplit
@@ -423,6 +424,13 @@ def _write(
         embed_dim=features.head.embed_dim,
         num_classes=len(features.head.classes),
         settings=spec.settings,
+        origin=Origin.of(
+            features.head.encoder,
+            classes=features.head.classes,
+            layers=features.layers,
+            modality=features.head.modality,
+            settings=features.head.settings,
+        ),
     )
     if trained.density is not None and trained.untrained_density is not None:
         maps = {"trained": trained.density.contiguous(), "untrained": trained.untrained_density.cpu().contiguous()}

@@ -14,11 +14,16 @@ import pytest
 import torch
 import transformers
 
+from daamctl.adapters import FineTuned
 from daamctl.artifacts.clips import ClipTable, read_clips
 from daamctl.artifacts.results import read_folds
-from daamctl.config import Config, load_config
-from daamctl.errors import ArtifactError, AudioError, TrainingError, UnknownNameError
+from daamctl.config import Config, ExtractConfig, load_config
+from daamctl.corpora.sources import files_root
+from daamctl.encoders.items import open_items
+from daamctl.encoders.load import OpenedEncoder, open_encoder
+from daamctl.errors import ArtifactError, AudioError, MethodError, TrainingError, UnknownNameError
 from daamctl.layout import Layout
+from daamctl.methods import load_weights, read_metadata
 from daamctl.stages import compare, download, evaluate, extract, finetune, report, segment, train
 from tests.fixtures.folds import make_layout, write_method
 from tests.fixtures.recordings import write_pipeline
@@ -103,6 +108,40 @@ def test_recordings_that_cannot_be_read(clips: Path, caplog: pytest.LogCaptureFi
     assert "1 of 48 clips cannot be read and are left out: s3-1#000" in caplog.text
     sizes = [fold.result["meta"]["num_test_clips"] for fold in read_folds(layout.method("linear-probe"))]
     assert sizes == [16, 15, 16]
+
+
+def test_a_weights_file_says_how_to_open_its_encoder(clips: Path) -> None:
+    """From the file alone: the encoder is opened as it says, and another one refused."""
+    layout, config = settings(clips)
+    (fold,) = read_folds(finetune.run(layout, config, method="ia3", fold=1, track=False))
+    path = (fold.folder / "weights.safetensors").rename(clips / "alone.safetensors")
+    shown = read_metadata(path)
+    assert (shown.modality, shown.inputs, shown.pooling["pooling"]) == (
+        "speech",
+        {"sampling_rate": 16000, "normalize": False},
+        "valid-frames",
+    )
+    assert shown.encoder["weights_dtype"] == shown.precision == "float32"
+    assert set(shown.made_with) == {"segment", "extract"}
+
+    def opened(**changes: Any) -> OpenedEncoder:
+        extract = ExtractConfig.model_validate({**shown.made_with["extract"], **changes})
+        longest = shown.made_with["segment"]["max_duration_s"]
+        return open_encoder(extract, modality="speech", max_duration_s=longest, device="cpu", precision=shown.precision)
+
+    with pytest.raises(MethodError, match=f"over the encoder .* {shown.encoder['weights_sha256']}\\), met .*seed 7"):
+        load_weights(path, encoder=opened(seed=7))
+    right = opened()
+    model = load_weights(path, encoder=right)
+    assert isinstance(model, FineTuned)
+    table = read_clips(layout.clips)
+    items = open_items(table.rows, "speech", files_root(layout.root, table.corpus), right.encoder, config)
+    index = {name: number for number, name in enumerate(table.rows["clip_id"])}
+    predictions = fold.predictions()
+    read = [items.read(index[name]) for name in predictions["clip_id"]]
+    with torch.no_grad():
+        found = torch.cat([model(*right.encoder.collate([item])) for item in read])
+    torch.testing.assert_close(found, torch.tensor(predictions["logits"].to_list()), atol=1e-5, rtol=1e-4)
 
 
 def test_a_way_is_trained_with_its_own_settings_and_seeds(clips: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -18,15 +18,17 @@ import polars as pl
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from daamctl.adapters import build_finetune
+from daamctl.adapters import FINETUNES, FineTuned, build_finetune
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.results import Fold
 from daamctl.config import Config
-from daamctl.errors import TrainingError
+from daamctl.config.keys import finetuning_data_settings
+from daamctl.errors import MethodError, TrainingError
 from daamctl.extraction.batching import plan_batches
+from daamctl.methods import WeightsMetadata, load_weights, read_metadata
 from daamctl.progress import Progress
 from daamctl.training import finetune
 from daamctl.training.checkpoint import save_state
@@ -160,23 +162,114 @@ def test_fold_is_whole_and_honest(tmp_path: Path) -> None:
 def test_weights_say_what_they_are_and_give_the_predictions_back(tmp_path: Path) -> None:
     fold, made = make(tmp_path), Made()
     path = fold.folder / "weights.safetensors"
-    with safe_open(path, framework="pt") as file:
-        head = json.loads(file.metadata()["daamctl"])
-    assert head == {
-        "finetune": "lora-r4",
-        "encoder": {"name": None, "source": "tiny bert", "revision": None, "weights_sha256": "00"},
-        "num_classes": 2,
-        "classes": ["even", "odd"],
-        "head_parameters": 66,
-    }
+    extract = finetuning_data_settings(config(), "text")
+    assert read_metadata(path) == WeightsMetadata(
+        schema=1,
+        kind="adapter",
+        method="lora-r4",
+        settings={},
+        num_layers=1,
+        embed_dim=32,
+        num_classes=2,
+        classes=("even", "odd"),
+        layers=(2,),
+        modality="text",
+        encoder={
+            "name": None,
+            "source": "tiny bert",
+            "revision": None,
+            "weights_sha256": "00",
+            "weights_dtype": None,
+        },
+        inputs={"max_tokens": 512},  # not the encoder's 4096: finetune.max_tokens is lower
+        precision="float32",
+        made_with={"extract": extract},
+        head_parameters=66,
+    )
     opened = made.source.take()
-    model = build_finetune(head["finetune"], opened.encoder, num_classes=2, seed=5)
-    model.load_trainable(load_file(path))
+    model = load_weights(path, encoder=opened)
+    assert isinstance(model, FineTuned)
+    assert not model.training
+    assert not model.model.training
     assert len(load_file(path)) == 10  # nothing of the frozen encoder
     rows = np.array([int(name[1:3]) for name in fold.predictions()["clip_id"]])
     assert torch.equal(predict(model, opened.encoder, opened.items, rows), logits_of(fold))
     alone = torch.cat([predict(model, opened.encoder, opened.items, rows[[i]]) for i in range(len(rows))])
     torch.testing.assert_close(alone, logits_of(fold), atol=1e-5, rtol=1e-4)  # neighbours in a batch do not matter
+
+
+@pytest.mark.parametrize("method", FINETUNES)
+def test_every_way_is_loaded_again(tmp_path: Path, method: str) -> None:
+    fold = make(tmp_path, method=method, epochs=2)
+    path = fold.folder / "weights.safetensors"
+    shown = read_metadata(path)
+    published = method.endswith("-published")
+    assert (shown.kind, shown.method, shown.inputs["max_tokens"]) == ("adapter", method, 128 if published else 512)
+    opened = Made().source.take()
+    model = load_weights(path, encoder=opened)
+    assert isinstance(model, FineTuned)
+    rows = np.array([int(name[1:3]) for name in fold.predictions()["clip_id"]])
+    found = predict(model, opened.encoder, opened.items, rows)
+    torch.testing.assert_close(found, logits_of(fold), atol=1e-5, rtol=0)
+
+
+def refusal(path: Path, encoder: Any = None) -> str:
+    """The one line, and how to repair it."""
+    with pytest.raises(MethodError) as caught:
+        load_weights(path, encoder=encoder)
+    assert "\n" not in caught.value.message
+    return str(caught.value)
+
+
+def test_an_encoder_has_to_be_given_and_the_right_one(tmp_path: Path) -> None:
+    path = make(tmp_path, epochs=1).folder / "weights.safetensors"
+    needed = f"{path}: lora-r4 is trained over the encoder tiny bert (weights sha256 00)"
+    how = "\n  load_weights(path, encoder=opened), with what daamctl.encoders.load.open_encoder gives for it"
+    assert refusal(path) == f"{needed}, which has to be given{how}"
+    opened = Made().source.take()
+    other = replace(opened, facts={"source": "other", "revision": "abc", "weights_sha256": "01"})
+    assert refusal(path, other) == f"{needed}, met other (revision abc, weights sha256 01){how}"
+    assert refusal(path, replace(opened, facts={})) == f"{needed}, met without a name (weights unknown){how}"
+    assert refusal(path, opened.encoder).startswith(f"{path}: encoder is a Encoder, which does not say what encoder")
+    load_weights(path, encoder=opened)  # refusals left it as it was
+    assert refusal(path, opened) == (
+        f"{path}: the encoder tiny bert (weights sha256 00) given has been adapted before\n  open it anew"
+    )
+
+
+def test_tensors_of_another_way_are_refused(tmp_path: Path) -> None:
+    path = make(tmp_path, epochs=1).folder / "weights.safetensors"
+    with safe_open(path, framework="pt") as file:
+        entry = json.loads(file.metadata()["daamctl"])
+    for change, message in (
+        ({"method": "lora-r8"}, "weights do not fit lora-r8: "),
+        ({"method": "lora-r5"}, "unknown way of fine-tuning 'lora-r5'"),
+        ({"num_classes": 3, "classes": ["a", "b", "c"]}, "weights do not fit lora-r4: "),
+        ({"num_classes": 1, "classes": ["a"]}, "lora-r4: num_classes must be at least 2, met 1"),
+    ):
+        save_file(load_file(path), tmp_path / "w.safetensors", metadata={"daamctl": json.dumps(entry | change)})
+        found = refusal(tmp_path / "w.safetensors", Made().source.take())
+        assert found.startswith(f"{tmp_path / 'w.safetensors'}: {message}")
+
+
+def test_a_fold_from_before_the_schema_is_loaded(tmp_path: Path) -> None:
+    fold = make(tmp_path)
+    path = fold.folder / "weights.safetensors"
+    facts = {"name": None, "source": "tiny bert", "revision": None, "weights_sha256": "00"}
+    entry = {"finetune": "lora-r4", "encoder": facts, "num_classes": 2, "classes": ["even", "odd"],
+             "head_parameters": 66}  # fmt: skip
+    save_file(load_file(path), path, metadata={"daamctl": json.dumps(entry)})
+    shown = read_metadata(path)
+    assert (shown.schema, shown.kind, shown.method, shown.embed_dim) == (0, "adapter", "lora-r4", None)
+    assert (shown.classes, shown.encoder, shown.head_parameters) == (("even", "odd"), facts, 66)
+    opened = Made().source.take()
+    model = load_weights(path, encoder=opened)
+    assert isinstance(model, FineTuned)
+    rows = np.array([int(name[1:3]) for name in fold.predictions()["clip_id"]])
+    assert torch.equal(predict(model, opened.encoder, opened.items, rows), logits_of(fold))
+    del entry["encoder"]
+    save_file(load_file(path), path, metadata={"daamctl": json.dumps(entry)})
+    assert refusal(path, opened).startswith(f"{path}: metadata entry 'daamctl' lacks a valid encoder")
 
 
 @pytest.mark.parametrize("dropout", [False, True])

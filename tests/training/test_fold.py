@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from daamctl import devices
@@ -17,7 +19,7 @@ from daamctl.artifacts.results import Fold, read_fold
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, MethodError, TrainingError
 from daamctl.layout import Layout
-from daamctl.methods import load_weights
+from daamctl.methods import WeightsMetadata, load_weights, read_metadata
 from daamctl.training import fold, loop
 from daamctl.training.feature_split import InMemorySplit, StreamedSplit
 from daamctl.training.fold import Features, FoldSpec, kept_fold
@@ -82,6 +84,74 @@ def test_an_encoder_of_twelve_layers_needs_no_setting(features: Features, projec
     density = fold.density()
     assert density is not None
     assert float(density["trained"].std()) > 0
+
+
+FACTS = {
+    "name": "wavlm-large",
+    "modality": "speech",
+    "source": "microsoft/wavlm-large",
+    "revision": "c1423ed9",
+    "weights_sha256": "5eed" * 16,
+    "weights_dtype": "float32",
+    "model_type": "wavlm",
+    "transformers": "5.0",
+    "num_layers": 24,
+    "final_norm": True,
+    "precision": "bfloat16",
+    "storage": "float16",
+    "pooling": "valid-frames",
+    "normalize": True,
+    "sampling_rate": 16000,
+}
+"""As `open_encoder` gives them for speech."""
+
+
+def test_weights_say_all_that_using_them_takes(features: Features, project: Path) -> None:
+    features = replace(features, head=replace(features.head, encoder=FACTS))
+    own = config(standardize="layer").model_copy(update={"method_settings": {"daam-v1": {"num_heads": 2}}})
+    spec = FoldSpec("test", "daam-v1-mlp", 2, 1, own)
+    fold = train_fold(spec, features.subset((6, 7, 8, 9)), project / "a", project / "work", root=project)
+    path = fold.folder / "weights.safetensors"
+    moved = path.rename(project / "alone.safetensors")
+    extract = features.head.settings["extract"]
+    assert extract["encoder"] == "wavlm-micro"
+    assert extract["weights"] == "pretrained"
+    assert read_metadata(moved) == WeightsMetadata(
+        schema=1,
+        kind="fusion",
+        method="daam-v1-mlp",
+        settings={"num_heads": 2, "decoder": "mlp"},
+        num_layers=4,
+        embed_dim=16,
+        num_classes=4,
+        classes=("anger", "happiness", "neutral", "sadness"),
+        layers=(6, 7, 8, 9),
+        modality="speech",
+        encoder={
+            "name": "wavlm-large",
+            "source": "microsoft/wavlm-large",
+            "revision": "c1423ed9",
+            "weights_sha256": "5eed" * 16,
+            "weights_dtype": "float32",
+            "model_type": "wavlm",
+            "transformers": "5.0",
+            "num_layers": 24,
+        },
+        pooling={"pooling": "valid-frames", "final_norm": True},
+        inputs={"sampling_rate": 16000, "normalize": True},
+        precision="bfloat16",
+        storage="float16",
+        made_with={"segment": {"max_duration_s": 5.0, "tail": "keep", "tail_below_s": None}, "extract": extract},
+        standardize="layer",
+        head_parameters=None,
+    )
+    model, predictions = load_weights(moved), fold.predictions()
+    rows = torch.from_numpy((features.clips["group"] == "group2").to_numpy())
+    with torch.no_grad():
+        found = model(features.subset((6, 7, 8, 9)).x[rows].float())
+    torch.testing.assert_close(found, torch.tensor(predictions["logits"].to_list()), atol=1e-5, rtol=1e-4)
+    with safe_open(moved, framework="np") as file:
+        assert list(file.metadata()) == ["daamctl"]  # several would stand in random order
 
 
 STREAM = {"features": "stream"}

@@ -1,0 +1,245 @@
+"""What a weights file says of itself, of a layer fusion or a fine-tuned encoder alike; reading it needs no torch.
+
+All of it stands in a single metadata entry, because safetensors writes several in random order and equal weights should
+give equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from daamctl.errors import MethodError, UnknownNameError
+from daamctl.methods import resolve_method
+
+ENTRY = "daamctl"
+SCHEMA = 1
+"""Raise it when a field changes its meaning; files say which they follow, those from before there was one none."""
+FUSION, ADAPTER = "fusion", "adapter"
+SIZES = ("num_layers", "embed_dim", "num_classes")
+IDENTITY = ("name", "source", "revision", "weights_sha256", "weights_dtype")
+"""Facts of an encoder that are there in any case, null where they are not known."""
+POOLING = ("pooling", "final_norm", "special_tokens", "class_tokens")
+INPUTS = ("sampling_rate", "normalize", "tokenizer_sha256", "max_tokens", "processor", "image_size")
+FOLD = re.compile(r"fold(\d+)-seed(\d+)")
+RECIPE = re.compile(r"(.+)-([a-z]+)-recipe")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What a model was trained on: which classes, and what its inputs are. Empty where that is not known.
+
+    Args:
+        classes: names of the C classes, in the order of the logits.
+        layers: numbers of the L layers, in order (Hugging Face's hidden-state index); of an adapter the last one.
+        modality: speech, text or image.
+        encoder: name as set, source (hub id or folder), revision, weights_sha256, weights_dtype, and what else is known
+            of it.
+        pooling: over which positions a layer is averaged, and whether behind the encoder's final norm.
+        inputs: how items become the encoder's inputs: sampling rate and normalisation of speech, tokenizer and most
+            tokens of text, steps of the image processor.
+        precision: number format of the encoder's forward pass; of an adapter that of inference.
+        storage: number format of the stored vectors; an adapter has none.
+        made_with: the settings of `segment` (speech) and `extract` that can change the vectors.
+    """
+
+    classes: tuple[str, ...] | None = None
+    layers: tuple[int, ...] | None = None
+    modality: str | None = None
+    encoder: Mapping[str, Any] = field(default_factory=dict)
+    pooling: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    precision: str | None = None
+    storage: str | None = None
+    made_with: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        facts: Mapping[str, Any],
+        *,
+        classes: Sequence[str],
+        layers: Sequence[int],
+        modality: str,
+        settings: Mapping[str, Mapping[str, Any]],
+    ) -> Origin:
+        """From what is recorded of an encoder; no fact is lost.
+
+        Args:
+            facts: as `open_encoder` gives them.
+            classes: in the order of the logits.
+            layers: in order.
+            modality: speech, text or image.
+            settings: by section.
+        """
+        elsewhere = {*POOLING, *INPUTS, "precision", "storage", "modality"}
+        sections = ("segment", "extract") if modality == "speech" else ("extract",)
+        return cls(
+            classes=tuple(classes),
+            layers=tuple(layers),
+            modality=modality,
+            encoder=dict.fromkeys(IDENTITY) | {name: facts[name] for name in facts if name not in elsewhere},
+            pooling={name: facts[name] for name in POOLING if name in facts},
+            inputs={name: facts[name] for name in INPUTS if name in facts},
+            precision=facts.get("precision"),
+            storage=facts.get("storage"),
+            made_with={section: dict(settings[section]) for section in sections if section in settings},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsMetadata(Origin):
+    """What a weights file says of itself.
+
+    Args:
+        kind: `fusion`: over pooled layers; `adapter`: a fine-tuned encoder, of which the file holds what was trained.
+        method: name from the table of methods, or of ways of fine-tuning.
+        settings: the method's own arguments.
+        num_layers: L; of an adapter 1.
+        embed_dim: D; None only for adapters of a file without schema.
+        num_classes: C.
+        standardize: layer or feature, where a fusion standardises its input.
+        head_parameters: of an adapter, trained numbers in its classifier.
+        schema: what the file follows; 0: it was written before there was one, and nothing is known of its origin.
+    """
+
+    kind: str
+    method: str
+    settings: Mapping[str, Any]
+    num_layers: int
+    embed_dim: int | None
+    num_classes: int
+    standardize: str | None = None
+    head_parameters: int | None = None
+    schema: int = SCHEMA
+
+    def entry(self) -> dict[str, str]:
+        """As metadata of a safetensors file; what is not known is left out."""
+        known = {name: value for name, value in asdict(self).items() if value is not None and value != {}}
+        return {ENTRY: json.dumps({**known, "settings": dict(self.settings)}, sort_keys=True)}
+
+
+def read_metadata(path: Path | str) -> WeightsMetadata:
+    """What a weights file says of itself; no tensor is read and nothing is built.
+
+    Raises:
+        MethodError: there is no such file, it is not one of ours, or what it says is damaged or not enough.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise MethodError(f"no file {path}")
+    try:
+        with safe_open(path, framework="np") as file:
+            entries = file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise MethodError(f"{path} cannot be read as weights: {one_line(error)}", fix=again(path)) from error
+    return parse(path, entries)
+
+
+def parse(path: Path, entries: Mapping[str, str]) -> WeightsMetadata:
+    """What the metadata of a safetensors file says.
+
+    Args:
+        path: for messages.
+        entries: of the file.
+
+    Raises:
+        MethodError: it says nothing, or not all that is needed.
+    """
+    where = f"{path}: metadata entry '{ENTRY}'"
+    if ENTRY not in entries:
+        raise MethodError(
+            f"{path} is not a weights file of daamctl: no metadata entry '{ENTRY}'",
+            fix="a checkpoint of the published code: daamctl import-checkpoint FILE",
+        )
+    try:
+        found = json.loads(entries[ENTRY])
+    except (ValueError, RecursionError) as error:
+        raise MethodError(f"{where} is not JSON: {one_line(error)}", fix=again(path)) from error
+    head = found if isinstance(found, dict) else {}
+    if type(schema := head.get("schema", 0)) is int and schema > SCHEMA:
+        raise MethodError(
+            f"{path} follows schema {schema} of weights files, this version of daamctl knows those up to {SCHEMA}",
+            fix="update daamctl, or train the fold again",
+        )
+    if "schema" not in head:
+        head = _from_before(head)
+    wrong = [name for name, valid in _rules(head).items() if not valid(head.get(name))]
+    if wrong:
+        raise MethodError(f"{where} lacks a valid {', '.join(wrong)}", fix=again(path))
+    values = {one.name: head[one.name] for one in fields(WeightsMetadata) if head.get(one.name) is not None}
+    values |= {name: tuple(head[name]) for name in ("classes", "layers") if name in values}
+    return WeightsMetadata(**{"embed_dim": None, **values})
+
+
+def again(path: Path) -> str | None:
+    """The command that trains the fold of a weights file again, as far as its place tells; None: it is in none."""
+    place = FOLD.fullmatch(path.absolute().parent.name)
+    folders = path.absolute().parents
+    if place is None or len(folders) < 6 or folders[3].name != "train":
+        return None
+    run, method = folders[2].name, folders[1].name
+    try:
+        stage = "train" if resolve_method(method) else ""
+    except UnknownNameError:
+        stage = "finetune"
+    recipe = RECIPE.fullmatch(run)
+    name, more = (recipe[1], ("--recipe", recipe[2])) if recipe else (run, ())
+    words = ("--pipeline", name, *more, "--method", method, "--fold", place[1], "--seed", place[2], "--force")
+    if not (folders[5] / "pipelines" / f"{name}.yaml").is_file():
+        words = ("--corpus", "CORPUS", "--encoder", "ENCODER", *words[2:])
+    return f"train the fold again: {shlex.join(['daamctl', stage, *words])}"
+
+
+def one_line(error: Exception) -> str:
+    """The first line of an error's text, or its kind where it has none."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _from_before(head: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry without schema in today's names."""
+    if "finetune" not in head:
+        return {**head, "kind": FUSION, "schema": 0}
+    known = {name: head.get(name) for name in ("num_classes", "classes", "encoder", "head_parameters")}
+    return {"kind": ADAPTER, "schema": 0, "method": head["finetune"], "settings": {}, "num_layers": 1, **known}
+
+
+def _rules(head: Mapping[str, Any]) -> dict[str, Callable[[Any], bool]]:
+    """Name of a field -> whether a value will do."""
+    adapter = head.get("kind") == ADAPTER
+
+    def of(*kinds: type) -> Callable[[Any], bool]:
+        return lambda value: type(value) in kinds
+
+    def many(kind: type, size: str) -> Callable[[Any], bool]:
+        def valid(value: Any) -> bool:
+            right = isinstance(value, list) and all(type(one) is kind for one in value)
+            return value is None or (right and len(set(value)) == len(value) == head.get(size))
+
+        return valid
+
+    maybe_text, maybe_facts = of(str, type(None)), of(dict, type(None))
+    return {
+        "schema": of(int),
+        "kind": lambda value: value in (FUSION, ADAPTER),
+        "method": of(str),
+        "settings": of(dict),
+        **dict.fromkeys(SIZES, of(int)),
+        "classes": many(str, "num_classes"),
+        "layers": many(int, "num_layers"),
+        "modality": maybe_text,
+        "encoder": (lambda value: type(value) is dict and type(value.get("weights_sha256")) is str)
+        if adapter
+        else maybe_facts,
+        **dict.fromkeys(("pooling", "inputs", "made_with"), maybe_facts),
+        **dict.fromkeys(("precision", "storage", "standardize"), maybe_text),
+        "head_parameters": of(int) if adapter else of(int, type(None)),
+        **({"embed_dim": of(int, type(None))} if adapter and head.get("schema") == 0 else {}),
+    }

@@ -368,7 +368,7 @@ def test_check_reports_every_error_of_every_pipeline(project: Path) -> None:
         "pipeline 'worse': methods: unknown name 'daam-v9'; did you mean 'daam-v",
         "pipeline 'worse': method_settings: unknown name 'mah'; did you mean 'mha'?",
         "pipeline 'worse': ablate.rank_by: unknown name 'daam'; ",
-        "pipeline 'worse': methods: a method stands twice in ['daam-v1', 'daam-v9', 'daam-v1']",
+        "pipeline 'worse': methods: a method is listed twice in ['daam-v1', 'daam-v9', 'daam-v1']",
     ]
     for text in expected:
         assert any(text in line for line in lines), text

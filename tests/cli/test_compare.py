@@ -115,10 +115,10 @@ def test_printed_rows(made: Path) -> None:
     assert rows(text, "B")[0][1:4] == ["published:T2-iemocap/mha", "62.3 ± 2.00 ✗", "62.3 ± 2.2 (n = 5)"]
     assert rows(text, "B")[1][1:4] == ["published:T2-iemocap/daam-v1", "67.4 ± 1.49", "67.4 ± 1.7 (n = 5)"]
     assert len(rows(text, "mha")) == len(rows(text, "daam-v1")) == 5  # sessions
-    assert text.count("no p: a printed row has no test items") == 1
+    assert text.count("no test: a published row has no test items") == 1
     text = call("published:gaam-v1/T2/daam-v1", "published:gaam-v1/T2/sga").stdout
     assert rows(text, "daam-v1 - sga")[-1] == ["daam-v1 - sga", "+3.2", "0.0144", "0.0144"]
-    assert "n_test / n_train taken as 0.25" in text
+    assert "assuming n_test / n_train = 0.25" in text
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_printed_rows(made: Path) -> None:
         (["onne", "two"], "UnknownNameError: unknown pipeline or run 'onne'\n  did you mean 'one'?"),
         (["one", "demo/none"], "unknown method of 'one' 'none'"),
         (["one/mha", "demo/mha"], "'demo/mha' has no finished fold\n  train it: daamctl train --pipeline demo"),
-        (["one", "one"], "are one and the same"),
+        (["one", "one"], "are the same, so there is nothing"),
     ],
 )
 def test_refusals_exit_with_3(made: Path, words: list[str], message: str) -> None:
@@ -181,7 +181,7 @@ def test_an_undertrained_side_is_told(made: Path) -> None:
     write_method(layout, config, "mha", skill=0.5, changes={"metrics.finished": False})
     write_method(layout, config, "ridge-concat", skill=3.0)
     text = call("one", "two").stdout
-    assert "training alone may explain this difference, whatever its p: two/mha (undertrained)" in text
+    assert "training alone may explain this difference, whatever the p-value: two/mha (undertrained)" in text
     assert "mha - mha (undertrained)" in text
     assert "- two/mha: undertrained: " in text
     assert "points below ridge-concat; selected one of its last epochs in 5 of 5 runs" in text

@@ -1,17 +1,17 @@
-"""Whether a score of the layers says what the layers are worth; the papers assert it.
+"""Test whether layer scores reflect how useful the layers are, as the papers claim.
 
-Three questions, each beside the same for the untrained module's score:
+Three questions, each also answered for the score of the untrained module:
 
-- Do layers of high score classify better alone? Rank correlation with the accuracy of a linear probe of every layer.
-- The same for layers that the ablation trained alone.
-- Does the trained model lean on them? Layers are replaced by their mean over the training clips, in order of the score
-  and in random orders (deletion and insertion: Petsiuk, Das and Saenko, "RISE", BMVC 2018, there for pixels).
+- Do layers with a high score classify better alone? Rank correlation with the accuracy of a linear probe of each layer.
+- The same question for layers that the ablation trained alone.
+- Does the trained model rely on them? Layers are replaced by their mean over the training clips, in the order of the
+  score and in random orders (deletion and insertion: Petsiuk, Das and Saenko, "RISE", BMVC 2018, there for pixels).
 
-Of embeddings that are not held in memory (`train.features`) only what is needed is read: probes then take a seeded
-choice of at most `PROBE_CLIPS` training and as many test clips of every fold.
+If embeddings are not held in memory (`train.features`), only the clips needed are read: probes then use a seeded sample
+of at most `PROBE_CLIPS` training clips and as many test clips per fold.
 
-A replaced layer is an input the model was never trained on, and random orders scatter what neighbours share: the curves
-say how one trained model uses its layers, not what a layer is worth to another.
+The model was never trained on replaced layers, and random orders do not keep neighbouring layers together. The curves
+therefore show how one trained model uses its layers, not how useful a layer is to another model.
 
 Letters: B clips, L layers, D features, F folds (with their seeds), R random orders, S steps.
 """
@@ -59,11 +59,11 @@ from daamctl.methods.weights import load_weights
 from daamctl.progress import progress
 
 BATCH = 256
-"""Clips per forward pass where predictions do not depend on it."""
+"""Clips per forward pass if predictions do not depend on the batch."""
 PROBE_CLIPS = 12_000
-"""Most training, and most test clips of a fold that a probe takes of embeddings on disk."""
+"""Maximum number of training clips, and of test clips, per fold for probes of embeddings on disk."""
 SEED = 0
-"""Of clips, random orders and permutations."""
+"""Seed of samples, random orders and permutations."""
 KINDS = ("deletion", "insertion")
 CURVES_SCHEMA = {
     "method": pl.String,
@@ -75,11 +75,11 @@ CURVES_SCHEMA = {
     "layers": pl.Int32,
     "accuracy": pl.Float64,
 }
-NO_RANKING = "it tells no layers apart: all have the same weight, or one stands against all others"
+NO_RANKING = "it does not rank the layers: all have the same weight, or all but one"
 NOTE = (
-    "Unclear: more alike than by chance, but not more than other profiles as smooth as these. p-values are one-sided, "
-    "per method, and not corrected for the number of methods. Scores come from test {clip}s without their labels, as "
-    "in the papers; accuracies are per {clip}."
+    "Unclear: more similar than by chance, but not more than other profiles that are equally smooth. p-values are "
+    "one-sided, per method, and not corrected for the number of methods. Scores are computed on test {clip}s without "
+    "labels, as in the papers. Accuracies are per {clip}."
 )
 
 Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -573,17 +573,18 @@ def _by_fold(scored: Scored, entry: Mapping[str, Any]) -> dict[int, float]:
 
 
 def _sentence(table: Sequence[Mapping[str, Any]], compared: Mapping[str, Any] | None) -> str:
-    """What was found, in words."""
+    """Summary of the audit in one or two sentences."""
     if not table:
-        return "Whether layer scores say what the layers are worth was not tested."
+        return "The layer scores were not tested against the usefulness of the layers."
     kinds = [[row for row in table if row["kind"] == kind] for kind in ("importance", "weight")]
     counts = ". ".join(_counts(rows) for rows in kinds if rows)
     if compared is None:
-        return f"{counts}. Which kind is the better guide can only be tested where both are trained."
+        return f"{counts}. The two kinds of score can only be compared if methods of both kinds are trained."
     verdict = {
-        "better": "Importance Factors are the better guide to the layers here",
-        "worse": "Importance Factors are the worse guide to the layers here",
-        "undecided": "Importance Factors are not shown to be a better guide to the layers than layer weights here",
+        "better": "Importance Factors predict the usefulness of layers better than layer weights here",
+        "worse": "Importance Factors predict the usefulness of layers worse than layer weights here",
+        "undecided": "There is no evidence that Importance Factors predict the usefulness of layers better than layer "
+        "weights here",
     }[compared["verdict"]]
     details, p = [], "p_worse" if compared["verdict"] == "worse" else "p_better"
     if tracking := compared["tracking"]:

@@ -15,14 +15,14 @@ def command(
     encoder: common.EncoderName = None,
     method: Annotated[
         str | None,
-        typer.Option("--method", "-m", help="Which of the methods to retrain.", autocompletion=common.complete_method),
+        typer.Option("--method", "-m", help="Method to retrain.", autocompletion=common.complete_method),
     ] = None,
     layers: Annotated[
-        list[str] | None, typer.Option("--layers", help="Also train on these layers, e.g. 9 or 22,23,24; repeatable.")
+        list[str] | None, typer.Option("--layers", help="Also train on these layers, e.g. 9 or 22,23,24. Repeatable.")
     ] = None,
     presets: Annotated[
         list[str] | None,
-        typer.Option("--preset", help="Also train on the papers' layers, e.g. speech-9-23; repeatable."),
+        typer.Option("--preset", help="Also train on layers named in the papers, e.g. speech-9-23. Repeatable."),
     ] = None,
     recipe: common.Recipe = None,
     sets: common.Sets = None,
@@ -31,14 +31,14 @@ def command(
     if_possible: common.IfPossible = False,
     dry_run: common.DryRun = False,
 ) -> None:
-    """Retrain on the layers with the highest and lowest importance, and compare."""
+    """Retrain on the layers of highest and of lowest importance, and compare the results."""
     groups = None
     if layers:
         try:
             groups = [[int(number) for number in group.split(",")] for group in layers]
         except ValueError:
             raise typer.BadParameter(
-                f"must be layer numbers such as 9 or 22,23,24, met {' '.join(layers)}", param_hint="--layers"
+                f"must be layer numbers such as 9 or 22,23,24, got {' '.join(layers)}", param_hint="--layers"
             ) from None
     layout, config = common.resolve(
         pipeline,

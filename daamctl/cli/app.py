@@ -1,4 +1,4 @@
-"""The `daamctl` command: joins the commands, and turns expected failures into one message and exit code 3."""
+"""The `daamctl` command: registers the subcommands and reports expected errors as one message with exit code 3."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FILE_SYSTEM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPER
 
 
 class _Group(TyperGroup):
-    """Commands whose expected failures end in one message on stderr."""
+    """Command group that prints expected errors to stderr without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         from daamctl.errors import DaamctlError
@@ -40,7 +40,7 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            typer.echo("interrupted; the same command goes on where it was", err=True)
+            typer.echo("interrupted; run the same command again to resume", err=True)
             raise typer.Exit(INTERRUPTED) from None
         except DaamctlError as error:
             message = f"{type(error).__name__}: {error}"
@@ -53,7 +53,7 @@ class _Group(TyperGroup):
 
 
 def _is_file_system(error: Exception) -> bool:
-    """Whether the file system refused a write: disk full, read-only, no permission; libraries wrap it differently."""
+    """Whether a write failed: disk full, read-only file system or no permission. Libraries wrap this differently."""
     return getattr(error, "errno", None) in FILE_SYSTEM or f"os error {errno.ENOSPC}" in str(error)
 
 
@@ -62,15 +62,15 @@ app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Probe frozen encoders layer by layer; check Density Adaptive Attention honestly.",
+    help="Probe frozen encoders layer by layer, and test Density Adaptive Attention against simple baselines.",
     epilog="Stages: download > segment > extract > train, finetune > evaluate > ablate > importance > report. "
-    "A whole pipeline: daamctl run demo, or dvc repro report@demo.",
+    "To run a whole pipeline: daamctl run demo, or dvc repro report@demo.",
 )
 
 for _stage in STAGES:
     app.command(name=_stage, rich_help_panel="Stages")(importlib.import_module(f"daamctl.cli.{_stage}").command)
 for _module in (run, plan, paper, preflight, compare, ls, deviations, check, doctor, track, ui, import_checkpoint):
-    app.command(rich_help_panel="Around them")(_module.command)
+    app.command(rich_help_panel="Other commands")(_module.command)
 
 
 def _version(value: bool) -> None:
@@ -82,11 +82,11 @@ def _version(value: bool) -> None:
 @app.callback()
 def callback(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show debug messages.")] = False,
 ) -> None:
-    """Prepare logging and the environment before any command."""
+    """Set up logging and the environment before any command runs."""
     from daamctl.environment import prepare
 
     prepare(verbose=verbose)

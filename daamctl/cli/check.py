@@ -11,13 +11,17 @@ from daamctl.cli import common
 
 def command(
     pipeline: common.Pipeline = None,
-    write: Annotated[bool, typer.Option("--write", help="Write what DVC reads: data/check/ and stages.yaml.")] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Also write the files that DVC reads: data/check/ and stages.yaml.")
+    ] = False,
     inventory: Annotated[
         bool,
-        typer.Option("--inventory", help="Say which pipelines can run here, and what the others lack (for DVC too)."),
+        typer.Option(
+            "--inventory", help="Show which pipelines can run here and what the others need; save it for DVC."
+        ),
     ] = False,
 ) -> None:
-    """Validate every pipeline's settings and show all errors at once; needs no GPU and no torch."""
+    """Check the settings of every pipeline and show all errors at once. Needs no GPU and does not import torch."""
     from daamctl.config import find_root
 
     if inventory:

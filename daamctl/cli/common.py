@@ -1,4 +1,4 @@
-"""Options that several commands share, and how they become settings."""
+"""Options shared by several commands, and their translation into settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def complete_corpus(incomplete: str) -> list[str]:
 
 
 def complete_recipe(incomplete: str) -> list[str]:
-    """Shell completion: recipes of training."""
+    """Shell completion: training recipes."""
     from daamctl.config import RECIPES
 
     return [name for name in RECIPES if name.startswith(incomplete)]
@@ -53,12 +53,16 @@ def complete_recipe(incomplete: str) -> list[str]:
 
 Pipeline = Annotated[
     str | None,
-    typer.Option("--pipeline", "-p", help="A file in pipelines/, without .yaml.", autocompletion=complete_pipeline),
+    typer.Option(
+        "--pipeline", "-p", help="Name of a file in pipelines/, without .yaml.", autocompletion=complete_pipeline
+    ),
 ]
-Corpus = Annotated[str | None, typer.Option(help="Corpus, when no pipeline names it.", autocompletion=complete_corpus)]
+Corpus = Annotated[str | None, typer.Option(help="Corpus, if no pipeline is given.", autocompletion=complete_corpus)]
 EncoderName = Annotated[
     str | None,
-    typer.Option("--encoder", help="Preset, Hugging Face id or local folder.", autocompletion=complete_encoder),
+    typer.Option(
+        "--encoder", help="Encoder: a preset, a Hugging Face id or a local folder.", autocompletion=complete_encoder
+    ),
 ]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; repeatable.")
@@ -68,33 +72,39 @@ Recipe = Annotated[
     typer.Option(
         "--recipe",
         metavar="published|searched",
-        help="Recipe of training; one that is not the pipeline's own gets folders of its own.",
+        help="Training recipe. Results of a recipe other than the pipeline's are stored in separate folders.",
         autocompletion=complete_recipe,
     ),
 ]
 Seeds = Annotated[
     str | None,
-    typer.Option("--seeds", metavar="N,N,…", help="Seeds to train every fold with, instead of those of the settings."),
+    typer.Option(
+        "--seeds", metavar="N,N,…", help="Train every fold with these seeds instead of those in the settings."
+    ),
 ]
-DeviceName = Annotated[str | None, typer.Option("--device", help="auto, cpu, mps, cuda or cuda:N.")]
-Force = Annotated[bool, typer.Option("--force", help="Do it again even if it is finished.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings and stop.")]
+DeviceName = Annotated[str | None, typer.Option("--device", help="Device: auto, cpu, mps, cuda or cuda:N.")]
+Force = Annotated[bool, typer.Option("--force", help="Run again even if the results are up to date.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings and exit.")]
 EngineName = Annotated[
     str,
-    typer.Option("--engine", envvar="DAAMCTL_ENGINE", help="Where to compute: local, or ray (a cluster)."),
+    typer.Option("--engine", envvar="DAAMCTL_ENGINE", help="Where to run: local, or ray (a cluster)."),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, help="Workers at once. Default: one per GPU; without GPUs one per machine or per fold."),
+    typer.Option(
+        min=1, help="Number of parallel workers. Default: one per GPU; without GPUs, one per machine or per fold."
+    ),
 ]
 GpusPerWorker = Annotated[
     float | None,
-    typer.Option(min=0.0, help="With --engine ray: GPUs for each worker; 0.5 puts two on one GPU."),
+    typer.Option(min=0.0, help="With --engine ray: GPUs per worker. 0.5 lets two workers share a GPU."),
 ]
 NoTrack = Annotated[bool, typer.Option("--no-track", help="Do not log to MLflow.")]
 IfPossible = Annotated[
     bool,
-    typer.Option("--if-possible", help="Where the inventory says that it cannot run here, leave a note and succeed."),
+    typer.Option(
+        "--if-possible", help="If the inventory says that this cannot run here, write a note and exit with 0."
+    ),
 ]
 
 
@@ -106,17 +116,17 @@ def resolve(
     encoder: str | None = None,
     **named: Any,
 ) -> tuple[Layout, Config]:
-    """Turn options into a layout and settings.
+    """Build the layout and the settings from command-line options.
 
     Args:
         pipeline: pipeline name or None.
-        sets: words of `--set`.
+        sets: values of `--set`.
         corpus: value of `--corpus`.
         encoder: value of `--encoder`.
-        named: further dotted keys with `__` for the dot; None means not given.
+        named: other settings, with `__` for the dot in their key; None means not given.
 
     Raises:
-        ConfigError: a setting is wrong, or `--corpus` or `--encoder` would change a pipeline.
+        ConfigError: a setting is wrong, or `--corpus` or `--encoder` is combined with a pipeline.
     """
     from daamctl.config import find_root, inspect_config, load_config, parse_overrides
     from daamctl.errors import ConfigError
@@ -125,8 +135,8 @@ def resolve(
     if pipeline is not None and (corpus is not None or encoder is not None):
         given = "--corpus" if corpus is not None else "--encoder"
         raise ConfigError(
-            f"{given} would change what pipeline '{pipeline}' stands for",
-            fix=f"leave out --pipeline, or write a new file in pipelines/ with the {given[2:]} you want",
+            f"{given} cannot be combined with --pipeline: pipeline '{pipeline}' already sets it",
+            fix=f"omit --pipeline, or write a new file in pipelines/ with the {given[2:]} you want",
         )
     overrides: dict[str, Any] = {key.replace("__", "."): value for key, value in named.items() if value is not None}
     if corpus is not None:
@@ -138,10 +148,12 @@ def resolve(
     root = find_root()
     config = load_config(root, pipeline, overrides)
     if "train.seeds" in named_only and "finetune.seeds" not in overrides and config.finetune.seeds is not None:
-        overrides["finetune.seeds"] = named_only["finetune.seeds"] = named_only["train.seeds"]  # --seeds: every fold
+        overrides["finetune.seeds"] = named_only["finetune.seeds"] = named_only[
+            "train.seeds"
+        ]  # --seeds applies to both stages
         config = load_config(root, pipeline, overrides)
     recipe = None
-    if any(key.partition(".")[0] == "train" for key in overrides):  # else it is the pipeline's own
+    if any(key.partition(".")[0] == "train" for key in overrides):  # otherwise the pipeline's recipe applies
         own, _ = inspect_config(root, pipeline)
         recipe = config.train.recipe if own is not None and own.train.recipe != config.train.recipe else None
     words = [*map(_word, named_only.items()), *(sets or [])]
@@ -149,7 +161,7 @@ def resolve(
 
 
 def _word(item: tuple[str, Any]) -> str:
-    """A named option as the word of `--set` that does the same."""
+    """The value of `--set` equivalent to a named option."""
     import json
 
     key, value = item
@@ -157,25 +169,25 @@ def _word(item: tuple[str, Any]) -> str:
 
 
 def seed_list(text: str | None) -> list[int] | None:
-    """The value of `--seeds`.
+    """Parse the value of `--seeds`.
 
     Raises:
-        BadParameter: it is not a list of whole numbers with commas between.
+        BadParameter: the value is not a comma-separated list of whole numbers.
     """
     if text is None:
         return None
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() for word in words):
-        raise typer.BadParameter(f"must be whole numbers with commas between, met '{text}'", param_hint="--seeds")
+        raise typer.BadParameter(f"must be whole numbers separated by commas, got '{text}'", param_hint="--seeds")
     return [int(word) for word in words]
 
 
 def with_decoder(method: str, decoder: str, config: Config) -> str:
-    """The full name of a method with one of its decoders: `daam-v1` and `mlp` give `daam-v1-mlp`.
+    """Full name of a method with one of its decoders: `daam-v1` and `mlp` give `daam-v1-mlp`.
 
     Raises:
-        UnknownNameError: there is no such method.
-        MethodError: it has no such decoder, or its name or the settings say another one.
+        UnknownNameError: the method does not exist.
+        MethodError: the method has no such decoder, or its name or the settings choose another one.
     """
     from daamctl.errors import MethodError
     from daamctl.methods import METHODS, resolve_method, settings_of
@@ -183,28 +195,28 @@ def with_decoder(method: str, decoder: str, config: Config) -> str:
     base, preset = resolve_method(method)
     choices, default = METHODS.choices(base).get("decoder", ()), METHODS.defaults(base).get("decoder")
     if decoder not in choices:
-        known = f"its decoders: {', '.join(choices)}" if choices else "it has no choice of decoder"
+        known = f"available: {', '.join(choices)}" if choices else "this method has only one decoder"
         raise MethodError(f"{method}: no decoder '{decoder}'; {known}")
     name = base if decoder == default else f"{base}-{decoder}"
     for what, said in ((f"'{method}'", preset), ("method_settings", settings_of(name, config.method_settings))):
         if said.get("decoder", decoder) != decoder:
-            raise MethodError(f"{name}: --decoder {decoder} contradicts {what}, which says {said['decoder']}")
+            raise MethodError(f"{name}: --decoder {decoder} contradicts {what}, which sets {said['decoder']}")
     return name
 
 
 def fold_number(fold: str) -> int | None:
-    """The fold that `--fold` names; None: all.
+    """Parse the value of `--fold`; None means all folds.
 
     Raises:
-        typer.BadParameter: it is neither a number nor `all`.
+        typer.BadParameter: the value is neither a number nor `all`.
     """
     if fold != "all" and not fold.isdecimal():
-        raise typer.BadParameter(f"must be a number or 'all', met '{fold}'", param_hint="--fold")
+        raise typer.BadParameter(f"must be a number or 'all', got '{fold}'", param_hint="--fold")
     return None if fold == "all" else int(fold)
 
 
 def stop_if_dry(dry_run: bool, config: Config) -> None:
-    """With `--dry-run`, print the resolved settings as YAML and leave."""
+    """With `--dry-run`, print the resolved settings as YAML and exit."""
     if dry_run:
         import yaml
 
@@ -215,14 +227,14 @@ def stop_if_dry(dry_run: bool, config: Config) -> None:
 def stop_if_impossible(
     if_possible: bool, layout: Layout, config: Config, stage: str, *, method: str | None = None
 ) -> None:
-    """With `--if-possible`, leave where a stage cannot run: a note in the place of results, or results as they are.
+    """With `--if-possible`, exit if a stage cannot run here: keep its results, or write a note in their place.
 
     Args:
-        if_possible: whether the option was given; if not, only an earlier note is removed.
-        layout: where artifacts lie.
+        if_possible: whether the option was given. If not, only an earlier note is removed.
+        layout: paths of all artifacts.
         config: all settings.
-        stage: the stage.
-        method: of `train` and `finetune`.
+        stage: name of the stage.
+        method: method of `train` or `finetune`.
     """
     from daamctl.artifacts.skipped import leave_out, obstacle_of, remove_note
 
@@ -232,12 +244,12 @@ def stop_if_impossible(
         return
     what = " ".join([layout.run_name, stage, *([method] if method else [])])
     left_out = leave_out(layout, stage, obstacle, method)
-    typer.echo(f"{what}: {'left out' if left_out else 'finished earlier, kept as it is'}: {obstacle.reason}")
+    typer.echo(f"{what}: {'skipped' if left_out else 'cannot run here, earlier results are kept'}: {obstacle.reason}")
     raise typer.Exit
 
 
 def show_path(path: Path) -> None:
-    """Print what was written, relative to the current folder where that is shorter."""
+    """Print the path of a result, relative to the current folder if it is inside."""
     try:
         typer.echo(str(path.relative_to(Path.cwd())))
     except ValueError:

@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PLAIN_WIDTH = 160
-"""Columns of the tables where there is no terminal to ask."""
+"""Width of the tables in characters when the output is not a terminal."""
 FIGURES = {"accuracy": "WA", "balanced_accuracy": "UA"}
-HEADINGS = {"can_change": "can change the figures", "cannot_change": "cannot change the figures"}
+HEADINGS = {"can_change": "can change the results", "cannot_change": "cannot change the results"}
 ONE_SHOWN, MANY_SHOWN = 10, 3
-"""Disagreements printed of the only pair, and of each of several; comparison.json has ten of each."""
+"""Disagreements printed per pair: for a single pair, and for several. comparison.json has ten per pair."""
 DASH = "–"
 
 
 class Unit(StrEnum):
-    """What is scored."""
+    """Unit of scoring."""
 
     utterance = "utterance"
     clip = "clip"
 
 
 def complete(incomplete: str) -> list[str]:
-    """Shell completion: pipelines, their methods behind a slash, and published tables."""
+    """Shell completion: pipelines, PIPELINE/METHOD, and published tables."""
     from daamctl.reporting.published import published_tables
 
     name, slash, method = incomplete.partition("/")
@@ -54,10 +54,10 @@ Side = Annotated[
 def command(
     a: Side,
     b: Side,
-    unit: Annotated[Unit | None, typer.Option(help="What is scored; default: the pipelines' evaluate.unit.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json instead of tables.")] = False,
+    unit: Annotated[Unit | None, typer.Option(help="Unit of scoring. Default: evaluate.unit of the pipelines.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json instead of the tables.")] = False,
 ) -> None:
-    """Compare two pipelines, methods or published rows: every setting that differs, and the paired difference."""
+    """Compare two pipelines, methods or published rows: different settings and paired differences."""
     from daamctl.artifacts.io import read_json
     from daamctl.config import find_root
     from daamctl.stages import compare
@@ -76,7 +76,7 @@ def command(
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:
-    """Print settings, figures and notes; without colours, and long lines whole, where nobody watches."""
+    """Print settings, results and notes. Without a terminal, print no colours and do not wrap lines."""
     first, second = result["first"], result["second"]
     pairs = result["matched"]
     how = "1 pair" if len(pairs) == 1 else f"{len(pairs)} methods matched by name"
@@ -99,7 +99,7 @@ def _show(console: Console, result: dict[str, Any]) -> None:
 
 
 def _show_settings(console: Console, rows: list[dict[str, Any]], heading: str) -> None:
-    _line(console, f"\n[bold]What differs and {heading}[/]: {len(rows) or 'none'}")
+    _line(console, f"\n[bold]Different settings that {heading}[/]: {len(rows) or 'none'}")
     if rows:
         cells = [
             [row["name"] + (f" ({', '.join(row['methods'])})" if row["methods"] else ""),
@@ -111,7 +111,7 @@ def _show_settings(console: Console, rows: list[dict[str, Any]], heading: str) -
 
 def _show_paired(console: Console, result: dict[str, Any]) -> None:
     head = [
-        "method", "figure", "A %", "B %", "A - B", "95 % CI", "p", "p Holm", "p folds", "p folds Holm", "detectable",
+        "method", "metric", "A %", "B %", "A - B", "95 % CI", "p", "p Holm", "p folds", "p folds Holm", "detectable",
     ]  # fmt: skip
     cells, counts = [], []
     for entry in result["comparisons"]:
@@ -127,14 +127,14 @@ def _show_paired(console: Console, result: dict[str, Any]) -> None:
             )  # fmt: skip
         counts.append([name, str(entry["wins"]), str(entry["losses"]), str(entry["ties"])])
     design = result["comparisons"][0]["design"]
-    _line(console, "\n[bold]Figures[/] over all test items, seeds averaged; A - B and the difference that would be "
-          "detected 8 times in 10 in points")  # fmt: skip
+    _line(console, "\n[bold]Results[/] over all test items, averaged over seeds. A - B in points; detectable: "
+          "the difference found with 80 % power, in points")  # fmt: skip
     _table(console, head, cells)
     for entry in result["comparisons"]:
         if entry["doubt"]:
             _line(console, f"[bold]{_escaped(_pair(entry))}: {_escaped(entry['doubt'])}[/]")
-    _line(console, f"p: {_test(result, 'primary')}; p folds: {_test(result, 'secondary')}; Holm over "
-          f"{result['family']['size']} in the family")  # fmt: skip
+    _line(console, f"p: {_test(result, 'primary')}; p folds: {_test(result, 'secondary')}; Holm correction over "
+          f"{result['family']['size']} tests")  # fmt: skip
     seeds = "; ".join(
         f"{letter} {', '.join(map(str, part))}" for letter, part in zip("AB", design["seeds"].values(), strict=True)
     )
@@ -142,7 +142,8 @@ def _show_paired(console: Console, result: dict[str, Any]) -> None:
     _line(console, f"Design: {design['n_items']} items, {design['n_folds']} folds, {sources}; "
           f"{_escaped(design['reason'])}; seeds {seeds}")  # fmt: skip
     _line(
-        console, f"\n[bold]By {result['item']}[/]: right by most seeds of A alone (wins), of B alone (losses), or ties"
+        console,
+        f"\n[bold]By {result['item']}[/]: right in most seeds: only A (wins), only B (losses), both or neither (ties)",
     )
     _table(console, ["method", "wins", "losses", "ties"], counts)
     shown = MANY_SHOWN if len(result["comparisons"]) > 1 else ONE_SHOWN
@@ -153,8 +154,8 @@ def _show_paired(console: Console, result: dict[str, Any]) -> None:
         for row in entry["disagreements"][:shown]
     ]  # fmt: skip
     if rows:
-        _line(console, "\n[bold]Where A and B disagree most consistently[/]: share of seeds that are right; at most "
-              f"{shown} of each method")  # fmt: skip
+        _line(console, "\n[bold]Most consistent disagreements[/]: share of seeds that are right; at most "
+              f"{shown} per method")  # fmt: skip
         _table(console, ["method", result["item"], "fold", design["source_word"], "class", "A", "B"], rows)
 
 
@@ -175,7 +176,8 @@ def _show_printed(console: Console, result: dict[str, Any]) -> None:
             )
         cells.append(["", "A - B", "", _points(entry["difference"]), *(["", ""] if ours else [])])
     _line(
-        console, "\n[bold]Accuracy[/] in percent, mean ± sample standard deviation; ✗: the print contradicts its folds"
+        console,
+        "\n[bold]Accuracy[/] in percent, mean ± sample standard deviation; ✗: printed value contradicts its folds",
     )
     _table(console, head, cells)
     rows = [
@@ -196,7 +198,7 @@ def _show_printed(console: Console, result: dict[str, Any]) -> None:
 
 
 def _pair(entry: dict[str, Any]) -> str:
-    """One method's name where both sides have the same, else both."""
+    """Name of the method, or both names if the two sides differ."""
     names = [name.rpartition("/")[2] for name in (_label(entry, "first"), _label(entry, "second"))]
     return names[0] if names[0] == names[1] else " - ".join(names)
 
@@ -207,7 +209,7 @@ def _label(entry: dict[str, Any], side: str) -> str:
 
 
 def _test(result: dict[str, Any], name: str) -> str:
-    """The test in words, e.g. `sign-flip over speakers`."""
+    """Describe the test, e.g. `sign-flip over speakers`."""
     test = result["comparisons"][0]["metrics"]["accuracy"][name]
     return f"{test['test']} over {test['unit']}s" if test else "no test"
 
@@ -257,7 +259,7 @@ def _share(value: float) -> str:
 
 
 def _p(test: dict[str, Any] | None) -> list[str]:
-    """The p-value of a test and its correction."""
+    """The p-value of a test, uncorrected and Holm-corrected."""
     return [DASH if not test or test[name] is None else f"{test[name]:.3g}" for name in ("p", "p_holm")]
 
 

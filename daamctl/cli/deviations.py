@@ -9,27 +9,30 @@ import typer
 from daamctl.cli import common
 
 PLAIN_WIDTH = 220
-"""Columns of the table where there is no terminal to ask."""
+"""Width of the table in characters when the output is not a terminal."""
 
 
 def command(
     pipelines: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Files in pipelines/, without .yaml; nothing: all.", autocompletion=common.complete_pipeline
+            help="Names of files in pipelines/, without .yaml. Default: all.", autocompletion=common.complete_pipeline
         ),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
     definitions: Annotated[
-        bool, typer.Option("--definitions", help="Leave out what pipelines do, as in docs/sources.md.")
+        bool,
+        typer.Option("--definitions", help="Show the deviations only, without the pipelines, as in docs/sources.md."),
     ] = False,
 ) -> None:
-    """Show where the papers' code departs from their text, and what each pipeline does about it."""
+    """Show where the papers' code deviates from their text, and which variant each pipeline uses."""
     from daamctl.config import find_root, load_config, pipeline_names
     from daamctl.deviations import DEVIATIONS, verdict
 
     if definitions and pipelines:
-        raise typer.BadParameter("goes without pipelines: it leaves out what they do", param_hint="--definitions")
+        raise typer.BadParameter(
+            "cannot be combined with pipelines: it shows the deviations only", param_hint="--definitions"
+        )
     configs = {}
     if not definitions:
         root = find_root()

@@ -15,32 +15,38 @@ ALL = "all"
 
 
 def complete(incomplete: str) -> list[str]:
-    """Shell completion: methods, and all of them."""
+    """Shell completion: methods, and `all`."""
     return [name for name in (*common.complete_method(incomplete), ALL) if name.startswith(incomplete)]
 
 
 def command(
     method: Annotated[
         str | None,
-        typer.Option("--method", "-m", help="Check this method instead, or all of them.", autocompletion=complete),
+        typer.Option(
+            "--method", "-m", help="Check this method, or 'all', instead of the machine.", autocompletion=complete
+        ),
     ] = None,
     pipeline: common.Pipeline = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method, or of the pipeline; repeatable."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override a setting of the method or of the pipeline. Repeatable."
+        ),
     ] = None,
-    layers: Annotated[int, typer.Option(min=2, help="Encoder layers, with --method.")] = 24,
+    layers: Annotated[int, typer.Option(min=2, help="Number of encoder layers, with --method.")] = 24,
     width: Annotated[int, typer.Option(min=1, help="Width of a layer, with --method.")] = 1024,
-    classes: Annotated[int, typer.Option(min=2, help="Classes, with --method.")] = 4,
+    classes: Annotated[int, typer.Option(min=2, help="Number of classes, with --method.")] = 4,
 ) -> None:
-    """Show what this machine has; with --method, check a method; with -p, that a pipeline's methods do something."""
+    """Show hardware and software of this machine. With --method or --pipeline, check that methods work."""
     if pipeline is not None:
         if method is not None:
-            raise typer.BadParameter("goes without --method: it checks all methods of the pipeline", param_hint="-p")
+            raise typer.BadParameter(
+                "cannot be combined with --method: it checks every method of the pipeline", param_hint="-p"
+            )
         _pipeline(pipeline, sets)
         return
     if sets and method in (None, ALL):
-        raise typer.BadParameter("needs one method, named with --method, or a pipeline", param_hint="--set")
+        raise typer.BadParameter("needs one method (--method NAME) or a pipeline (-p NAME)", param_hint="--set")
     sizes = {"num_layers": layers, "embed_dim": width, "num_classes": classes}
     if method is None:
         _machine()
@@ -67,7 +73,7 @@ def _machine() -> None:
 
 
 def _method(method: str, sets: list[str], sizes: dict[str, int]) -> None:
-    """Check one method, a line for each check."""
+    """Check one method and print one line per check."""
     from daamctl.config import parse_overrides
     from daamctl.doctor import examine_method
     from daamctl.errors import MethodError
@@ -81,7 +87,7 @@ def _method(method: str, sets: list[str], sizes: dict[str, int]) -> None:
 
 
 def _pipeline(pipeline: str, sets: list[str] | None) -> None:
-    """Check every method of a pipeline at its own sizes, a line for each."""
+    """Check every method of a pipeline at the pipeline's sizes and print one line per method."""
     layout, config = common.resolve(pipeline, sets)
     from daamctl.doctor import examine_pipeline
     from daamctl.errors import MethodError
@@ -97,7 +103,7 @@ def _pipeline(pipeline: str, sets: list[str] | None) -> None:
 
 
 def _show(findings: list[Finding]) -> None:
-    """A table on a terminal, else one unbroken line for each finding."""
+    """Print a table on a terminal, otherwise one unwrapped line per finding."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -119,7 +125,7 @@ def _show(findings: list[Finding]) -> None:
 
 
 def _methods(sizes: dict[str, int]) -> None:
-    """Check every method, a line for each."""
+    """Check every method and print one line per method."""
     from daamctl.doctor import examine_method
     from daamctl.errors import MethodError
     from daamctl.methods import METHODS
@@ -129,7 +135,7 @@ def _methods(sizes: dict[str, int]) -> None:
     for method in METHODS:
         try:
             findings = list(examine_method(method, {}, **sizes))
-        except MethodError as error:  # these sizes are not for this method, which is no fault of it
+        except MethodError as error:  # the method does not support these sizes, which is not a failure
             typer.echo(f"{'-':<6}  {method:<{width}}  {error.message}")
             continue
         failing = [finding.name for finding in findings if not finding.ok]

@@ -17,16 +17,16 @@ def command(
     pipeline: common.Pipeline = None,
     source: Annotated[
         Path | None,
-        typer.Option("--from", help="Folder of the corpus; or a manifest: a table, or a folder of images by class."),
+        typer.Option("--from", help="Corpus folder; or a manifest: a table, or a folder with images sorted by class."),
     ] = None,
     sets: common.Sets = None,
     force: common.Force = False,
     if_possible: common.IfPossible = False,
     dry_run: common.DryRun = False,
 ) -> None:
-    """Obtain or register a corpus, validate it, write its utterance table."""
+    """Download a corpus or register a local copy, validate it, and write its utterance table."""
     if corpus is None and pipeline is None:
-        raise typer.BadParameter("name a corpus, or a pipeline with --pipeline", param_hint="CORPUS")
+        raise typer.BadParameter("give a corpus, or a pipeline with --pipeline", param_hint="CORPUS")
     layout, config = common.resolve(pipeline, sets, corpus=corpus)
     common.stop_if_dry(dry_run, config)
     common.stop_if_impossible(if_possible, layout, config, "download")

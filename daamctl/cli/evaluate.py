@@ -15,7 +15,7 @@ def command(
     if_possible: common.IfPossible = False,
     dry_run: common.DryRun = False,
 ) -> None:
-    """Score every method, per clip and per utterance, and test every one against the reference."""
+    """Score every method per clip and per utterance, and test each one against the reference."""
     layout, config = common.resolve(
         pipeline, sets, corpus=corpus, encoder=encoder, train__seeds=common.seed_list(seeds), train__recipe=recipe
     )

@@ -15,7 +15,7 @@ def command(
     encoder: common.EncoderName = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hugging Face model.")] = None,
     device: common.DeviceName = None,
-    precision: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Precision: auto, float32, bfloat16 or float16.")] = None,
     engine: common.EngineName = "local",
     workers: common.Workers = None,
     gpus_per_worker: common.GpusPerWorker = None,
@@ -24,7 +24,7 @@ def command(
     if_possible: common.IfPossible = False,
     dry_run: common.DryRun = False,
 ) -> None:
-    """Embed every clip, text or image: one vector per encoder layer, pooled over frames, tokens or patches."""
+    """Embed every clip, text or image: one vector per encoder layer, averaged over frames, tokens or patches."""
     layout, config = common.resolve(
         pipeline,
         sets,

@@ -10,7 +10,7 @@ from daamctl.cli import common
 
 
 def complete(incomplete: str) -> list[str]:
-    """Shell completion: ways of fine-tuning."""
+    """Shell completion: fine-tuning methods."""
     from daamctl.adapters import FINETUNES
 
     return [name for name in FINETUNES if name.startswith(incomplete)]
@@ -20,16 +20,14 @@ def command(
     method: Annotated[
         str,
         typer.Option(
-            "--method", "-m", help="Way of fine-tuning (see `daamctl ls finetunes`).", autocompletion=complete
+            "--method", "-m", help="Fine-tuning method (see `daamctl ls finetunes`).", autocompletion=complete
         ),
     ],
     pipeline: common.Pipeline = None,
     corpus: common.Corpus = None,
     encoder: common.EncoderName = None,
-    fold: Annotated[str, typer.Option(help="Fold number, or all.")] = "all",
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=2**32 - 1, help="One seed instead of those of the settings.")
-    ] = None,
+    fold: Annotated[str, typer.Option(help="Fold number, or 'all'.")] = "all",
+    seed: Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Train with this seed only.")] = None,
     seeds: common.Seeds = None,
     device: common.DeviceName = None,
     engine: common.EngineName = "local",
@@ -38,12 +36,14 @@ def command(
     recipe: common.Recipe = None,
     sets: common.Sets = None,
     force: common.Force = False,
-    if_listed: Annotated[bool, typer.Option("--if-listed", help="Do nothing unless the pipeline lists it.")] = False,
+    if_listed: Annotated[
+        bool, typer.Option("--if-listed", help="Do nothing if the pipeline does not list the method.")
+    ] = False,
     if_possible: common.IfPossible = False,
     no_track: common.NoTrack = False,
     dry_run: common.DryRun = False,
 ) -> None:
-    """Fine-tune the encoder on every fold, or one, by an adapter or as a whole; finished folds are kept."""
+    """Fine-tune the encoder on every fold or one, with an adapter or fully. Finished folds are kept."""
     layout, config = common.resolve(
         pipeline,
         sets,
@@ -55,11 +55,13 @@ def command(
     )
     common.stop_if_dry(dry_run, config)
     number = common.fold_number(fold)
-    if if_listed and method not in config.finetunes:  # a stage of dvc.yaml may outlive its line; no torch for a no
+    if (
+        if_listed and method not in config.finetunes
+    ):  # dvc.yaml may still list the stage; answer without importing torch
         from daamctl.artifacts.results import mark_skipped
 
         mark_skipped(layout.method(method), method)
-        typer.echo(f"{method}: not among the finetunes of {layout.run_name}, nothing to train")
+        typer.echo(f"{method}: not listed under finetunes in {layout.run_name}, nothing to train")
         return
     common.stop_if_impossible(if_possible, layout, config, "finetune", method=method)
     from daamctl.engines import make_engine

@@ -12,15 +12,16 @@ if TYPE_CHECKING:
 
 
 def command(
-    file: Annotated[Path, typer.Argument(help="A .pth, .pt or .safetensors file of the published code.")],
+    file: Annotated[Path, typer.Argument(help="A .pth, .pt or .safetensors file saved by the published code.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where to write; else beside FILE, with the method's name.")
+        Path | None,
+        typer.Option("--output", "-o", help="Output file. Default: next to FILE, with the method in its name."),
     ] = None,
     norm_axis: Annotated[
-        int, typer.Option(help="Axis of a Mixture, which its file does not hold: 1 for layers, 2 for features.")
+        int, typer.Option(help="Axis of a Mixture, which its file does not store: 1 for layers, 2 for features.")
     ] = 1,
 ) -> None:
-    """Turn a checkpoint of the code published with the papers into a weights file of ours."""
+    """Convert a checkpoint saved by the papers' published code into a daamctl weights file."""
     from daamctl.errors import ConfigError, MethodError
     from daamctl.methods import DensityBlock, load_published, save_weights
     from daamctl.methods.published import read_published, recognise
@@ -30,19 +31,19 @@ def command(
     model = load_published(state, norm_axis=norm_axis)
     path = output or file.with_name(f"{file.stem}.{seen.method}.safetensors")
     if path.exists() and path.samefile(file):
-        raise ConfigError(f"{path} is the checkpoint itself; name another file with --output")
+        raise ConfigError(f"{path} is the checkpoint itself; choose another file with --output")
     if isinstance(model, DensityBlock) and output is not None:
-        raise MethodError(f"a density block has no decoder, so it is not written to {output}")
+        raise MethodError(f"a density block has no decoder and cannot be written to {output}")
     _show(seen, sum(p.numel() for p in model.parameters()))
     if isinstance(model, DensityBlock):
-        typer.echo(f'not written; load it: daamctl.methods.load_published("{file}", norm_axis={norm_axis})')
+        typer.echo(f'no file written; load it with daamctl.methods.load_published("{file}", norm_axis={norm_axis})')
     else:
         save_weights(model, path, method=seen.method, **seen.sizes, settings=seen.settings, origin=None)
-        typer.echo(f'load it: daamctl.methods.load_weights("{path}")')
+        typer.echo(f'load it with daamctl.methods.load_weights("{path}")')
 
 
 def _show(seen: Recognised, num_parameters: int) -> None:
-    """A line for each fact."""
+    """Print one line per fact."""
     facts = {"method": seen.method, **seen.sizes, **seen.settings, "parameters": f"{num_parameters:,}"}
     for name, value in {**facts, "note": seen.note}.items():
         typer.echo(f"{name.replace('_', ' '):<16}{value}")

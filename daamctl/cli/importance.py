@@ -14,14 +14,15 @@ def command(
     corpus: common.Corpus = None,
     encoder: common.EncoderName = None,
     audit: Annotated[
-        bool | None, typer.Option("--audit/--no-audit", help="Test whether layer scores say what layers are worth.")
+        bool | None,
+        typer.Option("--audit/--no-audit", help="Test whether layer scores reflect how useful the layers are."),
     ] = None,
     recipe: common.Recipe = None,
     sets: common.Sets = None,
     if_possible: common.IfPossible = False,
     dry_run: common.DryRun = False,
 ) -> None:
-    """Importance Factor maps beside those of the untrained module, and whether layer scores can be trusted."""
+    """Compute Importance Factor maps of trained and untrained methods, and test whether layer scores can be trusted."""
     layout, config = common.resolve(
         pipeline, sets, corpus=corpus, encoder=encoder, importance__audit=audit, train__recipe=recipe
     )

@@ -10,15 +10,15 @@ import typer
 def command(
     what: Annotated[
         str | None,
-        typer.Argument(help="pipelines, corpora, encoders, methods, finetunes or metrics; nothing: all of them."),
+        typer.Argument(help="pipelines, corpora, encoders, methods, finetunes or metrics. Default: all."),
     ] = None,
 ) -> None:
-    """List what exists: pipelines, corpora, encoders, methods, ways of fine-tuning, metrics."""
+    """List pipelines, corpora, encoders, methods, fine-tuning methods and metrics."""
     from daamctl.errors import UnknownNameError
     from daamctl.listing import KINDS, entries
 
     if what is not None and what not in KINDS:
-        raise UnknownNameError("kind of thing", what, KINDS)
+        raise UnknownNameError("category", what, KINDS)
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

@@ -6,7 +6,7 @@ from daamctl.cli import common
 
 
 def command() -> None:
-    """Write the report of the whole paper: every published table beside what the pipelines make of it."""
+    """Write the report on the papers: every published table beside the results of the pipelines."""
     from daamctl.config import find_root
     from daamctl.stages import paper
 

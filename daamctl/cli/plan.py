@@ -21,20 +21,24 @@ LISTED = ("train", "finetune")
 
 def command(
     pipeline: Annotated[
-        str, typer.Argument(help="A file in pipelines/, without .yaml.", autocompletion=common.complete_pipeline)
+        str,
+        typer.Argument(help="Name of a file in pipelines/, without .yaml.", autocompletion=common.complete_pipeline),
     ],
     calibrate: Annotated[
-        bool, typer.Option("--calibrate/--no-calibrate", help="Time a few batches and steps, about half a minute.")
+        bool,
+        typer.Option(
+            "--calibrate/--no-calibrate", help="Measure the speed on a few batches and steps (about half a minute)."
+        ),
     ] = True,
-    brief: Annotated[bool, typer.Option("--brief", help="One row per stage, not per method.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole plan for a program.")] = False,
+    brief: Annotated[bool, typer.Option("--brief", help="Show one row per stage instead of one per method.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
     seeds: common.Seeds = None,
     device: common.DeviceName = None,
     recipe: common.Recipe = None,
     sets: common.Sets = None,
     dry_run: common.DryRun = False,
 ) -> None:
-    """Before anything runs: what is done, what is missing, and the disk, memory and time that the rest will take."""
+    """Show what a pipeline has finished, and the disk, memory and time that the rest will need. Runs nothing."""
     layout, config = common.resolve(
         pipeline,
         sets,
@@ -62,7 +66,7 @@ def command(
 
 
 def _show(console: Console, result: dict[str, Any], *, brief: bool) -> None:
-    """Print the table, the totals against what this machine has, and what must be known of the figures."""
+    """Print the table, the totals beside what this machine has, and remarks on the numbers."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
@@ -95,7 +99,7 @@ def _show(console: Console, result: dict[str, Any], *, brief: bool) -> None:
 
 
 def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per stage: sums of what its methods have, and the most memory."""
+    """One row per stage: sums over its methods, and their highest memory."""
     stages: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         stages.setdefault(row["stage"], []).append(row)
@@ -139,7 +143,7 @@ def _state(row: dict[str, Any]) -> str:
 
 
 def _figures(row: dict[str, Any]) -> tuple[str, str, str, str]:
-    """Disk, memory, time and where the time comes from."""
+    """Disk, memory, time, and the basis of the time estimate."""
     if row["state"] == "done":
         return _bytes(row["disk_bytes"]), "", "" if row["took_s"] is None else f"took {_seconds(row['took_s'])}", ""
     more = "≥ " if row["at_least"] else "≈ " if row["about"] else ""
@@ -150,17 +154,17 @@ def _figures(row: dict[str, Any]) -> tuple[str, str, str, str]:
     if row["basis"] == "quick":
         return _bytes(row["disk_bytes"], more), memory, "seconds", ""
     if row["at_most"]:
-        of_time = "≈ " if of_time == "≥ " else "≤ "  # a part of it is not known, and the rest may take less
+        of_time = "≈ " if of_time == "≥ " else "≤ "  # part of it is unknown, and the rest may take less
     time = "?" if row["time_s"] is None else of_time + _seconds(row["time_s"])
     return _bytes(row["disk_bytes"], more), memory, time, str(row["basis"])
 
 
 def _totals(result: dict[str, Any]) -> list[str]:
-    """Disk, memory and time that are still needed, beside what there is."""
+    """Disk, memory and time still needed, beside what is available."""
     totals, machine = result["totals"], result["machine"]
     todo = [row for row in result["stages"] if row["state"] != "done"]
     if not todo:
-        return ["Everything is done."]
+        return ["Nothing left to do."]
 
     def more(figure: str) -> str:
         lower = totals["at_least"] or figure in totals["at_least_of"]
@@ -188,14 +192,14 @@ def _totals(result: dict[str, Any]) -> list[str]:
         if unknown
         else "seconds"
     )
-    lines.append(f"[bold]{'time to go':<11}[/]{time}" + (f"; not known: {_names(unknown)}" if unknown else ""))
+    lines.append(f"[bold]{'time left':<11}[/]{time}" + (f"; unknown for: {_names(unknown)}" if unknown else ""))
     if not totals["possible"]:
-        lines[-1] += "; what cannot run here is counted as if it could"
+        lines[-1] += "; this includes stages that cannot run here"
     return lines
 
 
 def _remarks(rows: list[dict[str, Any]]) -> list[str]:
-    """Reasons, each once with the stages that share it and what repairs it; then notes."""
+    """Reasons and notes, each once, with the stages that share it and the repair."""
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in rows:
         if row["reason"]:
@@ -212,7 +216,7 @@ def _remarks(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _names(rows: list[dict[str, Any]]) -> str:
-    """Stages, with their methods where not all methods of a stage are meant."""
+    """Names of stages, with their methods if there are few."""
     counts: dict[str, list[str]] = {}
     for row in rows:
         counts.setdefault(row["stage"], []).append(row["method"] or "")

@@ -29,7 +29,7 @@ def command(
     sets: common.Sets = None,
     dry_run: common.DryRun = False,
 ) -> None:
-    """Before training: a linear probe of every layer, whether fusing them promises anything, and checks of the data."""
+    """Before training: probe every layer linearly, estimate what layer fusion can gain, and check the data."""
     layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder)
     common.stop_if_dry(dry_run, config)
     from rich.console import Console
@@ -46,7 +46,7 @@ def command(
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:
-    """Print the tables and the verdict; without colours, and long lines whole, where nobody watches."""
+    """Print the tables and the verdict. Without a terminal, print no colours and do not wrap lines."""
     if result["probe"] is not None:
         _show_probe(console, result)
     _line(console, "\n[bold]Data[/]")

@@ -15,7 +15,9 @@ def command(
     encoder: common.EncoderName = None,
     interactive: Annotated[
         bool | None,
-        typer.Option("--interactive/--static", help="Figures to explore in a browser, or pictures alone (5 MB less)."),
+        typer.Option(
+            "--interactive/--static", help="Interactive figures in report.html, or static pictures only (5 MB smaller)."
+        ),
     ] = None,
     recipe: common.Recipe = None,
     sets: common.Sets = None,

@@ -12,9 +12,10 @@ from daamctl.cli import common
 
 def command(
     pipeline: Annotated[
-        str, typer.Argument(help="A file in pipelines/, without .yaml.", autocompletion=common.complete_pipeline)
+        str,
+        typer.Argument(help="Name of a file in pipelines/, without .yaml.", autocompletion=common.complete_pipeline),
     ],
-    source: Annotated[Path | None, typer.Option("--from", help="Folder of the corpus, or a manifest file.")] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="Corpus folder, or a manifest file.")] = None,
     seeds: common.Seeds = None,
     device: common.DeviceName = None,
     recipe: common.Recipe = None,
@@ -22,7 +23,7 @@ def command(
     no_track: common.NoTrack = False,
     dry_run: common.DryRun = False,
 ) -> None:
-    """Run every stage of a pipeline in this process, without DVC; what is finished is kept."""
+    """Run every stage of a pipeline in this process, without DVC. Finished results are kept."""
     layout, config = common.resolve(
         pipeline,
         sets,

@@ -6,7 +6,7 @@ from daamctl.cli import common
 
 
 def command(pipeline: common.Pipeline = None) -> None:
-    """Send finished runs to MLflow that it does not have yet (after an outage, or to another store)."""
+    """Log finished runs that MLflow does not have yet, e.g. after an outage or after changing the store."""
     from daamctl.config import find_root
     from daamctl.stages import track
 

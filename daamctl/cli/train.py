@@ -17,15 +17,14 @@ def command(
         ),
     ],
     decoder: Annotated[
-        str | None, typer.Option(help="conv or mlp, where the method has the choice: daam-v1 with mlp is daam-v1-mlp.")
+        str | None,
+        typer.Option(help="Decoder: conv or mlp, if the method offers both. daam-v1 with mlp is daam-v1-mlp."),
     ] = None,
     pipeline: common.Pipeline = None,
     corpus: common.Corpus = None,
     encoder: common.EncoderName = None,
-    fold: Annotated[str, typer.Option(help="Fold number, or all.")] = "all",
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=2**32 - 1, help="One seed instead of those of the settings.")
-    ] = None,
+    fold: Annotated[str, typer.Option(help="Fold number, or 'all'.")] = "all",
+    seed: Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Train with this seed only.")] = None,
     seeds: common.Seeds = None,
     device: common.DeviceName = None,
     engine: common.EngineName = "local",
@@ -34,12 +33,14 @@ def command(
     recipe: common.Recipe = None,
     sets: common.Sets = None,
     force: common.Force = False,
-    if_listed: Annotated[bool, typer.Option("--if-listed", help="Do nothing unless the pipeline lists it.")] = False,
+    if_listed: Annotated[
+        bool, typer.Option("--if-listed", help="Do nothing if the pipeline does not list the method.")
+    ] = False,
     if_possible: common.IfPossible = False,
     no_track: common.NoTrack = False,
     dry_run: common.DryRun = False,
 ) -> None:
-    """Train one method on every fold, or one; finished folds from identical inputs are kept."""
+    """Train one method on every fold or one. Finished folds made from identical inputs are kept."""
     layout, config = common.resolve(
         pipeline,
         sets,
@@ -53,11 +54,11 @@ def command(
         method = common.with_decoder(method, decoder, config)
     common.stop_if_dry(dry_run, config)
     number = common.fold_number(fold)
-    if if_listed and method not in config.methods:  # a stage of dvc.yaml may outlive its line; no torch for a no
+    if if_listed and method not in config.methods:  # dvc.yaml may still list the stage; answer without importing torch
         from daamctl.artifacts.results import mark_skipped
 
         mark_skipped(layout.method(method), method)
-        typer.echo(f"{method}: not among the methods of {layout.run_name}, nothing to train")
+        typer.echo(f"{method}: not listed under methods in {layout.run_name}, nothing to train")
         return
     common.stop_if_impossible(if_possible, layout, config, "train", method=method)
     from daamctl.engines import make_engine

@@ -1,8 +1,8 @@
-"""Whether the methods of one comparison were trained equally well: gaps to closed-form probes, unfinished training.
+"""Check whether the methods of a comparison were trained well: gaps to closed-form probes, unfinished training.
 
-A difference between two methods says something about the methods only if both were trained to their end with settings
-that suit them. A ridge probe needs no training by steps, so a trained method that stays well below the probe of the
-same input is held back by its training. Figures are fractions.
+A difference between two methods is informative only if both were trained to convergence with suitable settings. A ridge
+probe has a closed-form solution, so a trained method with a clearly lower accuracy than a probe of the same input was
+not trained well. All values are fractions.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from daamctl.methods import CLOSED_FORM, METHODS, counterparts, resolve_method
 
 Status = Literal["fair", "undertrained", "learned nothing", "not checked", "closed form"]
 MARKS: tuple[Status, ...] = ("undertrained", "learned nothing")
-"""States that are told wherever a figure of the method stands."""
+"""States that are shown in the label of a method."""
 LEVEL = 0.95
-"""Of the one-sided interval of an accuracy that must lie above chance."""
+"""Level of the one-sided interval for an accuracy above chance."""
 LEAST_FOLDS = 3
-"""With fewer folds their spread says little, so items are the units of that interval."""
+"""With fewer folds, the interval is computed over items, because the spread over folds is unreliable."""
 LAST_SHARE = 0.1
-"""A fold that selects one of this share of its last epochs had not finished training."""
+"""A fold that selects an epoch within this last share of the epochs has not converged."""
 SAME_LOGITS = 1e-6
-"""Largest difference between equal logits, relative to the largest of them: rounding."""
+"""Largest relative difference between logits that count as equal (rounding)."""
 ROUNDING = 1e-12
 
 
@@ -44,13 +44,13 @@ class MethodFairness:
     """How well one method was trained.
 
     Args:
-        status: fair, undertrained, learned nothing, not checked (there is nothing to check it by) or closed form.
-        reasons: why, in words.
-        counterpart: closed-form probe among the methods that it should reach; None without one.
-        gap: its accuracy minus the counterpart's, mean over the folds that both have; None without a counterpart.
-        gaps: fold number -> the same in that fold, seeds averaged.
-        runs: number of its folds, over all seeds.
-        unfinished: runs that selected one of their last epochs; None where no run selects an epoch.
+        status: fair, undertrained, learned nothing, not checked (no probe and no search) or closed form.
+        reasons: reasons for the status.
+        counterpart: closed-form probe among the methods that it should reach; None if there is none.
+        gap: accuracy minus the counterpart's accuracy, mean over the shared folds; None without a counterpart.
+        gaps: fold number -> gap in that fold, averaged over seeds.
+        runs: number of runs (folds and seeds).
+        unfinished: number of runs that selected one of the last epochs; None if no run selects an epoch.
         chosen: setting -> value -> number of runs that chose it in a search.
         edges: setting -> number of runs that chose the lowest or highest value tried.
     """
@@ -67,7 +67,7 @@ class MethodFairness:
 
     @property
     def mark(self) -> str:
-        """What is told beside every figure; empty where there is nothing to tell."""
+        """Addition to the label of the method; empty if there is nothing to report."""
         return self.status if self.status in MARKS else ""
 
 
@@ -77,7 +77,7 @@ class Identical:
 
     Args:
         methods: at least two.
-        reason: why they are; None where it is not known.
+        reason: why they are the same; None if unknown.
     """
 
     methods: list[str]
@@ -89,10 +89,10 @@ class Precision:
     """Number formats of training.
 
     Args:
-        usual: of most methods trained over layers.
-        others: method -> another format.
-        text: the same in words; empty where all agree.
-        mixed: whether methods trained over layers differ among themselves.
+        usual: format of most methods trained over layers.
+        others: method -> format, for methods with another format.
+        text: description; empty if all methods use the same format.
+        mixed: whether the methods trained over layers use different formats.
     """
 
     usual: str
@@ -108,8 +108,8 @@ class Fairness:
     Args:
         verdict: fair, not fair or not checked.
         text: the verdict in one or two sentences that name the methods.
-        margin: how far a method may stay below its counterpart.
-        methods: method -> how well it was trained.
+        margin: largest acceptable gap to the counterpart.
+        methods: method -> evidence on its training.
         identical: groups of methods with the same predictions.
         precision: number formats of training.
     """
@@ -123,7 +123,7 @@ class Fairness:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the figures must know, one line per method or group."""
+        """Notes for the reader of the results, one line per method or group."""
         lines = [f"{name}: {one.status}: {'; '.join(one.reasons)}" for name, one in self.methods.items() if one.mark]
         lines += [identical_text(group.methods, group.reason) for group in self.identical]
         return lines + ([self.precision.text] if self.precision.mixed else [])
@@ -149,7 +149,7 @@ def assess(
         folds: method -> its finished folds.
         items: method -> what each fold was scored on, in the main unit.
         tables: method -> its `item_table` in the main unit.
-        margin: how far a method may stay below its closed-form counterpart.
+        margin: largest acceptable gap to the closed-form counterpart.
     """
     methods = {name: assess_method(name, folds, items[name], tables, margin=margin) for name in folds}
     verdict, text = _verdict(methods, margin)
@@ -167,11 +167,11 @@ def assess_method(
     """Judge the training of one method.
 
     Args:
-        method: which.
-        folds: its finished folds.
-        items: what each of its folds was scored on, in the main unit.
-        tables: `item_table` of the method and of the probes that it is set against, in the main unit.
-        margin: how far it may stay below its closed-form counterpart.
+        method: name of the method.
+        folds: method -> its finished folds.
+        items: items that each fold of the method was scored on, in the main unit.
+        tables: `item_table` of the method and of the probes it is compared with, in the main unit.
+        margin: largest acceptable gap to the closed-form counterpart.
     """
     own = folds[method]
     counterpart, gaps = _gaps(method, tables)
@@ -205,13 +205,13 @@ def learned_nothing(
     unit: str = "utterance",
     margin: float = 0.02,
 ) -> str | None:
-    """Why a method learned nothing, judged as `assess` judges it; None where it learned something.
+    """Reasons why a method learned nothing, by the rules of `assess`; None if it learned something.
 
     Args:
         folds: its finished folds.
         probes: finished folds of closed-form probes of the same pipeline, by method.
         unit: utterance or clip.
-        margin: how far it may stay below its closed-form counterpart.
+        margin: largest acceptable gap to the closed-form counterpart.
     """
     method = folds[0].result["run"]["method"]
     known = {**(probes or {}), method: folds}
@@ -222,11 +222,11 @@ def learned_nothing(
 
 
 def identical_groups(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Sequence[Items]]) -> list[Identical]:
-    """Methods with the same classes for every test clip and, but for rounding, the same logits, in every fold.
+    """Groups of methods with identical predictions and, up to rounding, identical logits in every fold.
 
     Args:
         folds: method -> its finished folds.
-        items: method -> what each fold was scored on, in any unit; tells most methods apart without their logits.
+        items: method -> items of each fold, in any unit. They tell most methods apart without reading logits.
     """
     alike: dict[tuple[Any, ...], list[str]] = {}
     for method, part in folds.items():
@@ -247,12 +247,12 @@ def identical_groups(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Se
 
 
 def identical_text(methods: Sequence[str], reason: str | None) -> str:
-    """One line on methods with the same predictions."""
-    return f"the predictions of {listed(methods)} are identical in every fold: {reason or 'the reason is not known'}"
+    """Note on methods with the same predictions."""
+    return f"the predictions of {listed(methods)} are identical in every fold: {reason or 'the reason is unknown'}"
 
 
 def precision_of(folds: Mapping[str, Sequence[Fold]]) -> Precision:
-    """In which number format every method was trained, and which departs from most."""
+    """Number format that every method was trained in, and the methods that differ from the majority."""
     found = {
         name: ", ".join(sorted({fold.result["meta"]["precision"] for fold in part})) for name, part in folds.items()
     }
@@ -263,7 +263,7 @@ def precision_of(folds: Mapping[str, Sequence[Fold]]) -> Precision:
     text = ""
     if others:
         named = [f"{name}{f' ({kinds[name]})' if kinds[name] else ''} in {value}" for name, value in others.items()]
-        text = f"not all methods were trained in one precision: {listed(named)}, the others in {usual}"
+        text = f"the methods were trained in different precisions: {listed(named)}, the others in {usual}"
     return Precision(usual, others, text, any(not kinds[name] for name in others))
 
 
@@ -273,14 +273,14 @@ def listed(words: Sequence[str]) -> str:
 
 
 def _kind(method: str, fold: Fold) -> str:
-    """What sets a method apart from those trained over layers."""
+    """Kind of a method that is not trained over layers, else an empty string."""
     if method in CLOSED_FORM:
         return "closed form"
     return "fine-tuned" if fold.result["run"].get("finetune") else ""
 
 
 def _gaps(method: str, tables: Mapping[str, pl.DataFrame]) -> tuple[str | None, dict[str, float]]:
-    """The first closed-form counterpart at hand, and the accuracy of the method minus its in every shared fold."""
+    """The first available closed-form counterpart, and the accuracy minus its accuracy in every shared fold."""
     counterpart = next((name for name in counterparts(method) if name in tables), None)
     if counterpart is None:
         return None, {}
@@ -295,7 +295,7 @@ def _fold_accuracies(table: pl.DataFrame) -> dict[int, float]:
 
 
 def _finished(fold: Fold) -> bool | None:
-    """Whether training had come to its end; None where no epoch is selected."""
+    """Whether training converged; None if no epoch is selected."""
     run, metrics = fold.result["run"], fold.result["metrics"]
     if "finished" in metrics:
         return None if metrics["finished"] is None else bool(metrics["finished"])
@@ -307,7 +307,7 @@ def _finished(fold: Fold) -> bool | None:
 
 
 def _searched(folds: Sequence[Fold]) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
-    """What the searches of all runs chose, and how often at an edge."""
+    """Values chosen by the searches of all runs, and how often each setting was chosen at an edge."""
     chosen: dict[str, Counter[str]] = {}
     edges: Counter[str] = Counter()
     for fold in folds:
@@ -328,7 +328,7 @@ def _held_back(
     runs: int,
     margin: float,
 ) -> list[str]:
-    """Why a method is undertrained."""
+    """Reasons why a method is undertrained."""
     reasons = []
     if gap is not None and gap < -margin - ROUNDING:
         reasons.append(f"{-100 * gap:.1f} points below {counterpart}")
@@ -345,14 +345,14 @@ def _held_back(
 def _learned_nothing(
     method: str, folds: Sequence[Fold], items: Sequence[Items], table: pl.DataFrame, *, reached: bool
 ) -> list[str]:
-    """Why a method learned nothing; empty where it learned something.
+    """Reasons why a method learned nothing; empty if it learned something.
 
-    Selecting epoch 1 everywhere is no sign of it where the method reaches its counterpart or leaves no held-out item
-    wrong: an easy task is learned in one epoch.
+    Selecting epoch 1 in every run is not a reason if the method reaches its counterpart or classifies all held-out
+    items correctly, because an easy task can be learned in one epoch.
     """
     reasons = []
     if all(len(set(part.predictions.tolist())) == 1 for part in items) and len(table) > len(folds):
-        reasons.append("gives one class for every item of a fold")
+        reasons.append("predicts the same class for every item of a fold")
     else:
         reasons += _not_above_chance(table, len(folds[0].result["run"]["classes"]))
     metrics = [fold.result["metrics"] for fold in folds]
@@ -392,8 +392,8 @@ def _not_above_chance(table: pl.DataFrame, num_classes: int) -> list[str]:
         return []
     share = float((targets == majority).mean())
     return [
-        f"its accuracy, {100 * correct.mean():.1f} %, is not above chance ({100 * share:.1f} % for the most frequent "
-        "class), nor is its balanced accuracy"
+        f"neither its accuracy, {100 * correct.mean():.1f} %, nor its balanced accuracy is above chance (most frequent "
+        f"class: {100 * share:.1f} %)"
     ]
 
 
@@ -436,27 +436,27 @@ def _same_logits(
 
 
 def _why_identical(folds: Mapping[str, Sequence[Fold]]) -> str | None:
-    """Why methods compute the same, as far as their settings and densities tell."""
+    """Why methods compute the same, if their settings and densities show it."""
     if all(len(part[0].result["run"]["layers"]) == 1 for part in folds.values()):
-        return "there is one layer, so there is nothing to fuse"
+        return "there is only one layer, so there is nothing to fuse"
     resolved = {name: _resolved(part[0]) for name, part in folds.items()}
     known = list(resolved.values())
     if None not in known and all(one == known[0] for one in known):
-        return "they are names of one method with the same settings"
+        return "they are the same method with the same settings"
     constant = [name for name, part in folds.items() if _constant_density(part[0])]
     if constant:
         first = folds[constant[0]][0]
         layers = len(first.result["run"]["layers"])
         single = " because each head has one layer" if _num_heads(first) == layers else ""
-        return f"the density of {listed(constant)} is constant{single}, so it changes nothing"
+        return f"the density of {listed(constant)} is constant{single}, so it has no effect"
     heads = {name: _num_heads(part[0]) for name, part in folds.items()}
     if all(one and one[0] in ("daam-v1", "daam-v2") and heads[name] == 1 for name, one in resolved.items()):
-        return "daam-v1 with one head is daam-v2"
+        return "daam-v1 with one head is the same as daam-v2"
     return None
 
 
 def _resolved(fold: Fold) -> tuple[str, dict[str, Any]] | None:
-    """Name in the table and all settings of a method; None for ways of fine-tuning."""
+    """Registered name and all settings of a method; None for fine-tuning methods."""
     run = fold.result["run"]
     try:
         name, preset = resolve_method(run["method"])
@@ -466,7 +466,7 @@ def _resolved(fold: Fold) -> tuple[str, dict[str, Any]] | None:
 
 
 def _num_heads(fold: Fold) -> int | None:
-    """Number of heads of a method, as set or else as its weights have it; None for methods without heads."""
+    """Number of heads from the settings or the weights; None for methods without heads."""
     resolved = _resolved(fold)
     if resolved is None:
         return None
@@ -501,18 +501,18 @@ def _verdict(
         probes = dict.fromkeys(counterparts(name)[0] for name in unchecked)
         checked = len(unchecked) < sum(one.status != "closed form" for one in methods.values())
         return "not checked", (
-            f"Whether this comparison is fair was not checked{f' for {listed(unchecked)}' if checked else ''}: list "
-            f"{listed(list(probes))}, closed-form {'probe' if len(probes) == 1 else 'probes'} of the same input, among "
-            "the methods, or search the settings of training."
+            f"The fairness of this comparison was not checked{f' for {listed(unchecked)}' if checked else ''}. To "
+            f"check it, add {listed(list(probes))}, closed-form {'probe' if len(probes) == 1 else 'probes'} of the "
+            "same input, to the methods, or search the training settings."
         )
     return "fair", (
-        f"This comparison is fair: no method stays more than {100 * margin:g} points below its closed-form probe, "
-        "stopped before its training had finished, or chose its settings at an edge of what was tried."
+        f"This comparison is fair: no method is more than {100 * margin:g} points below its closed-form probe, stopped "
+        "before training converged, or chose settings at the edge of its search."
     )
 
 
 def _details(methods: Mapping[str, MethodFairness], margin: float) -> str:
-    """Why methods are marked, those with the same reason together."""
+    """Reasons for the marks, grouped by reason."""
     parts = []
     below = {name: one for name, one in methods.items()
              if one.status == "undertrained" and one.gap is not None and one.gap < -margin - ROUNDING}  # fmt: skip
@@ -520,7 +520,9 @@ def _details(methods: Mapping[str, MethodFairness], margin: float) -> str:
         points = listed([f"{-100 * (one.gap or 0.0):.1f}" for one in below.values()])
         probes = listed(list(dict.fromkeys(str(one.counterpart) for one in below.values())))
         which = "a closed-form probe" if " and " not in probes else "closed-form probes"
-        parts.append(f"{listed(list(below))} {_verb(below, 'stay')} {points} points below {probes}, {which}")
+        parts.append(
+            f"{listed(list(below))} {'is' if len(below) == 1 else 'are'} {points} points below {probes}, {which}"
+        )
     late = [name for name, one in methods.items()
             if one.status == "undertrained" and (one.unfinished or 0) > one.runs / 2]  # fmt: skip
     if late:

@@ -1,7 +1,8 @@
-"""Two trained methods on the same test items: in what their making differs, and what that may have done.
+"""Compare two trained methods on the same test items, and list their different settings.
 
-They may differ in embeddings and training settings, which `evaluate` refuses within one pipeline: here these are what
-is compared, so they are listed beside the difference. Figures are fractions; differences are first minus second.
+The methods may differ in embeddings and training settings, which `evaluate` refuses within one pipeline. Here these are
+the subject of the comparison, so they are listed with the difference. Values are fractions; differences are first minus
+second.
 """
 
 from __future__ import annotations
@@ -92,38 +93,40 @@ class TrainedMethod:
 
     @property
     def label(self) -> str:
-        """The name as it stands beside a figure."""
+        """Name of the method in results."""
         return f"{self.side}/{marked(self.folds[0].label, self.fairness.mark)}"
 
     @property
     def modality(self) -> str:
-        """What its items are."""
+        """Modality of its items."""
         return self.folds[0].modality
 
     @property
     def later(self) -> dict[str, Any]:
-        """The settings that are read after training, as they are now, and the methods listed."""
+        """The current settings that are read after training, and the listed methods."""
         sections = {name: self.config.section(name) for name in CANNOT_SECTIONS}
         return {**flat(sections), "methods": list(self.config.trained)}
 
     @property
     def notes(self) -> list[str]:
-        """What must be known of its figures."""
+        """Notes for the reader of its results."""
         run = self.folds[0].result["run"]
         notes = []
         if self.fairness.mark:
             notes.append(f"{self.name}: {self.fairness.status}: {'; '.join(self.fairness.reasons)}")
         if run["config"]["train"]["selection"] == "best-on-test":
             notes.append(
-                f"{self.side}: epochs are selected on the test groups themselves (D7), so its figures flatter it"
+                f"{self.side}: epochs are selected on the test groups themselves (D7), so its results are inflated"
             )
         if run.get("reconstructed"):
             notes.append(f"{self.name}: {run['reconstructed']}; a reconstruction, not a replication")
         if run.get("eval_batches"):
             clips = f"{terms_of(self.modality).clip}s"
-            notes.append(f"{self.name}: a prediction depends on the other {clips} of its batch (D1)")
+            notes.append(f"{self.name}: predictions depend on the other {clips} in the batch (D1)")
         changed = {text for fold in self.folds for text in differences(fold, self.config)}
-        return notes + [f"{self.name}: trained with other settings than those of now: {one}" for one in sorted(changed)]
+        return notes + [
+            f"{self.name}: trained with other settings than the current ones: {one}" for one in sorted(changed)
+        ]
 
 
 def compare_paired(pairs: Sequence[tuple[TrainedMethod, TrainedMethod]], unit: str, command: str) -> dict[str, Any]:
@@ -167,19 +170,19 @@ def compare_paired(pairs: Sequence[tuple[TrainedMethod, TrainedMethod]], unit: s
             notes.append(identical_text(group.methods, group.reason))
         if code_changed(first.folds, second.folds):
             notes.append(
-                f"{first.name} and {second.name}: settings and embeddings agree but content keys do not, so the code "
-                "of the method changed in between"
+                f"{first.name} and {second.name}: settings and embeddings agree, but content keys differ, so the code "
+                "of the method has changed"
             )
     family = _family([first.method for first, _ in pairs], comparisons)
     if family["floor"] is not None and family["floor"] <= ALPHA < family["floor_holm"]:
         notes.append(
-            f"corrected over {family['size']} methods no p below {family['floor_holm']:.4g} is possible, so no "
-            f"difference can reach {ALPHA:g}, however large; a smaller family could"
+            f"after correction over {family['size']} methods, no p below {family['floor_holm']:.4g} is possible, so no "
+            f"difference can be significant at {ALPHA:g}; compare fewer methods"
         )
     notes.append(
-        "a difference between the sides is that of everything listed as able to change it, not of one setting alone"
+        "the difference between the sides is due to all listed settings together, not to a single one"
         if any(part["can_change"] for part in settings.values())
-        else "nothing that is recorded and can change a figure differs"
+        else "no recorded setting that can change the results differs"
     )
     return {
         "kind": "paired",
@@ -191,13 +194,13 @@ def compare_paired(pairs: Sequence[tuple[TrainedMethod, TrainedMethod]], unit: s
 
 
 def _doubt(first: TrainedMethod, second: TrainedMethod) -> str | None:
-    """What a difference is worth where a side is undertrained or learned nothing; None where neither is."""
+    """Warning if a side is undertrained or learned nothing, else None."""
     marks = [f"{one.name} ({one.fairness.mark})" for one in (first, second) if one.fairness.mark]
-    return f"training alone may explain this difference, whatever its p: {listed(marks)}" if marks else None
+    return f"training alone may explain this difference, whatever the p-value: {listed(marks)}" if marks else None
 
 
 def fill_holm(results: Sequence[dict[str, Any] | None]) -> None:
-    """Correct the p of one family of tests after Holm, in place; None is no test."""
+    """Apply Holm's correction to the p-values of one family of tests, in place; None means no test."""
     adjusted = holm([result["p"] if result else None for result in results])
     for result, p in zip(results, adjusted, strict=True):
         if result:
@@ -250,15 +253,17 @@ def _compare(first: TrainedMethod, second: TrainedMethod, unit: str, command: st
     names = [row["name"] for row in differing(first.facts, second.facts)["can_change"]]
     made = [name for name in names if name.startswith(("download.", "segment."))]
     again = f"they differ in {', '.join(made)}" if made else "their settings of download and segment agree"
-    again += f"; different items cannot be paired, of equal ones make the older again: {first.remake}, {second.remake}"
+    again += (
+        f"; different items cannot be paired. If they should be equal, make them again: {first.remake}, {second.remake}"
+    )
     if "data.classes" in names:
         met = " and ".join(", ".join(method.facts["data.classes"]) for method in (first, second))
         raise ArtifactError(f"'{first.name}' and '{second.name}' have different targets: {met}", fix=again)
     cut = [name for name in names if name in CUTTING or name == "data.test_clips_key"]
     if unit == "clip" and cut and "data.test_utterances_key" not in names:
         raise ArtifactError(
-            f"'{first.name}' and '{second.name}' were tested on the same utterances but on other clips of them, so "
-            f"clips cannot be paired (differing: {', '.join(cut)})",
+            f"'{first.name}' and '{second.name}' were tested on the same utterances but on different clips, so clips "
+            f"cannot be paired (differing: {', '.join(cut)})",
             fix=f"compare them by utterance: {command} --unit utterance",
         )
     # compare_methods wants equal sizes; of sides that differ the larger share tested is the cautious one
@@ -277,7 +282,7 @@ def _compare(first: TrainedMethod, second: TrainedMethod, unit: str, command: st
         raise ArtifactError(error.message, fix=again) from error
     if ratios[0] != ratios[1]:
         shares = " and ".join(f"{ratio:.3g}" for ratio in ratios)
-        result["notes"].append(f"n_test / n_train is {shares}; the test over folds takes the larger one")
+        result["notes"].append(f"n_test / n_train is {shares}; the test over folds uses the larger one")
     return result
 
 

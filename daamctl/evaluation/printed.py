@@ -1,6 +1,6 @@
-"""A printed row beside ours, or two of them: its folds and their mean are all there is.
+"""Compare a published row with ours, or two published rows. Published rows have only their folds and mean.
 
-Ours stands there under the published scoring (per clip, best epoch on the test group) and as reported. Figures are
+Our results are given under the published scoring (per clip, best epoch on the test group) and as reported. Values are
 fractions; differences are first minus second.
 """
 
@@ -23,15 +23,15 @@ from daamctl.evaluation.summary import spread
 LORA_SESSIONS = (5, 3, 1, 2, 4)
 """IEMOCAP session behind each printed column of a LoRA row; column k of all other rows is session k (D15)."""
 NOT_PRINTED = (
-    "of further settings the table says nothing; where the papers' code departs from their text: daamctl deviations"
+    "the table does not state other settings; for deviations between the papers' text and code: daamctl deviations"
 )
 NO_TEST = (
-    "no p: a printed row has no test items to pair with ours, and its folds were trained, selected and scored under "
-    "another protocol, so a p would be of protocols, not of methods"
+    "no test: a published row has no test items to pair with ours, and its folds were trained, selected and scored "
+    "under another protocol, so a test would compare protocols, not methods"
 )
 PRINTED_TEST = (
-    "Nadeau-Bengio on the printed folds, n_test / n_train taken as 0.25; folds are rounded to 0.1 points and each is "
-    "the best epoch on its own test session"
+    "Nadeau-Bengio on the printed folds, assuming n_test / n_train = 0.25; folds are rounded to 0.1 points, and each "
+    "is the best epoch on its own test session"
 )
 PRINTED_RATIO = 0.25
 """n_test / n_train of five sessions of about one size, one of them tested."""
@@ -180,9 +180,9 @@ def _test(
     if first["print"] is None or second["print"] is None:
         return None, NO_TEST
     if folds is None:
-        return None, "no p: the printed columns cannot be paired"
+        return None, "no test: the published columns cannot be paired"
     if first["corpus"] != "iemocap":
-        return None, f"no p: n_test / n_train of the folds of {first['corpus']} is not known"
+        return None, f"no test: n_test / n_train of the folds of {first['corpus']} is unknown"
     result = nadeau_bengio([fold["difference"] for fold in folds], PRINTED_RATIO, 1.0)
     return {"test": "nadeau-bengio", "unit": "printed fold", "label": PRINTED_TEST, **result, "p_holm": None}, None
 
@@ -191,15 +191,13 @@ def _notes(entry: Mapping[str, Any]) -> list[str]:
     """What must be known of one comparison with a printed row."""
     notes, name = [], f"{entry['first']} and {entry['second']}"
     if entry["not_aligned"]:
-        notes.append(f"{name}: not fold by fold, since {entry['not_aligned']}")
+        notes.append(f"{name}: not compared by fold, because {entry['not_aligned']}")
     elif not entry["same_columns"]:
         order = ", ".join(map(str, LORA_SESSIONS))
-        notes.append(
-            f"{name}: the columns are not aligned, those of a LoRA row are sessions {order} (D15); paired by session"
-        )
+        notes.append(f"{name}: the columns of a LoRA row are sessions {order} (D15), so folds are paired by session")
     for side in entry["figures"].values():
         if side["print"] and side["print"]["disagrees"]:
             wrong = [] if side["print"]["mean_agrees"] else ["mean"]
             wrong += ["deviation"] if side["print"]["std_is"] == "neither" else []
-            notes.append(f"{side['name']}: no folds that round to the printed ones give the printed {', '.join(wrong)}")
+            notes.append(f"{side['name']}: the printed {' and '.join(wrong)} cannot come from the printed folds")
     return notes

@@ -1,4 +1,4 @@
-"""Section "Is this comparison fair?": gaps to closed-form probes, whether training ended, and what was searched.
+"""Section "Is this comparison fair?": gaps to closed-form probes, whether training converged, and the searches.
 
 Input: evaluation.json after `verdict.labelled`, and the searches recorded in the folds.
 """
@@ -36,9 +36,9 @@ class SearchCurve:
     """One candidate of a method's search.
 
     Args:
-        name: its settings in words, e.g. `lr 0.001`.
-        accuracy: on the held-out group after every epoch from the first, mean over the runs that trained it so far.
-        chosen: number of runs that chose it.
+        name: settings of the candidate, e.g. `lr 0.001`.
+        accuracy: accuracy on the held-out group after every epoch; mean over the runs that reached the epoch.
+        chosen: number of runs that chose the candidate.
         runs: number of runs that searched.
     """
 
@@ -49,7 +49,7 @@ class SearchCurve:
 
 
 def search_curves(searches: Sequence[SearchPart]) -> list[SearchCurve]:
-    """The candidates of one method over all its runs, by their settings; closed-form probes have no epochs."""
+    """Candidates of one method over all its runs, sorted by their settings. Closed-form probes have no epochs."""
     met: dict[str, list[list[float]]] = {}
     chosen: dict[str, int] = {}
     order: dict[str, list[float | str]] = {}
@@ -64,23 +64,23 @@ def search_curves(searches: Sequence[SearchPart]) -> list[SearchCurve]:
 
 
 def fairness(evaluation: Evaluation, searches: Mapping[str, Sequence[SearchPart]]) -> Section:
-    """How well every method was trained, and how that was found.
+    """How well every method was trained, and the evidence for it.
 
     Args:
-        evaluation: labelled.
-        searches: label -> the searches of its runs; methods without one may be absent.
+        evaluation: output of `verdict.labelled`.
+        searches: label -> the searches of its runs; methods without a search may be absent.
     """
     found = evaluation["fairness"]
     probes = any(one["counterpart"] for one in found["methods"].values())
     text = (
-        f"A method is undertrained when it stays more than {points(found['margin']).removeprefix('+')} points below a "
-        "closed-form probe of the same input, when most of its runs selected one of their last epochs, or when most of "
-        "its searches chose the lowest or highest value tried. A difference to such a method may come from training "
-        "alone, so no lead over it or by it counts as a result."
+        "A method counts as undertrained if one of these holds: its accuracy is more than "
+        f"{points(found['margin']).removeprefix('+')} points below a closed-form probe of the same input; most of its "
+        "runs selected one of the last epochs; most of its searches chose the lowest or highest value tried. Training "
+        "alone may explain a difference between such a method and another, so it does not count as a result."
     )
     blocks: list[Block] = [Text(found["text"], caution=found["verdict"] == "not fair"), Text(text)]
     blocks += [Text(f"The predictions of {listed(group['methods'])} are identical in every fold: "
-                    f"{group['reason'] or 'the reason is not known'}.", caution=True)
+                    f"{group['reason'] or 'the reason is unknown'}.", caution=True)
                for group in found["identical"]]  # fmt: skip
     if found["precision"]["text"]:
         said = found["precision"]["text"]
@@ -96,7 +96,7 @@ def fairness(evaluation: Evaluation, searches: Mapping[str, Sequence[SearchPart]
 
 
 def _trained(evaluation: Evaluation, name: str) -> Mapping[str, Any]:
-    """How well one method was trained."""
+    """Evidence on the training of one method."""
     entry: Mapping[str, Any] = evaluation["fairness"]["methods"][name]
     return entry
 
@@ -121,14 +121,14 @@ def _table(evaluation: Evaluation) -> Table:
              edges or ("none" if one["chosen"] else DASH), f"{one['status']}{reasons}"]
         )  # fmt: skip
     columns = [
-        "Method", "Accuracy", "Closed-form probe", "Gap to it (points)", "Runs that finished", "Chosen (runs)",
-        "At an edge", "Verdict",
+        "Method", "Accuracy", "Closed-form probe", "Gap to probe (points)", "Converged runs", "Chosen (runs)",
+        "At edge of search", "Verdict",
     ]  # fmt: skip
-    caption = f"How well every method was trained: accuracy per {item(evaluation)} in percent, and what tells"
+    caption = f"How well every method was trained (accuracy per {item(evaluation)} in percent)"
     note = (
-        f"Mean ± sample std over {runs(evaluation)}. Gap: accuracy minus that of the probe in the same fold, seeds "
-        "averaged. A run had finished where the selected epoch does not lie in the last tenth of the epochs allowed. "
-        "Chosen: what the searches on held-out data picked."
+        f"Mean ± sample std over {runs(evaluation)}. Gap: accuracy minus the probe’s accuracy in the same fold, "
+        "averaged over seeds. Converged: the selected epoch is not in the last tenth of the epochs allowed. Chosen: "
+        "values picked by the searches on held-out data."
     )
     return Table("fairness", caption, columns, rows, frozenset({2, 4, 5, 6, 7}), note)
 
@@ -139,7 +139,9 @@ def _gaps(evaluation: Evaluation) -> Plot:
         name: list(one["gaps"].values()) for name in order(evaluation) if (one := _trained(evaluation, name))["gaps"]
     }
     means = ", ".join(f"{name} {points(mean(part))}" for name, part in found.items())
-    label = f"Accuracy of every method minus that of its closed-form probe, in points, mean over folds: {means}."
+    label = (
+        f"Accuracy of every method minus the accuracy of its closed-form probe, in points, mean over folds: {means}."
+    )
     png, pdf = pictures.gap_rows(found, margin)
     probes = {name: str(_trained(evaluation, name)["counterpart"]) for name in found}
     data = plots.gap_data(found, probes, margin)
@@ -155,7 +157,7 @@ def _searches(evaluation: Evaluation, curves: Mapping[str, Sequence[SearchCurve]
     ]
     label = (
         f"Held-out accuracy per {clip} over the epochs of the search, one curve per candidate, mean over "
-        f"{runs(evaluation)}. Most often chosen, with its highest accuracy: {', '.join(tops)}."
+        f"{runs(evaluation)}. Most frequent choices and their highest accuracy: {', '.join(tops)}."
     )
     panels = {name: [(one.name, one.accuracy, one.chosen, one.runs) for one in part] for name, part in curves.items()}
     drawn = pictures.parts(
@@ -165,7 +167,7 @@ def _searches(evaluation: Evaluation, curves: Mapping[str, Sequence[SearchCurve]
 
 
 def _means(curves: Sequence[Sequence[float]]) -> list[float]:
-    """Mean of every epoch over the curves that reach it."""
+    """Mean per epoch over the curves that reach the epoch."""
     longest = max(map(len, curves))
     return [mean(curve[epoch] for curve in curves if len(curve) > epoch) for epoch in range(longest)]
 

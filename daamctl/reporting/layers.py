@@ -1,6 +1,6 @@
-"""Sections about layers: Importance Factor beside the untrained module, trust in layer scores, few layers alone.
+"""Sections about layers: Importance Factor maps, reliability of layer scores, and training on few layers.
 
-Input: summary.json of the importance stage and ablation.json, as they are; what they lack is said, with the command.
+Input: summary.json of the importance stage and ablation.json. If one is missing, the report names the command.
 """
 
 from __future__ import annotations
@@ -38,37 +38,35 @@ ALONE = (
     "Layers each", "Groups", "ρ over groups", "p over groups", "Highest score", "Lowest score",
     "High minus low (points)", "p over folds", "Smallest p possible",
 )  # fmt: skip
-"""Columns of a test whether layers of high score do better alone."""
+"""Columns of the test whether single layers with a high score have a higher accuracy."""
 SHOWN_LAYERS = 5
 LEAST_DISTINCT = 3
-"""Different values a score needs to count as a ranking, as in the audit."""
-UNRANKED = "tells no layers apart"
+"""Number of different values that a score needs to rank layers, as in the audit."""
+UNRANKED = "does not rank layers"
 
 
 def importance(
     summary: Mapping[str, Any] | None, runs: DensityRuns, pngs: Mapping[str, bytes], *, labels: Labels, command: str
 ) -> Section:
-    """Importance Factor maps, layer scores, how stable they are and what the audit says of them.
+    """Importance Factor maps, layer scores, their stability and their audit.
 
     Args:
-        summary: of the importance stage; None: it has not run.
-        runs: label -> layer numbers and maps, their mean first.
+        summary: result of the importance stage; None if it has not run.
+        runs: label -> layer numbers and maps, the mean map first.
         pngs: pictures of the importance stage, by file name.
-        labels: method -> how it stands beside figures.
-        command: makes the stage.
+        labels: method -> label in the report.
+        command: command that runs the stage.
     """
-    title = "Which layers count"
+    title = "Which layers matter"
     if summary is None:
-        return Section("importance", title, [Text(f"Not made yet; make it: {command}")])
+        return Section("importance", title, [Text(f"Not computed yet. Run: {command}")])
     blocks: list[Block] = []
     if summary["methods"]:
         blocks += _maps(summary, runs, labels)
     else:
         blocks.append(Text(summary["note"]))
     scores = summary.get("scores") or {}
-    blocks += (
-        _scores(scores, labels, command) if scores else [Text(f"No layer scores are stored; make them: {command}")]
-    )
+    blocks += _scores(scores, labels, command) if scores else [Text(f"No layer scores are stored. Run: {command}")]
     blocks += _audit(summary.get("audit"), labels, command)
     unscored = {labels.get(name, name): why for name, why in (summary.get("without_score") or {}).items()}
     if unscored:
@@ -88,30 +86,30 @@ def ablation(
     words: Terms,
     command: str,
 ) -> Section:
-    """Retraining on few layers, whether scores say what came of it, and what the papers print.
+    """Retraining on few layers, whether layer scores predict the result, and the papers' results.
 
     Args:
-        result: of the ablation; None: it has not run.
-        summary: of the importance stage, whose audit tests every score; None: it has not run.
-        table: the papers'.
-        labels: method -> how it stands beside figures.
-        words: what is counted.
-        command: makes the ablation.
+        result: result of the ablation; None if it has not run.
+        summary: result of the importance stage, whose audit tests every score; None if it has not run.
+        table: published table.
+        labels: method -> label in the report.
+        words: what the modality calls its units.
+        command: command that runs the ablation.
     """
     title = "Training on few layers"
     if result is None:
-        return Section("ablation", title, [Text(f"Not made yet; make it: {command}")])
+        return Section("ablation", title, [Text(f"Not computed yet. Run: {command}")])
     if not result["groups"]:
-        return Section("ablation", title, [Text("No layers were chosen, so none were trained alone."),
+        return Section("ablation", title, [Text("No layers were chosen, so nothing was trained on few layers."),
                                            *map(Text, result["notes"])])  # fmt: skip
     baseline = result["baseline"]
     rows = [_group_row("baseline", baseline, baseline)]
     rows += [_group_row(group["name"], group, baseline) for group in result["groups"]]
-    text = f"The method “{result['method']}” is trained again on the chosen layers alone."
+    text = f"The method “{result['method']}” is trained again on the chosen layers only."
     if result["ranking"]:
         ranking = ", ".join(map(str, result["ranking"]))
-        text = f"By the Importance Factor of {result['rank_by']}, from high to low: layers {ranking}. {text}"
-    columns = ["Layers chosen", "Numbers", "Mean ± std", "n", "Against baseline (points)"]
+        text = f"Layers by Importance Factor of {result['rank_by']}, highest first: {ranking}. {text}"
+    columns = ["Layers chosen", "Numbers", "Mean ± std", "n", "Minus baseline (points)"]
     caption = f"Accuracy per {words.unit(result['unit'])} in percent, trained on few layers"
     blocks: list[Block] = [Text(text), *map(Text, result["notes"])]
     blocks += [Text(line, caution=True) for line in result.get("cautions", [])]
@@ -123,25 +121,25 @@ def ablation(
 def _maps(summary: Mapping[str, Any], runs: DensityRuns, labels: Labels) -> list[Block]:
     methods = {labels.get(name, name): entry for name, entry in summary["methods"].items()}
     text = (
-        "The Importance Factor scales the mean density to 0..1 over the whole map; higher means a feature nearer its "
-        "head’s mean. Layer 1 is at the bottom. What the untrained map shows as well was not learned: look at the "
-        "difference."
+        "The Importance Factor is the mean density, scaled to 0..1 over the whole map. A high value means that a "
+        "feature is close to the mean of its head. Layer 1 is at the bottom. Patterns that the untrained map also "
+        "shows were not learned, so look at the difference."
     )
     without = [labels.get(name, name) for name in summary["without_density"]]
     cautions = {name: entry["caution"] for name, entry in methods.items() if entry["caution"]}
     blocks: list[Block] = [Text(text)]
     if without:
-        blocks.append(Text(f"Without a density, so without a map: {listed(without)}."))
+        blocks.append(Text(f"These methods have no density and therefore no map: {listed(without)}."))
     if cautions:
-        told = f"{len(cautions)} of {len(methods)} maps are mostly geometry and say little about what was learned: "
+        told = f"{len(cautions)} of {len(methods)} maps mostly reflect geometry, not what was learned: "
         blocks.append(Text(f"{told}{listed(list(cautions))}.", caution=True))
-        blocks.append(Folded("Why each", [Bullets([f"{name}: {why}" for name, why in cautions.items()])]))
+        blocks.append(Folded("Reasons", [Bullets([f"{name}: {why}" for name, why in cautions.items()])]))
     blocks += [*_places_table(methods), *_explorer(methods, runs)]
     return [*blocks, _geometry_table(methods), _contribution_table(methods)]
 
 
 def _places_table(methods: Mapping[str, Any]) -> list[Table]:
-    """Mean scores of the layers that share a place inside their heads; nothing where no map has such places."""
+    """Mean scores of the layers at the same position inside their heads; empty if no map has such positions."""
     placed = {name: entry for name, entry in methods.items() if entry.get("head_positions")}
     most = max((len(entry["head_positions"]["means"]) for entry in placed.values()), default=0)
     rows: list[list[Cell]] = []
@@ -152,13 +150,14 @@ def _places_table(methods: Mapping[str, Any]) -> list[Table]:
             flag = ("yes" if entry["caution"] else "no") if which == name else DASH
             heads, layers = Number(entry["num_heads"], "count"), ", ".join(map(str, counts))
             rows.append([which, flag, heads, layers, *(Number(mean, "plain") for mean in means)])
-    columns = ["Method", "Mostly geometry?", "Heads", "Layers at each place", *(f"Place {i + 1}" for i in range(most))]
+    positions = (f"Position {i + 1}" for i in range(most))
+    columns = ["Method", "Mostly geometry?", "Heads", "Layers at each position", *positions]
     note = (
-        "Place 1 holds the first layer of every head, place 2 the second, and so on; what the untrained map shows as "
-        "well was not learned. Mostly geometry: the places explain most of the differences between layers, or the map "
-        "is almost the untrained one."
+        "Position 1 is the first layer of every head, position 2 the second, and so on. Patterns that the untrained "
+        "map also shows were not learned. Mostly geometry: the position explains most of the differences between "
+        "layers, or the map is almost equal to the untrained one."
     )
-    caption = "Mean Importance Factor of the layers at each place inside their heads"
+    caption = "Mean Importance Factor of the layers at each position inside their heads"
     return [Table("places", caption, columns, rows, frozenset({1, 3}), note)] if rows else []
 
 
@@ -191,14 +190,14 @@ def _geometry_table(methods: Mapping[str, Any]) -> Table:
         )  # fmt: skip
     columns = [
         "Method", "Highest layers, trained", "Highest, untrained", "Pearson r with untrained", "Heads",
-        "Share of place in head (%)", "Adjusted (%)", "p",
+        "Explained by position in head (%)", "Adjusted (%)", "p",
     ]  # fmt: skip
     note = (
-        "Highest layers by mean Importance Factor. Share: how much of the differences between layers the place of a "
-        "layer inside its head explains; adjusted for the number of places; p by rearranging layers. High r or share: "
-        "geometry, not learning."
+        "Highest layers by mean Importance Factor. Explained by position: share of the differences between layers that "
+        "the position of a layer inside its head explains. Adjusted: corrected for the number of positions. p: "
+        "permutation of the layers. A high r or share means geometry rather than learning."
     )
-    caption = "How much of each map stood there before training"
+    caption = "How much of each map existed before training"
     return Table("geometry", caption, columns, rows, frozenset({1, 2}), note)
 
 
@@ -231,19 +230,19 @@ def _scores(scores: Mapping[str, Any], labels: Labels, command: str) -> list[Blo
         "τ with untrained",
     ]  # fmt: skip
     note = (
-        "Kendall’s τ of the layer rankings of every two folds and seeds: 1 is the same ranking, 0 none in common. A "
-        "score that is as stable before training is stable because of its construction."
+        "Kendall’s τ between the layer rankings of every pair of runs: 1 means the same ranking, 0 no agreement. A "
+        "score that is equally stable before training is stable by construction."
     )
     caption = "Layer scores and how stable they are over runs"
     table = Table("stability", caption, columns, rows, frozenset({1, 2}), note)
     tied = [labels.get(name, name) for name, entry in scores.items() if not entry["ranking"]]
-    text = f"Every layer has the same score under {listed(tied)}, so no layer ranks above another there."
+    text = f"{listed(tied)}: every layer has the same score, so the layers are not ranked."
     return [Text(text), table] if tied else [table]
 
 
 def _audit(audit: Mapping[str, Any] | None, labels: Labels, command: str) -> list[Block]:
     if not audit:
-        return [Text(f"Whether layer scores say what the layers are worth was not tested; test it: {command}")]
+        return [Text(f"The layer scores were not tested against the usefulness of the layers. Run: {command}")]
     compared = audit.get("comparison") or {}
     blocks: list[Block] = [Text(compared["sentence"])] if compared.get("sentence") else []
     lacking = [line for entry in audit.get("methods", {}).values() for line in entry.get("missing", [])]
@@ -257,11 +256,11 @@ def _audit(audit: Mapping[str, Any] | None, labels: Labels, command: str) -> lis
               (" (points)", ", p", " beats random?", ", untrained (points)")),
         ]  # fmt: skip
         note = (
-            "Probe: accuracy of a linear classifier on each layer alone. Deletion, insertion: area between the "
-            "accuracy curve in order of the score and that of random orders; above 0 is better than random. Untrained: "
-            f"the same for the score before training. {compared.get('note', '')}"
+            "Probe: accuracy of a linear classifier on each layer alone. Deletion and insertion: area between the "
+            "accuracy curve in the order of the score and the curve of random orders; above 0 is better than random. "
+            f"Untrained: the same for the score before training. {compared.get('note', '')}"
         )
-        table = Table("audit", "Whether layer scores say what the layers are worth", columns, rows,
+        table = Table("audit", "Do layer scores reflect how useful the layers are?", columns, rows,
                       frozenset({1, 4, 8, 12}), note)  # fmt: skip
         blocks += [table, *_probe(audit)]
     skipped = {labels.get(name, name): why for name, why in (audit.get("not_audited") or {}).items()}
@@ -295,9 +294,9 @@ def _probe(audit: Mapping[str, Any]) -> list[Block]:
     rows: list[list[Cell]] = [[layer, Number(value)] for layer, value in probe["layers"].items()]
     unit = audit.get("settings", {}).get("unit", "clip")
     caption = f"Accuracy per {unit} in percent of a linear probe on each layer alone"
-    note = f"Mean over {probe['folds']} folds, out of fold." if probe["folds"] > 1 else "On the test part."
+    note = f"Mean over the test groups of {probe['folds']} folds." if probe["folds"] > 1 else "On the test part."
     if probe.get("most_clips"):
-        note += f" Fitted on at most {count(probe['most_clips'])} training {unit}s, and scored on as many test {unit}s."
+        note += f" Fitted on at most {count(probe['most_clips'])} training {unit}s and scored on as many test {unit}s."
     table = Table("probe", caption, ["Layer", "Accuracy"], rows, note=note)
     return [Folded(caption, [table])]
 
@@ -305,7 +304,7 @@ def _probe(audit: Mapping[str, Any]) -> list[Block]:
 def _gallery(
     summary: Mapping[str, Any], scores: Mapping[str, Any], pngs: Mapping[str, bytes], labels: Labels
 ) -> list[Block]:
-    """The pictures of the importance stage, folded away method by method."""
+    """The pictures of the importance stage, collapsed by method."""
     blocks: list[Block] = []
     for name in dict.fromkeys([*summary["methods"], *scores]):
         label, entry, score = labels.get(name, name), summary["methods"].get(name), scores.get(name)
@@ -354,13 +353,13 @@ def _replacement_alt(label: str) -> str:
 
 
 def _score_first(entry: Mapping[str, Any]) -> str:
-    """The highest layers, unless the score tells no layers apart."""
+    """The highest layers, unless the score does not rank layers."""
     distinct = {round(value, 9) for value in entry["trained"].values()}
     return _first(entry["ranking"]) if entry["ranking"] and len(distinct) >= LEAST_DISTINCT else UNRANKED
 
 
 def _top(entry: Mapping[str, Any]) -> str:
-    """The layer of highest mean Importance Factor, as part of a sentence."""
+    """The layer with the highest mean Importance Factor, as a clause."""
     return f"highest on layer {entry['ranking'][0]}" if entry["ranking"] else "the same on every layer"
 
 
@@ -374,7 +373,7 @@ def _group_row(name: str, group: Mapping[str, Any], baseline: Mapping[str, Any])
 
 
 def paired_mean(group: Mapping[str, Any], baseline: Mapping[str, Any]) -> float | None:
-    """Mean accuracy of a group of layers minus that of another, over the folds and seeds that both have."""
+    """Mean difference in accuracy between two groups of layers, over the runs (fold and seed) that both have."""
     base = {(row["fold"], row["seed"]): row["accuracy"] for row in baseline["per_fold"]}
     gaps = [row["accuracy"] - base[key] for row in group["per_fold"] if (key := (row["fold"], row["seed"])) in base]
     return sum(gaps) / len(gaps) if gaps else None
@@ -398,10 +397,10 @@ def _differences(result: Mapping[str, Any]) -> list[Table]:
     columns = ["Layers", "Mean ± std (points)", "n", "Ahead in"]
     columns += ["Linear probes (points)", "Contradicted?"] if probed else []
     note = (
-        "Linear probes: the same difference of the mean accuracy of ridge probes of the single layers, out of fold. "
-        "Contradicted: the two differ in sign, and by more than the std of either."
+        "Linear probes: the same difference, for the mean accuracy of ridge probes of single layers on test items. "
+        "Contradicted: the two differences have opposite signs and differ by more than either std."
     )
-    caption = "Layers of high minus layers of low importance, run by run, in percentage points"
+    caption = "Accuracy on layers of high importance minus accuracy on layers of low importance, run by run, in points"
     return [
         Table("high-low", caption, columns, rows, frozenset({5}) if probed else frozenset(), note if probed else "")
     ]
@@ -412,15 +411,15 @@ def _alone(result: Mapping[str, Any]) -> list[Table]:
     if not rows:
         return []
     note = (
-        f"Score: Importance Factor of {result['rank_by']}. ρ: rank correlation of a group’s score with its accuracy; "
-        "the second p flips signs over folds. Both p are one-sided."
+        f"Score: Importance Factor of {result['rank_by']}. ρ: rank correlation between the score of a group and its "
+        "accuracy. p over folds: sign-flip test. Both p-values are one-sided."
     )
-    caption = "Whether layers of high importance do better alone"
+    caption = "Do layers of high importance give a higher accuracy when trained alone?"
     return [Table("alone", caption, ALONE, rows, frozenset({4, 5}), note)]
 
 
 def _alone_by_score(summary: Mapping[str, Any] | None, labels: Labels) -> list[Table]:
-    """The same tests for the score of every method."""
+    """The test of `_alone` for the score of every method."""
     scores = (summary or {}).get("scores") or {}
     audited = ((summary or {}).get("audit") or {}).get("methods") or {}
     rows: list[list[Cell]] = [
@@ -435,11 +434,11 @@ def _alone_by_score(summary: Mapping[str, Any] | None, labels: Labels) -> list[T
     if not rows:
         return []
     note = (
-        "The layers trained alone are the same for all scores, chosen by the ranking method’s Importance Factor and by "
-        "the settings; highest and lowest are those of the method’s own score. p are not corrected for the number of "
-        "methods."
+        "All scores are tested on the same layers, chosen by the Importance Factor of the ranking method and by the "
+        "settings. Highest and lowest refer to the method’s own score. The p-values are not corrected for the number "
+        "of methods."
     )
-    caption = "Whether layers of a high score do better alone, for the score of every method"
+    caption = "Do layers with a high score give a higher accuracy when trained alone? Scores of every method"
     return [Table("alone-scores", caption, ["Method", "Score", *ALONE], rows, frozenset({1, 6, 7}), note)]
 
 
@@ -460,6 +459,6 @@ def _published_layers(table: PublishedTable | None) -> list[Table]:
     ]
     of = "repeats" if table and table.repeats else "folds"
     unit = "" if of == "repeats" else ", per clip"
-    caption = f"What the papers print for few layers (percent{unit}, best epoch on test)"
+    caption = f"Published results for few layers (percent{unit}, best epoch on test)"
     columns = ["Choice", "Layers", f"Mean ± sample std of the {of}"]
     return [Table("published-layers", caption, columns, cells, frozenset({1}))]

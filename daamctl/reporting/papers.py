@@ -1,6 +1,6 @@
-"""Sections that set our figures beside the papers': accuracies, and where their parameters ended.
+"""Sections that compare our results with the papers: accuracies, and learned density parameters.
 
-Published figures are in percent, ours are fractions.
+Published values are in percent, ours are fractions.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from daamctl.reporting.verdict import names, order
 
 
 def published(evaluation: Evaluation, table: PublishedTable, raw_names: Mapping[str, str]) -> Section:
-    """Printed figures beside ours, under the published protocol and under our own.
+    """Published results beside ours, under the published protocol and under our own.
 
-    Printed repeats of an official split stand beside our seeds, printed folds beside our folds.
+    Published repeats of an official split are compared with our seeds, published folds with our folds.
 
     Args:
-        evaluation: labelled.
-        table: the papers'.
+        evaluation: output of `verdict.labelled`.
+        table: published table.
         raw_names: label -> method.
     """
     corpus, encoder = names(evaluation)
     warnings = [
-        Text(f"Our {what} is {ours}, the published one is {theirs}: the figures are not comparable.", caution=True)
+        Text(f"Our {what} is {ours}, but the published one is {theirs}. The results are not comparable.", caution=True)
         for what, ours, theirs in (("corpus", corpus, table.dataset), ("encoder", encoder, table.encoder))
         if ours.replace("-", "") != theirs.replace("-", "")
     ]
     if table.repeats != is_official(evaluation):
         theirs, own = ("repeats of one official split", "folds") if table.repeats else ("folds", "seeds of one split")
         text = (
-            f"The printed columns are {theirs}, our runs are {own}: neither means nor deviations are of the same thing."
+            f"The published columns are {theirs}, but our runs are {own}. Neither means nor deviations are comparable."
         )
         warnings.append(Text(text, caution=True))
     rows = [row for row in table.rows if not row.method.startswith(NO_MODULE)]
     texts = [
         table.protocol,
-        f"“Ours, same protocol” is our accuracy per {terms(evaluation).clip} at the best epoch on test (scored as "
-        "published; further settings are under Provenance). “Ours, as reported” is the main figure of this report: per "
+        f"“Ours, same protocol” is our accuracy per {terms(evaluation).clip} at the best epoch on test, scored as "
+        "published; Provenance lists the other settings. “Ours, as reported” is the main result of this report: per "
         f"{item(evaluation)}, {_rule(evaluation)}, {_number_of_runs(evaluation)}.",
         *(_repeats(evaluation, rows) if table.repeats and is_official(evaluation) else []),
         *([_disagreements(rows)] if rows else []),
     ]
     tables = [_published_table(evaluation, table, rows, raw_names), print_check(rows, "print-check")] if rows else []
-    return Section("published", "Published figures and ours", [*warnings, *map(Text, texts), *tables])
+    return Section("published", "Published results and ours", [*warnings, *map(Text, texts), *tables])
 
 
 def _rule(evaluation: Evaluation) -> str:
     test = "test part" if is_official(evaluation) else "test fold"
     return {
         "dev-group": f"best epoch on {held_out(evaluation, article=True)}"
-        + (", trained again with it" if evaluation.get("refit") else ""),
+        + (", then trained again with it" if evaluation.get("refit") else ""),
         "best-on-test": f"best epoch on the {test}",
         "last": "last epoch",
     }[evaluation["selection"]]
@@ -69,25 +69,25 @@ def _number_of_runs(evaluation: Evaluation) -> str:
 
 
 def _repeats(evaluation: Evaluation, rows: Sequence[PublishedRow]) -> list[str]:
-    """What a printed repeat and one of our seeds have in common."""
+    """How published repeats and our seeds can be compared."""
     printed = sorted({len(row.folds) for row in rows})
     if not printed:
         return []
     seeds = len(evaluation["seeds"])
     text = (
-        f"A printed repeat is compared with one of our seeds: the same training and test items, another start. How the "
-        f"{' or '.join(map(str, printed))} printed repeats were seeded is not said, so they are not paired with our "
-        f"{plural(seeds, 'seed')}; the deviations, ours and theirs, are over repeats of one split."
+        "A published repeat corresponds to one of our seeds: the same training and test items, another start. The "
+        f"papers do not say how the {' or '.join(map(str, printed))} repeats were seeded, so they are not paired with "
+        f"our {plural(seeds, 'seed')}. Both deviations are over repeats of one split."
     )
     return [text]
 
 
 def print_check(rows: Sequence[PublishedRow], key: str, *, where: str = "") -> Table:
-    """The printed folds, what they give, and whether the printed mean and deviation can come from them.
+    """The printed folds, their mean and deviations, and whether these agree with the printed mean and deviation.
 
     Args:
-        rows: with folds of the same names.
-        key: of the table.
+        rows: published rows with the same folds.
+        key: key of the table.
         where: which folds, for the caption.
     """
     splits = list(dict.fromkeys(split for row in rows for split in row.folds))
@@ -98,15 +98,15 @@ def print_check(rows: Sequence[PublishedRow], key: str, *, where: str = "") -> T
          Number(row.population_std / 100, "share"), row.printed or DASH, agreement(row)]
         for row in rows
     ]  # fmt: skip
-    columns = ["Method", *splits, "Mean", "Sample std", "Population std", "Printed", "The print agrees?"]
-    note = f"Mean and deviations recomputed from the printed {of}, which are rounded to 0.1; agreement allows for that."
+    columns = ["Method", *splits, "Mean", "Sample std", "Population std", "Printed", "Consistent?"]
+    note = f"Mean and deviations are recomputed from the printed {of}. The check allows for their rounding to 0.1."
     last = len(columns) - 1
-    caption = f"The printed {of}{where} in percent, and what they give"
+    caption = f"The printed {of}{where} in percent, and the mean and deviation computed from them"
     return Table(key, caption, columns, cells, frozenset({last - 1, last}), note)
 
 
 def agreement(row: PublishedRow) -> str:
-    """Whether a printed mean and deviation can come from the printed folds, and which deviation it is."""
+    """Whether the printed mean and deviation agree with the printed folds, and which deviation was printed."""
     mean_part = "" if row.mean_agrees else f"✗ mean printed as {row.printed_mean:.1f}; "
     if row.std_is == "not printed":
         return mean_part + "no std printed"
@@ -114,13 +114,13 @@ def agreement(row: PublishedRow) -> str:
 
 
 def learned(runs: Sequence[RunFacts], evaluation: Evaluation) -> Section:
-    """Where offset and scaled variance of density methods ended, beside the papers'."""
+    """Learned offset and scaled variance of density methods, beside the published ranges."""
     title = "How far the density parameters moved"
     found = {
         name: part for name in order(evaluation) if (part := [run for run in runs if run.label == name and run.offset])
     }
     if not found:
-        return Section("learned", title, [Text("No finished run at hand has the offset and scaled variance of DAAM.")])
+        return Section("learned", title, [Text("No finished run with stored weights has the DAAM parameters.")])
     rows = [_learned_row(name, part) for name, part in found.items()]
     foot: list[list[Cell]] = [
         [f"{part.dataset}, {part.encoder} (authors’ post)", Number(8, "count"), Number(part.offset[0], "signed"),
@@ -133,16 +133,16 @@ def learned(runs: Sequence[RunFacts], evaluation: Evaluation) -> Section:
         "Weight at y² = 2",
     ]  # fmt: skip
     text = (
-        "A density has two parameters per head and feature: the offset δ, 0 at the start, and the scaled variance ξ, 2 "
-        "at the start, where a feature √2 deviations from its head’s mean (y² = 2) has the weight 0.607. The less they "
-        "move, the less of a map was learned (D29)."
+        "A density has two parameters per head and feature: the offset δ, initially 0, and the scaled variance ξ, "
+        "initially 2. With the initial values, a feature √2 deviations from the mean of its head (y² = 2) has the "
+        "weight 0.607. The less the parameters move, the less of a map was learned (D29)."
     )
     note = (
-        "Lowest, highest and mean over all heads and features of a run; mean ± sample std over runs. The weight spans "
-        "the lowest to the highest ξ. Mixtures have other parameters and are not listed. The post prints one range per "
-        "modality, of its best model with 8 heads, and does not say over which folds."
+        "Lowest, highest and mean over all heads and features of a run; mean ± sample std over runs. The weight is "
+        "given for the lowest and the highest ξ. Mixtures have other parameters and are not listed. The authors’ post "
+        "gives one range per modality, for its best model with 8 heads, and does not say over which folds."
     )
-    caption = "Learned offset δ and scaled variance ξ, and the printed ranges"
+    caption = "Learned offset δ and scaled variance ξ, and the published ranges"
     return Section(
         "learned", title, [Text(text), Table("learned-ranges", caption, columns, rows, note=note, foot=foot)]
     )
@@ -186,15 +186,15 @@ def _published_table(
             cells.append([name, *printed, *_our_cells(evaluation["methods"].get(label), unit, row)])
     for label in order(evaluation):
         if label not in shown:
-            cells.append([label, "not printed", DASH, DASH, *_our_cells(evaluation["methods"][label], unit, None)])
+            cells.append([label, "not published", DASH, DASH, *_our_cells(evaluation["methods"][label], unit, None)])
     columns = [
-        "Method", "Printed", f"Fits its {_columns(rows)}?", "Protocol of the print", "Ours, same protocol",
-        "Ours minus printed (points)", "Ours, as reported",
+        "Method", "Published", f"Fits its {_columns(rows)}?", "Published protocol", "Ours, same protocol",
+        "Ours minus published (points)", "Ours, as reported",
     ]  # fmt: skip
     caption = f"Accuracy in percent: {table.source} {table.name} ({table.dataset}, {table.encoder}) and this run"
-    note = "Deviations: printed ones as printed, ours with divisor n − 1."
+    note = "Deviations: published ones as printed, ours with divisor n − 1."
     if any(ours.get(f"{row.method}-published") for row in rows):
-        note += " Behind a stroke: ours of the released form of the method."
+        note += " After a slash: our run of the released form of the method."
     return Table("published", caption, columns, cells, frozenset({1, 2, 3}), note)
 
 
@@ -209,13 +209,16 @@ def _our_cells(entry: Mapping[str, Any] | None, unit: str, row: PublishedRow | N
 def _disagreements(rows: Sequence[PublishedRow]) -> str:
     wrong = [row.method for row in rows if row.disagrees]
     if not wrong:
-        return f"Every printed mean and deviation can come from the printed {_columns(rows)}."
+        return f"All printed means and deviations agree with the printed {_columns(rows)}."
     of = _columns(rows)
-    return f"The print disagrees with its own {of}, beyond rounding, for {listed(wrong)}; see the second table."
+    return (
+        f"Printed mean or deviation disagrees with the printed {of}, beyond rounding: {listed(wrong)}. See the second "
+        "table."
+    )
 
 
 def _columns(rows: Sequence[PublishedRow]) -> str:
-    """What the printed columns are."""
+    """Whether the printed columns are folds or repeats."""
     return "repeats" if all(split.startswith("R") for row in rows for split in row.folds) else "folds"
 
 

@@ -1,6 +1,6 @@
-"""What the papers say of their own tables, beside the tables: parameters, summaries, claims in the text, repetitions.
+"""The papers' statements about their own tables: parameters, summaries, claims in the text, and repetitions.
 
-Most of it needs no run: counts are made on the methods themselves, summaries and claims are computed from the prints.
+Most of it needs no run: parameters are counted on the methods, summaries and claims are computed from printed numbers.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from daamctl.reporting.reproduced import EIGHT_HEADS, OURS, Ours, Pair
 
 DAAMS, LORAS = ("daam-v1", "daam-v2", "gqdaam"), ("lora-r4", "lora-r8", "lora-plus-r4", "lora-plus-r8")
 GROUPS: dict[str, Sequence[str]] = {"mha": ("mha",), "mha-bn": ("mha-bn",), "lora-best": LORAS, "daam-best": DAAMS}
-"""What the summaries compare -> the rows to pick the best of."""
+"""Group compared in the summaries -> rows whose best is used."""
 SIZES = {
     "mixture-daam, heads": "8 in ours, one block",
     "mixture-daam, Gaussians per head": "4 in ours",
     "daam, Gaussians per head": "the encoder’s width: 1,024; 1,024; 5,120",
 }
-"""Rows of sizes rather than counts, and what they are here."""
+"""Rows with sizes rather than counts -> our values."""
 ROUNDING = 1e-9
 
 
 def parameters() -> Section:
-    """Printed counts and what they count."""
+    """Published parameter counts and what they include."""
     text = (
-        "Counted on the methods built at the papers’ sizes; needs no run. The papers mix three counts: of the "
-        "attention alone, of everything but the last linear layer (without fc), and of everything (D37)."
+        "Counted on methods built at the papers’ sizes, without any run. The papers mix three counts: the attention "
+        "only, everything but the last linear layer (without fc), and everything (D37)."
     )
     cells: list[list[Cell]] = [
         [name, Linked(printed(part), printed_in(part)), *_counted(name, part)]
         for name, part in rows_of("parameters").items()
     ]
-    columns = ["Figure", "Printed", "Computed: speech; vision; text", "Lower end is", "Upper end is"]
-    main = Table("parameters", "Printed counts and what they count", columns, cells, frozenset({1, 2, 3, 4}),
-                 "✓: computed counts that round to the printed one. Of LoRA rows: rank 4 / rank 8.")  # fmt: skip
+    columns = ["Quantity", "Published", "Computed: speech; vision; text", "Lower end is", "Upper end is"]
+    main = Table("parameters", "Published counts and what they include", columns, cells, frozenset({1, 2, 3, 4}),
+                 "✓: computed counts that round to the published one. LoRA rows: rank 4 / rank 8.")  # fmt: skip
     return Section("parameters", "Parameters", [Text(text), main, _count_table()])
 
 
 def _counted(name: str, part: Sequence[Record]) -> list[Cell]:
-    """Computed counts, and what the ends of a printed range are."""
+    """Computed counts, and what the ends of a published range include."""
     method, words = name.split(", ")
     if name in SIZES:
         return [SIZES[name], DASH, DASH]
@@ -78,14 +78,14 @@ def _count_table() -> Table:
     columns = ["Method", *(f"{kind[:1].upper()}{kind[1:]}, {modality}" for kind in kinds for modality in modalities)]
     note = (
         "WavLM-Large on IEMOCAP, BEiT-Large on CIFAR-100, Llama2-13B on AG News. GQA and GQDAAM in the released form. "
-        "LoRA by its formula: query and value, of rank 1 the query alone; its attention part is the adapters, its "
-        "total holds the classifier, which the released code leaves frozen on text (D4)."
+        "LoRA by formula: query and value projections, for rank 1 only the query. Its attention part is the adapters. "
+        "Its total includes the classifier, which the released code leaves frozen on text (D4)."
     )
     return Table("counts", "Trainable parameters, computed", columns, cells, note=note)
 
 
 def best(pairs: Mapping[str, Pair]) -> Section:
-    """The best row of each kind, as the post sums up, and ours."""
+    """The best row of each kind, as summarised in the post, and ours."""
     rows = rows_of("best")
     cells: list[list[Cell]] = []
     for dataset in DATASETS:
@@ -99,18 +99,18 @@ def best(pairs: Mapping[str, Pair]) -> Section:
     largest = (_largest_lead([pairs[dataset.key][side] for dataset in DATASETS]) for side in (0, 1))
     cells.append([LARGEST, Linked(f"about {printed(part)}", printed_in(part)), _largest_printed(), *largest])
     text = (
-        "Post and abstracts sum the main tables up by the best row of each kind. Best rows are picked after looking, "
-        "which favours the kind with more rows; ours are picked the same way."
+        "The post and the abstracts summarise the main tables by the best row of each kind. Choosing the best row "
+        "after seeing the results favours the kind with more rows. Ours are chosen the same way."
     )
-    columns = ["Row", "Printed", "The main table gives", *OURS]
-    caption = "Summaries in post and abstracts, in percent and points, and ours"
+    columns = ["Row", "Published", "From the main table", *OURS]
+    caption = "Summaries in the post and the abstracts, in percent and points, and ours"
     return Section("best", "Summaries", [
         Text(text), Table("best", caption, columns, cells, frozenset({1, 2, 3, 4})),
     ])  # fmt: skip
 
 
 def _from_table(dataset: Dataset, terms: Sequence[str], value: str) -> Linked:
-    """What the main table gives for a row of a summary, and whether the summary agrees."""
+    """Value of a summary row according to the main table, and whether the summary agrees."""
     table = read_published(dataset.table)
     means = {row.method: row.printed_mean for row in table.rows if row.printed_mean is not None}
     tops = [max((name for name in GROUPS[term] if name in means), key=lambda name: means[name]) for term in terms]
@@ -121,7 +121,7 @@ def _from_table(dataset: Dataset, terms: Sequence[str], value: str) -> Linked:
 
 
 def _largest_printed() -> Linked:
-    """The largest lead of the best DAAM over attention that the main tables print."""
+    """The largest published lead of the best DAAM over attention."""
     leads = {}
     for dataset in DATASETS:
         means = {row.method: row.printed_mean or 0.0 for row in read_published(dataset.table).rows}
@@ -146,13 +146,13 @@ def _largest_lead(pipelines: Sequence[Ours]) -> Cell:
 
 
 def in_text() -> Section:
-    """Counts that the papers' text compares, computed."""
+    """Comparisons of counts in the papers' text, recomputed."""
     rows, computed = rows_of("claims"), _computed_claims()
     cells: list[list[Cell]] = [
         [name, Linked(printed(rows[name]), printed_in(rows[name])), *computed[name]] for name in CLAIMS.values()
     ]
-    columns = ["Claim", "Printed", "Computed", "Holds?"]
-    caption = "Numbers of parameters in the papers’ text, and what the counts above give"
+    columns = ["Claim", "Published", "Computed", "Holds?"]
+    caption = "Claims on numbers of parameters in the papers’ text, and the computed counts"
     note = "v1, v2: daam-v1, daam-v2 with the papers’ decoder (DAT). Without fc: without its last linear layer."
     return Section("claims", "Claims in the text", [
         Table("claims", caption, columns, cells, frozenset({1, 2, 3}), note)
@@ -160,7 +160,7 @@ def in_text() -> Section:
 
 
 def _computed_claims() -> dict[str, tuple[str, str]]:
-    """Claim -> what tables and counts give, and whether it holds."""
+    """Claim -> computed value, and whether the claim holds."""
     over_daam = counts.ratios("lora-r4", "total", "daam-v1", "attention part")
     full = counts.ratios("lora-r4", "total", "daam-v1", "total")
     bare = counts.ratios("lora-r4", "without fc", "daam-v2", "without fc")
@@ -176,14 +176,14 @@ def _computed_claims() -> dict[str, tuple[str, str]]:
         "percent-overhead": (f"of the attention part: {_each(over_gqa, _percent)}", "text only"),
         "percent-overhead-as-printed": (
             f"of everything without fc: {_each(over_decoder, _percent)}",
-            "no: the printed figures are millions of parameters, not percent (D38)",
+            "no: the printed numbers are millions of parameters, not percent (D38)",
         ),
     }
     return {CLAIMS[key]: value for key, value in found.items()}
 
 
 def _where(ratios: Mapping[str, float], least: float) -> str:
-    """Where a ratio is large enough."""
+    """Modalities in which a ratio is large enough."""
     held = [modality for modality, ratio in ratios.items() if ratio >= least]
     return "yes" if len(held) == len(ratios) else f"{listed(held)} only" if held else "no"
 
@@ -201,12 +201,12 @@ def _percent(ratio: float) -> str:
 
 
 def _fewer(ratio: float) -> str:
-    """How many percent fewer the second has; more of them are negative."""
+    """By how many percent the second count is smaller; negative if it is larger."""
     return f"{100 * (1 - 1 / ratio):.0f} %".replace("-", "−")
 
 
 def repeated() -> Section:
-    """Figures that are printed more than once."""
+    """Numbers that are printed more than once."""
     cells: list[list[Cell]] = []
     for name, part in rows_of("repeated").items():
         source, *tables = REPEATS[part[0]["source"], part[0]["table"]]
@@ -215,9 +215,9 @@ def repeated() -> Section:
             if record["source"] == source and record["table"] in tables and _same_row(record, part[0])
         ]  # fmt: skip
         cells.append([name, printed(part), printed_in(first), printed(first), _agrees(part, first)])
-    columns = ["Figure", THERE, "Shown above from", "Printed", "Agrees?"]
-    text = "Figures that another table above already shows, with ours beside them there."
-    caption = "Figures printed more than once, and whether they agree"
+    columns = ["Number", THERE, "Shown above from", "Published", "Agrees?"]
+    text = "These numbers repeat a table shown above, where ours are beside them."
+    caption = "Numbers printed more than once, and whether they agree"
     return Section("repeated", "Repeated elsewhere", [
         Text(text), Table("repeated", caption, columns, cells, frozenset({1, 2, 3, 4})),
     ])  # fmt: skip

@@ -15,7 +15,7 @@ Record = dict[str, str]
 
 SOURCES = ("daam-v4", "gaam-v1", "daam-blog")
 """The paper, its first version and the authors' post; `dwatt` is another paper."""
-PRINTED, THERE = "Printed", "Printed there"
+PRINTED, THERE = "Published", "Published there"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""What the recipe of training is worth: the same methods with the searched and with the published one.
+"""Effect of the training recipe: the same methods trained with the searched and with the published recipe.
 
-Beside what choosing the epoch on the test items adds it stands in the table of the section "selection". Two runs have a
-recipe each: a pipeline trained again with the published one, or a pipeline and its as-published twin.
+The section "selection" shows it beside the effect of choosing the epoch on the test items. It needs two runs, one per
+recipe: a pipeline and the same pipeline retrained with the published recipe, or a pipeline and its as-published twin.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from daamctl.reporting.document import listed, points
 from daamctl.reporting.terms import Evaluation, terms
 
 AGAIN = "-published-recipe"
-"""Behind the name of a run: the pipeline of that name, trained with the published recipe."""
+"""Suffix of a run's name: the pipeline, trained with the published recipe."""
 BACK = "-searched-recipe"
-"""Behind the name of a run: the pipeline of that name, whose own recipe is the published one, with the searched one."""
+"""Suffix of a run's name: a pipeline that uses the published recipe, trained with the searched recipe."""
 TWIN = "-as-published"
 READINGS = {"accuracy": "as reported", "accuracy_last": "at the last epoch"}
 NAMED_AT_MOST = 8
@@ -29,10 +29,10 @@ class Sibling:
     """A run with the other recipe.
 
     Args:
-        name: of the run.
-        searched: whether it is the one with the searched recipe.
-        reading: how its accuracy is read, a key of `READINGS`.
-        own_reading: how that of the run reported is read.
+        name: name of the run.
+        searched: whether this run has the searched recipe.
+        reading: which of its accuracies to use, a key of `READINGS`.
+        own_reading: which accuracy of the reported run to use.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Sibling:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the searched recipe is worth over the published one.
+    """Gain of the searched recipe over the published one.
 
     Args:
-        gains: label of the method -> searched less published, a fraction of clips, mean over folds; at least one.
-        searched: name of the run with the searched recipe, and how it is read.
-        published: likewise.
-        others: further settings in which the two runs differ.
+        gains: label -> accuracy per clip with the searched minus the published recipe, mean over folds; not empty.
+        searched: name of the run with the searched recipe, and which of its accuracies is used.
+        published: the same for the published recipe.
+        others: other settings in which the two runs differ.
     """
 
     gains: Mapping[str, float]
@@ -59,18 +59,18 @@ class Recipe:
 
 
 def recipe_of(evaluation: Evaluation) -> str:
-    """The recipe that the folds of a run record; before there was a choice it was the published one."""
+    """The recipe recorded in the folds of a run. Folds that record none used the published recipe."""
     return str(evaluation["provenance"]["config"].get("train", {}).get("recipe", "published"))
 
 
 def siblings(run: str, recipe: str) -> list[Sibling]:
-    """The runs that show what the recipe is worth to one of so a name, the best first.
+    """Runs with the other recipe that a run can be compared with, best first.
 
-    An as-published twin picks the epoch on the test items; its last epoch is picked by nothing, so it is read there.
+    An as-published twin picks the epoch on the test items, so its accuracy at the last epoch is used instead.
 
     Args:
-        run: name of the run reported.
-        recipe: its own.
+        run: name of the reported run.
+        recipe: recipe of the reported run.
     """
     if run.endswith(AGAIN):
         return [Sibling(run.removesuffix(AGAIN), searched=True)]
@@ -84,15 +84,15 @@ def siblings(run: str, recipe: str) -> list[Sibling]:
 
 
 def gains(searched: tuple[Evaluation, str], published: tuple[Evaluation, str]) -> dict[str, float]:
-    """Accuracy with the searched recipe less that with the published one, of methods of the same name.
+    """Accuracy with the searched recipe minus accuracy with the published one, for every shared method.
 
     Args:
-        searched: evaluation.json of the one run, and which reading of the accuracy per clip.
-        published: the same of the other.
+        searched: evaluation.json of the run with the searched recipe, and which accuracy per clip to use.
+        published: the same for the published recipe.
 
     Returns:
-        Method -> mean over the folds that tested the same group and as many clips, seeds averaged; probes in closed
-        form, which no recipe trains, are left out.
+        Method -> mean over the folds that tested the same group and number of clips, averaged over seeds. Closed-form
+        probes are skipped, because a recipe does not affect them.
     """
     found = {}
     for name in searched[0]["methods"]:
@@ -105,16 +105,16 @@ def gains(searched: tuple[Evaluation, str], published: tuple[Evaluation, str]) -
 
 
 def recipe_text(recipe: Recipe) -> str:
-    """What the recipe is worth, in one sentence."""
+    """Sentence on the effect of the recipe."""
     most = max(recipe.gains, key=lambda name: abs(recipe.gains[name]))
     return (
-        "With the searched recipe in the place of the published one accuracy changes by "
+        "Training with the searched instead of the published recipe changes accuracy by "
         f"{points(mean(recipe.gains.values()))} points on average, most for {most} ({points(recipe.gains[most])})."
     )
 
 
 def recipe_note(recipe: Recipe, evaluation: Evaluation) -> str:
-    """What the column is, and what else it holds."""
+    """Note on the recipe column: which runs it compares and in what else they differ."""
     (ours, read), (theirs, other) = recipe.searched, recipe.published
     text = (
         f"Recipe: {ours} {READINGS[read]} minus {theirs} {READINGS[other]}, mean over folds, per "
@@ -124,8 +124,8 @@ def recipe_note(recipe: Recipe, evaluation: Evaluation) -> str:
         more = len(recipe.others) - NAMED_AT_MOST
         named = [*recipe.others[:NAMED_AT_MOST], *([f"{more} more"] if more > 0 else [])]
         text += (
-            f" That is not the recipe alone: the two also differ in {listed(named)}; all of it: daamctl compare "
-            f"{ours} {theirs}."
+            f" This is not the effect of the recipe alone: the runs also differ in {listed(named)}. To see all "
+            f"differences: daamctl compare {ours} {theirs}."
         )
     return text
 

@@ -1,4 +1,4 @@
-"""Our side of a published table: cells with a figure, the protocol that made it and its runs, or why there is none."""
+"""Our cells of a published table: a result with its protocol and links to its runs, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ EPOCHS = {
     "last": "last epoch",
 }
 RELEASED = "-published"
-"""Ends the name of a method in its released form."""
+"""Suffix of methods in their released form."""
 OURS = ["Ours, as published", "Ours, corrected"]
 """Headings of our two columns."""
 EIGHT_HEADS = "daam-v1"
-"""Stands for the papers' best density with eight heads, whose learned ranges and map they show."""
+"""Corresponds to the papers' best density with eight heads, whose learned ranges and map are published."""
 SHOWN_LAYERS = 3
 
 
 @dataclass(frozen=True)
 class Ours:
-    """What there is of one pipeline.
+    """Results of one pipeline.
 
     Args:
-        pipeline: its name.
-        dataset: the experiment it repeats.
-        as_published: whether it does everything as the released code; else it corrects that.
-        evaluation: content of evaluation.json; None without one, like the next two.
-        ablation: of ablation.json.
-        importance: of summary.json of the importance stage.
+        pipeline: name of the pipeline.
+        dataset: the experiment it reproduces.
+        as_published: whether it follows the released code; otherwise it corrects the code.
+        evaluation: content of evaluation.json; None if missing.
+        ablation: content of ablation.json; None if missing.
+        importance: content of summary.json of the importance stage; None if missing.
         learned: method -> (delta, xi) of every run, each lowest and highest.
-        why: stage (evaluate, ablate, importance) -> why its part is not there.
-        fix: the command that repairs it.
+        why: stage (evaluate, ablate, importance) -> why its result is missing.
+        fix: the command that produces the missing result.
         untrained: method -> why it was not trained.
         made: stages with output.
-        reported: whether its own report is there.
+        reported: whether its own report exists.
     """
 
     pipeline: str
@@ -75,17 +75,17 @@ class Ours:
         return self.evaluation["methods"] if self.evaluation else {}
 
     def own_name(self, method: str) -> str | None:
-        """What stands here for a printed method: its released form in a pipeline that does as published."""
+        """Our name of a published method: its released form if the pipeline follows the released code."""
         forms = [f"{method}{RELEASED}", method] if self.as_published else [method]
         return next((form for form in forms if form in self.methods), None)
 
     def not_run(self, stage: str) -> Linked:
-        """Why a stage has no result: the first reason; all stand in the table of pipelines."""
+        """The first reason why a stage has no result. The table of pipelines lists all reasons."""
         first, *others = self.why[stage].split("; ")
         return Linked("not run", first + (f" (and {plural(len(others), 'other reason')})" if others else ""))
 
     def absent(self, method: str) -> Linked:
-        """Why there is no figure of a method."""
+        """Why there is no result for a method."""
         if self.evaluation is None:
             return self.not_run("evaluate")
         skipped = self.evaluation.get("skipped", {})
@@ -100,7 +100,7 @@ class Ours:
         return [*found, ("report", f"../{self.pipeline}/report.html")] if self.reported else found
 
     def note(self, name: str, printed: str, protocol: str) -> str:
-        """What was trained where it is not the printed name, the protocol of its figure, and over how many runs."""
+        """Name of the trained method if it differs from the published one, protocol, and number of runs."""
         entry = self.methods[name]
         what = f"{entry['label']}; " if entry["label"] != printed else ""
         done, lacking = len(entry["per_fold"]), len(entry["missing"])
@@ -127,12 +127,12 @@ def main_figure(ours: Ours, method: str) -> float | None:
 
 
 def value(ours: Ours, method: str) -> float | None:
-    """The figure that a cell of this pipeline shows."""
+    """The accuracy that a cell of this pipeline shows."""
     return best_on_test(ours, method) if ours.as_published else main_figure(ours, method)
 
 
 def protocol(ours: Ours) -> str:
-    """How the figures of this pipeline are made, in a few words."""
+    """Protocol of this pipeline in a few words."""
     if ours.as_published or ours.evaluation is None:
         return f"{_per(ours, 'clip')}, {EPOCHS['best-on-test']}"
     rule = ours.evaluation["selection"]
@@ -140,7 +140,7 @@ def protocol(ours: Ours) -> str:
 
 
 def figure(ours: Ours, method: str) -> Linked:
-    """Accuracy of a method: best on test where all is as published, else the main figure with its interval."""
+    """Accuracy of a method: best on test for as-published pipelines, else the main result with its interval."""
     name = ours.own_name(method)
     if name is None or ours.evaluation is None:
         return ours.absent(method)
@@ -179,14 +179,14 @@ def of_group(ours: Ours, group: Sequence[str]) -> Linked:
 
 
 def lead(ours: Ours, first: Sequence[str], second: Sequence[str]) -> float | None:
-    """The highest method of one group minus that of another, as a fraction; None where one was not trained."""
+    """The best method of one group minus the best of another, as a fraction; None if one was not trained."""
     tops = [highest(ours, group) for group in (first, second)]
     found = [None if top is None else value(ours, top) for top in tops]
     return None if found[0] is None or found[1] is None else found[0] - found[1]
 
 
 def difference(ours: Ours, first: Sequence[str], second: Sequence[str]) -> Linked:
-    """The highest method of one group minus that of another, in points."""
+    """The best method of one group minus the best of another, in points."""
     gained = lead(ours, first, second)
     if gained is None:
         return ours.absent((second if highest(ours, first) else first)[0])
@@ -219,7 +219,7 @@ def layers_by_importance(ours: Ours, method: str) -> Linked:
     if entry is None:
         return Linked("no map", f"{method} has no map in {ours.pipeline}")
     if not entry["ranking"]:
-        return Linked("no ranking", f"{method} scores every layer the same in {ours.pipeline}")
+        return Linked("no ranking", f"all layers have the same score under {method} in {ours.pipeline}")
     first, last = entry["ranking"][:SHOWN_LAYERS], entry["ranking"][-SHOWN_LAYERS:]
     before = layers_text(entry["ranking_untrained"][:SHOWN_LAYERS])
     words = f"{method}; untrained: {f'highest {before}' if before else 'all layers tie'}"
@@ -240,7 +240,9 @@ def learned(ours: Ours, method: str, parameter: str, end: str) -> Linked:
     runs = ours.learned.get(method)
     if not runs:
         known = ours.own_name(method) is not None
-        return Linked("not known", f"no weights of {method} at hand") if known else ours.absent(method)
+        return (
+            Linked("not known", f"there are no weights of {method} on this machine") if known else ours.absent(method)
+        )
     spans = [run[parameter == "ξ"] for run in runs]
     values = {
         "lowest": [low for low, _ in spans],
@@ -253,27 +255,27 @@ def learned(ours: Ours, method: str, parameter: str, end: str) -> Linked:
 
 
 def unfair(ours: Ours) -> list[str]:
-    """What the evaluation says of a comparison that is not fair; nothing of one that is, or was not judged."""
+    """The verdict of the evaluation if the comparison is not fair, otherwise nothing."""
     found = (ours.evaluation or {}).get("fairness")
     return [f"{ours.pipeline}: {found['text']}"] if found and found["verdict"] == "not fair" else []
 
 
 def mismatches(ours: Ours) -> list[str]:
-    """Where corpus or encoder are not the published ones, so that figures cannot be compared."""
+    """Warnings if the corpus or the encoder is not the published one."""
     if ours.evaluation is None:
         return []
     corpus, encoder = names(ours.evaluation)
     table = next(record for record in records() if record["dataset"] == ours.dataset.corpus)
     pairs = (("corpus", corpus, table["dataset"]), ("encoder", encoder, table["encoder"]))
     return [
-        f"{ours.pipeline}: its {what} is {own}, the published one {theirs}; do not compare its figures with the print."
+        f"{ours.pipeline}: its {what} is {own}, but the published one is {theirs}. Do not compare the results."
         for what, own, theirs in pairs
         if own.replace("-", "") != theirs.replace("-", "")
     ]
 
 
 def _per(ours: Ours, unit: str) -> str:
-    """What is scored; an image or a text is one clip."""
+    """Unit of scoring. An image or a text is one clip."""
     speech = ours.dataset.modality == "speech"
     return f"per {unit if speech and unit == 'clip' else ours.dataset.item}"
 
@@ -288,7 +290,7 @@ def _no_group(ours: Ours, layers: Sequence[int]) -> Linked:
     if ours.ablation is None:
         return ours.not_run("ablate")
     what = "layers" if len(layers) > 1 else "layer"
-    return Linked("not trained", f"{ours.pipeline} does not train {what} {layers_text(layers)} alone")
+    return Linked("not trained", f"{ours.pipeline} does not train on {what} {layers_text(layers)} alone")
 
 
 def _ablated(ours: Ours) -> str:

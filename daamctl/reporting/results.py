@@ -1,7 +1,7 @@
-"""Sections of figures: methods against the reference, every metric, folds, speakers, and the rule that picks the epoch.
+"""Sections with results: comparison with the reference, metrics, folds, speakers, and the effect of epoch selection.
 
-Input: evaluation.json after `verdict.labelled`. Methods stand in order of their accuracy, best first. Speakers are
-whoever items come from. Where one official test part is all there is, seeds stand in the place of folds.
+Input: evaluation.json after `verdict.labelled`. Methods are sorted by accuracy, best first. "Speaker" is the source of
+an item, whatever the modality calls it. With one official test part, seeds take the place of folds.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from daamctl.reporting.verdict import Against, against, doubtful, family_texts, 
 COMPARED = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy"}
 MAX_SPEAKER_COLUMNS = 24
 MAX_SPEAKERS = 200
-"""More speakers than this are summed up instead of shown one by one."""
+"""Above this number, speakers are summarised instead of listed."""
 QUANTILES = {"Lowest": 0.0, "10 %": 0.1, "Median": 0.5, "90 %": 0.9, "Highest": 1.0}
 MAX_CLASS_COLUMNS = 12
-"""More classes than this become rows, folded away."""
+"""Above this number, classes become the rows of a collapsed table."""
 RULES = {"accuracy": "As reported", "accuracy_best_on_test": "Best on test", "accuracy_last": "Last epoch"}
 
 
 def results(evaluation: Evaluation, *, declared: bool, dots: Picture) -> Section:
-    """Mean, interval and difference to the reference of every method, and what was tested."""
+    """Mean, interval and difference from the reference for every method, and the tests."""
     blocks: list[Block] = [_main_table(evaluation), dots, *family_texts(evaluation, declared=declared)]
     if evaluation["comparison"]["result"] is not None:
         blocks += [_test_table(evaluation, metric) for metric in COMPARED if against(evaluation, metric)]
@@ -59,7 +59,7 @@ def results(evaluation: Evaluation, *, declared: bool, dots: Picture) -> Section
 
 
 def metrics(evaluation: Evaluation) -> Section:
-    """Every metric of every method, with what needs no model, and the recall of every class."""
+    """Every metric of every method, the metrics without a model, and the recall of every class."""
     described, chance = evaluation["metrics"], evaluation["chance"][evaluation["main_unit"]]
     rows: list[list[Cell]] = [
         [name, *(_metric(evaluation, name, metric) for metric in described), Number(_n(evaluation, name), "count")]
@@ -67,19 +67,19 @@ def metrics(evaluation: Evaluation) -> Section:
     ]
     table = Table(
         "metrics",
-        f"Every metric per {item(evaluation)}, mean ± sample std over {runs(evaluation)}; percent, log loss in nats",
+        f"All metrics per {item(evaluation)}, mean ± sample std over {runs(evaluation)}; percent, log loss in nats",
         ["Method", *map(_heading, described.values()), "n"],
         rows,
-        note=f"{UP} higher is better, {DOWN} lower is better. ECE (15 bins) is biased upwards where bins hold few.",
+        note=f"{UP} higher is better, {DOWN} lower is better. ECE (15 bins) is biased upwards if bins hold few items.",
         foot=_no_model(chance, list(described)),
     )  # fmt: skip
-    return Section("metrics", "Every metric", [table, *_recalls(evaluation)])
+    return Section("metrics", "All metrics", [table, *_recalls(evaluation)])
 
 
 def folds(evaluation: Evaluation) -> Section:
-    """Methods x folds (seeds, of an official split), and the other readings of the same predictions."""
+    """Accuracy by method and fold (by seed for an official split), and in the other unit of scoring."""
     if is_official(evaluation):
-        return Section("folds", "Seed by seed", [_seed_table(evaluation), *_unknown(evaluation)])
+        return Section("folds", "Results by seed", [_seed_table(evaluation), *_unknown(evaluation)])
     unit, groups = evaluation["main_unit"], evaluation["counts"]["groups"]
     seeds = len(evaluation["seeds"])
     numbers = range(1, evaluation["num_folds"] + 1)
@@ -92,23 +92,21 @@ def folds(evaluation: Evaluation) -> Section:
              Number(_n(evaluation, name), "count")]
         )  # fmt: skip
     note = "Std is the sample standard deviation (divisor n − 1) over folds" + (
-        f" and seeds; a fold’s cell is the mean of its {seeds} seeds." if seeds > 1 else "."
+        f" and seeds. The cell of a fold is the mean over its {seeds} seeds." if seeds > 1 else "."
     )
-    caption = (
-        f"Accuracy per {item(evaluation)} in percent, by test fold (the group named was tested, the others trained)"
-    )
+    caption = f"Accuracy per {item(evaluation)} in percent, by fold (test group in brackets)"
     table = Table("folds", caption, ["Method", *headings, "Mean ± std", "n"], rows, note=note)
     said = terms(evaluation)
     blocks: list[Block] = [table] if said.item == said.clip else [table, _unit_table(evaluation)]
-    return Section("folds", "Fold by fold", [*blocks, *_unknown(evaluation)])
+    return Section("folds", "Results by fold", [*blocks, *_unknown(evaluation)])
 
 
 def _unknown(evaluation: Evaluation) -> list[Text]:
-    """What is said in the place of a section on speakers, where there are none."""
+    """Text shown instead of the section on speakers if speakers are unknown."""
     if any(_by_speaker(evaluation, name) for name in evaluation["methods"]):
         return []
     said = terms(evaluation)
-    return [Text(f"{said.unknown}, so nothing is told apart by {said.source}.")]
+    return [Text(f"{said.unknown}, so there are no results by {said.source}.")]
 
 
 def _seed_table(evaluation: Evaluation) -> Table:
@@ -125,17 +123,17 @@ def _seed_table(evaluation: Evaluation) -> Table:
         rows.append([name, *cells, spread(entry["summary"][unit]["accuracy"]), Number(_n(evaluation, name), "count")])
     caption = f"Accuracy per {item(evaluation)} in percent on the official test part, by seed"
     note = (
-        "Every seed trains on the same items and is tested on the same items: the sample standard deviation (divisor "
-        "n − 1) tells how much order and initial weights matter, not how figures would vary with other data."
+        "All seeds use the same training and test items. The sample standard deviation (divisor n − 1) therefore shows "
+        "the effect of data order and initial weights, not of other data."
     )
     return Table("folds", caption, ["Method", *(f"Seed {seed}" for seed in seeds), "Mean ± std", "n"], rows, note=note)
 
 
 def speakers(evaluation: Evaluation) -> Section | None:
-    """Every speaker under every method; None where nobody is known."""
+    """Accuracy by speaker and method; None if speakers are unknown."""
     said, unit = terms(evaluation), item(evaluation)
     who = said.source
-    title = f"{who.capitalize()} by {who}"
+    title = f"Results by {who}"
     found = {name: _by_speaker(evaluation, name) for name in order(evaluation)}
     known = sorted({speaker for part in found.values() for speaker in part})
     if not known:
@@ -143,8 +141,8 @@ def speakers(evaluation: Evaluation) -> Section | None:
     if len(known) > MAX_SPEAKERS:
         return Section("speakers", title, [_many_speakers(evaluation, found, len(known))])
     text = (
-        f"Accuracy per {unit} of every {who} over all {runs(evaluation)}. Each line is one {who}: lines that run in "
-        f"parallel mean that methods differ alike for every {who}, lines that cross that a mean hides who gains."
+        f"Accuracy per {unit} of every {who} over all {runs(evaluation)}. Each line is one {who}. Parallel lines: the "
+        f"methods differ by the same amount for every {who}. Crossing lines: some {who}s gain and others lose."
     )
     chance = evaluation["chance"][evaluation["main_unit"]]["majority_fraction"]
     data = plots.speaker_data(found, known, chance, unit=unit, source=who)
@@ -161,11 +159,11 @@ def speakers(evaluation: Evaluation) -> Section | None:
 
 
 def selection(evaluation: Evaluation, recipe: Recipe | str | None = None) -> Section:
-    """What choosing the epoch on the test items adds to figures and to leads, beside what the recipe is worth.
+    """Effect of choosing the epoch on the test items, on accuracies and on leads, and effect of the training recipe.
 
     Args:
-        evaluation: of the run.
-        recipe: what the recipe is worth, or words on why that is not known.
+        evaluation: evaluation of the run.
+        recipe: effect of the recipe, or a text that says why it is unknown.
     """
     blocks: list[Block] = [Text(_selection_text(evaluation))]
     if recipe is not None:
@@ -174,7 +172,7 @@ def selection(evaluation: Evaluation, recipe: Recipe | str | None = None) -> Sec
     reference = evaluation["comparison"]["reference"]
     if reference in evaluation["methods"] and len(evaluation["methods"]) > 1:
         blocks += [Text(_lead_text(evaluation, reference)), _lead_table(evaluation, reference)]
-    title = f"What choosing the epoch on the {_test(evaluation)} adds"
+    title = f"Effect of choosing the epoch on the {_test(evaluation)}"
     return Section("selection", title, blocks)
 
 
@@ -198,13 +196,13 @@ def _main_table(evaluation: Evaluation) -> Table:
     ]  # fmt: skip
     whole = "all test items" if is_official(evaluation) else "all test items of all folds as one set"
     note = (
-        f"Mean ± sample std (divisor n − 1) over n {runs(evaluation)}. Pooled: {whole}, seeds averaged; its interval "
-        f"{f'redraws {over}s' if over else 'does not exist here'}. Differences in points, over the same items, with p "
-        "of the primary test after correction (next tables)."
+        f"Mean ± sample std (divisor n − 1) over n {runs(evaluation)}. Pooled: {whole}, averaged over seeds; "
+        f"{f'the interval resamples {over}s' if over else 'no interval is available'}. Differences are in points over "
+        "the same items. p: primary test after correction (see the next tables)."
     )
     if any(entry.get("finetune") for entry in evaluation["methods"].values()):
-        note += " Fine-tuned: the encoder, or what is put into it, is trained too; in all other rows it is frozen."
-    caption = f"Accuracy and balanced accuracy per {item(evaluation)} in percent, and the difference to {reference}"
+        note += " Fine-tuned: the encoder, or adapters in it, is trained too. In all other rows the encoder is frozen."
+    caption = f"Accuracy and balanced accuracy per {item(evaluation)} in percent, and the difference from {reference}"
     return Table("results", caption, columns, rows, note=note)
 
 
@@ -222,11 +220,11 @@ def _test_table(evaluation: Evaluation, metric: str) -> Table:
     columns = [
         "Method", f"Difference (points){INTERVAL}", "Primary p", "Primary p, Holm", "Smallest p possible",
         *(["Higher accuracy in seeds"] if official else ["Secondary p", "Secondary p, Holm"]), "Wins", "Losses",
-        "Smallest seen (points)",
+        "Detectable (points)",
     ]  # fmt: skip
     note = (
         f"Method minus {reference}. Wins and losses: items that only the method, or only {reference}, got right in "
-        "most of its seeds. Smallest seen: true difference found in four of five repeats, without correction."
+        "most seeds. Detectable: true difference that the test detects with 80 % power, without correction."
     )
     caption = f"Every method against {reference} in {COMPARED[metric]} per {item(evaluation)}"
     return Table(f"tests-{metric.replace('_', '-')}", caption, columns, rows, note=note)
@@ -236,9 +234,9 @@ def _ranks(evaluation: Evaluation) -> list[Block]:
     ranks = evaluation["comparison"]["result"]["ranks"]
     first = ranks["accuracy"]
     if is_official(evaluation):
-        return [Text("There is one test part, so methods are not ranked over folds.")]
+        return [Text("Methods are not ranked over folds, because there is only one test part.")]
     if first is None:
-        return [Text("Ranks over folds need three methods or more with all their folds.")]
+        return [Text("Methods are not ranked over folds: this needs at least three methods with all their folds.")]
     rows: list[list[Cell]] = [
         [name, *(Number(ranks[metric]["average_ranks"][name], "plain") for metric in COMPARED)]
         for name in first["average_ranks"]
@@ -246,17 +244,18 @@ def _ranks(evaluation: Evaluation) -> list[Block]:
     critical = first["critical_difference"]
     together = len(first["groups"]) == 1 and len(first["groups"][0]) == first["k"]
     text = (
-        f"Ranks over {first['n']} folds (1 is best): methods less than the critical difference of {critical:.2f} apart "
-        f"are not told apart at {first['alpha']:g} (Nemenyi); Friedman’s test gives χ² = {first['chi2']:.1f}, "
-        f"{p_value(first['p'])}. {'No method is told apart from any other. ' if together else ''}Both assume "
-        "independent folds; these share training data, so they are optimistic."
+        f"Ranks over {first['n']} folds (1 is best). Methods whose ranks differ by less than the critical difference "
+        f"{critical:.2f} do not differ significantly at level {first['alpha']:g} (Nemenyi). Friedman’s test: "
+        f"χ² = {first['chi2']:.1f}, {p_value(first['p'])}. "
+        f"{'No two methods differ significantly. ' if together else ''}Both tests assume independent folds, but the "
+        "folds share training data, so both are optimistic."
     )
     if doubts := doubtful(evaluation, list(first["average_ranks"])):
         text += f" Training alone may explain the ranks of {listed(doubts)}."
     alt = (
         f"Average ranks of {first['k']} methods over {first['n']} folds, best first: "
         + ", ".join(f"{name} {rank:.1f}" for name, rank in first["average_ranks"].items())
-        + f". Bars join methods less than {critical:.2f} apart."
+        + f". Bars join methods whose ranks differ by less than {critical:.2f}."
     )
     png, pdf = pictures.rank_rows(first)
     note = f"Critical difference {critical:.3f} (Nemenyi, {first['n']} folds, {first['k']} methods)."
@@ -266,7 +265,7 @@ def _ranks(evaluation: Evaluation) -> list[Block]:
 
 
 def _recalls(evaluation: Evaluation) -> list[Block]:
-    """Recall of every class; of many classes the extremes, and the rest folded away with a row per class."""
+    """Recall of every class. Of many classes only the extremes, with the full table collapsed."""
     unit, classes, methods = evaluation["main_unit"], evaluation["classes"], order(evaluation)
     if len(classes) <= MAX_CLASS_COLUMNS:
         return [_recall_table(evaluation)]
@@ -278,7 +277,7 @@ def _recalls(evaluation: Evaluation) -> list[Block]:
     best = {label: value for label, value in found[methods[0]].items() if value is not None}
     ends = sorted(best, key=lambda label: best[label])
     low, high = ([f"{label} ({percent(best[label])} %)" for label in part] for part in (ends[:3], ends[:-4:-1]))
-    text = f"Of {len(classes)} classes, {methods[0]} recalls {listed(high)} best and {listed(low)} least."
+    text = f"Of {len(classes)} classes, {methods[0]} recalls {listed(high)} best and {listed(low)} worst."
     caption = f"Recall of every class per {item(evaluation)} in percent"
     note = f"All {runs(evaluation)} together. n counts test items, once per seed."
     table = Table("recalls", caption, ["Class", "n", *methods], rows, note=note)
@@ -303,8 +302,8 @@ def _no_model(chance: Mapping[str, Any], described: Sequence[str]) -> list[list[
             "accuracy": Number(chance["majority_fraction"]),
             "balanced_accuracy": Number(chance["uniform_fraction"]),
         },
-        "every class alike": {"log_loss": Number(chance["uniform_log_loss"], "nats")},
-        "shares of the classes": {"log_loss": Number(chance["share_log_loss"], "nats")},
+        "uniform probabilities": {"log_loss": Number(chance["uniform_log_loss"], "nats")},
+        "class frequencies": {"log_loss": Number(chance["share_log_loss"], "nats")},
     }
     return [[name, *(part.get(metric, DASH) for metric in described), DASH] for name, part in known.items()]
 
@@ -320,18 +319,18 @@ def _unit_table(evaluation: Evaluation) -> Table:
         for unit in evaluation["units"]:
             cells += [spread(entry["summary"][unit]["accuracy"]), Number(entry["pooled"][unit]["accuracy"])]
         rows.append([name, *cells])
-    note = "Pooled: all test items of all folds and seeds scored as one set, so larger folds weigh more."
+    note = "Pooled: all test items of all folds and seeds are scored as one set, so larger folds weigh more."
     return Table("units", "Accuracy in percent, per utterance and per clip", columns, rows, note=note)
 
 
 def _many_speakers(evaluation: Evaluation, found: Mapping[str, Mapping[str, float]], number: int) -> Table:
-    """How accuracies spread over thousands of speakers."""
+    """Quantiles of the accuracy over many speakers."""
     said = terms(evaluation)
     rows: list[list[Cell]] = [
         [name, *(Number(float(value)) for value in np.quantile(list(part.values()), list(QUANTILES.values())))]
         for name, part in found.items()
     ]
-    caption = f"How the accuracy per {item(evaluation)} in percent spreads over {count(number)} {said.source}s"
+    caption = f"Accuracy per {item(evaluation)} in percent: quantiles over {count(number)} {said.source}s"
     return Table(
         "speakers", caption, ["Method", *QUANTILES], rows, note=f"A {said.source} with one {said.item} has 0 or 100."
     )
@@ -375,7 +374,7 @@ def _selection_table(evaluation: Evaluation, recipe: Recipe | None) -> Table:
     columns += ["Recipe (points)"] if recipe else []
     clip = terms(evaluation).clip
     caption = (
-        f"Accuracy per {clip} in percent, mean ± sample std over {runs(evaluation)}, by the rule that picks the epoch"
+        f"Accuracy per {clip} in percent, mean ± sample std over {runs(evaluation)}, by rule for choosing the epoch"
     )
     note = "Inflation: best on test minus as reported."
     if clip != terms(evaluation).item:
@@ -388,20 +387,24 @@ def _selection_text(evaluation: Evaluation) -> str:
     gains = {name: gain for name in order(evaluation)
              if (gain := _inflation(evaluation["methods"][name]["selection"])) is not None}  # fmt: skip
     text = (
-        f"The published code reports the best epoch on the {_test(evaluation)} itself. The same runs, read three ways, "
-        f"show what that choice adds. Here {selection_rule(evaluation)}."
+        f"The published code reports the best epoch on the {_test(evaluation)} itself. The table shows the effect of "
+        f"that choice: accuracies of the same runs under three rules. In this report {selection_rule(evaluation)}."
     )
     if evaluation.get("refit"):
-        text += " What is read here is that second training, whose last epoch is the one reported."
+        text += " The table reads that second training, and the last epoch is the one reported."
     if evaluation["selection"] == "best-on-test" or not gains:
         return text
     most = max(gains, key=lambda name: gains[name])
     tops = {label: top for rule, label in RULES.items() if (top := _top(evaluation, rule))}
     agree = len(set(tops.values())) == 1
-    which = "the same under all three" if agree else ", ".join(f"{label.lower()}: {top}" for label, top in tops.items())
+    which = (
+        "the same under all three rules"
+        if agree
+        else ", ".join(f"{label.lower()}: {top}" for label, top in tops.items())
+    )
     return (
-        f"{text} It would add {points(mean(gains.values()))} points on average, most to {most} "
-        f"({points(gains[most])}). The highest method is {which}."
+        f"{text} Choosing the epoch on the {_test(evaluation)} would add {points(mean(gains.values()))} points on "
+        f"average, most to {most} ({points(gains[most])}). The best method is {which}."
     )
 
 
@@ -412,12 +415,10 @@ def _lead_table(evaluation: Evaluation, reference: str) -> Table:
             leads = [_lead(evaluation, name, reference, rule) for rule in RULES]
             added = None if leads[0] is None or leads[1] is None else leads[1] - leads[0]
             rows.append([name, *(Number(lead, "points") for lead in leads), Number(added, "points")])
-    columns = ["Method", *(f"Lead, {label.lower()}" for label in RULES.values()), "Of which selection"]
+    columns = ["Method", *(f"Lead, {label.lower()}" for label in RULES.values()), "Due to selection"]
     clip = terms(evaluation).clip
-    caption = f"Lead over {reference} in points of accuracy per {clip}, by the rule that picks the epoch"
-    note = (
-        f"Mean over the {runs(evaluation)} that both have. Of which selection: lead at best on test minus as reported."
-    )
+    caption = f"Lead over {reference} in points of accuracy per {clip}, by rule for choosing the epoch"
+    note = f"Mean over the {runs(evaluation)} that both have. Due to selection: best on test minus as reported."
     return Table("leads", caption, columns, rows, note=note)
 
 
@@ -430,9 +431,9 @@ def _lead_text(evaluation: Evaluation, reference: str) -> str:
     turned = [
         name for name, (own, best, _) in leads.items() if own is not None and best is not None and own <= 0 < best
     ]
-    text = f"Selection inflates the reference {reference} too; what it does to a lead is the difference of the two."
+    text = f"Selection also inflates the reference {reference}. The next table therefore shows its effect on the leads."
     if turned:
-        text += f" Ahead only when the {_test(evaluation)} picks the epoch: {listed(turned)}."
+        text += f" Ahead only if the epoch is chosen on the {_test(evaluation)}: {listed(turned)}."
     return text
 
 
@@ -441,7 +442,7 @@ def _test(evaluation: Evaluation) -> str:
 
 
 def _lead(evaluation: Evaluation, name: str, reference: str, rule: str) -> float | None:
-    """Mean paired difference in one reading."""
+    """Mean paired difference under one rule for choosing the epoch."""
     tables = [
         {
             (row["fold"], row["seed"]): row[rule]

@@ -1,4 +1,4 @@
-"""Sections of record: cost, learning curves, confusion matrices, missing folds, and what it takes to repeat a run."""
+"""Sections that document a run: cost, learning curves, confusion matrices, missing folds, and provenance."""
 
 from __future__ import annotations
 
@@ -31,40 +31,40 @@ from daamctl.reporting.terms import Evaluation, held_out, is_official, item, run
 from daamctl.reporting.verdict import order
 
 CURVES = ("train", "dev", "test")
-"""Parts whose accuracy is followed along training."""
+"""Parts whose accuracy is recorded after every epoch."""
 MAX_MATRIX_COLUMNS = 20
-"""More classes than this have no table of counts, but one of what is most often taken for what."""
+"""Above this number of classes, the table lists the most frequent confusions instead of all counts."""
 CONFUSIONS = 10
-"""Of each method shown then."""
+"""Number of confusions listed per method in that case."""
 MAX_TOLD = 12
-"""More classes than this are not told one by one to those who see no picture."""
+"""Above this number of classes, the text alternative of a picture does not list them."""
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a finished fold says of itself beyond its scores.
+    """Facts about a finished fold other than its scores.
 
     Args:
-        label: method as it stands beside figures.
+        label: label of the method.
         fold: 1-based.
-        seed: of the run.
+        seed: seed of the run.
         key: content key of its inputs.
-        num_parameters: trainable.
-        decoder_parameters: those of the decoder, or of a fine-tuned encoder's classifier; None: the weights are not at
-            hand.
+        num_parameters: number of trainable parameters.
+        decoder_parameters: parameters of the decoder, or of a fine-tuned encoder's classifier; None if there are no
+            weights on this machine.
         train_s: wall time in seconds.
-        peak_memory_bytes: None: not recorded.
-        epochs: trained.
+        peak_memory_bytes: None if not recorded.
+        epochs: number of epochs trained.
         selected_epoch: 1-based.
-        device: of the training.
-        settings: the method's own, other than its defaults.
+        device: device of the training.
+        settings: settings of the method that differ from its defaults.
         eval_batches: size, order and hash of the order, for methods whose predictions depend on their batch.
-        effect: what the adapters of a fine-tuned encoder do, see `adapters.activity_check`; None for all others.
-        adapted: number of modules that they sit in.
-        num_heads: h of a density; 0 without one.
-        kernel: of a density.
-        offset: lowest, highest and mean learned offset; None without a density, like the next.
-        scaled_variance: lowest, highest and mean.
+        effect: effect of the adapters of a fine-tuned encoder, see `adapters.activity_check`; None for other methods.
+        adapted: number of adapted modules.
+        num_heads: H of a density; 0 without a density.
+        kernel: kernel of a density.
+        offset: lowest, highest and mean learned offset; None without a density.
+        scaled_variance: lowest, highest and mean scaled variance; None without a density.
     """
 
     label: str
@@ -89,52 +89,50 @@ class RunFacts:
 
 
 def curve_names(evaluation: Evaluation) -> dict[str, str]:
-    """How the parts of a fold are called."""
+    """Names of the parts of a fold."""
     names = {"train": "training", "dev": held_out(evaluation), "test": tested(evaluation)}
     return {part: f"{name[:1].upper()}{name[1:]}" for part, name in names.items()}
 
 
 def cost(facts: Sequence[RunFacts], evaluation: Evaluation) -> Section:
-    """Parameters, time and memory of every method, and whether what fine-tuning trains acts."""
+    """Parameters, time and memory of every method, and the effect of fine-tuning on the encoder."""
     title = "Parameters and cost"
     by_method = {name: part for name in order(evaluation) if (part := [run for run in facts if run.label == name])}
     if not by_method:
-        return Section("cost", title, [Text("The trained folds are not at hand, so their cost is not known here.")])
+        return Section("cost", title, [Text("The cost is unknown, because the trained folds are not on this machine.")])
     rows = [_cost_row(name, part) for name, part in by_method.items()]
     tuned = any(run.effect is not None for run in facts)
     inner, head = ("fusion or adapters", "decoder or classifier") if tuned else ("fusion", "decoder")
     columns = [
-        "Method", "Trainable parameters", f"Of which {inner}", f"Of which {head}",
+        "Method", "Trainable parameters", f"In {inner}", f"In {head}",
         f"Seconds per {'run' if is_official(evaluation) else 'fold'}", "Peak memory (MiB)", "Epochs",
-        "Epoch reported, median", "Runs",
+        "Reported epoch, median", "Runs",
     ]  # fmt: skip
     devices = sorted({run.device for run in facts})
     note = (
-        f"Seconds: wall time of training, mean ± sample std over runs, on {listed(devices)}; what else ran there is "
-        "not known. Memory: highest of any run; recorded on GPUs only."
+        f"Seconds: wall time of training on {listed(devices)}, mean ± sample std over runs. Other jobs may have run at "
+        "the same time. Memory: maximum over runs, recorded on GPUs only."
     )
     if tuned:
         note += (
-            " Ways of fine-tuning compute the encoder in every step; methods read its stored layers, whose making is "
-            "not counted here."
+            " Fine-tuning runs the encoder in every step. The other methods read stored embeddings; the time of the "
+            "extraction is not included."
         )
     table = Table("cost", "Trainable parameters, training time and memory", columns, rows, note=note)
     return Section("cost", title, [table, *_effects(by_method, evaluation), Folded("Every run", [_run_table(facts)])])
 
 
 def _effects(by_method: Mapping[str, Sequence[RunFacts]], evaluation: Evaluation) -> list[Block]:
-    """Whether the tensors that fine-tuning trains in the encoder act at all."""
+    """Whether the tensors that fine-tuning trains in the encoder have any effect."""
     rows: list[list[Cell]] = []
     for name, part in by_method.items():
         effect = part[0].effect
         if effect is None:
             continue
         tensors, reached = effect["tensors"], effect["with_gradient"]
-        acts = (
-            "nothing trained in it" if not tensors else "yes" if reached == tensors else f"{tensors - reached} do not"
-        )
+        acts = "none are trained" if not tensors else "yes" if reached == tensors else f"{tensors - reached} do not"
         if tensors and not (reached and effect["output_change"]):
-            acts = "no: the adapters never enter the computation"
+            acts = "no: the adapters have no effect"
         rows.append(
             [name, Number(part[0].adapted, "count"), Number(tensors, "count"), Number(reached, "count"),
              Number(effect["output_change"], "plain"), acts]
@@ -142,39 +140,41 @@ def _effects(by_method: Mapping[str, Sequence[RunFacts]], evaluation: Evaluation
     if not rows:
         return []
     columns = [
-        "Way of fine-tuning", "Modules adapted", "Tensors trained in the encoder", "Of which with a gradient",
-        "Largest change of a logit", "Do they act?",
+        "Fine-tuning method", "Adapted modules", "Tensors trained in the encoder", "With a gradient",
+        "Largest change of a logit", "Do they have an effect?",
     ]  # fmt: skip
     note = (
-        "Found on one batch before training, with noise on what is trained in the encoder: which of these tensors get "
-        "a gradient, and how far the noise moves a logit. The classifier is not counted."
+        "Measured on one batch before training, with noise added to the trained tensors of the encoder: which of them "
+        "receive a gradient, and how much the noise changes a logit. The classifier is not counted."
     )
     notes = [note for name in by_method for note in evaluation["methods"][name].get("notes", [])]
     table = Table("effects", "What fine-tuning changes in the encoder", columns, rows, frozenset({5}), note)
     if not notes:
         return [table]
-    return [table, Text("What must be known of them:"), Bullets(notes)]
+    return [table, Text("Notes on these methods:"), Bullets(notes)]
 
 
 def learning(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], evaluation: Evaluation, files: Files) -> Section:
     """Learning curves of every method.
 
     Args:
-        curves: label -> train, dev and test (those that exist) -> epochs, mean, low and high.
-        evaluation: labelled.
-        files: one picture per method.
+        curves: label -> train, dev and test (if they exist) -> epochs, mean, low and high.
+        evaluation: output of `verdict.labelled`.
+        files: files with one picture per method.
     """
     chance, clip = evaluation["chance"]["clip"]["majority_fraction"], terms(evaluation).clip
     parts, over = curve_names(evaluation), runs(evaluation)
     named = {name: {parts[key]: part for key, part in curves[name].items()} for name in order(evaluation)}
     rule = evaluation["selection"]
-    text = f"Mean over {over}; the shade spans the lowest and the highest. The test curve " + (
-        "picks the epoch reported." if rule == "best-on-test" else "is shown only; it picks nothing."
+    text = f"Mean over {over}; the shaded area spans the lowest to the highest value. " + (
+        "The epoch was chosen on the test curve."
+        if rule == "best-on-test"
+        else "The test curve was not used for any choice."
     )
     if evaluation.get("refit"):
         text += (
-            f" The curve of {held_out(evaluation, article=True)} belongs to the training that chose the number of "
-            "epochs, the others to the one that repeats it with that group."
+            f" The curve of {held_out(evaluation, article=True)} is from the training that chose the number of epochs, "
+            "the other curves are from the second training, which includes that group."
         )
     rows: list[list[Cell]] = []
     for name, part in named.items():
@@ -201,17 +201,17 @@ def confusion(evaluation: Evaluation, files: Files) -> Section:
     unit, classes = evaluation["main_unit"], evaluation["classes"]
     counts = {name: evaluation["methods"][name]["confusion"][unit] for name in order(evaluation)}
     shares = {name: row_shares(part) for name, part in counts.items()}
-    text = f"All test {item(evaluation)}s of all {runs(evaluation)}. Rows are actual classes and sum to 100 %."
+    text = f"All test {item(evaluation)}s of all {runs(evaluation)}. Rows are the actual classes and sum to 100 %."
     many = len(classes) > MAX_MATRIX_COLUMNS
-    text += " Colours grow with the square root of a share, so that rare confusions show." if many else ""
+    text += " The colour scale is the square root of the share, so that rare confusions are visible." if many else ""
     table = _confusions(evaluation, counts) if many else _counts(evaluation, counts)
     label = (
-        f"Confusion matrices of {len(counts)} methods. Highest method {next(iter(counts))}: share of each actual class "
+        f"Confusion matrices of {len(counts)} methods. Best method {next(iter(counts))}: share of each actual class "
     )
     right = np.diag(next(iter(shares.values())))
-    label += "predicted rightly " + (
+    label += "predicted correctly " + (
         f"from {percent(float(right.min()))} to {percent(float(right.max()))} %, half of the {len(classes)} classes "
-        f"above {percent(float(np.median(right)))} %. What is most often taken for what is in the table."
+        f"above {percent(float(np.median(right)))} %. The most frequent confusions are in the table."
         if len(classes) > MAX_TOLD
         else ", ".join(f"{name} {percent(float(share))} %" for name, share in zip(classes, right, strict=True))
         + ". The counts are in the table."
@@ -236,7 +236,7 @@ def _counts(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
 
 
 def _confusions(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
-    """What each method most often takes for what."""
+    """The most frequent confusions of each method."""
     classes = evaluation["classes"]
     rows: list[list[Cell]] = []
     for name, part in counts.items():
@@ -249,9 +249,9 @@ def _confusions(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
                 rows.append(
                     [name, classes[actual], classes[predicted], Number(int(wrong[actual, predicted]), "count"), share]
                 )
-    caption = f"What each method most often takes for what, counts of test {item(evaluation)}s"
+    caption = f"Most frequent confusions of each method, counts of test {item(evaluation)}s"
     number = count(len(classes) ** 2)
-    note = f"The {CONFUSIONS} most frequent of each method; all {number} counts stand in evaluation.json."
+    note = f"The {CONFUSIONS} most frequent confusions of each method. evaluation.json has all {number} counts."
     columns = ["Method", "Actual class", "Predicted class", "Count", "Share of the actual class (%)"]
     return Table("confusion", caption, columns, rows, frozenset({1, 2}), note)
 
@@ -264,16 +264,16 @@ def row_shares(counts: Sequence[Sequence[int]]) -> Any:
 
 
 def missing(evaluation: Evaluation) -> Section:
-    """Folds without a result, and methods left out."""
+    """Folds without a result, and methods that were excluded."""
     rows: list[list[Cell]] = [
         [name, str(fold), str(seed)] for name, entry in evaluation["methods"].items() for fold, seed in entry["missing"]
     ]
     skipped = list(evaluation.get("skipped", {}))
     texts = [] if rows else [f"Every {'run' if is_official(evaluation) else 'fold'} of every method is finished."]
     if skipped:
-        texts.append(f"Left out, because training skipped them: {listed(skipped)}.")
+        texts.append(f"Excluded, because training skipped them: {listed(skipped)}.")
     if rows:
-        texts.append("Means of these methods rest on what is finished alone and are not fully comparable.")
+        texts.append("The means of these methods use only the finished runs and are not fully comparable.")
     tables = [Table("missing", "Runs without a result", ["Method", "Fold", "Seed"], rows)] if rows else []
     return Section(
         "missing", "Missing runs" if is_official(evaluation) else "Missing folds", [*map(Text, texts), *tables]
@@ -283,13 +283,13 @@ def missing(evaluation: Evaluation) -> Section:
 def provenance(
     evaluation: Evaluation, found: Sequence[RunFacts], *, texts: Mapping[str, str], commands: Sequence[str]
 ) -> Section:
-    """Everything needed to repeat the run: commands, code, machine, embeddings, seeds, batches and settings.
+    """Everything needed to reproduce the run: commands, code, machine, embeddings, seeds, batches and settings.
 
     Args:
-        evaluation: labelled.
+        evaluation: output of `verdict.labelled`.
         found: runs of all methods.
         texts: settings as YAML, by title.
-        commands: that make this report from nothing.
+        commands: commands that reproduce this report from scratch.
     """
     facts = evaluation["provenance"]
     tuned = {row["seed"] for part in evaluation["methods"].values() if part.get("finetune") for row in part["per_fold"]}
@@ -312,7 +312,7 @@ def provenance(
     caption = f"{terms(evaluation).clip.capitalize()}s per fold"
     blocks: list[Block] = _code_notes(facts["git_commits"])
     blocks += [
-        Text("To repeat it:"),
+        Text("To reproduce this report:"),
         Code("\n".join(commands)),
         Table("software", "Code, machine and seeds", ["What", "Value"], rows, frozenset({1})),
         Table("encoder", "Encoder, as recorded in the embeddings", ["What", "Value"], encoder, frozenset({1})),
@@ -349,8 +349,8 @@ def _run_table(found: Sequence[RunFacts]) -> Table:
          Number(run.epochs, "count"), Number(run.train_s, "seconds"), Number(run.peak_memory_bytes, "mib"), run.device]
         for run in found
     ]  # fmt: skip
-    columns = ["Method", "Fold", "Seed", "Content key", "Epoch reported", "Epochs", "Seconds", "Memory (MiB)", "Device"]
-    return Table("runs", "Every finished run; equal content keys mean equal inputs", columns, rows, frozenset({3, 8}))
+    columns = ["Method", "Fold", "Seed", "Content key", "Reported epoch", "Epochs", "Seconds", "Memory (MiB)", "Device"]
+    return Table("runs", "Finished runs. Equal content keys mean equal inputs", columns, rows, frozenset({3, 8}))
 
 
 def _batches(found: Sequence[RunFacts], clip: str) -> list[Block]:
@@ -371,16 +371,13 @@ def _readings(evaluation: Evaluation) -> list[Block]:
     found = [
         f"{name}: {entry['reconstructed']}" for name, entry in evaluation["methods"].items() if entry["reconstructed"]
     ]
-    return [Text("Reconstructed methods and the reading chosen:"), Bullets(found)] if found else []
+    return [Text("Reconstructed methods and the interpretation chosen:"), Bullets(found)] if found else []
 
 
 def _code_notes(commits: Sequence[str]) -> list[Block]:
     notes: list[Block] = []
     if any("+changes" in commit for commit in commits):
-        text = (
-            "The folds were trained from a working copy with changes that are in no commit: the commit alone does not "
-            "give this code."
-        )
+        text = "The folds were trained with uncommitted changes, so the commit alone does not reproduce the code."
         notes.append(Text(text, caution=True))
     if len(commits) > 1:
         notes.append(Text(f"The folds were trained with {len(commits)} different versions of the code.", caution=True))

@@ -1,6 +1,6 @@
-"""The words of a report: what was scored, over what means run, and how the epoch was chosen.
+"""Terms used in a report: what was scored, what the means run over, and how the epoch was chosen.
 
-They depend on the modality, and on whether every group was tested once or there is one official test part.
+They depend on the modality, and on whether there are folds or one official test part.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ Evaluation = Mapping[str, Any]
 
 
 def terms(evaluation: Evaluation) -> Terms:
-    """What clips, utterances and speakers are called."""
+    """What this modality calls clips, utterances and speakers."""
     return terms_of(evaluation.get("modality", "speech"))
 
 
 def item(evaluation: Evaluation, unit: str | None = None) -> str:
-    """The word for a unit of scoring; None: the main one."""
+    """The word for a unit of scoring; None means the main unit."""
     return terms(evaluation).unit(unit or evaluation["main_unit"])
 
 
 def is_official(evaluation: Evaluation) -> bool:
-    """Whether one official test part was tested, and seeds are all that repeats it."""
+    """Whether there is one official test part, so that only seeds repeat the experiment."""
     return bool(evaluation["num_folds"] == 1)
 
 
@@ -36,12 +36,12 @@ def runs(evaluation: Evaluation) -> str:
 
 
 def tested(evaluation: Evaluation) -> str:
-    """Where figures are taken."""
+    """What the methods are tested on."""
     return "test part" if is_official(evaluation) else "test group"
 
 
 def held_out(evaluation: Evaluation, *, article: bool = False) -> str:
-    """What selects the epoch."""
+    """What the epoch is chosen on."""
     rows = (row for entry in evaluation["methods"].values() for row in entry["per_fold"])
     name = next((row["dev_group"] for row in rows if row.get("dev_group")), None)
     if not is_official(evaluation):
@@ -53,14 +53,17 @@ def held_out(evaluation: Evaluation, *, article: bool = False) -> str:
 
 
 def selection_rule(evaluation: Evaluation) -> str:
-    """How the epoch reported was chosen, as part of a sentence."""
+    """How the reported epoch was chosen, as a clause of a sentence."""
     test = tested(evaluation)
-    group = held_out(evaluation, article=True) if is_official(evaluation) else "one training group held out for that"
-    rule = f"the epoch reported is the best on {group}, never on the {test}"
+    group = held_out(evaluation, article=True) if is_official(evaluation) else "one held-out training group"
+    rule = f"the reported epoch is the best on {group}, never on the {test}"
     if evaluation.get("refit"):
-        rule = f"the number of epochs is the best on {group}, never on the {test}; then that group joins the training"
+        rule = (
+            f"the number of epochs is the best on {group}, never on the {test}, and the model is then trained again "
+            "with that group included"
+        )
     return {
         "dev-group": rule,
-        "best-on-test": f"the epoch reported is the best on the {test} itself, as published, so figures are optimistic",
-        "last": "the epoch reported is the last one, so no data selects it",
+        "best-on-test": f"the reported epoch is the best on the {test} itself, as published, so results are optimistic",
+        "last": "the reported epoch is the last one, so no data is used to choose it",
     }[evaluation["selection"]]

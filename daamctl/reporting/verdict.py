@@ -1,6 +1,6 @@
-"""What the tests allow to be said: the headline, the declared family, its floors, and what the design could not see.
+"""Headline and test results in words: which method is best, what was tested, and what the design could not detect.
 
-Input: evaluation.json after `labelled`. Every comparison is turned round, to read "method minus reference".
+Input: evaluation.json after `labelled`. Every comparison is reversed, so that it reads "method minus reference".
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from daamctl.reporting.terms import Evaluation, is_official, item, selection_rul
 
 CORRECTIONS = {"holm": "Holm"}
 MAX_NAMED = 12
-"""More classes than this are not named in a sentence."""
+"""Above this number of classes, sentences do not name them all."""
 
 
 @dataclass(frozen=True)
 class Against:
-    """One method against the reference, in one metric; fractions, method minus reference.
+    """One method compared with the reference in one metric. Differences are fractions, method minus reference.
 
     Args:
-        method: its label.
-        difference: over all test items.
-        low: lower end of the interval; None without one.
-        high: upper end.
-        p: primary test; None without one, like the others.
-        p_holm: the same, adjusted within the family.
-        secondary_p: corrected t-test.
-        secondary_p_holm: the same, adjusted within the family.
-        floor: smallest p that these differences allow.
-        detectable: smallest true difference that the design would have found.
-        wins: items that only the method got right.
-        losses: items that only the reference got right.
-        runs: folds and seeds that both have.
-        ahead: in how many of them the method has the higher accuracy.
+        method: label of the method.
+        difference: difference over all test items.
+        low: lower end of the interval; None if there is no interval.
+        high: upper end of the interval.
+        p: p-value of the primary test; None, like the values below, if there is no test.
+        p_holm: `p` after Holm's correction within the family.
+        secondary_p: p-value of the corrected t-test.
+        secondary_p_holm: `secondary_p` after Holm's correction within the family.
+        floor: smallest p-value that these differences allow.
+        detectable: smallest true difference that the design would have detected.
+        wins: number of items that only the method got right.
+        losses: number of items that only the reference got right.
+        runs: number of runs (fold and seed) that both have.
+        ahead: number of these runs in which the method has the higher accuracy.
     """
 
     method: str
@@ -69,7 +69,7 @@ class Against:
 
 
 def labelled(evaluation: Evaluation) -> dict[str, Any]:
-    """The same evaluation with methods named as they stand beside figures, e.g. `sga (reconstructed)`."""
+    """Copy of the evaluation with methods renamed to their labels, e.g. `sga (reconstructed)`."""
     names = {name: entry["label"] for name, entry in evaluation["methods"].items()}
     compared = evaluation["comparison"]
     facts, fairness = evaluation["provenance"], evaluation["fairness"]
@@ -96,30 +96,30 @@ def labelled(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def order(evaluation: Evaluation) -> list[str]:
-    """Methods by mean accuracy of the main unit, best first; ties in report order."""
+    """Methods sorted by mean accuracy in the main unit, best first. Ties keep the order of the report."""
     unit = evaluation["main_unit"]
     methods = evaluation["methods"]
     return sorted(methods, key=lambda name: -methods[name]["summary"][unit]["accuracy"]["mean"])
 
 
 def doubtful(evaluation: Evaluation, methods: Sequence[str]) -> list[str]:
-    """Those of some methods that are undertrained or learned nothing: training alone may explain their differences."""
+    """Methods that are undertrained or learned nothing, so that training alone may explain their differences."""
     return [name for name in methods if evaluation["fairness"]["methods"][name]["mark"]]
 
 
 def against(evaluation: Evaluation, metric: str) -> dict[str, Against]:
-    """Every method against the reference; empty where nothing was compared."""
+    """Compare every method with the reference; empty if nothing was compared."""
     result = evaluation["comparison"]["result"]
     return {} if result is None else {part["second"]: _against(part, metric) for part in result["comparisons"]}
 
 
 def headline(evaluation: Evaluation, *, declared: bool, stale: list[str]) -> Section:
-    """Whether the comparison is fair, what was run, which method is best and whether its lead survives the test.
+    """Section "Headline": is the comparison fair, what was run, which method is best, is its lead significant.
 
     Args:
-        evaluation: labelled.
-        declared: whether the settings name the reference, rather than leaving it to the default.
-        stale: what no longer fits the evaluation.
+        evaluation: output of `labelled`.
+        declared: whether the settings name the reference.
+        stale: notes on folds that no longer match the evaluation.
     """
     chance = evaluation["chance"][evaluation["main_unit"]]
     best = order(evaluation)[0]
@@ -132,17 +132,17 @@ def headline(evaluation: Evaluation, *, declared: bool, stale: list[str]) -> Sec
     fairness = evaluation["fairness"]
     facts = [
         ("Is the comparison fair?", {"fair": "yes", "not fair": "no"}.get(fairness["verdict"], fairness["verdict"])),
-        ("Highest method", best),
+        ("Best method", best),
         (f"Accuracy per {item(evaluation)}, mean ± sample std (n = {top['n']})", f"{spread(top)} %"),
         *(
-            [("95 % interval, pooled", f"{percent(interval['low'])} to {percent(interval['high'])} %")]
+            [("95 % confidence interval, pooled", f"{percent(interval['low'])} to {percent(interval['high'])} %")]
             if interval
             else []
         ),
-        ("Its lead over the reference", short),
-        (f"Always “{chance['majority_class']}”", f"{percent(chance['majority_fraction'])} %"),
+        ("Lead over the reference", short),
+        (f"Accuracy of always answering “{chance['majority_class']}”", f"{percent(chance['majority_fraction'])} %"),
         (
-            f"Runs finished (method{'' if is_official(evaluation) else ' × fold'} × seed)",
+            f"Finished runs (method{'' if is_official(evaluation) else ' × fold'} × seed)",
             f"{count(done)} of {count(wanted)}",
         ),
     ]
@@ -154,22 +154,22 @@ def headline(evaluation: Evaluation, *, declared: bool, stale: list[str]) -> Sec
 
 
 def family_texts(evaluation: Evaluation, *, declared: bool) -> list[Text | Bullets]:
-    """The declared family, its floors, how intervals are made and what the design could not have seen, in words."""
+    """Describe the family of tests, its smallest possible p-values, the intervals and the detectable difference."""
     compared = evaluation["comparison"]
     result, reference = compared["result"], compared["reference"]
     if result is None:
         why = f"{reference} has missing folds" if reference in compared["left_out"] else "no method has all its folds"
-        return [Text(f"No method was tested against another: {why}.", caution=True)]
+        return [Text(f"No methods were tested against each other: {why}.", caution=True)]
     family, design = result["family"], result["design"]
     items = f"{count(design['n_items'])} test {item(evaluation)}s"
     if not family["size"]:
-        return [Text(f"Only {reference} can be compared, so nothing was tested ({items}).")]
+        return [Text(f"Only {reference} has all its folds, so nothing was tested ({items}).")]
     notes = [f"{note[:1].upper()}{note[1:]}." for note in result["notes"]]
-    out = [f"Left out for missing folds: {listed(compared['left_out'])}."] if compared["left_out"] else []
+    out = [f"Excluded because folds are missing: {listed(compared['left_out'])}."] if compared["left_out"] else []
     bullets = [
         f"Family: {plural(family['size'], 'other method')} against {reference}, {_declared(declared)}, on the same "
-        f"{items}; adjusted by {CORRECTIONS[family['correction']]} within each metric, level {family['alpha']:g}, "
-        "two-sided.",
+        f"{items}. {CORRECTIONS[family['correction']]} correction within each metric; two-sided tests at level "
+        f"{family['alpha']:g}.",
         *_test_bullets(evaluation),
         *_seen(evaluation),
         *_doubts(evaluation),
@@ -177,7 +177,7 @@ def family_texts(evaluation: Evaluation, *, declared: bool) -> list[Text | Bulle
         *notes,
     ]
     return [
-        Text("What was tested; the p-values hold if this was settled before the figures were seen:"),
+        Text("How the methods were tested. The p-values are valid only if this was fixed before seeing the results:"),
         Bullets(bullets),
     ]
 
@@ -229,16 +229,16 @@ def _against(part: Mapping[str, Any], metric: str) -> Against:
 
 
 def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str, str]:
-    """Whether the lead of the best method survives: in two words, and in full."""
+    """Whether the lead of the best method is significant: as a few words, and as a text."""
     unit, methods = item(evaluation), evaluation["methods"]
     top = methods[best]["summary"][evaluation["main_unit"]]["accuracy"]
     text = f"{best} has the highest mean accuracy per {unit}, {spread(top)} % (n = {top['n']})"
     if len(methods) == 1:
-        return "no other method", f"{text}; no other method was run."
+        return "no other method", f"{text}. No other method was run."
     compared = evaluation["comparison"]
     result, reference = compared["result"], compared["reference"]
     if result is None or best in compared["left_out"]:
-        return "not tested", f"{text}. It was not tested against {reference}, because folds are missing."
+        return "not tested", f"{text}. It was not tested against {reference} because folds are missing."
     others = against(evaluation, "accuracy")
     alpha = result["family"]["alpha"]
     if best == reference:
@@ -246,12 +246,12 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
         doubts = below if doubtful(evaluation, [best]) else doubtful(evaluation, below)
         doubt = f" Training alone may explain the lead over {listed(doubts)}." if doubts else ""
         return "it is the reference", (
-            f"{text}. That is the reference itself, {_declared(declared)}: no method is above it. Of "
-            f"{plural(len(others), 'other method')} {len(below)} {'is' if len(below) == 1 else 'are'} below it by the "
-            f"test at {alpha:g} after correction{': ' + listed(below) if below else ''}.{doubt}"
+            f"{text}. It is the reference, {_declared(declared)}, so no method beats the reference. Of "
+            f"{plural(len(others), 'other method')}, {len(below)} {'is' if len(below) == 1 else 'are'} significantly "
+            f"worse at level {alpha:g} after correction{': ' + listed(below) if below else ''}.{doubt}"
         )
     one = others[best]
-    lead = f"{text}. Against the reference {reference}, {_declared(declared)}, it is {points(one.difference)} points"
+    lead = f"{text}. Its lead over the reference {reference}, {_declared(declared)}, is {points(one.difference)} points"
     if one.low is not None and one.high is not None:
         lead += f" (95 % interval {points(one.low)} to {points(one.high)}, over all test {unit}s)"
     if one.p is None or one.p_holm is None:
@@ -262,19 +262,22 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
     )
     if doubts := doubtful(evaluation, [best, reference]):
         return "training may explain it", (
-            f"{lead}. Whatever its p, training alone may explain this lead, because of {listed(doubts)}: see whether "
-            "the comparison is fair."
+            f"{lead}. Whatever the p-value, training alone may explain this lead because of {listed(doubts)}; see “Is "
+            "this comparison fair?”."
         )
-    chosen = " It was picked after looking, so its own figure is optimistic; the correction covers the test only."
+    chosen = (
+        " The best method was picked after seeing the results, so its accuracy is optimistic. The correction covers "
+        "only the test."
+    )
     if one.p_holm <= alpha and one.difference > 0:
-        return "survives the test", f"{lead}. The lead survives the test at {alpha:g}.{chosen}"
+        return "significant", f"{lead}. The lead is significant at level {alpha:g}.{chosen}"
     least = result["family"]["floor_holm"]
     if least is not None and least > alpha:
-        return "cannot be shown", (
-            f"{lead}. The lead does not survive, and no lead could have: with {_units(result)} and this many "
-            f"comparisons no corrected p below {least:.3g} is possible.{chosen}"
+        return "too few data to test", (
+            f"{lead}. The lead is not significant, and no lead could be: with {_units(result)} and this many "
+            f"comparisons, no corrected p-value below {least:.3g} is possible.{chosen}"
         )
-    return "does not survive the test", f"{lead}. The lead does not survive the test at {alpha:g}.{chosen}"
+    return "not significant", f"{lead}. The lead is not significant at level {alpha:g}.{chosen}"
 
 
 def _what(evaluation: Evaluation) -> str:
@@ -282,13 +285,13 @@ def _what(evaluation: Evaluation) -> str:
     corpus, encoder = names(evaluation)
     clips = "" if said.item == said.clip else f" ({count(counts['clip'])} {said.clip}s)"
     seeds = plural(len(evaluation["seeds"]), "seed")
-    folds = f"{evaluation['num_folds']} folds, each testing one group that its training never sees, with {seeds} each"
+    folds = f"{evaluation['num_folds']} folds with {seeds} each; a fold tests one group that it does not train on"
     if is_official(evaluation):
         _, train, dev, _ = evaluation["provenance"]["clips_per_fold"][0]
-        select = f"{count(dev)} select the epoch, " if dev else ""
-        folds = f"the official split: {count(train)} {said.clip}s train, {select}the test part tests, with {seeds}"
+        select = f", {count(dev)} for choosing the epoch" if dev else ""
+        folds = f"the official split ({count(train)} {said.clip}s for training{select}), with {seeds}"
     tuned = [name for name, entry in evaluation["methods"].items() if (entry.get("effect") or {}).get("with_gradient")]
-    trained = f" In {listed(tuned)} the encoder, or what is put into it, is trained too." if tuned else ""
+    trained = f" The encoder, or adapters in it, is also trained in {listed(tuned)}." if tuned else ""
     return (
         f"Corpus {corpus}, frozen encoder {encoder}: {count(counts['utterance'])} test {said.item}s{clips} of "
         f"{_classes(evaluation['classes'])}, in {folds}. The main figure is accuracy per {item(evaluation)}; "
@@ -297,39 +300,39 @@ def _what(evaluation: Evaluation) -> str:
 
 
 def _classes(found: Sequence[str]) -> str:
-    """Their number and, of a few, their names."""
+    """The number of classes and their names, abbreviated if there are many."""
     shown = found if len(found) <= MAX_NAMED else [*found[:3], "…", found[-1]]
     return f"{len(found)} classes ({', '.join(shown)})"
 
 
 def _guess(evaluation: Evaluation, top: Mapping[str, Any]) -> str:
     chance = evaluation["chance"][evaluation["main_unit"]]
-    lost = "" if chance["majority_fraction"] < top["mean"] else " No method beats that."
+    lost = "" if chance["majority_fraction"] < top["mean"] else " No method is better than that."
     return (
-        f"Always answering “{chance['majority_class']}”, the most frequent class, would give "
+        f"Always answering “{chance['majority_class']}”, the most frequent class, gives "
         f"{percent(chance['majority_fraction'])} % accuracy and {percent(chance['uniform_fraction'])} % balanced "
         f"accuracy.{lost}"
     )
 
 
 def _unfair(evaluation: Evaluation) -> list[str]:
-    """What the reference, equal predictions and number formats mean for the differences."""
+    """Warnings about an undertrained reference, identical predictions and different number formats."""
     fairness, reference = evaluation["fairness"], evaluation["comparison"]["reference"]
     texts = []
     if reference in evaluation["methods"] and doubtful(evaluation, [reference]) and len(evaluation["methods"]) > 1:
-        texts.append(f"The reference is {reference}: training alone may explain every difference to it.")
+        texts.append(f"The reference is {reference}, so training alone may explain every difference from it.")
     texts += [
         f"The predictions of {listed(group['methods'])} are identical in every fold: "
-        f"{group['reason'] or 'the reason is not known'}."
+        f"{group['reason'] or 'the reason is unknown'}."
         for group in fairness["identical"]
     ]
     return texts + ([_sentence(fairness["precision"]["text"])] if fairness["precision"]["mixed"] else [])
 
 
 def _doubts(evaluation: Evaluation) -> list[str]:
-    """Differences that the tests cannot tell from training."""
+    """Differences that training alone may explain."""
     found = doubtful(evaluation, evaluation["comparison"]["result"]["family"]["methods"])
-    return [f"Training alone may explain a difference to {listed(found)}, whatever its p."] if found else []
+    return [f"Training alone may explain a difference from {listed(found)}, whatever the p-value."] if found else []
 
 
 def _missing_note(evaluation: Evaluation) -> list[str]:
@@ -337,8 +340,8 @@ def _missing_note(evaluation: Evaluation) -> list[str]:
     if not lacking:
         return []
     return [
-        f"Folds are missing of {listed(lacking)}: their means are not fully comparable and they are left out of the "
-        "tests (see Missing folds)."
+        f"Folds are missing for {listed(lacking)}. Their means are not fully comparable, and they are excluded from "
+        "the tests (see Missing folds)."
     ]
 
 
@@ -347,25 +350,25 @@ def _changed(evaluation: Evaluation) -> list[str]:
 
 
 def _care(evaluation: Evaluation) -> list[Text]:
-    """Methods that must not be read as what their name says."""
+    """Notes on methods whose name can mislead: reconstructions, batch-dependent predictions, inactive adapters."""
     methods = evaluation["methods"]
     texts = []
     if rebuilt := [name for name, entry in methods.items() if entry["reconstructed"]]:
         texts.append(
-            f"Reconstructions, not replications, because their own definition was not available: {listed(rebuilt)}; "
-            "the readings stand under Provenance."
+            f"Reconstructions rather than replications, because the original definition was not available: "
+            f"{listed(rebuilt)}. Provenance lists the interpretations chosen."
         )
     if batched := [name for name, entry in methods.items() if entry["eval_batches"]]:
         clips = f"{terms(evaluation).clip}s"
         texts.append(
-            f"Predictions of {listed(batched)} depend on the other {clips} of their batch (D1); batch sizes and order "
-            "stand under Provenance."
+            f"Predictions of {listed(batched)} depend on the other {clips} in their batch (D1). Provenance lists the "
+            "batch sizes and the order."
         )
     return [*(Text(text) for text in texts), *_without_effect(evaluation)]
 
 
 def _without_effect(evaluation: Evaluation) -> list[Text]:
-    """Fine-tuned encoders of which nothing, or not everything, that is trained acts."""
+    """Warnings about fine-tuned encoders with inactive trained tensors."""
     texts = []
     for name, entry in evaluation["methods"].items():
         effect = entry.get("effect") or {}
@@ -373,10 +376,10 @@ def _without_effect(evaluation: Evaluation) -> list[Text]:
         if not effect.get("tensors"):
             continue
         if not effect["with_gradient"] or not effect["output_change"]:
-            text = f"{name}: the adapters never enter the computation: {of}, so the encoder stays as it was (D2)."
+            text = f"{name}: the adapters have no effect ({of}), so the encoder is not changed (D2)."
             texts.append(Text(text, caution=True))
         elif effect["silent"]:
-            texts.append(Text(f"{name}: {of}; the others do nothing."))
+            texts.append(Text(f"{name}: {of}; the others have no effect."))
     return texts
 
 
@@ -386,7 +389,7 @@ def _test_bullets(evaluation: Evaluation) -> list[str]:
     folds = plural(design["n_folds"], "fold")
     secondary = f"Secondary test: Nadeau and Bengio’s corrected t-test over {folds}, a heuristic."
     if design["n_folds"] == 1:
-        secondary = "Secondary test: none, since there is one fold."
+        secondary = "Secondary test: none, because there is only one fold."
     if design["unit"] is None:
         return [_sentence(design["reason"]), secondary]
     parts = [part["metrics"]["accuracy"]["primary"] for part in result["comparisons"]]
@@ -395,26 +398,27 @@ def _test_bullets(evaluation: Evaluation) -> list[str]:
     )
     intervals = [part["metrics"]["accuracy"]["interval"] for part in result["comparisons"]]
     return [
-        f"Primary test: sign-flip over {_units(result)} ({exact}), seeds averaged first. {secondary}",
-        f"Floors: with {_units(result)} no p below {family['floor']:.3g} is possible, after correction none below "
-        f"{family['floor_holm']:.3g}; {_a(design['unit_word'])} without any difference raises a method’s own floor.",
-        f"Intervals: {100 * intervals[0]['level']:g} % percentile bootstrap over {design['unit_word']}s, "
-        f"{count(intervals[0]['resamples'])} draws.",
+        f"Primary test: sign-flip test over {_units(result)} ({exact}), after averaging over seeds. {secondary}",
+        f"Smallest possible p-value with {_units(result)}: {family['floor']:.3g}, or {family['floor_holm']:.3g} after "
+        f"correction. It is higher for a method that does not differ from the reference on "
+        f"{_a(design['unit_word'])}.",
+        f"Confidence intervals: {100 * intervals[0]['level']:g} % percentile bootstrap over {design['unit_word']}s, "
+        f"{count(intervals[0]['resamples'])} resamples.",
     ]
 
 
 def _seen(evaluation: Evaluation) -> list[str]:
-    """The smallest differences that the design could have seen."""
+    """The smallest differences that the design could have detected."""
     found = [one.detectable for one in against(evaluation, "accuracy").values() if one.detectable is not None]
     if not found:
         return []
     result = evaluation["comparison"]["result"]
-    spans = f", from {100 * min(found):.1f} to {100 * max(found):.1f} over the methods" if len(found) > 1 else ""
+    spans = f"; {100 * min(found):.1f} to {100 * max(found):.1f} across methods" if len(found) > 1 else ""
     return [
-        f"Smallest difference this design could have seen: {100 * median(found):.1f} points of accuracy "
-        f"(median{spans}). That is the true difference that a paired test over {_units(result)} would find in four of "
-        f"five repeats at {result['family']['alpha']:g} without correction, given the spread seen; with correction it "
-        "is larger. Not finding a smaller one says nothing against it."
+        f"Smallest detectable difference: {100 * median(found):.1f} points of accuracy (median{spans}). A paired test "
+        f"over {_units(result)} detects a true difference of this size with 80 % power at level "
+        f"{result['family']['alpha']:g} without correction, given the observed spread. With correction it is larger. "
+        "A smaller difference may exist although no test found it."
     ]
 
 
@@ -424,16 +428,18 @@ def _units(result: Mapping[str, Any]) -> str:
 
 
 def _declared(declared: bool) -> str:
-    return "named in the settings (evaluate.reference)" if declared else "the default of evaluate.reference"
+    return "set by evaluate.reference" if declared else "the default of evaluate.reference"
 
 
 def names(evaluation: Evaluation) -> tuple[str, str]:
-    """Corpus and encoder, as the settings or the embeddings name them."""
+    """Names of the corpus and the encoder in the settings or the embeddings."""
     made = evaluation["provenance"]["config"]
     corpus = made.get("download", {}).get("corpus", evaluation["run"])
     encoder = made.get("extract", {}).get("encoder") or evaluation["provenance"]["encoder"].get("id", "unknown")
     folder = Path(str(encoder)).expanduser()
-    return str(corpus), folder.name if folder.is_absolute() else str(encoder)  # a report may leave this machine
+    return str(corpus), folder.name if folder.is_absolute() else str(
+        encoder
+    )  # reports may be shared, so show no local path
 
 
 def _a(word: str) -> str:

@@ -1,9 +1,9 @@
-"""The report of the whole paper: every printed table, with what its two pipelines make of it.
+"""The report on the papers: every published table beside the results of two pipelines.
 
 Sources: daam-v4 (arXiv 2401.11143v4), gaam-v1 (its first version) and daam-blog (the authors' post); see
-docs/sources.md#the-papers. Each experiment has two pipelines: `<name>-as-published` does everything as the released
-code and is scored as published, `<name>` corrects what changes the figures. A cell of ours names its protocol and leads
-to its runs, or says why there is none.
+docs/sources.md#the-papers. Each experiment has two pipelines: `<name>-as-published` follows the released code and its
+scoring, `<name>` corrects the deviations that change results. Each of our cells names its protocol and links to its
+runs, or says why there is no result.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from daamctl.reporting.published_layout import (
 from daamctl.reporting.reproduced import EIGHT_HEADS, OURS, Ours, Pair
 
 CONTROLS = ("none", "weighted-sum", "linear-probe")
-"""Methods of ours that the papers lack and that their figures need beside them (D58)."""
+"""Our control methods, which the papers do not have (D58)."""
 TUNED = ("dora-r8", "houlsby", "full-finetune")
-"""Ways of fine-tuning that belong beside the papers' LoRA rows and that they lack."""
+"""Fine-tuning methods to compare with the papers' LoRA rows; the papers do not have them."""
 STARTS = {"δ": 0.0, "ξ": 2.0}
 SEPARATE_FOLDS = "LoRA rows number the folds by size (D15) and have their own batch size and epochs (D18)."
 
 
 def whole_paper(pairs: Mapping[str, Pair]) -> Document:
-    """Everything that is printed, beside ours.
+    """Build the report: all published results beside ours.
 
     Args:
         pairs: key of every dataset -> its two pipelines.
@@ -78,31 +78,31 @@ def _overview(pairs: Sequence[Pair]) -> Section:
     runs = sum(len(entry["per_fold"]) for one in there for entry in one.methods.values())
     shown = [record for record in records() if record["source"] in SOURCES]
     facts = [
-        ("Printed numbers shown", f"{len(shown)}"),
-        ("Pipelines with figures", f"{len(there)} of {len(pipelines)}"),
-        ("Trained runs behind them", f"{runs}"),
+        ("Published numbers shown", f"{len(shown)}"),
+        ("Pipelines with results", f"{len(there)} of {len(pipelines)}"),
+        ("Trained runs", f"{runs}"),
     ]
     text = (
-        "Beside every figure that the paper (daam-v4), its first version (gaam-v1) and the authors’ post (daam-blog) "
-        "print stand two of ours. Each says below it how it was made and leads to its runs and to the report of its "
-        "pipeline; where there is none, the reason stands in its place."
+        "This report compares every number published in the paper (daam-v4), its first version (gaam-v1) and the "
+        "authors’ post (daam-blog) with two of our results. Each result names its protocol and links to its runs and "
+        "to the report of its pipeline. If there is no result, the cell says why."
     )
     lines = [
-        "As published: every switch as in the released code, and its scoring: each clip by itself, best epoch on the "
-        "test data themselves, which flatters every figure (D7).",
-        "Corrected: the deviations that change figures are corrected (daamctl deviations); the epoch is chosen on data "
-        "that were held out from training, an utterance is one item, and a 95 % interval says how sure it is.",
-        "± is a standard deviation: in print as printed, in ours with divisor n − 1.",
+        "As published: training and scoring follow the released code. Every clip is scored separately, and the epoch "
+        "is the best on the test data, which inflates all results (D7).",
+        "Corrected: the deviations that change results are corrected (see daamctl deviations). The epoch is chosen on "
+        "held-out training data, whole utterances are scored, and results have a 95 % confidence interval.",
+        "± is the standard deviation: as printed for the papers, with divisor n − 1 for ours.",
     ]
     cautions = [line for one in pipelines for line in (*reproduced.mismatches(one), *reproduced.unfair(one))]
     lacking = [one for one in pipelines if not one.evaluation]
     if lacking:
-        cautions.append(f"Without figures: {listed([one.pipeline for one in lacking])}; the table says why.")
+        cautions.append(f"No results yet: {listed([one.pipeline for one in lacking])}. The table says why.")
     rows = [_pipeline_row(one) for one in pipelines]
-    columns = ["Pipeline", "Figures", "Why not", "Repaired by", "Stages with output"]
-    table = Table("pipelines", "The pipelines behind this report", columns, rows, frozenset({1, 2, 3, 4}))
+    columns = ["Pipeline", "Results", "Why not", "How to get them", "Stages with output"]
+    table = Table("pipelines", "The pipelines of this report", columns, rows, frozenset({1, 2, 3, 4}))
     blocks: list[Block] = [Facts(facts), Text(text), Bullets(lines), *(Text(line, caution=True) for line in cautions)]
-    return Section("overview", "What stands here", [*blocks, table])
+    return Section("overview", "Overview", [*blocks, table])
 
 
 def _pipeline_row(one: Ours) -> list[Cell]:
@@ -122,11 +122,11 @@ def _results(dataset: Dataset, pair: Pair) -> Section:
         for row in rows
     ]
     beside = [*((name, "control") for name in CONTROLS), *((name, "fine-tuning, beside LoRA") for name in TUNED)]
-    foot = [[name, "not printed", DASH, *_our_cells(pair, name, None), what] for name, what in beside]
-    columns = ["Method", "Printed", "Its folds give", OURS[0], "Minus print (points)", OURS[1], "Remark"]
+    foot = [[name, "not published", DASH, *_our_cells(pair, name, None), what] for name, what in beside]
+    columns = ["Method", "Published", "From its folds", OURS[0], "Ours minus published (points)", OURS[1], "Remark"]
     note = (
-        "Its folds give: mean ± sample std (divisor n − 1) of the printed folds, and whether the printed mean and "
-        "deviation can come from them. Minus print: as published minus the mean of the printed folds. "
+        "From its folds: mean ± sample std (divisor n − 1) of the printed folds, and whether the printed mean and "
+        "deviation agree with them. Ours minus published: ours as published minus the mean of the printed folds. "
         + (SEPARATE_FOLDS if dataset.modality == "speech" else "The printed columns are repeats of one split.")
     )
     main = Table(f"results-{dataset.key}", _caption(dataset, f"daam-v4 {dataset.table}"), columns, cells,
@@ -152,9 +152,9 @@ def _caption(dataset: Dataset, source: str) -> str:
 
 def _first_version(pairs: Mapping[str, Pair]) -> Section:
     text = (
-        "The first version of the paper has no LoRA rows; it compares with two Gaussian gates, SGA and bi-SGA, which "
-        "the last version drops. Its other rows print figures of the last version once more: on IEMOCAP the folds, "
-        "elsewhere one best accuracy, which is repeat R1 of the last version (D63)."
+        "The first version of the paper has no LoRA rows. It compares with two Gaussian gates, SGA and bi-SGA, which "
+        "the last version drops. Its other rows repeat numbers of the last version: all folds on IEMOCAP, and one best "
+        "accuracy elsewhere, which is repeat R1 of the last version (D63)."
     )
     blocks: list[Block] = [Text(text)]
     for dataset in DATASETS:
@@ -165,7 +165,7 @@ def _first_version(pairs: Mapping[str, Pair]) -> Section:
             for method, part in rows.items()
         ]  # fmt: skip
         columns = [
-            "Method", "Printed", "In the last version", OURS[0], "Minus print (points)", OURS[1], "Remark",
+            "Method", "Published", "In the last version", OURS[0], "Ours minus published (points)", OURS[1], "Remark",
         ]  # fmt: skip
         caption = _caption(dataset, f"gaam-v1 {dataset.first}")
         blocks.append(Table(f"first-{dataset.key}", caption, columns, cells, frozenset({1, 2, 3, 5, 6})))
@@ -174,12 +174,12 @@ def _first_version(pairs: Mapping[str, Pair]) -> Section:
 
 
 def _single(part: Sequence[Record]) -> float:
-    """The mean that a row prints, or its only figure."""
+    """The mean of a row, or its only number."""
     return float(part[0]["value"])
 
 
 def _in_last(record: Record) -> str:
-    """What the last version prints for a row of the first."""
+    """The number of the last version for a row of the first version."""
     row = read_published(BY_CORPUS[record["dataset"]].table).row(record["method"])
     if row is None:
         return "dropped"
@@ -200,16 +200,18 @@ def _ablation(pairs: Mapping[str, Pair]) -> Section:
         name = difference_row(dataset)
         cells.append([name, printed(rows[name]), *(reproduced.high_minus_low(one) for one in pair)])
     text = (
-        "The papers train on layers of high and of low Importance Factor alone and read the difference as proof of the "
-        "score. The only released script of it trains attention over the batch on one layer (D6); on one layer DAAM "
-        "would weigh nothing."
+        "The papers train only on layers of high or of low Importance Factor and take the difference as evidence for "
+        "the score. The only released script for this trains attention over the batch on a single layer (D6). On a "
+        "single layer, DAAM has nothing to weight."
     )
     caption = "Accuracy in percent after training on few layers: daam-v4 T2-if-iemocap and T2-if-text-vision, and ours"
-    note = "Minus rows: daam-blog; ours over the folds that both have. Text and images: one run is printed, no folds."
-    main = Table("ablation", caption, ["Layers", "Printed", *OURS], cells, frozenset({1, 2, 3}), note)
+    note = "Minus rows: from daam-blog; ours over the shared folds. For text and images, a single run is published."
+    main = Table("ablation", caption, ["Layers", "Published", *OURS], cells, frozenset({1, 2, 3}), note)
     folds = print_check([row for row in table.rows if row.method.startswith(NO_MODULE)], "ablation-folds",
                         where=" of single layers on IEMOCAP")  # fmt: skip
-    return Section("ablation", "Few layers alone", [Text(text), main, Folded(folds.caption, [folds]), _picked(pairs)])
+    return Section(
+        "ablation", "Training on few layers", [Text(text), main, Folded(folds.caption, [folds]), _picked(pairs)]
+    )
 
 
 def _picked(pairs: Mapping[str, Pair]) -> Table:
@@ -218,9 +220,9 @@ def _picked(pairs: Mapping[str, Pair]) -> Table:
          *(reproduced.layers_by_importance(one, EIGHT_HEADS) for one in pairs[dataset.key])]
         for dataset in DATASETS
     ]  # fmt: skip
-    note = "Printed: the layers that the papers train alone. Ours: by mean Importance Factor over all features."
-    caption = "Layers that the Importance Factor picks"
-    return Table("layers", caption, ["Data", "Printed", *OURS], rows, frozenset({1, 2, 3}), note)
+    note = "Published: the layers that the papers train alone. Ours: by mean Importance Factor over all features."
+    caption = "Layers selected by the Importance Factor"
+    return Table("layers", caption, ["Data", "Published", *OURS], rows, frozenset({1, 2, 3}), note)
 
 
 def _layers(layers: Sequence[int]) -> str:
@@ -238,15 +240,15 @@ def _learned(pairs: Mapping[str, Pair]) -> Section:
                 own = (reproduced.learned(one, EIGHT_HEADS, sign, end) for one in pairs[dataset.key])
                 cells.append([name, printed(part), start, *own])
     text = (
-        "Offset δ and scaled variance ξ of the best density with eight heads. As printed they hardly move from where "
-        "they start, so that density is almost the one that stood there before training (D29)."
+        "Offset δ and scaled variance ξ of the best density with eight heads. The published values hardly differ from "
+        "the initial values, so the density is almost unchanged by training (D29)."
     )
     note = (
         f"Ours: lowest and highest over all heads and features of {EIGHT_HEADS}, mean ± sample std over runs. The "
         "papers do not say over which folds theirs are."
     )
     caption = "Learned ranges: daam-v4 T2-modality-summary (widths: daam-blog), and ours"
-    columns = ["Parameter", "Printed", "At the start", *OURS]
+    columns = ["Parameter", "Published", "Initial value", *OURS]
     table = Table("learned", caption, columns, cells, frozenset({1, 3, 4}), note)
     return Section("learned", "Learned ranges", [Text(text), table])
 
@@ -254,8 +256,8 @@ def _learned(pairs: Mapping[str, Pair]) -> Section:
 def _left_out() -> Section:
     number = sum(record["source"] not in SOURCES for record in records())
     text = (
-        f"The {number} printed numbers of the DWAtt paper are about tokens (named entities, perplexity) and have no "
-        "counterpart here. Its three modules can be trained as methods dwatt, concat and base-plus-n, on layers that "
-        "were pooled first, which is this project’s adaptation."
+        f"The {number} numbers of the DWAtt paper are about tokens (named entities, perplexity) and have no "
+        "counterpart here. Its three modules are available as the methods dwatt, concat and base-plus-n. "
+        "As an adaptation of this project, they read pooled layers."
     )
-    return Section("left-out", "Left out", [Text(text)])
+    return Section("left-out", "Not included", [Text(text)])

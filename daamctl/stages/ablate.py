@@ -1,9 +1,9 @@
-"""Stage `ablate`: retrain on the layers of highest and lowest Importance Factor, on the papers', and on those named.
+"""Stage `ablate`: retrain on the layers of highest and lowest Importance Factor, the papers' layers, and given layers.
 
 Writes `data/ablate/<run>/<group>-<method>/fold*/` and ablation.json: rank_by, method, unit, embeddings_key, ranking,
-baseline (all layers), groups (accuracy per fold), differences (highest less lowest, per k) and presets (the papers'
-high less low), both beside the same of linear probes (see `against_probes`), alone (whether layers of high Importance
-Factor do better alone, see `alone_tests`), notes and cautions.
+baseline (all layers), groups (accuracy per fold), differences (highest minus lowest, per k) and presets (the papers'
+high minus low layers), both with the same difference for linear probes (see `against_probes`), alone (whether layers of
+high Importance Factor have a higher accuracy alone, see `alone_tests`), notes and cautions.
 """
 
 from __future__ import annotations
@@ -50,18 +50,20 @@ from daamctl.training.fold import Features, build_method, kept_fold
 from daamctl.training.run import fold_specs, load_features, settle, train_all
 
 NOTES = {
-    "ranking": "Layers are ranked by the mean Importance Factor of '{rank_by}' over all folds, as in the papers; the "
-    "maps come from test data, but no label enters them.",
-    "none": "The layers are measured with the decoder alone ('none'): a DAAM over a single layer multiplies its input "
-    "by a constant and would measure nothing of its own.",
-    "passed over": "Passed over as {what}: {why}.",
-    "unranked": "Layers are not ranked: {why}. Highest and lowest groups are left out; ablate.layers names others.",
-    "tie": "The border of {group} cuts through a tie: layers {inside} and {outside} have the same score, and the lower "
-    "number stands first.",
-    "nothing": "'{name}' learned nothing ({why}), but {where} names it: what rests on it says nothing of the layers.",
-    "untrained": "No layers are trained alone: {why}. List a method without a density, such as 'none'.",
-    "constant": "On {groups} '{method}' weighs nothing: its weight is {weight:.3g} for every input at the start, and "
-    "training can at most make it another constant (D6, D33). These rows measure what follows, not the weighing.",
+    "ranking": "Layers are ranked by the mean Importance Factor of '{rank_by}' over all folds, as in the papers. The "
+    "maps are computed on test data, but without labels.",
+    "none": "The layers are measured with the decoder only ('none'), because a DAAM over a single layer multiplies its "
+    "input by a constant.",
+    "passed over": "Not used as {what}: {why}.",
+    "unranked": "Layers are not ranked: {why}. There are no highest and lowest groups; set ablate.layers to choose "
+    "layers.",
+    "tie": "Layers {inside} and {outside} have the same score, but only the first is in {group}: ties are broken by "
+    "layer number.",
+    "nothing": "'{name}' learned nothing ({why}), but {where} names it. Results based on it say nothing about the "
+    "layers.",
+    "untrained": "No layers are trained alone: {why}. Add a method without a density, such as 'none'.",
+    "constant": "On {groups} '{method}' does not weight anything: its initial weight is {weight:.3g} for every input, "
+    "and training can only change that constant (D6, D33). These rows measure the decoder, not the weighting.",
 }
 FIXES: tuple[dict[str, Any], ...] = (
     {"num_heads": "auto"},
@@ -69,9 +71,9 @@ FIXES: tuple[dict[str, Any], ...] = (
     {"num_heads": "auto", "variance": "biased"},
     {"num_groups": 1},
 )
-"""Settings with which methods whose heads do not fit few layers do; the first that fits is named."""
+"""Settings that make methods fit few layers. The error suggests the first that works."""
 STARTS = range(8)
-"""Seeds of the starts at which all of them must be: by chance, a ReLU may start dead for all inputs (`se`)."""
+"""Seeds of the initialisations to check. In a single one, a ReLU may be dead for all inputs by chance (`se`)."""
 
 
 def run(layout: Layout, config: Config, *, force: bool = False, track: bool = True) -> Path:
@@ -131,10 +133,10 @@ class Ranking:
     """How the layers are ranked.
 
     Args:
-        rank_by: the method; None: there is none that will do.
-        score: mean Importance Factor by layer; empty where layers are not ranked.
-        notes: how that came.
-        cautions: what speaks against it.
+        rank_by: the ranking method; None if no method qualifies.
+        score: layer -> mean Importance Factor; empty if layers are not ranked.
+        notes: how the ranking was made.
+        cautions: reasons to distrust it.
     """
 
     rank_by: str | None
@@ -151,13 +153,13 @@ def _rank(layout: Layout, config: Config, features: Features) -> Ranking:
     """
     chosen = choose_ranking(layout, config, _sizes(features))
     if chosen.name is None:
-        why = f"no density will do ({chosen.told})" if chosen.passed else "no method of this pipeline has a density"
+        why = f"no density qualifies ({chosen.told})" if chosen.passed else "no method of this pipeline has a density"
         return Ranking(None, {}, [NOTES["unranked"].format(why=why)], [])
     name, named = chosen.name, config.ablate.rank_by is not None
     folds = _trained(layout, name, "layers cannot be ranked")
     score = layer_scores(folds)
     if not score or tied(score):
-        why = f"'{name}' {f'does not do, {TIED}' if score else 'has no density'} (ablate.rank_by)"
+        why = f"'{name}' {f'cannot be used, {TIED}' if score else 'has no density'} (ablate.rank_by)"
         return Ranking(name, {}, [NOTES["unranked"].format(why=why)], [])
     if list(score) != list(features.layers):
         raise ArtifactError(
@@ -175,17 +177,17 @@ def _rank(layout: Layout, config: Config, features: Features) -> Ranking:
 def _choose(
     layout: Layout, config: Config, features: Features, groups: Sequence[LayerGroup]
 ) -> tuple[str | None, list[str], list[str]]:
-    """The method that is trained on the groups, notes on the choice, and cautions; None: there is none that will do.
+    """The method that is trained on the groups (None if no method qualifies), notes on the choice, and cautions.
 
     Raises:
-        ArtifactError: it is not trained on all layers, so that nobody knows whether it learns anything.
+        ArtifactError: the method is not trained on all layers, so it is unknown whether it learns anything.
     """
     if not groups:
         return None, [], []
     chosen = choose_method(layout, config, _sizes(features), {group.k for group in groups})
     if chosen.name is None:
         why = "no method of this pipeline without a density fits these groups"
-        why = f"no method without a density will do ({chosen.told})" if chosen.passed else why
+        why = f"no method without a density qualifies ({chosen.told})" if chosen.passed else why
         return None, [NOTES["untrained"].format(why=why)], []
     if config.ablate.method is None:
         _trained(layout, chosen.name, "the method to train on few layers cannot be chosen")
@@ -216,10 +218,10 @@ def _trained(layout: Layout, name: str, what: str) -> list[Fold]:
 
 
 def _method_notes(method: str, config: Config, features: Features, groups: Sequence[LayerGroup]) -> list[str]:
-    """What must be said of the method on these layers.
+    """Notes on the method on these layers.
 
     Raises:
-        MethodError: it does not fit a group; names what does.
+        MethodError: it does not fit a group. The error suggests settings that fit.
     """
     if not groups:
         return []
@@ -237,7 +239,7 @@ def _method_notes(method: str, config: Config, features: Features, groups: Seque
 
 
 def _started(method: str, config: Config, features: Features, k: int, seed: int) -> FusionClassifier:
-    """The method on k layers as a seed starts it; random numbers of others are left alone."""
+    """The untrained method on k layers for a seed. Does not change the global random state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build_method(method, config, k, features.head.embed_dim, len(features.head.classes))
@@ -247,7 +249,7 @@ def _check_fits(method: str, config: Config, features: Features, sizes: Mapping[
     """Check that the method can be built for every number of layers.
 
     Raises:
-        MethodError: it cannot; names what fits.
+        MethodError: it cannot. The error suggests settings that fit.
     """
     rest = (features.head.embed_dim, len(features.head.classes))
     problems, fix = [], None
@@ -283,7 +285,7 @@ def _train(
 def _baseline(
     method: str, features: Features, folder: Path, layout: Layout, config: Config, tracker: Tracker, *, force: bool
 ) -> list[Fold]:
-    """All layers: the folds of the train stage if they were made from the same inputs, else trained here."""
+    """Folds on all layers: those of the train stage if their inputs are the same, else trained here."""
     specs = fold_specs(layout.run_name, method, features, config)
     kept = [kept_fold(layout.method(method), spec, features) for spec in specs]
     if all(kept):
@@ -357,7 +359,7 @@ def _table(
 def _preset(
     name: str, rows: Mapping[str, list[dict[str, Any]]], probes: Mapping[int, Mapping[int, float]]
 ) -> dict[str, Any]:
-    """The papers' high less their low layers."""
+    """Difference between the papers' high and low layers."""
     high, low = PRESETS[name]
     found = _difference(rows[group_name(high)], rows[group_name(low)])
     return {"name": name, "high": list(high), "low": list(low), **found,
@@ -365,7 +367,7 @@ def _preset(
 
 
 def _difference(high: Sequence[dict[str, Any]], low: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Accuracy on some layers less that on others, run by run and summed up."""
+    """Difference in accuracy between two groups of layers, by run and summarised."""
     pairs = paired_differences(high, low)
     return {"per_fold": pairs, **summarize([pair["difference"] for pair in pairs])}
 

@@ -1,7 +1,7 @@
-"""Validate the settings of pipelines without torch, and write what each stage reads of them.
+"""Validate the settings of pipelines without torch, and write the settings that each stage reads.
 
-DVC compares those small files, so editing one method's settings does not touch the extraction, and editing one
-pipeline does not touch another.
+DVC compares these small files. Editing the settings of one method therefore does not invalidate the extraction, and
+editing one pipeline does not invalidate another.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
 
     Args:
         root: project folder.
-        pipelines: names; None: all files in `pipelines/`, and what `dvc.yaml` expands over.
-        write: also write `data/check/<pipeline>/<stage>.json`, and `stages.yaml` when all are checked.
+        pipelines: names; None: all files in `pipelines/`, and the list of pipelines in `params.yaml`.
+        write: also write `data/check/<pipeline>/<stage>.json`, and `stages.yaml` if all pipelines are checked.
 
     Returns:
         The pipelines that were checked.
@@ -67,7 +67,7 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
 
 
 def problems_of(config: Config) -> list[str]:
-    """Everything wrong with valid-looking settings: names that no table has, contradictions."""
+    """Problems of settings that have valid types: unknown names and contradictions."""
     problems = []
     if config.download.corpus not in CORPORA:
         problems.append(_unknown("download.corpus", config.download.corpus, CORPORA))
@@ -84,7 +84,7 @@ def problems_of(config: Config) -> list[str]:
     ways = [name for name in config.finetune_settings if name not in FINETUNES]
     problems += [_unknown("finetune_settings", name, FINETUNES) for name in ways]
     if len(set(config.finetunes)) != len(config.finetunes):
-        problems.append(f"finetunes: a way of fine-tuning stands twice in {list(config.finetunes)}")
+        problems.append(f"finetunes: a fine-tuning method is listed twice in {list(config.finetunes)}")
     for name, settings in config.method_settings.items():
         if _is_method(name):
             try:
@@ -92,19 +92,19 @@ def problems_of(config: Config) -> list[str]:
             except MethodError as error:
                 problems.append(f"method_settings: {error}")
     if config.extract.weights == "random" and encoder not in ENCODERS:
-        problems.append(f"extract.weights: random works with presets only, met encoder '{encoder}'")
+        problems.append(f"extract.weights: random works with presets only, got encoder '{encoder}'")
     if not config.methods:
         problems.append("methods: at least one method is needed")
     if len(set(config.methods)) != len(config.methods):
-        problems.append(f"methods: a method stands twice in {list(config.methods)}")
+        problems.append(f"methods: a method is listed twice in {list(config.methods)}")
     classes = config.download.classes
     if classes is not None and len(set(classes)) < 2:
-        problems.append(f"download.classes: at least two different classes are needed, met {list(classes)}")
+        problems.append(f"download.classes: at least two different classes are needed, got {list(classes)}")
     return problems + _misfits(config)
 
 
 def _misfits(config: Config) -> list[str]:
-    """Methods that cannot be built for the layers of the encoder, where its depth and width are known."""
+    """Methods that cannot be built for the layers of the encoder, if its depth and width are known."""
     corpus = config.download.corpus
     shape = shape_of(config.extract, CORPORA.load(corpus).modality if corpus in CORPORA else None)
     if shape is None:
@@ -135,7 +135,7 @@ def _misfits(config: Config) -> list[str]:
 
 
 def _repair(method: str, error: MethodError) -> str:
-    """What to set so that a method can be built; `auto` fits any number of layers."""
+    """Setting that makes a method fit; `auto` fits any number of layers."""
     if error.setting is None:
         return ""
     name, value = error.setting
@@ -145,18 +145,18 @@ def _repair(method: str, error: MethodError) -> str:
 
 
 def _table_problems(root: Path) -> list[str]:
-    """The list of pipelines that `dvc repro` expands over, against the files."""
+    """Problems of the list of pipelines that `dvc repro` expands over, compared with the files."""
     listed, files = read_yaml(root / PARAMS_FILE).get("pipelines") or [], pipeline_names(root)
     problems = [_unknown(f"{PARAMS_FILE}: pipelines", str(name), files) for name in listed if name not in files]
     if PAPER in files:
-        problems.append(f"pipeline '{PAPER}': report@{PAPER} is the report of the whole paper; give it another name")
+        problems.append(f"pipeline '{PAPER}': report@{PAPER} is the report on the papers; rename the pipeline")
     for name in sorted(set(files) - set(listed)):
-        log.warning("pipeline '%s' is not in pipelines of %s: dvc repro leaves it out", name, PARAMS_FILE)
+        log.warning("pipeline '%s' is not listed under pipelines in %s, so dvc repro skips it", name, PARAMS_FILE)
     return problems
 
 
 def _is_method(name: str) -> bool:
-    """Whether it is a method of the table, or one with another decoder."""
+    """Whether a name is a registered method, or one with another decoder."""
     try:
         resolve_method(name)
     except UnknownNameError:
@@ -169,7 +169,7 @@ def _unknown(where: str, name: str, known: Any) -> str:
 
 
 def _finetune_part(config: Config) -> dict[str, Any]:
-    """What the finetune stage reads: it opens the encoder itself, and shares some settings with `train`."""
+    """Settings that the finetune stage reads. It opens the encoder itself and shares some settings with `train`."""
     finetune = watched_settings(config, "finetune")
     del finetune["seeds"]  # those of `train` may hold instead
     train = {**shared_with_finetuning(config), "seeds": list(config.seeds_of("finetune"))}
@@ -191,7 +191,7 @@ def _watched(config: Config, what: str) -> Any:
 
 
 def _write(root: Path, pipeline: str, config: Config) -> None:
-    """Write one file per stage with exactly the settings it reads; a method has its own."""
+    """Write one file per stage, and per method, with exactly the settings it reads."""
     parts = {
         name: {what: _watched(config, what) for what in spec.watches}
         for name, spec in STAGES.items()

@@ -1,7 +1,8 @@
-"""`compare`: two pipelines or methods, or a published row: what differs in the making, and what in the figures.
+"""`compare`: compare two pipelines, methods or published rows: their settings and their results.
 
 Reads `data/train/<run>/<method>/` of both sides and the published tables; writes `data/compare/<A>__<B>/
-comparison.json`. No stage of the DAG. All figures are fractions, printed ones too; differences are first minus second.
+comparison.json`. Not a stage of the DAG. All values are fractions, published ones too. Differences are first minus
+second.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ PUBLISHED = "published:"
 
 @dataclass(frozen=True)
 class Trained:
-    """A side that has folds.
+    """A side with trained folds.
 
     Args:
         name: pipeline or run, without a method.
-        layout: where its folds lie.
-        config: its settings of now.
-        methods: the methods asked for: one, or all.
-        one: whether one method was asked for.
+        layout: paths of its folds.
+        config: its current settings.
+        methods: the requested methods: one, or all.
+        one: whether a single method was requested.
     """
 
     name: str
@@ -59,19 +60,19 @@ class Trained:
     one: bool
 
     def seeds(self, stage: TrainingStage) -> tuple[int, ...] | None:
-        """The seeds that a pipeline lists for a stage; None for an ad-hoc run: those there are."""
+        """The seeds of a stage in a pipeline; None for an ad-hoc run, which has no list of seeds."""
         return self.config.seeds_of(stage) if self.layout.pipeline else None
 
 
 @dataclass(frozen=True)
 class Printed:
-    """A side that is printed in a paper.
+    """A published side.
 
     Args:
         name: `published:` and the table.
         table: the table.
-        methods: the rows asked for: one, or all.
-        one: whether one row was asked for.
+        methods: the requested rows: one, or all.
+        one: whether a single row was requested.
     """
 
     name: str
@@ -102,9 +103,9 @@ def run(root: Path, first: str, second: str, *, unit: str | None = None) -> Path
         notes.
 
     Raises:
-        UnknownNameError: there is no such pipeline, run, method or row.
-        ConfigError: the sides share no method, are one and the same, or differ in `evaluate.unit`.
-        ArtifactError: folds are missing or differ among themselves, or the sides were tested on other items.
+        UnknownNameError: the pipeline, run, method or row does not exist.
+        ConfigError: the sides share no method, are the same, or differ in `evaluate.unit`.
+        ArtifactError: folds are missing or have different settings, or the sides were tested on different items.
     """
     a, b = _side(root, first), _side(root, second)
     pairs = _match(a, b)
@@ -140,7 +141,7 @@ def run(root: Path, first: str, second: str, *, unit: str | None = None) -> Path
 
 
 def _safe(name: str) -> str:
-    """A name as part of a folder's name on any file system."""
+    """A name made safe for a folder name on any file system."""
     return re.sub(r"[^\w.-]+", ".", name)
 
 
@@ -197,7 +198,7 @@ def _printed(text: str) -> Printed:
 
 
 def _match(a: Trained | Printed, b: Trained | Printed) -> list[tuple[str, str]]:
-    """The pairs of methods: two single ones as they are, all others by name."""
+    """The pairs of methods: two single methods as given, otherwise matched by name."""
     if a.one and b.one:
         pairs = [(a.methods[0], b.methods[0])]
     elif a.one or b.one:
@@ -210,11 +211,11 @@ def _match(a: Trained | Printed, b: Trained | Printed) -> list[tuple[str, str]]:
     if not pairs:
         raise ConfigError(
             f"'{a.name}' ({', '.join(a.methods)}) and '{b.name}' ({', '.join(b.methods)}) share no method",
-            fix=f"name one of each: daamctl compare {a.name}/{a.methods[0]} {b.name}/{b.methods[0]}",
+            fix=f"name one method of each side: daamctl compare {a.name}/{a.methods[0]} {b.name}/{b.methods[0]}",
         )
     for one, other in pairs:
         if _identity(a, one) == _identity(b, other):
-            raise ConfigError(f"'{a.name}/{one}' and '{b.name}/{other}' are one and the same: nothing to compare")
+            raise ConfigError(f"'{a.name}/{one}' and '{b.name}/{other}' are the same, so there is nothing to compare")
     return pairs
 
 
@@ -228,7 +229,7 @@ def _unit(a: Trained | Printed, b: Trained | Printed, wanted: str | None) -> str
     units = {side.name: side.config.evaluate.unit for side in (a, b) if isinstance(side, Trained)}
     if not units:
         if wanted is not None:
-            raise ConfigError("--unit does not apply to two published rows: they stand as printed")
+            raise ConfigError("--unit does not apply to two published rows, which are compared as printed")
         return "as printed"
     if wanted is None and len(set(units.values())) > 1:
         met = ", ".join(f"{unit} for '{name}'" for name, unit in units.items())
@@ -237,7 +238,7 @@ def _unit(a: Trained | Printed, b: Trained | Printed, wanted: str | None) -> str
 
 
 def _load(side: Trained, methods: Sequence[str], unit: str) -> list[TrainedMethod]:
-    """Every method's finished folds, checked to be complete and alike, and what they were scored on.
+    """Load the finished folds of every method, and check that they are complete and have the same settings.
 
     Raises:
         ArtifactError: a fold is missing, or folds were made with different settings.
@@ -268,7 +269,7 @@ def _load(side: Trained, methods: Sequence[str], unit: str) -> list[TrainedMetho
 
 
 def _probes(side: Trained, method: str, folds: Sequence[Fold]) -> dict[str, list[Fold]]:
-    """The closest closed-form probe of a method that was trained beside it on the same embeddings."""
+    """The closest closed-form probe of a method, trained in the same run on the same embeddings."""
     keys = {fold.result["meta"]["embeddings_key"] for fold in folds}
     listed = side.seeds("train")
     for name in counterparts(method):
@@ -284,7 +285,7 @@ def _probes(side: Trained, method: str, folds: Sequence[Fold]) -> dict[str, list
 
 
 def _rows(side: Trained | Printed, methods: Sequence[str], unit: str, *, both: bool) -> list[Row]:
-    """Methods of a side, reduced to what a printed row has; `both`: the other side is printed too."""
+    """Methods of a side as rows of a published table; `both`: the other side is published too."""
     if isinstance(side, Trained):
         return [trained_row(loaded, unit) for loaded in _load(side, methods, unit)]
     notes = [f"{side.name}: {side.table.protocol}"]
@@ -292,7 +293,7 @@ def _rows(side: Trained | Printed, methods: Sequence[str], unit: str, *, both: b
 
 
 def _told(side: Printed, method: str, *, both: bool) -> dict[str, Any]:
-    """The facts that a published table tells; with `both`, also those that only two tables have in common."""
+    """The facts that a published table states; with `both`, also those that only published tables have."""
     table, row = side.table, side.row(method)
     speech = table.protocol == SPEECH_PROTOCOL
     known: dict[str, Any] = {
@@ -321,7 +322,7 @@ def _sessions(side: Printed, row: PublishedRow) -> list[int] | None:
 
 
 def _figures(side: Printed, method: str) -> dict[str, Any]:
-    """A printed row, with what its own folds give."""
+    """A published row, with mean and deviation of its folds."""
     row = side.row(method)
     values = [value / 100 for value in row.folds.values()]
     sessions: Sequence[int | None] = _sessions(side, row) or [None] * len(values)

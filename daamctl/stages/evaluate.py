@@ -1,7 +1,7 @@
 """Stage `evaluate`: score the finished folds of every method, per utterance and per clip.
 
 Reads `data/train/<run>/<method>/`; writes to `data/evaluate/<run>/`: evaluation.json (everything), metrics.json (flat,
-for `dvc metrics show`), accuracy.csv, history.csv and confusion.csv (for `dvc plots`). All figures are fractions.
+for `dvc metrics show`), accuracy.csv, history.csv and confusion.csv (for `dvc plots`). All values are fractions.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None)
     """Score the finished folds.
 
     Args:
-        layout: where artifacts lie.
-        config: settings; `evaluate.unit` is the main figure.
-        methods: only these; None: `config.trained`.
+        layout: paths of all artifacts.
+        config: settings; `evaluate.unit` is the main unit.
+        methods: methods to score; None: `config.trained`.
 
     Returns:
         Path of evaluation.json.
@@ -75,14 +75,14 @@ def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None)
 
 
 def _collect(layout: Layout, config: Config, methods: Sequence[str]) -> tuple[dict[str, list[Fold]], dict[str, Any]]:
-    """The folds to score per method, checked, and what `skipped.json` says of methods that could not be trained."""
+    """The checked folds of every method, and the content of `skipped.json` for methods that were not trained."""
     folds: dict[str, list[Fold]] = {}
     skipped: dict[str, Any] = {}
     for method in methods:
         note = layout.method(method) / SKIPPED_FILE
         if note.exists():
             skipped[method] = read_json(note)
-            logger.warning("%s is left out: %s says it was skipped", method, note)
+            logger.warning("%s is not evaluated, because training skipped it (see %s)", method, note)
             continue
         stage = _stage(method)
         fix = layout.command(stage, "--method", method)
@@ -93,7 +93,9 @@ def _collect(layout: Layout, config: Config, methods: Sequence[str]) -> tuple[di
             raise ArtifactError(_no_fold(layout, method, finished, seeds), fix=f"train it: {fix}")
         check_method(method, folds[method], fix=fix)
     if not folds:
-        raise ArtifactError(f"no method to evaluate; skipped: {', '.join(skipped) or 'none'}", fix="set `methods`")
+        raise ArtifactError(
+            f"there is no method to evaluate; skipped: {', '.join(skipped) or 'none'}", fix="set `methods`"
+        )
     check_methods(folds, config, fix=layout.command("train"))
     return folds, skipped
 
@@ -105,7 +107,9 @@ def _stage(method: str) -> TrainingStage:
 def _no_fold(layout: Layout, method: str, finished: Sequence[Fold], seeds: Sequence[int]) -> str:
     text = f"no finished fold of method '{method}' in {layout.method(method)}"
     if finished:
-        text += f" with seed {', '.join(map(str, seeds))} (there: {', '.join(sorted({str(f.seed) for f in finished}))})"
+        text += (
+            f" with seed {', '.join(map(str, seeds))} (available: {', '.join(sorted({str(f.seed) for f in finished}))})"
+        )
     return text
 
 
@@ -162,7 +166,7 @@ def _comparison(
     fairness: Fairness,
     modality: str,
 ) -> dict[str, Any]:
-    """Every method against the reference on the same items; methods with missing folds are left out and named.
+    """Compare every method with the reference on the same items. Methods with missing folds are excluded and listed.
 
     Raises:
         ConfigError: `evaluate.reference` is not among the methods.
@@ -181,22 +185,22 @@ def _comparison(
 
 
 def _default_reference(methods: Sequence[str], fairness: Fairness) -> str | None:
-    """`none` or else the first method, passing over those that are undertrained or learned nothing."""
+    """`none` or else the first method, skipping methods that are undertrained or learned nothing."""
     ordered = sorted(methods, key=lambda method: method != "none")
     reference = next((method for method in ordered if not fairness.methods[method].mark), next(iter(ordered), None))
     if reference is not None and fairness.methods[reference].mark:
-        logger.warning("reference: %s, though it and every other method are undertrained or learned nothing", reference)
+        logger.warning("the reference is %s, although all methods are undertrained or learned nothing", reference)
     elif reference != next(iter(ordered), None):
         passed = ordered[: ordered.index(str(reference))]
         states = ", ".join(f"{method} ({fairness.methods[method].mark})" for method in passed)
-        logger.warning("reference: %s, because these are no measure of the others: %s", reference, states)
+        logger.warning("the reference is %s, because these methods cannot serve as reference: %s", reference, states)
     return reference
 
 
 def _per_speaker(table: pl.DataFrame) -> list[dict[str, Any]]:
-    """Accuracy of every speaker over all folds and seeds, in the main unit; an unknown speaker is None.
+    """Accuracy of every speaker over all folds and seeds, in the main unit. An unknown speaker is None.
 
-    Empty where every item is its own speaker.
+    Empty if every item is its own speaker.
     """
     if not speakers_known(table):
         return []
@@ -243,7 +247,7 @@ def _method(
 
 
 def _fold_head(fold: Fold) -> dict[str, Any]:
-    """One fold without its scores; `accuracy` and its two companions are per clip, as written by `train`."""
+    """Facts about one fold. `accuracy` and the two other accuracies are per clip, as written by `train`."""
     run_part, metrics, meta = fold.result["run"], fold.result["metrics"], fold.result["meta"]
     return {
         "fold": fold.fold,
@@ -260,7 +264,7 @@ def _fold_head(fold: Fold) -> dict[str, Any]:
 
 
 def _finite(value: float | int | None) -> float | None:
-    """JSON has no NaN: what is not finite becomes None."""
+    """Replace values that are not finite by None, because JSON has no NaN."""
     return float(value) if value is not None and math.isfinite(value) else None
 
 
@@ -275,31 +279,31 @@ def _describe(name: str) -> dict[str, Any]:
 
 
 def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping[str, Any]) -> list[str]:
-    """What a reader of the figures must know: missing folds, and settings changed since."""
+    """Notes for the reader of the results: missing folds, reconstructions, changed settings."""
     notes = []
     clips = f"{terms_of(next(iter(folds.values()))[0].modality).clip}s"
     for method, entry in methods.items():
         if entry["missing"]:
             pairs = ", ".join(f"fold {fold} seed {seed}" for fold, seed in entry["missing"])
-            notes.append(f"{method}: not every fold is finished; missing {pairs}")
+            notes.append(f"{method}: some folds are missing: {pairs}")
         if entry["reconstructed"]:
             notes.append(
-                f"{entry['label']}: {entry['reconstructed']}; its own definition was not available, so this is a "
+                f"{entry['label']}: {entry['reconstructed']}; the original definition was not available, so this is a "
                 "reconstruction, not a replication"
             )
         if entry["eval_batches"]:
             notes.append(
-                f"{method}: a prediction depends on the other {clips} of its batch (D1); tested "
-                f"{entry['eval_batches']['size']} at a time in the order of the clip table (hash in each result.json)"
+                f"{method}: predictions depend on the other {clips} in the batch (D1); the test batches have "
+                f"{entry['eval_batches']['size']} {clips} in the order of the clip table (hash in each result.json)"
             )
         notes += entry["notes"]
     changed = {text for part in folds.values() for fold in part for text in differences(fold, config)}
-    notes += [f"trained with other settings than those of now: {text}" for text in sorted(changed)]
+    notes += [f"trained with other settings than the current ones: {text}" for text in sorted(changed)]
     return notes
 
 
 def _flat_metrics(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Main-unit means to six digits; accuracy_best_on_test stays per clip, the only unit it is known for."""
+    """Means in the main unit, to six digits. accuracy_best_on_test is always per clip, the only unit recorded."""
     flat = {}
     for entry in report["methods"].values():
         summary, best = entry["summary"][report["main_unit"]], entry["selection"]["accuracy_best_on_test"]

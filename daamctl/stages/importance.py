@@ -1,7 +1,7 @@
-"""Stage `importance`: Importance Factor maps, and whether layer scores say what the layers are worth.
+"""Stage `importance`: Importance Factor maps, and a test whether layer scores reflect the usefulness of the layers.
 
 Reads `data/train/<run>/<method>/fold*/` and, for the audit, `data/extract/<run>/` and
-`data/ablate/<run>/ablation.json`; without these two the rest is made, and what is missing is said. Writes to
+`data/ablate/<run>/ablation.json`. Without these two, it computes the rest and reports what is missing. Writes to
 `data/importance/<run>/`:
 
 - importance.parquet: one row per method with a density, fold, layer and feature; fold 0 and seed 0 are the mean over
@@ -69,17 +69,17 @@ KINDS = {"deletion": "Layers replaced", "insertion": "Layers put back"}
 LABELS = {"importance": "Mean Importance Factor", "weight": "Layer weight"}
 UNSCORED = {True: "it has neither a density nor one weight per layer", False: "it has no finished fold"}
 NO_GROUPS = (
-    "No layer scores are tested on layers trained alone: the ablation trained no two groups of as many layers; see "
-    "ablate.k, ablate.layers and ablate.presets"
+    "Layer scores were not tested on layers trained alone, because the ablation has no two groups of the same size; "
+    "see ablate.k, ablate.layers and ablate.presets"
 )
 
 
 def run(layout: Layout, config: Config) -> Path:
-    """Make the maps, the audit, the summary and the pictures.
+    """Compute the maps, the audit, the summary and the pictures.
 
     Returns:
-        Path of summary.json. Without any density it holds an explanation and no map; without embeddings, weights or
-        layers trained alone an audit that says what is missing.
+        Path of summary.json. Without any density it contains an explanation instead of maps. Without embeddings,
+        weights or layers trained alone, the audit lists what is missing.
 
     Raises:
         ArtifactError: a density or layer weights do not fit their fold's layers, or folds differ in shape.
@@ -131,7 +131,7 @@ def run(layout: Layout, config: Config) -> Path:
 
 
 def _split_rows(clips: pl.DataFrame, fold: Fold) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The clips that trained a fold, and those that test it, as its own settings have it."""
+    """Row numbers of the training and of the test clips of a fold, by its own settings."""
     run = fold.result["run"]
     share = run["config"]["train"].get("dev_fraction", TrainConfig().dev_fraction)
     split = make_split(clips, fold.fold, dev_group=run["dev_group"] is not None, dev_fraction=share)
@@ -139,7 +139,7 @@ def _split_rows(clips: pl.DataFrame, fold: Fold) -> tuple[NDArray[np.int64], NDA
 
 
 def _nothing_alone(layout: Layout) -> str | None:
-    """What is said where the ablation is switched off or left too few groups for any test; None where it did not."""
+    """Note if the ablation has too few groups for a test, otherwise None."""
     groups = read_json(layout.stage("ablate") / "ablation.json")["groups"]
     sizes = Counter(map(len, {tuple(group["layers"]) for group in groups}))
     return NO_GROUPS if max(sizes.values(), default=0) < 2 else None
@@ -188,7 +188,7 @@ def _summary(config: Config, method: str, parts: list[Maps], scored: Scored) -> 
 
 
 def _num_heads(config: Config, method: str, fold: Fold) -> int:
-    """Heads that split the layers; 1 where all layers are standardised together, or features are."""
+    """Number of heads that split the layers; 1 if all layers, or features, are standardised together."""
     settings = METHODS.defaults(resolve_method(method)[0])
     settings |= {**settings_of(method, config.method_settings), **fold.result["run"]["config"].get("method", {})}
     if settings.get("norm_axis") == "features":
@@ -222,11 +222,11 @@ def _per_layer(layers: list[int], values: Map) -> dict[str, float]:
 def _note(maps: dict[str, list[Maps]], without: list[str]) -> str:
     if not maps:
         return (
-            f"No finished fold of {', '.join(without)} has a density, so there is no Importance Factor. Only density "
-            "methods such as daam-v1 have one; add one to `methods` and train it."
+            f"None of the methods {', '.join(without)} has a density, so there is no Importance Factor. To get one, "
+            "add a density method such as daam-v1 to `methods` and train it."
         )
     text = f"Importance Factor of {', '.join(maps)}"
-    return f"{text}; without a density: {', '.join(without)}." if without else f"{text}."
+    return f"{text}; methods without a density: {', '.join(without)}." if without else f"{text}."
 
 
 def _map_pictures(config: Config, maps: Mapping[str, list[Maps]], scores: Mapping[str, Scored]) -> dict[str, bytes]:

@@ -1,9 +1,10 @@
-"""What can run on this machine: `data/inventory/<pipeline>.json` = {pipeline, runs, reason, fix} for every pipeline.
+"""Which pipelines can run on this machine: `data/inventory/<pipeline>.json` = {pipeline, runs, reason, fix}.
 
-A pipeline is left out where its corpus is not registered and cannot be obtained, its encoder's weights are neither in
-the local cache nor reachable, or it needs more GPU memory than there is. DVC runs this first every time: what is left
-out says why (`daamctl.artifacts.skipped`), and runs once the reason is gone. Neither torch nor transformers is
-imported; it looks for files, asks each server one question, all at once, and nvidia-smi where a pipeline wants a GPU.
+A pipeline is skipped if its corpus is neither registered nor downloadable, if the weights of its encoder are neither in
+the local cache nor reachable, or if it needs more GPU memory than there is. DVC runs this every time before all stages.
+Skipped stages record the reason (`daamctl.artifacts.skipped`) and run once it is gone. This module imports neither
+torch nor transformers: it looks for files, sends one request to each server in parallel, and calls nvidia-smi if a
+pipeline needs a GPU.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from daamctl.encoders.encoder_size import check_name, is_cached
 from daamctl.errors import ConfigError, EncoderError
 
 WAIT_S = 4.0
-"""How long servers may take to answer, all together."""
+"""Total time that servers have to answer, in seconds."""
 HUB = "https://huggingface.co"
-"""Address of the Hugging Face hub; HF_ENDPOINT may lead elsewhere, HF_HUB_OFFLINE nowhere."""
+"""Address of the Hugging Face hub. HF_ENDPOINT may replace it; HF_HUB_OFFLINE disables it."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """Something that is not here and must be fetched.
+    """A download that a pipeline needs.
 
     Args:
-        url: where from.
-        obstacle: what stands in the way where that cannot be reached.
+        url: source of the download.
+        obstacle: reported if the source cannot be reached.
     """
 
     url: str
@@ -48,14 +49,14 @@ class Fetched:
 
 
 def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | None]:
-    """Look what can run, and write it down.
+    """Find out which pipelines can run, and write the result.
 
     Args:
         root: project folder.
-        pipelines: names; None: those of params.yaml, and what was written of others is removed.
+        pipelines: names; None: the pipelines of params.yaml, and files of other pipelines are removed.
 
     Returns:
-        Pipeline -> what stands in its way, or None.
+        Pipeline -> reason why it cannot run, or None.
     """
     names = [str(name) for name in read_yaml(root / PARAMS_FILE).get("pipelines") or []]
     needs = {name: list(_needs(root, name)) for name in (pipelines if pipelines is not None else names)}
@@ -73,14 +74,14 @@ def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | 
 
 
 def lacking(root: Path, config: Config) -> dict[str, Obstacle | None]:
-    """What a pipeline lacks on this machine, the corpus and the encoder each by itself; nothing is written.
+    """What a pipeline is missing on this machine, separately for corpus and encoder. Writes nothing.
 
     Args:
         root: project folder.
-        config: all settings.
+        config: settings of the pipeline.
 
     Returns:
-        `corpus` and `encoder` -> what stands in the way, or None; a GPU counts as the encoder's.
+        `corpus` and `encoder` -> what is missing, or None. A missing GPU is reported under the encoder.
     """
     needs = {"corpus": list(_corpus(root, config)), "encoder": [*_encoder(config), *_gpu(config)]}
     reached = _reached({_server(need.url) for found in needs.values() for need in found if isinstance(need, Fetched)})
@@ -96,7 +97,7 @@ def _lacking(needs: list[Obstacle | Fetched], reached: Collection[str]) -> Itera
 
 
 def _join(obstacles: list[Obstacle]) -> Obstacle | None:
-    """All of them as one, each fix once."""
+    """Join obstacles into one, with each fix once."""
     if not obstacles:
         return None
     fixes = dict.fromkeys(obstacle.fix for obstacle in obstacles if obstacle.fix)
@@ -104,7 +105,7 @@ def _join(obstacles: list[Obstacle]) -> Obstacle | None:
 
 
 def _needs(root: Path, pipeline: str) -> Iterator[Obstacle | Fetched]:
-    """What a pipeline lacks here, and what it would have to fetch."""
+    """What a pipeline is missing here, and what it would have to download."""
     try:
         config, problems = inspect_config(root, pipeline)
     except ConfigError:
@@ -119,7 +120,7 @@ def _needs(root: Path, pipeline: str) -> Iterator[Obstacle | Fetched]:
 
 
 def _corpus(root: Path, config: Config) -> Iterator[Obstacle | Fetched]:
-    """As `daamctl download` looks for it: the settings' own place, the registered one, then fetched or made."""
+    """Search in the order of `daamctl download`: folder of the settings, registered folder, then download."""
     corpus: Corpus = CORPORA.load(config.download.corpus)
     given = config.download.source
     place = root / Path(given).expanduser() if given is not None else source_of(root, corpus.name)
@@ -132,7 +133,7 @@ def _corpus(root: Path, config: Config) -> Iterator[Obstacle | Fetched]:
     elif place is None:
         yield Obstacle(f"corpus '{corpus.name}' is not on this machine", corpus.how_to_get)
     elif not (place.exists() if corpus.name == MANIFEST else place.is_dir()):  # a table, or a folder of images
-        yield Obstacle(f"corpus '{corpus.name}' should be at {place}, which is not there", corpus.how_to_get)
+        yield Obstacle(f"corpus '{corpus.name}' should be at {place}, but that does not exist", corpus.how_to_get)
 
 
 def _encoder(config: Config) -> Iterator[Obstacle | Fetched]:
@@ -156,13 +157,13 @@ def _encoder(config: Config) -> Iterator[Obstacle | Fetched]:
 def _gpu(config: Config) -> Iterator[Obstacle]:
     wanted = config.extract.min_gpu_memory_gb
     if wanted and (there := gpu_memory_gb()) < wanted:
-        met = f"here are {there:.0f} GB" if there else "here is none"
-        fix = "run it on another machine, or set extract.min_gpu_memory_gb lower to try all the same"
+        met = f"this machine has {there:.0f} GB" if there else "this machine has no GPU"
+        fix = "run it on another machine, or lower extract.min_gpu_memory_gb to try anyway"
         yield Obstacle(f"encoder '{config.extract.encoder}' needs {wanted:g} GB of GPU memory, {met}", fix)
 
 
 def gpu_memory_gb() -> float:
-    """Memory of all GPUs that CUDA_VISIBLE_DEVICES leaves, in GB, as nvidia-smi says; 0 without it."""
+    """Memory in GB of all GPUs in CUDA_VISIBLE_DEVICES, from nvidia-smi; 0 without nvidia-smi."""
     words = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)
@@ -180,7 +181,7 @@ def gpu_memory_gb() -> float:
 
 
 def _reached(urls: Collection[str]) -> set[str]:
-    """Those of the servers that answer in time; all are asked at once, and one that hangs is left behind."""
+    """Servers that answer in time. All are asked in parallel, and servers that hang are ignored."""
     reached: set[str] = set()
 
     def ask(url: str) -> None:
@@ -197,7 +198,7 @@ def _reached(urls: Collection[str]) -> set[str]:
 
 
 def _answers(url: str) -> bool:
-    """Whether a server is there; of what it says of this address, only a refusal counts (a proxy's, or its own)."""
+    """Whether a server answers. Of HTTP errors, only refusals (by it or a proxy) and server errors count."""
     import requests
     from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
 
@@ -211,5 +212,5 @@ def _answers(url: str) -> bool:
 
 
 def _server(url: str) -> str:
-    """What to ask: the hub as such, of others the very address."""
+    """The address to ask: the hub itself, or the full address of other servers."""
     return HUB if url.startswith(HUB) else url

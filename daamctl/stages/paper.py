@@ -1,10 +1,10 @@
-"""Stage `paper`: one page with every table that the papers print and what the pipelines of this project make of it.
+"""Stage `paper`: one page with every published table beside the results of this project's pipelines.
 
-Reads of the six pipelines iemocap, cifar100, agnews and their `-as-published` twins what there is: evaluation.json,
-ablation.json, summary.json of the importance stage, the weights of one density, `data/inventory/<pipeline>.json` and
-the `skipped.json` that a stage leaves where it could not run. Nothing need be there: a cell then says why. Writes
-`data/report/paper/`: report.html (self-contained), report.md and every table in `tables/` (CSV and LaTeX). In DVC it is
-`report@paper`.
+Reads the available results of the six pipelines iemocap, cifar100, agnews and their `-as-published` twins:
+evaluation.json, ablation.json, summary.json of the importance stage, the weights of one density,
+`data/inventory/<pipeline>.json`, and the `skipped.json` of stages that could not run. All of them are optional; a cell
+without a result says why. Writes `data/report/paper/`: report.html (self-contained), report.md and every table in
+`tables/` (CSV and LaTeX). In DVC this is `report@paper`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TWIN = "-as-published"
 
 
 def run(root: Path) -> Path:
-    """Write the report of the whole paper.
+    """Write the report on the papers.
 
     Args:
         root: project folder.
@@ -58,7 +58,7 @@ def run(root: Path) -> Path:
 
 
 def _read(root: Path, dataset: Dataset, pipeline: str, *, as_published: bool) -> Ours:
-    """Everything there is of one pipeline, and why the rest is not."""
+    """All available results of one pipeline, and the reasons why others are missing."""
     layout = Layout(root, pipeline, pipeline, pipeline)
     evaluation = _result(layout.stage("evaluate") / "evaluation.json", "methods")
     obstacle = None if evaluation else _reason(layout, "evaluate", again=f"daamctl run {pipeline}")
@@ -84,7 +84,7 @@ def _read(root: Path, dataset: Dataset, pipeline: str, *, as_published: bool) ->
 
 
 def _result(path: Path, part: str) -> dict[str, Any] | None:
-    """A stage's result; None where the stage did not run and left nothing or an empty file in its place."""
+    """Result of a stage; None if it did not run and left no file or an empty one."""
     if not path.is_file() or not path.read_bytes().strip():
         return None
     found = read_json(path, fix=f"delete {path} and make it again")
@@ -92,16 +92,16 @@ def _result(path: Path, part: str) -> dict[str, Any] | None:
 
 
 def _reason(layout: Layout, stage: str, *, again: str) -> Obstacle:
-    """Why a stage has no result: the note of the first stage that was left out, else the word of the inventory.
+    """Why a stage has no result: the note of the first skipped stage, else the reason in the inventory.
 
     Args:
-        layout: of the pipeline.
-        stage: that has none.
-        again: the command that makes it where nothing hinders.
+        layout: layout of the pipeline.
+        stage: the stage without a result.
+        again: the command that runs the stage.
     """
     name = str(layout.pipeline)
     if not (layout.root / PIPELINES_DIR / f"{name}.yaml").is_file():
-        return Obstacle(f"this project has no pipeline '{name}'")
+        return Obstacle(f"there is no pipeline '{name}' in this project")
     stages = folder_stages()
     for one in stages[: stages.index(stage) + 1]:
         if note := note_of(folder_of(layout, one), one):
@@ -112,7 +112,7 @@ def _reason(layout: Layout, stage: str, *, again: str) -> Obstacle:
 
 
 def _made(layout: Layout) -> Sequence[str]:
-    """Stages with results; those of `finetune` lie among those of `train`."""
+    """Stages with results. Results of `finetune` are stored with those of `train`."""
     methods = list(layout.stage("train").glob("*"))
     folders = {stage: methods if stage == "train" else [folder_of(layout, stage)] for stage in folder_stages()}
     return [stage for stage, found in folders.items() if any(is_finished(folder, stage) for folder in found)]
@@ -125,7 +125,7 @@ def _untrained(layout: Layout) -> dict[str, str]:
 
 
 def _learned(layout: Layout, method: str) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    """Ranges of offset and scaled variance of every finished fold whose weights are at hand."""
+    """Ranges of offset and scaled variance of every finished fold with stored weights."""
     files = [fold.folder / "weights.safetensors" for fold in read_folds(layout.method(method))]
     found = [read_learned(path) for path in files if path.is_file()]
     return [(one.offset, one.scaled_variance) for one in found if one]

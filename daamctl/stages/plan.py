@@ -1,8 +1,8 @@
-"""What a pipeline still has to do on this machine, and what it will take: disk, memory and time, before anything runs.
+"""Plan a pipeline before anything runs: what is left to do on this machine, and its disk, memory and time.
 
-The stages themselves say what is finished (`daamctl.planning.artifact_status`). Times come from folds that were trained
-here before, or from a short calibration (`daamctl.planning.calibration`). Sizes come from the clip table, or from the
-known counts of the corpus (`daamctl.planning.resources`). The command leaves no file behind.
+The artifacts show what is finished (`daamctl.planning.artifact_status`). Times come from folds trained here earlier, or
+from a short calibration (`daamctl.planning.calibration`). Sizes come from the clip table, or from the known counts of
+the corpus (`daamctl.planning.resources`). The command writes no files.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from daamctl.training.search import grid_of, may_stop, most_epochs, refits
 from daamctl.training.timing import MethodSpeed
 
 PICTURES_BYTES = 500_000
-"""About, of a method in `importance`."""
+"""Approximate size of a method's pictures in `importance`."""
 QUICK_BYTES = {"evaluate": 1_000_000, "report": 10_000_000}
 QUICK_PREDICTIONS = 500_000
-"""Above so many test predictions, evaluate and report take minutes rather than seconds."""
+"""Above this number of test predictions, evaluate and report take minutes rather than seconds."""
 
 
 def run(layout: Layout, config: Config, *, lacking: Lacking, calibrate: bool = True) -> dict[str, Any]:
@@ -56,11 +56,11 @@ def run(layout: Layout, config: Config, *, lacking: Lacking, calibrate: bool = T
     Args:
         layout: where artifacts lie.
         config: all settings.
-        lacking: what the `corpus` and the `encoder` lack on this machine, or None.
-        calibrate: measure; otherwise times come only from what was trained here before.
+        lacking: `corpus` and `encoder` -> what is missing on this machine, or None.
+        calibrate: measure the speed; otherwise times come only from folds trained here earlier.
 
     Returns:
-        JSON-able: pipeline; calibrated; seconds (that this took); machine: device, disk_free_bytes,
+        JSON-able: pipeline; calibrated; seconds (time of planning); machine: device, disk_free_bytes,
         memory_available_bytes, gpu_free_bytes (None: no GPU); stages: see `Row`; totals of what is not done:
         disk_bytes, memory_bytes, gpu_memory_bytes, time_s, at_least, at_least_of, at_most, about, possible; notes.
 
@@ -108,7 +108,7 @@ def run(layout: Layout, config: Config, *, lacking: Lacking, calibrate: bool = T
 
 
 class _Planner:
-    """Builds the rows stage by stage, each from those before it."""
+    """Builds the rows stage by stage, each from the rows before it."""
 
     def __init__(self, layout: Layout, config: Config, lacking: Lacking, calibrate: bool) -> None:
         self.layout, self.config, self.lacking = layout, config, lacking
@@ -137,7 +137,7 @@ class _Planner:
         return [download, segment, extract, *trained, *tuned, evaluate, ablate, importance, report]
 
     def notes(self, rows: Sequence[Row]) -> list[str]:
-        """What must be known of the figures, beyond single rows."""
+        """Notes on the estimates that concern more than one row."""
         needs, config = self.needs, self.config
         notes = [*self.encoder.notes, *self.methods.notes]
         left = {row.stage for row in rows if row.state != "done"}
@@ -146,23 +146,27 @@ class _Planner:
             set_to = f"(train.features={config.train.features})"
             notes.append(f"train: the features take {size}, {self._how_read(way)} {set_to}")
         if slow := dict.fromkeys(self.methods.slow):
-            notes.append(f"not measured, as it would take too long: {', '.join(slow)}")
+            notes.append(f"not measured, because it would take too long: {', '.join(slow)}")
         if needs.copies > 1 and left & {"train", "finetune"}:
-            notes.append("train, finetune: MLflow keeps a second copy of each fold, counted under disk")
+            notes.append("train, finetune: MLflow keeps a second copy of every fold, which is included under disk")
         if any(row.at_most for row in rows):
-            notes.append("≤: every epoch allowed is counted; training stops once the held-out group improves no more")
+            notes.append(
+                "≤: assumes the maximum number of epochs; training stops early if the held-out group stops improving"
+            )
         if any(row.about for row in rows):
-            notes.append("≈: how long recordings are is taken from what is published of the corpus, until it is here")
+            notes.append("≈: estimated from the published durations of the corpus until it is downloaded")
         return notes
 
     def _how_read(self, way: Way) -> str:
         if way == "memory":
             return "held in memory"
-        how = "read to the GPU once a method" if way == "device" else "read from disk in every epoch"
+        how = "copied to the GPU once per method" if way == "device" else "read from disk in every epoch"
         if not self.methods.calibrate:
             return how
         rate = self.reading.rate
-        return f"{how}, not counted in the times" if rate is None else f"{how}, at {rate / 1e6:,.0f} MB per second"
+        return (
+            f"{how}, which the times do not include" if rate is None else f"{how}, at {rate / 1e6:,.0f} MB per second"
+        )
 
     def _download(self) -> Row:
         corpus: Corpus = CORPORA.load(self.config.download.corpus)
@@ -170,7 +174,7 @@ class _Planner:
         row.done, row.reason = int(self.present.utterances is not None), self.present.old_utterances
         if corpus.url is not None and not row.done and not (self.layout.corpora / corpus.name).exists():
             row.basis = "not known"
-            row.notes.append("the time to fetch it depends on the network")
+            row.notes.append("the download time depends on the network")
         settle(row, self.lacking.get("corpus"))
         return self.needs.fill_disk(row, self.needs.table_bytes())
 
@@ -197,7 +201,7 @@ class _Planner:
         needs, row = self.needs, self._folds("train", method, epochs, stops=stops)
         kept = self.present.trained(method, needs.runs)
         if self.present.features is None and (lying := len(read_folds(self.layout.method(method)))):
-            row.reason = f"{lying} folds are kept if the embeddings come out as they were"
+            row.reason = f"{lying} folds are kept if the embeddings do not change"
         row.done, row.took_s, row.memory_on = len(kept), took(kept), self.kind
         found, problem = needs.method(method)
         settle(row, problem or needs.no_split, [extract])
@@ -276,7 +280,7 @@ class _Planner:
         kept = self.present.alone(method, [name for name, _ in wanted], needs.runs)
         row.total, row.done, row.took_s = max(1, len(wanted) * len(needs.runs)), len(kept), took(kept)
         if not fresh:
-            row.done = min(row.done, row.total - 1)  # the table is still to be made
+            row.done = min(row.done, row.total - 1)  # the table is not written yet
         elif not wanted:
             row.done = row.total
         settle(row, problem, [extract, *ranking])
@@ -330,7 +334,7 @@ class _Planner:
             clips = np.mean([min(settings.audit_clips, len(split.test)) for split in needs.splits])
             row.time_s = float(len(needs.runs) * tried * clips * sum(one.clip_s for one, _ in timed))
             row.basis = "measured"
-            row.notes.append("the audit's linear probes are not counted")
+            row.notes.append("the time does not include the linear probes of the audit")
         return row
 
     def _report(self, upstream: list[Row]) -> Row:
@@ -341,7 +345,7 @@ class _Planner:
         return self._quick(row)
 
     def _row(self, stage: str, method: str | None = None, **fields: Any) -> Row:
-        """A row whose figures are as certain as the number of items."""
+        """A row whose estimates are as certain as the number of items."""
         material = self.needs.material
         return Row(stage, method, at_least=material.at_least, about=material.about, **fields)
 
@@ -355,21 +359,21 @@ class _Planner:
         return row
 
     def _is_fresh(self, row: Row, folders: Sequence[Path]) -> bool:
-        """Whether what a stage writes last is there, and newer than the results in the folders that it rests on."""
+        """Whether the last output of a stage exists and is newer than the results it depends on."""
         if self.present.made(row.stage) is None:
             return False
         if self.present.is_outdated(row.stage, folders):
-            row.reason = "older than what it rests on"
+            row.reason = "older than its inputs"
             return False
         return True
 
     def _quick(self, row: Row) -> Row:
-        """A stage that takes seconds, or minutes where much is predicted."""
+        """Fill in a stage that takes seconds, or minutes if there are many predictions."""
         config = self.config
         runs = len(config.train.seeds) * len(config.methods) + len(config.seeds_of("finetune")) * len(config.finetunes)
         predictions = (self.needs.number or 0) * runs
         if row.state != "done":
             row.basis = "quick"
             if predictions > QUICK_PREDICTIONS:
-                row.notes.append("minutes rather than seconds, with so many predictions")
+                row.notes.append("takes minutes rather than seconds because of the number of predictions")
         return self.needs.fill_disk(row, QUICK_BYTES.get(row.stage, row.disk_bytes))

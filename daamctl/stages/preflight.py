@@ -1,11 +1,11 @@
-"""Look before training: linear probes of every layer and of simple fusions, and checks of the data.
+"""Checks before training: linear probes of every layer and of simple fusions, and checks of the data.
 
-Not a stage of the DAG: nothing depends on it. Reads `data/extract/<run>/`; writes to `data/preflight/<run>/`:
-preflight.json with folds, probe (None where it could not run: `skipped` says why), headroom, checks and verdict.
-Accuracies are fractions, per utterance or per clip as `evaluate.unit` says.
+Not a stage of the DAG, because nothing depends on it. Reads `data/extract/<run>/`; writes to `data/preflight/<run>/`:
+preflight.json with folds, probe (None if it could not run; `skipped` says why), headroom, checks and verdict.
+Accuracies are fractions, per utterance or per clip as set by `evaluate.unit`.
 
-Of a set that is not held in memory (`train.features`), a seeded choice of whole utterances is probed and searched for
-near duplicates; `sample` says how many clips these are. All other checks see every clip.
+If the embeddings are not held in memory (`train.features`), a seeded sample of whole utterances is probed and searched
+for near duplicates; `sample` gives its number of clips. All other checks read every clip.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ from daamctl.training.run import load_features
 logger = logging.getLogger(__name__)
 
 SAMPLE_BYTES = 2_000_000_000
-"""Most that the vectors of a sample take in memory; fixed, so that every machine draws the same one."""
+"""Largest size of a sample's vectors in memory; fixed, so that every machine draws the same sample."""
 SAMPLE_SEED = 0
 RULE = (
     "likely: the mean gain over folds exceeds its margin. "
     f"unlikely: mean plus margin stays below {100 * WORTHWHILE:.0f} point. "
     "cannot be told: anything else, fewer than three folds, or no probe above chance. "
     f"The margin is the standard error of the mean times Student's t at {100 * CONFIDENCE:.0f} %, one-sided. "
-    "The gain is that of the fusion (mean of layers, average of scores or concatenation) over the single layer, both "
-    "chosen fold by fold without the test group. Linear probes only: what a trained fusion finds beyond them is not in "
-    "it, and folds share training clips, so this is a guide and not a test."
+    "The gain compares the best fusion (mean of layers, average of scores or concatenation) with the best single "
+    "layer, both chosen in every fold without its test group. This is a guide, not a test: it uses linear probes only, "
+    "so a trained fusion may gain more, and folds share training clips."
 )
 
 
@@ -114,11 +114,11 @@ def run(layout: Layout, config: Config) -> Path:
 
 
 def sample_rows(clips: pl.DataFrame, most: int) -> NDArray[np.int64]:
-    """Rows of whole utterances drawn at random, as many of every group as there are.
+    """Draw rows of whole utterances at random, the same number from every group if possible.
 
     Args:
         clips: N rows with group and utterance_id.
-        most: rows in all; what a small group leaves goes to the larger ones.
+        most: total number of rows. Larger groups fill up what small groups leave.
 
     Returns:
         Row numbers, ascending.
@@ -137,7 +137,7 @@ def sample_rows(clips: pl.DataFrame, most: int) -> NDArray[np.int64]:
 
 
 def _draw(features: Features) -> Drawn | None:
-    """The sample of a set on disk; None of one in memory."""
+    """The sample of embeddings on disk; None for embeddings in memory."""
     x = features.x
     if not isinstance(x, StoredVectors):
         return None
@@ -146,7 +146,7 @@ def _draw(features: Features) -> Drawn | None:
 
 
 def _known(layout: Layout, features: Features) -> CorpusFacts:
-    """What the checks need to know beside clips and vectors."""
+    """Facts about the corpus that the checks need."""
     head, facts = features.head, features.head.encoder
     added = facts.get("special_tokens") or {"first": 0, "last": 0, "pooled": False}
     left_out = 0 if added["pooled"] else added["first"] + added["last"]
@@ -160,9 +160,9 @@ def _known(layout: Layout, features: Features) -> CorpusFacts:
 
 
 def _content(layout: Layout, features: Features) -> NDArray[np.int64] | None:
-    """Numbers (N,), equal where texts, or the files of images, are equal; None where they are not at hand.
+    """Numbers (N,), equal where texts or image files are equal; None if these are not available.
 
-    None of speech, whose clips are pieces of files: there embeddings tell.
+    Always None for speech, whose clips are parts of files; embeddings are compared instead.
     """
     if features.head.modality == "speech":
         return None
@@ -179,25 +179,25 @@ def _content(layout: Layout, features: Features) -> NDArray[np.int64] | None:
             (root / path).read_bytes() if index is None else tables.encoded(root / path, index) for path, index in pairs
         )
     except (ArtifactError, CorpusError, OSError) as error:
-        logger.warning("copies are told by their embeddings alone: %s", error)
+        logger.warning("copies can only be found by their embeddings: %s", error)
         return None
 
 
 def _sampling(drawn: Drawn | None, num_clips: int, known: CorpusFacts) -> str | None:
-    """What must be said beside the figures."""
+    """Note on the sample behind the results."""
     if drawn is None:
         return None
     return (
-        f"Probed on {len(drawn.rows)} of {num_clips} {known.words.clip}s: whole {known.words.item}s drawn with seed "
-        f"{SAMPLE_SEED}, as many of every group as there are; all do not fit in memory, or train.features=stream "
-        "leaves them on disk."
+        f"Probed on a sample of {len(drawn.rows)} of {num_clips} {known.words.clip}s (whole {known.words.item}s, seed "
+        f"{SAMPLE_SEED}, balanced over groups), because the embeddings do not fit in memory or train.features=stream "
+        "keeps them on disk."
     )
 
 
 def _splits(features: Features, config: Config) -> list[Split]:
-    """Every fold, with a held-out group where there are three groups; with two, layers are chosen by leaving out.
+    """Every fold, with a held-out group if there are at least three groups, else with leave-one-out selection.
 
-    Of an official split always with its dev part, or a part of its training items, whatever `train.selection` is.
+    An official split always holds out its dev part, or a part of its training items, whatever `train.selection` is.
     """
     clips = features.clips
     groups = len(fold_groups(clips["group"]))
@@ -233,7 +233,7 @@ def _fold(split: Split) -> dict[str, Any]:
 
 
 def _figures(probes: LayerProbes | None, layers: Sequence[int], sampling: str | None) -> dict[str, Any]:
-    """The parts `probe` and `headroom`; `sampling` is said beside the probe."""
+    """The parts `probe` and `headroom`; `sampling` is a note on the probe."""
     if probes is None:
         return {"probe": None, "headroom": None}
     best, chosen = choose(probes.layers)
@@ -249,7 +249,7 @@ def _figures(probes: LayerProbes | None, layers: Sequence[int], sampling: str | 
         "best_fusion": {**_summary(fusion), "chosen": [list(fusions)[index] for index in chosen_fusions]},
         "chance": _summary(probes.chance),
     }
-    without = f"The concatenation is left out above {MAX_KERNEL_CLIPS} training clips."
+    without = f"The concatenation is not probed above {MAX_KERNEL_CLIPS} training clips."
     notes = [sampling, without if probes.concatenation is None else None]
     if any(notes):
         probe["note"] = " ".join(filter(None, notes))
@@ -267,31 +267,31 @@ def _summary(scores: Scores) -> dict[str, Any]:
 
 
 def _gain(gain: Difference) -> dict[str, Any]:
-    """A difference to the best single layer."""
+    """A difference from the best single layer."""
     return {**asdict(gain), "per_fold": gain.per_fold.tolist()}
 
 
 def _verdict(probes: LayerProbes | None, findings: Sequence[Finding], skipped: str | None) -> dict[str, str]:
-    """Whether fusing layers is likely to help, in plain words."""
+    """Whether fusing layers is likely to help, as a text."""
     case, text = _judged(probes, skipped)
     warned = [finding.check for finding in findings if finding.severity == "warning"]
     if warned:
-        text += f" The data checks warn of {', '.join(warned)}: read that before trusting any figure here."
+        text += f" The data checks have warnings ({', '.join(warned)}). Read them before you trust these results."
     return {"case": case, "text": text, "rule": RULE}
 
 
 def _judged(probes: LayerProbes | None, skipped: str | None) -> tuple[str, str]:
     if probes is None:
-        return "cannot be told", f"Whether fusing layers helps here cannot be told: {(skipped or '').rstrip('.')}."
+        return "cannot be told", f"It is unclear whether fusing layers helps here: {(skipped or '').rstrip('.')}."
     if len(probes.layers) == 1:
         return "unlikely", "Fusing layers cannot help here: there is only one layer."
     best, fusion = choose(probes.layers)[0], choose(list(probes.fusions().values()))[0]
     gain = difference(fusion.accuracy, best.accuracy)
     if gain.margin is None or len(gain.per_fold) < 3:
-        return "cannot be told", f"Whether fusing layers helps here cannot be told: {_too_few(gain)}"
+        return "cannot be told", f"It is unclear whether fusing layers helps here: {_too_few(gain)}"
     if not any(_above_chance(scores, probes.chance) for scores in (best, fusion)):
         return "cannot be told", (
-            "Whether fusing layers helps here cannot be told: neither the best layer nor a fusion is above chance "
+            "It is unclear whether fusing layers helps here: neither the best layer nor a fusion is above chance "
             f"(balanced accuracy {_percent(best.balanced_accuracy)} and {_percent(fusion.balanced_accuracy)}, "
             f"chance {_percent(probes.chance.balanced_accuracy)})."
         )
@@ -299,23 +299,23 @@ def _judged(probes: LayerProbes | None, skipped: str | None) -> tuple[str, str]:
     opening = {
         "likely": "Fusing layers is likely to help here",
         "unlikely": "Fusing layers is unlikely to help here",
-        "cannot be told": "Whether fusing layers helps here cannot be told with this data",
+        "cannot be told": "It is unclear from this data whether fusing layers helps",
     }
     return case, (
-        f"{opening[case]}: the best linear fusion has {100 * gain.mean:+.1f} points of accuracy against the best "
-        f"single layer, give or take {100 * gain.margin:.1f}."
+        f"{opening[case]}: the best linear fusion gains {100 * gain.mean:+.1f} ± {100 * gain.margin:.1f} points of "
+        "accuracy over the best single layer."
     )
 
 
 def _too_few(gain: Difference) -> str:
-    """What one or two folds say all the same, and what would tell more."""
-    met = f"the best linear fusion has {100 * gain.mean:+.1f} points of accuracy against the best single layer"
-    anew = "A pipeline with download: {folds: stratified, num_groups: 5} forms folds of the same data and would tell"
+    """Result of one or two folds, and how to get a clearer one."""
+    met = f"the best linear fusion gains {100 * gain.mean:+.1f} points of accuracy over the best single layer"
+    anew = "To find out, form folds from the same data with download: {folds: stratified, num_groups: 5}"
     if len(gain.per_fold) > 1:
-        return f"{len(gain.per_fold)} folds are too few to tell a gain from chance ({met}). {anew}."
+        return f"{len(gain.per_fold)} folds are too few to distinguish a gain from chance ({met}). {anew}."
     return (
-        f"one test part shows no spread over folds (there {met}). {anew}; trained methods can also be "
-        "repeated on this part (train.seeds: [1, 2, 3]), which shows how far the draw of the seed moves them."
+        f"one test part has no spread over folds (on it, {met}). {anew}. You can also repeat training on this part "
+        "with several seeds (train.seeds: [1, 2, 3]) to see how much results depend on the seed."
     )
 
 

@@ -1,13 +1,13 @@
-"""Stage `report`: one page with every figure, table and picture of a run, honest and published protocol side by side.
+"""Stage `report`: one page with all results, tables and pictures of a run, by our and by the published protocol.
 
-Reads `data/evaluate/<run>/`, the fold folders it was made from (`data/train/<run>/`), and `data/importance/<run>/` and
-`data/ablate/<run>/` where they exist; writes to `data/report/<run>/`: report.html (self-contained), report.md, the
-pictures in `pictures/` (PNG, and PDF for print) and every table in `tables/` (CSV and LaTeX). All of it is also logged
-to MLflow, as one run `report` in the pipeline's experiment.
+Reads `data/evaluate/<run>/`, the folds in `data/train/<run>/`, and `data/importance/<run>/` and `data/ablate/<run>/` if
+they exist. Writes to `data/report/<run>/`: report.html (self-contained), report.md, the pictures in `pictures/` (PNG,
+and PDF for print) and every table in `tables/` (CSV and LaTeX). It also logs everything to MLflow, as one run `report`
+in the experiment of the pipeline.
 
-What the recipe of training is worth is read from the evaluation of the run `<run>-published-recipe`, or else of the
-as-published twin (of a twin: its pair), where there is one. `dvc repro` does not know of this: after a change there,
-make the report again.
+The effect of the training recipe comes from the evaluation of the run `<run>-published-recipe`, or of the as-published
+twin (for a twin: of its pair), if one exists. `dvc repro` does not track this dependency: after a change there, write
+the report again.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _optional(layout: Layout, path: Path) -> Any:
 
 
 def _folds(layout: Layout, config: Config, raw: Mapping[str, Any]) -> tuple[list[Fold], list[str]]:
-    """The folds that the evaluation rests on, and what no longer fits it."""
+    """The folds behind the evaluation, and notes on folds that no longer match it."""
     again = layout.command("evaluate")
     found: list[Fold] = []
     absent, changed = [], []
@@ -146,18 +146,20 @@ def _folds(layout: Layout, config: Config, raw: Mapping[str, Any]) -> tuple[list
     new = [name for name in config.trained if name not in raw["methods"] and name not in raw.get("skipped", {})]
     stale = []
     if absent:
-        stale.append(f"Trained folds are not at hand of {', '.join(absent)}: what only they hold is missing here.")
+        stale.append(
+            f"Trained folds are missing for {', '.join(absent)}, so details that only they contain are missing."
+        )
     if changed:
-        stale.append(f"Trained again since they were scored: {', '.join(changed)}; score them: {again}")
+        stale.append(f"These methods were trained again after scoring: {', '.join(changed)}. To update, run: {again}")
     if new:
-        stale.append(f"In the settings but not scored: {', '.join(new)}; score them: {again}")
+        stale.append(f"These methods are in the settings but not scored: {', '.join(new)}. To score them, run: {again}")
     return found, stale
 
 
 def _recipe(layout: Layout, raw: Mapping[str, Any], folds: Sequence[Fold]) -> Recipe | str | None:
-    """What the recipe of training is worth by a run with the other one, or where such a run would come from.
+    """Effect of the training recipe from a run with the other recipe, or a text on how to get such a run.
 
-    None where there cannot be one.
+    None if there can be no such run.
     """
     own = recipe_of(raw)
     unfit = ""
@@ -188,27 +190,27 @@ def _recipe(layout: Layout, raw: Mapping[str, Any], folds: Sequence[Fold]) -> Re
             others=_other_settings(layout, folds, sibling.name, list(found)),
         )
     again = _other_recipe(layout, own)
-    return again and f"What the recipe of training is worth is not known here{unfit}: {again}"
+    return again and f"The effect of the training recipe is unknown{unfit}: {again}"
 
 
 def _other_recipe(layout: Layout, own: str) -> str | None:
-    """What makes a run with the other recipe."""
+    """How to get a run with the other recipe."""
     for end in (AGAIN, BACK, TWIN):
         base = layout.run_name.removesuffix(end)
         if base != layout.run_name:
             known = (layout.root / PIPELINES_DIR / f"{base}.yaml").is_file()
-            return f"it takes the runs of '{base}'; make them: daamctl run {base}" if known else None
+            return f"it needs the runs of '{base}'. Run: daamctl run {base}" if known else None
     if own == "published":
-        return "these runs have the published one themselves; train.recipe=searched has the other"
+        return "these runs use the published recipe. To train with the other, set train.recipe=searched"
     make = layout.command("run") if layout.pipeline else layout.command("train")
     return (
-        f"it takes the same methods with the published one; train them: {make} --recipe published, then "
+        f"it needs the same methods trained with the published recipe. Run: {make} --recipe published, then "
         f"{layout.command('report')}"
     )
 
 
 def _other_settings(layout: Layout, folds: Sequence[Fold], sibling: str, methods: Sequence[str]) -> list[str]:
-    """Settings beside the recipe that differ between two runs of the same methods and can change a figure."""
+    """Settings other than the recipe that differ between two runs of the same methods and can change results."""
     recipe = {f"{stage}.{name}" for stage, part in RECIPES["published"].items() for name in part}
     found: dict[str, None] = {}
     for method in methods:
@@ -259,7 +261,7 @@ def _facts(fold: Fold, label: str) -> RunFacts:
 
 
 def _weights(path: Path) -> dict[str, Any]:
-    """Size of the decoder or classifier, and where offset and scaled variance of a density ended."""
+    """Size of the decoder or classifier, and the learned offset and scaled variance of a density."""
     if not path.is_file():
         return {"decoder_parameters": None}
     try:
@@ -394,16 +396,16 @@ def _settings(config: Config, evaluation: Mapping[str, Any], runs: list[RunFacts
     made = {stage: part for stage, part in evaluation["provenance"]["config"].items() if stage != "method"}
     texts = {"Settings of the pipeline (YAML)": now}
     if any(now.get(stage) != part for stage, part in made.items()):
-        texts["Settings that the folds were made with, where they differ (YAML)"] = {
+        texts["Settings of the folds, if different (YAML)"] = {
             stage: part for stage, part in made.items() if now.get(stage) != part
         }
     if own := {run.label: dict(run.settings) for run in runs if run.settings}:
-        texts["Settings of methods, other than their defaults (YAML)"] = own
+        texts["Settings of methods that differ from the defaults (YAML)"] = own
     return {title: yaml.safe_dump(value, sort_keys=False, allow_unicode=True) for title, value in texts.items()}
 
 
 def _commands(layout: Layout, evaluation: Mapping[str, Any]) -> list[str]:
-    """What makes this report from nothing."""
+    """Commands that reproduce this report from scratch."""
     facts = evaluation["provenance"]
     corpus = facts["config"].get("download", {}).get("corpus", "")
     commit = facts["git_commits"][-1].partition("+")[0]
@@ -411,9 +413,9 @@ def _commands(layout: Layout, evaluation: Mapping[str, Any]) -> list[str]:
     if corpus in CORPORA and corpus != "manifest":
         found = CORPORA.load(corpus)
         if found.obtain is None:
-            lines.append(f"daamctl download {corpus} --from DIR    # where your copy lies")
+            lines.append(f"daamctl download {corpus} --from DIR    # folder of your copy")
         elif found.url is not None:
-            lines.append(f"daamctl download {corpus}    # or with --from DIR, where your copy lies")
+            lines.append(f"daamctl download {corpus}    # or with --from DIR, if you have a copy")
     if layout.recipe and layout.pipeline:
         return [*lines, layout.command("run")]
     if layout.pipeline:

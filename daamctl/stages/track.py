@@ -1,4 +1,4 @@
-"""Send finished folds that the tracking store in use does not have yet."""
+"""Log finished folds that the current MLflow store does not have yet."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ log = logging.getLogger(__name__)
 
 
 def run(root: Path, pipeline: str | None = None) -> Path:
-    """Send what is missing.
+    """Log the missing folds.
 
     Args:
         root: project folder.
-        pipeline: one pipeline or ad-hoc run; None: all.
+        pipeline: a pipeline or ad-hoc run; None: all.
 
     Returns:
         The folder that was searched.
@@ -47,7 +47,7 @@ def run(root: Path, pipeline: str | None = None) -> Path:
 
 
 def _finished(data: Path, pipeline: str | None) -> list[Fold]:
-    """Folds of training and of ablation, of one run name or all."""
+    """Finished folds of training and ablation, of one run or all."""
     names = [pipeline] if pipeline else ["*"]
     methods = [path for stage in ("train", "ablate") for name in names for path in (data / stage).glob(f"{name}/*")]
     return [fold for path in sorted(methods) if path.is_dir() for fold in read_folds(path)]

@@ -118,17 +118,17 @@ def test_usage_errors_exit_with_2(project: Path, words: list[str]) -> None:
         ),
         (
             ["extract", "--pipeline", "demo", "--encoder", "wavlm-large"],
-            "ConfigError: --encoder would change what pipeline 'demo' stands for\n"
-            "  leave out --pipeline, or write a new file in pipelines/ with the encoder you want\n",
+            "ConfigError: --encoder cannot be combined with --pipeline: pipeline 'demo' already sets it\n"
+            "  omit --pipeline, or write a new file in pipelines/ with the encoder you want\n",
         ),
         (
             ["evaluate", "--pipeline", "demo", "--corpus", "emodb"],
-            "ConfigError: --corpus would change what pipeline 'demo' stands for\n"
-            "  leave out --pipeline, or write a new file in pipelines/ with the corpus you want\n",
+            "ConfigError: --corpus cannot be combined with --pipeline: pipeline 'demo' already sets it\n"
+            "  omit --pipeline, or write a new file in pipelines/ with the corpus you want\n",
         ),
         (
             ["ls", "method"],
-            "UnknownNameError: unknown kind of thing 'method'\n"
+            "UnknownNameError: unknown category 'method'\n"
             "  did you mean 'methods'? known: corpora, encoders, finetunes, methods, metrics, pipelines\n",
         ),
     ],
@@ -368,7 +368,7 @@ def test_check_reports_every_error_of_every_pipeline(project: Path) -> None:
         "pipeline 'worse': methods: unknown name 'daam-v9'; did you mean 'daam-v",
         "pipeline 'worse': method_settings: unknown name 'mah'; did you mean 'mha'?",
         "pipeline 'worse': ablate.rank_by: unknown name 'daam'; ",
-        "pipeline 'worse': methods: a method stands twice in ['daam-v1', 'daam-v9', 'daam-v1']",
+        "pipeline 'worse': methods: a method is listed twice in ['daam-v1', 'daam-v9', 'daam-v1']",
     ]
     for text in expected:
         assert any(text in line for line in lines), text
@@ -384,7 +384,7 @@ def test_seeds_of_the_command_line_replace_those_of_the_settings(
     assert recorder.args[1].train.seeds == (1, 2, 3)
     result = call("evaluate", "--pipeline", "demo", "--seeds", "1;2")
     assert result.exit_code == 2
-    assert "must be whole numbers with commas between" in " ".join(result.stderr.split())
+    assert "must be whole numbers separated by commas" in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -498,7 +498,7 @@ def test_doctor_runs_here(project: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_ui_without_runs_and_with_a_server(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = call("ui")
     assert result.exit_code == 3
-    assert result.stderr == f"DaamctlError: no runs in {project} yet\n  make some: daamctl run demo\n"
+    assert result.stderr == f"DaamctlError: no runs in {project} yet\n  run a pipeline first: daamctl run demo\n"
     started: list[Any] = []
     monkeypatch.setattr(os, "execv", lambda *args: started.append(args))
     (project / "mlflow.db").touch()
@@ -519,14 +519,14 @@ def test_method_that_is_not_listed_leaves_a_note_without_torch(project: Path) ->
     (project / "pipelines/mine.yaml").write_text("methods: [none]\n")
     result = call("train", "--pipeline", "mine", "--method", "mha", "--if-listed")
     assert result.exit_code == 0
-    assert result.stdout == "mha: not among the methods of mine, nothing to train\n"
+    assert result.stdout == "mha: not listed under methods in mine, nothing to train\n"
     assert (project / "data/train/mine/mha/skipped.json").exists()
 
 
 def test_download_wants_a_corpus_or_a_pipeline(project: Path) -> None:
     result = call("download")
     assert result.exit_code == 2
-    assert "name a corpus, or a pipeline with --pipeline" in result.stderr
+    assert "give a corpus, or a pipeline with --pipeline" in result.stderr
 
 
 def test_check_shows_wrong_types_and_unknown_names_together(project: Path) -> None:
@@ -546,4 +546,4 @@ def test_interruption_says_how_to_go_on(project: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(evaluate, "run", interrupt)
     result = call("evaluate", "--pipeline", "demo")
     assert result.exit_code == 130
-    assert result.stderr == "interrupted; the same command goes on where it was\n"
+    assert result.stderr == "interrupted; run the same command again to resume\n"

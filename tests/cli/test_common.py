@@ -48,7 +48,7 @@ def test_every_stage_of_a_pipeline_that_cannot_run(left_out: Layout) -> None:
             result = call(*words)
             assert result.exit_code == 0, result.output
             what = " ".join(["iemocap", stage, *([name] if name else [])])
-            assert result.stdout == f"{what}: left out: {REASON}\n"
+            assert result.stdout == f"{what}: skipped: {REASON}\n"
             assert json.loads((folder_of(left_out, stage, name) / "skipped.json").read_text())["fix"] == "ask for it"
 
 
@@ -65,7 +65,10 @@ def test_finished_results_are_kept(left_out: Layout) -> None:
     left_out.clips.write_text("rows")
     leave_out(left_out, "download", Obstacle(REASON))
     result = call("segment", "-p", "iemocap", "--if-possible")
-    assert (result.exit_code, result.stdout) == (0, f"iemocap segment: finished earlier, kept as it is: {REASON}\n")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        f"iemocap segment: cannot run here, earlier results are kept: {REASON}\n",
+    )
     assert left_out.clips.read_text() == "rows"
     assert not (left_out.clips.parent / "skipped.json").exists()
 
@@ -85,7 +88,7 @@ def test_a_stage_that_is_left_out_loads_next_to_nothing(left_out: Layout) -> Non
         "print([n for n in ('torch', 'numpy', 'polars', 'pyarrow', 'mlflow') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=left_out.root)
-    assert done.stdout == f"iemocap finetune lora-r4: left out: {REASON}\n[]\n"
+    assert done.stdout == f"iemocap finetune lora-r4: skipped: {REASON}\n[]\n"
 
 
 def test_options_and_settings_given_are_repeated_in_the_command_that_repairs(project: Path) -> None:

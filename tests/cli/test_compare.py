@@ -54,8 +54,8 @@ def test_plain_output_has_every_part(made: Path) -> None:
     assert text.splitlines()[-1] == "data/compare/one__two/comparison.json"
     assert rows(text, "train.lr") == [["train.lr", "0.001", "0.002"]]
     assert rows(text, "report.title") == [["report.title", "[b]one[/b]", "[b]two[/b]"]]
-    assert "What differs and can change the figures: 1\n" in text
-    assert "What differs and cannot change the figures: 1\n" in text
+    assert "Different settings that can change the results: 1\n" in text
+    assert "Different settings that cannot change the results: 1\n" in text
     for entry, method in zip(report["comparisons"], ("mha", "daam-v1"), strict=True):
         printed = rows(text, method)
         wa, ua, counts, *items = printed
@@ -71,7 +71,7 @@ def test_plain_output_has_every_part(made: Path) -> None:
         assert ua[1] == "UA"
         assert counts == [method, *(str(entry[name]) for name in ("wins", "losses", "ties"))]
         assert [row[1] for row in items] == [row["item"] for row in entry["disagreements"][:3]]
-    assert "p: sign-flip over speakers; p folds: nadeau-bengio over folds; Holm over 2 in the family" in text
+    assert "p: sign-flip over speakers; p folds: nadeau-bengio over folds; Holm correction over 2 tests" in text
     assert "Design: 200 items, 5 folds, 10 speakers; 10 speakers are tested; seeds A 1; B 1" in text
     assert all(f"- {note}\n" in text for note in report["notes"])
 
@@ -89,8 +89,8 @@ def test_identical_sides_say_none(made: Path) -> None:
     config = load_config(made, "three")
     write_method(Layout.of(made, "three", config), config, "mha", skill=1.5)
     text = call("one/mha", "three/mha").stdout
-    assert "can change the figures: none\n" in text
-    assert "cannot change the figures: none\n" in text
+    assert "can change the results: none\n" in text
+    assert "cannot change the results: none\n" in text
 
 
 def test_json_alone_on_stdout(made: Path) -> None:
@@ -115,10 +115,10 @@ def test_printed_rows(made: Path) -> None:
     assert rows(text, "B")[0][1:4] == ["published:T2-iemocap/mha", "62.3 ± 2.00 ✗", "62.3 ± 2.2 (n = 5)"]
     assert rows(text, "B")[1][1:4] == ["published:T2-iemocap/daam-v1", "67.4 ± 1.49", "67.4 ± 1.7 (n = 5)"]
     assert len(rows(text, "mha")) == len(rows(text, "daam-v1")) == 5  # sessions
-    assert text.count("no p: a printed row has no test items") == 1
+    assert text.count("no test: a published row has no test items") == 1
     text = call("published:gaam-v1/T2/daam-v1", "published:gaam-v1/T2/sga").stdout
     assert rows(text, "daam-v1 - sga")[-1] == ["daam-v1 - sga", "+3.2", "0.0144", "0.0144"]
-    assert "n_test / n_train taken as 0.25" in text
+    assert "assuming n_test / n_train = 0.25" in text
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_printed_rows(made: Path) -> None:
         (["onne", "two"], "UnknownNameError: unknown pipeline or run 'onne'\n  did you mean 'one'?"),
         (["one", "demo/none"], "unknown method of 'one' 'none'"),
         (["one/mha", "demo/mha"], "'demo/mha' has no finished fold\n  train it: daamctl train --pipeline demo"),
-        (["one", "one"], "are one and the same"),
+        (["one", "one"], "are the same, so there is nothing"),
     ],
 )
 def test_refusals_exit_with_3(made: Path, words: list[str], message: str) -> None:
@@ -171,7 +171,7 @@ def test_texts_are_called_texts(made: Path) -> None:
         path.write_text(json.dumps({**value, "run": {**value["run"], "modality": "text"}}), encoding="utf-8")
     text = call("one", "two").stdout
     assert text.splitlines()[0] == "one (A) and two (B), by text; 2 methods matched by name"
-    assert "\nBy text: right by most seeds of A alone" in text
+    assert "\nBy text: right in most seeds: only A" in text
     assert "utterance" not in text.partition("Notes")[0]
 
 
@@ -181,7 +181,7 @@ def test_an_undertrained_side_is_told(made: Path) -> None:
     write_method(layout, config, "mha", skill=0.5, changes={"metrics.finished": False})
     write_method(layout, config, "ridge-concat", skill=3.0)
     text = call("one", "two").stdout
-    assert "training alone may explain this difference, whatever its p: two/mha (undertrained)" in text
+    assert "training alone may explain this difference, whatever the p-value: two/mha (undertrained)" in text
     assert "mha - mha (undertrained)" in text
     assert "- two/mha: undertrained: " in text
     assert "points below ridge-concat; selected one of its last epochs in 5 of 5 runs" in text
@@ -195,4 +195,4 @@ def test_an_undertrained_side_is_told(made: Path) -> None:
     printed = call("two/mha", "published:T2-iemocap").stdout
     assert "two/mha (undertrained)" in printed
     assert "- two/mha: undertrained: " in printed
-    assert "surviv" not in text + printed
+    assert "significant" not in text + printed

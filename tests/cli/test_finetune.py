@@ -60,7 +60,7 @@ def test_dry_run_shows_the_settings_only(project: Path, asked: list[dict[str, An
 
 def test_listed_way_is_trained_and_unlisted_one_leaves_a_note(project: Path, asked: list[dict[str, Any]]) -> None:
     result = call("finetune", "-p", "demo", "-m", "lora-r8", "--if-listed", "--set", "finetunes=[ia3]")
-    assert result.stdout == "lora-r8: not among the finetunes of demo, nothing to train\n"
+    assert result.stdout == "lora-r8: not listed under finetunes in demo, nothing to train\n"
     assert (project / "data/train/demo/lora-r8/skipped.json").exists()
     assert asked == []
     call("finetune", "-p", "demo", "-m", "ia3", "--if-listed", "--set", "finetunes=[ia3]")
@@ -75,7 +75,7 @@ def test_unlisted_way_loads_next_to_nothing(project: Path) -> None:
         "print([n for n in ('torch', 'peft', 'transformers', 'numpy', 'polars', 'mlflow') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=project)
-    assert done.stdout == "ia3: not among the finetunes of demo, nothing to train\n[]\n"
+    assert done.stdout == "ia3: not listed under finetunes in demo, nothing to train\n[]\n"
 
 
 def test_unknown_name_ends_in_a_suggestion(project: Path) -> None:

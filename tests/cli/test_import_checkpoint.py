@@ -56,7 +56,7 @@ def test_table_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         "hidden channels 4\n"
         "parameters      443\n"
         "note            variance as a difference of moments (D25)\n"
-        'load it: daamctl.methods.load_weights("best.daam-v1.safetensors")\n'
+        'load it with daamctl.methods.load_weights("best.daam-v1.safetensors")\n'
     )
     assert sorted(os.listdir()) == ["best.daam-v1.safetensors", "best.pth"]
     x = torch.randn(5, 4, 9)
@@ -75,7 +75,7 @@ def test_output_is_replaced_and_never_the_input(tmp_path: Path) -> None:
     for same in (source, tmp_path / "out" / ".." / "best.safetensors", link):
         result = call(source, "-o", same)
         assert (result.exit_code, result.stdout) == (3, "")
-        assert result.stderr == f"ConfigError: {same} is the checkpoint itself; name another file with --output\n"
+        assert result.stderr == f"ConfigError: {same} is the checkpoint itself; choose another file with --output\n"
     assert source.read_bytes() == before
 
 
@@ -97,12 +97,14 @@ def test_bare_density_block_is_shown_and_not_written(tmp_path: Path) -> None:
     result = call(path, "--norm-axis", "2")
     assert result.exit_code == 0
     assert result.stdout.startswith("method          density-block\n")
-    assert result.stdout.endswith(f'not written; load it: daamctl.methods.load_published("{path}", norm_axis=2)\n')
+    assert result.stdout.endswith(
+        f'no file written; load it with daamctl.methods.load_published("{path}", norm_axis=2)\n'
+    )
     assert os.listdir(tmp_path) == ["block.safetensors"]
     result = call(path, "--output", tmp_path / "x.safetensors")
     assert result.exit_code == 3
     assert result.stderr == (
-        f"MethodError: a density block has no decoder, so it is not written to {tmp_path}/x.safetensors\n"
+        f"MethodError: a density block has no decoder and cannot be written to {tmp_path}/x.safetensors\n"
     )
 
 

@@ -50,19 +50,19 @@ def test_decoder_makes_the_name(project: Path, trained: list[str], method: str, 
     [
         (
             ["-m", "weighted-sum", "--decoder", "mlp"],
-            "MethodError: weighted-sum: no decoder 'mlp'; it has no choice of decoder\n",
+            "MethodError: weighted-sum: no decoder 'mlp'; this method has only one decoder\n",
         ),
         (
             ["-m", "daam-v1", "--decoder", "lstm"],
-            "MethodError: daam-v1: no decoder 'lstm'; its decoders: conv, mlp\n",
+            "MethodError: daam-v1: no decoder 'lstm'; available: conv, mlp\n",
         ),
         (
             ["-m", "daam-v1-mlp", "--decoder", "conv"],
-            "MethodError: daam-v1: --decoder conv contradicts 'daam-v1-mlp', which says mlp\n",
+            "MethodError: daam-v1: --decoder conv contradicts 'daam-v1-mlp', which sets mlp\n",
         ),
         (
             ["-m", "daam-v1", "--decoder", "conv", "--set", "method_settings.daam-v1.decoder=mlp"],
-            "MethodError: daam-v1: --decoder conv contradicts method_settings, which says mlp\n",
+            "MethodError: daam-v1: --decoder conv contradicts method_settings, which sets mlp\n",
         ),
     ],
 )
@@ -74,7 +74,7 @@ def test_decoder_that_cannot_be(project: Path, trained: list[str], words: list[s
 
 def test_unlisted_variant_is_skipped(project: Path, trained: list[str]) -> None:
     result = call("-p", "demo", "-m", "daam-v1", "--decoder", "mlp", "--if-listed")
-    assert result.stdout == "daam-v1-mlp: not among the methods of demo, nothing to train\n"
+    assert result.stdout == "daam-v1-mlp: not listed under methods in demo, nothing to train\n"
     assert (project / "data/train/demo/daam-v1-mlp/skipped.json").exists()
     assert trained == []
 
@@ -87,4 +87,4 @@ def test_unlisted_method_loads_next_to_nothing(project: Path) -> None:
         "print([n for n in ('torch', 'numpy', 'polars', 'pyarrow', 'mlflow') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=project)
-    assert done.stdout == "sga: not among the methods of demo, nothing to train\n[]\n"
+    assert done.stdout == "sga: not listed under methods in demo, nothing to train\n[]\n"

@@ -76,7 +76,7 @@ def test_a_rate_that_is_too_small_shows_as_a_gap(tmp_path: Path) -> None:
     assert one.reasons == [f"{-100 * gaps.mean():.1f} points below ridge-mean"]
     assert found.verdict == "not fair"
     assert found.text == (
-        f"This comparison is not fair: mean is undertrained. mean stays {-100 * gaps.mean():.1f} points below "
+        f"This comparison is not fair: mean is undertrained. mean is {-100 * gaps.mean():.1f} points below "
         "ridge-mean, a closed-form probe."
     )
     assert found.methods["ridge-mean"].status == "closed form"
@@ -158,12 +158,12 @@ def test_without_probe_and_search_nothing_is_checked(tmp_path: Path) -> None:
     assert found.methods["mean"].status == "not checked"
     assert found.methods["none"].status == "fair"
     assert (
-        "was not checked for mean: list ridge-mean, closed-form probe of the same input, among the methods"
+        "was not checked for mean. To check it, add ridge-mean, closed-form probe of the same input, to the methods"
         in found.text
     )
     found = judged(tmp_path / "b", {"mean": {"skill": 2.0, "changes": {"search": search([1e-3, 1e-2, 1e-1], 1)}}})
     assert found.verdict == "fair"
-    assert found.text.startswith("This comparison is fair: no method stays more than 2 points below")
+    assert found.text.startswith("This comparison is fair: no method is more than 2 points below")
 
 
 def test_one_class_for_every_item(tmp_path: Path) -> None:
@@ -171,9 +171,9 @@ def test_one_class_for_every_item(tmp_path: Path) -> None:
     edited(layout, "mean", "sga", constant)
     found = judge(layout, ["mean", "sga"])
     assert found.methods["sga"].mark == "learned nothing"
-    assert found.methods["sga"].reasons == ["gives one class for every item of a fold"]
-    assert found.text.endswith("sga learned nothing. sga: gives one class for every item of a fold.")
-    assert found.notes == ["sga: learned nothing: gives one class for every item of a fold"]
+    assert found.methods["sga"].reasons == ["predicts the same class for every item of a fold"]
+    assert found.text.endswith("sga learned nothing. sga: predicts the same class for every item of a fold.")
+    assert found.notes == ["sga: learned nothing: predicts the same class for every item of a fold"]
 
 
 @pytest.mark.parametrize(("skill", "nothing"), [(0.0, True), (1.5, False)])
@@ -182,7 +182,8 @@ def test_chance_over_folds_and_over_items(tmp_path: Path, skill: float, nothing:
         one = judged(tmp_path / name, {"mean": {"skill": skill, "folds": folds, "utterances": 120}}).methods["mean"]
         assert (one.mark == "learned nothing") is nothing, name
         if nothing:
-            assert one.reasons[0].endswith("for the most frequent class), nor is its balanced accuracy")
+            assert one.reasons[0].startswith("neither its accuracy, ")
+            assert "nor its balanced accuracy is above chance (most frequent class: " in one.reasons[0]
 
 
 def test_an_official_split_is_judged_over_its_items(tmp_path: Path) -> None:
@@ -221,16 +222,14 @@ def test_a_method_that_does_nothing_is_found(tmp_path: Path) -> None:
         write_fold(layout, CONFIG, "daam-v1-mlp", fold.fold, 1, fold.predictions(), density=maps, changes=changes)
     (group,) = judge(layout, ["none-mlp", "mha", "daam-v1-mlp"]).identical
     assert group.methods == ["none-mlp", "daam-v1-mlp"]
-    assert (
-        group.reason == "the density of daam-v1-mlp is constant because each head has one layer, so it changes nothing"
-    )
+    assert group.reason == "the density of daam-v1-mlp is constant because each head has one layer, so it has no effect"
 
 
 @pytest.mark.parametrize(
     ("first", "second", "reason"),
     [
-        (("daam-v1", {"num_heads": 1}), ("daam-v2", {}), "daam-v1 with one head is daam-v2"),
-        (("daam-v1-mlp", {}), ("daam-v1", {"decoder": "mlp"}), "they are names of one method with the same settings"),
+        (("daam-v1", {"num_heads": 1}), ("daam-v2", {}), "daam-v1 with one head is the same as daam-v2"),
+        (("daam-v1-mlp", {}), ("daam-v1", {"decoder": "mlp"}), "they are the same method with the same settings"),
         (("mha", {}), ("gqa", {}), None),
         (("lora-r4", {}), ("lora-r8", {}), None),
     ],
@@ -243,14 +242,14 @@ def test_two_names_for_one_computation(
     found = judge(layout, [first[0], second[0]])
     assert [(group.methods, group.reason) for group in found.identical] == [([first[0], second[0]], reason)]
     said = f"the predictions of {first[0]} and {second[0]} are identical in every fold: "
-    assert said + (reason or "the reason is not known") in found.notes
+    assert said + (reason or "the reason is unknown") in found.notes
 
 
 def test_one_layer_leaves_nothing_to_fuse(tmp_path: Path) -> None:
     layout = write(tmp_path, {"mean": {"changes": {"run.layers": [3]}}})
     edited(layout, "mean", "last-layer", run__layers=[3])
     (group,) = judge(layout, ["mean", "last-layer"]).identical
-    assert group.reason == "there is one layer, so there is nothing to fuse"
+    assert group.reason == "there is only one layer, so there is nothing to fuse"
 
 
 def test_nearly_identical_is_not_identical(tmp_path: Path) -> None:
@@ -280,7 +279,7 @@ def test_precisions_that_differ_are_named(tmp_path: Path) -> None:
     ).precision  # fmt: skip
     assert (found.usual, found.mixed) == ("float32", True)
     assert found.text == (
-        "not all methods were trained in one precision: mha in bfloat16, ridge-mean (closed form) in float64 and "
+        "the methods were trained in different precisions: mha in bfloat16, ridge-mean (closed form) in float64 and "
         "lora-r8 (fine-tuned) in float16, the others in float32"
     )
     methods = {"mean": {}, "ridge-mean": {"changes": {"meta.precision": "float64"}}}

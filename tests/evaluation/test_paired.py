@@ -88,7 +88,7 @@ def test_swapped_sides_swap_signs_and_keep_p(tmp_path):
     sizes = [fold.result["meta"] for fold in left.folds if fold.seed == 1]
     expected = np.mean([meta["num_test_clips"] / meta["num_train_clips"] for meta in sizes])
     assert there["comparisons"][0]["metrics"]["accuracy"]["secondary"]["ratio"] == pytest.approx(expected)
-    assert any("the test over folds takes the larger one" in note for note in there["notes"])
+    assert any("the test over folds uses the larger one" in note for note in there["notes"])
     assert [there["comparisons"][0][name] for name in ("wins", "losses")] == [
         back["comparisons"][0][name] for name in ("losses", "wins")
     ]
@@ -117,7 +117,7 @@ def test_identical_sides_differ_in_nothing(tmp_path):
     assert (result["settings"]["can_change"], result["settings"]["cannot_change"]) == ([], [])
     assert (entry["wins"], entry["losses"], entry["disagreements"]) == (0, 0, [])
     assert entry["metrics"]["accuracy"]["difference"] == 0.0
-    assert result["notes"][-1] == "nothing that is recorded and can change a figure differs"
+    assert result["notes"][-1] == "no recorded setting that can change the results differs"
 
 
 def test_most_consistent_disagreements_come_first(tmp_path):
@@ -152,9 +152,9 @@ def test_notes_name_selection_on_test_reconstruction_batches_and_stale_settings(
     )  # fmt: skip
     assert left.notes == ["left/sga: reading A; a reconstruction, not a replication"]
     assert right.notes == [
-        "right: epochs are selected on the test groups themselves (D7), so its figures flatter it",
-        "right/sga: a prediction depends on the other clips of its batch (D1)",
-        "right/sga: trained with other settings than those of now: train.epochs: 34 (now 100)",
+        "right: epochs are selected on the test groups themselves (D7), so its results are inflated",
+        "right/sga: predictions depend on the other clips in the batch (D1)",
+        "right/sga: trained with other settings than the current ones: train.epochs: 34 (now 100)",
     ]
     result = one((left, right))
     assert set(result["notes"]) >= {*left.notes, *right.notes}
@@ -164,7 +164,7 @@ def test_notes_name_selection_on_test_reconstruction_batches_and_stale_settings(
 
 def test_changed_code_is_noted(tmp_path):
     pair = trained(tmp_path, "left", seeds=(1,)), trained(tmp_path, "right", seeds=(1,), run__key="other")
-    assert any("code of the method changed" in note for note in one(pair)["notes"])
+    assert any("code of the method has changed" in note for note in one(pair)["notes"])
 
 
 def test_family_too_large_for_its_floor_is_noted(tmp_path):
@@ -179,7 +179,7 @@ def test_family_too_large_for_its_floor_is_noted(tmp_path):
     ]
     result = compare_paired(pairs, "utterance", COMMAND)
     assert result["family"]["floor"] == pytest.approx(1 / 32)
-    assert any("corrected over 5 methods no p below 0.1562 is possible" in note for note in result["notes"])
+    assert any("after correction over 5 methods, no p below 0.1562 is possible" in note for note in result["notes"])
 
 
 def test_a_pair_without_a_test_still_counts_in_the_family():
@@ -196,7 +196,7 @@ def test_other_test_items_are_refused_with_the_settings_to_blame(tmp_path):
     right = trained(tmp_path, "right", config=settings(download={"num_groups": 4}), edit=lambda part: part.slice(3))
     with pytest.raises(ArtifactError, match="'left/mha' and 'right/mha' were not tested on the same items") as error:
         one((left, right))
-    again = "different items cannot be paired, of equal ones make the older again: make left, make right"
+    again = "different items cannot be paired. If they should be equal, make them again: make left, make right"
     assert error.value.fix == f"they differ in download.num_groups; {again}"
     right = trained(tmp_path, "right", edit=lambda part: part.slice(3))
     with pytest.raises(ArtifactError, match="not tested on the same items") as error:
@@ -218,7 +218,7 @@ def test_clips_cut_differently_are_compared_by_utterance_only(tmp_path):
     # the ids may be the same though the clips are not: what counts are the settings
     config = settings(segment={"tail": "merge"})
     pair = [trained(tmp_path, "left", unit="clip"), trained(tmp_path, "right", unit="clip", config=config)]
-    with pytest.raises(ArtifactError, match="same utterances but on other clips") as error:
+    with pytest.raises(ArtifactError, match="same utterances but on different clips") as error:
         one(pair, "clip")
     assert "segment.tail" in error.value.message
     assert error.value.fix == f"compare them by utterance: {COMMAND} --unit utterance"
@@ -252,7 +252,7 @@ def test_an_undertrained_side_is_marked_and_explains_the_difference(tmp_path):
     assert (entry["first"], entry["first_label"]) == ("left/mha", "left/mha (undertrained)")
     assert entry["second_label"] == "right/mha"
     assert entry["doubt"] == (
-        "training alone may explain this difference, whatever its p: left/mha (undertrained)"
+        "training alone may explain this difference, whatever the p-value: left/mha (undertrained)"
     )  # fmt: skip
     assert entry["fairness"]["first"]["unfinished"] == 10
     assert "left/mha: undertrained: selected one of its last epochs in 10 of 10 runs" in result["notes"]
@@ -263,4 +263,4 @@ def test_an_undertrained_side_is_marked_and_explains_the_difference(tmp_path):
 def test_identical_predictions_are_noted(tmp_path):
     result = one((trained(tmp_path, "left"), trained(tmp_path, "right")))
     said = "the predictions of left/mha and right/mha are identical in every fold: "
-    assert said + "they are names of one method with the same settings" in result["notes"]
+    assert said + "they are the same method with the same settings" in result["notes"]

@@ -63,7 +63,7 @@ def test_columns_in_another_order_are_paired_by_session():
     assert [fold["difference"] for fold in entry["folds"]] == pytest.approx(np.subtract(FIRST, SECOND))
     assert not entry["same_columns"]
     notes = compare_printed([(row("lora", sessions=order), row("b"))])["notes"]
-    assert "those of a LoRA row are sessions 5, 3, 1, 2, 4 (D15)" in notes[-1]
+    assert "the columns of a LoRA row are sessions 5, 3, 1, 2, 4 (D15)" in notes[-1]
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_what_is_not_the_same_sessions_is_not_paired(second, reason):
     entry = result["comparisons"][0]
     assert entry["not_aligned"].startswith(reason)
     assert (entry["folds"], entry["test"], result["family"]) == (None, None, None)
-    assert entry["no_test"] == "no p: the printed columns cannot be paired"
-    assert any(f"not fold by fold, since {reason}" in note for note in result["notes"])
+    assert entry["no_test"] == "no test: the published columns cannot be paired"
+    assert any(f"not compared by fold, because {reason}" in note for note in result["notes"])
 
 
 def test_no_test_against_ours_or_where_the_sizes_are_not_known():
@@ -91,19 +91,19 @@ def test_no_test_against_ours_or_where_the_sizes_are_not_known():
     entry = entry_of(row("a", corpus="emodb"), row("b", SECOND, corpus="emodb"))
     assert (entry["test"], entry["no_test"]) == (
         None,
-        "no p: n_test / n_train of the folds of emodb is not known",
+        "no test: n_test / n_train of the folds of emodb is unknown",
     )
 
 
 @pytest.mark.parametrize(
     ("options", "wrong"),
     [({"mean_agrees": False}, "mean"), ({"std_is": "neither"}, "deviation"), ({}, None),
-     ({"mean_agrees": False, "std_is": "neither"}, "mean, deviation")],
+     ({"mean_agrees": False, "std_is": "neither"}, "mean and deviation")],
 )  # fmt: skip
 def test_a_print_that_contradicts_its_folds_is_noted(options, wrong):
     notes = compare_printed([(row("a", **options), row("b", SECOND))])["notes"]
-    found = [note for note in notes if "no folds that round" in note]
-    text = f"published:T/a: no folds that round to the printed ones give the printed {wrong}"
+    found = [note for note in notes if "cannot come from the printed folds" in note]
+    text = f"published:T/a: the printed {wrong} cannot come from the printed folds"
     assert found == ([text] if wrong else [])
 
 

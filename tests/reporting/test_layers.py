@@ -49,14 +49,14 @@ def test_means_by_place_stand_beside_the_words_on_geometry() -> None:
         }
     )
     table = tables(part)["places"]
-    assert table.columns[4:] == ["Place 1", "Place 2", "Place 3", "Place 4"]
+    assert table.columns[4:] == ["Position 1", "Position 2", "Position 3", "Position 4"]
     assert [list(map(str, row)) for row in table.rows] == [
         ["DAAM 1", "yes", "3", "3, 3, 1", "0.500", "0.250", "0.125", "–"],
         ["DAAM 1, untrained", "–", "3", "3, 3, 1", "0.250", "0.125", "0.062", "–"],
         ["gqdaam", "no", "2", "2, 2, 2, 1", "0.100", "0.200", "0.300", "0.400"],
         ["gqdaam, untrained", "–", "2", "2, 2, 2, 1", "0.050", "0.100", "0.150", "0.200"],
     ]
-    words = "1 of 3 maps are mostly geometry and say little about what was learned: DAAM 1."
+    words = "1 of 3 maps mostly reflect geometry, not what was learned: DAAM 1."
     cautions = [index for index, block in enumerate(part.blocks) if isinstance(block, Text) and block.text == words]
     assert part.blocks.index(table) == cautions[0] + 2  # the reasons of each stand folded between them
 
@@ -87,6 +87,6 @@ def test_a_score_that_ties_all_layers_has_no_highest_layers() -> None:
     assert [str(cell) for cell in tables(part)["geometry"].rows[0]][:3] == ["DAAM 1", *[UNRANKED] * 2]
     assert str(tables(part)["stability"].rows[0][2]) == UNRANKED
     markdown = to_markdown(Document("t", "toy", [part]), version="1")
-    assert "Every layer has the same score under DAAM 1, so no layer ranks above another there." in markdown
+    assert "DAAM 1: every layer has the same score, so the layers are not ranked." in markdown
     assert "highest on" not in markdown.casefold()
     assert f"Highest layers: {UNRANKED}" in markdown

@@ -37,9 +37,9 @@ def test_what_selects_the_epoch(dev: str | None, folds: int, words: str) -> None
 
 def test_the_rule_that_picks_the_epoch() -> None:
     rule = terms.selection_rule(evaluation(dev="dev"))
-    assert rule == "the epoch reported is the best on the official dev part, never on the test part"
+    assert rule == "the reported epoch is the best on the official dev part, never on the test part"
     rule = terms.selection_rule(evaluation(folds=5, modality="speech"))
-    assert rule == "the epoch reported is the best on one training group held out for that, never on the test group"
+    assert rule == "the reported epoch is the best on one held-out training group, never on the test group"
     assert "on the test part itself" in terms.selection_rule(evaluation(selection="best-on-test"))
     assert "the last one" in terms.selection_rule(evaluation(selection="last"))
 

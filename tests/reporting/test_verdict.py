@@ -86,7 +86,7 @@ def words(section: Section) -> str:
 
 def fact(section: Section) -> str:
     (facts,) = [block for block in section.blocks if isinstance(block, Facts)]
-    return dict(facts.pairs)["Its lead over the reference"]
+    return dict(facts.pairs)["Lead over the reference"]
 
 
 def said(data: dict[str, Any]) -> tuple[str, str]:
@@ -96,33 +96,33 @@ def said(data: dict[str, Any]) -> tuple[str, str]:
 
 def test_lead_that_survives() -> None:
     short, text = said(evaluation({"none": 0.5, "sga": 0.6}))
-    assert short == "survives the test"
+    assert short == "significant"
     assert "sga (reconstructed) has the highest mean accuracy per utterance, 60.0 ± 2.0 % (n = 5)." in text
-    assert "the reference none, named in the settings (evaluate.reference), it is +10.0 points" in text
+    assert "Its lead over the reference none, set by evaluate.reference, is +10.0 points" in text
     assert "(95 % interval +8.0 to +11.0, over all test utterances)" in text
     assert "sign-flip test over 10 speakers: p = 0.002, p = 0.010 after correction over 1 comparison" in text
-    assert "picked after looking" in text
+    assert "picked after seeing the results" in text
 
 
 def test_lead_that_does_not_survive() -> None:
     short, text = said(evaluation({"none": 0.5, "sga": 0.6}, p_holm=0.3))
-    assert short == "does not survive the test"
-    assert "The lead does not survive the test at 0.05." in text
+    assert short == "not significant"
+    assert "The lead is not significant at level 0.05." in text
 
 
 def test_lead_that_no_design_like_this_could_show() -> None:
     short, text = said(evaluation({"none": 0.5, "sga": 0.6}, p_holm=0.074, floor_holm=0.074))
-    assert short == "cannot be shown"
-    assert "no lead could have: with 10 speakers and this many comparisons no corrected p below 0.074" in text
+    assert short == "too few data to test"
+    assert "no lead could be: with 10 speakers and this many comparisons, no corrected p-value below 0.074" in text
 
 
 def test_reference_on_top() -> None:
     short, text = said(evaluation({"none": 0.6, "sga": 0.5, "mha": 0.55}))
     assert short == "it is the reference"
-    assert "no method is above it. Of 2 other methods 2 are below it" in text
+    assert "so no method beats the reference. Of 2 other methods, 2 are significantly worse at level 0.05" in text
     assert "sga (reconstructed) and mha" in text
     _, text = said(evaluation({"none": 0.6, "sga": 0.5}, p_holm=0.5))
-    assert "Of 1 other method 0 are below it by the test at 0.05 after correction." in text
+    assert "Of 1 other method, 0 are significantly worse at level 0.05 after correction." in text
 
 
 def test_without_a_test() -> None:
@@ -137,8 +137,8 @@ def test_missing_folds_leave_a_method_untested() -> None:
     data["methods"]["sga"]["missing"] = [[5, 1]]
     short, text = said(data)
     assert short == "not tested"
-    assert "It was not tested against none, because folds are missing." in text
-    assert "Folds are missing of sga (reconstructed)" in text
+    assert "It was not tested against none because folds are missing." in text
+    assert "Folds are missing for sga (reconstructed)" in text
     data["comparison"]["result"] = None
     assert said(data)[0] == "not tested"
 
@@ -146,8 +146,8 @@ def test_missing_folds_leave_a_method_untested() -> None:
 def test_one_method_alone() -> None:
     short, text = said(evaluation({"none": 0.3}))
     assert short == "no other method"
-    assert "no other method was run" in text
-    assert "No method beats that." in text
+    assert "No other method was run" in text
+    assert "No method is better than that." in text
 
 
 def test_differences_are_turned_round() -> None:
@@ -182,25 +182,25 @@ def lines(data: dict[str, Any], *, declared: bool = False) -> str:
 def test_family_is_told_in_words() -> None:
     text = lines(evaluation({"none": 0.5, "sga": 0.6, "mha": 0.4}))
     assert "2 other methods against none, the default of evaluate.reference, on the same 100 test utterances" in text
-    assert "adjusted by Holm within each metric, level 0.05, two-sided" in text
-    assert "sign-flip over 10 speakers (all sign flips), seeds averaged first" in text
-    assert "no p below 0.002 is possible, after correction none below 0.004" in text
-    assert "Smallest difference this design could have seen: 4.0 points of accuracy" in text
+    assert "Holm correction within each metric; two-sided tests at level 0.05." in text
+    assert "sign-flip test over 10 speakers (all sign flips), after averaging over seeds" in text
+    assert "Smallest possible p-value with 10 speakers: 0.002, or 0.004 after correction." in text
+    assert "Smallest detectable difference: 4.0 points of accuracy" in text
     assert "Intervals redraw only 10 speakers." in text
 
 
 def test_family_without_whole_methods_says_why() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6})
     data["comparison"] |= {"result": None, "left_out": ["none"]}
-    assert "No method was tested against another: none has missing folds." in lines(data)
+    assert "No methods were tested against each other: none has missing folds." in lines(data)
 
 
 def test_changed_settings_and_stale_folds_are_cautions() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6})
-    data["notes"] = ["trained with other settings than those of now: lr 0.1", "sga: something else"]
+    data["notes"] = ["trained with other settings than the current ones: lr 0.1", "sga: something else"]
     section = headline(labelled(data), declared=False, stale=["Score them again."])
     cautions = [block.text for block in section.blocks if isinstance(block, Text) and block.caution]
-    assert cautions == ["Score them again.", "Trained with other settings than those of now: lr 0.1."]
+    assert cautions == ["Score them again.", "Trained with other settings than the current ones: lr 0.1."]
 
 
 def test_the_verdict_on_the_comparison_comes_first() -> None:
@@ -218,23 +218,25 @@ def test_no_lead_by_or_over_an_undertrained_method_survives(status: str, who: st
     data = evaluation({"none": 0.5, "sga": 0.6, "mha": 0.4}, p_holm=p_holm, status={who: status})
     short, text = said(data)
     assert short == "training may explain it"
-    assert "surviv" not in text
+    assert "significant" not in text
     label = f"none ({status})" if who == "none" else f"sga (reconstructed, {status})"
-    assert f"training alone may explain this lead, because of {label}" in text
+    assert f"training alone may explain this lead because of {label}" in text
     assert ("The reference is" in text) is (who == "none")
     family = lines(data)
-    assert "surviv" not in family
-    assert f"Training alone may explain a difference to {label}, whatever its p." in family
+    assert "significant" not in family
+    assert f"Training alone may explain a difference from {label}, whatever the p-value." in family
 
 
 def test_another_undertrained_method_leaves_a_lead_alone() -> None:
     short, _ = said(evaluation({"none": 0.5, "sga": 0.6, "mha": 0.4}, status={"mha": "undertrained"}))
-    assert short == "survives the test"
+    assert short == "significant"
 
 
 def test_a_reference_on_top_of_undertrained_methods() -> None:
     _, text = said(evaluation({"none": 0.6, "sga": 0.5, "mha": 0.55}, status={"mha": "undertrained"}))
-    assert "2 are below it by the test at 0.05 after correction: sga (reconstructed) and mha (undertrained)." in text
+    assert (
+        "2 are significantly worse at level 0.05 after correction: sga (reconstructed) and mha (undertrained)." in text
+    )
     assert "Training alone may explain the lead over mha (undertrained)." in text
     _, text = said(evaluation({"none": 0.6, "sga": 0.5}, status={"none": "undertrained"}))
     assert "Training alone may explain the lead over sga (reconstructed)." in text
@@ -247,6 +249,6 @@ def test_equal_predictions_and_precisions_are_cautions() -> None:
     section = headline(labelled(data), declared=True, stale=[])
     cautions = [block.text for block in section.blocks if isinstance(block, Text) and block.caution]
     assert cautions == [
-        "The predictions of none and sga (reconstructed) are identical in every fold: the reason is not known.",
+        "The predictions of none and sga (reconstructed) are identical in every fold: the reason is unknown.",
         "Not all: sga in bfloat16.",
     ]

@@ -65,7 +65,7 @@ def test_what_cannot_run_is_left_out_until_it_can(two: Path) -> None:
     for stage in STAGES:
         folder = data / stage / "later" / ("none" if stage == "train" else "")
         assert note(folder)["reason"] == reason, stage
-        assert f"later {stage}{' none' if stage == 'train' else ''}: left out: {reason}\n" in output
+        assert f"later {stage}{' none' if stage == 'train' else ''}: skipped: {reason}\n" in output
     assert "data/evaluate/later/metrics.json" in dvc(two, "metrics", "show")
     before = {path: path.stat().st_mtime_ns for path in data.glob("*/tiny/**/*") if path.is_file()}
 
@@ -81,5 +81,5 @@ def test_what_cannot_run_is_left_out_until_it_can(two: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
     shutil.rmtree(two / "later")
-    assert "later download: finished earlier, kept as it is" in dvc(two, "repro", "segment@later")
+    assert "later download: cannot run here, earlier results are kept" in dvc(two, "repro", "segment@later")
     assert (data / "download/later/utterances.parquet").is_file()

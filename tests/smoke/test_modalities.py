@@ -86,7 +86,7 @@ def check_effects(layout: Layout, report: Path, head: str) -> None:
     """Adapters act, the released form too: Llama and BEiT call the modules that WavLM passes by (D2)."""
     shown = {row[0].split(" (")[0]: row[1:] for row in rows(report / "tables" / "effects.csv")}
     assert tuple(shown) == FINETUNES
-    assert shown["linear-probe"][-1] == "nothing trained in it"
+    assert shown["linear-probe"][-1] == "none are trained"
     for way in FINETUNES[1:]:
         run = read_folds(layout.method(way))[0].result["run"]
         assert run["effect"]["with_gradient"] == run["effect"]["tensors"] == 2 * len(run["adapted"]) > 0

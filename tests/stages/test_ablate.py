@@ -113,8 +113,8 @@ def test_the_fix_is_one_and_what_is_left_is_said(layout):
         ablate.run(layout, config.model_copy(update={"method_settings": fixed}), track=False).read_text()
     )
     assert result["notes"][1] == (
-        "On highest-1, lowest-1 'daam-v1-mlp' weighs nothing: its weight is 1 for every input at the start, and "
-        "training can at most make it another constant (D6, D33). These rows measure what follows, not the weighing."
+        "On highest-1, lowest-1 'daam-v1-mlp' does not weight anything: its initial weight is 1 for every input, and "
+        "training can only change that constant (D6, D33). These rows measure the decoder, not the weighting."
     )
 
 
@@ -187,7 +187,7 @@ def test_methods_are_chosen_among_those_listed(layout):
     result = run(layout, settings(listed, rank_by=None, method=None))
     assert (result["rank_by"], result["method"]) == ("daam-v1", "none-mlp")
     assert result["cautions"] == []
-    assert not any("Passed over" in note for note in result["notes"])
+    assert not any("Not used" in note for note in result["notes"])
 
 
 def test_methods_that_learned_nothing_are_passed_over(layout):
@@ -197,8 +197,8 @@ def test_methods_that_learned_nothing_are_passed_over(layout):
     write_method(layout, settings(), "weighted-sum", folds=(1, 2, 3))
     result = run(layout, settings(["gct-b0", "none-mlp", "daam-v1", "weighted-sum"], rank_by=None, method=None))
     assert (result["rank_by"], result["method"]) == ("gct-b0", "weighted-sum")
-    assert "Passed over as ranking method: daam-v1: gives one class for every item of a fold." in result["notes"]
-    assert "Passed over as method to train: none-mlp: gives one class for every item of a fold." in result["notes"]
+    assert "Not used as ranking method: daam-v1: predicts the same class for every item of a fold." in result["notes"]
+    assert "Not used as method to train: none-mlp: predicts the same class for every item of a fold." in result["notes"]
     assert result["cautions"] == []
 
 
@@ -209,8 +209,8 @@ def test_named_methods_that_learned_nothing_are_used_with_a_caution(layout):
     assert (result["rank_by"], result["method"]) == ("daam-v1", "none-mlp")
     assert [group["name"] for group in result["groups"]] == ["highest-1", "lowest-1"]
     assert result["cautions"] == [
-        f"'{name}' learned nothing (gives one class for every item of a fold), but {where} names it: what rests on it "
-        "says nothing of the layers."
+        f"'{name}' learned nothing (predicts the same class for every item of a fold), but {where} names it. "
+        "Results based on it say nothing about the layers."
         for name, where in (("daam-v1", "ablate.rank_by"), ("none-mlp", "ablate.method"))
     ]
 
@@ -236,17 +236,16 @@ def test_a_border_that_cuts_through_a_tie_is_told(layout):
         write_fold(layout, settings(), "daam-v1", fold, 1, rows, density={"trained": maps, "untrained": maps})
     notes = run(layout, settings(k=[2]))["notes"]
     assert notes[1] == (
-        "The border of highest-2 cuts through a tie: layers 2 and 3 have the same score, and the lower number stands "
-        "first."
+        "Layers 2 and 3 have the same score, but only the first is in highest-2: ties are broken by layer number."
     )
-    assert not any("cuts through" in note for note in run(layout, settings(k=[1]))["notes"])
+    assert not any("have the same score" in note for note in run(layout, settings(k=[1]))["notes"])
 
 
 def test_without_a_method_that_measures_layers_nothing_is_trained(layout, untrained):
     result = run(layout, settings(["daam-v1", "mha-published"], method=None, presets=["speech-9-23"]))
     assert (result["rank_by"], result["method"], result["groups"], result["presets"]) == ("daam-v1", None, [], [])
     assert result["notes"][-1] == (
-        "No layers are trained alone: no method of this pipeline without a density fits these groups. List a method "
+        "No layers are trained alone: no method of this pipeline without a density fits these groups. Add a method "
         "without a density, such as 'none'."
     )
 

@@ -124,7 +124,7 @@ def test_check_of_everything_looks_at_the_stages_of_dvc(project: Path) -> None:
 
 def test_a_pipeline_may_not_be_called_paper(project: Path) -> None:
     (project / "pipelines/paper.yaml").touch()
-    with pytest.raises(ConfigError, match=r"^pipeline 'paper': report@paper is the report of the whole paper"):
+    with pytest.raises(ConfigError, match=r"^pipeline 'paper': report@paper is the report on the papers"):
         check.run(project)
 
 
@@ -132,7 +132,7 @@ def test_ways_of_fine_tuning_are_known_and_their_stages_read_what_they_use(proje
     assert problems(project, "finetunes: [lora-r9]")[0].startswith(
         "pipeline 'mine': finetunes: unknown name 'lora-r9'; did you mean 'lora-r"
     )
-    twice = "pipeline 'mine': finetunes: a way of fine-tuning stands twice in ['ia3', 'ia3']"
+    twice = "pipeline 'mine': finetunes: a fine-tuning method is listed twice in ['ia3', 'ia3']"
     assert problems(project, "finetunes: [ia3, ia3]") == [twice]
 
     def part(settings: str) -> dict[str, Any]:

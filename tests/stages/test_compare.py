@@ -118,8 +118,14 @@ def test_ad_hoc_runs_are_sides(project):
         ("left/mha/fold1-seed1", "right", UnknownNameError, "unknown method of 'left'", "known: daam-v1, mha"),
         ("left/mha", "lone", UnknownNameError, "unknown method of 'lone' 'mha'", "known: none"),
         ("left", "lone", ConfigError, "share no method", "daamctl compare left/mha lone/none"),
-        ("left", "left", ConfigError, "are one and the same", None),
-        ("published:T2-iemocap/mha", "published:daam-v4/T2-iemocap/mha", ConfigError, "are one and the same", None),
+        ("left", "left", ConfigError, "are the same, so there is nothing", None),
+        (
+            "published:T2-iemocap/mha",
+            "published:daam-v4/T2-iemocap/mha",
+            ConfigError,
+            "are the same, so there is nothing",
+            None,
+        ),
         ("published:T2-iemcap/mha", "left", UnknownNameError, "published table 'T2-iemcap/mha'", "'T2-iemocap'"),
         ("published:T2-iemocap/mho", "left", UnknownNameError, "row of 'published:T2-iemocap' 'mho'", "'mha'"),
         ("published:T2-iemocap/lora-r4", "left", UnknownNameError, "method of 'left' 'lora-r4'", "known: daam-v1, mha"),
@@ -180,7 +186,7 @@ def test_units_must_agree_or_be_chosen(project):
 
 
 def test_clips_cut_differently_are_compared_by_utterance_only(project, pair):
-    with pytest.raises(ArtifactError, match="same utterances but on other clips") as error:
+    with pytest.raises(ArtifactError, match="same utterances but on different clips") as error:
         compare.run(project, "left", "right", unit="clip")
     assert error.value.fix == "compare them by utterance: daamctl compare left right --unit utterance"
     assert result_of(compare.run(project, "left", "right", unit="utterance"))["unit"] == "utterance"
@@ -221,7 +227,7 @@ def test_ours_beside_a_printed_row(project):
     }
     assert result["settings"]["not_known"]
     text = "\n".join(result["notes"])
-    assert "published:T2-iemocap/mha: no folds that round to the printed ones give the printed deviation" in text
+    assert "published:T2-iemocap/mha: the printed deviation cannot come from the printed folds" in text
     assert read_published("T2-iemocap").protocol in text
 
 
@@ -277,7 +283,7 @@ def test_lora_columns_are_other_sessions(project):
     assert [fold["difference"] for fold in entry["folds"]] == pytest.approx(gaps)
     assert entry["test"]["p"] == pytest.approx(nadeau_bengio(gaps, 1, 4)["p"])
     assert not entry["same_columns"]
-    assert any("not aligned" in note and "(D15)" in note for note in result["notes"])
+    assert any("paired by session" in note and "(D15)" in note for note in result["notes"])
     both = result_of(compare.run(project, "published:T2-iemocap/lora-r4", "published:T2-iemocap/lora-r8"))
     assert both["comparisons"][0]["same_columns"]
 
@@ -287,7 +293,7 @@ def test_repeats_of_one_split_are_not_paired(project):
         "comparisons"
     ][0]
     assert entry["folds"] is None
-    assert entry["no_test"] == "no p: the printed columns cannot be paired"
+    assert entry["no_test"] == "no test: the published columns cannot be paired"
     assert entry["difference"] < 0
 
 

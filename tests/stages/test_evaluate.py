@@ -90,7 +90,7 @@ def test_missing_folds_are_named(tmp_path, caplog):
     write_method(layout, CONFIG, "none", folds=(1, 2, 4))
     report = json.loads(evaluate.run(layout, CONFIG, methods=["none"]).read_text())
     assert report["methods"]["none"]["missing"] == [[3, 1], [5, 1]]
-    assert "none: not every fold is finished; missing fold 3 seed 1, fold 5 seed 1" in report["notes"]
+    assert "none: some folds are missing: fold 3 seed 1, fold 5 seed 1" in report["notes"]
     assert "missing fold 3 seed 1" in caplog.text
 
 
@@ -174,7 +174,7 @@ def test_methods_on_different_embeddings_are_refused(layout):
 def test_settings_changed_since_are_noted(layout):
     config = CONFIG.model_copy(update={"train": CONFIG.train.model_copy(update={"epochs": 7})})
     report = json.loads(evaluate.run(layout, config).read_text())
-    assert "trained with other settings than those of now: train.epochs: 100 (now 7)" in report["notes"]
+    assert "trained with other settings than the current ones: train.epochs: 100 (now 7)" in report["notes"]
 
 
 def test_reconstructions_and_batch_dependence_are_named_wherever_figures_stand(tmp_path, caplog):
@@ -188,10 +188,10 @@ def test_reconstructions_and_batch_dependence_are_named_wherever_figures_stand(t
     assert report["methods"]["sga"]["label"] == "sga (reconstructed)"
     assert report["methods"]["mha-published"]["label"] == "mha-published"
     assert any(
-        note.startswith("sga (reconstructed): reading A, scalar; its own definition") for note in report["notes"]
+        note.startswith("sga (reconstructed): reading A, scalar; the original definition") for note in report["notes"]
     )
     assert any(
-        "mha-published: a prediction depends on the other clips" in note and "8 at a time" in note
+        "mha-published: predictions depend on the other clips" in note and "test batches have 8 clips" in note
         for note in report["notes"]
     )
     folder = layout.stage("evaluate")
@@ -293,11 +293,11 @@ def test_the_default_reference_is_trained_well(tmp_path, caplog):
     skills = {"mha": 0.0, "none": 0.8, "gqa": 2.6, "ridge-concat": 2.5}
     _, report = probed(tmp_path / "a", skills, margin=0.2)
     assert report["comparison"]["reference"] == "gqa"
-    assert "no measure of the others: none (undertrained), mha (learned nothing)" in caplog.text
+    assert "cannot serve as reference: none (undertrained), mha (learned nothing)" in caplog.text
     _, report = probed(tmp_path / "b", skills, reference="none", margin=0.2)
     assert report["comparison"]["reference"] == "none"
     _, report = probed(tmp_path / "c", {"mha": 0.0, "none": 0.0}, margin=0.2)
     assert report["comparison"]["reference"] == "none"
-    assert "reference: none, though it and every other method" in caplog.text
+    assert "the reference is none, although all methods" in caplog.text
     _, report = probed(tmp_path / "d", {"mha": 2.5, "none": 2.5})
     assert report["comparison"]["reference"] == "none"

@@ -88,7 +88,7 @@ def test_a_method_and_a_fine_tuned_encoder_are_evaluated_and_reported_together(c
     assert found["counts"]["utterance"] == 48
     assert not any("other settings" in note for note in found["notes"])
     notes = json.loads(evaluate.run(*settings(clips, finetune__lr=0.5)).read_text())["notes"]
-    assert "trained with other settings than those of now: finetune.lr: 0.01 (now 0.5)" in notes
+    assert "trained with other settings than the current ones: finetune.lr: 0.01 (now 0.5)" in notes
     page = report.run(layout, config, track=False)
     row = next(line for line in (page.parent / "tables/cost.csv").read_text().splitlines() if "linear-probe" in line)
     assert row.split(",")[1:4] == ["130", "0", "130"]  # one linear map of 64 features to 2 classes
@@ -299,7 +299,7 @@ def test_a_way_with_its_own_settings_stands_beside_the_others(tmp_path: Path) ->
         evaluate.run(layout, Config.model_validate(ways))
     changed = Config.model_validate({**ways, "finetune_settings": {"linear-probe": {"epochs": 5}}})
     notes = json.loads(evaluate.run(layout, changed).read_text())["notes"]
-    assert "trained with other settings than those of now: finetune.epochs: 4 (now 5)" in notes
+    assert "trained with other settings than the current ones: finetune.epochs: 4 (now 5)" in notes
 
 
 def test_fine_tuning_with_seeds_of_its_own_is_evaluated(tmp_path: Path) -> None:

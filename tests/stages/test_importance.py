@@ -69,7 +69,7 @@ def test_summary(layout):
     assert entry["num_heads"] == 2
     assert entry["folds"] == [[fold, 1] for fold in range(1, 6)]
     assert summary["without_density"] == ["none"]
-    assert summary["note"] == "Importance Factor of daam-v1, daam-v2; without a density: none."
+    assert summary["note"] == "Importance Factor of daam-v1, daam-v2; methods without a density: none."
 
 
 def test_caution_only_where_the_map_is_geometry(layout):
@@ -93,7 +93,7 @@ def test_without_any_density_it_explains(layout):
     config = CONFIG.model_copy(update={"methods": ("none",)})
     summary = json.loads(importance.run(layout, config).read_text())
     assert summary["methods"] == {}
-    assert summary["note"].startswith("No finished fold of none has a density")
+    assert summary["note"].startswith("None of the methods none has a density")
     rows, _ = read_frame(layout.stage("importance") / "importance.parquet")
     assert rows.is_empty()
 
@@ -166,7 +166,7 @@ def test_without_embeddings_the_maps_are_made_and_the_audit_says_what_is_missing
     assert line.endswith("make them: daamctl extract --pipeline toy, then daamctl importance --pipeline toy")
     assert summary["audit"]["methods"] == {}
     assert summary["audit"]["comparison"]["sentence"] == (
-        "Whether layer scores say what the layers are worth was not tested."
+        "The layer scores were not tested against the usefulness of the layers."
     )
     off = CONFIG.model_copy(update={"importance": CONFIG.importance.model_copy(update={"audit": False})})
     assert "switched off" in json.loads(importance.run(layout, off).read_text())["audit"]["missing"][0]
@@ -272,7 +272,7 @@ def test_methods_without_a_ranking_and_the_table(audited):
     assert rows["daam-v1-mlp"]["tracks_probe"] != "yes"
     assert rows["daam-v1-mlp"]["deletion_advantage_untrained"] is not None
     assert comparison["contrast"]["verdict"] != "better"
-    assert "not shown to be a better guide" in comparison["sentence"]
+    assert "There is no evidence that Importance Factors" in comparison["sentence"]
     assert "Layer weights track the probe in 1 and beat random deletion in 1 of 1." in comparison["sentence"]
 
 
@@ -338,8 +338,8 @@ def test_an_ablation_that_tests_nothing_is_named(copied, few):
     assert audit["methods"]["weighted-sum"]["alone"] == []
     assert audit["missing"] == []
     assert audit["no_ablation"] == (
-        "No layer scores are tested on layers trained alone: the ablation trained no two groups of as many layers; see "
-        "ablate.k, ablate.layers and ablate.presets"
+        "Layer scores were not tested on layers trained alone, because the ablation has no two groups of the same "
+        "size; see ablate.k, ablate.layers and ablate.presets"
     )
 
 

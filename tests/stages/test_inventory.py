@@ -64,7 +64,7 @@ def test_licensed_corpus(project: Path, tmp_path: Path) -> None:
     (tmp_path / "release").rmdir()
     gone = verdict(project, text)
     assert gone is not None
-    assert gone.reason == f"corpus 'iemocap' should be at {tmp_path / 'release'}, which is not there"
+    assert gone.reason == f"corpus 'iemocap' should be at {tmp_path / 'release'}, but that does not exist"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_manifest(project: Path) -> None:
     (project / "tones/tones.csv").unlink()
     found = inventory.run(project, ["tones"])["tones"]
     assert found is not None
-    assert found.reason == f"corpus 'manifest' should be at {project}/tones/tones.csv, which is not there"
+    assert found.reason == f"corpus 'manifest' should be at {project}/tones/tones.csv, but that does not exist"
 
 
 def cache(tmp_path: Path, hub_id: str, *files: str, index: dict[str, Any] | None = None) -> None:
@@ -203,7 +203,7 @@ def test_gpu_is_looked_for_only_where_it_is_wanted(project: Path, monkeypatch: p
     assert verdict(project, "extract: {min_gpu_memory_gb: 24}\n") is None
     found = verdict(project, "extract: {min_gpu_memory_gb: 28}\n")
     assert found is not None
-    assert found.reason == "encoder 'wavlm-micro' needs 28 GB of GPU memory, here are 24 GB"
+    assert found.reason == "encoder 'wavlm-micro' needs 28 GB of GPU memory, this machine has 24 GB"
 
 
 def test_no_nvidia_smi_means_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,7 @@ def test_every_number_of_other_sources_is_said_to_be_left_out(empty: Path) -> No
     others = {record["source"] for record in records()} - set(SOURCES)
     number = sum(record["source"] in others for record in records())
     assert others == {"dwatt"}
-    assert f"The {number} printed numbers of the DWAtt paper" in (empty / "data/report/paper/report.html").read_text()
+    assert f"The {number} numbers of the DWAtt paper" in (empty / "data/report/paper/report.html").read_text()
 
 
 def test_a_number_without_a_place_fails() -> None:
@@ -209,12 +209,12 @@ def test_every_empty_cell_says_why(empty: Path) -> None:
         ("iemocap-as-published", "not made yet", "daamctl run iemocap-as-published"),
         ("cifar100", "not made yet", "daamctl run cifar100"),
         ("agnews-as-published", "needs a GPU with 28 GB; no weights", "run it on a larger machine"),
-        ("agnews", "this project has no pipeline 'agnews'", ""),
+        ("agnews", "there is no pipeline 'agnews' in this project", ""),
     ],
 )
 def test_why_a_pipeline_has_no_figures(empty: Path, pipeline: str, reason: str, fix: str) -> None:
     row = cells(empty, "pipelines")[pipeline]
-    assert (row["Figures"], row["Why not"], row["Repaired by"]) == ("none", reason, fix)
+    assert (row["Results"], row["Why not"], row["How to get them"]) == ("none", reason, fix)
     key = pipeline.removesuffix("-as-published")
     ours = OURS[pipeline == key]
     brief = reason.replace("; no weights", " (and 1 other reason)")
@@ -232,7 +232,7 @@ def test_figures_stand_under_their_own_protocol(ran: Path) -> None:
     main = entries["iemocap"]["summary"]["utterance"]["accuracy"]
     assert float(row["Ours, as published [%]"]) == pytest.approx(100 * best["mean"])
     assert float(row["Ours, as published, sample std [%]"]) == pytest.approx(100 * best["sample_std"])
-    assert float(row["Minus print (points)"]) == pytest.approx(100 * best["mean"] - 67.36)
+    assert float(row["Ours minus published (points)"]) == pytest.approx(100 * best["mean"] - 67.36)
     assert float(row["Ours, corrected [%]"]) == pytest.approx(100 * main["mean"])
     assert row["Ours, as published, note"] == (
         "per clip, best epoch on test, n = 3 of 5; ../../train/iemocap-as-published/daam-v1; "
@@ -258,7 +258,7 @@ def test_controls_follow_the_printed_rows(ran: Path) -> None:
     table = cells(ran, "results-iemocap")
     assert list(table)[-6:] == ["none", "weighted-sum", "linear-probe", "dora-r8", "houlsby", "full-finetune"]
     assert float(table["none"]["Ours, corrected [%]"]) > 0
-    assert table["none"]["Minus print (points)"] == ""
+    assert table["none"]["Ours minus published (points)"] == ""
     tuned = table["full-finetune"]
     assert float(tuned["Ours, corrected [%]"]) > 0
     assert tuned["Ours, as published, note"] == "not among the methods of iemocap-as-published"
@@ -283,13 +283,15 @@ def test_ablation_ranges_and_layers(ran: Path) -> None:
         "mha-published; per clip, best epoch on test, n = 2; ../../ablate/"
     )
     assert float(gap["Ours, as published"]) == pytest.approx(5)
-    assert gap["Ours, corrected, note"] == "iemocap does not train layer 23 alone"
-    assert rows["AG News: layers 19-21 (high)"]["Ours, corrected, note"] == "this project has no pipeline 'agnews'"
+    assert gap["Ours, corrected, note"] == "iemocap does not train on layer 23 alone"
+    assert (
+        rows["AG News: layers 19-21 (high)"]["Ours, corrected, note"] == "there is no pipeline 'agnews' in this project"
+    )
     learned = cells(ran, "learned")
     name = next(name for name in learned["IEMOCAP: ξ width"] if name.startswith("Ours, as published"))
     assert float(learned["IEMOCAP: ξ width"][name]) == pytest.approx(0.35)  # mean of 0.3 and 0.4
     assert float(learned["IEMOCAP: δ lowest"][name]) == pytest.approx(-0.1)
-    assert learned["IEMOCAP: δ lowest"]["Ours, corrected, note"] == "no weights of daam-v1 at hand"
+    assert learned["IEMOCAP: δ lowest"]["Ours, corrected, note"] == "there are no weights of daam-v1 on this machine"
     layers = cells(ran, "layers")["IEMOCAP"]
     assert layers["Ours, as published"] == "highest 9, 8, 7; lowest 23, 22, 24"
     assert "untrained: highest 2, 5, 8; mostly geometry (D29)" in layers["Ours, as published, note"]
@@ -313,7 +315,7 @@ def test_another_corpus_is_called_not_comparable(tmp_path: Path) -> None:
     write_method(layout, config, "none")
     evaluate.run(layout, config)
     _, html, _ = write(tmp_path)
-    assert "iemocap: its corpus is demo, the published one iemocap; do not compare its figures with the print." in html
+    assert "iemocap: its corpus is demo, but the published one is iemocap. Do not compare the results." in html
 
 
 def test_an_unfair_pipeline_is_called_that(tmp_path: Path) -> None:

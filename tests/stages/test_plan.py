@@ -82,7 +82,7 @@ def test_demo_before_anything_ran(project: Path) -> None:
     assert (rows["mha"]["total"], rows["mha"]["work"]) == (5, "5 folds × at most 18 epochs")  # of the search too
     assert rows["ridge-mean"]["work"] == "5 folds"
     assert (rows["mha"]["at_most"], rows["ablate"]["at_most"], rows["ridge-mean"]["at_most"]) == (True, True, False)
-    assert any(note.startswith("≤: every epoch allowed is counted") for note in result["notes"])
+    assert any(note.startswith("≤: assumes the maximum number of epochs") for note in result["notes"])
     for name in ("none", "daam-v2", "ablate", "importance"):
         assert rows[name]["basis"] == "measured"
         assert rows[name]["time_s"] > 0
@@ -90,7 +90,7 @@ def test_demo_before_anything_ran(project: Path) -> None:
         assert (rows[name]["about"], rows[name]["at_least"]) == (True, False)
     assert rows["ablate"]["work"] == "4 groups × 5 folds"
     assert (result["totals"]["about"], result["totals"]["at_least"]) == (True, False)
-    assert any(note.startswith("≈: how long recordings are") for note in result["notes"])
+    assert any(note.startswith("≈: estimated from the published durations") for note in result["notes"])
     assert result["totals"]["possible"]
 
 
@@ -168,7 +168,7 @@ def test_from_the_first_stage_to_the_last(project: Path) -> None:
     assert (changed["linear-probe"]["state"], changed["mean"]["state"]) == ("to do", "to do")
     changed, result = planned(project, overrides={"extract.storage": "float32"})
     assert "extract.storage: made with 'float16', asked for 'float32'" in changed["extract"]["reason"]
-    assert changed["mean"]["reason"] == "3 folds are kept if the embeddings come out as they were"
+    assert changed["mean"]["reason"] == "3 folds are kept if the embeddings do not change"
     assert (changed["segment"]["state"], changed["linear-probe"]["state"]) == ("done", "done")
     changed, _ = planned(project, overrides={"segment.tail": "drop"})
     assert [name for name, state in states(changed).items() if state == "done"] == ["download"]
@@ -182,7 +182,7 @@ def test_what_is_older_than_its_inputs_is_to_do(project: Path) -> None:
     train.run(layout, config, method="mean", fold=1, force=True, track=False)
     rows, _ = planned(project)
     assert {name for name, state in states(rows).items() if state == "to do"} == {"evaluate", "importance", "report"}
-    assert rows["evaluate"]["reason"] == "older than what it rests on"
+    assert rows["evaluate"]["reason"] == "older than its inputs"
 
 
 def test_interrupted_extraction_counts(project: Path) -> None:
@@ -243,7 +243,7 @@ def test_weights_that_are_elsewhere_are_stood_in_for(project: Path, monkeypatch:
 def test_encoder_that_is_too_large_is_not_loaded(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "open_encoder", lambda *_, **__: pytest.fail("loaded"))
     monkeypatch.setattr(calibration, "time_method", lambda *_, **__: calibration.MethodSpeed(0.01, 0.001))
-    lacking = {"encoder": Obstacle("encoder 'llama2-13b' needs 40 GB of GPU memory, here is none")}
+    lacking = {"encoder": Obstacle("encoder 'llama2-13b' needs 40 GB of GPU memory, this machine has no GPU")}
     monkeypatch.setattr("daamctl.planning.reading.write_sample", lambda *_: pytest.fail("written"))
     monkeypatch.setattr("daamctl.planning.reading.Reading.rate", 1e9)
     overrides = {"extract.min_gpu_memory_gb": 1e6, "finetunes": ["lora-r8"]}
@@ -315,7 +315,7 @@ def test_methods_beyond_the_time_for_calibration_stay_unknown(project: Path, mon
     monkeypatch.setattr(calibration, "LIMIT_S", -1.0)
     rows, result = planned(project, "demo", calibrate=True)
     assert (rows["mha"]["basis"], rows["ablate"]["basis"]) == ("not known", "not known")
-    words = "not measured, as it would take too long: none, weighted-sum, mha, daam-v1, daam-v2, ridge-last, "
+    words = "not measured, because it would take too long: none, weighted-sum, mha, daam-v1, daam-v2, ridge-last, "
     assert any(note.startswith(words) for note in result["notes"])
 
 
@@ -363,7 +363,7 @@ def test_reading_from_disk_is_counted(
     row, clips = rows["mha"], rows["extract"]["total"]
     assert (row["at_least_of"], rows["ablate"]["at_least_of"]) == (least, least)
     assert result["totals"]["at_least_of"] == least
-    words = "not counted in the times" if rate is None else "at 0 MB per second"
+    words = "which the times do not include" if rate is None else "at 0 MB per second"
     assert any(f"read from disk in every epoch, {words}" in note for note in result["notes"])
     if rate is not None:
         nbytes = 24 * 64 * 2 * clips  # all lie in one shard, which every pass over the training part reads whole

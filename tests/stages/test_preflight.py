@@ -101,7 +101,7 @@ def test_one_good_layer_means_fusion_is_unlikely_to_help(layout: Layout) -> None
     assert result["probe"]["layers"]["2"]["accuracy"]["mean"] > 0.95
     assert result["probe"]["last_layer"] == result["probe"]["layers"]["4"]
     assert result["verdict"]["case"] == "unlikely"
-    assert result["verdict"]["text"].startswith("Fusing layers is unlikely to help here: the best linear fusion has ")
+    assert result["verdict"]["text"].startswith("Fusing layers is unlikely to help here: the best linear fusion gains ")
     assert result["verdict"]["rule"] == preflight.RULE
     assert warnings_of(result) == {}
     assert result["skipped"] is None
@@ -143,7 +143,7 @@ def test_planted_leaks_and_duplicates_are_caught(layout: Layout) -> None:
     assert set(found) == {"speakers", "duplicates", "duplicate-labels"}
     assert found["speakers"]["examples"] == ["s8"]
     assert found["duplicates"]["examples"] == found["duplicate-labels"]["examples"] == ["u6#000 = u201#000"]
-    assert "The data checks warn of speakers, duplicates, duplicate-labels" in result["verdict"]["text"]
+    assert "The data checks have warnings (speakers, duplicates, duplicate-labels" in result["verdict"]["text"]
 
 
 def test_unit_is_the_one_of_the_evaluation(layout: Layout, tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def test_two_groups_are_probed_but_tell_nothing(layout: Layout) -> None:
     assert result["verdict"]["case"] == "cannot be told"
     assert "2 folds are too few" in result["verdict"]["text"]
     assert (
-        "points of accuracy against the best single layer). A pipeline with download: {folds: stratified"
-        in (result["verdict"]["text"])
+        "points of accuracy over the best single layer). To find out, form folds from the same data with "
+        "download: {folds: stratified" in (result["verdict"]["text"])
     )
     assert set(warnings_of(result)) == {"group-sizes"}
 
@@ -194,7 +194,7 @@ def test_what_cannot_be_probed_is_still_checked(layout: Layout, fault: str) -> N
     }[fault]
     assert result["skipped"].startswith(reason)
     assert result["verdict"]["case"] == "cannot be told"
-    assert result["verdict"]["text"].startswith(f"Whether fusing layers helps here cannot be told: {reason}")
+    assert result["verdict"]["text"].startswith(f"It is unclear whether fusing layers helps here: {reason}")
     assert (result["probe"], result["headroom"], result["folds"]) == (None, None, [])
     assert set(warnings_of(result)) == {"values": {"values"}, "classes": {"absent-classes"}}[fault]
 
@@ -203,7 +203,7 @@ def test_many_clips_are_told_to_lack_the_concatenation(layout: Layout, monkeypat
     monkeypatch.setattr("daamctl.analysis.probe.MAX_KERNEL_CLIPS", 100)
     result = result_of(layout, *make_set("one"))
     assert result["probe"]["concatenation"] is None
-    assert result["probe"]["note"].startswith("The concatenation is left out above ")
+    assert result["probe"]["note"].startswith("The concatenation is not probed above ")
     assert "concatenation" not in result["headroom"]
 
 
@@ -213,7 +213,7 @@ def test_set_on_disk_within_the_sample_gives_the_same(layout: Layout) -> None:
     expected = result_of(layout, clips, vectors)
     found = result_of(layout, clips, vectors, train={"features": "stream"})
     assert (found["sample"], expected["sample"]) == ({"clips": 240, "seed": 0}, None)
-    assert found["probe"].pop("note").startswith("Probed on 240 of 240 clips: whole utterances drawn with seed 0")
+    assert found["probe"].pop("note").startswith("Probed on a sample of 240 of 240 clips (whole utterances, seed 0")
     assert found["checks"][7]["text"] == "No two groups share almost equal embeddings among 240 clips drawn."
     for result in (found, expected):
         del result["sample"], result["checks"][7]
@@ -229,7 +229,7 @@ def test_set_on_disk_is_probed_on_a_sample_and_checked_whole(layout: Layout, mon
     assert (result["num_clips"], result["sample"]["clips"]) == (500, 200)
     assert [fold["num_test_clips"] for fold in result["folds"]] == [40] * 5
     assert result["probe"]["best_layer"]["chosen"] == [2] * 5
-    assert result["probe"]["note"].startswith("Probed on 200 of 500 clips")
+    assert result["probe"]["note"].startswith("Probed on a sample of 200 of 500 clips")
     assert set(warnings_of(result)) == {"duplicates", "duplicate-labels"}
     vectors[499, 3, 0] = np.inf
     result = result_of(layout, clips, vectors, train={"features": "stream"})
@@ -294,10 +294,10 @@ def test_texts_with_an_official_split(layout: Layout) -> None:
     assert checks["group-sizes"]["severity"] == "note"
     gain = result["headroom"]["best_fusion"]["mean"]
     assert result["verdict"]["text"].startswith(
-        "Whether fusing layers helps here cannot be told: one test part shows no spread over folds (there the best "
-        f"linear fusion has {100 * gain:+.1f} points of accuracy against the best single layer). A pipeline with "
-        "download: {folds: stratified, num_groups: 5} forms folds of the same data and would tell; trained methods can "
-        "also be repeated on this part (train.seeds: [1, 2, 3]), which shows how far"
+        "It is unclear whether fusing layers helps here: one test part has no spread over folds (on it, the best "
+        f"linear fusion gains {100 * gain:+.1f} points of accuracy over the best single layer). To find out, form "
+        "folds from the same data with download: {folds: stratified, num_groups: 5}. You can also repeat training on "
+        "this part with several seeds (train.seeds: [1, 2, 3]) to see how much"
     )
 
 

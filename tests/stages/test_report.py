@@ -120,7 +120,7 @@ def audit() -> dict[str, Any]:
     return {
         "missing": [],
         "no_ablation": "No layers trained alone on these embeddings; train them",
-        "not_audited": {"daam-v2": "it tells no layers apart"},
+        "not_audited": {"daam-v2": "it does not rank the layers"},
         "settings": {"unit": "clip"},
         "probe": {"layers": {"1": 0.5, "2": 0.625}, "folds": 5, "most_clips": None},
         "methods": {"daam-v1": {"missing": ["daam-v1 fold 4 seed 1 has no curves"], "alone": [alone(0.03)]},
@@ -226,7 +226,7 @@ def test_numbers_of_the_evaluation_stand_everywhere(made: Made) -> None:
         assert float(metrics[label]["Log loss (nats)"]) == pytest.approx(unit["log_loss"]["mean"], abs=1e-8), name
         assert float(metrics[label]["Calibration error (ECE) [%]"]) == pytest.approx(100 * unit["ece"]["mean"])
     majority = evaluation["chance"]["utterance"]["majority_fraction"]
-    assert f"would give {100 * majority:.1f} % accuracy and 25.0 % balanced accuracy" in html
+    assert f"gives {100 * majority:.1f} % accuracy and 25.0 % balanced accuracy" in html
 
 
 def test_differences_are_method_minus_reference(made: Made) -> None:
@@ -245,8 +245,8 @@ def test_differences_are_method_minus_reference(made: Made) -> None:
     assert float(row["Primary p, Holm"]) == pytest.approx(found["primary"]["p_holm"])
     assert float(row["Secondary p, Holm"]) == pytest.approx(found["secondary"]["p_holm"], rel=1e-6)
     assert (int(row["Wins"]), int(row["Losses"])) == (part["losses"], part["wins"])
-    assert float(row["Smallest seen (points)"]) == pytest.approx(found["minimal_detectable"]["points"])
-    assert "after correction none below 0.00586" in html  # 3 comparisons of 10 speakers: 3 * 2 / 2^10
+    assert float(row["Detectable (points)"]) == pytest.approx(found["minimal_detectable"]["points"])
+    assert "or 0.00586 after correction" in html  # 3 comparisons of 10 speakers: 3 * 2 / 2^10
 
 
 def test_headline_says_what_was_run_and_whether_the_lead_survives(made: Made) -> None:
@@ -254,9 +254,9 @@ def test_headline_says_what_was_run_and_whether_the_lead_survives(made: Made) ->
     assert "Corpus iemocap, frozen encoder wavlm-large: 200 test utterances" in text
     assert "never on the test group" in text
     assert "daam-v2 has the highest mean accuracy per utterance" in text
-    assert "Against the reference none, the default of evaluate.reference" in text
-    assert "The lead survives the test at 0.05." in text
-    assert "Left out for missing folds: daam-v1." in text
+    assert "Its lead over the reference none, the default of evaluate.reference" in text
+    assert "The lead is significant at level 0.05." in text
+    assert "Excluded because folds are missing: daam-v1." in text
 
 
 def test_reconstructions_and_batches_are_named(made: Made) -> None:
@@ -268,7 +268,7 @@ def test_reconstructions_and_batches_are_named(made: Made) -> None:
 
 
 def test_missing_fold_is_shown(made: Made) -> None:
-    assert "Folds are missing of daam-v1" in made[1]
+    assert "Folds are missing for daam-v1" in made[1]
     assert "| daam-v1 | 5 | 1 |" in made[2]
     assert any("missing" in row for row in markdown_rows(made[2], "daam-v1"))
 
@@ -300,7 +300,7 @@ def test_selection_inflation_and_leads(made: Made) -> None:
     assert float(found["Lead, best on test [points]"]) == pytest.approx(lead["accuracy_best_on_test"])
     assert float(found["Lead, last epoch [points]"]) == pytest.approx(lead["accuracy_last"])
     expected = lead["accuracy_best_on_test"] - lead["accuracy"]
-    assert float(found["Of which selection [points]"]) == pytest.approx(expected, abs=1e-6)
+    assert float(found["Due to selection [points]"]) == pytest.approx(expected, abs=1e-6)
 
 
 def recipe_run(root: Path, name: str, recipe: str, methods: dict[str, float], **train: Any) -> tuple[Layout, Config]:
@@ -340,9 +340,9 @@ def test_what_the_recipe_is_worth_by_a_run_with_the_other_one(tmp_path: Path) ->
     (rest,) = [row for name, row in table_of(own[0], "selection").items() if name.startswith("mha")]
     assert rest["Recipe (points)"] == ""  # not trained with the other
     assert "Recipe: toy as reported minus toy-published-recipe as reported, mean over folds, per clip." in text
-    assert "not the recipe alone" not in text  # the rate belongs to it
+    assert "not the effect of the recipe alone" not in text  # the rate belongs to it
     mean = (expected["none"] + expected["mean"]) / 2
-    assert f"accuracy changes by {mean:+.1f} points on average, most for none" in text
+    assert f"recipe changes accuracy by {mean:+.1f} points on average, most for none" in text
     reported(*other)
     assert recipe_column(other[0], "none") == pytest.approx(expected["none"])
 
@@ -357,8 +357,8 @@ def test_what_the_recipe_is_worth_by_a_twin_stands_in_both_reports(tmp_path: Pat
         assert recipe_column(layout, "none") == pytest.approx(100 * gaps.mean())
         assert "Recipe: toy as reported minus toy-as-published at the last epoch, mean over folds, per clip." in text
         assert (
-            "That is not the recipe alone: the two also differ in train.selection and train.precision; all of it: "
-            "daamctl compare toy toy-as-published."
+            "This is not the effect of the recipe alone: the runs also differ in train.selection and train.precision. "
+            "To see all differences: daamctl compare toy toy-as-published."
         ) in text
 
 
@@ -367,11 +367,11 @@ def test_what_the_recipe_is_worth_by_a_twin_stands_in_both_reports(tmp_path: Pat
     [
         (
             "toy", "searched",
-            "What the recipe of training is worth is not known here: it takes the same methods with the published one; "
-            "train them: daamctl run toy --recipe published, then daamctl report --pipeline toy",
+            "The effect of the training recipe is unknown: it needs the same methods trained with the published "
+            "recipe. Run: daamctl run toy --recipe published, then daamctl report --pipeline toy",
         ),
-        ("toy", "published", "is not known here: these runs have the published one themselves; train.recipe=searched "),
-        ("toy-as-published", "published", "is not known here: it takes the runs of 'toy'; make them: daamctl run toy"),
+        ("toy", "published", "these runs use the published recipe. To train with the other, set train.recipe="),
+        ("toy-as-published", "published", "is unknown: it needs the runs of 'toy'. Run: daamctl run toy"),
         ("alone-as-published", "published", ""),
     ],
 )  # fmt: skip
@@ -383,7 +383,7 @@ def test_without_a_run_with_the_other_recipe_a_sentence_says_how(
     layout, config = recipe_run(tmp_path, name, recipe, {"none": 3.0, "mha": 1.0})
     text = reported(layout, config)
     assert "Recipe (points)" not in text
-    assert ("What the recipe of training is worth" in text) == bool(words)
+    assert ("The effect of the training recipe" in text) == bool(words)
     assert words in text
 
 
@@ -401,7 +401,7 @@ def test_published_beside_ours(made: Made) -> None:
     row = markdown_rows(made[2], "daam-v1")
     assert any(cells[1:3] == ["67.4 ± 1.49", "yes"] and cells[4].count("±") == 1 for cells in row if len(cells) == 7)
     assert ["67.9 ± 1.35", "no"] in [cells[1:3] for cells in markdown_rows(made[2], "mixture-daam")]
-    assert "| none | not printed |" in made[2]
+    assert "| none | not published |" in made[2]
     assert "not comparable" not in made[1]
     assert "| mha / mha-published | 62.3 ± 2.00 | no | per clip, best epoch on the test fold" in made[2]
     assert "attends over the clips of a batch, not over the layers (D1)" in made[1]
@@ -409,10 +409,10 @@ def test_published_beside_ours(made: Made) -> None:
 
 def test_importance_audit_and_ablation(made: Made) -> None:
     layout, html, markdown = made
-    assert "1 of 2 maps are mostly geometry and say little about what was learned: daam-v1." in html
+    assert "1 of 2 maps mostly reflect geometry, not what was learned: daam-v1." in html
     assert "Importance Factors track nothing here." in html
     assert "daam-v1 fold 4 seed 1 has no curves" in html
-    assert "daam-v2: it tells no layers apart" in html
+    assert "daam-v2: it does not rank the layers" in html
     for text in (html, markdown):
         assert "No layers trained alone on these embeddings; train them" in text
     row = table_of(layout, "audit")["daam-v1"]
@@ -444,9 +444,9 @@ def test_learned_ranges_and_cost(made: Made) -> None:
         -0.06, 0.1, 1.88, 2.06,
     ]  # fmt: skip
     cost = table_of(layout, "cost")["daam-v1"]
-    assert (cost["Trainable parameters"], cost["Of which fusion"], cost["Of which decoder"]) == ("1234", "234", "1000")
+    assert (cost["Trainable parameters"], cost["In fusion"], cost["In decoder"]) == ("1234", "234", "1000")
     assert cost["Seconds per fold"] == "12.5"
-    assert table_of(layout, "cost")["none"]["Of which decoder"] == ""
+    assert table_of(layout, "cost")["none"]["In decoder"] == ""
 
 
 def test_markdown_links_lead_to_pictures(made: Made) -> None:
@@ -497,9 +497,11 @@ def test_static_page_of_another_corpus_after_new_training(tmp_path: Path) -> Non
     assert len(page.scripts) == 1
     assert len(page.plots) == 3 <= len(page.images)
     assert "plotly.js v" not in text
-    assert "Our corpus is demo, the published one is iemocap: the figures are not comparable." in text
-    assert "Trained again since they were scored: none; score them: daamctl evaluate --pipeline toy" in text
-    assert "In the settings but not scored: mha" in text
+    assert "Our corpus is demo, but the published one is iemocap. The results are not comparable." in text
+    assert (
+        "These methods were trained again after scoring: none. To update, run: daamctl evaluate --pipeline toy" in text
+    )
+    assert "These methods are in the settings but not scored: mha" in text
     assert {path.suffix for path in (folder / "tables").iterdir()} == {".csv", ".tex"}
     assert not (folder / "tables" / "of-another-day.csv").exists()
 
@@ -520,9 +522,9 @@ def test_bare_minimum(tmp_path: Path) -> None:
     text = report.run(layout, config, track=False).read_text()
     page = Page(text)
     assert "<h1>&lt;b&gt;&amp;</h1>" in text
-    assert "Not made yet; make it: daamctl importance --pipeline toy" in text
-    assert "Not made yet; make it: daamctl ablate --pipeline toy" in text
-    assert "no other method was run" in text
+    assert "Not computed yet. Run: daamctl importance --pipeline toy" in text
+    assert "Not computed yet. Run: daamctl ablate --pipeline toy" in text
+    assert "No other method was run" in text
     assert "published" not in page.sections
     assert page.plots == ["speakers", "learning", "confusion"]
     assert (layout.stage("report") / "report.md").read_text().startswith("# &lt;b&gt;&amp;\n")
@@ -550,8 +552,8 @@ def test_without_dev_group_and_densities(tmp_path: Path) -> None:
     evaluate.run(layout, config)
     importance.run(layout, config)
     text = report.run(layout, config, track=False).read_text()
-    assert "so figures are optimistic" in text
-    assert "No finished fold of none has a density" in text
+    assert "so results are optimistic" in text
+    assert "None of the methods none has a density" in text
     assert "held-out training group" not in text
 
 
@@ -663,21 +665,19 @@ def test_words_of_speech_stand_in_reports_on_speech_only(made: Made, texts: Made
         prose = re.sub(r"^    .*$", "", markdown, flags=re.MULTILINE).replace("clip table", "")
         assert ours.findall(prose) == []
     assert len(set(map(str.lower, ours.findall(made[2])))) >= 6
-    assert "of their batch (D1)" in texts[2]
+    assert "in their batch (D1)" in texts[2]
 
 
 def test_an_official_split_of_texts(texts: Made) -> None:
     layout, html, markdown = texts
     page = Page(html)
     assert page.sections == [name for name in SECTIONS if name != "speakers"]
-    assert "Who wrote the texts is not known, so nothing is told apart by author." in markdown
-    assert (
-        "in the official split: 2,160 texts train, 240 select the epoch, the test part tests, with 3 seeds" in markdown
-    )
+    assert "Who wrote the texts is not known, so there are no results by author." in markdown
+    assert "in the official split (2,160 texts for training, 240 for choosing the epoch), with 3 seeds" in markdown
     assert "the best on held-out training texts (10 % of train), never on the test part" in markdown
-    assert "sign-flip over 240 texts" in markdown
-    assert "Secondary test: none, since there is one fold." in markdown
-    assert "There is one test part, so methods are not ranked over folds." in markdown
+    assert "sign-flip test over 240 texts" in markdown
+    assert "Secondary test: none, because there is only one fold." in markdown
+    assert "Methods are not ranked over folds, because there is only one test part." in markdown
     seeds = table_of(layout, "folds")["daam-v1"]
     figures = [row["utterance"]["accuracy"] for row in evaluation_of(layout)["methods"]["daam-v1"]["per_fold"]]
     assert [float(seeds[f"Seed {seed} [%]"]) for seed in (1, 2, 3)] == pytest.approx([100 * one for one in figures])
@@ -685,22 +685,22 @@ def test_an_official_split_of_texts(texts: Made) -> None:
     assert tests["Higher accuracy in seeds"] == "3 of 3"
     assert not any("Secondary" in name for name in tests)
     assert not (layout.stage("report") / "tables" / "units.csv").exists()
-    assert "daamctl download agnews    # or with --from DIR, where your copy lies" in html
+    assert "daamctl download agnews    # or with --from DIR, if you have a copy" in html
 
 
 def test_printed_repeats_stand_beside_seeds(texts: Made, made: Made) -> None:
     layout, _, markdown = texts
     assert "the columns are repeats of one split, not folds" in markdown
-    assert "A printed repeat is compared with one of our seeds" in markdown
+    assert "A published repeat corresponds to one of our seeds" in markdown
     assert "not comparable" not in markdown  # ag-news is agnews
     row = table_of(layout, "published")["daam-v1"]
     best = [one["accuracy_best_on_test"] for one in evaluation_of(layout)["methods"]["daam-v1"]["per_fold"]]
     assert float(row["Ours, same protocol [%]"]) == pytest.approx(100 * np.mean(best))
     assert float(row["Ours, same protocol, sample std [%]"]) == pytest.approx(100 * np.std(best, ddof=1))
-    assert float(row["Ours minus printed (points)"]) == pytest.approx(100 * np.mean(best) - (94.5 + 94.5 + 94.7) / 3)
+    assert float(row["Ours minus published (points)"]) == pytest.approx(100 * np.mean(best) - (94.5 + 94.5 + 94.7) / 3)
     assert row["Fits its repeats?"] == "yes"
-    assert "The printed repeats in percent, and what they give" in markdown
-    assert "A printed repeat" not in made[2]
+    assert "The printed repeats in percent, and the mean and deviation computed from them" in markdown
+    assert "A published repeat" not in made[2]
     assert "Fits its folds?" in made[2]
 
 
@@ -710,24 +710,24 @@ def test_repeats_beside_folds_are_not_comparable(tmp_path: Path) -> None:
     write_method(layout, config, "none", epochs=1)
     evaluate.run(layout, config)
     text = report.run(layout, config, track=False).read_text()
-    assert "The printed columns are repeats of one official split, our runs are folds" in text
+    assert "The published columns are repeats of one official split, but our runs are folds" in text
 
 
 def test_fine_tuned_encoders_stand_among_the_methods(texts: Made) -> None:
     layout, html, markdown = texts
-    assert "In lora-r8 (fine-tuned) the encoder, or what is put into it, is trained too." in markdown
-    said = "the adapters never enter the computation: 0 of 96 tensors receive a gradient, so the encoder stays as it"
-    assert f"> **Note:** lora-r8-published (no effect): {said} was (D2)." in markdown
-    assert "lora-r8 (fine-tuned): 90 of 96 tensors receive a gradient; the others do nothing." in markdown
+    assert "The encoder, or adapters in it, is also trained in lora-r8 (fine-tuned)." in markdown
+    said = "the adapters have no effect (0 of 96 tensors receive a gradient), so the encoder is not changed (D2)."
+    assert f"> **Note:** lora-r8-published (no effect): {said}" in markdown
+    assert "lora-r8 (fine-tuned): 90 of 96 tensors receive a gradient; the others have no effect." in markdown
     effects = table_of(layout, "effects")
     assert list(effects) == ["lora-r8 (fine-tuned)", "linear-probe", "lora-r8-published (no effect)"]
-    assert [row["Do they act?"] for row in effects.values()] == [
-        "6 do not", "nothing trained in it", "no: the adapters never enter the computation",
+    assert [row["Do they have an effect?"] for row in effects.values()] == [
+        "6 do not", "none are trained", "no: the adapters have no effect",
     ]  # fmt: skip
     assert "lora-r8: the published rank" in html
     cost = table_of(layout, "cost")
     assert cost["lora-r8 (fine-tuned)"]["Trainable parameters"] == "98000"
-    assert "Of which fusion or adapters" in cost["none"]
+    assert "In fusion or adapters" in cost["none"]
     row = table_of(layout, "published")
     assert {"lora-r8 / lora-r8 (fine-tuned)", "lora-r8 / lora-r8-published (no effect)"} <= set(row)
     summary = json.loads((layout.stage("importance") / "summary.json").read_text())
@@ -737,7 +737,7 @@ def test_fine_tuned_encoders_stand_among_the_methods(texts: Made) -> None:
 def test_a_hundred_classes_stay_readable(images: Made) -> None:
     layout, html, markdown = images
     assert "400 test images of 100 classes (class 00, class 01, class 02, …, class 99)" in markdown
-    assert "the best on the test part itself, as published, so figures are optimistic" in markdown
+    assert "the best on the test part itself, as published, so results are optimistic" in markdown
     recalls = table_of(layout, "recalls")
     assert len(recalls) == 100
     entry = evaluation_of(layout)["methods"]["mha"]["recalls"]["clip"]
@@ -759,11 +759,11 @@ def test_many_authors_are_summed_up(tmp_path: Path) -> None:
     settings = {"methods": ["none", "mha"], "report": {"interactive": False}}
     methods = {"none": {"skill": 1.0}, "mha": {"skill": 2.0}}
     layout, html, markdown = made_of_items(tmp_path, settings, methods, authors=210, items=420)
-    assert "How the accuracy per text in percent spreads over 210 authors" in markdown
+    assert "Accuracy per text in percent: quantiles over 210 authors" in markdown
     row = table_of(layout, "speakers")["mha"]
     assert (float(row["Lowest [%]"]), float(row["Highest [%]"])) == (0.0, 100.0)
     assert 'data-plot="speakers"' not in html
-    assert 'id="speakers-title">Author by author<' in html
+    assert 'id="speakers-title">Results by author<' in html
 
 
 def test_an_evaluation_of_an_older_version_names_the_command(tmp_path: Path) -> None:
@@ -811,15 +811,13 @@ def unfair(tmp_path_factory: pytest.TempPathFactory) -> Made:
 def test_an_unfair_comparison_is_called_that_first(unfair: Made) -> None:
     _, html, markdown = unfair
     first = markdown.split("## Headline")[1].strip().splitlines()[0]
-    assert (
-        "This comparison is not fair: mean and mha are undertrained, and daam-v2 learned nothing. mean stays" in first
-    )
+    assert "This comparison is not fair: mean and mha are undertrained, and daam-v2 learned nothing. mean is" in first
     assert "points below ridge-mean, a closed-form probe; mha chooses the lowest or highest lr tried in most" in first
     assert "training may explain it" in html
-    assert "Whatever its p, training alone may explain this lead, because of mha (undertrained)" in html
-    assert "surviv" not in html.partition("plotly.js v")[0]
+    assert "Whatever the p-value, training alone may explain this lead because of mha (undertrained)" in html
+    assert "significant at level" not in html.partition("plotly.js v")[0]
     assert "The predictions of gqa and sga (reconstructed) are identical in every fold" in html
-    assert "Not all methods were trained in one precision: sga in bfloat16, the others in float32." in html
+    assert "The methods were trained in different precisions: sga in bfloat16, the others in float32." in html
     assert "Training alone may explain the ranks of" in html
     assert Page(html).plots == ["gaps", "search", "speakers", "learning", "confusion"]
 
@@ -843,16 +841,16 @@ def test_the_section_on_fairness_has_what_was_found(unfair: Made) -> None:
     layout, html, _ = unfair
     found, table = evaluation_of(layout)["fairness"], table_of(layout, "fairness")
     row = table["mean (undertrained)"]
-    assert float(row["Gap to it (points)"]) == pytest.approx(100 * found["methods"]["mean"]["gap"])
+    assert float(row["Gap to probe (points)"]) == pytest.approx(100 * found["methods"]["mean"]["gap"])
     spread = np.std(list(found["methods"]["mean"]["gaps"].values()), ddof=1)
-    assert float(row["Gap to it (points), sample std"]) == pytest.approx(100 * spread)
+    assert float(row["Gap to probe (points), sample std"]) == pytest.approx(100 * spread)
     assert row["Closed-form probe"] == "ridge-mean"
     assert row["Chosen (runs)"] == "lr 0.001 (5)"
-    assert row["At an edge"] == "none"
+    assert row["At edge of search"] == "none"
     assert row["Verdict"].startswith("undertrained: ")
-    assert table["mha (undertrained)"]["At an edge"] == "lr in 5 of 5"
+    assert table["mha (undertrained)"]["At edge of search"] == "lr in 5 of 5"
     assert table["none"]["Closed-form probe"] == "ridge-concat"
-    assert table["none"]["Runs that finished"] == "5 of 5"
+    assert table["none"]["Converged runs"] == "5 of 5"
     assert table["ridge-mean"]["Verdict"] == "closed form"
     assert table["sga (reconstructed)"]["Chosen (runs)"] == "not searched"
     data = re.search(r'id="plot-search".*?<script type="application/json">(.*?)</script>', html, re.DOTALL)
@@ -865,5 +863,5 @@ def test_the_section_on_fairness_has_what_was_found(unfair: Made) -> None:
 
 
 def test_an_unchecked_comparison_says_how_to_check(made: Made) -> None:
-    assert "Whether this comparison is fair was not checked: list ridge-" in made[1]
+    assert "The fairness of this comparison was not checked. To check it, add ridge-" in made[1]
     assert {row["Verdict"].partition(":")[0] for row in table_of(made[0], "fairness").values()} == {"not checked"}

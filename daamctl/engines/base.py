@@ -54,13 +54,14 @@ class Worker(Protocol[T_contra, R_co]):
 
 
 class Engine(Protocol):
-    """Runs work somewhere. What is passed to it must be picklable; it is closed at the end of a `with` block.
+    """Runs work somewhere. What is passed to it must be picklable; it is closed at the end of a `with` block."""
 
-    Attributes:
-        here: whether `each` would run in this process.
-    """
+    def runs_here(self) -> bool:
+        """Whether `each` would run in this process.
 
-    here: bool
+        Raises:
+            ConfigError: several workers were asked for, and `each` has only this process.
+        """
 
     def facts(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
         """Open one worker where workers run, and return its facts.

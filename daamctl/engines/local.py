@@ -34,8 +34,6 @@ class LocalEngine(EngineBase):
         ConfigError: `gpus_per_worker` is given.
     """
 
-    here = True
-
     def __init__(self, *, workers: int | None = None, gpus_per_worker: float | None = None) -> None:
         if gpus_per_worker is not None:
             raise ConfigError(
@@ -44,6 +42,15 @@ class LocalEngine(EngineBase):
             )
         self.workers = workers
         self._worker: Worker[Any, Any] | None = None
+
+    def runs_here(self) -> bool:
+        """See `Engine.runs_here`: only `work` starts processes."""
+        if (self.workers or 1) > 1:
+            raise ConfigError(
+                f"--workers {self.workers}: the local engine trains one fold after the other (allowed: 1)",
+                fix=f"leave --workers out, or train folds side by side: --engine ray --workers {self.workers}",
+            )
+        return True
 
     def facts(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
         """See `Engine.facts`; the worker is kept, to work if this process is enough."""
@@ -75,15 +82,7 @@ class LocalEngine(EngineBase):
     def each(
         self, call: Callable[[S, T], R], shared: S, tasks: Sequence[T], *, device: str, per_gpu: int
     ) -> Iterator[tuple[T, R]]:
-        """See `Engine.each`: one after the other, in this process.
-
-        Raises:
-            ConfigError: several workers were asked for.
-        """
-        if (self.workers or 1) > 1:
-            raise ConfigError(
-                f"--workers {self.workers}: the local engine runs these one after the other", fix="use --engine ray"
-            )
+        """See `Engine.each`: one after the other, in this process."""
         for task in tasks:
             yield task, call(shared, task)
 

@@ -44,11 +44,13 @@ def run(
         The method's folder.
 
     Raises:
+        ConfigError: the engine cannot train with the workers asked for.
         UnknownNameError: no such method.
         ArtifactError: no embeddings, or embeddings made with other settings.
         TrainingError: no such fold, or the data or numbers do not allow training.
         WorkerError: a worker of the engine died too often.
     """
+    engine = None if engine is None or engine.runs_here() else engine
     resolve_method(method)
     folder = layout.method(method)
     (folder / SKIPPED_FILE).unlink(missing_ok=True)

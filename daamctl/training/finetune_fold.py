@@ -184,14 +184,14 @@ def finetune_all(
 ) -> list[Fold]:
     """Train the folds that are not kept; returns all of them, in the order of `specs`. See `train_all`."""
     device = specs[0].config.finetune.device if specs else "auto"
-    if engine is not None and not engine.here and specs:
+    if engine is not None and specs:
         source.learn(engine, device)
     kept = {id(spec): None if force else kept_fold(folder, spec, source) for spec in specs}
     todo = [spec for spec in specs if kept[id(spec)] is None]
     if len(todo) < len(specs):
         log.info("%s: %d of %d folds are finished and kept", folder.name, len(specs) - len(todo), len(specs))
     work = layout.work / "finetune" / layout.run_name
-    if engine is not None and not engine.here:
+    if engine is not None:
         call = partial(_tune_one, folder=folder, work=work, root=layout.root)
         results = engine.each(call, source.without_encoder(), todo, device=device, per_gpu=1)
         made = collect(results, lambda spec: kept_fold(folder, spec, source), folder, len(todo), tracker)

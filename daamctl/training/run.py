@@ -146,7 +146,7 @@ def train_all(
         layout: where unfinished work lies.
         tracker: logs the folds.
         force: train again even what is finished.
-        engine: where to train; None: here, one after the other.
+        engine: where to train; None: in this process, one after the other.
 
     Raises:
         TrainingError: the splits or the numbers do not allow it, or a worker trained on other inputs.
@@ -160,7 +160,7 @@ def train_all(
     missing = [spec for spec in specs if kept[id(spec)] is None]
     if not missing:
         made = {}
-    elif engine is not None and not engine.here:
+    elif engine is not None:
         made = _train_elsewhere(missing, settle(features, missing[0].config), folder, layout, tracker, engine)
     else:
         config = missing[0].config

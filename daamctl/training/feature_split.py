@@ -163,7 +163,7 @@ class StreamedSplit:
 
 
 class InBatches:
-    """A part as `FusionClassifier.choose` takes its clips: of a tensor (N, L, D) it asks for `split` alone.
+    """A part as `FusionClassifier.choose` takes its clips: see `HeldOut`.
 
     Args:
         part: the part.

@@ -70,7 +70,8 @@ def device_name(device: str) -> str:
 def code_hash(module: str, within: str) -> str:
     """Hash of what a module does: its syntax tree and those of the modules it imports from `within`.
 
-    Comments, docstrings (every statement that is only a string) and layout do not count, so editing them does not make finished results stale.
+    Comments, docstrings (every statement that is only a string) and layout do not count, so editing them does not make
+    finished results stale.
 
     Args:
         module: dotted name; its source is read, it is not imported.

@@ -163,7 +163,7 @@ def compare_methods(
                 lower, accuracy.
             metrics: metric ->
                 first_value, second_value, difference: over all test items, seeds averaged (not a mean over folds).
-                interval: of the difference (`cluster_bootstrap` over the unit), None without a unit.
+                interval: of the difference (`cluster_bootstraps` over the unit), None without a unit.
                 primary: `paired_sign_flip` over the unit, with test, unit (its word) and p_holm; None without a unit.
                 secondary: `nadeau_bengio` over folds, with test, unit and p_holm; None with one fold.
                 minimal_detectable: `minimal_detectable_difference` over the unit; None without one.
@@ -255,7 +255,7 @@ def method_intervals(
         seed: of the draws.
 
     Returns:
-        method -> unit, unit_word, reason: as the design in `compare_methods`; metrics: metric -> `cluster_bootstrap`,
+        method -> unit, unit_word, reason: as the design in `compare_methods`; metrics: metric -> `cluster_bootstraps`,
         None without a unit.
 
     Raises:

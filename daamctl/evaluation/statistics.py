@@ -14,11 +14,11 @@ test, no difference can be called significant, however large.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from confidence_intervals import get_bootstrap_indices, get_conf_int
+from confidence_intervals import get_conf_int
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse, stats
 from scipy.optimize import brentq
@@ -35,61 +35,6 @@ SAME = 12
 """Digits to which equal differences agree, relative to the largest; the rest is rounding."""
 
 
-def cluster_bootstrap(
-    values: ArrayLike,
-    clusters: ArrayLike,
-    *,
-    classes: ArrayLike | None = None,
-    statistic: Callable[[NDArray[Any]], float] | None = None,
-    resample: Literal["clusters", "clusters-and-items"] = "clusters",
-    level: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> dict[str, Any]:
-    """Percentile interval of a figure when items come in clusters: speakers are redrawn with replacement.
-
-    A drawn speaker brings all its items along; drawing items within it as well adds their noise a second time (Davison
-    and Hinkley 1997, section 3.8; Field and Welsh 2007 show that drawing clusters is consistent). With few clusters the
-    interval is too narrow (Cameron, Gelbach and Miller 2008).
-
-    Args:
-        values: one row per item, shape (N, ...); shape (N,) without a `statistic`.
-        clusters: the cluster of each item, shape (N,).
-        classes: the true class of each item, shape (N,): the figure is then the mean of `values` over the items of a
-            class, averaged over the classes drawn (balanced accuracy). Without them it is the mean of `values`.
-        statistic: any other figure: rows of `values` -> number. Slow; `classes` is not used.
-        resample: "clusters", or "clusters-and-items", which also draws items within each drawn cluster, as
-            confidence_intervals has it (a cluster drawn twice repeats one inner draw); wider and slow.
-        level: of the interval.
-        resamples: how many draws.
-        seed: of the draws.
-
-    Returns:
-        value: the figure on all items; low, high: the interval; level; n_clusters; resample; resamples; warning: text
-        when there are fewer than 20 clusters, else None.
-
-    Raises:
-        ValueError: the lengths differ, or there are fewer than two clusters.
-    """
-    if statistic is None and resample == "clusters":
-        table = np.asarray(values)[None]
-        return cluster_bootstraps(table, clusters, classes=classes, level=level, resamples=resamples, seed=seed)[0]
-    rows = np.asarray(values)
-    names, codes, labels = _checked(len(rows), clusters, classes)
-
-    def figure(items: NDArray[np.int64]) -> float:
-        return float(statistic(rows[items]) if statistic else _class_mean(*_totals(rows[items], labels[items]))[0])
-
-    if resample == "clusters-and-items":
-        state = np.random.RandomState(seed)  # an int would give every call within a draw the same numbers
-        figures = [figure(get_bootstrap_indices(len(rows), codes, random_state=state)) for _ in range(resamples)]
-    else:
-        members = [np.flatnonzero(codes == code) for code in range(len(names))]
-        drawn = np.random.default_rng(seed).integers(len(names), size=(resamples, len(names)))
-        figures = [figure(np.concatenate([members[code] for code in draw])) for draw in drawn]
-    return _interval(figure(np.arange(len(rows))), figures, len(names), resample, level)
-
-
 def cluster_bootstraps(
     values: ArrayLike,
     clusters: ArrayLike,
@@ -99,15 +44,24 @@ def cluster_bootstraps(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """`cluster_bootstrap` of K figures of the same items; drawing the clusters, which takes longest, is done once.
+    """Percentile intervals of K figures of items that come in clusters: speakers are redrawn with replacement.
+
+    A drawn speaker brings all its items along; drawing items within it as well would add their noise a second time
+    (Davison and Hinkley 1997, section 3.8; Field and Welsh 2007 show that drawing clusters is consistent). With few
+    clusters the interval is too narrow (Cameron, Gelbach and Miller 2008).
 
     Args:
         values: shape (K, N).
         clusters: the cluster of each item, shape (N,).
-        classes: the true class of each item, shape (N,), see `cluster_bootstrap`.
+        classes: the true class of each item, shape (N,): a figure is then the mean of its values over the items of a
+            class, averaged over the classes drawn (balanced accuracy). Without them it is the mean of its values.
         level: of the intervals.
         resamples: how many draws.
         seed: of the draws.
+
+    Returns:
+        For each figure value: on all items; low, high: the interval; level; n_clusters; resamples; warning: text when
+        there are fewer than 20 clusters, else None.
 
     Raises:
         ValueError: the lengths differ, or there are fewer than two clusters.
@@ -127,7 +81,7 @@ def cluster_bootstraps(
         drawn.append(_figures(cells @ times, len(table)))
     whole = _figures(cells @ np.ones((number, 1)), len(table))[:, 0]
     return [
-        _interval(value, figures, number, "clusters", level)
+        _interval(value, figures, number, level)
         for value, figures in zip(whole.tolist(), np.concatenate(drawn, axis=1), strict=True)
     ]
 
@@ -158,9 +112,7 @@ def _figures(totals: Floats, number: int) -> Floats:
     return _class_mean(parts[:-1], np.broadcast_to(parts[-1], parts[:-1].shape))
 
 
-def _interval(
-    value: float, figures: Sequence[float] | Floats, clusters: int, resample: str, level: float
-) -> dict[str, Any]:
+def _interval(value: float, figures: Floats, clusters: int, level: float) -> dict[str, Any]:
     low, high = get_conf_int(figures, alpha=100 * (1 - level))
     few = f"only {clusters} clusters: the interval is optimistic (too narrow)"
     # Sums in another order differ by rounding: without this an end at 0 might seem to lie beside it.
@@ -171,7 +123,6 @@ def _interval(
         "high": high,
         "level": level,
         "n_clusters": clusters,
-        "resample": resample,
         "resamples": len(figures),
         "warning": few if clusters < FEW_CLUSTERS else None,
     }
@@ -358,14 +309,13 @@ def friedman_nemenyi(
     }
 
 
-def _totals(values: NDArray[Any], labels: NDArray[Any], codes: NDArray[Any] | None = None) -> tuple[Floats, Floats]:
-    """Sum of values and number of items by cluster and class, shapes (clusters, classes); all one cluster if None."""
+def _totals(values: NDArray[Any], labels: NDArray[Any], codes: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Sum of values and number of items by cluster and class, shapes (clusters, classes)."""
     kinds, kind = np.unique(labels, return_inverse=True)
-    rows = np.zeros(len(values), dtype=np.int64) if codes is None else codes
-    sums = np.zeros((int(rows.max()) + 1, len(kinds)))
+    sums = np.zeros((int(codes.max()) + 1, len(kinds)))
     counts = np.zeros_like(sums)
-    np.add.at(sums, (rows, kind), values)
-    np.add.at(counts, (rows, kind), 1.0)
+    np.add.at(sums, (codes, kind), values)
+    np.add.at(counts, (codes, kind), 1.0)
     return sums, counts
 
 

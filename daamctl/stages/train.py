@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 from daamctl.artifacts.results import SKIPPED_FILE, read_folds
@@ -13,8 +12,6 @@ from daamctl.methods import resolve_method
 from daamctl.tracking import make_tracker, send_missing
 from daamctl.training.fold_files import remove_strays
 from daamctl.training.run import fold_specs, open_features, train_all
-
-log = logging.getLogger(__name__)
 
 
 def run(

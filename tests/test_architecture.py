@@ -34,8 +34,8 @@ LEVELS = [
     {"stages"},
     {"planning"},
     {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
-    {"methods", "adapters", "engines", "audio", "artifacts", "tracking", "progress", "devices", "provenance"},
-    {"config", "registry", "errors", "layout", "environment", ""},
+    {"methods", "adapters", "engines", "audio", "artifacts", "tracking", "progress", "provenance"},
+    {"config", "registry", "errors", "layout", "environment", "devices", ""},
 ]
 LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}
 SIDEWAYS = {
@@ -46,6 +46,7 @@ SIDEWAYS = {
     ("__main__", "cli"),
     ("tracking", "artifacts"),
     ("registry", "errors"),
+    ("devices", "errors"),
     ("config", "errors"),
     ("layout", "config"),
 }

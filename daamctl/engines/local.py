@@ -6,7 +6,6 @@ with this one: a closed pipe tells them so.
 
 from __future__ import annotations
 
-import gc
 import logging
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from daamctl.devices import release_memory
 from daamctl.engines.base import AGAIN, EngineBase, R, S, T, Worker, answers, chunks, received, set_up_worker
 from daamctl.errors import ConfigError, WorkerError
 
@@ -75,7 +75,7 @@ class LocalEngine(EngineBase):
             return
         self._worker = None
         del worker  # its memory is wanted
-        _free_memory()
+        release_memory()
         log.info("%d worker processes: %s", len(devices), ", ".join(devices))
         yield from _by_processes(open_worker, devices[: len(parts)], parts, advance)
 
@@ -105,14 +105,6 @@ def worker_devices(device: str, workers: int | None, taken: int = 1) -> list[str
     if gpus < 2 or taken > 1:
         return [device] * (workers or 1)
     return [f"cuda:{number % gpus}" for number in range(workers or gpus)]
-
-
-def _free_memory() -> None:
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def _by_processes(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gc
 import time
 from collections.abc import Sequence
 from typing import Any, cast
@@ -22,7 +21,7 @@ from daamctl.artifacts.skipped import Obstacle
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
-from daamctl.devices import resolve_device, resolve_precision
+from daamctl.devices import release_memory, resolve_device, resolve_precision
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.encoder_size import EncoderSize, weight_bytes
 from daamctl.encoders.items import Items
@@ -156,7 +155,7 @@ class EncoderTimes:
         if unknown and scale is not None:
             sizes = items.sizes
             del encoder, items  # embedding has settled its weights for good, see `daamctl.encoders.frozen`
-            _free(device)
+            release_memory()
             self._fill_tuned(unknown, outline, modality, sizes, speed)
 
     def _count(self, rows: Sequence[Row], outline: EncoderSize, modality: Modality) -> list[Row]:
@@ -296,7 +295,7 @@ class EncoderTimes:
         row.memory_bytes = (row.memory_bytes or 0) + beside
         row.at_least_of.remove("memory_bytes")
         del fresh
-        _free(device)
+        release_memory()
         return timed.train_s, timed.predict_s
 
 
@@ -338,10 +337,3 @@ def _fill_extract(extract: Row, speed: Speed, scale: float | None, encoder: Enco
     rate = cast("Any", encoder).sampling_rate if encoder.modality == "speech" else 1
     each = f"{speed.per_cost * rate:.2g} s for each {UNITS[encoder.modality]}"
     extract.notes.append(f"{each}; how much there is, is known after download")
-
-
-def _free(device: str) -> None:
-    """Give back the memory of an encoder that is no longer needed."""
-    gc.collect()
-    if device.startswith("cuda"):
-        torch.cuda.empty_cache()

@@ -19,15 +19,13 @@ import torch
 
 from daamctl.analysis.ablation import choose_groups
 from daamctl.analysis.audit import steps
-from daamctl.artifacts.embeddings import free_memory
 from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.skipped import FINISHED, Obstacle
 from daamctl.config import Config, TrainingStage
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
-from daamctl.devices import resolve_device
-from daamctl.encoders.load import free_memory as free_on
+from daamctl.devices import free_memory, free_on, resolve_device
 from daamctl.errors import ConfigError
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM

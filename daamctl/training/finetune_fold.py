@@ -5,7 +5,6 @@ Every fold gets an encoder of its own, opened anew: what one fold has trained mu
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import shutil
@@ -25,7 +24,7 @@ from daamctl.artifacts.io import atomic_path, content_key, locked, replace_dir
 from daamctl.artifacts.results import Fold, FoldResult, SearchPart, fold_dir, read_fold
 from daamctl.config import Config
 from daamctl.config.keys import finetuning_data_settings, key_settings, shared_with_finetuning
-from daamctl.devices import resolve_device, resolve_precision
+from daamctl.devices import release_memory, resolve_device, resolve_precision
 from daamctl.engines.base import Engine
 from daamctl.errors import ArtifactError, DivergedError
 from daamctl.layout import Layout
@@ -278,9 +277,7 @@ def finetune_fold(
         replace_dir(own / "finished", target)
         shutil.rmtree(own, ignore_errors=True)
     del model, opened, tuned  # a large encoder should be gone before the next one is opened
-    gc.collect()
-    if device.startswith("cuda"):
-        torch.cuda.empty_cache()
+    release_memory()
     return read_fold(target)
 
 

@@ -34,7 +34,7 @@ LEVELS = [
     {"stages"},
     {"planning"},
     {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
-    {"methods", "adapters", "engines", "audio", "artifacts", "tracking", "progress", "provenance"},
+    {"methods", "adapters", "engines", "audio", "artifacts", "tracking", "progress", "provenance", "sign_flip"},
     {"config", "registry", "errors", "layout", "environment", "devices", ""},
 ]
 LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}

@@ -31,16 +31,14 @@ from daamctl.evaluation.metrics import ClassIds
 from daamctl.evaluation.scoring import Items
 from daamctl.evaluation.statistics import (
     FEW_CLUSTERS,
-    Floats,
     cluster_bootstraps,
     friedman_nemenyi,
     grouped_means,
     holm,
     minimal_detectable_difference,
     nadeau_bengio,
-    paired_sign_flip,
-    sign_flip_floor,
 )
+from daamctl.sign_flip import Floats, paired_sign_flip, sign_flip_floor
 
 COMPARED = ("accuracy", "balanced_accuracy")
 """Metrics compared: those that are means over items."""

@@ -4,9 +4,8 @@ Utterances of one speaker share a voice, and folds share training data, so neith
 McNemar's test on pooled utterances rejected in 34 % of simulated null comparisons at a level of 5 %
 (docs/sources.md#paired-comparison). Speakers are the units here, or the items themselves where nobody is known; seeds
 are averaged before anything is tested. scipy, statsmodels and confidence_intervals compute what they have. Written
-here: the corrected t-test (no library in use has it) and the sign-flip sums (`scipy.stats.permutation_test` gives the
-same, in 9 s for 20 differences). scipy's bootstrap knows no clusters. Units may be thousands: draws are made in blocks,
-and equal differences are flipped together.
+here: the corrected t-test (no library in use has it); the sign-flip test is in `daamctl.sign_flip`. scipy's bootstrap
+knows no clusters. Units may be thousands: draws are made in blocks.
 
 Every p-value is two-sided. `floor` is the smallest p-value that the number of units allows: above the level of the
 test, no difference can be called significant, however large.
@@ -24,15 +23,11 @@ from scipy import sparse, stats
 from scipy.optimize import brentq
 from statsmodels.stats.multitest import multipletests
 
-Floats = NDArray[np.float64]
+from daamctl.sign_flip import SAME, Floats, finite
 
 FEW_CLUSTERS = 20
-EXACT_FLIPS_UP_TO = 20
-RANDOM_FLIPS = 100_000
 BLOCK = 1_000_000
 """Most counts (clusters x draws) that a bootstrap holds at once."""
-SAME = 12
-"""Digits to which equal differences agree, relative to the largest; the rest is rounding."""
 
 
 def cluster_bootstraps(
@@ -128,57 +123,6 @@ def _interval(value: float, figures: Floats, clusters: int, level: float) -> dic
     }
 
 
-def paired_sign_flip(differences: Sequence[float] | Floats, *, seed: int = 0) -> dict[str, Any]:
-    """Sign-flip test that paired differences are symmetric around zero (Fisher 1935); the statistic is their mean.
-
-    Exact over all 2^m signs of the m <= 20 differences that are not zero; else 100,000 random ones, with the observed
-    one counted among them (Phipson and Smyth 2010), so p is never 0. How many of k equal differences keep their sign is
-    binomial, so that thousands of right or wrong answers take no longer than a few.
-
-    Args:
-        differences: one per unit, units being independent: speakers, with seeds averaged first.
-        seed: of random signs; without effect when exact.
-
-    Returns:
-        mean; p; floor: the smallest p these n allow (a difference of zero is no evidence, so it does not count); n;
-        exact; flips: how many signs were looked at.
-
-    Raises:
-        ValueError: there is no difference, or one is not finite.
-    """
-    array = _finite(differences)
-    largest = float(np.abs(array).max())
-    shares, counts = np.unique(np.round(np.abs(array) / (largest or 1.0), SAME), return_counts=True)
-    sizes, counts = largest * shares[shares > 0], counts[shares > 0]
-    informative = int(counts.sum())
-    exact = informative <= EXACT_FLIPS_UP_TO
-    rng = np.random.default_rng(seed)
-    sums = np.zeros(1 if exact else RANDOM_FLIPS)
-    for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
-        if exact:
-            for _ in range(count):
-                sums = np.concatenate([sums + size, sums - size])
-        else:
-            sums += size * (2 * rng.binomial(count, 0.5, RANDOM_FLIPS) - count)
-    # Sums that are equal by value may differ by rounding.
-    as_large = int((np.abs(sums) >= abs(array.sum()) - 1e-11 * np.abs(array).sum()).sum())
-    p = as_large / len(sums) if exact else (as_large + 1) / (RANDOM_FLIPS + 1)
-    return {
-        "mean": float(array.mean()),
-        "p": p,
-        "floor": max(sign_flip_floor(informative), 0.0 if exact else 1 / (RANDOM_FLIPS + 1)),
-        "n": len(array),
-        "exact": exact,
-        "flips": len(sums),
-    }
-
-
-def sign_flip_floor(n: int) -> float:
-    """The smallest two-sided p of a sign-flip test on n non-zero differences; 1 for n = 0 and n = 1."""
-    exact = min(1.0, 2.0 ** (1 - n))
-    return exact if n <= EXACT_FLIPS_UP_TO else max(exact, 1 / (RANDOM_FLIPS + 1))
-
-
 def nadeau_bengio(
     differences: Sequence[float] | Floats, n_test: float | Sequence[float], n_train: float | Sequence[float]
 ) -> dict[str, Any]:
@@ -198,7 +142,7 @@ def nadeau_bengio(
     Raises:
         ValueError: there is no difference, one is not finite, or a size is not positive.
     """
-    array = _finite(differences)
+    array = finite(differences)
     tested, trained = np.asarray(n_test, dtype=np.float64), np.asarray(n_train, dtype=np.float64)
     if not (np.all(tested > 0) and np.all(trained > 0)):
         raise ValueError(f"n_test {n_test} and n_train {n_train} must be positive")
@@ -238,7 +182,7 @@ def minimal_detectable_difference(
     Raises:
         ValueError: there is no difference, or one is not finite.
     """
-    array = _finite(differences)
+    array = finite(differences)
     result = {"points": None, "std": None, "power": power, "alpha": alpha, "n": len(array)}
     if len(array) < 2:
         return result
@@ -352,10 +296,3 @@ def _groups(order: list[tuple[str, float]], critical: float) -> list[list[str]]:
             groups.append(run)
             reached = start + len(run)
     return groups
-
-
-def _finite(differences: Sequence[float] | Floats) -> Floats:
-    array = np.asarray(differences, dtype=np.float64)
-    if array.ndim != 1 or len(array) == 0 or not np.isfinite(array).all():
-        raise ValueError(f"differences must be one or more finite numbers, not {array.tolist()}")
-    return array

@@ -15,9 +15,8 @@ from daamctl.evaluation.statistics import (
     holm,
     minimal_detectable_difference,
     nadeau_bengio,
-    paired_sign_flip,
-    sign_flip_floor,
 )
+from daamctl.sign_flip import paired_sign_flip, sign_flip_floor
 
 # Published accuracy on the five IEMOCAP folds in percent (gaam-v1, Table 2), and what follows from it for the
 # difference to the first row: mean, plain t-test, corrected t-test, the latter after Holm

@@ -180,6 +180,11 @@ class FusionClassifier(nn.Module):
         """
 
 
+def at_least_float32(x: Tensor) -> Tensor:
+    """Widen float16 and bfloat16 to float32; float64 stays."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def check_divides(what: str, parts: int, whole: int, whole_name: str) -> None:
     """Check that `whole` splits into `parts` equal pieces.
 

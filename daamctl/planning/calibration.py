@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from daamctl.adapters.released import TEXT_LENGTH, is_published
 from daamctl.artifacts.skipped import Obstacle
+from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
@@ -30,7 +31,7 @@ from daamctl.encoders.timing import PeakMemory, RandomItems, Speed, items_to_tim
 from daamctl.errors import CorpusError, EncoderError, MethodError, TrainingError
 from daamctl.planning.finetune_size import FinetuneSize, empty_encoder, finetune_size
 from daamctl.planning.resources import ResourceEstimate
-from daamctl.planning.rows import Row, count, settle
+from daamctl.planning.rows import Row, settle
 from daamctl.training.finetune_fold import FinetuneSpec, grid_of
 from daamctl.training.search import may_stop, most_epochs, refits
 from daamctl.training.timing import ADAM_BYTES, MethodSpeed, time_finetune, time_method
@@ -74,7 +75,7 @@ class MethodTimes:
         key = (method, layers or sizes[0])
         if key not in self._speeds and self._taken_s > LIMIT_S:
             self._speeds[key] = None
-            self.slow.append(method if layers is None else f"{method} on {count(layers, 'layer')}")
+            self.slow.append(method if layers is None else f"{method} on {counted(layers, 'layer')}")
         if key not in self._speeds:
             started = time.monotonic()
             self._speeds[key] = self._measure(method, (key[1], *sizes[1:]))
@@ -322,7 +323,7 @@ def _estimated(config: Config, speed: Speed) -> tuple[tuple[float, float], str]:
     """Seconds of training and of evaluation for one unit of cost, from embedding alone; and what this rests on."""
     settings = config.finetune
     passes = FORWARD_PASSES_RECOMPUTED if settings.gradient_checkpointing else FORWARD_PASSES
-    at_once = count(-(-settings.batch_size // settings.accumulate), "item")
+    at_once = counted(-(-settings.batch_size // settings.accumulate), "item")
     note = (
         f"a training step on {at_once} is taken as {passes} forward passes, as fast as in the large batches of extract"
     )

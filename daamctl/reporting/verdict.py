@@ -11,13 +11,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from daamctl.artifacts.terms import listed, with_article
 from daamctl.reporting.document import (
     Bullets,
     Facts,
     Section,
     Text,
     count,
-    listed,
     p_value,
     percent,
     plural,
@@ -397,7 +397,8 @@ def _test_bullets(evaluation: Evaluation) -> list[str]:
     return [
         f"Primary test: sign-flip over {_units(result)} ({exact}), seeds averaged first. {secondary}",
         f"Floors: with {_units(result)} no p below {family['floor']:.3g} is possible, after correction none below "
-        f"{family['floor_holm']:.3g}; {_a(design['unit_word'])} without any difference raises a method’s own floor.",
+        f"{family['floor_holm']:.3g}; {with_article(design['unit_word'])} without any difference raises a method’s own "
+        "floor.",
         f"Intervals: {100 * intervals[0]['level']:g} % percentile bootstrap over {design['unit_word']}s, "
         f"{count(intervals[0]['resamples'])} draws.",
     ]
@@ -434,10 +435,6 @@ def names(evaluation: Evaluation) -> tuple[str, str]:
     encoder = made.get("extract", {}).get("encoder") or evaluation["provenance"]["encoder"].get("id", "unknown")
     folder = Path(str(encoder)).expanduser()
     return str(corpus), folder.name if folder.is_absolute() else str(encoder)  # a report may leave this machine
-
-
-def _a(word: str) -> str:
-    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
 def _sentence(text: str) -> str:

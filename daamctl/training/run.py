@@ -15,7 +15,7 @@ import torch
 
 from daamctl.artifacts.embeddings import StoredVectors, check_settings, is_held, open_embeddings, read_head
 from daamctl.artifacts.results import Fold
-from daamctl.artifacts.terms import terms_of
+from daamctl.artifacts.terms import percent, terms_of
 from daamctl.config import Config
 from daamctl.devices import resolve_device
 from daamctl.engines.base import Engine, await_files
@@ -296,11 +296,11 @@ def summary_line(fold: Fold) -> str:
         chosen, best = f"with penalty {search['candidates'][search['chosen']]['settings']['penalty']:g}", ""
     else:
         chosen = f"at epoch {metrics['selected_epoch']}"
-        best = f", best on test {_percent(metrics['accuracy_best_on_test'])}"
+        best = f", best on test {percent(metrics['accuracy_best_on_test'])}"
     return (
         f"{_name(fold)} fold {run['fold']}/{run['num_folds']} ({run['test_group']}) seed {run['seed']}: "
-        f"accuracy {_percent(metrics['accuracy'])} {chosen}"
-        + (f" (dev {_percent(dev)})" if dev is not None else "")
+        f"accuracy {percent(metrics['accuracy'])} {chosen}"
+        + (f" (dev {percent(dev)})" if dev is not None else "")
         + f"{best}, {meta['train_s']:.1f} s"
         + (f"; {' and '.join(signs)}: it may have learned nothing" if (signs := _signs(fold)) else "")
     )
@@ -323,7 +323,3 @@ def _signs(fold: Fold) -> list[str]:
 def _name(fold: Fold) -> str:
     """The folder's name, which in an ablation also says which layers, with what a reader must know of the method."""
     return fold.folder.parent.name + fold.label.removeprefix(fold.result["run"]["method"])
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"

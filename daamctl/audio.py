@@ -46,11 +46,6 @@ class AudioInfo:
     sampling_rate: int
     n_channels: int
 
-    @property
-    def duration_s(self) -> float:
-        """Length in seconds."""
-        return self.num_samples / self.sampling_rate
-
 
 def probe(path: Path) -> AudioInfo:
     """Read the header of an audio file.

@@ -1,8 +1,9 @@
-"""Choose the device and the number format for computing."""
+"""Choose the device and the number format for computing; see how much memory is free."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import platform
 from functools import lru_cache
 from pathlib import Path
@@ -88,3 +89,29 @@ def autocast(device: str, precision: str) -> contextlib.AbstractContextManager[A
     if precision == "float32":
         return contextlib.nullcontext()
     return torch.autocast(device.split(":")[0], dtype=getattr(torch, precision))
+
+
+def free_memory() -> int:
+    """Bytes that this machine can still give without swapping."""
+    import psutil  # type: ignore[import-untyped]
+
+    return int(psutil.virtual_memory().available)
+
+
+def free_on(device: str) -> list[int]:
+    """Free bytes of a device; of `cuda` (any of them) those of every local GPU; of others those of this machine."""
+    import torch
+
+    if device == "cuda":
+        return [int(torch.cuda.mem_get_info(index)[0]) for index in range(torch.cuda.device_count())]
+    if device.startswith("cuda"):
+        return [int(torch.cuda.mem_get_info(device)[0])]
+    return [free_memory()]
+
+
+def release_memory() -> None:
+    """Give back what deleted models held, on GPUs too."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()

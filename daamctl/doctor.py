@@ -142,7 +142,7 @@ def _inputs(layout: Layout, config: Config, sizes: tuple[int, int, int]) -> tupl
 def _effects(config: Config, sizes: tuple[int, int, int], x: Tensor, y: Tensor) -> Iterator[Finding]:
     import torch
 
-    from daamctl.artifacts.embeddings import free_memory
+    from daamctl.devices import free_memory
     from daamctl.methods.activity_check import logits_after_steps
     from daamctl.methods.contract import Case, Finding, trainable
 

@@ -70,7 +70,8 @@ def device_name(device: str) -> str:
 def code_hash(module: str, within: str) -> str:
     """Hash of what a module does: its syntax tree and those of the modules it imports from `within`.
 
-    Comments, docstrings and layout do not count, so editing them does not make finished results stale.
+    Comments, docstrings (every statement that is only a string) and layout do not count, so editing them does not make
+    finished results stale.
 
     Args:
         module: dotted name; its source is read but not imported.
@@ -93,7 +94,7 @@ def code_hash(module: str, within: str) -> str:
         tree = ast.parse(source)
         todo += [found for found in _imports(tree, name) if found.startswith(within + ".")]
         # unlike a dumped tree, unparsed text is the same in every Python version
-        trees[name] = ast.unparse(_without_docstrings(tree))
+        trees[name] = ast.unparse(_without_strings(tree))
     text = "\n".join(f"{name}\n{trees[name]}" for name in sorted(trees))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -122,10 +123,16 @@ def _imports(tree: ast.Module, module: str) -> list[str]:
     return names
 
 
-def _without_docstrings(tree: ast.Module) -> ast.Module:
+def _without_strings(tree: ast.Module) -> ast.Module:
+    """Take out every statement that is only a string: docstrings, also those below a constant or an attribute."""
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            body = node.body
-            if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-                node.body = body[1:] or [ast.Pass()]
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):  # a lambda's body is an expression
+                kept = [one for one in block if not _is_string(one)]
+                setattr(node, name, kept or [ast.Pass()] if block else [])
     return tree
+
+
+def _is_string(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

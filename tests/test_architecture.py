@@ -35,8 +35,8 @@ LEVELS = [
     {"planning"},
     {"extraction"},
     {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
-    {"methods", "adapters", "engines", "audio", "artifacts", "tracking", "progress", "devices", "provenance"},
-    {"config", "registry", "errors", "layout", "stage_table", "environment", ""},
+    {"methods", "adapters", "engines", "audio", "artifacts", "tracking", "progress", "provenance", "sign_flip"},
+    {"config", "registry", "errors", "layout", "stage_table", "environment", "devices", ""},
 ]
 LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}
 SIDEWAYS = {
@@ -47,6 +47,7 @@ SIDEWAYS = {
     ("__main__", "cli"),
     ("tracking", "artifacts"),
     ("registry", "errors"),
+    ("devices", "errors"),
     ("config", "errors"),
     ("layout", "config"),
     ("layout", "stage_table"),

@@ -33,7 +33,6 @@ def test_every_format_and_rate_gives_the_same_tone(tmp_path: Path, rate: int, su
     path = write(tmp_path / f"a.{suffix}", tone(rate, channels=2), rate, subtype)
     info = audio.probe(path)
     assert (info.num_samples, info.sampling_rate, info.n_channels) == (rate, rate, 2)
-    assert info.duration_s == 1.0
     waveform = audio.load(path, sampling_rate=16000)
     assert waveform.shape == (16000,)
     assert waveform.dtype == torch.float32
@@ -45,7 +44,7 @@ def test_every_format_and_rate_gives_the_same_tone(tmp_path: Path, rate: int, su
 def test_mp3_is_read(tmp_path: Path) -> None:
     path = write(tmp_path / "a.mp3", tone(44100, 2.0), 44100)
     info = audio.probe(path)
-    waveform = audio.load(path, duration_s=info.duration_s, sampling_rate=16000)
+    waveform = audio.load(path, duration_s=info.num_samples / info.sampling_rate, sampling_rate=16000)
     assert abs(len(waveform) - 32000) < 2500
     assert 0.25 < float(waveform.square().mean().sqrt()) < 0.45
 

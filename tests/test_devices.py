@@ -7,11 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
 from daamctl import devices
-from daamctl.devices import autocast, cpu_has_bfloat16, full_float32, resolve_device, resolve_precision
+from daamctl.devices import (
+    autocast,
+    cpu_has_bfloat16,
+    free_memory,
+    free_on,
+    full_float32,
+    release_memory,
+    resolve_device,
+    resolve_precision,
+)
 from daamctl.errors import ConfigError
 from tests.fixtures.gpu import needs_gpu
 
@@ -153,3 +163,15 @@ def test_device_name_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(provenance, "Path", Info)
     assert provenance.device_name("cpu") == "cpu (A CPU @ 2 GHz)"
+
+
+def test_free_memory_is_between_nothing_and_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0 < free_memory() < psutil.virtual_memory().total
+    monkeypatch.setattr(devices, "free_memory", lambda: 7)
+    machine(monkeypatch, cuda=2)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: ({0: 10, 1: 20, "cuda:1": 20}[device], 99))
+    assert [free_on(name) for name in ("cpu", "mps", "cuda", "cuda:1")] == [[7], [7], [10, 20], [20]]
+
+
+def test_memory_is_released_without_a_gpu() -> None:
+    release_memory()

@@ -55,6 +55,32 @@ def test_comments_docstrings_and_layout_do_not_count(hash_with: Callable[..., st
     assert hash_with(init='"""The table."""\nTABLE = {"a": 1}\n') == plain  # the package itself only holds the table
 
 
+@pytest.mark.parametrize(
+    ("without", "with_strings"),
+    [
+        ("LIMIT = 3\n", 'LIMIT = 3\n"""Why three."""\n'),
+        ("class A:\n    size: int = 3\n", 'class A:\n    size: int = 3\n    """Why three."""\n'),
+        ("def g(x):\n    y = x\n    return y\n", "def g(x):\n    y = x\n    'why'\n    return y\n"),
+        ("def g(x):\n    pass\n", 'def g(x):\n    """Nothing."""\n'),
+        (
+            "try:\n    a = 1\nexcept OSError:\n    pass\nelse:\n    a = 2\nfinally:\n    a = 3\n",
+            "try:\n    a = 1\n    'w'\nexcept OSError:\n    'w'\nelse:\n    'w'\n    a = 2\n"
+            "finally:\n    a = 3\n    'w'\n",
+        ),
+        ("match LIMIT:\n    case 3:\n        pass\n", "match LIMIT:\n    case 3:\n        'w'\n"),
+    ],
+)
+def test_no_statement_that_is_only_a_string_counts(
+    hash_with: Callable[..., str], without: str, with_strings: str
+) -> None:
+    assert hash_with(MAIN + with_strings) == hash_with(MAIN + without)
+
+
+def test_strings_that_are_used_count(hash_with: Callable[..., str]) -> None:
+    assert hash_with(MAIN + 'NAME = """a"""\n') != hash_with(MAIN + 'NAME = """b"""\n')
+    assert hash_with(MAIN + "g = lambda: 'a'\n") != hash_with(MAIN + "g = lambda: 'b'\n")
+
+
 def test_code_counts(hash_with: Callable[..., str]) -> None:
     plain = hash_with()
     assert hash_with(MAIN.replace("+ 1", "+ 2")) != plain

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from daamctl.analysis.importance import ties, ties_all
-from daamctl.analysis.rank_tests import rank_test, sign_flip
+from daamctl.analysis.rank_tests import rank_test
 from daamctl.errors import ConfigError
 from daamctl.methods import CLOSED_FORM, resolve_method
+from daamctl.sign_flip import paired_sign_flip
 
 PRESETS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "speech-9-23": ((9,), (23,)),
@@ -167,7 +168,7 @@ def alone_tests(groups: Sequence[Mapping[str, Any]], score: Mapping[int, float])
         found = None if tied else rank_test(scores, accuracies)
         high, low = same[scores.index(max(scores))], same[scores.index(min(scores))]
         pairs = [] if tied else paired_differences(high["per_fold"], low["per_fold"])
-        flips = sign_flip(_by_fold(pairs)) if pairs else None
+        flips = paired_sign_flip(_by_fold(pairs), one_sided=True) if pairs else None
         tests.append(
             {
                 "k": k,

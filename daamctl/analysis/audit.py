@@ -43,7 +43,6 @@ from daamctl.analysis.rank_tests import (
     is_ranking,
     order_of,
     random_orders,
-    sign_flip,
     standardized,
 )
 from daamctl.analysis.scores import Scored
@@ -57,6 +56,7 @@ from daamctl.errors import ArtifactError, MethodError
 from daamctl.layout import Layout
 from daamctl.methods.weights import load_weights
 from daamctl.progress import progress
+from daamctl.sign_flip import paired_sign_flip
 
 BATCH = 256
 """Clips per forward pass if predictions do not depend on the batch."""
@@ -518,7 +518,7 @@ def contrast(importance: Sequence[Audited], weights: Sequence[Audited], worth: A
 
 
 def _swapped(differences: Values, importance: float, weights: float) -> dict[str, float]:
-    better, worse = sign_flip(differences), sign_flip(-differences)
+    better, worse = (paired_sign_flip(sign * differences, one_sided=True) for sign in (1, -1))
     return {"importance": importance, "weights": weights, "p_better": better["p"], "p_worse": worse["p"],
             "floor": better["floor"]}  # fmt: skip
 

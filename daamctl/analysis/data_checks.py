@@ -18,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from daamctl.artifacts.embeddings import StoredVectors
-from daamctl.artifacts.terms import WORDS, Terms, terms_of
+from daamctl.artifacts.terms import WORDS, Terms, counted, terms_of, with_article
 
 Floats = NDArray[np.floating[Any]]
 Severity = Literal["ok", "note", "warning"]
@@ -183,7 +183,7 @@ def check_lengths(clips: pl.DataFrame, max_tokens: int | None) -> Finding:
     if not number:
         return Finding("lengths", "ok", f"{text}; none was cut.", numbers)
     share = number / clips.height
-    text += f"; {_count(number, 'text')} ({100 * share:.1f} %) fill the limit of {max_tokens} and were cut there."
+    text += f"; {counted(number, 'text')} ({100 * share:.1f} %) fill the limit of {max_tokens} and were cut there."
     severity: Severity = "warning" if share > MANY_CUT else "note"
     return Finding("lengths", severity, text, numbers, _first(clips["clip_id"].filter(cut)))
 
@@ -197,12 +197,12 @@ def check_group_sizes(clips: pl.DataFrame, tested: Sequence[str] | None = None, 
     name, smallest = next(iter(measured.items()))
     examples = _first(name for name, size in measured.items() if size < SOME_UTTERANCES)
     if len(sizes) < 3 and len(measured) == len(sizes):
-        text = f"There are {_count(len(sizes), 'group')}; a training, a held-out and a test group need three."
+        text = f"There are {counted(len(sizes), 'group')}; a training, a held-out and a test group need three."
         return Finding("group-sizes", "warning", text, numbers, examples)
     which = f"smallest of {len(sizes)} groups, {name}," if len(measured) > 1 else f"tested group, {name},"
     moved = 100 / smallest
     text = (
-        f"The {which} holds {_count(smallest, words.item)}: one of them moves its accuracy by "
+        f"The {which} holds {counted(smallest, words.item)}: one of them moves its accuracy by "
         f"{moved:.{1 if moved >= 0.1 else 3}f} points."
     )
     severity: Severity = "ok"
@@ -240,7 +240,7 @@ def check_absent_classes(clips: pl.DataFrame, classes: Sequence[str]) -> Finding
     if not lacking:
         return Finding("absent-classes", "ok", "Every group holds every class.", numbers)
     total = clips["group"].n_unique()
-    text = f"Classes are absent from {len(lacking)} of {_count(total, 'group')}, whose figures leave them out."
+    text = f"Classes are absent from {len(lacking)} of {counted(total, 'group')}, whose figures leave them out."
     examples = _first(f"{group}: {', '.join(absent)}" for group, absent in lacking.items())
     return Finding("absent-classes", "warning", text, numbers, examples)
 
@@ -255,7 +255,7 @@ def check_shared(clips: pl.DataFrame, column: str, words: Terms = SPEECH) -> Fin
     """
     what, said = ("speaker", words.source) if column == "speaker" else ("utterance", words.item)
     if column == "speaker" and not clips.is_empty() and bool((clips["speaker"] == clips["utterance_id"]).all()):
-        text = f"{words.unknown}: whether two groups share {_a(said)} cannot be checked."
+        text = f"{words.unknown}: whether two groups share {with_article(said)} cannot be checked."
         return Finding("speakers", "note", text, {"speakers": None, "shared": None, "clips": None})
     rows = clips.group_by(column).agg(pl.col("group").n_unique().alias("groups"))
     shared = rows.filter(pl.col("groups") > 1)[column].sort()
@@ -264,7 +264,7 @@ def check_shared(clips: pl.DataFrame, column: str, words: Terms = SPEECH) -> Fin
     if shared.is_empty():
         return Finding(f"{what}s", "ok", f"No {said} stands in two groups.", numbers)
     text = (
-        f"More than one group holds {len(shared)} of {_count(rows.height, said)} ({_clips(affected, words)}): "
+        f"More than one group holds {len(shared)} of {counted(rows.height, said)} ({_clips(affected, words)}): "
         f"a test group holds {said}s that were trained on, so its figures are too high."
     )
     return Finding(f"{what}s", "warning", text, numbers, _first(shared))
@@ -292,7 +292,7 @@ def check_duplicates(
     shown = sorted(sets, key=lambda rows: clips["group"].gather(rows).n_unique() == 1)
     examples = _first(" = ".join(_first(clips["clip_id"].gather(rows))) for rows in shown)
     of = f" of different {words.item}s" if words.item != words.clip else ""
-    text = f"{_clips(numbers['clips'], words)}{of} {alike} ({_count(len(sets), 'set')})"
+    text = f"{_clips(numbers['clips'], words)}{of} {alike} ({counted(len(sets), 'set')})"
     if not across:
         return Finding("duplicates", "note", f"{text}, all within one group.", numbers, examples)
     text += f", {across} of them across groups: a test group holds {words.original}s that were trained on."
@@ -313,7 +313,7 @@ def check_near_duplicates(pairs: Pairs, words: Terms = SPEECH, *, among: int | N
         return Finding("near-duplicates", "ok", f"No two groups share almost equal embeddings{where}.", numbers)
     of = f"different {words.item}s and" if words.item != words.clip else "different"
     text = (
-        f"{_count(pairs.across, 'pair')} of {words.clip}s from {of} groups have almost equal embeddings"
+        f"{counted(pairs.across, 'pair')} of {words.clip}s from {of} groups have almost equal embeddings"
         f"{where} (cosine above {NEAR_COSINE}): {words.examine} them, they may be copies of one {words.original}."
     )
     return Finding("near-duplicates", "warning", text, numbers, pairs.across_examples)
@@ -337,9 +337,9 @@ def check_duplicate_labels(
     if not any(numbers.values()):
         return Finding("duplicate-labels", "ok", "No copies have different labels.", numbers)
     text = (
-        f"Different labels stand on {_count(len(equal), 'set')} of equal {words.clip}s, "
-        f"{_count(pairs.mislabelled, 'pair')} of almost equal ones"
-        + (f" and the clips of {_count(len(split), 'utterance')}" if words.item != words.clip else "")
+        f"Different labels stand on {counted(len(equal), 'set')} of equal {words.clip}s, "
+        f"{counted(pairs.mislabelled, 'pair')} of almost equal ones"
+        + (f" and the clips of {counted(len(split), 'utterance')}" if words.item != words.clip else "")
         + ": at most one label of each can be right."
     )
     examples = [" = ".join(_first(clips["clip_id"].gather(rows))) for rows in equal]
@@ -423,13 +423,5 @@ def _first(items: Any) -> tuple[str, ...]:
     return tuple(str(item) for item in islice(items, MAX_EXAMPLES))
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
 def _clips(number: int, words: Terms) -> str:
-    return _count(int(number), words.clip)
-
-
-def _a(word: str) -> str:
-    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
+    return counted(int(number), words.clip)

@@ -109,22 +109,6 @@ def mean_density(densities: Sequence[NDArray[np.floating]]) -> Map:
     return np.asarray(np.mean([_checked(density) for density in densities], axis=0))
 
 
-def rank_layers(densities: Sequence[NDArray[np.floating]], layers: Sequence[int]) -> list[int]:
-    """Layer numbers by mean IF of the mean map, highest first; see `order_layers` for ties.
-
-    Args:
-        densities: one map per fold, each of shape (L, D).
-        layers: the L stored layer numbers, in the order of the rows.
-
-    Raises:
-        ValueError: shapes differ from each other or from `layers`.
-    """
-    density = mean_density(densities)
-    if len(layers) != len(density):
-        raise ValueError(f"{len(layers)} layer numbers for maps of {len(density)} rows")
-    return order_layers(layer_importance(density), layers)
-
-
 def layer_importance(density: NDArray[np.floating]) -> Map:
     """Mean IF of every layer, shape (L,), of DA (L, D).
 

@@ -1,4 +1,4 @@
-"""Whether two rankings of the layers go together by more than chance, and whether paired differences lie above zero.
+"""Whether two rankings of the layers go together by more than chance.
 
 Scores and accuracies change smoothly along depth, so layers are not exchangeable: of two unrelated smooth profiles of
 24 layers a permutation test calls 28 to 50 % related at a level of 5 % (simulated: random walks, bumps, trends). Two
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,7 +35,6 @@ EXACT_UP_TO = 8
 """Layers (8! = 40,320) up to which every permutation is looked at."""
 PERMUTATIONS = 100_000
 """Random permutations above that."""
-EXACT_FLIPS_UP_TO = 16
 
 
 @dataclass(frozen=True)
@@ -123,26 +122,6 @@ def rank_test(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> tuple[flo
     rho = float(ranks @ others)
     orders = _permutations(len(ranks), seed)
     return rho, _share(others[orders] @ ranks, rho, len(ranks) <= EXACT_UP_TO)
-
-
-def sign_flip(differences: ArrayLike, *, seed: int = 0) -> dict[str, Any]:
-    """One-sided sign-flip test that paired differences lie above zero (Fisher 1935); exact up to 16 of them.
-
-    Args:
-        differences: one per unit; folds share training clips, so p is rather too small for them.
-        seed: of random signs, beyond 16.
-
-    Returns:
-        mean; p; floor: the smallest p that so many allow; n.
-    """
-    values = np.asarray(differences, dtype=np.float64)
-    number, exact = len(values), len(values) <= EXACT_FLIPS_UP_TO
-    if exact:
-        signs = 1.0 - 2.0 * ((np.arange(2**number)[:, None] >> np.arange(number)) & 1)
-    else:
-        signs = np.random.default_rng(seed).choice((-1.0, 1.0), (PERMUTATIONS, number))
-    p = _share(signs @ values, float(values.sum()), exact)
-    return {"mean": float(values.mean()), "p": p, "floor": 0.5**number if exact else 1 / (1 + len(signs)), "n": number}
 
 
 def random_orders(num_layers: int, number: int, *, seed: int = 0) -> Orders:

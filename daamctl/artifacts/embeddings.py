@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-import psutil  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
@@ -26,6 +25,7 @@ from daamctl.artifacts.io import read_columns, read_json, write_json, write_parq
 from daamctl.artifacts.utterances import METADATA_KEY, Modality
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
+from daamctl.devices import free_memory
 from daamctl.errors import ArtifactError
 
 Block = tuple[NDArray[np.int64], NDArray[Any]]
@@ -302,11 +302,6 @@ def read_embeddings(
     """Read clips and vectors into memory: clips, vectors (N, L, D) and the layer numbers; see `open_embeddings`."""
     clips, stored = open_embeddings(folder, layers, fix=fix)
     return clips, stored.load(), stored.layers
-
-
-def free_memory() -> int:
-    """Bytes of main memory available without swapping."""
-    return int(psutil.virtual_memory().available)
 
 
 def is_held(nbytes: int, wanted: Literal["auto", "memory", "stream"]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from daamctl.artifacts.utterances import Modality
@@ -42,3 +43,23 @@ WORDS: dict[str, Terms] = {
 def terms_of(modality: Modality | str) -> Terms:
     """The terms of a modality."""
     return WORDS[modality]
+
+
+def counted(number: int, word: str) -> str:
+    """A number of things in words, e.g. `2 folds`."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def with_article(word: str) -> str:
+    """`a fold`, `an item`."""
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words joined as `a, b and c`."""
+    return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else "".join(words)
+
+
+def percent(fraction: float | None) -> str:
+    """0.6464 -> `64.6 %`; None -> `-`."""
+    return "-" if fraction is None else f"{100 * fraction:.1f} %"

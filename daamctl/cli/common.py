@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from daamctl.config import Config
     from daamctl.layout import Layout
 
@@ -254,3 +256,15 @@ def show_path(path: Path) -> None:
         typer.echo(str(path.relative_to(Path.cwd())))
     except ValueError:
         typer.echo(str(path))
+
+
+def show_line(console: Console, text: str) -> None:
+    """Print a line, whole where nobody watches."""
+    console.print(text, soft_wrap=not console.is_terminal)
+
+
+def escaped(text: str) -> str:
+    """Text in which Rich sees no markup."""
+    from rich.markup import escape
+
+    return escape(text)

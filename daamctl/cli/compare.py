@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from daamctl.cli import common
+from daamctl.cli.common import escaped, show_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,25 +82,25 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     pairs = result["matched"]
     how = "1 pair" if len(pairs) == 1 else f"{len(pairs)} methods matched by name"
     scored = result["unit"] if result["unit"] == "as printed" else f"by {result['item']}"
-    _line(console, f"[bold]{_escaped(first)}[/] (A) and [bold]{_escaped(second)}[/] (B), {scored}; {how}")
+    show_line(console, f"[bold]{escaped(first)}[/] (A) and [bold]{escaped(second)}[/] (B), {scored}; {how}")
     for letter, side in (("A", "first"), ("B", "second")):
         if result["unmatched"][side]:
-            _line(console, _escaped(f"only in {letter}: {', '.join(result['unmatched'][side])}"))
+            show_line(console, escaped(f"only in {letter}: {', '.join(result['unmatched'][side])}"))
     for group, heading in HEADINGS.items():
         _show_settings(console, result["settings"][group], heading)
     if result["settings"]["not_known"]:
-        _line(console, _escaped(result["settings"]["not_known"]))
+        show_line(console, escaped(result["settings"]["not_known"]))
     if result["kind"] == "paired":
         _show_paired(console, result)
     else:
         _show_printed(console, result)
-    _line(console, "\n[bold]Notes[/]")
+    show_line(console, "\n[bold]Notes[/]")
     for note in result["notes"]:
-        _line(console, f"- {_escaped(note)}")
+        show_line(console, f"- {escaped(note)}")
 
 
 def _show_settings(console: Console, rows: list[dict[str, Any]], heading: str) -> None:
-    _line(console, f"\n[bold]Different settings that {heading}[/]: {len(rows) or 'none'}")
+    show_line(console, f"\n[bold]Different settings that {heading}[/]: {len(rows) or 'none'}")
     if rows:
         cells = [
             [row["name"] + (f" ({', '.join(row['methods'])})" if row["methods"] else ""),
@@ -127,21 +128,21 @@ def _show_paired(console: Console, result: dict[str, Any]) -> None:
             )  # fmt: skip
         counts.append([name, str(entry["wins"]), str(entry["losses"]), str(entry["ties"])])
     design = result["comparisons"][0]["design"]
-    _line(console, "\n[bold]Results[/] over all test items, averaged over seeds. A - B in points; detectable: "
+    show_line(console, "\n[bold]Results[/] over all test items, averaged over seeds. A - B in points; detectable: "
           "the difference found with 80 % power, in points")  # fmt: skip
     _table(console, head, cells)
     for entry in result["comparisons"]:
         if entry["doubt"]:
-            _line(console, f"[bold]{_escaped(_pair(entry))}: {_escaped(entry['doubt'])}[/]")
-    _line(console, f"p: {_test(result, 'primary')}; p folds: {_test(result, 'secondary')}; Holm correction over "
+            show_line(console, f"[bold]{escaped(_pair(entry))}: {escaped(entry['doubt'])}[/]")
+    show_line(console, f"p: {_test(result, 'primary')}; p folds: {_test(result, 'secondary')}; Holm correction over "
           f"{result['family']['size']} tests")  # fmt: skip
     seeds = "; ".join(
         f"{letter} {', '.join(map(str, part))}" for letter, part in zip("AB", design["seeds"].values(), strict=True)
     )
     sources = f"{design['n_speakers'] or 'unknown'} {design['source_word']}s"
-    _line(console, f"Design: {design['n_items']} items, {design['n_folds']} folds, {sources}; "
-          f"{_escaped(design['reason'])}; seeds {seeds}")  # fmt: skip
-    _line(
+    show_line(console, f"Design: {design['n_items']} items, {design['n_folds']} folds, {sources}; "
+          f"{escaped(design['reason'])}; seeds {seeds}")  # fmt: skip
+    show_line(
         console,
         f"\n[bold]By {result['item']}[/]: right in most seeds: only A (wins), only B (losses), both or neither (ties)",
     )
@@ -154,7 +155,7 @@ def _show_paired(console: Console, result: dict[str, Any]) -> None:
         for row in entry["disagreements"][:shown]
     ]  # fmt: skip
     if rows:
-        _line(console, "\n[bold]Most consistent disagreements[/]: share of seeds that are right; at most "
+        show_line(console, "\n[bold]Most consistent disagreements[/]: share of seeds that are right; at most "
               f"{shown} per method")  # fmt: skip
         _table(console, ["method", result["item"], "fold", design["source_word"], "class", "A", "B"], rows)
 
@@ -175,7 +176,7 @@ def _show_printed(console: Console, result: dict[str, Any]) -> None:
                 + [_spread(reported[name]) if reported else DASH for name in FIGURES if ours]
             )
         cells.append(["", "A - B", "", _points(entry["difference"]), *(["", ""] if ours else [])])
-    _line(
+    show_line(
         console,
         "\n[bold]Accuracy[/] in percent, mean ± sample standard deviation; ✗: printed value contradicts its folds",
     )
@@ -186,15 +187,15 @@ def _show_printed(console: Console, result: dict[str, Any]) -> None:
         for row in entry["folds"] or []
     ]
     if rows:
-        _line(console, "\n[bold]By session[/]")
+        show_line(console, "\n[bold]By session[/]")
         _table(console, ["method", "session", "A", "B", "A - B"], rows)
     tests = [entry for entry in result["comparisons"] if entry["test"]]
     if tests:
-        _line(console, f"\n[bold]Test[/] {_escaped(tests[0]['test']['label'])}")
+        show_line(console, f"\n[bold]Test[/] {escaped(tests[0]['test']['label'])}")
         cells = [[_pair(entry), _points(entry["test"]["mean"]), *_p(entry["test"])] for entry in tests]
         _table(console, ["method", "A - B", "p", "p Holm"], cells)
     for reason in dict.fromkeys(entry["no_test"] for entry in result["comparisons"] if entry["no_test"]):
-        _line(console, _escaped(reason))
+        show_line(console, escaped(reason))
 
 
 def _pair(entry: dict[str, Any]) -> str:
@@ -219,20 +220,10 @@ def _table(console: Console, head: Sequence[str], cells: Sequence[Sequence[str]]
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in head:
-        table.add_column(_escaped(name), overflow="fold" if fold else "ellipsis", no_wrap=not fold)
+        table.add_column(escaped(name), overflow="fold" if fold else "ellipsis", no_wrap=not fold)
     for row in cells:
-        table.add_row(*map(_escaped, row))
+        table.add_row(*map(escaped, row))
     console.print(table)
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(text, soft_wrap=not console.is_terminal)
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
 
 
 def _value(value: Any) -> str:

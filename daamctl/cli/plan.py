@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from daamctl.cli import common
+from daamctl.cli.common import escaped, show_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,15 +88,15 @@ def _show(console: Console, result: dict[str, Any], *, brief: bool) -> None:
             name, work = f"  {row['method']}", "" if work == shared else work
         stage = row["stage"]
         table.add_row(name, _state(row), work, *_figures(row), style="dim" if row["state"] == "done" else None)
-    console.print(f"[bold]{_escaped(result['pipeline'])}[/] on {_escaped(result['machine']['device'])}")
+    console.print(f"[bold]{escaped(result['pipeline'])}[/] on {escaped(result['machine']['device'])}")
     console.print(table)
-    _line(console, "")
+    show_line(console, "")
     for text in _totals(result):
-        _line(console, text)
+        show_line(console, text)
     for text in _remarks(rows):
-        _line(console, text)
+        show_line(console, text)
     for text in result["notes"]:
-        _line(console, f"[dim]{_escaped(text)}[/]")
+        show_line(console, f"[dim]{escaped(text)}[/]")
 
 
 def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -210,8 +211,8 @@ def _remarks(rows: list[dict[str, Any]]) -> list[str]:
     lines = []
     for (word, text, fix), own in groups.items():
         style = "red" if word else "yellow"
-        named = f"[{style}]{_escaped(_names(own))}[/]: " + (f"{word}: " if word else "")
-        lines.append(named + _escaped(text) + (f"\n  {_escaped(fix)}" if fix else ""))
+        named = f"[{style}]{escaped(_names(own))}[/]: " + (f"{word}: " if word else "")
+        lines.append(named + escaped(text) + (f"\n  {escaped(fix)}" if fix else ""))
     return lines
 
 
@@ -242,16 +243,6 @@ def _seconds(seconds: float) -> str:
             number = seconds / size
             return f"{number:.{0 if number >= 10 else 1}f} {unit}"
     return f"{max(1, round(seconds))} s"
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(text, soft_wrap=not console.is_terminal)
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
 
 
 command.__name__ = "plan"

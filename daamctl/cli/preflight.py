@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from daamctl.cli import common
+from daamctl.cli.common import escaped, show_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,19 +50,21 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     """Print the tables and the verdict. Without a terminal, print no colours and do not wrap lines."""
     if result["probe"] is not None:
         _show_probe(console, result)
-    _line(console, "\n[bold]Data[/]")
+    show_line(console, "\n[bold]Data[/]")
     for finding in result["checks"]:
-        _line(console, f"[{STYLES[finding['severity']]}]{finding['severity']:<8}[/]{_escaped(finding['text'])}")
+        show_line(console, f"[{STYLES[finding['severity']]}]{finding['severity']:<8}[/]{escaped(finding['text'])}")
         if finding["severity"] != "ok" and finding["examples"]:
-            _line(console, f"{'':8}[dim]{_escaped('; '.join(finding['examples']))}[/]")
+            show_line(console, f"{'':8}[dim]{escaped('; '.join(finding['examples']))}[/]")
     verdict = result["verdict"]
-    _line(console, f"\n[bold]Verdict: {verdict['case']}[/]")
-    _line(console, _escaped(verdict["text"]))
-    _line(console, f"[dim]Rule. {_escaped(verdict['rule'])}[/]")
+    show_line(console, f"\n[bold]Verdict: {verdict['case']}[/]")
+    show_line(console, escaped(verdict["text"]))
+    show_line(console, f"[dim]Rule. {escaped(verdict['rule'])}[/]")
 
 
 def _show_probe(console: Console, result: dict[str, Any]) -> None:
     from rich.table import Table
+
+    from daamctl.artifacts.terms import percent
 
     probe, headroom = result["probe"], result["headroom"]
     chance = probe["chance"]
@@ -85,32 +88,22 @@ def _show_probe(console: Console, result: dict[str, Any]) -> None:
             add(name, probe[key], gain=_gain(headroom[key]) if key in headroom else "", style="bold")
     add("chance", chance, style="dim")
     folds = result["folds"]
-    _line(
+    show_line(
         console,
-        f"[bold]{_escaped(result['run'])}[/]: linear probes of {len(result['layers'])} layers, {len(folds)} folds, by "
+        f"[bold]{escaped(result['run'])}[/]: linear probes of {len(result['layers'])} layers, {len(folds)} folds, by "
         f"{result['unit']}; mean ± standard deviation over folds; gain over the best layer, in points",
     )
     console.print(table)
     where = "on the held-out group" if folds[0]["dev_group"] else "by leaving out training clips"
-    _line(console, f"Chosen {where}, fold by fold: layer {', '.join(map(str, probe['best_layer']['chosen']))}; "
+    show_line(console, f"Chosen {where}, fold by fold: layer {', '.join(map(str, probe['best_layer']['chosen']))}; "
           f"fusion {', '.join(probe['best_fusion']['chosen'])}.")  # fmt: skip
-    _line(
+    show_line(
         console,
-        f"Chance: accuracy {_percent(chance['accuracy']['mean'])} (always the most frequent training class), "
-        f"balanced accuracy {_percent(chance['balanced_accuracy']['mean'])}.",
+        f"Chance: accuracy {percent(chance['accuracy']['mean'])} (always the most frequent training class), "
+        f"balanced accuracy {percent(chance['balanced_accuracy']['mean'])}.",
     )
     if "note" in probe:
-        _line(console, probe["note"])
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(text, soft_wrap=not console.is_terminal)
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+        show_line(console, probe["note"])
 
 
 def _spread(figure: dict[str, Any]) -> str:
@@ -121,10 +114,6 @@ def _spread(figure: dict[str, Any]) -> str:
 def _gain(gain: dict[str, Any]) -> str:
     error = gain["standard_error"]
     return f"{100 * gain['mean']:+5.1f}" + (f" ± {100 * error:4.1f}" if error is not None else "")
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
 
 
 command.__name__ = "preflight"

@@ -129,7 +129,7 @@ def encoder_size_of(config: ExtractConfig, modality: Modality) -> EncoderSize | 
     configuration, here = found
     part = getattr(configuration, PARTS.get(modality, ""), None) or configuration
     layers, width = getattr(part, "num_hidden_layers", None), getattr(part, "hidden_size", None)
-    number = _num_parameters(part)
+    number = num_parameters(part)
     if number is None or not isinstance(layers, int) or not isinstance(width, int):
         return None
     return EncoderSize(number, layers, width, here)
@@ -195,7 +195,8 @@ def configuration_of(config: ExtractConfig) -> tuple[Any, bool] | None:
     return AutoConfig.for_model(preset.model_type, **preset.shape), made_here
 
 
-def _num_parameters(configuration: Any) -> int | None:
+def num_parameters(configuration: Any) -> int | None:
+    """Number of parameters of a configuration's model, counted without making them; None: it cannot be built so."""
     import torch
     from transformers import AutoModel
 

@@ -13,10 +13,10 @@ from safetensors import SafetensorError
 
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
-from daamctl.devices import full_float32
+from daamctl.devices import free_on, full_float32
 from daamctl.encoders import ENCODERS, FAMILIES, presets_of
 from daamctl.encoders.base import Encoder, PoolingOptions, weights_hash
-from daamctl.encoders.encoder_size import PARTS, check_name
+from daamctl.encoders.encoder_size import PARTS, check_name, num_parameters
 from daamctl.encoders.image import ImageEncoder, plain_processor
 from daamctl.encoders.preset import Preset
 from daamctl.encoders.text import BYTE_TOKENS, LETTER_PAIRS, TextEncoder, byte_tokenizer
@@ -346,9 +346,9 @@ def _plan_memory(source: str, config: Any, dtype: torch.dtype, device: str, *, s
     Raises:
         EncoderError: they fit neither way.
     """
-    need, free = _num_bytes(config, dtype), free_memory(device)
+    need, free = dtype.itemsize * (num_parameters(config) or 0), free_on(device)
     kept = HEADROOM if device.startswith("cuda") else 0
-    if not free or need + kept <= free[0]:
+    if need + kept <= free[0]:
         return {}
     if spread and need + len(free) * kept <= sum(free):
         return {"device_map": "auto", "max_memory": {index: room - kept for index, room in enumerate(free)}}
@@ -358,31 +358,6 @@ def _plan_memory(source: str, config: Any, dtype: torch.dtype, device: str, *, s
         f"the weights of encoder '{source}' take {need / 1e9:.1f} GB, {rooms} GB are free on {device}",
         fix=f"use {smaller}a smaller encoder, or a machine with more memory",
     )
-
-
-def _num_bytes(config: Any, dtype: torch.dtype) -> int:
-    """Size of a model's weights, computed without creating them; 0 if its class does not support that."""
-    from transformers import AutoModel
-
-    try:
-        with torch.device("meta"):
-            model = AutoModel.from_config(config)
-    except (RuntimeError, NotImplementedError):
-        return 0
-    return int(dtype.itemsize * sum(value.numel() for value in model.parameters()))
-
-
-def free_memory(device: str) -> list[int]:
-    """Free bytes of a device; for `cuda` (without a number), of every local GPU; empty if unknown."""
-    if device == "cuda":
-        return [int(torch.cuda.mem_get_info(index)[0]) for index in range(torch.cuda.device_count())]
-    if device.startswith("cuda"):
-        return [int(torch.cuda.mem_get_info(device)[0])]
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    return [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
 
 
 def _explain(source: str, revision: str | None, error: Exception) -> EncoderError:

@@ -54,13 +54,14 @@ class Worker(Protocol[T_contra, R_co]):
 
 
 class Engine(Protocol):
-    """Runs tasks somewhere. Arguments must be picklable. Use it as a context manager, which closes it at the end.
+    """Runs tasks somewhere. Arguments must be picklable. Use it as a context manager, which closes it at the end."""
 
-    Attributes:
-        here: whether `each` runs in this process.
-    """
+    def runs_here(self) -> bool:
+        """Whether `each` would run in this process.
 
-    here: bool
+        Raises:
+            ConfigError: several workers were asked for, and `each` has only this process.
+        """
 
     def facts(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
         """Open one worker where the workers will run, and return its facts.

@@ -6,7 +6,6 @@ this process, whose exit closes their pipes.
 
 from __future__ import annotations
 
-import gc
 import logging
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from daamctl.devices import release_memory
 from daamctl.engines.base import AGAIN, EngineBase, R, S, T, Worker, answers, chunks, received, set_up_worker
 from daamctl.errors import ConfigError, WorkerError
 
@@ -34,8 +34,6 @@ class LocalEngine(EngineBase):
         ConfigError: `gpus_per_worker` is given.
     """
 
-    here = True
-
     def __init__(self, *, workers: int | None = None, gpus_per_worker: float | None = None) -> None:
         if gpus_per_worker is not None:
             raise ConfigError(
@@ -44,6 +42,15 @@ class LocalEngine(EngineBase):
             )
         self.workers = workers
         self._worker: Worker[Any, Any] | None = None
+
+    def runs_here(self) -> bool:
+        """See `Engine.runs_here`: only `work` starts processes."""
+        if (self.workers or 1) > 1:
+            raise ConfigError(
+                f"--workers {self.workers}: the local engine trains one fold after the other (allowed: 1)",
+                fix=f"leave --workers out, or train folds side by side: --engine ray --workers {self.workers}",
+            )
+        return True
 
     def facts(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
         """Open a worker in this process and return its facts. It is kept, in case no further process is needed."""
@@ -68,22 +75,14 @@ class LocalEngine(EngineBase):
             return
         self._worker = None
         del worker  # free its memory
-        _free_memory()
+        release_memory()
         log.info("%d worker processes: %s", len(devices), ", ".join(devices))
         yield from _by_processes(open_worker, devices[: len(parts)], parts, advance)
 
     def each(
         self, call: Callable[[S, T], R], shared: S, tasks: Sequence[T], *, device: str, per_gpu: int
     ) -> Iterator[tuple[T, R]]:
-        """Run tasks one after another in this process; see `Engine`.
-
-        Raises:
-            ConfigError: several workers were asked for.
-        """
-        if (self.workers or 1) > 1:
-            raise ConfigError(
-                f"--workers {self.workers}: the local engine runs these one after the other", fix="use --engine ray"
-            )
+        """Run tasks one after another in this process; see `Engine.each`."""
         for task in tasks:
             yield task, call(shared, task)
 
@@ -106,14 +105,6 @@ def worker_devices(device: str, workers: int | None, taken: int = 1) -> list[str
     if gpus < 2 or taken > 1:
         return [device] * (workers or 1)
     return [f"cuda:{number % gpus}" for number in range(workers or gpus)]
-
-
-def _free_memory() -> None:
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def _by_processes(

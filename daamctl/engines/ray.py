@@ -125,13 +125,15 @@ class RayEngine(EngineBase):
         ConfigError: Ray is not installed.
     """
 
-    here = False
-
     def __init__(self, *, workers: int | None = None, gpus_per_worker: float | None = None) -> None:
         if find_spec("ray") is None:
             raise ConfigError("engine 'ray' is not installed", fix="pip install 'daamctl[ray]'")
         self.workers, self.gpus_per_worker = workers, gpus_per_worker
         self._connected = False
+
+    def runs_here(self) -> bool:
+        """See `Engine.runs_here`."""
+        return False
 
     def facts(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
         """Open a worker in a Ray task and return its facts; Ray ends the task's process if it used a GPU."""

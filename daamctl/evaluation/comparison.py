@@ -31,16 +31,14 @@ from daamctl.evaluation.metrics import ClassIds
 from daamctl.evaluation.scoring import Items
 from daamctl.evaluation.statistics import (
     FEW_CLUSTERS,
-    Floats,
     cluster_bootstraps,
     friedman_nemenyi,
     grouped_means,
     holm,
     minimal_detectable_difference,
     nadeau_bengio,
-    paired_sign_flip,
-    sign_flip_floor,
 )
+from daamctl.sign_flip import Floats, paired_sign_flip, sign_flip_floor
 
 COMPARED = ("accuracy", "balanced_accuracy")
 """Metrics compared: those that are means over items."""
@@ -163,7 +161,7 @@ def compare_methods(
                 lower, accuracy.
             metrics: metric ->
                 first_value, second_value, difference: over all test items, seeds averaged (not a mean over folds).
-                interval: of the difference (`cluster_bootstrap` over the unit), None without a unit.
+                interval: of the difference (`cluster_bootstraps` over the unit), None without a unit.
                 primary: `paired_sign_flip` over the unit, with test, unit (its word) and p_holm; None without a unit.
                 secondary: `nadeau_bengio` over folds, with test, unit and p_holm; None with one fold.
                 minimal_detectable: `minimal_detectable_difference` over the unit; None without one.
@@ -255,7 +253,7 @@ def method_intervals(
         seed: of the draws.
 
     Returns:
-        method -> unit, unit_word, reason: as the design in `compare_methods`; metrics: metric -> `cluster_bootstrap`,
+        method -> unit, unit_word, reason: as the design in `compare_methods`; metrics: metric -> `cluster_bootstraps`,
         None without a unit.
 
     Raises:

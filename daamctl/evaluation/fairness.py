@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from scipy import stats
 
 from daamctl.artifacts.results import Fold
+from daamctl.artifacts.terms import listed
 from daamctl.errors import UnknownNameError
 from daamctl.evaluation.comparison import item_table
 from daamctl.evaluation.scoring import Items, items_of
@@ -265,11 +266,6 @@ def precision_of(folds: Mapping[str, Sequence[Fold]]) -> Precision:
         named = [f"{name}{f' ({kinds[name]})' if kinds[name] else ''} in {value}" for name, value in others.items()]
         text = f"the methods were trained in different precisions: {listed(named)}, the others in {usual}"
     return Precision(usual, others, text, any(not kinds[name] for name in others))
-
-
-def listed(words: Sequence[str]) -> str:
-    """Words joined as "a, b and c"."""
-    return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else "".join(words)
 
 
 def _kind(method: str, fold: Fold) -> str:

@@ -15,12 +15,12 @@ import numpy as np
 import polars as pl
 
 from daamctl.artifacts.results import Fold, marked
-from daamctl.artifacts.terms import terms_of
+from daamctl.artifacts.terms import listed, terms_of
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import COMPARED, SCHEMA, compare_methods, item_table, speakers_known
 from daamctl.evaluation.consistency import differences, flat
-from daamctl.evaluation.fairness import MethodFairness, assess_method, identical_groups, identical_text, listed
+from daamctl.evaluation.fairness import MethodFairness, assess_method, identical_groups, identical_text
 from daamctl.evaluation.scoring import Items, items_of
 from daamctl.evaluation.settings_diff import CANNOT_SECTIONS, code_changed, differing, facts, merged
 from daamctl.evaluation.statistics import holm

@@ -4,9 +4,8 @@ Utterances of one speaker share a voice, and folds share training data, so neith
 McNemar's test on pooled utterances rejected in 34 % of simulated null comparisons at a level of 5 %
 (docs/sources.md#paired-comparison). Speakers are the units here, or the items themselves where nobody is known; seeds
 are averaged before anything is tested. scipy, statsmodels and confidence_intervals compute what they have. Written
-here: the corrected t-test (no library in use has it) and the sign-flip sums (`scipy.stats.permutation_test` gives the
-same, in 9 s for 20 differences). scipy's bootstrap knows no clusters. Units may be thousands: draws are made in blocks,
-and equal differences are flipped together.
+here: the corrected t-test (no library in use has it); the sign-flip test is in `daamctl.sign_flip`. scipy's bootstrap
+knows no clusters. Units may be thousands: draws are made in blocks.
 
 Every p-value is two-sided. `floor` is the smallest p-value that the number of units allows: above the level of the
 test, no difference can be called significant, however large.
@@ -14,80 +13,21 @@ test, no difference can be called significant, however large.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from confidence_intervals import get_bootstrap_indices, get_conf_int
+from confidence_intervals import get_conf_int
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse, stats
 from scipy.optimize import brentq
 from statsmodels.stats.multitest import multipletests
 
-Floats = NDArray[np.float64]
+from daamctl.sign_flip import SAME, Floats, finite
 
 FEW_CLUSTERS = 20
-EXACT_FLIPS_UP_TO = 20
-RANDOM_FLIPS = 100_000
 BLOCK = 1_000_000
 """Most counts (clusters x draws) that a bootstrap holds at once."""
-SAME = 12
-"""Digits to which equal differences agree, relative to the largest; the rest is rounding."""
-
-
-def cluster_bootstrap(
-    values: ArrayLike,
-    clusters: ArrayLike,
-    *,
-    classes: ArrayLike | None = None,
-    statistic: Callable[[NDArray[Any]], float] | None = None,
-    resample: Literal["clusters", "clusters-and-items"] = "clusters",
-    level: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> dict[str, Any]:
-    """Percentile interval of a figure when items come in clusters: speakers are redrawn with replacement.
-
-    A drawn speaker brings all its items along; drawing items within it as well adds their noise a second time (Davison
-    and Hinkley 1997, section 3.8; Field and Welsh 2007 show that drawing clusters is consistent). With few clusters the
-    interval is too narrow (Cameron, Gelbach and Miller 2008).
-
-    Args:
-        values: one row per item, shape (N, ...); shape (N,) without a `statistic`.
-        clusters: the cluster of each item, shape (N,).
-        classes: the true class of each item, shape (N,): the figure is then the mean of `values` over the items of a
-            class, averaged over the classes drawn (balanced accuracy). Without them it is the mean of `values`.
-        statistic: any other figure: rows of `values` -> number. Slow; `classes` is not used.
-        resample: "clusters", or "clusters-and-items", which also draws items within each drawn cluster, as
-            confidence_intervals has it (a cluster drawn twice repeats one inner draw); wider and slow.
-        level: of the interval.
-        resamples: how many draws.
-        seed: of the draws.
-
-    Returns:
-        value: the figure on all items; low, high: the interval; level; n_clusters; resample; resamples; warning: text
-        when there are fewer than 20 clusters, else None.
-
-    Raises:
-        ValueError: the lengths differ, or there are fewer than two clusters.
-    """
-    if statistic is None and resample == "clusters":
-        table = np.asarray(values)[None]
-        return cluster_bootstraps(table, clusters, classes=classes, level=level, resamples=resamples, seed=seed)[0]
-    rows = np.asarray(values)
-    names, codes, labels = _checked(len(rows), clusters, classes)
-
-    def figure(items: NDArray[np.int64]) -> float:
-        return float(statistic(rows[items]) if statistic else _class_mean(*_totals(rows[items], labels[items]))[0])
-
-    if resample == "clusters-and-items":
-        state = np.random.RandomState(seed)  # an int would give every call within a draw the same numbers
-        figures = [figure(get_bootstrap_indices(len(rows), codes, random_state=state)) for _ in range(resamples)]
-    else:
-        members = [np.flatnonzero(codes == code) for code in range(len(names))]
-        drawn = np.random.default_rng(seed).integers(len(names), size=(resamples, len(names)))
-        figures = [figure(np.concatenate([members[code] for code in draw])) for draw in drawn]
-    return _interval(figure(np.arange(len(rows))), figures, len(names), resample, level)
 
 
 def cluster_bootstraps(
@@ -99,15 +39,24 @@ def cluster_bootstraps(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """`cluster_bootstrap` of K figures of the same items; drawing the clusters, which takes longest, is done once.
+    """Percentile intervals of K figures of items that come in clusters: speakers are redrawn with replacement.
+
+    A drawn speaker brings all its items along; drawing items within it as well would add their noise a second time
+    (Davison and Hinkley 1997, section 3.8; Field and Welsh 2007 show that drawing clusters is consistent). With few
+    clusters the interval is too narrow (Cameron, Gelbach and Miller 2008).
 
     Args:
         values: shape (K, N).
         clusters: the cluster of each item, shape (N,).
-        classes: the true class of each item, shape (N,), see `cluster_bootstrap`.
+        classes: the true class of each item, shape (N,): a figure is then the mean of its values over the items of a
+            class, averaged over the classes drawn (balanced accuracy). Without them it is the mean of its values.
         level: of the intervals.
         resamples: how many draws.
         seed: of the draws.
+
+    Returns:
+        For each figure value: on all items; low, high: the interval; level; n_clusters; resamples; warning: text when
+        there are fewer than 20 clusters, else None.
 
     Raises:
         ValueError: the lengths differ, or there are fewer than two clusters.
@@ -127,7 +76,7 @@ def cluster_bootstraps(
         drawn.append(_figures(cells @ times, len(table)))
     whole = _figures(cells @ np.ones((number, 1)), len(table))[:, 0]
     return [
-        _interval(value, figures, number, "clusters", level)
+        _interval(value, figures, number, level)
         for value, figures in zip(whole.tolist(), np.concatenate(drawn, axis=1), strict=True)
     ]
 
@@ -158,9 +107,7 @@ def _figures(totals: Floats, number: int) -> Floats:
     return _class_mean(parts[:-1], np.broadcast_to(parts[-1], parts[:-1].shape))
 
 
-def _interval(
-    value: float, figures: Sequence[float] | Floats, clusters: int, resample: str, level: float
-) -> dict[str, Any]:
+def _interval(value: float, figures: Floats, clusters: int, level: float) -> dict[str, Any]:
     low, high = get_conf_int(figures, alpha=100 * (1 - level))
     few = f"only {clusters} clusters: the interval is optimistic (too narrow)"
     # Sums in another order differ by rounding: without this an end at 0 might seem to lie beside it.
@@ -171,61 +118,9 @@ def _interval(
         "high": high,
         "level": level,
         "n_clusters": clusters,
-        "resample": resample,
         "resamples": len(figures),
         "warning": few if clusters < FEW_CLUSTERS else None,
     }
-
-
-def paired_sign_flip(differences: Sequence[float] | Floats, *, seed: int = 0) -> dict[str, Any]:
-    """Sign-flip test that paired differences are symmetric around zero (Fisher 1935); the statistic is their mean.
-
-    Exact over all 2^m signs of the m <= 20 differences that are not zero; else 100,000 random ones, with the observed
-    one counted among them (Phipson and Smyth 2010), so p is never 0. How many of k equal differences keep their sign is
-    binomial, so that thousands of right or wrong answers take no longer than a few.
-
-    Args:
-        differences: one per unit, units being independent: speakers, with seeds averaged first.
-        seed: of random signs; without effect when exact.
-
-    Returns:
-        mean; p; floor: the smallest p these n allow (a difference of zero is no evidence, so it does not count); n;
-        exact; flips: how many signs were looked at.
-
-    Raises:
-        ValueError: there is no difference, or one is not finite.
-    """
-    array = _finite(differences)
-    largest = float(np.abs(array).max())
-    shares, counts = np.unique(np.round(np.abs(array) / (largest or 1.0), SAME), return_counts=True)
-    sizes, counts = largest * shares[shares > 0], counts[shares > 0]
-    informative = int(counts.sum())
-    exact = informative <= EXACT_FLIPS_UP_TO
-    rng = np.random.default_rng(seed)
-    sums = np.zeros(1 if exact else RANDOM_FLIPS)
-    for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
-        if exact:
-            for _ in range(count):
-                sums = np.concatenate([sums + size, sums - size])
-        else:
-            sums += size * (2 * rng.binomial(count, 0.5, RANDOM_FLIPS) - count)
-    # Sums that are equal by value may differ by rounding.
-    as_large = int((np.abs(sums) >= abs(array.sum()) - 1e-11 * np.abs(array).sum()).sum())
-    p = as_large / len(sums) if exact else (as_large + 1) / (RANDOM_FLIPS + 1)
-    return {
-        "mean": float(array.mean()),
-        "p": p,
-        "floor": max(sign_flip_floor(informative), 0.0 if exact else 1 / (RANDOM_FLIPS + 1)),
-        "n": len(array),
-        "exact": exact,
-        "flips": len(sums),
-    }
-
-
-def sign_flip_floor(n: int) -> float:
-    """The smallest two-sided p of a sign-flip test on n non-zero differences; 1 for n = 0 and n = 1."""
-    exact = min(1.0, 2.0 ** (1 - n))
-    return exact if n <= EXACT_FLIPS_UP_TO else max(exact, 1 / (RANDOM_FLIPS + 1))
 
 
 def nadeau_bengio(
@@ -247,7 +142,7 @@ def nadeau_bengio(
     Raises:
         ValueError: there is no difference, one is not finite, or a size is not positive.
     """
-    array = _finite(differences)
+    array = finite(differences)
     tested, trained = np.asarray(n_test, dtype=np.float64), np.asarray(n_train, dtype=np.float64)
     if not (np.all(tested > 0) and np.all(trained > 0)):
         raise ValueError(f"n_test {n_test} and n_train {n_train} must be positive")
@@ -287,7 +182,7 @@ def minimal_detectable_difference(
     Raises:
         ValueError: there is no difference, or one is not finite.
     """
-    array = _finite(differences)
+    array = finite(differences)
     result = {"points": None, "std": None, "power": power, "alpha": alpha, "n": len(array)}
     if len(array) < 2:
         return result
@@ -358,14 +253,13 @@ def friedman_nemenyi(
     }
 
 
-def _totals(values: NDArray[Any], labels: NDArray[Any], codes: NDArray[Any] | None = None) -> tuple[Floats, Floats]:
-    """Sum of values and number of items by cluster and class, shapes (clusters, classes); all one cluster if None."""
+def _totals(values: NDArray[Any], labels: NDArray[Any], codes: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Sum of values and number of items by cluster and class, shapes (clusters, classes)."""
     kinds, kind = np.unique(labels, return_inverse=True)
-    rows = np.zeros(len(values), dtype=np.int64) if codes is None else codes
-    sums = np.zeros((int(rows.max()) + 1, len(kinds)))
+    sums = np.zeros((int(codes.max()) + 1, len(kinds)))
     counts = np.zeros_like(sums)
-    np.add.at(sums, (rows, kind), values)
-    np.add.at(counts, (rows, kind), 1.0)
+    np.add.at(sums, (codes, kind), values)
+    np.add.at(counts, (codes, kind), 1.0)
     return sums, counts
 
 
@@ -402,10 +296,3 @@ def _groups(order: list[tuple[str, float]], critical: float) -> list[list[str]]:
             groups.append(run)
             reached = start + len(run)
     return groups
-
-
-def _finite(differences: Sequence[float] | Floats) -> Floats:
-    array = np.asarray(differences, dtype=np.float64)
-    if array.ndim != 1 or len(array) == 0 or not np.isfinite(array).all():
-        raise ValueError(f"differences must be one or more finite numbers, not {array.tolist()}")
-    return array

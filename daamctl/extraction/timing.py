@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from daamctl.config import Config, ExtractConfig
+from daamctl.devices import free_on
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.encoder_size import EncoderSize
-from daamctl.encoders.load import HEADROOM, free_memory
+from daamctl.encoders.load import HEADROOM
 from daamctl.errors import EncoderError
 from daamctl.extraction.items import Items, open_items
 from daamctl.extraction.stream import embed_clips, planned
@@ -159,9 +160,9 @@ def why_not_timed(outline: EncoderSize, nbytes: int, config: ExtractConfig, devi
     gpus = [torch.cuda.get_device_properties(index).total_memory for index in range(torch.cuda.device_count())]
     if sum(gpus) < 1e9 * config.min_gpu_memory_gb:
         return f"it needs {config.min_gpu_memory_gb:g} GB of GPU memory ({takes})"
-    free = free_memory(device)
+    free = free_on(device)
     room = sum(free) - len(free) * HEADROOM if device.startswith("cuda") else sum(free) / 2
-    if free and nbytes > room:
+    if nbytes > room:
         return f"{takes}, {sum(free) / 1e9:.1f} GB are free on {device}"
     if not outline.here and nbytes > STAND_IN_BYTES:
         return f"its weights are not here, and {nbytes / 1e9:.1f} GB of random ones take minutes to make"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Literal, Protocol, overload
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,15 @@ class Traits:
     inert: tuple[str, ...] = ()
     needs_dev: bool = False
     closed_form: bool = False
+
+
+class HeldOut(Protocol):
+    """Pooled layers (N, L, D) that may be larger than memory: a tensor is one, and so is a part read from disk."""
+
+    def __len__(self) -> int: ...
+
+    def split(self, batch_size: int, /) -> Iterable[Tensor]:
+        """Batches (B, L, D) in order, of which only the last may be smaller."""
 
 
 class Standardize(nn.Module):
@@ -162,7 +171,7 @@ class FusionClassifier(nn.Module):
         logits = self(x)
         return criterion(logits, y), logits
 
-    def choose(self, x: Tensor, y: Tensor) -> None:
+    def choose(self, x: HeldOut, y: Tensor) -> None:
         """Choose on the held-out group what training leaves open; called after each epoch, in eval mode.
 
         Args:
@@ -170,6 +179,11 @@ class FusionClassifier(nn.Module):
             y: (N,) class ids.
             y: (N,) class ids.
         """
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Widen float16 and bfloat16 to float32; float64 stays."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def check_divides(what: str, parts: int, whole: int, whole_name: str) -> None:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from daamctl.errors import MethodError
-from daamctl.methods.base import FusionClassifier, Traits
+from daamctl.methods.base import FusionClassifier, Traits, at_least_float32
 from daamctl.methods.ridge import (
     MAX_KERNEL_CLIPS,
     PENALTIES,
@@ -39,7 +39,7 @@ from daamctl.methods.ridge import (
     scaling_of,
 )
 from daamctl.methods.single_layer import ChosenLayer, LastLayer
-from daamctl.methods.weighted_sum import WeightedSum, at_least_float32
+from daamctl.methods.weighted_sum import WeightedSum
 
 SHARPNESS = (0.1, 30.0)
 """Range of `sharpness`. Scores of two classes rarely differ by more than 1, which at 30 is a probability of 1 - 1e-13:

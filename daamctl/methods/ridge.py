@@ -19,6 +19,8 @@ from functools import cache, cached_property
 import torch
 from torch import Tensor
 
+from daamctl.methods.base import at_least_float32
+
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 """Ridge penalties that are tried, in units of the mean squared length of a standardised training vector."""
 MAX_KERNEL_CLIPS = 12_000
@@ -45,7 +47,7 @@ class Scaling:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Standardise x (N, D), in float32 at least."""
-        z = _wide(x) - self.mean
+        z = at_least_float32(x) - self.mean
         z -= self.rest
         z *= self.scale
         return z
@@ -53,7 +55,7 @@ class Scaling:
 
 def scaling_of(x: Tensor) -> Scaling:
     """The scaling after which the training features x (N, D) have mean 0 and deviation 1."""
-    wide = _wide(x)
+    wide = at_least_float32(x)
     mean = wide.mean(0)
     z = wide - mean
     rest = z.mean(0)
@@ -268,10 +270,6 @@ def add_products(kernel: Tensor, z: Tensor) -> None:
 
 def _fitted(path: RidgePath | KernelPath, penalty: float, left_out: Tensor) -> Ridge:
     return Ridge(penalty, loo_scores(path, left_out), path.weights(penalty), path.intercept)
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def _unit(value: float) -> float:

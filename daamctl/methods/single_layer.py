@@ -12,7 +12,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor, nn
 
-from daamctl.methods.base import FusionClassifier, Traits
+from daamctl.methods.base import FusionClassifier, HeldOut, Traits
 from daamctl.methods.decoder import MLPDecoder, classify_vector
 
 CHUNK = 256  # held-out samples per forward pass
@@ -138,7 +138,7 @@ class BestLayer(FusionClassifier):
         return loss, chosen
 
     @torch.no_grad()
-    def choose(self, x: Tensor, y: Tensor) -> None:
+    def choose(self, x: HeldOut, y: Tensor) -> None:
         """Choose the layer with the most held-out samples right, the first of equals; see `FusionClassifier`."""
         like = self.decoder.projector_weight
         correct = torch.zeros(like.shape[0], dtype=torch.int64, device=like.device)

@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from daamctl.methods.base import FusionClassifier
+from daamctl.methods.base import FusionClassifier, at_least_float32
 from daamctl.methods.decoder import classify_vector
-from daamctl.methods.weighted_sum import at_least_float32, weigh_layers
+from daamctl.methods.weighted_sum import weigh_layers
 
 
 class SensitiveLayerSelection(nn.Module):

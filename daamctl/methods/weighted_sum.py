@@ -10,13 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from daamctl.methods.base import FusionClassifier
+from daamctl.methods.base import FusionClassifier, at_least_float32
 from daamctl.methods.decoder import classify_vector
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """Widen float16 and bfloat16 to float32; float64 stays."""
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def weigh_layers(x: Tensor, weights: Tensor) -> Tensor:

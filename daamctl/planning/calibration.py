@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gc
 import time
 from collections.abc import Sequence
 from typing import Any, cast
@@ -19,10 +18,11 @@ from numpy.typing import NDArray
 
 from daamctl.adapters.released import TEXT_LENGTH, is_published
 from daamctl.artifacts.skipped import Obstacle
+from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
-from daamctl.devices import resolve_device, resolve_precision
+from daamctl.devices import release_memory, resolve_device, resolve_precision
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.encoder_size import EncoderSize, weight_bytes
 from daamctl.encoders.load import open_encoder
@@ -31,7 +31,7 @@ from daamctl.extraction.items import Items
 from daamctl.extraction.timing import PeakMemory, RandomItems, Speed, items_to_time, time_embedding, why_not_timed
 from daamctl.planning.finetune_size import FinetuneSize, empty_encoder, finetune_size
 from daamctl.planning.resources import ResourceEstimate
-from daamctl.planning.rows import Row, count, settle
+from daamctl.planning.rows import Row, settle
 from daamctl.training.finetune_fold import FinetuneSpec, grid_of
 from daamctl.training.search import may_stop, most_epochs, refits
 from daamctl.training.timing import ADAM_BYTES, MethodSpeed, time_finetune, time_method
@@ -75,7 +75,7 @@ class MethodTimes:
         key = (method, layers or sizes[0])
         if key not in self._speeds and self._taken_s > LIMIT_S:
             self._speeds[key] = None
-            self.slow.append(method if layers is None else f"{method} on {count(layers, 'layer')}")
+            self.slow.append(method if layers is None else f"{method} on {counted(layers, 'layer')}")
         if key not in self._speeds:
             started = time.monotonic()
             self._speeds[key] = self._measure(method, (key[1], *sizes[1:]))
@@ -156,7 +156,7 @@ class EncoderTimes:
         if unknown and scale is not None:
             sizes = items.sizes
             del encoder, items  # embedding has settled its weights for good, see `daamctl.encoders.frozen`
-            _free(device)
+            release_memory()
             self._fill_tuned(unknown, outline, modality, sizes, speed)
 
     def _count(self, rows: Sequence[Row], outline: EncoderSize, modality: Modality) -> list[Row]:
@@ -296,7 +296,7 @@ class EncoderTimes:
         row.memory_bytes = (row.memory_bytes or 0) + beside
         row.at_least_of.remove("memory_bytes")
         del fresh
-        _free(device)
+        release_memory()
         return timed.train_s, timed.predict_s
 
 
@@ -323,7 +323,7 @@ def _estimated(config: Config, speed: Speed) -> tuple[tuple[float, float], str]:
     """Seconds of training and of evaluation for one unit of cost, from embedding alone; and what this rests on."""
     settings = config.finetune
     passes = FORWARD_PASSES_RECOMPUTED if settings.gradient_checkpointing else FORWARD_PASSES
-    at_once = count(-(-settings.batch_size // settings.accumulate), "item")
+    at_once = counted(-(-settings.batch_size // settings.accumulate), "item")
     note = (
         f"a training step on {at_once} is taken as {passes} forward passes, as fast as in the large batches of extract"
     )
@@ -338,10 +338,3 @@ def _fill_extract(extract: Row, speed: Speed, scale: float | None, encoder: Enco
     rate = cast("Any", encoder).sampling_rate if encoder.modality == "speech" else 1
     each = f"{speed.per_cost * rate:.2g} s for each {UNITS[encoder.modality]}"
     extract.notes.append(f"{each}; how much there is, is known after download")
-
-
-def _free(device: str) -> None:
-    """Give back the memory of an encoder that is no longer needed."""
-    gc.collect()
-    if device.startswith("cuda"):
-        torch.cuda.empty_cache()

@@ -19,8 +19,9 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from daamctl.artifacts.embeddings import CLIP_COLUMNS, StoredVectors, free_memory, shard_path, write_shard
+from daamctl.artifacts.embeddings import CLIP_COLUMNS, StoredVectors, shard_path, write_shard
 from daamctl.artifacts.splits import Split
+from daamctl.devices import free_memory
 from daamctl.errors import ArtifactError
 from daamctl.planning.resources import ResourceEstimate
 from daamctl.training.fold import HELD_SHARE

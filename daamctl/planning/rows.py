@@ -89,8 +89,3 @@ def settle(row: Row, obstacle: Obstacle | None, upstream: Sequence[Row] = (), *,
 def took(folds: Sequence[Fold]) -> float | None:
     """Seconds that folds took to train; None if there are none."""
     return sum(fold.result["meta"]["train_s"] for fold in folds) if folds else None
-
-
-def count(number: int, word: str) -> str:
-    """A count with its noun, e.g. `2 folds`."""
-    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from daamctl.reporting.document import count, listed
+from daamctl.artifacts.terms import listed
+from daamctl.reporting.document import count
 
 BUILT = {
     "none": "none",

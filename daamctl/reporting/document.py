@@ -331,11 +331,6 @@ def plural(number: int, word: str) -> str:
     return f"{count(number)} {word}" + ("" if number == 1 else "s")
 
 
-def listed(items: Sequence[str]) -> str:
-    """Words joined as "a, b and c"."""
-    return ", ".join(items[:-1]) + " and " + items[-1] if len(items) > 1 else "".join(items)
-
-
 def layers_text(numbers: Sequence[int]) -> str:
     """Layer numbers; a run of more than three as "1–24"."""
     if len(numbers) > 3 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):

@@ -11,6 +11,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from daamctl.artifacts.results import SearchPart
+from daamctl.artifacts.terms import listed
 from daamctl.reporting import pictures, plots
 from daamctl.reporting.document import (
     DASH,
@@ -22,7 +23,6 @@ from daamctl.reporting.document import (
     Section,
     Table,
     Text,
-    listed,
     percent,
     points,
     spread,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from daamctl.artifacts.terms import Terms
+from daamctl.artifacts.terms import Terms, listed
 from daamctl.reporting import pictures, plots
 from daamctl.reporting.document import (
     DASH,
@@ -24,7 +24,6 @@ from daamctl.reporting.document import (
     Text,
     count,
     layers_text,
-    listed,
     spread,
 )
 from daamctl.reporting.plots import DensityRun

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from daamctl.reporting.document import DASH, Cell, Kind, Number, Section, Table, Text, listed, plural, spread
+from daamctl.artifacts.terms import listed
+from daamctl.reporting.document import DASH, Cell, Kind, Number, Section, Table, Text, plural, spread
 from daamctl.reporting.published import NO_MODULE, PublishedRow, PublishedTable, learned_ranges
 from daamctl.reporting.run_record import RunFacts
 from daamctl.reporting.terms import Evaluation, held_out, is_official, item, terms

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from daamctl.artifacts.terms import listed
 from daamctl.reporting import counts, reproduced
-from daamctl.reporting.document import DASH, Cell, Linked, Number, Section, Table, Text, listed
+from daamctl.reporting.document import DASH, Cell, Linked, Number, Section, Table, Text
 from daamctl.reporting.papers import agreement
 from daamctl.reporting.published import read_published, records
 from daamctl.reporting.published_layout import (

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
+from daamctl.artifacts.terms import listed
 from daamctl.methods import CLOSED_FORM
-from daamctl.reporting.document import listed, points
+from daamctl.reporting.document import points
 from daamctl.reporting.terms import Evaluation, terms
 
 AGAIN = "-published-recipe"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from daamctl.artifacts.terms import listed
 from daamctl.reporting import pictures, plots
 from daamctl.reporting.document import (
     DASH,
@@ -29,7 +30,6 @@ from daamctl.reporting.document import (
     Table,
     Text,
     count,
-    listed,
     p_value,
     percent,
     points,

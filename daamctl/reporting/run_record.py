@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from daamctl.artifacts.terms import listed
 from daamctl.reporting import pictures, plots
 from daamctl.reporting.document import (
     DASH,
@@ -24,7 +25,6 @@ from daamctl.reporting.document import (
     Table,
     Text,
     count,
-    listed,
     percent,
 )
 from daamctl.reporting.terms import Evaluation, held_out, is_official, item, runs, terms, tested

@@ -11,13 +11,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from daamctl.artifacts.terms import listed, with_article
 from daamctl.reporting.document import (
     Bullets,
     Facts,
     Section,
     Text,
     count,
-    listed,
     p_value,
     percent,
     plural,
@@ -401,7 +401,7 @@ def _test_bullets(evaluation: Evaluation) -> list[str]:
         f"Primary test: sign-flip test over {_units(result)} ({exact}), after averaging over seeds. {secondary}",
         f"Smallest possible p-value with {_units(result)}: {family['floor']:.3g}, or {family['floor_holm']:.3g} after "
         f"correction. It is higher for a method that does not differ from the reference on "
-        f"{_a(design['unit_word'])}.",
+        f"{with_article(design['unit_word'])}.",
         f"Confidence intervals: {100 * intervals[0]['level']:g} % percentile bootstrap over {design['unit_word']}s, "
         f"{count(intervals[0]['resamples'])} resamples.",
     ]
@@ -440,10 +440,6 @@ def names(evaluation: Evaluation) -> tuple[str, str]:
     return str(corpus), folder.name if folder.is_absolute() else str(
         encoder
     )  # reports may be shared, so show no local path
-
-
-def _a(word: str) -> str:
-    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
 def _sentence(text: str) -> str:

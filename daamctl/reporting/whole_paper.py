@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from daamctl.artifacts.terms import listed
 from daamctl.reporting import published_claims, reproduced
 from daamctl.reporting.document import (
     DASH,
@@ -24,7 +25,6 @@ from daamctl.reporting.document import (
     Section,
     Table,
     Text,
-    listed,
     plural,
 )
 from daamctl.reporting.papers import agreement, print_check

@@ -72,6 +72,7 @@ def run(
         The folder of its folds.
 
     Raises:
+        ConfigError: the engine cannot train with the workers asked for.
         UnknownNameError: no such way of fine-tuning.
         ArtifactError: no clips, or clips made with other settings.
         EncoderError: the encoder cannot be opened, or reads something else.
@@ -81,6 +82,7 @@ def run(
         TrainingError: no such fold, or the data, numbers or memory do not allow training.
         WorkerError: a worker of the engine died too often.
     """
+    engine = None if engine is None or engine.runs_here() else engine
     if method not in FINETUNES:
         raise UnknownNameError(FINETUNES.kind, method, FINETUNES)
     config = config.for_adapter(method)

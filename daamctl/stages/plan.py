@@ -19,16 +19,15 @@ import torch
 
 from daamctl.analysis.ablation import choose_groups
 from daamctl.analysis.audit import steps
-from daamctl.artifacts.embeddings import free_memory
 from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.artifacts.splits import Split
+from daamctl.artifacts.terms import counted
 from daamctl.config import Config, TrainingStage
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
-from daamctl.devices import resolve_device
-from daamctl.encoders.load import free_memory as free_on
+from daamctl.devices import free_memory, free_on, resolve_device
 from daamctl.errors import ConfigError
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
@@ -37,7 +36,7 @@ from daamctl.planning.artifact_status import ArtifactStatus
 from daamctl.planning.calibration import EncoderTimes, MethodTimes, tune_epochs
 from daamctl.planning.reading import Reading
 from daamctl.planning.resources import ResourceEstimate, Way
-from daamctl.planning.rows import Lacking, Row, count, settle, took
+from daamctl.planning.rows import Lacking, Row, settle, took
 from daamctl.provenance import device_name
 from daamctl.stage_table import STAGES
 from daamctl.training.search import grid_of, may_stop, most_epochs, refits
@@ -243,7 +242,7 @@ class _Planner:
         return row
 
     def _evaluate(self, trained: list[Row]) -> Row:
-        row = Row("evaluate", work=count(len(trained), "method"), unit="tables", total=1)
+        row = Row("evaluate", work=counted(len(trained), "method"), unit="tables", total=1)
         fresh = self._is_fresh(row, [self.layout.method(name) for name in self.config.trained])
         if fresh and all(one.state == "done" for one in trained):
             made = read_json(self.layout.stage("evaluate") / STAGES["evaluate"].finished)
@@ -276,7 +275,7 @@ class _Planner:
         wanted = [(group.name, group.k) for group in groups]
         sized = [needs.method(method, k) for _, k in wanted]
         problem = next((problem for _, problem in sized if problem), None)
-        row.work = f"{count(len(groups), 'group')} × {count(len(needs.runs), 'fold')}"
+        row.work = f"{counted(len(groups), 'group')} × {counted(len(needs.runs), 'fold')}"
         kept = self.present.alone(method, [name for name, _ in wanted], needs.runs)
         row.total, row.done, row.took_s = max(1, len(wanted) * len(needs.runs)), len(kept), took(kept)
         if not fresh:
@@ -323,7 +322,7 @@ class _Planner:
         scored = [name for name, one in found.items() if one and one.scored]
         if not (settings.audit and scored):
             return self._quick(row)
-        row.work = f"maps, {count(len(scored), 'audit')}"
+        row.work = f"maps, {counted(len(scored), 'audit')}"
         if row.state == "done":
             return row
         row.memory_bytes = needs.training_bytes(0)
@@ -352,9 +351,9 @@ class _Planner:
     def _folds(self, stage: TrainingStage, method: str, epochs: int | None, *, stops: bool) -> Row:
         row = self._row(stage, method, unit="folds", total=len(self.needs.runs_of(stage)) or None)
         seeds = len(self.config.seeds_of(stage))
-        parts = [count(len(self.needs.splits), "fold")] if self.needs.splits else []
+        parts = [counted(len(self.needs.splits), "fold")] if self.needs.splits else []
         parts += [f"{seeds} seeds"] if seeds > 1 else []
-        parts += [f"{'at most ' if stops else ''}{count(epochs, 'epoch')}"] if epochs is not None else []
+        parts += [f"{'at most ' if stops else ''}{counted(epochs, 'epoch')}"] if epochs is not None else []
         row.work = " × ".join(parts)
         return row
 

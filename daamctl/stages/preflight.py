@@ -39,6 +39,7 @@ from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.io import write_json
 from daamctl.artifacts.splits import Split, fold_groups, is_official, make_split
+from daamctl.artifacts.terms import percent
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.errors import ArtifactError, CorpusError, TrainingError
@@ -292,8 +293,8 @@ def _judged(probes: LayerProbes | None, skipped: str | None) -> tuple[str, str]:
     if not any(_above_chance(scores, probes.chance) for scores in (best, fusion)):
         return "cannot be told", (
             "It is unclear whether fusing layers helps here: neither the best layer nor a fusion is above chance "
-            f"(balanced accuracy {_percent(best.balanced_accuracy)} and {_percent(fusion.balanced_accuracy)}, "
-            f"chance {_percent(probes.chance.balanced_accuracy)})."
+            f"(balanced accuracy {percent(best.balanced_accuracy.mean())} and "
+            f"{percent(fusion.balanced_accuracy.mean())}, chance {percent(probes.chance.balanced_accuracy.mean())})."
         )
     case = judge(gain)
     opening = {
@@ -322,7 +323,3 @@ def _too_few(gain: Difference) -> str:
 def _above_chance(scores: Scores, chance: Scores) -> bool:
     gain = difference(scores.balanced_accuracy, chance.balanced_accuracy)
     return gain.margin is not None and gain.mean > gain.margin
-
-
-def _percent(values: np.ndarray) -> str:
-    return f"{100 * float(values.mean()):.1f} %"

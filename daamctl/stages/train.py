@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 from daamctl.artifacts.results import SKIPPED_FILE, read_folds
@@ -13,8 +12,6 @@ from daamctl.methods import resolve_method
 from daamctl.tracking import make_tracker, send_missing
 from daamctl.training.fold_files import remove_strays
 from daamctl.training.run import fold_specs, open_features, train_all
-
-log = logging.getLogger(__name__)
 
 
 def run(
@@ -44,11 +41,13 @@ def run(
         The method's folder.
 
     Raises:
+        ConfigError: the engine cannot train with the workers asked for.
         UnknownNameError: no such method.
         ArtifactError: no embeddings, or embeddings made with other settings.
         TrainingError: no such fold, or the data or numbers do not allow training.
         WorkerError: a worker of the engine died too often.
     """
+    engine = None if engine is None or engine.runs_here() else engine
     resolve_method(method)
     folder = layout.method(method)
     (folder / SKIPPED_FILE).unlink(missing_ok=True)

@@ -163,7 +163,7 @@ class StreamedSplit:
 
 
 class InBatches:
-    """A part passed to `FusionClassifier.choose` in place of a tensor (N, L, D); it implements only `split`.
+    """A part of a split as `FusionClassifier.choose` reads it, in batches: see `HeldOut`.
 
     Args:
         part: the part.

@@ -5,7 +5,6 @@ Every fold opens its own encoder, so that nothing trained in one fold can reach 
 
 from __future__ import annotations
 
-import gc
 import logging
 import shutil
 from collections.abc import Callable, Mapping
@@ -24,7 +23,7 @@ from daamctl.artifacts.results import Fold, FoldResult, SearchPart, fold_dir, re
 from daamctl.artifacts.splits import Split, joined, split_of
 from daamctl.config import Config
 from daamctl.config.keys import finetuning_data_settings, key_settings, shared_with_finetuning
-from daamctl.devices import resolve_device, resolve_precision
+from daamctl.devices import release_memory, resolve_device, resolve_precision
 from daamctl.engines.base import Engine
 from daamctl.errors import ArtifactError, DivergedError
 from daamctl.layout import Layout
@@ -184,14 +183,14 @@ def finetune_all(
 ) -> list[Fold]:
     """Train the folds that are not finished; return all, in the order of `specs`. Arguments as in `train_all`."""
     device = specs[0].config.finetune.device if specs else "auto"
-    if engine is not None and not engine.here and specs:
+    if engine is not None and specs:
         source.learn(engine, device)
     kept = {id(spec): None if force else kept_fold(folder, spec, source) for spec in specs}
     todo = [spec for spec in specs if kept[id(spec)] is None]
     if len(todo) < len(specs):
         log.info("%s: %d of %d folds are finished and kept", folder.name, len(specs) - len(todo), len(specs))
     work = layout.work / "finetune" / layout.run_name
-    if engine is not None and not engine.here:
+    if engine is not None:
         call = partial(_tune_one, folder=folder, work=work, root=layout.root)
         results = engine.each(call, source.without_encoder(), todo, device=device, per_gpu=1)
         made = collect(results, lambda spec: kept_fold(folder, spec, source), folder, len(todo), tracker)
@@ -278,9 +277,7 @@ def finetune_fold(
         replace_dir(own / "finished", target)
         shutil.rmtree(own, ignore_errors=True)
     del model, opened, tuned  # free a large encoder before opening the next one
-    gc.collect()
-    if device.startswith("cuda"):
-        torch.cuda.empty_cache()
+    release_memory()
     return read_fold(target)
 
 

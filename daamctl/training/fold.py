@@ -18,13 +18,13 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from daamctl.artifacts.embeddings import EmbeddingsMetadata, StoredVectors, free_memory
+from daamctl.artifacts.embeddings import EmbeddingsMetadata, StoredVectors
 from daamctl.artifacts.io import content_key, locked, replace_dir
 from daamctl.artifacts.results import Fold, FoldResult, MetaPart, fold_dir, read_fold
 from daamctl.artifacts.splits import Split, joined, split_of
 from daamctl.config import Config, TrainConfig
 from daamctl.config.keys import key_settings, probe_settings
-from daamctl.devices import resolve_device, resolve_precision
+from daamctl.devices import free_memory, resolve_device, resolve_precision
 from daamctl.errors import ArtifactError, MethodError
 from daamctl.methods import CLOSED_FORM, METHODS, build, resolve_method, save_weights, settings_of
 from daamctl.methods.base import FusionClassifier, Standardize

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -436,7 +436,7 @@ class _Run:
             self.model.eval()
             with torch.no_grad():
                 # read in batches: a held-out group may be larger than memory
-                self.model.choose(cast(Tensor, InBatches(dev, self.device)), dev.y.to(self.device))
+                self.model.choose(InBatches(dev, self.device), dev.y.to(self.device))
         of_dev, dev_loss = scores(self.model, dev, self.device, size)
         of_test, _ = scores(self.model, test, self.device, size)
         if self.config.schedule == "plateau":

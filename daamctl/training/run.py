@@ -16,7 +16,7 @@ import torch
 from daamctl.artifacts.embeddings import StoredVectors, check_settings, is_held, open_embeddings, read_head
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.splits import chosen_folds
-from daamctl.artifacts.terms import terms_of
+from daamctl.artifacts.terms import percent, terms_of
 from daamctl.config import Config
 from daamctl.devices import resolve_device
 from daamctl.engines.base import Engine, await_files
@@ -161,7 +161,7 @@ def train_all(
     missing = [spec for spec in specs if kept[id(spec)] is None]
     if not missing:
         made = {}
-    elif engine is not None and not engine.here:
+    elif engine is not None:
         made = _train_elsewhere(missing, settle(features, missing[0].config), folder, layout, tracker, engine)
     else:
         config = missing[0].config
@@ -299,11 +299,11 @@ def summary_line(fold: Fold) -> str:
         chosen, best = f"with penalty {search['candidates'][search['chosen']]['settings']['penalty']:g}", ""
     else:
         chosen = f"at epoch {metrics['selected_epoch']}"
-        best = f", best on test {_percent(metrics['accuracy_best_on_test'])}"
+        best = f", best on test {percent(metrics['accuracy_best_on_test'])}"
     return (
         f"{_name(fold)} fold {run['fold']}/{run['num_folds']} ({run['test_group']}) seed {run['seed']}: "
-        f"accuracy {_percent(metrics['accuracy'])} {chosen}"
-        + (f" (dev {_percent(dev)})" if dev is not None else "")
+        f"accuracy {percent(metrics['accuracy'])} {chosen}"
+        + (f" (dev {percent(dev)})" if dev is not None else "")
         + f"{best}, {meta['train_s']:.1f} s"
         + (f"; {' and '.join(signs)}: it may have learned nothing" if (signs := _signs(fold)) else "")
     )
@@ -326,7 +326,3 @@ def _signs(fold: Fold) -> list[str]:
 def _name(fold: Fold) -> str:
     """Name of the method's folder, with the layers of an ablation and the remarks that a reader needs."""
     return fold.folder.parent.name + fold.label.removeprefix(fold.result["run"]["method"])
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"

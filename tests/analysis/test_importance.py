@@ -16,7 +16,6 @@ from daamctl.analysis.importance import (
     num_distinct,
     order_layers,
     rank_correlation,
-    rank_layers,
     stability,
 )
 from daamctl.methods import MultiHeadDAAM
@@ -43,23 +42,10 @@ def test_layer_contribution_by_hand():
     assert layer_contribution(np.zeros((2, 2))).tolist() == [0, 0]
 
 
-def test_ranking_uses_stored_layer_numbers():
-    assert rank_layers([DENSITY], [4, 9, 2]) == [9, 4, 2]
-
-
-def test_ranking_uses_the_mean_over_folds():
-    assert rank_layers([DENSITY, np.array([[2.0, 2.0], [0, 0], [0, 0]])], [1, 2, 3]) == [1, 2, 3]
-
-
-def test_ties_go_by_layer_number():
-    assert rank_layers([np.array([[1.0, 1.0], [1.0, 1.0], [2.0, 3.0]])], [7, 3, 5]) == [5, 3, 7]
-
-
 def test_a_score_that_ties_all_layers_ranks_none():
-    assert rank_layers([np.ones((3, 2))], [7, 3, 5]) == []
     constant = np.full((3, 4), 0.7) + 1e-8 * np.arange(12).reshape(3, 4)  # within the rounding of float32
     assert not importance_factor(constant).any()
-    assert rank_layers([constant.astype(np.float32)], [7, 3, 5]) == []
+    assert order_layers(layer_importance(constant.astype(np.float32)), [7, 3, 5]) == []
     assert order_layers(np.full(24, 1 / 24) + 1e-9 * np.arange(24), list(range(24))) == []
     assert order_layers(np.zeros(2), [1, 2]) == []
     assert order_layers(np.zeros(1), [4]) == [4]  # nothing to tell apart
@@ -91,8 +77,6 @@ def test_refuses_wrong_maps():
         importance_factor(np.array([[np.nan, 1.0]]))
     with pytest.raises(ValueError, match=r"one shape, met \[\(1, 2\), \(2, 2\)\]"):
         mean_density([np.ones((1, 2)), np.ones((2, 2))])
-    with pytest.raises(ValueError, match="2 layer numbers for maps of 3 rows"):
-        rank_layers([DENSITY], [1, 2])
     with pytest.raises(ValueError, match="cannot be compared"):
         map_correlation(DENSITY, DENSITY.T)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from daamctl.analysis.rank_tests import agreement, is_ranking, order_of, random_orders, rank_test, sign_flip
+from daamctl.analysis.rank_tests import agreement, is_ranking, order_of, random_orders, rank_test
 
 
 def smooth(rng, num_layers=24):
@@ -102,20 +102,6 @@ def test_too_little_to_tell():
     assert found.verdict == "cannot be told"
     with pytest.raises(ValueError, match=r"shape \(3,\) against \(2,\)"):
         agreement([1.0, 2.0, 3.0], [1.0, 2.0])
-
-
-def test_sign_flips_by_hand():
-    assert sign_flip([0.1, 0.2, 0.1, 0.3, 0.2]) == {"mean": pytest.approx(0.18), "p": 1 / 32, "floor": 1 / 32, "n": 5}
-    assert sign_flip([1.0, -1.0])["p"] == 3 / 4
-    assert sign_flip([-1.0, -2.0])["p"] == 1.0
-    many = sign_flip(np.full(20, 0.1))
-    assert many["p"] == pytest.approx(1e-5, rel=0.2)
-    rng = np.random.default_rng(0)
-    values = rng.normal(0.2, 1, 12)
-    assert sign_flip(values)["p"] == pytest.approx(
-        stats.permutation_test((values,), np.mean, permutation_type="samples", alternative="greater",
-                               n_resamples=np.inf).pvalue
-    )  # fmt: skip
 
 
 def test_orders():

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -198,10 +197,6 @@ def test_memory_that_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [is_held(nbytes, "auto") for nbytes in (100, 101)] == [True, False]
     assert is_held(10**15, "memory")
     assert not is_held(1, "stream")
-
-
-def test_free_memory_is_between_nothing_and_all() -> None:
-    assert 0 < embeddings.free_memory() < psutil.virtual_memory().total
 
 
 def test_shard_is_whole(tmp_path: Path) -> None:

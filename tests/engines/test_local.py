@@ -62,8 +62,8 @@ def test_a_dead_process_is_named(tmp_path: Path) -> None:
 def test_each_task_runs_here_one_after_the_other() -> None:
     done = LocalEngine().each(lambda shared, task: shared + task, 10, [1, 2], device="cpu", per_gpu=1)
     assert list(done) == [(1, 11), (2, 12)]
-    with pytest.raises(ConfigError, match="--workers 2: the local engine runs these one after the other"):
-        list(LocalEngine(workers=2).each(lambda shared, task: 0, 0, [1], device="cpu", per_gpu=1))
+    assert LocalEngine().runs_here()
+    assert LocalEngine(workers=1).runs_here()
 
 
 @pytest.mark.parametrize(

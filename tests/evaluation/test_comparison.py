@@ -12,7 +12,8 @@ from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.comparison import COMPARED, SCHEMA, compare_methods, item_table, method_intervals
 from daamctl.evaluation.scoring import items_of
-from daamctl.evaluation.statistics import holm, nadeau_bengio, paired_sign_flip
+from daamctl.evaluation.statistics import holm, nadeau_bengio
+from daamctl.sign_flip import paired_sign_flip
 from tests.fixtures.folds import make_layout, predictions_frame, write_fold
 
 FOLDS, PER_SPEAKER, CLASSES = 5, 30, 4

@@ -133,7 +133,7 @@ def test_own_texts_are_read_where_the_tokenizer_is_their_own(tmp_path: Path, mon
 
 
 def test_weights_that_would_not_fit_are_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "free_memory", lambda device: [20_000_000_000])
+    monkeypatch.setattr(timing, "free_on", lambda device: [20_000_000_000])
     here, elsewhere = EncoderSize(1, 1, 1, True), EncoderSize(1, 1, 1, False)
     config = ExtractConfig()
     assert why_not_timed(here, 9_000_000_000, config, "cpu") is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from daamctl.artifacts.terms import listed
 from daamctl.reporting.document import (
     Document,
     Files,
@@ -17,7 +18,6 @@ from daamctl.reporting.document import (
     Text,
     count,
     layers_text,
-    listed,
     number_of,
     p_value,
     plural,

@@ -180,8 +180,6 @@ def test_every_fold_is_trained_from_disk_and_kept(layout: Layout) -> None:
 class Elsewhere(EngineBase):
     """An engine that is not here, as far as anyone can tell: its tasks see what would have travelled."""
 
-    here = False
-
     def facts(self, open_worker: Any, device: str) -> Any:
         raise NotImplementedError
 

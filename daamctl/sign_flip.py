@@ -1,0 +1,84 @@
+"""The sign-flip test of paired differences. `scipy.stats.permutation_test` gives the same, in 9 s for 20 of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+EXACT_FLIPS_UP_TO = 20
+RANDOM_FLIPS = 100_000
+SAME = 12
+"""Digits to which equal differences agree, relative to the largest; the rest is rounding."""
+
+
+def paired_sign_flip(
+    differences: Sequence[float] | Floats, *, one_sided: bool = False, seed: int = 0
+) -> dict[str, Any]:
+    """Sign-flip test that paired differences are symmetric around zero (Fisher 1935); the statistic is their mean.
+
+    Exact over all 2^m signs of the m <= 20 differences that are not zero; else 100,000 random ones, with the observed
+    one counted among them (Phipson and Smyth 2010), so p is never 0. How many of k equal differences keep their sign is
+    binomial, so that thousands of right or wrong answers take no longer than a few.
+
+    Args:
+        differences: one per unit, units being independent: speakers, with seeds averaged first. Folds share training
+            clips, so p is rather too small for them.
+        one_sided: whether they lie above zero; else whether they lie to either side.
+        seed: of random signs; without effect when exact.
+
+    Returns:
+        mean; p; floor: the smallest p these n allow (a difference of zero is no evidence, so it does not count); n;
+        exact; flips: how many signs were looked at.
+
+    Raises:
+        ValueError: there is no difference, or one is not finite.
+    """
+    array = finite(differences)
+    largest = float(np.abs(array).max())
+    shares, counts = np.unique(np.round(np.abs(array) / (largest or 1.0), SAME), return_counts=True)
+    sizes, counts = largest * shares[shares > 0], counts[shares > 0]
+    informative = int(counts.sum())
+    exact = informative <= EXACT_FLIPS_UP_TO
+    rng = np.random.default_rng(seed)
+    sums = np.zeros(1 if exact else RANDOM_FLIPS)
+    for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
+        if exact:
+            for _ in range(count):
+                sums = np.concatenate([sums + size, sums - size])
+        else:
+            sums += size * (2 * rng.binomial(count, 0.5, RANDOM_FLIPS) - count)
+    statistics, observed = (sums, array.sum()) if one_sided else (np.abs(sums), abs(array.sum()))
+    # Sums that are equal by value may differ by rounding.
+    as_large = int((statistics >= observed - 1e-11 * np.abs(array).sum()).sum())
+    p = as_large / len(sums) if exact else (as_large + 1) / (RANDOM_FLIPS + 1)
+    return {
+        "mean": float(array.mean()),
+        "p": p,
+        "floor": sign_flip_floor(informative, one_sided=one_sided),
+        "n": len(array),
+        "exact": exact,
+        "flips": len(sums),
+    }
+
+
+def sign_flip_floor(n: int, *, one_sided: bool = False) -> float:
+    """The smallest p of a sign-flip test on n non-zero differences; two-sided it is 1 for n = 0 and n = 1."""
+    exact = 2.0**-n if one_sided else min(1.0, 2.0 ** (1 - n))
+    return exact if n <= EXACT_FLIPS_UP_TO else max(exact, 1 / (RANDOM_FLIPS + 1))
+
+
+def finite(differences: Sequence[float] | Floats) -> Floats:
+    """Differences as an array (n,).
+
+    Raises:
+        ValueError: there is none, or one is not finite.
+    """
+    array = np.asarray(differences, dtype=np.float64)
+    if array.ndim != 1 or len(array) == 0 or not np.isfinite(array).all():
+        raise ValueError(f"differences must be one or more finite numbers, not {array.tolist()}")
+    return array

@@ -91,7 +91,7 @@ def test_missing_folds_are_named(tmp_path, caplog):
     report = json.loads(evaluate.run(layout, CONFIG, methods=["none"]).read_text())
     assert report["methods"]["none"]["missing"] == [[3, 1], [5, 1]]
     assert "none: some folds are missing: fold 3 seed 1, fold 5 seed 1" in report["notes"]
-    assert "missing fold 3 seed 1" in caplog.text
+    assert "some folds are missing: fold 3 seed 1" in caplog.text
 
 
 def test_one_fold_has_no_deviation(tmp_path):
@@ -126,7 +126,7 @@ def test_no_fold_names_the_command(layout):
 def test_only_other_seeds_says_so(tmp_path):
     layout = make_layout(tmp_path)
     write_method(layout, CONFIG, "none", seeds=(7,))
-    with pytest.raises(ArtifactError, match=r"with seed 1 \(there: 7\)"):
+    with pytest.raises(ArtifactError, match=r"with seed 1 \(available: 7\)"):
         evaluate.run(layout, CONFIG, methods=["none"])
 
 

@@ -19,9 +19,9 @@ from daamctl.artifacts.clips import ClipTable, read_clips
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, ExtractConfig, load_config
 from daamctl.corpora.sources import files_root
-from daamctl.encoders.items import open_items
 from daamctl.encoders.load import OpenedEncoder, open_encoder
 from daamctl.errors import ArtifactError, AudioError, MethodError, TrainingError, UnknownNameError
+from daamctl.extraction.items import open_items
 from daamctl.layout import Layout
 from daamctl.methods import load_weights, read_metadata
 from daamctl.stages import compare, download, evaluate, extract, finetune, report, segment, train

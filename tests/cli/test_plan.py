@@ -31,7 +31,7 @@ def test_table_of_the_demo(project: Path) -> None:
     assert names == ["download", "segment", "extract", "train", "none", "weighted-sum", "mha", "daam-v1", "daam-v2",
                      "ridge-last", "ridge-best-layer", "ridge-mean", "ridge-concat", "ridge-average", "evaluate",
                      "ablate", "importance", "report"]  # fmt: skip
-    assert lines[5].split() == ["train", "5", "folds", "×", "at", "most", "18", "epochs"]
+    assert lines[5].split() == ["train", "5", "folds", "×", "at", "most", "33", "epochs"]
     assert lines[4].split()[:7] == ["extract", "to", "do", "≈", "353", "clips,", "0.25"]
     assert lines[4].split().count("≈") == 3  # work, disk and memory
     totals = {line.split("  ")[0].strip(): line for line in lines[20:]}
@@ -46,7 +46,7 @@ def test_brief_has_a_row_for_each_stage(project: Path) -> None:
     assert [line.split()[0] for line in lines[2:10]] == [
         "download", "segment", "extract", "train", "evaluate", "ablate", "importance", "report",
     ]  # fmt: skip
-    assert "5 × 5 folds × at most 18 epochs, 5 × 5 folds " in lines[5]
+    assert "5 × 5 folds × at most 33 epochs, 5 × 5 folds " in lines[5]
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_demo_before_anything_ran(project: Path) -> None:
     assert rows["extract"]["work"] == f"≈ {clips} clips, 0.25 h"
     assert rows["extract"]["disk_bytes"] == rows["extract"]["disk_left_bytes"] == clips * 24 * 64 * 2
     assert rows["extract"]["basis"] == "measured"
-    assert (rows["mha"]["total"], rows["mha"]["work"]) == (5, "5 folds × at most 18 epochs")  # of the search too
+    assert (rows["mha"]["total"], rows["mha"]["work"]) == (5, "5 folds × at most 33 epochs")  # of the search too
     assert rows["ridge-mean"]["work"] == "5 folds"
     assert (rows["mha"]["at_most"], rows["ablate"]["at_most"], rows["ridge-mean"]["at_most"]) == (True, True, False)
     assert any(note.startswith("≤: assumes the maximum number of epochs") for note in result["notes"])
@@ -293,7 +293,7 @@ def test_fine_tuning_that_is_not_timed_is_estimated_from_the_forward_pass(
     splits = [split_of(clips, fold, config.train) for fold in (1, 2, 3)]
     passed = [passes * len(one.train) + len(one.dev) + len(one.test) for one in splits]
     samples = 16000 * float(clips["duration_s"].to_numpy().mean())
-    epochs = 3 * 2  # of three rates each is tried for two epochs, which is all that there are
+    epochs = 3 * 2 + 2  # each of three rates for two epochs, which is all that there are, and the refit of one
     assert row["time_s"] == pytest.approx(epochs * sum(passed) * samples * 2.0 / 1000, rel=0.01)
     encoder = ENCODERS.load("wavlm-micro").shape
     trained = encoder["num_hidden_layers"] * 2 * 4 * 2 * 64 + 64 * 2 + 2  # two maps of rank 4 a layer; the classifier
@@ -357,7 +357,8 @@ def test_reading_from_disk_is_counted(
     """At a byte in a thousand seconds nothing else counts; where the rate is not known, the time is a lower bound."""
     monkeypatch.setattr("daamctl.planning.reading.reading_rate", lambda *_, **__: rate)
     before = files(project)
-    changes = {"train.features": "stream", "train.search": "none", "train.epochs": 3, "ablate.k": [2]}
+    changes = {"train.features": "stream", "train.search": "none", "train.refit": False}
+    changes |= {"train.epochs": 3, "ablate.k": [2]}
     rows, result = planned(project, "demo", changes, calibrate=True)
     assert files(project) == before
     row, clips = rows["mha"], rows["extract"]["total"]

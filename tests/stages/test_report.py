@@ -390,7 +390,7 @@ def test_without_a_run_with_the_other_recipe_a_sentence_says_how(
 def test_runs_that_do_not_go_together_show_no_recipe(tmp_path: Path) -> None:
     own = recipe_run(tmp_path, "toy", "searched", {"none": 3.0})
     other = recipe_run(tmp_path, "toy-published-recipe", "searched", {"none": 1.0})[0]
-    assert "not known here ('toy-published-recipe' has the same recipe): it takes" in reported(*own)
+    assert "is unknown ('toy-published-recipe' has the same recipe): it needs" in reported(*own)
     other, config = recipe_run(tmp_path, "toy-published-recipe", "published", {"none": 1.0})
     write_method(other, config, "none", changes={"meta.embeddings_key": "another"})
     evaluate.run(other, config)

@@ -148,7 +148,7 @@ def _evaluation(
         "num_folds": run_part["num_folds"],
         "seeds": list(config.train.seeds),
         "selection": run_part["config"]["train"]["selection"],
-        "refit": run_part["config"]["train"].get("refit", False),
+        "refit": _was_refitted(run_part["config"]["train"]),
         "counts": counts(folds, items),
         "chance": {unit: chance_of(items, unit, run_part["classes"]) for unit in UNITS},
         "methods": methods,
@@ -244,6 +244,11 @@ def _method(
             unit: confusion_matrix(joined[unit].targets, joined[unit].predictions, size).tolist() for unit in UNITS
         },
     }
+
+
+def _was_refitted(train: Mapping[str, Any]) -> bool:
+    """Whether the held-out group joined the training part at the end; without such a group there is no refit."""
+    return bool(train.get("refit")) and train["selection"] == "dev-group"
 
 
 def _fold_head(fold: Fold) -> dict[str, Any]:

@@ -391,7 +391,7 @@ def test_seeds_of_the_command_line_replace_those_of_the_settings(
     ("text", "message"),
     [
         ("methods: []", "methods: at least one method is needed"),
-        ("download: {classes: [a, a]}", "download.classes: at least two different classes are needed, met ['a', 'a']"),
+        ("download: {classes: [a, a]}", "download.classes: at least two different classes are needed, got ['a', 'a']"),
     ],
 )
 def test_check_finds_contradictions(project: Path, text: str, message: str) -> None:

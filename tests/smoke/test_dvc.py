@@ -61,7 +61,7 @@ def test_what_cannot_run_is_left_out_until_it_can(two: Path) -> None:
     data = two / "data"
     assert json.loads((data / "evaluate/tiny/metrics.json").read_text()).keys() == {"none"}
     assert not list(data.glob("*/tiny/**/skipped.json"))
-    reason = f"corpus 'manifest' should be at {two}/later/later.csv, which is not there"
+    reason = f"corpus 'manifest' should be at {two}/later/later.csv, but that does not exist"
     for stage in STAGES:
         folder = data / stage / "later" / ("none" if stage == "train" else "")
         assert note(folder)["reason"] == reason, stage

@@ -86,7 +86,7 @@ def test_an_encoder_of_twelve_layers_needs_no_setting(features: Features, projec
     assert float(density["trained"].std()) > 0
 
 
-FACTS = {
+ENCODER_FACTS = {
     "name": "wavlm-large",
     "modality": "speech",
     "source": "microsoft/wavlm-large",
@@ -107,7 +107,7 @@ FACTS = {
 
 
 def test_weights_say_all_that_using_them_takes(features: Features, project: Path) -> None:
-    features = replace(features, head=replace(features.head, encoder=FACTS))
+    features = replace(features, head=replace(features.head, encoder=ENCODER_FACTS))
     own = config(standardize="layer").model_copy(update={"method_settings": {"daam-v1": {"num_heads": 2}}})
     spec = FoldSpec("test", "daam-v1-mlp", 2, 1, own)
     fold = train_fold(spec, features.subset((6, 7, 8, 9)), project / "a", project / "work", root=project)

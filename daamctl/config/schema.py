@@ -155,7 +155,7 @@ class TrainConfig(Section):
     """Values of `standardize` to try with every rate; empty: only `standardize`."""
     search_epochs: Count = 5
     """Epochs of every candidate in the first round of `search: halving`; the better half trains for twice as many."""
-    search_widen: Annotated[int, Field(ge=0)] = 2
+    search_widen: Annotated[int, Field(ge=0)] = 4
     """Most learning rates to try beyond the grid."""
     batch_size: Count = 32
     """Clips per optimiser step (published: 8)."""

@@ -130,8 +130,9 @@ def test_training(tmp_path: Path) -> None:
 def test_search(tmp_path: Path) -> None:
     words = ["mean", "--clips", "60", "--dim", "16", "--epochs", "4", "--repeats", "2"]
     found, printed = run("search", tmp_path / "figures.json", *words)
-    assert list(found["ways"]) == ["mean searched", "mean one recipe"]
-    expected = [(quantity, "mean searched / mean one recipe") for quantity in ("seconds", "cpu_s")]
+    assert list(found["ways"]) == ["mean searched", "mean one recipe", "mean fast recipe"]
+    expected = [(quantity, f"mean searched / mean {recipe} recipe")
+                for quantity in ("seconds", "cpu_s") for recipe in ("one", "fast")]  # fmt: skip
     assert [(one["quantity"], one["ratio"]) for one in found["ratios"]] == expected
     assert all(len(one["seconds"]["runs"]) == 2 for one in found["ways"].values())
     assert all(one["epochs"]["median"] == 4 for one in found["ways"].values())  # too few to stop early

@@ -29,6 +29,8 @@ QUICK = {
     "finetunes": FINETUNES,
     "train.epochs": 1,
     "finetune.epochs": 1,
+    "train.search": "none",
+    "finetune.search": "none",
     "ablate.k": [1],
     "ablate.rank_by": "daam-v1",  # left open, nothing would be chosen: one epoch teaches nothing
     "ablate.method": "none",

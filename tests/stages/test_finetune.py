@@ -31,7 +31,7 @@ from tests.fixtures.recordings import write_pipeline
 MORE = (
     "methods: [none]\n"
     "finetunes: [linear-probe]\n"
-    "finetune: {epochs: 2, lr: 0.01, device: cpu}\n"
+    "finetune: {epochs: 2, lr: 0.01, search: none, device: cpu}\n"
     "report: {interactive: false}\n"
 )
 

@@ -91,7 +91,7 @@ def test_a_grid_of_one_has_nothing_to_choose() -> None:
 
 def test_the_grid_is_extended_at_the_same_ratio_as_often_as_allowed() -> None:
     low, high = history((0.5, 0.1)), history((0.5, 0.9))
-    one = grid(search_lr=(1e-3, 4e-3, 1.6e-2))
+    one = grid(search_lr=(1e-3, 4e-3, 1.6e-2), search_widen=2)
     assert one.widen([low, high, high]) == {"lr": 2.5e-4, "weight_decay": 0.01, "standardize": "feature"}
     assert one.widen([high, high, high, low]) == {"lr": 6.25e-5, "weight_decay": 0.01, "standardize": "feature"}
     assert one.widen([high, high, high, high, low]) is None  # twice is enough

@@ -36,7 +36,7 @@ LEVELS = [
     {"extraction"},
     {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
     {"methods", "adapters", "engines", "audio", "artifacts", "tracking", "progress", "provenance", "sign_flip"},
-    {"config", "registry", "errors", "layout", "stage_table", "environment", "devices", ""},
+    {"config", "registry", "errors", "files", "layout", "stage_table", "environment", "devices", ""},
 ]
 LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}
 SIDEWAYS = {
@@ -47,6 +47,7 @@ SIDEWAYS = {
     ("__main__", "cli"),
     ("tracking", "artifacts"),
     ("registry", "errors"),
+    ("files", "errors"),
     ("devices", "errors"),
     ("config", "errors"),
     ("layout", "config"),
@@ -112,7 +113,7 @@ def test_methods_import_torch_and_little_else() -> None:
         names = set(imports_of(path))
         assert {name.split(".")[0] for name in names} <= allowed, path
         ours = {part_of(name) for name in names if name.startswith("daamctl.")}
-        assert ours <= {"methods", "registry", "errors"} | ({"adapters"} if path.name == "weights.py" else set()), path
+        assert ours <= {"methods", "registry", "errors", "files"} | ({"adapters"} if path.name == "weights.py" else set()), path
 
 
 def test_adapters_know_nothing_of_files_and_settings() -> None:
@@ -173,6 +174,7 @@ ENGINE = {
                 "heads",
                 "published",
                 "ridge",
+                "settings",
                 "weights",
                 "weights_metadata",
             },

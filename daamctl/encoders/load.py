@@ -21,7 +21,7 @@ from daamctl.encoders.image import ImageEncoder, plain_processor
 from daamctl.encoders.preset import Preset
 from daamctl.encoders.text import BYTE_TOKENS, LETTER_PAIRS, TextEncoder, byte_tokenizer
 from daamctl.encoders.whisper import load_encoder
-from daamctl.errors import EncoderError
+from daamctl.errors import EncoderError, first_few
 
 READS = {"speech": "speech", "text": "text", "image": "images"}
 INPUTS = {"input_ids": "text", "pixel_values": "image"}
@@ -181,7 +181,7 @@ def _random(name: str, preset: Preset | None, seed: int, dtype: torch.dtype, dev
     from transformers import AutoConfig, AutoModel, Wav2Vec2FeatureExtractor
 
     if preset is None:
-        raise EncoderError(f"extract.weights=random works with presets only, met '{name}'", fix="daamctl ls encoders")
+        raise EncoderError(f"extract.weights=random works with presets only, got '{name}'", fix="daamctl ls encoders")
     tokens = BYTE_TOKENS if preset.modality == "text" else {}
     config = AutoConfig.for_model(preset.model_type, **preset.shape, **tokens)
     if preset.modality != "speech":
@@ -248,8 +248,7 @@ def _pretrained(
     pooler = _take_pooler(model, loading["missing_keys"]) if keep_pooler else None
     missing = _missing(model, whole, loading["missing_keys"])
     if missing:
-        named = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        raise EncoderError(f"encoder '{source}' lacks weights that its config.json asks for: {named}")
+        raise EncoderError(f"encoder '{source}' lacks weights that its config.json asks for: {first_few(missing, 3)}")
     if (mask_vector := getattr(model, MASK_VECTOR, None)) is not None and MASK_VECTOR in _ends(loading["missing_keys"]):
         mask_vector.data.zero_()  # transformers draws it at random every time, which would change the hash
     if Path(source).is_dir():

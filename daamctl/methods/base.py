@@ -73,7 +73,7 @@ class Standardize(nn.Module):
             MethodError: unknown kind.
         """
         if kind not in ("layer", "feature"):
-            raise MethodError(f"standardize must be 'layer' or 'feature', met {kind!r}")
+            raise MethodError(f"standardize must be 'layer' or 'feature', got {kind!r}")
         shape = (num_layers, embed_dim if kind == "feature" else 1)
         return cls(torch.zeros(shape), torch.ones(shape))
 

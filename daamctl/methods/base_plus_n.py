@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, check_divides
 from daamctl.methods.decoder import classify_vector
+from daamctl.methods.settings import Sizes
 
 
 class TransformerLayer(nn.Module):
@@ -80,18 +81,12 @@ class ExtraLayers(nn.Module):
 
 
 def base_plus_n(
-    *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    num_extra_layers: int = 2,
-    num_heads: int = 8,
-    hidden_dim: int = 256,
+    sizes: Sizes, *, num_extra_layers: int = 2, num_heads: int = 8, hidden_dim: int = 256
 ) -> FusionClassifier:
     """Transformer layers over the layer axis, the vector at the last layer's place, then the MLP decoder.
 
     Raises:
-        MethodError: `num_heads` does not divide `embed_dim`.
+        MethodError: `num_heads` does not divide D.
     """
-    fusion = ExtraLayers(embed_dim=embed_dim, num_extra_layers=num_extra_layers, num_heads=num_heads)
-    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    fusion = ExtraLayers(embed_dim=sizes.embed_dim, num_extra_layers=num_extra_layers, num_heads=num_heads)
+    return classify_vector(fusion, sizes, hidden_dim)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.decoder import classify_vector
+from daamctl.methods.settings import Sizes
 
 
 class ConcatLinear(nn.Module):
@@ -31,7 +32,7 @@ class ConcatLinear(nn.Module):
         return fused.to(x.dtype)
 
 
-def concat(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def concat(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """One linear map of all layers side by side, then the MLP decoder."""
-    fusion = ConcatLinear(num_layers=num_layers, embed_dim=embed_dim)
-    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    fusion = ConcatLinear(num_layers=sizes.num_layers, embed_dim=sizes.embed_dim)
+    return classify_vector(fusion, sizes, hidden_dim)

@@ -22,13 +22,11 @@ from daamctl.methods import METHODS, build, resolve_method
 from daamctl.methods.activity_check import gradient_sizes
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.probes import Layers, RidgeProbe
+from daamctl.methods.settings import Sizes
 
 log = logging.getLogger(__name__)
 
-Sizes = tuple[int, int, int]
-"""(num_layers, embed_dim, num_classes)."""
-
-SPEECH, VISION, TEXT = (24, 1024, 4), (24, 1024, 100), (40, 5120, 4)
+SPEECH, VISION, TEXT = Sizes(24, 1024, 4), Sizes(24, 1024, 100), Sizes(40, 5120, 4)
 """Sizes of the papers' three experiments: WavLM-Large on IEMOCAP, BEiT-Large on CIFAR-100, Llama2-13B on AG News."""
 
 
@@ -88,8 +86,8 @@ PUBLISHED_PARAMETERS: dict[str, dict[Sizes, Count]] = {
 """Exact counts of the papers' methods, computed from their definitions, beside what is printed
 (docs/sources.md#parameter-counts)."""
 
-SMALL: Sizes = (24, 16, 4)
-FURTHER: tuple[Sizes, ...] = ((24, 16, 4), (8, 8, 2), (8, 24, 7), (40, 40, 3), (7, 13, 3))
+SMALL = Sizes(24, 16, 4)
+FURTHER = (SMALL, Sizes(8, 8, 2), Sizes(8, 24, 7), Sizes(40, 40, 3), Sizes(7, 13, 3))
 """Sizes at which a method is built and run; the last has a number of layers and a width that only 1 divides."""
 
 SCALES = (1.0, 300.0)  # hidden states of large encoders reach hundreds

@@ -8,6 +8,7 @@ Where text and published code disagree, or a choice matters numerically, the rea
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any, Literal, overload
 
 import torch
@@ -18,6 +19,7 @@ from daamctl.errors import MethodError
 from daamctl.methods.base import FusionClassifier, Traits
 from daamctl.methods.decoder import check_choice, classify_map
 from daamctl.methods.heads import Heads, check_heads, heads_of
+from daamctl.methods.settings import DecoderOptions, DensityOptions, Sizes
 
 VARIANCE_FLOOR = 1e-8  # added to the variance itself
 ROOT_FLOOR = 1e-5  # added under the root; Algorithm 1 and the published code have both, the text has one (D24)
@@ -153,14 +155,14 @@ def _check_shared(name: str, parameter: Tensor, x: Tensor, dim: int) -> None:
     place = parameter.dim() + (dim if dim < 0 else dim - x.dim())
     if place >= 0 and parameter.shape[place] != 1:
         raise MethodError(
-            f"{name} must have size 1 along axis {dim} of x, which its entries share, met {tuple(parameter.shape)}"
+            f"{name} must have size 1 along axis {dim} of x, which its entries share, got {tuple(parameter.shape)}"
         )
 
 
 def _full_mask(mask: Tensor, x: Tensor) -> Tensor:
     """Broadcast the mask to the shape of x. Only bool is accepted: an additive mask has 0 where a bool one has True."""
     if mask.dtype != torch.bool:
-        raise MethodError(f"mask must be bool with True = valid, met {mask.dtype}")
+        raise MethodError(f"mask must be bool with True = valid, got {mask.dtype}")
     return mask.broadcast_to(x.shape)
 
 
@@ -304,111 +306,60 @@ class MultiHeadDAAM(nn.Module):
 
 
 def daam_v1(
+    sizes: Sizes,
     *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
     num_heads: Heads = "auto",
-    variance: Literal["two-pass", "moments"] = "two-pass",
-    eps: Literal["double", "single"] = "double",
-    kernel: Literal["2xi", "2c2"] = "2xi",
+    density: DensityOptions,
     scaled_variance: Literal["free", "softplus"] = "free",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
+    decoder: DecoderOptions,
 ) -> FusionClassifier:
     """Density Adaptive Attention with several heads over the layers: eight as published, see `auto_heads`.
 
     Raises:
-        MethodError: `num_heads` does not divide `num_layers`.
+        MethodError: `num_heads` does not divide L.
     """
-    fusion = MultiHeadDAAM(
-        num_heads=heads_of(num_heads, num_layers),
-        embed_dim=embed_dim,
-        num_layers=num_layers,
-        variance=variance,
-        eps=eps,
-        kernel=kernel,
-        scaled_variance=scaled_variance,
-    )
-    return classify_map(
-        fusion,
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        traits=Traits(density=True),
-    )
+    fusion = layer_daam(sizes, num_heads, density, scaled_variance=scaled_variance)
+    return classify_map(fusion, sizes, decoder, traits=Traits(density=True))
 
 
 def daam_v2(
+    sizes: Sizes,
     *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    variance: Literal["two-pass", "moments"] = "two-pass",
-    eps: Literal["double", "single"] = "double",
-    kernel: Literal["2xi", "2c2"] = "2xi",
+    density: DensityOptions,
     scaled_variance: Literal["free", "softplus"] = "free",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
+    decoder: DecoderOptions,
 ) -> FusionClassifier:
     """Density Adaptive Attention with one head over all layers."""
-    return daam_v1(
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        num_heads=1,
-        variance=variance,
-        eps=eps,
-        kernel=kernel,
-        scaled_variance=scaled_variance,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-    )
+    return daam_v1(sizes, num_heads=1, density=density, scaled_variance=scaled_variance, decoder=decoder)
 
 
 def daam_frozen(
-    *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    num_heads: Heads = "auto",
-    variance: Literal["two-pass", "moments"] = "two-pass",
-    eps: Literal["double", "single"] = "double",
-    kernel: Literal["2xi", "2c2"] = "2xi",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
+    sizes: Sizes, *, num_heads: Heads = "auto", density: DensityOptions, decoder: DecoderOptions
 ) -> FusionClassifier:
     """Control: Density Adaptive Attention held at its start, offset 0 and scaled variance 2.
 
-    What the published weights learn stays near that start (docs/sources.md#controls), so a gain of `daam-v1` over this
-    one, not over `none`, is what learning them brings.
+    The published weights stay near that start (docs/sources.md#controls). What learning them brings is therefore the
+    gain of `daam-v1` over this method, not over `none`.
 
     Raises:
-        MethodError: `num_heads` does not divide `num_layers`.
+        MethodError: `num_heads` does not divide L.
     """
-    fusion = MultiHeadDAAM(
-        num_heads=heads_of(num_heads, num_layers),
-        embed_dim=embed_dim,
-        num_layers=num_layers,
-        variance=variance,
-        eps=eps,
-        kernel=kernel,
-        trainable=False,
-    )
-    return classify_map(
-        fusion,
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        traits=Traits(density=True),
-    )
+    fusion = layer_daam(sizes, num_heads, density, trainable=False)
+    return classify_map(fusion, sizes, decoder, traits=Traits(density=True))
+
+
+def layer_daam(sizes: Sizes, num_heads: Heads, density: DensityOptions, **settings: Any) -> MultiHeadDAAM:
+    """Build a DAAM over the layers.
+
+    Args:
+        sizes: L and D.
+        num_heads: a number, or `auto`.
+        density: readings of the formula.
+        settings: further arguments of `MultiHeadDAAM`.
+
+    Raises:
+        MethodError: `num_heads` does not divide L, or a choice is unknown.
+    """
+    num_layers, embed_dim, _ = sizes
+    heads = heads_of(num_heads, num_layers)
+    return MultiHeadDAAM(num_heads=heads, embed_dim=embed_dim, num_layers=num_layers, **asdict(density), **settings)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from daamctl.errors import MethodError
 from daamctl.methods.base import FusionClassifier, Traits
+from daamctl.methods.settings import DecoderOptions, Sizes
 
 
 def feature_grid(width: int, *, embed_dim: int | None = None, num_heads: int = 8) -> tuple[int, int]:
@@ -103,58 +104,60 @@ class MLPDecoder(nn.Module):
 
 def classify_map(
     fusion: nn.Module,
+    sizes: Sizes,
+    decoder: DecoderOptions,
     *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    decoder: str,
-    hidden_channels: int,
-    hidden_dim: int,
+    width: int | None = None,
     grid: tuple[int, int] | None = None,
     traits: Traits = Traits(),  # noqa: B008
 ) -> FusionClassifier:
     """Join a fusion that gives a map of layers to either decoder.
 
     Args:
-        fusion: maps (B, L, D) to (B, num_layers, embed_dim).
-        num_layers: rows of the fused map.
-        embed_dim: width of a row of the fused map.
-        num_classes: C.
-        decoder: `conv`, or `mlp` on the sum over layers.
-        hidden_channels: of the conv decoder.
-        hidden_dim: of the MLP decoder.
+        fusion: maps (B, L, D) to (B, L, width).
+        sizes: L, D and C.
+        decoder: which decoder, and how wide it is inside.
+        width: of a row of the fused map; None: D.
         grid: of the conv decoder; None: see `feature_grid`.
-        traits: what a reader must know of the method.
+        traits: properties of the method.
 
     Raises:
         MethodError: unknown decoder.
     """
-    check_choice("decoder", decoder, ("conv", "mlp"))
-    head: nn.Module
-    if decoder == "conv":
-        head = ConvDecoder(
-            num_layers=num_layers,
-            embed_dim=embed_dim,
-            num_classes=num_classes,
-            hidden_channels=hidden_channels,
-            grid=grid,
-        )
-    else:
-        head = MLPDecoder(embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim, sum_layers=True)
-    return FusionClassifier(fusion, head, traits)
+    check_choice("decoder", decoder.decoder, ("conv", "mlp"))
+    width, num_classes = width or sizes.embed_dim, sizes.num_classes
+    if decoder.decoder == "mlp":
+        mlp = MLPDecoder(embed_dim=width, num_classes=num_classes, hidden_dim=decoder.hidden_dim, sum_layers=True)
+        return FusionClassifier(fusion, mlp, traits)
+    conv = ConvDecoder(
+        num_layers=sizes.num_layers,
+        embed_dim=width,
+        num_classes=num_classes,
+        hidden_channels=decoder.hidden_channels,
+        grid=grid,
+    )
+    return FusionClassifier(fusion, conv, traits)
 
 
 def classify_vector(
     fusion: nn.Module,
-    *,
-    embed_dim: int,
-    num_classes: int,
+    sizes: Sizes,
     hidden_dim: int,
+    *,
+    width: int | None = None,
     traits: Traits = Traits(),  # noqa: B008
 ) -> FusionClassifier:
-    """Join a fusion that gives one vector (B, embed_dim) to the shared MLP head."""
-    head = MLPDecoder(embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
-    return FusionClassifier(fusion, head, traits)
+    """Join a fusion that gives one vector to the shared MLP decoder.
+
+    Args:
+        fusion: maps (B, L, D) to (B, width).
+        sizes: L, D and C.
+        hidden_dim: width of the decoder's hidden layer.
+        width: of the fused vector; None: D.
+        traits: properties of the method.
+    """
+    mlp = MLPDecoder(embed_dim=width or sizes.embed_dim, num_classes=sizes.num_classes, hidden_dim=hidden_dim)
+    return FusionClassifier(fusion, mlp, traits)
 
 
 def check_choice(what: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -164,4 +167,4 @@ def check_choice(what: str, value: str, allowed: tuple[str, ...]) -> None:
         MethodError: it is none of the allowed names.
     """
     if value not in allowed:
-        raise MethodError(f"{what} must be {' or '.join(repr(name) for name in allowed)}, met {value!r}")
+        raise MethodError(f"{what} must be {' or '.join(repr(name) for name in allowed)}, got {value!r}")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, Traits, at_least_float32
 from daamctl.methods.decoder import classify_vector
+from daamctl.methods.settings import Sizes
 from daamctl.methods.weighted_sum import weigh_layers
 
 POSITION_DIM = 24  # width of the fixed vector p_l of a layer
@@ -115,21 +116,16 @@ class DepthWiseAttention(nn.Module):
         return (x[..., -1, :] + weigh_layers(values, self.layer_weights(x))).to(x.dtype)
 
 
-def _dwatt(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int, scaled: bool) -> FusionClassifier:
-    fusion = DepthWiseAttention(num_layers=num_layers, embed_dim=embed_dim, scaled=scaled)
-    traits = Traits(inert=("fusion.key.bias",))
-    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim, traits=traits)
-
-
-def dwatt(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def dwatt(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """Depth-wise attention: the last layer queries an MLP of each layer, scores unscaled, then the MLP decoder."""
-    return _dwatt(
-        num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim, scaled=False
-    )
+    return _dwatt(sizes, hidden_dim, scaled=False)
 
 
-def dwatt_scaled(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def dwatt_scaled(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """Depth-wise attention with scores divided by the root of the layer width, then the MLP decoder."""
-    return _dwatt(
-        num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim, scaled=True
-    )
+    return _dwatt(sizes, hidden_dim, scaled=True)
+
+
+def _dwatt(sizes: Sizes, hidden_dim: int, *, scaled: bool) -> FusionClassifier:
+    fusion = DepthWiseAttention(num_layers=sizes.num_layers, embed_dim=sizes.embed_dim, scaled=scaled)
+    return classify_vector(fusion, sizes, hidden_dim, traits=Traits(inert=("fusion.key.bias",)))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, at_least_float32
 from daamctl.methods.decoder import classify_vector
+from daamctl.methods.settings import Sizes
 from daamctl.methods.weighted_sum import weigh_layers
 
 
@@ -47,7 +48,6 @@ class EfficientChannelAttention(nn.Module):
         return weigh_layers(x, self.layer_weights(x))
 
 
-def eca(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def eca(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """Efficient channel attention: sigmoid gates of neighbouring layers' means, layers summed, then the MLP decoder."""
-    fusion = EfficientChannelAttention(num_layers=num_layers)
-    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    return classify_vector(EfficientChannelAttention(num_layers=sizes.num_layers), sizes, hidden_dim)

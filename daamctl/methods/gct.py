@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, Traits
 from daamctl.methods.decoder import check_choice, classify_map
+from daamctl.methods.settings import DecoderOptions, Sizes
 
 ROOT_FLOOR = 1e-5  # added to the variance under the root
 WIDTH_RANGE, WIDTH_FLOOR = 3.0, 1.0  # of a learned width; two ports agree on them
@@ -125,31 +126,27 @@ class PooledLayerGate(LayerGate):
         return self.layer_weights(x).unsqueeze(-1).expand_as(x)
 
 
+def gct_b0(sizes: Sizes, *, form: Literal["feature", "layer"] = "feature", decoder: DecoderOptions) -> FusionClassifier:
+    """Gaussian gate of fixed width over the layers (GCT-B0, reconstructed), then the conv decoder."""
+    return classify_gate(GaussianGate(learned=False), sizes, decoder, form=form, source="constants from ports")
+
+
+def gct_b1(sizes: Sizes, *, form: Literal["feature", "layer"] = "feature", decoder: DecoderOptions) -> FusionClassifier:
+    """Gaussian gate of one learned width over the layers (GCT-B1, reconstructed), then the conv decoder."""
+    return classify_gate(GaussianGate(learned=True), sizes, decoder, form=form, source="constants from ports")
+
+
 def classify_gate(
-    gate: nn.Module,
-    *,
-    form: str,
-    source: str,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    decoder: str,
-    hidden_channels: int,
-    hidden_dim: int,
-    num_groups: int = 1,
+    gate: nn.Module, sizes: Sizes, decoder: DecoderOptions, *, form: str, source: str, num_groups: int = 1
 ) -> FusionClassifier:
     """Join a gate over z-scores, in either adaptation to layers, to either decoder.
 
     Args:
         gate: see `LayerGate`.
-        form: `feature` for adaptation (a), `layer` for (b).
-        source: where what the papers do not say comes from; goes into the label of a reconstruction.
-        num_layers: L.
-        embed_dim: D.
-        num_classes: C.
+        sizes: L, D and C.
         decoder: see `classify_map`.
-        hidden_channels: see `classify_map`.
-        hidden_dim: see `classify_map`.
+        form: `feature` for adaptation (a), `layer` for (b).
+        source: where the details come from that the papers omit; part of the label of a reconstruction.
         num_groups: see `LayerGate`.
 
     Raises:
@@ -157,61 +154,5 @@ def classify_gate(
     """
     check_choice("form", form, ("feature", "layer"))
     kind, letter = (LayerGate, "a") if form == "feature" else (PooledLayerGate, "b")
-    return classify_map(
-        kind(gate, num_groups=num_groups),
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        traits=Traits(density=True, reconstructed=f"adaptation ({letter}), {source}"),
-    )
-
-
-def gct_b0(
-    *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    form: Literal["feature", "layer"] = "feature",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
-) -> FusionClassifier:
-    """Gaussian gate of fixed width over the layers (GCT-B0, reconstructed), then the conv decoder."""
-    return classify_gate(
-        GaussianGate(learned=False),
-        form=form,
-        source="constants from ports",
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-    )
-
-
-def gct_b1(
-    *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    form: Literal["feature", "layer"] = "feature",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
-) -> FusionClassifier:
-    """Gaussian gate of one learned width over the layers (GCT-B1, reconstructed), then the conv decoder."""
-    return classify_gate(
-        GaussianGate(learned=True),
-        form=form,
-        source="constants from ports",
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-    )
+    traits = Traits(density=True, reconstructed=f"adaptation ({letter}), {source}")
+    return classify_map(kind(gate, num_groups=num_groups), sizes, decoder, traits=traits)

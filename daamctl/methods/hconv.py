@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.decoder import classify_vector
+from daamctl.methods.settings import Sizes
 
 KERNEL, STRIDE, PADDING = 5, 3, 2
 
@@ -61,7 +62,7 @@ class HierarchicalConv(nn.Module):
         return image.reshape(*x.shape[:-2], self.output_dim).to(x.dtype)
 
 
-def hconv(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def hconv(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """Hierarchical convolution along the layers, flattened to one vector, then the MLP decoder."""
-    fusion = HierarchicalConv(num_layers=num_layers, embed_dim=embed_dim)
-    return classify_vector(fusion, embed_dim=fusion.output_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    fusion = HierarchicalConv(num_layers=sizes.num_layers, embed_dim=sizes.embed_dim)
+    return classify_vector(fusion, sizes, hidden_dim, width=fusion.output_dim)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from daamctl.errors import MethodError
 from daamctl.methods.base import FusionClassifier, Traits, check_divides
 from daamctl.methods.decoder import check_choice, classify_map, feature_grid
+from daamctl.methods.settings import DecoderOptions, Sizes
 
 
 class LayerSelfAttention(nn.Module):
@@ -146,87 +147,44 @@ def _attend(attention: nn.MultiheadAttention, x: Tensor) -> Tensor:
 
 def _check_batched(x: Tensor) -> None:
     if x.dim() != 3:
-        raise MethodError(f"attention needs layers of shape (B, L, D), met {tuple(x.shape)}")
+        raise MethodError(f"attention needs layers of shape (B, L, D), got {tuple(x.shape)}")
 
 
-def mha(
-    *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    num_heads: int = 8,
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
-) -> FusionClassifier:
+def mha(sizes: Sizes, *, num_heads: int = 8, decoder: DecoderOptions) -> FusionClassifier:
     """Multi-head self-attention over the layers (not over the batch), then the conv decoder.
 
     Raises:
-        MethodError: `num_heads` does not divide `embed_dim`.
+        MethodError: `num_heads` does not divide D.
     """
-    return classify_map(
-        LayerSelfAttention(embed_dim=embed_dim, num_heads=num_heads),
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-    )
+    return classify_map(LayerSelfAttention(embed_dim=sizes.embed_dim, num_heads=num_heads), sizes, decoder)
 
 
-def mha_published(
-    *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    num_heads: int = 8,
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
-) -> FusionClassifier:
+def mha_published(sizes: Sizes, *, num_heads: int = 8, decoder: DecoderOptions) -> FusionClassifier:
     """Multi-head self-attention over the samples of the batch, as in the released code (D1), then the conv decoder.
 
     Raises:
-        MethodError: `num_heads` does not divide `embed_dim`.
+        MethodError: `num_heads` does not divide D.
     """
-    return classify_map(
-        BatchSelfAttention(embed_dim=embed_dim, num_heads=num_heads),
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        traits=Traits(batch_dependent=True),
-    )
+    fusion = BatchSelfAttention(embed_dim=sizes.embed_dim, num_heads=num_heads)
+    return classify_map(fusion, sizes, decoder, traits=Traits(batch_dependent=True))
 
 
 def mha_bn(
+    sizes: Sizes,
     *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
     num_heads: int = 8,
     attend_over: Literal["layers", "batch"] = "layers",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
+    decoder: DecoderOptions,
 ) -> FusionClassifier:
     """Multi-head self-attention over the layers, batch normalisation, then the conv decoder.
 
-    With `attend_over="batch"` it is the released code with only the place of its normalisation repaired (D1, D10).
+    With `attend_over="batch"` it is the released code, except that the normalisation comes where it can run (D1, D10).
 
     Raises:
-        MethodError: `num_heads` does not divide `embed_dim`, or `attend_over` is unknown.
+        MethodError: `num_heads` does not divide D, or `attend_over` is unknown.
     """
-    return classify_map(
-        NormalizedAttention(num_layers=num_layers, embed_dim=embed_dim, num_heads=num_heads, attend_over=attend_over),
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        traits=Traits(batch_dependent=attend_over == "batch"),
+    num_layers, embed_dim, _ = sizes
+    fusion = NormalizedAttention(
+        num_layers=num_layers, embed_dim=embed_dim, num_heads=num_heads, attend_over=attend_over
     )
+    return classify_map(fusion, sizes, decoder, traits=Traits(batch_dependent=attend_over == "batch"))

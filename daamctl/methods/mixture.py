@@ -19,6 +19,7 @@ from daamctl.errors import MethodError
 from daamctl.methods.base import FusionClassifier, Traits
 from daamctl.methods.decoder import check_choice, classify_map
 from daamctl.methods.heads import AUTO, PUBLISHED_HEADS, Heads, check_positions, heads_of
+from daamctl.methods.settings import DecoderOptions, Sizes
 
 EPS = 1e-8  # added to the variance, and lower bound of the sum that normalises (D35)
 LOG_TWO_PI = math.log(2 * math.pi)
@@ -159,9 +160,9 @@ class DensityAttention(nn.Module):
         check_choice("init", init, ("lognormal", "constant"))
         for what, value in (("num_heads", num_heads), ("num_densities", num_densities)):
             if value < 1:
-                raise MethodError(f"{what} must be at least 1, met {value}")
+                raise MethodError(f"{what} must be at least 1, got {value}")
         if not eps > 0:
-            raise MethodError(f"eps must be above 0, met {eps}")
+            raise MethodError(f"eps must be above 0, got {eps}")
         self.norm_axis = norm_axis
         self.op = op
         self.variance = variance
@@ -269,7 +270,7 @@ class DensityBlock(nn.Module):
     ) -> None:
         super().__init__()
         if num_blocks < 1:
-            raise MethodError(f"num_blocks must be at least 1, met {num_blocks}")
+            raise MethodError(f"num_blocks must be at least 1, got {num_blocks}")
         self.layers = nn.ModuleList(
             DensityAttention(
                 norm_axis=axis,
@@ -367,7 +368,7 @@ def _expand(mask: Tensor, x: Tensor) -> Tensor:
     if mask.dtype != torch.bool or not fits:
         raise MethodError(
             f"mask must be bool with axes of length 1 or those of the input {tuple(x.shape)}, "
-            f"met {mask.dtype} {tuple(mask.shape)}"
+            f"got {mask.dtype} {tuple(mask.shape)}"
         )
     return mask.expand_as(x)
 
@@ -376,15 +377,13 @@ def _per_block(what: str, value: int | Sequence[int], num_blocks: int) -> Sequen
     if isinstance(value, int):
         return [value] * num_blocks
     if len(value) != num_blocks:
-        raise MethodError(f"{what} must be one number or {num_blocks}, one per block, met {len(value)}")
+        raise MethodError(f"{what} must be one number or {num_blocks}, one per block, got {len(value)}")
     return value
 
 
 def mixture_daam(
+    sizes: Sizes,
     *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
     norm_axis: Literal["layers", "features"] = "layers",
     num_blocks: int = 1,
     num_heads: Heads = "auto",
@@ -392,9 +391,7 @@ def mixture_daam(
     op: Literal["product", "sum"] = "product",
     variance: Literal["unbiased", "biased"] = "unbiased",
     init: Literal["lognormal", "constant"] = "lognormal",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
+    decoder: DecoderOptions,
 ) -> FusionClassifier:
     """Mixture of Density Adaptive Attention: the released density block over the layers, 64 numbers as published.
 
@@ -406,8 +403,8 @@ def mixture_daam(
     """
     check_choice("norm_axis", norm_axis, ("layers", "features"))
     over_layers = norm_axis == "layers"
-    heads = heads_of(num_heads, num_layers) if over_layers or num_heads != AUTO else PUBLISHED_HEADS
-    check_positions(num_layers if over_layers else embed_dim, heads, variance)
+    heads = heads_of(num_heads, sizes.num_layers) if over_layers or num_heads != AUTO else PUBLISHED_HEADS
+    check_positions(sizes.num_layers if over_layers else sizes.embed_dim, heads, variance)
     block = DensityBlock(
         num_blocks=num_blocks,
         norm_axis=-2 if over_layers else -1,
@@ -417,13 +414,4 @@ def mixture_daam(
         variance=variance,
         init=init,
     )
-    return classify_map(
-        LayerMixture(block),
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        traits=Traits(density=True),
-    )
+    return classify_map(LayerMixture(block), sizes, decoder, traits=Traits(density=True))

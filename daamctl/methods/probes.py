@@ -38,6 +38,7 @@ from daamctl.methods.ridge import (
     loo_scores,
     scaling_of,
 )
+from daamctl.methods.settings import Sizes
 from daamctl.methods.single_layer import ChosenLayer, LastLayer
 from daamctl.methods.weighted_sum import WeightedSum
 
@@ -220,14 +221,11 @@ class VectorProbe(RidgeProbe):
     Args:
         fusion: gives that vector, (B, L, D) to (B, D); a `ChosenLayer` where there are several candidates for it.
         vectors: the candidates, each giving (N, D) of N clips.
-        embed_dim: D.
-        num_classes: C.
+        sizes: D and C.
     """
 
-    def __init__(
-        self, fusion: nn.Module, vectors: Sequence[Callable[[Layers], Tensor]], *, embed_dim: int, num_classes: int
-    ) -> None:
-        super().__init__(fusion, StandardizedLinear((embed_dim,), num_classes=num_classes))
+    def __init__(self, fusion: nn.Module, vectors: Sequence[Callable[[Layers], Tensor]], sizes: Sizes) -> None:
+        super().__init__(fusion, StandardizedLinear((sizes.embed_dim,), num_classes=sizes.num_classes))
         self._vectors = tuple(vectors)
 
     def _solve(self, train: Layers, dev: Layers | None) -> Solution:
@@ -263,13 +261,12 @@ class AverageProbe(RidgeProbe):
     """A probe of every layer, all under one penalty; the mean of their scores classifies.
 
     Args:
-        num_layers: L.
-        embed_dim: D.
-        num_classes: C.
+        sizes: L, D and C.
     """
 
-    def __init__(self, *, num_layers: int, embed_dim: int, num_classes: int) -> None:
-        super().__init__(nn.Identity(), StandardizedLinear((num_layers, embed_dim), num_classes=num_classes))
+    def __init__(self, sizes: Sizes) -> None:
+        shape = (sizes.num_layers, sizes.embed_dim)
+        super().__init__(nn.Identity(), StandardizedLinear(shape, num_classes=sizes.num_classes))
 
     def _solve(self, train: Layers, dev: Layers | None) -> Solution:
         num_layers, num_classes = len(self.decoder.mean), len(self.decoder.bias)
@@ -307,13 +304,12 @@ class ConcatProbe(RidgeProbe):
     Of more than `MAX_KERNEL_CLIPS` training clips it is fitted on a random sample with the same shares of classes.
 
     Args:
-        num_layers: L.
-        embed_dim: D.
-        num_classes: C.
+        sizes: L, D and C.
     """
 
-    def __init__(self, *, num_layers: int, embed_dim: int, num_classes: int) -> None:
-        super().__init__(nn.Identity(), StandardizedLinear((num_layers, embed_dim), num_classes=num_classes))
+    def __init__(self, sizes: Sizes) -> None:
+        shape = (sizes.num_layers, sizes.embed_dim)
+        super().__init__(nn.Identity(), StandardizedLinear(shape, num_classes=sizes.num_classes))
 
     def fitted(self, train: Layers, seed: int) -> Layers:
         """All clips, or a sample of them."""
@@ -450,29 +446,28 @@ def _mean(num_layers: int, clips: Layers) -> Tensor:
     return total / num_layers
 
 
-def ridge_last(*, num_layers: int, embed_dim: int, num_classes: int) -> FusionClassifier:
+def ridge_last(sizes: Sizes) -> FusionClassifier:
     """Closed-form probe: a ridge classifier of the last stored layer."""
-    vectors = [partial(_layer, num_layers - 1)]
-    return VectorProbe(LastLayer(), vectors, embed_dim=embed_dim, num_classes=num_classes)
+    return VectorProbe(LastLayer(), [partial(_layer, sizes.num_layers - 1)], sizes)
 
 
-def ridge_best_layer(*, num_layers: int, embed_dim: int, num_classes: int) -> FusionClassifier:
+def ridge_best_layer(sizes: Sizes) -> FusionClassifier:
     """Closed-form probe: a ridge classifier of every layer, of which the best on a held-out group is used."""
-    vectors = [partial(_layer, index) for index in range(num_layers)]
-    return VectorProbe(ChosenLayer(num_layers=num_layers), vectors, embed_dim=embed_dim, num_classes=num_classes)
+    vectors = [partial(_layer, index) for index in range(sizes.num_layers)]
+    return VectorProbe(ChosenLayer(num_layers=sizes.num_layers), vectors, sizes)
 
 
-def ridge_mean(*, num_layers: int, embed_dim: int, num_classes: int) -> FusionClassifier:
+def ridge_mean(sizes: Sizes) -> FusionClassifier:
     """Closed-form probe: a ridge classifier of the mean of the layers."""
-    fusion = WeightedSum(num_layers=num_layers, learned=False)
-    return VectorProbe(fusion, [partial(_mean, num_layers)], embed_dim=embed_dim, num_classes=num_classes)
+    fusion = WeightedSum(num_layers=sizes.num_layers, learned=False)
+    return VectorProbe(fusion, [partial(_mean, sizes.num_layers)], sizes)
 
 
-def ridge_concat(*, num_layers: int, embed_dim: int, num_classes: int) -> FusionClassifier:
+def ridge_concat(sizes: Sizes) -> FusionClassifier:
     """Closed-form probe: a ridge classifier of all layers side by side."""
-    return ConcatProbe(num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes)
+    return ConcatProbe(sizes)
 
 
-def ridge_average(*, num_layers: int, embed_dim: int, num_classes: int) -> FusionClassifier:
+def ridge_average(sizes: Sizes) -> FusionClassifier:
     """Closed-form probe: a ridge classifier of every layer, their scores averaged."""
-    return AverageProbe(num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes)
+    return AverageProbe(sizes)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, at_least_float32
 from daamctl.methods.decoder import classify_vector
+from daamctl.methods.settings import Sizes
 from daamctl.methods.weighted_sum import weigh_layers
 
 
@@ -44,9 +45,7 @@ class SqueezeExcitation(nn.Module):
         return weigh_layers(x, self.layer_weights(x))
 
 
-def se(
-    *, num_layers: int, embed_dim: int, num_classes: int, reduction: int = 4, hidden_dim: int = 256
-) -> FusionClassifier:
+def se(sizes: Sizes, *, reduction: int = 4, hidden_dim: int = 256) -> FusionClassifier:
     """Squeeze-and-excitation: sigmoid gates of all layer means, gated layers summed, then the MLP decoder."""
-    fusion = SqueezeExcitation(num_layers=num_layers, reduction=reduction)
-    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    fusion = SqueezeExcitation(num_layers=sizes.num_layers, reduction=reduction)
+    return classify_vector(fusion, sizes, hidden_dim)

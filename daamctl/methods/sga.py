@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from daamctl.methods.base import FusionClassifier, Traits
 from daamctl.methods.decoder import check_choice, classify_map
 from daamctl.methods.gct import LayerGate, bounded_width, standardize
+from daamctl.methods.settings import DecoderOptions, Sizes
 
 NEWTON_STEPS = 12  # relative error of the maximum below 1e-6 for every skew, at rounding for |a| <= 100
 
@@ -103,47 +104,12 @@ class ShiftedLayerGate(LayerGate):
         return weights
 
 
-def _sga(
-    *,
-    two_sided: bool,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    reading: str,
-    granularity: str,
-    decoder: str,
-    hidden_channels: int,
-    hidden_dim: int,
-) -> FusionClassifier:
-    check_choice("reading", reading, ("A", "B"))
-    check_choice("granularity", granularity, ("scalar", "feature"))
-    shape = () if granularity == "scalar" else (embed_dim,)
-    gate = SkewedGate(*shape, two_sided=two_sided, skewed=reading == "B")
-    label = f"reading {reading}, {granularity}"
-    if two_sided and reading == "B":
-        label = f"reading B extended to two widths, {granularity}"
-    return classify_map(
-        ShiftedLayerGate(gate, *shape) if reading == "A" else LayerGate(gate),
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        traits=Traits(density=True, reconstructed=label),
-    )
-
-
 def sga(
+    sizes: Sizes,
     *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
     reading: Literal["A", "B"] = "A",
     granularity: Literal["scalar", "feature"] = "scalar",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
+    decoder: DecoderOptions,
 ) -> FusionClassifier:
     """Skewed Gaussian gate over the layers (SGA, reconstructed), then the conv decoder.
 
@@ -152,29 +118,15 @@ def sga(
     Raises:
         MethodError: `reading` or `granularity` is unknown.
     """
-    return _sga(
-        two_sided=False,
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        reading=reading,
-        granularity=granularity,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-    )
+    return _sga(sizes, reading, granularity, decoder, two_sided=False)
 
 
 def bi_sga(
+    sizes: Sizes,
     *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
     reading: Literal["A", "B"] = "A",
     granularity: Literal["scalar", "feature"] = "scalar",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
+    decoder: DecoderOptions,
 ) -> FusionClassifier:
     """Skewed Gaussian gate with a width for either side (bi-SGA, reconstructed), then the conv decoder.
 
@@ -183,14 +135,16 @@ def bi_sga(
     Raises:
         MethodError: `reading` or `granularity` is unknown.
     """
-    return _sga(
-        two_sided=True,
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        reading=reading,
-        granularity=granularity,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-    )
+    return _sga(sizes, reading, granularity, decoder, two_sided=True)
+
+
+def _sga(sizes: Sizes, reading: str, granularity: str, decoder: DecoderOptions, *, two_sided: bool) -> FusionClassifier:
+    check_choice("reading", reading, ("A", "B"))
+    check_choice("granularity", granularity, ("scalar", "feature"))
+    shape = () if granularity == "scalar" else (sizes.embed_dim,)
+    gate = SkewedGate(*shape, two_sided=two_sided, skewed=reading == "B")
+    fusion = ShiftedLayerGate(gate, *shape) if reading == "A" else LayerGate(gate)
+    label = f"reading {reading}, {granularity}"
+    if two_sided and reading == "B":
+        label = f"reading B extended to two widths, {granularity}"
+    return classify_map(fusion, sizes, decoder, traits=Traits(density=True, reconstructed=label))

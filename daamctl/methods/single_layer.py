@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, HeldOut, Traits
 from daamctl.methods.decoder import MLPDecoder, classify_vector
+from daamctl.methods.settings import Sizes
 
 CHUNK = 256  # held-out samples per forward pass
 
@@ -159,11 +160,11 @@ def _stack(tensors: list[Tensor]) -> nn.Parameter:
     return nn.Parameter(torch.stack([tensor.detach() for tensor in tensors]))
 
 
-def last_layer(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def last_layer(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """Control: the last stored layer alone, then the MLP head."""
-    return classify_vector(LastLayer(), embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    return classify_vector(LastLayer(), sizes, hidden_dim)
 
 
-def best_layer(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def best_layer(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """Control: an MLP head on every layer, of which the best on a held-out group is used."""
-    return BestLayer(num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    return BestLayer(**sizes._asdict(), hidden_dim=hidden_dim)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, at_least_float32
 from daamctl.methods.decoder import classify_vector
+from daamctl.methods.settings import Sizes
 from daamctl.methods.weighted_sum import weigh_layers
 
 
@@ -52,7 +53,6 @@ class SensitiveLayerSelection(nn.Module):
             return nn.functional.selu(channel).reshape(fused.shape).to(x.dtype)
 
 
-def sls(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def sls(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """Sensitive layer selection: layers gated one by one and summed, batch norm, SELU, then the MLP decoder."""
-    fusion = SensitiveLayerSelection(embed_dim=embed_dim)
-    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    return classify_vector(SensitiveLayerSelection(embed_dim=sizes.embed_dim), sizes, hidden_dim)

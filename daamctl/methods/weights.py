@@ -6,8 +6,6 @@ themselves: `weights_metadata`.
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
@@ -16,7 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from daamctl.errors import ArtifactError, MethodError, UnknownNameError
+from daamctl.errors import MethodError, UnknownNameError, first_few
+from daamctl.files import atomic_path
 from daamctl.methods import rebuild
 from daamctl.methods.base import FusionClassifier, Standardize
 from daamctl.methods.weights_metadata import ADAPTER, FUSION, Origin, WeightsMetadata, again, one_line, parse
@@ -93,19 +92,9 @@ def write_weights(path: Path | str, tensors: dict[str, Tensor], metadata: Weight
     Raises:
         ArtifactError: the file system refuses the write.
     """
-    path = Path(path)
     data = save(tensors, metadata=metadata.entry())
-    temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex[:8]}{path.suffix}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(Path(path)) as temporary:
         temporary.write_bytes(data)
-        os.replace(temporary, path)  # noqa: PTH105
-    except OSError as error:
-        raise ArtifactError(
-            f"cannot write {path}: {error.strerror or error}", fix="free space or fix permissions, then run it again"
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @overload
@@ -171,7 +160,7 @@ def _fine_tuned(metadata: WeightsMetadata, tensors: Mapping[str, Tensor], opened
     if facts is None or not hasattr(opened, "encoder"):
         raise MethodError(f"encoder is a {type(opened).__name__}, which does not say what encoder it is", fix=how)
     if facts.get("weights_sha256") != metadata.encoder["weights_sha256"]:
-        raise MethodError(f"{metadata.method} is trained over the encoder {needed}, met {_named(facts)}", fix=how)
+        raise MethodError(f"{metadata.method} is trained over the encoder {needed}, got {_named(facts)}", fix=how)
     if any(value.requires_grad for value in opened.encoder.model.parameters()):
         raise MethodError(f"the encoder {needed} given has been adapted before", fix="open it anew")
     model = build_finetune(metadata.method, opened.encoder, num_classes=metadata.num_classes, seed=0)
@@ -215,16 +204,11 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], *, names: Mapping[str,
     wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     missing, unknown = wanted.keys() - tensors.keys(), tensors.keys() - wanted.keys()
     if missing or unknown:
-        raise MethodError(f"weights do not fit: missing {listed(missing)}; unknown {listed(unknown)}")
+        raise MethodError(
+            f"weights do not fit: missing {first_few(sorted(missing))}; unknown {first_few(sorted(unknown))}"
+        )
     for name, shape in wanted.items():
         if tuple(tensors[name].shape) != shape:
             called = (names or {}).get(name, name)
             raise MethodError(f"weights do not fit: {called} is {tuple(tensors[name].shape)} where {shape} is needed")
     model.load_state_dict(dict(tensors))
-
-
-def listed(names: set[str] | list[str], most: int = 5) -> str:
-    """The first few names, sorted, and how many more there are."""
-    shown = sorted(names)[:most]
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return (", ".join(shown) or "none") + more

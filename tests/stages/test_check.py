@@ -30,7 +30,7 @@ def problems(project: Path, text: str) -> list[str]:
         ("method_settings: {daam-v1: {num_haeds: 4}}", "method_settings: daam-v1: unknown setting 'num_haeds'"),
         (
             "method_settings: {daam-v1-mlp: {decoder: conv}}",
-            "method_settings: daam-v1-mlp: decoder is 'mlp' by its name, met 'conv'",
+            "method_settings: daam-v1-mlp: decoder is 'mlp' by its name, got 'conv'",
         ),
         (
             "finetune_settings: {full-fintune: {lr: 1.0e-5}}",

@@ -113,7 +113,9 @@ def test_methods_import_torch_and_little_else() -> None:
         names = set(imports_of(path))
         assert {name.split(".")[0] for name in names} <= allowed, path
         ours = {part_of(name) for name in names if name.startswith("daamctl.")}
-        assert ours <= {"methods", "registry", "errors", "files"} | ({"adapters"} if path.name == "weights.py" else set()), path
+        assert ours <= {"methods", "registry", "errors", "files"} | (
+            {"adapters"} if path.name == "weights.py" else set()
+        ), path
 
 
 def test_adapters_know_nothing_of_files_and_settings() -> None:

@@ -84,6 +84,8 @@ METHODS = Registry(
 
 CLOSED_FORM = tuple(name for name in METHODS if METHODS.module_of(name) == "daamctl.methods.probes")
 """Probes solved in closed form instead of trained; a trained method should reach at least their accuracy."""
+NEEDS_DEV = ("best-layer",)
+"""Methods of which part is chosen on a held-out group (`Traits.needs_dev`), so that `check` need not build them."""
 COUNTERPARTS = {
     "last-layer": "ridge-last",
     "best-layer": "ridge-best-layer",
@@ -124,6 +126,7 @@ _LAZY = {
 __all__ = [
     "CLOSED_FORM",
     "METHODS",
+    "NEEDS_DEV",
     "BatchSelfAttention",
     "ConvDecoder",
     "DensityAttention",

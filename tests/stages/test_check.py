@@ -36,6 +36,10 @@ def problems(project: Path, text: str) -> list[str]:
             "finetune_settings: {full-fintune: {lr: 1.0e-5}}",
             "finetune_settings: unknown name 'full-fintune'; did you mean 'full-finetune'?",
         ),
+        (
+            "methods: [none, best-layer]\ntrain: {selection: last}",
+            "methods: part of 'best-layer' is chosen on a held-out group, which train.selection=last does not set aside",
+        ),
         ("ablate: {method: mah}", "ablate.method: unknown name 'mah'; did you mean 'mha'?"),
         (
             "methods: [none, mha]\nablate: {rank_by: daam-v1}",

@@ -36,7 +36,7 @@ LEVELS = [
     {"extraction"},
     {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
     {"methods", "adapters", "engines", "audio", "artifacts", "tracking", "progress", "provenance", "sign_flip"},
-    {"config", "registry", "errors", "files", "layout", "stage_table", "environment", "devices", ""},
+    {"config", "registry", "errors", "files", "layout", "stage_table", "environment", "devices", "attention", ""},
 ]
 LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}
 SIDEWAYS = {
@@ -125,7 +125,7 @@ def test_adapters_know_nothing_of_files_and_settings() -> None:
             sys.stdlib_module_names
         ), path
         ours = {part_of(name) for name in names if name.startswith("daamctl.")}
-        assert ours <= {"adapters", "registry", "errors"}, path
+        assert ours <= {"adapters", "registry", "errors", "attention"}, path
 
 
 def test_settings_and_artifacts_import_no_torch() -> None:
@@ -184,7 +184,7 @@ ENGINE = {
         (
             "adapters",
             (FINETUNES,),
-            {"module_lookup", "attention", "base", "activity_check", "heads", "inject", "released"},
+            {"module_lookup", "base", "activity_check", "heads", "inject", "released"},
         ),
         ("engines", (ENGINES,), {"base"}),
         ("corpora", (CORPORA,), {"base", "fetch", "fingerprint", "groups", "hub", "images", "corpus_stats", "sources"}),

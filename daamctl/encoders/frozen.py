@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from daamctl.adapters.attention import call_projections
+from daamctl.attention import call_projections
 
 CAST = (nn.Linear, nn.Conv1d, nn.Conv2d)
 """Modules whose weights autocast would cast at every use, since it caches casts only of weights that need gradients."""

@@ -17,7 +17,7 @@ import pytest
 from daamctl.adapters import FINETUNES
 from daamctl.config import Config, load_config, pipeline_names, read_yaml
 from daamctl.corpora import CORPORA
-from daamctl.encoders import ENCODERS, FAMILIES
+from daamctl.encoders import ENCODERS, FAMILIES, SPEECH_TYPES
 from daamctl.engines import ENGINES
 from daamctl.evaluation import METRICS
 from daamctl.listing import KINDS, TABLES, entries, header
@@ -157,9 +157,7 @@ def test_every_target_resolves_and_has_a_line_of_text(table: Any) -> None:
         assert re.fullmatch(r"[a-z0-9]+([_-][a-z0-9]+)*", name)
 
 
-ENGINE = {
-    "base", "discovery", "frozen", "image", "load", "encoder_size", "preset", "encoder_cache", "text",
-}  # fmt: skip
+ENGINE = {"base", "discovery", "frozen", "load", "encoder_size", "preset", "encoder_cache", "speech"}
 
 
 @pytest.mark.parametrize(
@@ -202,7 +200,7 @@ def test_every_file_is_in_its_table(folder: str, tables: tuple[Any, ...], suppor
 def test_presets_name_a_known_family() -> None:
     for name in ENCODERS:
         preset = ENCODERS.load(name)
-        assert preset.modality != "speech" or preset.model_type in FAMILIES
+        assert preset.modality != "speech" or preset.model_type in SPEECH_TYPES
         assert preset.hub_id is None or re.fullmatch(r"[\w.-]+/[\w.-]+", preset.hub_id)
 
 

@@ -1,6 +1,6 @@
 """Prepare a frozen model for inference: pre-cast weights, fold weight norm, avoid WavLM's slow attention path.
 
-After `settle`, a model supports forward passes only; it can no longer be trained.
+After `prepare_for_inference`, a model supports forward passes only; it can no longer be trained.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Float32Conv1d(nn.Conv1d):
             return super().forward(input.float())
 
 
-def settle(model: Any, precision: str) -> None:
+def prepare_for_inference(model: Any, precision: str) -> None:
     """Prepare a model for forward passes without gradients only. Idempotent.
 
     Weights that autocast would cast in every batch are stored in its number format, and weights that weight norm would

@@ -143,7 +143,7 @@ def embed_sets(
     Raises:
         EncoderError: as `embed_clips`; or one clip does not fit in the device's memory.
     """
-    encoder.settle()
+    encoder.prepare_for_inference()
     limit = _Limit()
     waiting: deque[_Set] = deque()
     with ThreadPoolExecutor(1, "store") as storing:
@@ -206,7 +206,9 @@ def _open_ahead(sets: Iterable[Opener], encoder: Encoder, storage: str, thread: 
 def planned(encoder: Encoder, items: Items) -> list[np.ndarray]:
     """Plan the batches in which items are embedded; see `plan_batches`."""
     equal = encoder.equal_length_batches
-    return plan_batches(items.sizes, items.budget, equal_length=equal, enough=encoder.enough, padded=encoder.padded)
+    return plan_batches(
+        items.sizes, items.budget, equal_length=equal, max_useful=encoder.max_useful_batch, padded=encoder.padded
+    )
 
 
 def _open(opener: Opener, encoder: Encoder, storage: str) -> _Set:
@@ -241,7 +243,7 @@ def _groups(encoder: Encoder, rows: list[int], items: list[Tensor], limit: _Limi
     for start in range(0, len(items), size):
         part = items[start : start + size]
         try:
-            batch = encoder.stage(part)
+            batch = encoder.to_batch(part)
         except (RuntimeError, MemoryError) as error:
             if not _out_of_memory(error):
                 raise
@@ -335,7 +337,7 @@ class _Runner:
         if group.batch is None:
             return None
         try:
-            return self.encoder.launch(group.batch, self.format)
+            return self.encoder.run_async(group.batch, self.format)
         except (RuntimeError, MemoryError) as error:
             if not _out_of_memory(error):
                 raise
@@ -345,8 +347,8 @@ class _Runner:
         """Check the vectors of a batch and write them to their rows."""
         assert group.batch is not None
         pooled = wait()
-        if not bool(pooled.fits.all()):
-            row, index = pooled.fits.logical_not().nonzero()[0].tolist()
+        if not bool(pooled.is_representable.all()):
+            row, index = pooled.is_representable.logical_not().nonzero()[0].tolist()
             raise EncoderError(
                 f"the encoder gives values that are not finite, or beyond {self.storage}, in layer "
                 f"{self.encoder.layers[index]} of clip '{one.names[group.rows[row]]}'",

@@ -38,7 +38,7 @@ def problems(project: Path, text: str) -> list[str]:
         ),
         (
             "methods: [none, best-layer]\ntrain: {selection: last}",
-            "methods: part of 'best-layer' is chosen on a held-out group, which train.selection=last does not set aside",
+            "methods: part of 'best-layer' is chosen on a held-out group, which train.selection=last does not",
         ),
         ("ablate: {method: mah}", "ablate.method: unknown name 'mah'; did you mean 'mha'?"),
         (

@@ -1,9 +1,9 @@
-"""Grouped-query attention over the layers of one sample (Ainslie et al., 2023), and the published core that departs.
+"""Grouped-query attention over the layers of one sample (Ainslie et al., 2023), standard and as published.
 
 The papers name grouped-query attention; their released code sums the queries of a group before the softmax and scales
-twice (D5). Both are here: `GroupedQueryAttention` is the standard, `SummedQueryAttention` the published core. Both are
-preceded by a linear map to width 512, which the papers do not mention (D60). The published layer refuses head widths
-above 128 or not divisible by 8; the modules here take any.
+twice (D5). `GroupedQueryAttention` is the standard, `SummedQueryAttention` the released form. A linear map to width 512
+comes first in both, which the papers do not mention (D60). The released layer refuses head widths above 128 or not
+divisible by 8; these modules accept any.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from daamctl.methods.settings import DecoderOptions, GroupedQueryOptions, Sizes
 
 
 class _LayerAttention(nn.Module):
-    """What both cores share: projections with biases, the inner norm, the output projection; no residual, no dropout.
+    """Shared by both forms: projections with biases, inner norm, output projection; no residual, no dropout.
 
     Start: Xavier normal for the four projections, zero biases (docs/sources.md#grouped-query-attention).
     """
@@ -75,7 +75,7 @@ class GroupedQueryAttention(_LayerAttention):
         kv_heads: key and value heads; must divide `query_heads`.
 
     Raises:
-        MethodError: the heads do not divide so.
+        MethodError: the heads do not divide the width, or one another.
     """
 
     def __init__(self, *, width: int, query_heads: int = 8, kv_heads: int = 2) -> None:
@@ -87,7 +87,7 @@ class GroupedQueryAttention(_LayerAttention):
 
 
 class SummedQueryAttention(_LayerAttention):
-    """The published core (D5): the query heads of a group are summed, and 1/sqrt(d) is applied twice.
+    """The released form (D5): the query heads of a group are summed, and 1/sqrt(d) is applied twice.
 
     Key head k attends with its G = query_heads / kv_heads query heads k*G … (k+1)*G - 1 at once:
     softmax((sum of q_h) k^T / d) v, d = width / query_heads. Its output is kv_heads * d wide; the attention is almost
@@ -99,7 +99,7 @@ class SummedQueryAttention(_LayerAttention):
         kv_heads: key and value heads; must divide `query_heads`.
 
     Raises:
-        MethodError: the heads do not divide so.
+        MethodError: the heads do not divide the width, or one another.
     """
 
     def __init__(self, *, width: int, query_heads: int = 8, kv_heads: int = 2) -> None:

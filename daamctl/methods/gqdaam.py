@@ -1,8 +1,8 @@
 """GQDAAM: Density Adaptive Attention, then a linear map to width 512, then grouped-query attention.
 
-The papers describe density and grouped-query attention only; the map to 512, for every encoder width, and the LayerNorm
-within the attention are the published code's (D60; docs/sources.md#grouped-query-attention). A gain over `daam-v1` may
-come from them: `gqa` is the same without density.
+The papers describe density and grouped-query attention only. The map to 512, for every encoder width, and the LayerNorm
+inside the attention come from the published code (D60; docs/sources.md#grouped-query-attention). They may explain a
+gain over `daam-v1`: compare with `gqa`, which is the same without density.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from daamctl.methods.settings import DecoderOptions, DensityOptions, GroupedQuer
 
 
 class ProjectedDensityAttention(ProjectedAttention):
-    """`ProjectedAttention` of the layers as a DAAM has weighted them.
+    """`ProjectedAttention` of layers that a DAAM has weighted.
 
     Args:
         daam: maps (..., L, D) to (..., L, D).
@@ -87,7 +87,7 @@ def gqdaam_published(
 ) -> FusionClassifier:
     """The published form of `gqdaam`: queries of a group summed before the softmax, scaled twice.
 
-    Its code also takes the variance as a difference of moments; that is `variance="moments"` here too (D25).
+    The published code also computes the variance as a difference of moments; for this, set `variance="moments"` (D25).
 
     Raises:
         MethodError: `num_heads` does not divide L, or the other heads not the width or one another.

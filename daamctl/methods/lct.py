@@ -1,8 +1,8 @@
-"""Linear Context Transform over layers (Ruan et al., AAAI 2020, arXiv 1909.03834): GCT with a sigmoid for its Gaussian.
+"""Linear Context Transform over layers (Ruan et al., AAAI 2020, arXiv 1909.03834): GCT with a sigmoid gate.
 
 The ports disagree on the start of w = sigmoid(a * z + b): a=1, b=0 or a=0, b=1
-(docs/sources.md#linear-context-transform). Here it is a=0, b=1, so all weights start at sigmoid(1) = 0.731. The
-adaptations to layers are those of `gct`; as there, z has the root of v + 1e-5.
+(docs/sources.md#linear-context-transform). This module starts at a=0, b=1, so all weights start at sigmoid(1) = 0.731.
+The adaptations to layers, and z with the root of v + 1e-5, are those of `gct`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def lct(
         sizes: L, D and C.
         form: `feature`: z over the layers of every feature, a and b per feature, 2 D parameters; `layer`: z over the
             layers' means over features, a and b per layer, 2 L parameters.
-        num_groups: contiguous groups of layers that are standardised apart.
+        num_groups: contiguous groups of layers that are standardised separately.
         decoder: see `classify_map`.
 
     Raises:

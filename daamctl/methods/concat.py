@@ -1,6 +1,6 @@
 """One linear map of the concatenated layers, the `Concat` baseline of DWAtt (ElNokrashy et al., LREC-COLING 2024).
 
-The source applies it to tokens; here it fuses pooled layers (docs/sources.md#depth-wise-attention).
+The source applies it to tokens; this module fuses pooled layers (docs/sources.md#depth-wise-attention).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from daamctl.methods.settings import Sizes
 
 
 class ConcatLinear(nn.Module):
-    """y = sum_l W_l x_l + b, the W_l being the blocks of one linear map of all layers side by side.
+    """y = sum_l W_l x_l + b, where the W_l are the blocks of one linear map of all layers side by side.
 
     Torch's start for a linear layer of L * D inputs. Trainable: L * D^2 + D.
 

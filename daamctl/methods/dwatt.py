@@ -1,8 +1,8 @@
 """Depth-wise attention, DWAtt (ElNokrashy, AlKhamissi and Diab, LREC-COLING 2024).
 
-The source applies it to tokens; here it fuses pooled layers (docs/sources.md#depth-wise-attention). Its scores are not
-scaled, so that the softmax starts nearly one-hot at the width of a real encoder; `dwatt-scaled` divides them by sqrt(D)
-and starts nearly uniform.
+The source applies it to tokens; this module fuses pooled layers (docs/sources.md#depth-wise-attention). The source does
+not scale the scores, so at the width of a real encoder the softmax starts nearly one-hot. `dwatt-scaled` divides the
+scores by sqrt(D) and starts nearly uniform.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ POSITION_DIM = 24  # width of the fixed vector p_l of a layer
 
 
 class LayerLinear(nn.Module):
-    """One linear map per layer: y_l = W_l x_l + b_l, started like as many separate `nn.Linear`.
+    """One linear map per layer: y_l = W_l x_l + b_l, started like separate `nn.Linear` modules.
 
     Args:
         num_layers: L.
@@ -58,7 +58,7 @@ class PerLayerNorm(nn.Module):
 
 
 class LayerMLP(nn.Sequential):
-    """f_l(x_l) = W_l LN_l(gelu(U_l x_l)) with biases and a bottleneck of D // 2 (at least 1), nothing shared by layers.
+    """f_l(x_l) = W_l LN_l(gelu(U_l x_l)) with biases and a bottleneck of D // 2 (at least 1); no parameter is shared.
 
     Args:
         num_layers: L.
@@ -80,8 +80,8 @@ class DepthWiseAttention(nn.Module):
 
     v_l = LN_l(f_l(x_l)),  k_l = W_K p_l + b_K,  q = 1 + elu(x_L + f_Q(x_L)),  s = softmax over l of q . k_l
 
-    Every p_l is drawn once from U(0, 1) and saved with the weights. b_K adds the same q . b_K to every score, so it
-    cannot change the output; the source has it. Torch's start for linear layers.
+    Every p_l is drawn once from U(0, 1) and saved with the weights. b_K adds q . b_K to every score, which cannot
+    change the output; it exists because the source has it. Torch's start for linear layers.
 
     Args:
         num_layers: L.

@@ -1,8 +1,7 @@
 """Efficient channel attention over layers (Wang et al., 2020, arXiv 1910.03151).
 
-The source gates the channels of an image. Here the layers stand for the channels and the D features for the pixels, and
-the gated layers are summed, so that the shared MLP head can follow; both are this project's adaptation
-(docs/sources.md#channel-gates-over-layers).
+The source gates the channels of an image. This adaptation is our own (docs/sources.md#channel-gates-over-layers): the
+layers are the channels, the D features are the pixels, and the gated layers are summed for the shared MLP head.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from daamctl.methods.weighted_sum import weigh_layers
 
 def kernel_size(num_channels: int) -> int:
     """Width of the convolution: int((log2 C + 1) / 2), made odd upwards; 3 for 24, 5 for 768."""
-    # floor(log2 C) + 1 is the bit length, so no logarithm can be off at a power of two
+    # the bit length is floor(log2 C) + 1, without the rounding of a logarithm
     return (num_channels.bit_length() // 2) | 1
 
 
 class EfficientChannelAttention(nn.Module):
     """y = sum_l s_l x_l with s = sigmoid(conv_k(u)) and u_l the mean of x_l over its features.
 
-    One kernel of k weights without bias slides over the layers, zeros beyond both ends; torch's start. Trainable: k.
+    One kernel of k weights without bias slides over the layers, padded with zeros; torch's start. Trainable: k.
 
     Args:
         num_layers: L.

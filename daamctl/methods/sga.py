@@ -35,7 +35,7 @@ def skewed_density(t: Tensor, skew: Tensor) -> Tensor:
 def skewed_peak(skew: Tensor) -> Tensor:
     """Largest value of `skewed_density` over t: 1 at a = 0, 1.22 at 1, 1.65 at 3, towards 2.
 
-    The peak solves t = a * phi(a t) / Phi(a t). Newton's method from t = 0 reaches it without overshooting, because that
+    The peak solves t = a * phi(a t) / Phi(a t). Newton's method from t = 0 reaches it without overshooting, because the
     ratio is convex. The steps are not differentiated: at a maximum the derivative by t is zero, so the gradient by a is
     that of the density at the fixed peak.
     """

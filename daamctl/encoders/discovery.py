@@ -63,7 +63,7 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayer
     found = _final_norm(norms, trace, states[-1], output.last_hidden_state)
     norm, normed = found if found is not None else (None, states[-1])
     if not _same(normed, output.last_hidden_state):
-        raise EncoderError(f"{what} ends neither in its last layer nor in a norm behind it, which is not known here")
+        raise EncoderError(f"{what} ends neither in its last layer nor in a norm after it, which is not supported")
     _compare(states, normed, getattr(output, "hidden_states", None), what)
     return ModelLayers(layers, norm, states, normed)
 
@@ -127,7 +127,7 @@ def _final_norm(norms: set[nn.Module], trace: _Trace, last: Tensor, output: Tens
 
 
 def _compare(states: list[Tensor], normed: Tensor, theirs: tuple[Tensor, ...] | None, what: str) -> None:
-    """Check the states found against the library's, if it returns any; its last one may be before the norm."""
+    """Compare the states found with the library's, if it returns any; its last one may be before or after the norm."""
     if theirs is None:
         return
     if len(theirs) != len(states):
@@ -137,7 +137,7 @@ def _compare(states: list[Tensor], normed: Tensor, theirs: tuple[Tensor, ...] | 
     for number, (ours, known) in enumerate(zip(states, theirs, strict=True)):
         last = number == len(states) - 1
         if not (_same(ours, known) or (last and _same(normed, known))):
-            raise EncoderError(f"layer {number} of {what} as found here is not the library's hidden state {number}")
+            raise EncoderError(f"layer {number} of {what} as found is not the library's hidden state {number}")
 
 
 def _same(ours: Tensor, theirs: Tensor) -> bool:

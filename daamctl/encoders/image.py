@@ -1,8 +1,8 @@
 """Vision encoders: any Hugging Face base model with a list of equally wide transformer layers.
 
 The time axis holds patches. Positions whose input to the first layer does not depend on the image are class and
-register tokens; a setting decides whether they are averaged (D47). Images are resized and normalised by the encoder's
-own processor in its PIL version, so the values do not depend on which other packages are installed.
+register tokens; a setting decides whether they are averaged (D47). The encoder's own processor resizes and normalises
+images, in its PIL version, so that the values do not depend on which other packages are installed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from daamctl.encoders.discovery import ModelLayers
 from daamctl.encoders.preset import Preset
 from daamctl.errors import EncoderError
 
-TRIAL_SIZES = ((48, 64), (64, 48))  # of different shapes: only processors that make them equal are accepted
+TRIAL_SIZES = ((48, 64), (64, 48))  # different shapes: the processor must make them equal
 STEPS = {
     "do_resize": ("size", "resample"),
     "do_center_crop": ("crop_size",),

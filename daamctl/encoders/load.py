@@ -27,7 +27,7 @@ INPUTS = {"input_ids": "text", "pixel_values": "image"}
 MASK_VECTOR = "masked_spec_embed"
 """Embedding that replaces masked frames in the pretraining of speech models; the only weight a checkpoint may lack."""
 HEADROOM = 2_000_000_000
-"""Bytes of a device's memory to leave free for batches when placing weights."""
+"""Memory to leave free for batches on a GPU when placing weights, in bytes."""
 
 
 @dataclass(frozen=True)

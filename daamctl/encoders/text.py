@@ -21,12 +21,12 @@ from daamctl.encoders.base import Encoder, EncoderOptions
 from daamctl.encoders.preset import Preset
 from daamctl.errors import EncoderError
 
-TRIAL = ("density adaptive attention", "daam")  # of unequal length, so that padding is tested too
+TRIAL = ("density adaptive attention", "daam")  # unequal lengths, to test padding too
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
 BYTE_TOKENS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 """Ids in `byte_tokenizer`, as settings of a model with random weights; the 256 bytes follow."""
 LETTER_PAIRS = tuple((a, b) for a in string.ascii_lowercase for b in string.ascii_lowercase)
-"""Merges for `byte_tokenizer` under random weights: averaged over single bytes, vectors hardly distinguish topics."""
+"""Merges of `byte_tokenizer` for random weights: averaged over single bytes, vectors hardly distinguish topics."""
 
 
 class TextEncoder(Encoder):
@@ -159,7 +159,7 @@ def tokenizer_hash(tokenizer: Any) -> str:
 
 
 def byte_tokenizer(merges: Sequence[tuple[str, str]] = ()) -> Any:
-    """Tokenizer without a learned vocabulary: one token per UTF-8 byte, begin of sequence in front as in Llama.
+    """Tokenizer without a learned vocabulary: one token per UTF-8 byte, after a begin-of-sequence token as in Llama.
 
     Args:
         merges: pairs of characters to merge into one token within a word, in order of priority.
@@ -187,6 +187,6 @@ def _added_tokens(tokenizer: Any) -> tuple[int, int]:
 
 
 def _padding_id(tokenizer: Any, config: Any, vocabulary: int) -> int:
-    """Id to pad with: never averaged, but some models number their positions by it."""
+    """Id for padding: never averaged, but some models number their positions by it."""
     known = (getattr(config, "pad_token_id", None), tokenizer.pad_token_id, tokenizer.eos_token_id)
     return next((int(one) for one in known if one is not None and 0 <= one < vocabulary), 0)

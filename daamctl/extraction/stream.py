@@ -71,7 +71,7 @@ class _Group:
     items: list[Tensor]
     cost: int
     batch: Batch | None
-    """None if main memory had no room for it."""
+    """None if main memory was too small for it."""
 
 
 @dataclass
@@ -256,9 +256,10 @@ def _cost(encoder: Encoder, items: list[Tensor]) -> int:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Whether an error means out of memory (device, pinned or main): not all of torch's libraries have a class."""
-    told = isinstance(error, (torch.OutOfMemoryError, MemoryError))
-    return told or any(words in str(error) for words in OUT_OF_MEMORY)
+    """Whether an error means out of memory (device, pinned or main); some of torch's libraries raise RuntimeError."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return any(phrase in str(error) for phrase in OUT_OF_MEMORY)
 
 
 class _Runner:
@@ -297,7 +298,7 @@ class _Runner:
             self._run(one, group)
 
     def finish(self, but: int = 0) -> None:
-        """Wait for outstanding batches, except the last `but`."""
+        """Wait for all outstanding batches except the last `but` ones."""
         while len(self.running) > but:
             one, number, stored = self.running.popleft()
             stored.result()
@@ -307,7 +308,7 @@ class _Runner:
     def _run(self, one: _Set, group: _Group) -> None:
         """Launch a group; if the device's memory is too small for it, launch it in parts."""
         if len(group.items) > 1 and group.cost > self.limit.cost:
-            self._run_anew(one, group)
+            self._run_split(one, group)
             return
         wait = self._launched(group)
         if wait is not None:
@@ -326,9 +327,10 @@ class _Runner:
                 f"one {unit.format(group.items[0].shape[-1])} does not fit in the device's memory",
                 fix=f"use --device cpu{smaller}",
             )
-        self._run_anew(one, group)
+        self._run_split(one, group)
 
-    def _run_anew(self, one: _Set, group: _Group) -> None:
+    def _run_split(self, one: _Set, group: _Group) -> None:
+        """Run a group in parts that fit the current limit."""
         for part in _groups(self.encoder, group.rows, group.items, self.limit):
             self._run(one, part)
 

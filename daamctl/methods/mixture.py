@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -246,11 +246,7 @@ class DensityBlock(nn.Module):
         norm_axis: one for all, or one per block.
         num_heads: one for all, or one per block.
         num_densities: one for all, or one per block.
-        op: see `mixture_weights`.
-        variance: see `mixture_weights`.
-        init: see `DensityAttention`.
-        eps: see `mixture_weights`.
-        padding: see `mixture_weights`.
+        options: `op`, `variance`, `init`, `eps` and `padding` of all blocks; see `DensityAttention`.
 
     Raises:
         MethodError: a sequence is not of length `num_blocks`; or see `DensityAttention`.
@@ -263,32 +259,17 @@ class DensityBlock(nn.Module):
         norm_axis: int | Sequence[int] = 1,
         num_heads: int | Sequence[int] = 8,
         num_densities: int | Sequence[int] = 4,
-        op: str = "product",
-        variance: str = "unbiased",
-        init: str = "lognormal",
-        eps: float = EPS,
-        padding: str = "masked",
+        **options: Any,
     ) -> None:
         super().__init__()
         if num_blocks < 1:
             raise MethodError(f"num_blocks must be at least 1, got {num_blocks}")
+        axes = _per_block("norm_axis", norm_axis, num_blocks)
+        heads = _per_block("num_heads", num_heads, num_blocks)
+        densities = _per_block("num_densities", num_densities, num_blocks)
         self.layers = nn.ModuleList(
-            DensityAttention(
-                norm_axis=axis,
-                num_heads=heads,
-                num_densities=densities,
-                op=op,
-                variance=variance,
-                init=init,
-                eps=eps,
-                padding=padding,
-            )
-            for axis, heads, densities in zip(
-                _per_block("norm_axis", norm_axis, num_blocks),
-                _per_block("num_heads", num_heads, num_blocks),
-                _per_block("num_densities", num_densities, num_blocks),
-                strict=True,
-            )
+            DensityAttention(norm_axis=axes[i], num_heads=heads[i], num_densities=densities[i], **options)
+            for i in range(num_blocks)
         )
 
     @overload

@@ -143,7 +143,7 @@ class Encoder(ABC):
     has_final_norm: bool
     equal_length_batches: bool = False
 
-    _pooler: LayerPooler
+    pooler: LayerPooler
     _copies: torch.cuda.Stream | None = None
 
     def __init__(self, name: str, model: Any, *, device: str, precision: str, options: EncoderOptions) -> None:
@@ -217,7 +217,7 @@ class Encoder(ABC):
         self.has_final_norm = found.final_norm is not None
         self.embed_dim = int(found.normed.shape[2])
         self.layers = tuple(range(first, len(found.layers) + 1))
-        self._pooler = LayerPooler(found.layers, norm, layer_00=self.options.layer_00)
+        self.pooler = LayerPooler(found.layers, norm, layer_00=self.options.layer_00)
         last = found.normed if norm is not None else found.states[-1]
         states = torch.stack([state.float().cpu() for state in (*found.states[first:-1], last)], dim=1)  # (B, L, T, D)
         mask = self.collate(trial)[1].cpu().float()[:, None, :, None]
@@ -269,7 +269,7 @@ class Encoder(ABC):
         """Launch a batch, on a GPU asynchronously; return a function that waits, in any thread, for the CPU result."""
         inputs, mask = self._send(batch)
         with autocast(self.device, self.precision):
-            pooled = self._pooler.run(lambda: self.hidden(inputs), mask)
+            pooled = self.pooler.run(lambda: self.hidden(inputs), mask)
         return Pooled.of(pooled, storage).to_cpu()
 
     def _send(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:

@@ -201,7 +201,7 @@ def ways(bench: Bench) -> dict[str, Callable[[], dict[str, float]]]:
         seconds = timed(lambda: forward(bench, batches), bench.device)
         return {"items_per_s": len(bench.rows) / seconds, "stored_bytes_per_item": 0.0}
 
-    bench.ours.settle()
+    bench.ours.prepare_for_inference()
     return {**{name: lambda name=name: measure(name) for name in made}, "limit": limit}  # type: ignore[misc]
 
 
@@ -289,7 +289,7 @@ def our_batches(bench: Bench) -> list[Batch]:
     for rows in bench.shards():
         items = open_items(rows, bench.ours.modality, bench.root, bench.ours, bench.config)
         for batch in planned(bench.ours, items):
-            batches.append(bench.ours.stage([items.read(row) for row in batch.tolist()]))
+            batches.append(bench.ours.to_batch([items.read(row) for row in batch.tolist()]))
     return batches
 
 

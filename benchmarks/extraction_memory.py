@@ -26,7 +26,7 @@ import typer
 from transformers import LlamaConfig, LlamaModel
 
 from benchmarks.harness import Ways, apart, conclude, figures, in_turns, ratio
-from daamctl.encoders.base import PoolingOptions
+from daamctl.encoders.base import EncoderOptions
 from daamctl.encoders.text import BYTE_TOKENS, TextEncoder, byte_tokenizer
 
 WAYS = ("pooled", "hidden states")
@@ -107,11 +107,10 @@ def small_llama(layers: int, width: int, tokens: int) -> TextEncoder:
     return TextEncoder(
         "a small Llama",
         LlamaModel(config).eval().requires_grad_(False),
-        tokenizer=byte_tokenizer(),
+        byte_tokenizer(),
         device="cpu",
         precision="float32",
-        max_tokens=tokens,
-        options=PoolingOptions(special_tokens=True),
+        options=EncoderOptions(max_tokens=tokens, special_tokens=True),
     )
 
 

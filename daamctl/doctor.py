@@ -14,6 +14,7 @@ from daamctl.corpora.sources import source_of
 from daamctl.devices import cpu_has_bfloat16, resolve_device, resolve_precision
 from daamctl.errors import ArtifactError, EncoderError, MethodError
 from daamctl.methods import CLOSED_FORM, settings_of
+from daamctl.methods.settings import Sizes
 from daamctl.provenance import device_name, git_commit, versions
 from daamctl.tracking import shown_store, store_uri
 
@@ -66,10 +67,10 @@ def examine_method(
     """
     from daamctl.methods.contract import run_checks
 
-    yield from run_checks(_case(method, settings, (num_layers, embed_dim, num_classes)))
+    yield from run_checks(_case(method, settings, Sizes(num_layers, embed_dim, num_classes)))
 
 
-def _case(method: str, settings: Mapping[str, Any], sizes: tuple[int, int, int]) -> Case:
+def _case(method: str, settings: Mapping[str, Any], sizes: Sizes) -> Case:
     """Numbers are computed at the smallest part of the width, 16 or more, that the settings (heads) allow."""
     import torch
 
@@ -77,17 +78,17 @@ def _case(method: str, settings: Mapping[str, Any], sizes: tuple[int, int, int])
 
     def fits(width: int) -> bool:
         try:
-            Case(method, settings, (sizes[0], width, sizes[2])).build()
+            Case(method, settings, sizes._replace(embed_dim=width)).build()
         except MethodError:
             return False
         return True
 
-    widths = [width for width in range(NUMERIC_WIDTH, sizes[1]) if sizes[1] % width == 0]
+    widths = [width for width in range(NUMERIC_WIDTH, sizes.embed_dim) if sizes.embed_dim % width == 0]
     with torch.device("meta"):
         Case(method, settings, sizes).build()
-        width = next(filter(fits, widths), sizes[1])
+        width = next(filter(fits, widths), sizes.embed_dim)
     published = {} if settings else PUBLISHED_PARAMETERS.get(method, {})
-    return Case(method, settings, (sizes[0], width, sizes[2]), tuple(dict.fromkeys([sizes, *published])))
+    return Case(method, settings, sizes._replace(embed_dim=width), tuple(dict.fromkeys([sizes, *published])))
 
 
 def examine_pipeline(layout: Layout, config: Config) -> tuple[str, Iterator[Finding]]:

@@ -7,7 +7,7 @@ bug and keeps its traceback.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -103,6 +103,12 @@ def suggest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = nearest(name, names)
     return (f"did you mean '{close}'? " if close else "") + f"known: {', '.join(names) or 'none'}"
+
+
+def first_few(names: Sequence[str], most: int = 5) -> str:
+    """The first names, comma-separated, and how many more there are: `a, b and 3 more`; `none` if there are none."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return (", ".join(names[:most]) or "none") + more
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

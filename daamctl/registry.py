@@ -10,9 +10,10 @@ import ast
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from daamctl.errors import UnknownNameError
 
@@ -23,17 +24,20 @@ class Registry:
     Args:
         kind: what the table holds, in the singular; used in error messages.
         table: name -> "package.module:attribute".
+        groups: dataclasses of settings. An argument annotated with one of them, by its own name, stands for all fields
+            of that dataclass.
 
     Raises:
         ValueError: a target is not of the form "module:attribute".
     """
 
-    def __init__(self, kind: str, table: Mapping[str, str]) -> None:
+    def __init__(self, kind: str, table: Mapping[str, str], *, groups: Sequence[type] = ()) -> None:
         for name, target in table.items():
             if target.count(":") != 1:
                 raise ValueError(f"{kind} '{name}': target '{target}' is not of the form 'module:attribute'")
         self.kind = kind
         self._table = dict(table)
+        self._groups = {group.__name__: group for group in groups}
         self._trees: dict[str, ast.Module] = {}
 
     def __contains__(self, name: object) -> bool:
@@ -80,34 +84,63 @@ class Registry:
         return text.splitlines()[0] if text else ""
 
     def defaults(self, name: str) -> dict[str, Any]:
-        """Keyword arguments with a default of the function that `name` stands for, read without importing it.
+        """Settings of the function that `name` stands for, with their defaults, read without importing it.
+
+        A setting is a keyword argument with a default, or a field of a group.
 
         Raises:
             UnknownNameError: `name` is not in the table.
         """
-        tree, attribute = self._parse(name)
-        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == attribute]
-        return {
-            argument.arg: ast.literal_eval(default)
-            for function in functions
-            for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
-            if default is not None
-        }
+        settings: dict[str, Any] = {}
+        for argument, default in self._keywords(name):
+            group = self._group_of(argument)
+            if group is not None:
+                settings |= {field.name: field.default for field in fields(group)}
+            elif default is not None:
+                settings[argument.arg] = ast.literal_eval(default)
+        return settings
 
     def choices(self, name: str) -> dict[str, tuple[Any, ...]]:
-        """Allowed values of the keyword arguments annotated `Literal[...]`, read as `defaults` reads them.
+        """Allowed values of the settings annotated `Literal[...]`, read without importing the function.
 
         Raises:
             UnknownNameError: `name` is not in the table.
         """
+        allowed: dict[str, tuple[Any, ...]] = {}
+        for argument, _ in self._keywords(name):
+            group = self._group_of(argument)
+            if group is not None:
+                hints = get_type_hints(group)
+                allowed |= {key: get_args(hint) for key, hint in hints.items() if get_origin(hint) is Literal}
+            elif items := _literal_items(argument.annotation):
+                allowed[argument.arg] = tuple(ast.literal_eval(item) for item in items)
+        return allowed
+
+    def arguments(self, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments that pass settings to the function that `name` stands for: those of a group become one object.
+
+        Raises:
+            UnknownNameError: `name` is not in the table.
+        """
+        arguments = dict(settings)
+        for argument, _ in self._keywords(name):
+            group = self._group_of(argument)
+            if group is not None:
+                own = {field.name: arguments.pop(field.name) for field in fields(group) if field.name in arguments}
+                arguments[argument.arg] = group(**own)
+        return arguments
+
+    def _keywords(self, name: str) -> list[tuple[ast.arg, ast.expr | None]]:
+        """Keyword-only arguments of the function that `name` stands for, with their defaults; empty for others."""
         tree, attribute = self._parse(name)
-        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == attribute]
-        return {
-            argument.arg: tuple(ast.literal_eval(item) for item in _literal_items(argument.annotation))
-            for function in functions
-            for argument in function.args.kwonlyargs
-            if _literal_items(argument.annotation)
-        }
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and node.name == attribute:
+                return list(zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True))
+        return []
+
+    def _group_of(self, argument: ast.arg) -> Any:
+        """The group that an argument is annotated with; None for all other arguments."""
+        return self._groups.get(argument.annotation.id) if isinstance(argument.annotation, ast.Name) else None
 
     def _parse(self, name: str) -> tuple[ast.Module, str]:
         module, attribute = self._target(name).split(":")

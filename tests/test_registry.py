@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -41,11 +43,20 @@ def chosen(
 ) -> int:
     return 4
 
+def painted(size: int, *, layers: int = 2, paint: Paint, undercoat: Paint | None = None) -> int:
+    return 5
+
 VALUE = 5
 """Value line."""
 
 OTHER = 6
 '''
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paint:
+    paint: Literal["red", "blue"] = "red"
+    coats: int = 1
 
 
 @pytest.fixture
@@ -57,14 +68,14 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def make(module: str) -> Registry:
-    names = ("documented", "bare", "Thing", "chosen", "VALUE", "OTHER")
-    return Registry("thing", {name.lower(): f"{module}:{name}" for name in names})
+    names = ("documented", "bare", "Thing", "chosen", "painted", "VALUE", "OTHER")
+    return Registry("thing", {name.lower(): f"{module}:{name}" for name in names}, groups=(Paint,))
 
 
 def test_names_keep_their_order_and_nothing_is_imported(module: str) -> None:
     table = make(module)
-    assert list(table) == ["documented", "bare", "thing", "chosen", "value", "other"]
-    assert len(table) == 6
+    assert list(table) == ["documented", "bare", "thing", "chosen", "painted", "value", "other"]
+    assert len(table) == 7
     assert "bare" in table
     assert "Bare" not in table
     assert table.module_of("bare") == module
@@ -100,6 +111,16 @@ def test_defaults_and_choices_are_read_without_importing(module: str) -> None:
     assert module not in sys.modules
 
 
+def test_an_argument_annotated_with_a_group_stands_for_its_fields(module: str) -> None:
+    table = make(module)
+    assert table.defaults("painted") == {"layers": 2, "paint": "red", "coats": 1, "undercoat": None}
+    assert table.choices("painted") == {"paint": ("red", "blue")}
+    assert table.arguments("painted", {"coats": 3, "layers": 4}) == {"layers": 4, "paint": Paint(coats=3)}
+    assert table.arguments("painted", {"paint": "blue"}) == {"paint": Paint(paint="blue")}
+    assert table.arguments("chosen", {"size": 1}) == {"size": 1}
+    assert module not in sys.modules
+
+
 @pytest.mark.parametrize("name", ["documented", "thing", "value", "other"])
 def test_what_takes_no_keywords_has_no_defaults_and_no_choices(module: str, name: str) -> None:
     assert make(module).defaults(name) == make(module).choices(name) == {}
@@ -110,11 +131,14 @@ def test_unknown_name_gets_the_nearest_and_all(module: str, method: str) -> None
     with pytest.raises(UnknownNameError) as caught:
         getattr(make(module), method)("documentd")
     assert str(caught.value) == (
-        "unknown thing 'documentd'\n  did you mean 'documented'? known: bare, chosen, documented, other, thing, value"
+        "unknown thing 'documentd'\n  did you mean 'documented'? known: bare, chosen, documented, "
+        "other, painted, thing, value"
     )
 
 
 def test_unknown_name_far_from_all(module: str) -> None:
+    with pytest.raises(UnknownNameError, match=r"^unknown thing 'zzz'"):
+        make(module).arguments("zzz", {})
     with pytest.raises(UnknownNameError, match=r"^unknown thing 'zzz'\n  known: bare, chosen, documented"):
         make(module).load("zzz")
 

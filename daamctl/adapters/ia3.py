@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from daamctl.adapters.attention import call_projections
 from daamctl.adapters.base import Adaptation
 from daamctl.adapters.inject import exactly, inject
 from daamctl.adapters.module_lookup import are_fused, feed_forward_outputs, projections
+from daamctl.attention import call_projections
 
 
 def ia3(encoder: Any) -> Adaptation:

@@ -15,10 +15,10 @@ from typing import Any
 
 from torch import nn
 
-from daamctl.adapters.attention import call_projections
 from daamctl.adapters.base import Adaptation
 from daamctl.adapters.inject import exactly, inject
 from daamctl.adapters.module_lookup import are_fused, projections
+from daamctl.attention import call_projections
 
 TARGETS = ("query", "value")
 """The maps that have an adapter: those of the released scripts and of LoRA's own paper."""

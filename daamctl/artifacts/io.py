@@ -1,4 +1,4 @@
-"""Atomic writes, content hashes and locks: a file or folder appears complete under its name, or not at all."""
+"""Reading and writing artifacts: text, JSON, Parquet, folders; content hashes and locks. All writes are atomic."""
 
 from __future__ import annotations
 
@@ -13,34 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daamctl.errors import ArtifactError
+from daamctl.files import atomic_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-@contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; rename it to `path` on success, remove it on failure.
-
-    The temporary path keeps the suffix of `path`, because libraries choose formats by it.
-
-    Raises:
-        ArtifactError: the file system refuses the write (disk full, read-only, no permission).
-    """
-    temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex[:8]}{path.suffix}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        temporary.replace(path)
-    except OSError as error:
-        raise ArtifactError(
-            f"cannot write {path}: {error.strerror or error}", fix="free space or fix permissions, then run it again"
-        ) from error
-    finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary, ignore_errors=True)
-        else:
-            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

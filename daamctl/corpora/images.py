@@ -18,7 +18,8 @@ from typing import IO, TYPE_CHECKING
 
 import polars as pl
 
-from daamctl.artifacts.io import atomic_path, read_parquet
+from daamctl.artifacts.io import read_parquet
+from daamctl.files import atomic_path
 from daamctl.progress import progress
 
 if TYPE_CHECKING:

@@ -1,8 +1,9 @@
-"""Frozen encoders: named presets, and the families of speech models with their input and pooling classes.
+"""Frozen encoders: named presets, and one class per family of models.
 
-`--encoder` takes a preset from `ENCODERS`, a Hugging Face id or a local folder. Speech models must be of a family in
-`FAMILIES`; any text or vision model works whose layers have equal width. Importing this package imports neither torch
-nor transformers; opening an encoder does.
+`--encoder` takes a preset from `ENCODERS`, a Hugging Face id or a local folder. The layers of every model are found by
+running it once (`discovery`), so any text or vision model works whose layers have equal width. Speech models differ in
+their inputs; their model type must be in `FAMILIES`. Importing this package imports neither torch nor transformers;
+opening an encoder does.
 """
 
 import re
@@ -33,7 +34,6 @@ ENCODERS = Registry(
     },
 )
 
-# Hugging Face `model_type` of speech models -> class that prepares inputs and pools layers
 FAMILIES = Registry(
     "encoder family",
     {
@@ -44,8 +44,14 @@ FAMILIES = Registry(
         "unispeech-sat": "daamctl.encoders.waveform:WaveformEncoder",
         "data2vec-audio": "daamctl.encoders.waveform:WaveformEncoder",
         "whisper": "daamctl.encoders.whisper:WhisperEncoder",
+        "text": "daamctl.encoders.text:TextEncoder",
+        "image": "daamctl.encoders.image:ImageEncoder",
     },
 )
+"""Hugging Face `model_type` of a speech model, or `text` or `image` for all others -> subclass of `Encoder`."""
+
+SPEECH_TYPES = tuple(name for name in FAMILIES if name not in ("text", "image"))
+"""Model types of the speech models that daamctl can feed."""
 
 
 def presets_of(modality: str) -> list[str]:

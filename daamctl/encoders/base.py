@@ -1,4 +1,4 @@
-"""Encoder protocol, and the pooling shared by speech, text and images.
+"""The interface of all encoders, and the pooling that speech, text and images share.
 
 Layer numbers are Hugging Face's hidden-state index: 0 is the embedding output, 1..N the transformer layers. The time
 axis T holds frames, tokens or patches. Forward hooks average every layer over time during the forward pass, so the
@@ -12,42 +12,50 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from daamctl.artifacts.utterances import Modality
 from daamctl.devices import autocast
-from daamctl.encoders.frozen import settle
+from daamctl.encoders.discovery import ModelLayers, find_layers, layer_input
+from daamctl.encoders.frozen import prepare_for_inference
+from daamctl.encoders.preset import Preset
 from daamctl.errors import EncoderError
 
-NORMALIZE_EPS = 1e-7  # as in the feature extractors of the waveform models
 CPU_WORK = 3 * 10**8
 """Positions x D^2 at which a CPU reaches full speed in matrix products: 300 frames of 1024 features. Larger batches
 only overflow its caches and add padding."""
 CPU_POSITIONS = 256
 """Lower limit of positions per batch, below which reading the weights dominates."""
+CLOSE, CLOSE_IN_HALF = 1e-3, 0.05
+"""Allowed distance of two vectors that should be equal up to rounding, relative to their length: float32, half
+precision."""
 
 
 @dataclass(frozen=True)
-class PoolingOptions:
-    """How the time axis is reduced to one vector per layer.
+class EncoderOptions:
+    """How an encoder reads its items, and how the time axis is reduced to one vector per layer.
 
     Args:
         layer_00: also return the embedding output.
         final_norm: take the last layer after the encoder's final norm, if it has one.
+        normalize: speech: scale every clip to zero mean and unit variance; None: if the feature extractor does.
         all_frames: speech: average over every frame of input zero-padded to `pad_to_s`, without attention mask
             (published).
         pad_to_s: length that `all_frames` pads to, in seconds.
+        max_tokens: text: longest text to read, added tokens included; the model's own limit may be lower.
         special_tokens: text: include the tokens that the tokenizer adds.
         class_token: images: include class and register tokens.
     """
 
     layer_00: bool = False
     final_norm: bool = True
+    normalize: bool | None = None
     all_frames: bool = False
     pad_to_s: float = 5.0
+    max_tokens: int = sys.maxsize
     special_tokens: bool = False
     class_token: bool = False
 
@@ -73,29 +81,26 @@ class Pooled:
 
     Args:
         values: (B, L, D) in the requested number format.
-        fits: (B, L) whether all D values are finite and representable in that format.
+        is_representable: (B, L) whether all D values are finite and within the range of that format.
     """
 
     values: Tensor
-    fits: Tensor
+    is_representable: Tensor
 
     @classmethod
     def of(cls, values: Tensor, storage: torch.dtype) -> Pooled:
         """Check and cast (B, L, D) float32, on its device."""
-        fits = values.abs().amax(2) <= torch.finfo(storage).max  # amax propagates NaN, and comparing NaN gives False
-        return cls(values.to(storage), fits)
+        # amax propagates NaN, and comparing NaN gives False
+        return cls(values.to(storage), values.abs().amax(2) <= torch.finfo(storage).max)
 
     def to_cpu(self) -> Callable[[], Pooled]:
         """Start copying to main memory; return a function that waits for the copy."""
         if not self.values.is_cuda:
-            here = Pooled(self.values.cpu(), self.fits.cpu())
-            return lambda: here
-        copied = Pooled(
-            torch.empty(self.values.shape, dtype=self.values.dtype, pin_memory=True),
-            torch.empty(self.fits.shape, dtype=self.fits.dtype, pin_memory=True),
-        )
+            copy = Pooled(self.values.cpu(), self.is_representable.cpu())
+            return lambda: copy
+        copied = Pooled(_pinned_like(self.values), _pinned_like(self.is_representable))
         copied.values.copy_(self.values, non_blocking=True)
-        copied.fits.copy_(self.fits, non_blocking=True)
+        copied.is_representable.copy_(self.is_representable, non_blocking=True)
         arrived = torch.cuda.Event()
         arrived.record(torch.cuda.current_stream(self.values.device))
 
@@ -106,114 +111,162 @@ class Pooled:
         return wait
 
 
-class Encoder(Protocol):
-    """A frozen encoder, ready on its device.
+def _pinned_like(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+
+
+class Encoder(ABC):
+    """A frozen encoder, ready on its device: from items to one mean vector per layer.
+
+    Each family of models is a subclass, which implements `load_reader`, `random_reader`, `collate_cpu`, `positions` and
+    `facts`. Its constructor ends with `discover`, which finds the layers by running trial items.
+
+    Args:
+        name: name of the encoder, for messages.
+        model: the Hugging Face base model (of an encoder-decoder the encoder), frozen, in eval mode, on its device.
+        device: device that inputs go to.
+        precision: resolved precision of the forward pass.
+        options: reading and pooling.
 
     Attributes:
         modality: what it reads.
-        model: the Hugging Face base model (for encoder-decoders such as Whisper, the encoder), frozen, in eval mode.
         layers: layer numbers that `pool` returns, in order.
         embed_dim: D.
+        has_final_norm: whether the last layer is followed by a norm.
         equal_length_batches: whether a batch may only hold items of one length, because padding would change an item's
             result.
-        has_final_norm: whether the last layer is followed by a norm.
     """
 
-    modality: Modality
-    model: Any
+    modality: ClassVar[Modality]
     layers: tuple[int, ...]
     embed_dim: int
-    equal_length_batches: bool
     has_final_norm: bool
+    equal_length_batches: bool = False
 
-    def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Turn items into the model's inputs on its device, and the mask (B, T) of positions to average."""
+    pooler: LayerPooler
+    _copies: torch.cuda.Stream | None = None
 
-    def gather(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Like `collate`, but in main memory. Several threads may call it at once."""
+    def __init__(self, name: str, model: Any, *, device: str, precision: str, options: EncoderOptions) -> None:
+        self.what, self.model = f"encoder '{name}'", model
+        self.device, self.precision, self.options = device, precision, options
 
-    def hidden(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Run the model once; return the last hidden state (B, T, D). Uses the caller's gradient mode and autocast."""
+    # What a family defines
 
-    def pool(self, items: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Run a batch; return (B, L, D) float32 and the number of averaged positions (B,), on CPU."""
+    @staticmethod
+    def load_model(source: str, **options: Any) -> Any:
+        """Load a checkpoint's model; arguments and result as in `from_pretrained`."""
+        from transformers import AutoModel
+
+        return AutoModel.from_pretrained(source, **options)
+
+    @staticmethod
+    @abstractmethod
+    def load_reader(source: str, **options: Any) -> Any:
+        """Load a checkpoint's feature extractor, tokenizer or image processor; arguments as in `from_pretrained`."""
+
+    @staticmethod
+    @abstractmethod
+    def random_reader(preset: Preset, config: Any) -> Any:
+        """Make the feature extractor, tokenizer or image processor that goes with random weights.
+
+        Args:
+            preset: the encoder's preset.
+            config: the model's Hugging Face configuration.
+        """
+
+    @abstractmethod
+    def collate_cpu(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """Turn items into the model's inputs, and the mask (B, T) of positions to average, in main memory.
+
+        Several threads may call it at once.
+        """
+
+    @abstractmethod
+    def positions(self, size: int) -> int:
+        """Number of frames, tokens or patches that an item of a size (samples, tokens, 1 per image) occupies."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """Facts that affect the vectors, besides weights and precision; JSON-able."""
 
     def padded(self, size: int) -> int:
         """Size to which all items of a batch are padded if the longest one has this size."""
+        return size
 
-    def enough(self, size: int) -> int:
-        """Number of items of a size (samples, tokens, 1 per image) that keeps the device busy; more is not faster."""
+    def set_token_mask(self, found: ModelLayers) -> None:  # noqa: B027
+        """Set up `collate_cpu` by the result of the trial; does nothing unless a family overrides it."""
 
-    def settle(self) -> None:
-        """Prepare for pooling; afterwards it can do nothing else. See `daamctl.encoders.frozen`."""
+    # What all families share
 
-    def stage(self, items: Sequence[Tensor]) -> Batch:
-        """Collate a batch, ready to be copied to the device. Several threads may call it at once."""
+    def discover(self, trial: Sequence[Tensor]) -> None:
+        """Find layers and final norm by running trial items, and check that pooling reproduces the means.
 
-    def launch(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
-        """Launch a batch, on a GPU asynchronously; return a function that waits, in any thread, for the CPU result."""
+        Raises:
+            EncoderError: the model cannot be run on the trial, or its layers cannot be pooled.
+        """
+        inputs, _ = self.collate(trial)
+        try:
+            with torch.inference_mode(), autocast(self.device, self.precision):
+                found = find_layers(self.model, lambda: self.model(**inputs, output_hidden_states=True), self.what)
+        except (ValueError, RuntimeError, TypeError, IndexError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise EncoderError(f"{self.what} cannot be run on a trial input: {reason}") from error
+        self.set_token_mask(found)
+        norm = found.final_norm if self.options.final_norm else None
+        first = 0 if self.options.layer_00 else 1
+        self.has_final_norm = found.final_norm is not None
+        self.embed_dim = int(found.normed.shape[2])
+        self.layers = tuple(range(first, len(found.layers) + 1))
+        self.pooler = LayerPooler(found.layers, norm, layer_00=self.options.layer_00)
+        last = found.normed if norm is not None else found.states[-1]
+        states = torch.stack([state.float().cpu() for state in (*found.states[first:-1], last)], dim=1)  # (B, L, T, D)
+        mask = self.collate(trial)[1].cpu().float()[:, None, :, None]
+        if not self.is_close(self.pool(trial)[0], (mask * states).sum(2) / mask.sum(2)):
+            raise EncoderError(f"pooling {self.what} does not give the mean of its hidden states on a trial input")
 
-
-class PooledEncoder(ABC):
-    """The part of `Encoder` shared by all modalities: from inputs to one mean vector per layer."""
-
-    model: Any
-    device: str
-    precision: str
-    pooler: LayerPooler
-    embed_dim: int
-
-    _copies: torch.cuda.Stream | None = None
-
-    @abstractmethod
-    def gather(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Turn items into inputs and mask in main memory; see `Encoder`."""
+    def is_close(self, ours: Tensor, theirs: Tensor) -> bool:
+        """Whether pooled vectors (B, L, D) are equal up to rounding."""
+        exact = self.precision == "float32" and self.model.dtype == torch.float32
+        limit = CLOSE if exact else CLOSE_IN_HALF
+        return bool(((ours - theirs).norm(dim=2) <= limit * theirs.norm(dim=2)).all())
 
     def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Turn items into inputs and mask on the device; see `Encoder`."""
-        inputs, mask = self.gather(items)
+        """Turn items into the model's inputs, and the mask (B, T) of positions to average, on the device."""
+        inputs, mask = self.collate_cpu(items)
         return {name: value.to(self.device) for name, value in inputs.items()}, mask.to(self.device)
 
     def hidden(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Return the last hidden state (B, T, D); see `Encoder`."""
+        """Run the model once; return the last hidden state (B, T, D). Uses the caller's gradient mode and autocast."""
         last: Tensor = self.model(**inputs).last_hidden_state
         return last
 
     def pool(self, items: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return pooled layers (B, L, D) and position counts (B,); see `Encoder`."""
-        batch = self.stage(items)
-        return self.launch(batch)().values, batch.n_frames
+        """Run a batch; return (B, L, D) float32 and the number of averaged positions (B,), on CPU."""
+        batch = self.to_batch(items)
+        return self.run_async(batch)().values, batch.n_frames
 
-    def padded(self, size: int) -> int:
-        """Return `size` unchanged: by default, batches are padded to their longest item."""
-        return size
-
-    @abstractmethod
-    def positions(self, size: int) -> int:
-        """Number of frames, tokens or patches that an item of a size occupies in the model."""
-
-    def enough(self, size: int) -> int:
-        """Number of items that keep the device busy; see `Encoder`."""
+    def max_useful_batch(self, size: int) -> int:
+        """Number of items of a size (samples, tokens, 1 per image) that keeps the device busy; more is not faster."""
         if self.device != "cpu":
             return sys.maxsize
         most = max(CPU_POSITIONS, CPU_WORK // self.embed_dim**2)
         return max(1, most // max(self.positions(size), 1))
 
-    def settle(self) -> None:
-        """Prepare the model for inference only; see `daamctl.encoders.frozen`."""
-        settle(self.model, self.precision)
+    def prepare_for_inference(self) -> None:
+        """Prepare for pooling; afterwards it can do nothing else. See `daamctl.encoders.frozen`."""
+        prepare_for_inference(self.model, self.precision)
 
-    def stage(self, items: Sequence[Tensor]) -> Batch:
-        """Collate a batch, in pinned memory for a GPU; see `Encoder`."""
-        inputs, mask = self.gather(items)
+    def to_batch(self, items: Sequence[Tensor]) -> Batch:
+        """Collate a batch, in pinned memory for a GPU. Several threads may call it at once."""
+        inputs, mask = self.collate_cpu(items)
         n_frames = mask.sum(1)
         if self.device.startswith("cuda"):  # only pinned memory can be copied while the device computes
             inputs, mask = {name: value.pin_memory() for name, value in inputs.items()}, mask.pin_memory()
         return Batch(inputs, mask, n_frames)
 
     @torch.inference_mode()
-    def launch(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
-        """Launch a batch and return a function that waits for its result; see `Encoder`."""
+    def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
+        """Launch a batch, on a GPU asynchronously; return a function that waits, in any thread, for the CPU result."""
         inputs, mask = self._send(batch)
         with autocast(self.device, self.precision):
             pooled = self.pooler.run(lambda: self.hidden(inputs), mask)
@@ -286,31 +339,6 @@ class LayerPooler:
             for handle in handles:
                 handle.remove()
         return torch.stack([pooled[number] for number in sorted(pooled)], dim=1)
-
-
-def layer_input(args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-    """Find the hidden states among the arguments of a layer, passed by position or by keyword."""
-    return args[0] if args else named.get("hidden_states")
-
-
-def normalized(clip: Tensor) -> Tensor:
-    """Normalise a clip (T,) to zero mean and unit variance over its own samples."""
-    return (clip - clip.mean()) / (clip.var(correction=0) + NORMALIZE_EPS).sqrt()
-
-
-def padded_samples(longest: int, pad_to_s: float, sampling_rate: int) -> int:
-    """Number of samples that the published pooling pads every clip to.
-
-    Raises:
-        EncoderError: a clip is longer, so its vector would depend on the other clips of its batch.
-    """
-    samples = round(pad_to_s * sampling_rate)
-    if longest > samples:
-        raise EncoderError(
-            f"pooling over all frames pads to {pad_to_s:g} s, but a clip has {longest / sampling_rate:g} s",
-            fix="use extract.pooling=valid-frames, or a segment.tail other than merge",
-        )
-    return samples
 
 
 def weights_hash(model: nn.Module) -> str:

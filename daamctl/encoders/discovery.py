@@ -1,32 +1,25 @@
-"""Find the transformer layers and the final norm of a text or vision model by running it once on a tiny input.
+"""Find the transformer layers and the final norm of a model by running it once on a tiny input.
 
 There is no list of model families. The layers are the module list of `num_hidden_layers` modules that each run once.
 The final norm is a norm called after the last layer, on exactly that layer's output, whose own output is the model's.
-The modules found must reproduce the library's hidden states on that input, and pooling must reproduce their means.
-Otherwise the model is refused, because its vectors would not match their layer numbers.
+The modules found must reproduce the library's hidden states on that input. Otherwise the model is refused, because its
+vectors would not match their layer numbers.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from daamctl.devices import autocast
-from daamctl.encoders.base import LayerPooler, PooledEncoder, PoolingOptions, layer_input
 from daamctl.errors import EncoderError
-
-CLOSE, CLOSE_IN_HALF = 1e-3, 0.05
-"""Allowed distance of two vectors that should be equal up to rounding, relative to their length: float32, half
-precision."""
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class ModelLayers:
     """Layers and final norm found in a model.
 
     Args:
@@ -42,75 +35,7 @@ class Anatomy:
     normed: Tensor
 
 
-class DiscoveredEncoder(PooledEncoder):
-    """An encoder whose layers are discovered by a trial run.
-
-    Args:
-        name: the encoder, for messages.
-        model: the Hugging Face base model, in eval mode, on its device.
-        device: device that inputs go to.
-        precision: resolved precision of the forward pass.
-        options: pooling.
-    """
-
-    def __init__(self, name: str, model: Any, *, device: str, precision: str, options: PoolingOptions) -> None:
-        self.what, self.model, self.options = f"encoder '{name}'", model, options
-        self.device, self.precision = device, precision
-
-    @abstractmethod
-    def learn(self, anatomy: Anatomy) -> None:
-        """Learn from the trial what `gather` needs."""
-
-    def explore(self, trial: Sequence[Tensor]) -> None:
-        """Find layers and final norm on a batch of trial items, and check that pooling reproduces the means.
-
-        Raises:
-            EncoderError: the model cannot be run on the trial, or its layers cannot be pooled.
-        """
-        inputs, _ = self.collate(trial)
-        try:
-            with torch.inference_mode(), autocast(self.device, self.precision):
-                anatomy = find_layers(self.model, lambda: self.model(**inputs, output_hidden_states=True), self.what)
-        except (ValueError, RuntimeError, TypeError, IndexError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise EncoderError(f"{self.what} cannot be run on a trial input: {reason}") from error
-        self.learn(anatomy)
-        norm = anatomy.final_norm if self.options.final_norm else None
-        self.has_final_norm = anatomy.final_norm is not None
-        self.embed_dim = int(anatomy.normed.shape[2])
-        first = 0 if self.options.layer_00 else 1
-        self.layers = tuple(range(first, len(anatomy.layers) + 1))
-        self.pooler = LayerPooler(anatomy.layers, norm, layer_00=self.options.layer_00)
-        last = anatomy.normed if norm is not None else anatomy.states[-1]
-        chosen = [*anatomy.states[first:-1], last]
-        states = torch.stack([state.float().cpu() for state in chosen], dim=1)  # (B, L, T, D)
-        mask = self.collate(trial)[1].cpu().float()[:, None, :, None]
-        if not self.close(self.pool(trial)[0], (mask * states).sum(2) / mask.sum(2)):
-            raise EncoderError(f"pooling {self.what} does not give the mean of its hidden states on a trial input")
-
-    def close(self, ours: Tensor, theirs: Tensor) -> bool:
-        """Whether pooled vectors (B, L, D) are equal up to rounding."""
-        exact = self.precision == "float32" and self.model.dtype == torch.float32
-        limit = CLOSE if exact else CLOSE_IN_HALF
-        return bool(((ours - theirs).norm(dim=2) <= limit * theirs.norm(dim=2)).all())
-
-
-class _Trace:
-    """Inputs and outputs of every call of the given modules, recorded by hooks."""
-
-    def __init__(self, modules: set[nn.Module]) -> None:
-        self.calls: dict[nn.Module, list[tuple[Any, Any]]] = {module: [] for module in modules}
-        self.handles = [module.register_forward_hook(self._keep, with_kwargs=True) for module in modules]
-
-    def _keep(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any], out: Any) -> None:
-        self.calls[module].append((layer_input(args, named), out[0] if isinstance(out, tuple) else out))
-
-    def remove(self) -> None:
-        for handle in self.handles:
-            handle.remove()
-
-
-def find_layers(model: Any, forward: Callable[[], Any], what: str) -> Anatomy:
+def find_layers(model: Any, forward: Callable[[], Any], what: str) -> ModelLayers:
     """Run a model once and find its layers and final norm.
 
     Args:
@@ -138,9 +63,29 @@ def find_layers(model: Any, forward: Callable[[], Any], what: str) -> Anatomy:
     found = _final_norm(norms, trace, states[-1], output.last_hidden_state)
     norm, normed = found if found is not None else (None, states[-1])
     if not _same(normed, output.last_hidden_state):
-        raise EncoderError(f"{what} ends neither in its last layer nor in a norm behind it, which is not known here")
+        raise EncoderError(f"{what} ends neither in its last layer nor in a norm after it, which is not supported")
     _compare(states, normed, getattr(output, "hidden_states", None), what)
-    return Anatomy(layers, norm, states, normed)
+    return ModelLayers(layers, norm, states, normed)
+
+
+def layer_input(args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """Find the hidden states among the arguments of a layer, passed by position or by keyword."""
+    return args[0] if args else named.get("hidden_states")
+
+
+class _Trace:
+    """Inputs and outputs of every call of the given modules, recorded by hooks."""
+
+    def __init__(self, modules: set[nn.Module]) -> None:
+        self.calls: dict[nn.Module, list[tuple[Any, Any]]] = {module: [] for module in modules}
+        self.handles = [module.register_forward_hook(self._keep, with_kwargs=True) for module in modules]
+
+    def _keep(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any], out: Any) -> None:
+        self.calls[module].append((layer_input(args, named), out[0] if isinstance(out, tuple) else out))
+
+    def remove(self) -> None:
+        for handle in self.handles:
+            handle.remove()
 
 
 def _is_norm(module: nn.Module) -> bool:
@@ -182,7 +127,7 @@ def _final_norm(norms: set[nn.Module], trace: _Trace, last: Tensor, output: Tens
 
 
 def _compare(states: list[Tensor], normed: Tensor, theirs: tuple[Tensor, ...] | None, what: str) -> None:
-    """Check the states found against the library's, if it returns any; its last one may be before the norm."""
+    """Compare the states found with the library's, if it returns any; its last one may be before or after the norm."""
     if theirs is None:
         return
     if len(theirs) != len(states):
@@ -192,7 +137,7 @@ def _compare(states: list[Tensor], normed: Tensor, theirs: tuple[Tensor, ...] | 
     for number, (ours, known) in enumerate(zip(states, theirs, strict=True)):
         last = number == len(states) - 1
         if not (_same(ours, known) or (last and _same(normed, known))):
-            raise EncoderError(f"layer {number} of {what} as found here is not the library's hidden state {number}")
+            raise EncoderError(f"layer {number} of {what} as found is not the library's hidden state {number}")
 
 
 def _same(ours: Tensor, theirs: Tensor) -> bool:

@@ -1,8 +1,9 @@
-"""Cache of encoder metadata, so that the model need not be loaded.
+"""Cache of encoder metadata, so that a known encoder need not be opened.
 
-Hashing the weights takes as long as loading them. So the facts found when an encoder was opened are kept in a small
-file named by a hash of everything they depend on: the weight files, the settings, the libraries and this package. If
-any of these cannot be determined for certain, the encoder is opened again.
+Hashing the weights takes as long as loading them. So what was found when an encoder was opened is kept in a small file,
+named by a hash of everything that it depends on: the files of weights, the settings, the libraries and this package.
+Files are identified by path, size and times, not by content: reading them is what the cache avoids. If any of this
+cannot be determined for certain, the encoder is opened.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import importlib.metadata
 import json
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -32,10 +34,12 @@ from daamctl.provenance import device_name
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy", "pillow")
 ELSEWHERE = "adapter_config.json"
-"""A folder with this file may take its weights from another folder."""
+"""A folder with this file may load its weights from another folder."""
 SETTLED_S = 2.0
-"""Younger files are not trusted: coarse file system clocks count whole seconds, so a later change may go unnoticed."""
-FREE = frozenset(names("extract", Changes.NOTHING))
+"""Files younger than this are not trusted: some file systems count whole seconds, so a later change could go unnoticed.
+"""
+HARMLESS = frozenset(names("extract", Changes.NOTHING))
+"""Settings of the extract stage that no result depends on."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +56,10 @@ class EncoderFacts:
     layers: tuple[int, ...]
     embed_dim: int
 
-
-@dataclass(frozen=True)
-class CacheKey:
-    """Cache key: everything that the facts of an encoder depend on.
-
-    Args:
-        key: hash of it; None if part of it cannot be determined.
-        commit: name of the folder of weights; for weights from the hub, their commit.
-    """
-
-    key: str | None
-    commit: str | None = None
+    @property
+    def key(self) -> str:
+        """Content key of all of them."""
+        return content_key(asdict(self))
 
 
 class LazyEncoder:
@@ -94,9 +90,9 @@ class LazyEncoder:
         self.folder, self.config, self.device = folder, config, device
         self.options: dict[str, Any] = {"modality": modality, "max_duration_s": max_duration_s, "precision": precision}
         self._opened: OpenedEncoder | None = None
-        self._origin = self._origin_now()
-        known = read_facts(folder, self._origin)
-        self.known = self._opened_anew() if known is None else known
+        self._key = self._key_now()
+        cached = read_facts(folder, self._key)
+        self.known = self._open_unknown() if cached is None else cached
 
     @property
     def encoder(self) -> Encoder:
@@ -107,30 +103,31 @@ class LazyEncoder:
         """
         if self._opened is None:
             opened = self._open(self.known.facts["weights_sha256"])
-            if self._origin_now() != self._origin or _key(_known(opened)) != _key(self.known):
-                (self.folder / f"{self._origin.key}.json").unlink(missing_ok=True)
+            if self._key_now() != self._key or _facts(opened).key != self.known.key:
+                (self.folder / f"{self._key}.json").unlink(missing_ok=True)
                 raise EncoderError(
                     f"encoder '{self.config.encoder}' has changed while it was opened", fix="run the same command again"
                 )
             self._opened = opened
         return self._opened.encoder
 
-    def _opened_anew(self) -> EncoderFacts:
+    def _open_unknown(self) -> EncoderFacts:
+        """Open the encoder and cache its facts, unless its files changed in the meantime."""
         self._opened = self._open(None)
-        known = _known(self._opened)
-        if self._origin_now() == self._origin and known.facts["revision"] in (None, self._origin.commit):
-            write_facts(self.folder, self._origin, known)
-        return known
+        found = _facts(self._opened)
+        if self._key_now() == self._key:
+            write_facts(self.folder, self._key, found)
+        return found
 
     def _open(self, weights_sha256: str | None) -> OpenedEncoder:
         return open_encoder(self.config, device=self.device, weights_sha256=weights_sha256, **self.options)
 
-    def _origin_now(self) -> CacheKey:
+    def _key_now(self) -> str | None:
         return cache_key_of(self.config, {**self.options, "device": self.device.split(":")[0]})
 
 
-def cache_key_of(config: ExtractConfig, options: dict[str, Any]) -> CacheKey:
-    """Compute the cache key of the encoder named in the settings.
+def cache_key_of(config: ExtractConfig, options: dict[str, Any]) -> str | None:
+    """Hash of everything that the facts of the configured encoder depend on; None if part of it is uncertain.
 
     Args:
         config: the extract settings.
@@ -138,58 +135,72 @@ def cache_key_of(config: ExtractConfig, options: dict[str, Any]) -> CacheKey:
     """
     name = config.encoder
     preset: Preset | None = ENCODERS.load(name) if name in ENCODERS else None
-    made_here = config.weights == "random" or (preset is not None and preset.hub_id is None)
-    folder = None if made_here else _folder((preset and preset.hub_id) or name, config.revision)
-    files = [] if folder is None or (folder / ELSEWHERE).exists() else _files(folder)
+    random = config.weights == "random" or (preset is not None and preset.hub_id is None)
+    files: list[list[Any]] | None = []
+    if not random:
+        files = _files((preset and preset.hub_id) or name, config.revision)
     libraries = _libraries()
-    if libraries is None or not (made_here or files):
-        return CacheKey(None)
+    if libraries is None or files is None:
+        return None
     # Random numbers, and sums over them, may depend on the processor's instruction set and the number of threads.
     machine = [device_name("cpu"), torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()]
-    settings = {name: value for name, value in config.model_dump().items() if name not in FREE}
-    decisive = {
-        "settings": settings,
-        "options": options,
-        "libraries": libraries,
-        "code": _code(),
-        "files": files,
-        "machine": machine if made_here else [],
-    }
-    return CacheKey(content_key(decisive), folder.name if folder is not None else None)
+    settings = {name: value for name, value in config.model_dump().items() if name not in HARMLESS}
+    return content_key(
+        {
+            "settings": settings,
+            "options": options,
+            "libraries": libraries,
+            "code": _code(),
+            "files": files,
+            "machine": machine if random else [],
+        }
+    )
 
 
-def read_facts(folder: Path, origin: CacheKey) -> EncoderFacts | None:
+def read_facts(folder: Path, key: str | None) -> EncoderFacts | None:
     """Read the cached facts; None if there are none or the file is damaged."""
-    if origin.key is None:
+    if key is None:
         return None
     try:
-        value = read_json(folder / f"{origin.key}.json")
-        known = EncoderFacts(value["facts"], tuple(value["layers"]), value["embed_dim"])
-        return known if value["key"] == _key(known) and known.facts["weights_sha256"] else None
+        value = read_json(folder / f"{key}.json")
+        found = EncoderFacts(value["facts"], tuple(value["layers"]), value["embed_dim"])
+        return found if value["key"] == found.key and found.facts["weights_sha256"] else None
     except (ArtifactError, OSError, KeyError, TypeError, ValueError):
         return None
 
 
-def write_facts(folder: Path, origin: CacheKey, known: EncoderFacts) -> None:
-    """Write facts to the cache; a folder that is not writable only costs opening the encoder again."""
-    if origin.key is None:
+def write_facts(folder: Path, key: str | None, found: EncoderFacts) -> None:
+    """Write facts to the cache. If the folder is not writable, the encoder will be opened again, no more."""
+    if key is None:
         return
-    try:
-        write_json(folder / f"{origin.key}.json", {**asdict(known), "key": _key(known)})
-    except (ArtifactError, OSError):
-        return
+    with suppress(ArtifactError, OSError):
+        write_json(folder / f"{key}.json", {**asdict(found), "key": found.key})
 
 
-def _known(opened: OpenedEncoder) -> EncoderFacts:
+def _facts(opened: OpenedEncoder) -> EncoderFacts:
     return EncoderFacts(opened.facts, opened.encoder.layers, opened.encoder.embed_dim)
 
 
-def _key(known: EncoderFacts) -> str:
-    return content_key(asdict(known))
+def _files(source: str, revision: str | None) -> list[list[Any]] | None:
+    """Path, size and times of every file of an encoder; None if a file is missing, unreadable or was just written."""
+    folder = _folder(source, revision)
+    if folder is None or (folder / ELSEWHERE).exists():
+        return None
+    found = []
+    try:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            real = path.resolve(strict=True)
+            state = real.stat()
+            if time.time() - max(state.st_mtime, state.st_ctime) < SETTLED_S:
+                return None
+            found.append([str(path), str(real), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns])
+    except OSError:
+        return None
+    return found or None
 
 
 def _folder(source: str, revision: str | None) -> Path | None:
-    """Folder of the weights: a local one, or the hub snapshot that would be loaded now; None if it is not here."""
+    """Folder of the weights: a local one, or the hub snapshot that would be loaded now; None if it is not cached."""
     local = Path(source).expanduser()
     if local.is_dir():
         return local.resolve()
@@ -197,25 +208,10 @@ def _folder(source: str, revision: str | None) -> Path | None:
         return None
     from huggingface_hub import hf_hub_download
 
-    try:  # like opening: with a network it asks whether the branch has moved
+    try:  # like opening an encoder: if there is a network, ask whether the branch has moved
         return Path(hf_hub_download(source, "config.json", revision=revision)).parent
     except Exception:  # opening the encoder will report the error
         return None
-
-
-def _files(folder: Path) -> list[list[Any]]:
-    """Path, size and times of every file of a folder; empty if one was just written or is unreadable."""
-    found = []
-    try:
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            real = path.resolve(strict=True)
-            state = real.stat()
-            if time.time() - max(state.st_mtime, state.st_ctime) < SETTLED_S:
-                return []
-            found.append([str(path), str(real), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns])
-    except OSError:
-        return []
-    return found
 
 
 @lru_cache

@@ -20,8 +20,6 @@ from daamctl.errors import EncoderError, nearest
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 """Weight files of Hugging Face models, or their index files."""
-
-
 LAYERS = ("encoder_layers", "num_hidden_layers", "num_layers", "n_layer", "n_layers")
 WIDTH = ("d_model", "hidden_size", "n_embd", "dim")
 """Names of depth and width in configurations; for encoder-decoders, the encoder's come first."""
@@ -37,7 +35,7 @@ class EncoderSize:
         num_parameters: total number of weights.
         num_layers: transformer layers.
         embed_dim: D.
-        here: whether its own weights are on this machine or generated here; else the shape is a preset's.
+        here: whether its weights are on this machine, or random; else the shape comes from a preset.
     """
 
     num_parameters: int
@@ -81,7 +79,7 @@ def shape_of(config: ExtractConfig, modality: Modality | None) -> tuple[int, int
         modality: what it is to read; None: unknown.
 
     Returns:
-        L, the number of transformer layers (methods train on these), and D; None if nothing on this machine tells them.
+        L, the number of transformer layers (methods train on these), and D; None if this machine does not know them.
     """
     values: Mapping[str, Any]
     if config.encoder in ENCODERS:
@@ -117,7 +115,7 @@ def _config_file(config: ExtractConfig) -> Path | None:
 
 
 def encoder_size_of(config: ExtractConfig, modality: Modality) -> EncoderSize | None:
-    """Size of the configured encoder; None if nothing on this machine tells it.
+    """Size of the configured encoder; None if this machine does not know it.
 
     Args:
         config: the extract settings.
@@ -135,11 +133,11 @@ def encoder_size_of(config: ExtractConfig, modality: Modality) -> EncoderSize | 
     return EncoderSize(number, layers, width, here)
 
 
-def weight_bytes(outline: EncoderSize, config: ExtractConfig, modality: Modality, device: str, precision: str) -> int:
+def weight_bytes(size: EncoderSize, config: ExtractConfig, modality: Modality, device: str, precision: str) -> int:
     """Memory that the weights occupy during extraction, in their number format there.
 
     Args:
-        outline: size of the encoder.
+        size: size of the encoder.
         config: the extract settings.
         modality: what it reads.
         device: resolved device.
@@ -151,7 +149,7 @@ def weight_bytes(outline: EncoderSize, config: ExtractConfig, modality: Modality
     if held == "auto":
         held = "float32" if modality != "text" or device == "cpu" else precision
     itemsize: int = getattr(torch, held).itemsize
-    return outline.num_parameters * itemsize
+    return size.num_parameters * itemsize
 
 
 def is_cached(hub_id: str, revision: str | None) -> bool:
@@ -196,7 +194,7 @@ def configuration_of(config: ExtractConfig) -> tuple[Any, bool] | None:
 
 
 def num_parameters(configuration: Any) -> int | None:
-    """Number of parameters of a configuration's model, counted without making them; None: it cannot be built so."""
+    """Number of parameters of a configuration's model, counted on the meta device; None if it cannot be built there."""
     import torch
     from transformers import AutoModel
 

@@ -1,6 +1,6 @@
 """Prepare a frozen model for inference: pre-cast weights, fold weight norm, avoid WavLM's slow attention path.
 
-After `settle`, a model supports forward passes only; it can no longer be trained.
+After `prepare_for_inference`, a model supports forward passes only; it can no longer be trained.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from daamctl.adapters.attention import call_projections
+from daamctl.attention import call_projections
 
 CAST = (nn.Linear, nn.Conv1d, nn.Conv2d)
 """Modules whose weights autocast would cast at every use, since it caches casts only of weights that need gradients."""
-
-
 LEAST_GROUP = 16
 """Smallest number of channels per group for which oneDNN's convolutions on AMX processors are correct: with 4 to 15,
 torch 2.11 gives wrong numbers in bfloat16, without an error."""
@@ -31,13 +29,12 @@ class Float32Conv1d(nn.Conv1d):
             return super().forward(input.float())
 
 
-def settle(model: Any, precision: str) -> None:
+def prepare_for_inference(model: Any, precision: str) -> None:
     """Prepare a model for forward passes without gradients only. Idempotent.
 
     Weights that autocast would cast in every batch are stored in its number format, and weights that weight norm would
-    recompute in every batch are folded. Both leave every value the same, bit for bit. WavLM's attention is computed
-    from its own projections, equal up to rounding: transformers (to 5.23) passes torch a transposed view (T, B, D), for
-    which torch without gradients multiplies by T copies of each projection's weights.
+    recompute in every batch are folded. Neither changes any value. WavLM's attention is replaced by a faster one, equal
+    up to rounding (see `daamctl.attention`).
 
     Args:
         model: frozen, on its device.
@@ -52,7 +49,7 @@ def settle(model: Any, precision: str) -> None:
         return
     for module in model.modules():
         if type(module) is nn.Conv1d and module.groups > 1 and module.in_channels // module.groups < LEAST_GROUP:
-            module.__class__ = Float32Conv1d  # not a closure: copies of the model must use their own weights
+            module.__class__ = Float32Conv1d  # not a patched method: copies of the model must use their own weights
             continue
         if isinstance(module, Float32Conv1d):
             continue

@@ -1,15 +1,15 @@
 """Vision encoders: any Hugging Face base model with a list of equally wide transformer layers.
 
 The time axis holds patches. Positions whose input to the first layer does not depend on the image are class and
-register tokens; a setting decides whether they are averaged (D47). Images are resized and normalised by the encoder's
-own processor in its PIL version, so the values do not depend on which other packages are installed.
+register tokens; a setting decides whether they are averaged (D47). The encoder's own processor resizes and normalises
+images, in its PIL version, so that the values do not depend on which other packages are installed.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,11 +17,12 @@ from PIL import Image
 from torch import Tensor
 
 from daamctl.artifacts.utterances import Modality
-from daamctl.encoders.base import PoolingOptions
-from daamctl.encoders.discovery import Anatomy, DiscoveredEncoder
+from daamctl.encoders.base import Encoder, EncoderOptions
+from daamctl.encoders.discovery import ModelLayers
+from daamctl.encoders.preset import Preset
 from daamctl.errors import EncoderError
 
-TRIAL_SIZES = ((48, 64), (64, 48))  # of different shapes: only processors that make them equal are accepted
+TRIAL_SIZES = ((48, 64), (64, 48))  # different shapes: the processor must make them equal
 STEPS = {
     "do_resize": ("size", "resample"),
     "do_center_crop": ("crop_size",),
@@ -32,30 +33,29 @@ STEPS = {
 """Steps of a processor, and the settings of each."""
 
 
-class ImageEncoder(DiscoveredEncoder):
+class ImageEncoder(Encoder):
     """Pools the layers of a vision model.
 
     Args:
-        name: the encoder, for messages.
-        model: the Hugging Face base model, in eval mode, on its device.
-        processor: its image processor, in its PIL form.
+        name: name of the encoder, for messages.
+        model: the Hugging Face base model, frozen, in eval mode, on its device.
+        reader: its image processor, in its PIL form.
         device: device that inputs go to.
         precision: resolved precision of the forward pass.
-        options: pooling.
+        options: reading and pooling.
 
     Raises:
         EncoderError: the processor leaves images of different sizes, or the model's layers cannot be pooled (see
             `find_layers`).
     """
 
-    modality: Modality = "image"
-    equal_length_batches = False
+    modality: ClassVar[Modality] = "image"
 
     def __init__(
-        self, name: str, model: Any, *, processor: Any, device: str, precision: str, options: PoolingOptions
+        self, name: str, model: Any, reader: Any, *, device: str, precision: str, options: EncoderOptions
     ) -> None:
         super().__init__(name, model, device=device, precision=precision, options=options)
-        self.processor = processor
+        self.processor = reader
         self.counted = torch.zeros(0, dtype=torch.bool)  # (T,), known after the trial
         noise = np.random.default_rng(0)
         trial = [self.pixels(Image.fromarray(noise.integers(0, 256, (*size, 3), np.uint8))) for size in TRIAL_SIZES]
@@ -63,11 +63,23 @@ class ImageEncoder(DiscoveredEncoder):
             shapes = " and ".join("x".join(map(str, pixels.shape)) for pixels in trial)
             raise EncoderError(f"the image processor of {self.what} leaves images of unequal shape: {shapes}")
         self.image_size = tuple(trial[0].shape[1:])
-        self.explore(trial)
+        self.discover(trial)
 
-    def learn(self, anatomy: Anatomy) -> None:
+    @staticmethod
+    def load_reader(source: str, **options: Any) -> Any:
+        """Load the image processor in its PIL version; see `Encoder`."""
+        from transformers import AutoImageProcessor
+
+        return AutoImageProcessor.from_pretrained(source, backend="pil", **options)
+
+    @staticmethod
+    def random_reader(preset: Preset, config: Any) -> Any:
+        """Make a processor for the model's image size; see `Encoder`."""
+        return plain_processor(config.image_size)
+
+    def set_token_mask(self, found: ModelLayers) -> None:
         """Distinguish patches from class and register tokens, whose input is the same for two different images."""
-        one, other = anatomy.states[0]  # (T, D) each
+        one, other = found.states[0]  # (T, D) each
         patches = (one != other).any(1).cpu()
         if not bool(patches.any()):
             raise EncoderError(f"no position of {self.what} depends on the image")
@@ -80,15 +92,15 @@ class ImageEncoder(DiscoveredEncoder):
         return pixels.float()
 
     def positions(self, size: int) -> int:
-        """Number of positions, the same for every image; see `PooledEncoder`."""
+        """Number of positions, the same for every image; see `Encoder`."""
         return len(self.counted)
 
-    def gather(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+    def collate_cpu(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """Batch pixels (3, H, W); see `Encoder`."""
         return {"pixel_values": torch.stack(list(items)).to(self.model.dtype)}, self.counted.repeat(len(items), 1)
 
     def facts(self) -> dict[str, Any]:
-        """Facts that affect the vectors, besides weights and precision."""
+        """Processor, image size and class tokens; see `Encoder`."""
         return {
             "processor": processor_facts(self.processor),
             "image_size": list(self.image_size),

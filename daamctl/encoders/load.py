@@ -14,22 +14,20 @@ from safetensors import SafetensorError
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
 from daamctl.devices import free_on, full_float32
-from daamctl.encoders import ENCODERS, FAMILIES, presets_of
-from daamctl.encoders.base import Encoder, PoolingOptions, weights_hash
+from daamctl.encoders import ENCODERS, FAMILIES, SPEECH_TYPES, presets_of
+from daamctl.encoders.base import Encoder, EncoderOptions, weights_hash
 from daamctl.encoders.encoder_size import PARTS, check_name, num_parameters
-from daamctl.encoders.image import ImageEncoder, plain_processor
 from daamctl.encoders.preset import Preset
-from daamctl.encoders.text import BYTE_TOKENS, LETTER_PAIRS, TextEncoder, byte_tokenizer
-from daamctl.encoders.whisper import load_encoder
-from daamctl.errors import EncoderError
+from daamctl.encoders.text import BYTE_TOKENS
+from daamctl.errors import EncoderError, first_few
 
 READS = {"speech": "speech", "text": "text", "image": "images"}
 INPUTS = {"input_ids": "text", "pixel_values": "image"}
-"""Main input of a model class -> modality; speech models are recognised by `FAMILIES`."""
+"""Main input of a model class -> modality; speech models are recognised by `SPEECH_TYPES`."""
 MASK_VECTOR = "masked_spec_embed"
 """Embedding that replaces masked frames in the pretraining of speech models; the only weight a checkpoint may lack."""
 HEADROOM = 2_000_000_000
-"""Bytes of a device's memory to leave free for batches when placing weights."""
+"""Memory to leave free for batches on a GPU when placing weights, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -105,15 +103,14 @@ def open_encoder(
     else:
         loaded = _pretrained(_source(name, preset), config.revision, modality, dtype, device, keep_pooler)
     model = loaded.model.eval().requires_grad_(False)
-    options = PoolingOptions(
-        layer_00=config.layer_00,
-        final_norm=config.final_norm,
-        all_frames=config.pooling == "all-frames",
-        pad_to_s=max_duration_s,
-        special_tokens=config.pool_special_tokens,
-        class_token=config.pool_class_token,
+    encoder: Encoder = _family(model.config, modality)(
+        name,
+        model,
+        loaded.reader,
+        device=str(next(model.parameters()).device),  # with several GPUs, inputs go to the first
+        precision=precision,
+        options=_options(config, max_duration_s),
     )
-    encoder, own = _adapt(name, loaded, config, modality, precision, options)
     facts = {
         "name": name,
         "modality": modality,
@@ -127,7 +124,7 @@ def open_encoder(
         "final_norm": config.final_norm if encoder.has_final_norm else None,
         "precision": precision,
         "storage": config.storage,
-        **own,
+        **encoder.facts(),
     }
     if loaded.pooler is not None:
         model.pooler = loaded.pooler.eval().requires_grad_(False)
@@ -135,29 +132,23 @@ def open_encoder(
     return OpenedEncoder(encoder, facts)
 
 
-def _adapt(
-    name: str,
-    loaded: _Loaded,
-    config: ExtractConfig,
-    modality: Modality,
-    precision: str,
-    options: PoolingOptions,
-) -> tuple[Encoder, dict[str, Any]]:
-    """Wrap a loaded model in the encoder class of its modality; also return the facts that only this modality has."""
-    model, reader = loaded.model, loaded.reader
-    first = str(next(model.parameters()).device)  # with several GPUs, inputs go to the first
-    common: dict[str, Any] = {"device": first, "precision": precision, "options": options}
-    if modality == "text":
-        text = TextEncoder(name, model, tokenizer=reader, max_tokens=config.max_tokens, **common)
-        return text, text.facts()
-    if modality == "image":
-        image = ImageEncoder(name, model, processor=reader, **common)
-        return image, image.facts()
-    own = bool(getattr(reader, "do_normalize", False))
-    normalize = {"encoder": own, "always": True, "never": False}[config.normalize]
-    rate = int(reader.sampling_rate)
-    speech: Encoder = FAMILIES.load(model.config.model_type)(model, sampling_rate=rate, normalize=normalize, **common)
-    return speech, {"pooling": config.pooling, "normalize": normalize, "sampling_rate": rate}
+def _family(config: Any, modality: Modality) -> type[Encoder]:
+    """Class of an encoder by its Hugging Face configuration; speech models differ by type, all others do not."""
+    family: type[Encoder] = FAMILIES.load(config.model_type if modality == "speech" else modality)
+    return family
+
+
+def _options(config: ExtractConfig, max_duration_s: float) -> EncoderOptions:
+    return EncoderOptions(
+        layer_00=config.layer_00,
+        final_norm=config.final_norm,
+        normalize={"encoder": None, "always": True, "never": False}[config.normalize],
+        all_frames=config.pooling == "all-frames",
+        pad_to_s=max_duration_s,
+        max_tokens=config.max_tokens,
+        special_tokens=config.pool_special_tokens,
+        class_token=config.pool_class_token,
+    )
 
 
 def _weights_dtype(setting: str, modality: Modality, device: str, precision: str) -> torch.dtype:
@@ -178,10 +169,10 @@ def _source(name: str, preset: Preset | None) -> str:
 
 
 def _random(name: str, preset: Preset | None, seed: int, dtype: torch.dtype, device: str) -> _Loaded:
-    from transformers import AutoConfig, AutoModel, Wav2Vec2FeatureExtractor
+    from transformers import AutoConfig, AutoModel
 
     if preset is None:
-        raise EncoderError(f"extract.weights=random works with presets only, met '{name}'", fix="daamctl ls encoders")
+        raise EncoderError(f"extract.weights=random works with presets only, got '{name}'", fix="daamctl ls encoders")
     tokens = BYTE_TOKENS if preset.modality == "text" else {}
     config = AutoConfig.for_model(preset.model_type, **preset.shape, **tokens)
     if preset.modality != "speech":
@@ -195,13 +186,7 @@ def _random(name: str, preset: Preset | None, seed: int, dtype: torch.dtype, dev
     if preset.embedding_std is not None:
         with torch.no_grad():
             model.get_input_embeddings().weight.mul_(preset.embedding_std / config.initializer_range)
-    reader: Any
-    if preset.modality == "text":
-        reader = byte_tokenizer(LETTER_PAIRS)
-    elif preset.modality == "image":
-        reader = plain_processor(config.image_size)
-    else:
-        reader = Wav2Vec2FeatureExtractor(do_normalize=preset.normalize, sampling_rate=16000)
+    reader = _family(config, preset.modality).random_reader(preset, config)
     return _Loaded(model.to(device, dtype), reader, f"{name} (random weights, seed {seed})", None)
 
 
@@ -209,7 +194,7 @@ def _pretrained(
     source: str, revision: str | None, modality: Modality, dtype: torch.dtype, device: str, keep_pooler: bool
 ) -> _Loaded:
     """Load the config and check that the encoder fits before loading the weights and the input processor."""
-    from transformers import AutoConfig, AutoModel
+    from transformers import AutoConfig
 
     options: dict[str, Any] = {"trust_remote_code": False}
     if revision is not None:
@@ -219,7 +204,8 @@ def _pretrained(
         part = getattr(config, PARTS.get(modality, ""), None)
         own = config if part is None else part
         _check_reads(source, own, modality)
-        reader = _reader(source, modality, options)
+        family = _family(own, modality)
+        reader = family.load_reader(source, **options)
         # Load straight to a GPU: going through main memory would take as much of it, and one more copy.
         where: dict[str, Any] = {"device_map": {"": device}} if device.startswith("cuda") else {}
         if part is not None:
@@ -230,9 +216,8 @@ def _pretrained(
             where |= headless
         if modality != "speech":
             where |= _plan_memory(source, own, dtype, device)
-        load = load_encoder if own.model_type == "whisper" else AutoModel.from_pretrained
         # transformers reads safetensors, or .bin files with weights_only=True, never an arbitrary pickle.
-        model, loading = load(source, dtype=dtype, output_loading_info=True, **where, **options)
+        model, loading = family.load_model(source, dtype=dtype, output_loading_info=True, **where, **options)
     except torch.OutOfMemoryError as error:
         raise EncoderError(
             f"the weights of encoder '{source}' do not fit in the free memory of {device}",
@@ -248,8 +233,7 @@ def _pretrained(
     pooler = _take_pooler(model, loading["missing_keys"]) if keep_pooler else None
     missing = _missing(model, whole, loading["missing_keys"])
     if missing:
-        named = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        raise EncoderError(f"encoder '{source}' lacks weights that its config.json asks for: {named}")
+        raise EncoderError(f"encoder '{source}' lacks weights that its config.json asks for: {first_few(missing, 3)}")
     if (mask_vector := getattr(model, MASK_VECTOR, None)) is not None and MASK_VECTOR in _ends(loading["missing_keys"]):
         mask_vector.data.zero_()  # transformers draws it at random every time, which would change the hash
     if Path(source).is_dir():
@@ -271,17 +255,6 @@ def _take_pooler(model: Any, missing: Iterable[str]) -> Any:
         return None
     model.pooler = None
     return None if any(name.startswith("pooler.") for name in missing) else pooler
-
-
-def _reader(source: str, modality: Modality, options: dict[str, Any]) -> Any:
-    """Load the feature extractor, tokenizer or image processor of a checkpoint."""
-    from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoTokenizer
-
-    if modality == "text":
-        return AutoTokenizer.from_pretrained(source, **options)
-    if modality == "image":
-        return AutoImageProcessor.from_pretrained(source, backend="pil", **options)
-    return AutoFeatureExtractor.from_pretrained(source, **options)
 
 
 def _missing(model: Any, whole: Any, missing: Iterable[str]) -> list[str]:
@@ -316,9 +289,9 @@ def _without_head(model_class: Any) -> dict[str, Any]:
 
 
 def _check_reads(source: str, config: Any, modality: Modality) -> None:
-    """Refuse an encoder of another modality, or of an unknown model type, before reading its weights."""
+    """Refuse an encoder of another modality, or of an unknown model type, before loading its weights."""
     kind = config.model_type
-    if kind in FAMILIES:
+    if kind in SPEECH_TYPES:
         reads = "speech"
     else:
         model_class = _class_of(config)
@@ -329,7 +302,7 @@ def _check_reads(source: str, config: Any, modality: Modality) -> None:
         raise _reads_something_else(source, reads, modality)
     raise EncoderError(
         f"encoder '{source}' is of type '{kind}', which is not a speech, text or vision encoder known here",
-        fix=f"known speech types: {', '.join(FAMILIES)}; any text or vision model whose layers have one width",
+        fix=f"known speech types: {', '.join(SPEECH_TYPES)}; any text or vision model whose layers have one width",
     )
 
 

@@ -11,72 +11,72 @@ import json
 import string
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from daamctl.artifacts.utterances import Modality
-from daamctl.encoders.base import PoolingOptions
-from daamctl.encoders.discovery import Anatomy, DiscoveredEncoder
+from daamctl.encoders.base import Encoder, EncoderOptions
+from daamctl.encoders.preset import Preset
 from daamctl.errors import EncoderError
 
-TRIAL = ("density adaptive attention", "daam")  # of unequal length, so that padding is tested too
+TRIAL = ("density adaptive attention", "daam")  # unequal lengths, to test padding too
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
 BYTE_TOKENS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 """Ids in `byte_tokenizer`, as settings of a model with random weights; the 256 bytes follow."""
 LETTER_PAIRS = tuple((a, b) for a in string.ascii_lowercase for b in string.ascii_lowercase)
-"""Merges for `byte_tokenizer` under random weights: averaged over single bytes, vectors hardly distinguish topics."""
+"""Merges of `byte_tokenizer` for random weights: averaged over single bytes, vectors hardly distinguish topics."""
 
 
-class TextEncoder(DiscoveredEncoder):
+class TextEncoder(Encoder):
     """Pools the layers of a text model.
 
     Args:
-        name: the encoder, for messages.
-        model: the Hugging Face base model (of an encoder-decoder its encoder), in eval mode, on its device.
-        tokenizer: its tokenizer.
+        name: name of the encoder, for messages.
+        model: the Hugging Face base model (of an encoder-decoder the encoder), frozen, in eval mode, on its device.
+        reader: its tokenizer.
         device: device that inputs go to.
         precision: resolved precision of the forward pass.
-        max_tokens: longest text to read, added tokens included; the model's own limit may be lower.
-        options: pooling.
+        options: reading and pooling.
 
     Raises:
         EncoderError: the tokenizer does not fit the model, or the model's layers cannot be pooled (see `find_layers`).
     """
 
-    modality: Modality = "text"
+    modality: ClassVar[Modality] = "text"
 
     def __init__(
-        self,
-        name: str,
-        model: Any,
-        *,
-        tokenizer: Any,
-        device: str,
-        precision: str,
-        max_tokens: int,
-        options: PoolingOptions,
+        self, name: str, model: Any, reader: Any, *, device: str, precision: str, options: EncoderOptions
     ) -> None:
         super().__init__(name, model, device=device, precision=precision, options=options)
         model.config.use_cache = False
-        tokenizer.truncation_side = "right"
-        self.tokenizer = tokenizer
-        if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+        reader.truncation_side = "right"
+        self.tokenizer = reader
+        if len(reader) <= len(set(reader.all_special_ids)):
             raise EncoderError(f"{self.what} comes with a tokenizer without a vocabulary; its files are missing")
         self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
-        self.first, self.last = _added_tokens(tokenizer)
-        self.pad = _padding_id(tokenizer, model.config, self.vocabulary)
-        limit = model_limit(model, tokenizer)
-        self.max_tokens = min(max_tokens, limit)
+        self.first, self.last = _added_tokens(reader)
+        self.pad = _padding_id(reader, model.config, self.vocabulary)
+        limit = model_limit(model, reader)
+        self.max_tokens = min(options.max_tokens, limit)
         self.tokens(TRIAL, self.max_tokens)  # fails at once if the limit leaves no room for text
         trial, _ = self.tokens(TRIAL, limit)
-        self.explore(trial)
+        self.discover(trial)
         # A model that mixes positions but ignores the mask would see the padding of its neighbours.
-        self.equal_length_batches = not self.close(self.pool(trial[1:])[0], self.pool(trial)[0][1:])
+        self.equal_length_batches = not self.is_close(self.pool(trial[1:])[0], self.pool(trial)[0][1:])
 
-    def learn(self, anatomy: Anatomy) -> None:
-        """Do nothing: the tokenizer already tells which tokens it adds."""
+    @staticmethod
+    def load_reader(source: str, **options: Any) -> Any:
+        """Load the tokenizer; see `Encoder`."""
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(source, **options)
+
+    @staticmethod
+    def random_reader(preset: Preset, config: Any) -> Any:
+        """Make a tokenizer of bytes and pairs of letters; see `Encoder`."""
+        return byte_tokenizer(LETTER_PAIRS)
 
     def tokens(self, texts: Sequence[str], limit: int) -> tuple[list[Tensor], list[bool]]:
         """Turn texts into token ids, truncated to `limit` tokens.
@@ -104,10 +104,10 @@ class TextEncoder(DiscoveredEncoder):
         return len(ids) - self.first - self.last
 
     def positions(self, size: int) -> int:
-        """Number of tokens, which is the size itself; see `PooledEncoder`."""
+        """Number of tokens, which is the size itself; see `Encoder`."""
         return size
 
-    def gather(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+    def collate_cpu(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """Batch token ids (T,); see `Encoder`.
 
         Raises:
@@ -128,7 +128,7 @@ class TextEncoder(DiscoveredEncoder):
         return {"input_ids": batch, "attention_mask": real.long()}, mask
 
     def facts(self) -> dict[str, Any]:
-        """Facts that affect the vectors, besides weights and precision."""
+        """Tokenizer, limit and added tokens; see `Encoder`."""
         return {
             "tokenizer_sha256": tokenizer_hash(self.tokenizer),
             "max_tokens": self.max_tokens,
@@ -159,7 +159,7 @@ def tokenizer_hash(tokenizer: Any) -> str:
 
 
 def byte_tokenizer(merges: Sequence[tuple[str, str]] = ()) -> Any:
-    """Tokenizer without a learned vocabulary: one token per UTF-8 byte, begin of sequence in front as in Llama.
+    """Tokenizer without a learned vocabulary: one token per UTF-8 byte, after a begin-of-sequence token as in Llama.
 
     Args:
         merges: pairs of characters to merge into one token within a word, in order of priority.
@@ -187,6 +187,6 @@ def _added_tokens(tokenizer: Any) -> tuple[int, int]:
 
 
 def _padding_id(tokenizer: Any, config: Any, vocabulary: int) -> int:
-    """Id to pad with: never averaged, but some models number their positions by it."""
+    """Id for padding: never averaged, but some models number their positions by it."""
     known = (getattr(config, "pad_token_id", None), tokenizer.pad_token_id, tokenizer.eos_token_id)
     return next((int(one) for one in known if one is not None and 0 <= one < vocabulary), 0)

@@ -12,7 +12,7 @@ def plan_batches(
     budget: int,
     *,
     equal_length: bool,
-    enough: Callable[[int], int] | None = None,
+    max_useful: Callable[[int], int] | None = None,
     padded: Callable[[int], int] | None = None,
 ) -> list[np.ndarray]:
     """Group clips into batches, longest first; the plan depends only on the arguments.
@@ -21,12 +21,11 @@ def plan_batches(
         sizes: (N,) cost of each clip: samples, tokens, or 1 per image.
         budget: largest cost of a batch, padding included; a longer clip gets a batch of its own.
         equal_length: only clips of exactly the same length may share a batch.
-        enough: number of clips of a size that keeps the device busy, an upper limit for a batch; None: no limit.
-        padded: cost of each clip in a batch whose longest clip has this size; None: that size.
+        max_useful: size of a clip -> number of clips that keeps the device busy, an upper limit; None: no limit.
+        padded: size of the longest clip -> cost of each clip of its batch; None: that size.
 
     Returns:
         Row numbers of each batch; every row is in exactly one.
-        Row numbers of each batch; every row stands in exactly one.
     """
     order = np.argsort(-sizes, kind="stable")
     batches: list[np.ndarray] = []
@@ -35,7 +34,7 @@ def plan_batches(
         longest = int(sizes[order[start]])
         cost = longest if padded is None else padded(longest)
         size = budget // max(cost, 1)
-        size = max(1, size if enough is None else min(size, enough(longest)))
+        size = max(1, size if max_useful is None else min(size, max_useful(longest)))
         batch = order[start : start + size]
         if equal_length:
             batch = batch[sizes[batch] == longest]

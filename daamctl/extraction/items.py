@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from daamctl.encoders.image import ImageEncoder
     from daamctl.encoders.text import TextEncoder
 
-CACHE_BYTES = 512_000_000  # of encoded images: all of CIFAR-100, part of larger tables
+CACHE_BYTES = 512_000_000  # encoded images: all of CIFAR-100, part of larger tables
 
 
 class Items(Protocol):

@@ -109,7 +109,7 @@ def _open(
 
 
 def _write(task: ShardTask, done: Embedded, head: EmbeddingsMetadata) -> ShardResult:
-    """Write the file atomically, without the unreadable clips."""
+    """Write a shard atomically, without the unreadable clips."""
     ids = task.rows["clip_id"].to_list()
     keep = np.array([row not in done.unreadable for row in range(len(ids))], bool)
     facts = {

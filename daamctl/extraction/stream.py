@@ -71,7 +71,7 @@ class _Group:
     items: list[Tensor]
     cost: int
     batch: Batch | None
-    """None if main memory had no room for it."""
+    """None if main memory was too small for it."""
 
 
 @dataclass
@@ -143,7 +143,7 @@ def embed_sets(
     Raises:
         EncoderError: as `embed_clips`; or one clip does not fit in the device's memory.
     """
-    encoder.settle()
+    encoder.prepare_for_inference()
     limit = _Limit()
     waiting: deque[_Set] = deque()
     with ThreadPoolExecutor(1, "store") as storing:
@@ -206,7 +206,9 @@ def _open_ahead(sets: Iterable[Opener], encoder: Encoder, storage: str, thread: 
 def planned(encoder: Encoder, items: Items) -> list[np.ndarray]:
     """Plan the batches in which items are embedded; see `plan_batches`."""
     equal = encoder.equal_length_batches
-    return plan_batches(items.sizes, items.budget, equal_length=equal, enough=encoder.enough, padded=encoder.padded)
+    return plan_batches(
+        items.sizes, items.budget, equal_length=equal, max_useful=encoder.max_useful_batch, padded=encoder.padded
+    )
 
 
 def _open(opener: Opener, encoder: Encoder, storage: str) -> _Set:
@@ -241,7 +243,7 @@ def _groups(encoder: Encoder, rows: list[int], items: list[Tensor], limit: _Limi
     for start in range(0, len(items), size):
         part = items[start : start + size]
         try:
-            batch = encoder.stage(part)
+            batch = encoder.to_batch(part)
         except (RuntimeError, MemoryError) as error:
             if not _out_of_memory(error):
                 raise
@@ -254,9 +256,10 @@ def _cost(encoder: Encoder, items: list[Tensor]) -> int:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Whether an error means out of memory (device, pinned or main): not all of torch's libraries have a class."""
-    told = isinstance(error, (torch.OutOfMemoryError, MemoryError))
-    return told or any(words in str(error) for words in OUT_OF_MEMORY)
+    """Whether an error means out of memory (device, pinned or main); some of torch's libraries raise RuntimeError."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return any(phrase in str(error) for phrase in OUT_OF_MEMORY)
 
 
 class _Runner:
@@ -295,7 +298,7 @@ class _Runner:
             self._run(one, group)
 
     def finish(self, but: int = 0) -> None:
-        """Wait for outstanding batches, except the last `but`."""
+        """Wait for all outstanding batches except the last `but` ones."""
         while len(self.running) > but:
             one, number, stored = self.running.popleft()
             stored.result()
@@ -305,7 +308,7 @@ class _Runner:
     def _run(self, one: _Set, group: _Group) -> None:
         """Launch a group; if the device's memory is too small for it, launch it in parts."""
         if len(group.items) > 1 and group.cost > self.limit.cost:
-            self._run_anew(one, group)
+            self._run_split(one, group)
             return
         wait = self._launched(group)
         if wait is not None:
@@ -324,9 +327,10 @@ class _Runner:
                 f"one {unit.format(group.items[0].shape[-1])} does not fit in the device's memory",
                 fix=f"use --device cpu{smaller}",
             )
-        self._run_anew(one, group)
+        self._run_split(one, group)
 
-    def _run_anew(self, one: _Set, group: _Group) -> None:
+    def _run_split(self, one: _Set, group: _Group) -> None:
+        """Run a group in parts that fit the current limit."""
         for part in _groups(self.encoder, group.rows, group.items, self.limit):
             self._run(one, part)
 
@@ -335,7 +339,7 @@ class _Runner:
         if group.batch is None:
             return None
         try:
-            return self.encoder.launch(group.batch, self.format)
+            return self.encoder.run_async(group.batch, self.format)
         except (RuntimeError, MemoryError) as error:
             if not _out_of_memory(error):
                 raise
@@ -345,8 +349,8 @@ class _Runner:
         """Check the vectors of a batch and write them to their rows."""
         assert group.batch is not None
         pooled = wait()
-        if not bool(pooled.fits.all()):
-            row, index = pooled.fits.logical_not().nonzero()[0].tolist()
+        if not bool(pooled.is_representable.all()):
+            row, index = pooled.is_representable.logical_not().nonzero()[0].tolist()
             raise EncoderError(
                 f"the encoder gives values that are not finite, or beyond {self.storage}, in layer "
                 f"{self.encoder.layers[index]} of clip '{one.names[group.rows[row]]}'",

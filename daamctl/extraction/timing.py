@@ -1,4 +1,4 @@
-"""Measure how fast an open encoder embeds items on this machine: time a few batches and extrapolate.
+"""Measure how fast an open encoder embeds items on this machine: time a few batches, then extrapolate.
 
 Batches of the longest, medium and shortest items are timed, truncated if a whole one would take too long. The time per
 unit of cost (sample, token, image; padding included) is interpolated by the length of the batch: it grows with length
@@ -32,7 +32,7 @@ from daamctl.extraction.stream import embed_clips, planned
 
 POLL_S = 0.005
 TOKEN = 7
-"""An id that exists in every vocabulary."""
+"""A token id that exists in every vocabulary."""
 STAND_IN_BYTES = 8_000_000_000
 """Weights up to this size are generated at random for timing; larger ones take minutes to generate."""
 CHARACTERS_PER_TOKEN = 4
@@ -147,11 +147,11 @@ class PeakMemory:
                 return
 
 
-def why_not_timed(outline: EncoderSize, nbytes: int, config: ExtractConfig, device: str) -> str | None:
+def why_not_timed(size: EncoderSize, nbytes: int, config: ExtractConfig, device: str) -> str | None:
     """Reason not to load weights for timing: they need too much memory or take too long to generate; None if none.
 
     Args:
-        outline: size of the encoder.
+        size: size of the encoder.
         nbytes: memory that the weights take.
         config: the extract settings.
         device: resolved device.
@@ -164,7 +164,7 @@ def why_not_timed(outline: EncoderSize, nbytes: int, config: ExtractConfig, devi
     room = sum(free) - len(free) * HEADROOM if device.startswith("cuda") else sum(free) / 2
     if nbytes > room:
         return f"{takes}, {sum(free) / 1e9:.1f} GB are free on {device}"
-    if not outline.here and nbytes > STAND_IN_BYTES:
+    if not size.here and nbytes > STAND_IN_BYTES:
         return f"its weights are not here, and {nbytes / 1e9:.1f} GB of random ones take minutes to make"
     return None
 

@@ -1,4 +1,4 @@
-"""Trainable layer fusions: one file per idea, one line per method in the table below.
+"""Trainable layer fusions: one file per idea, one row per method in the table below.
 
 A method maps the pooled layers of a frozen encoder, shape (B, L, D), to class logits, shape (B, C). This package does
 not depend on configuration files, folders or the command line, so it can be used inside other models:
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from daamctl.errors import UnknownNameError
+from daamctl.methods.settings import GROUPS, Sizes
 from daamctl.registry import Registry
 
 if TYPE_CHECKING:
@@ -77,10 +78,14 @@ METHODS = Registry(
         "ridge-concat": "daamctl.methods.probes:ridge_concat",
         "ridge-average": "daamctl.methods.probes:ridge_average",
     },
+    groups=GROUPS,
 )
+"""Name of a method -> its builder, which takes `Sizes` and the settings; its docstring's first line describes it."""
 
-CLOSED_FORM = ("ridge-last", "ridge-best-layer", "ridge-mean", "ridge-concat", "ridge-average")
+CLOSED_FORM = tuple(name for name in METHODS if METHODS.module_of(name) == "daamctl.methods.probes")
 """Probes solved in closed form instead of trained; a trained method should reach at least their accuracy."""
+NEEDS_DEV = ("best-layer",)
+"""Methods of which part is chosen on a held-out group (`Traits.needs_dev`), so that `check` need not build them."""
 COUNTERPARTS = {
     "last-layer": "ridge-last",
     "best-layer": "ridge-best-layer",
@@ -90,7 +95,7 @@ COUNTERPARTS = {
     "dwatt": "ridge-concat",
     "dwatt-scaled": "ridge-concat",
 }
-"""Closed-form probe with the same input as a method, if `counterparts` cannot derive it from the decoder."""
+"""Closed-form probe with the same input as a method, where it does not follow from the method's decoder."""
 
 _LAZY = {
     "FusionClassifier": "base",
@@ -121,6 +126,7 @@ _LAZY = {
 __all__ = [
     "CLOSED_FORM",
     "METHODS",
+    "NEEDS_DEV",
     "BatchSelfAttention",
     "ConvDecoder",
     "DensityAttention",
@@ -154,14 +160,14 @@ __all__ = [
 def build(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **settings: Any) -> FusionClassifier:
     """Build any method of the table as a module that maps (B, L, D) to logits (B, C).
 
-    A head with a single layer is refused if there are several layers: its density would do nothing.
+    Refuses heads of a single layer if there are several layers: their density would do nothing.
 
     Args:
         method: a name from `METHODS`, or one with a decoder suffix, e.g. `daam-v1-mlp`.
         num_layers: L, number of stored encoder layers.
         embed_dim: D, width of one layer's vector.
         num_classes: C.
-        settings: the method's own arguments, e.g. num_heads.
+        settings: the method's own settings, e.g. num_heads.
 
     Raises:
         UnknownNameError: there is no such method.
@@ -173,26 +179,22 @@ def build(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **s
 
 
 def rebuild(method: str, *, num_layers: int, embed_dim: int, num_classes: int, **settings: Any) -> FusionClassifier:
-    """Build a method for existing weights, whatever its heads; arguments and errors as in `build`."""
+    """Build a method for existing weights, also with heads of a single layer; arguments and errors as in `build`."""
     from daamctl.errors import MethodError
 
     name, preset = resolve_method(method)
-    builder = METHODS.load(name)
-    for what, value, least in (
-        ("num_layers", num_layers, 1),
-        ("embed_dim", embed_dim, 1),
-        ("num_classes", num_classes, 2),
-    ):
-        if value < least:
-            raise MethodError(f"{method}: {what} must be at least {least}, met {value}")
+    sizes = Sizes(num_layers, embed_dim, num_classes)
+    for what, least in (("num_layers", 1), ("embed_dim", 1), ("num_classes", 2)):
+        if getattr(sizes, what) < least:
+            raise MethodError(f"{method}: {what} must be at least {least}, got {getattr(sizes, what)}")
     check_settings(method, settings)
-    sizes = {"num_layers": num_layers, "embed_dim": embed_dim, "num_classes": num_classes}
-    model: FusionClassifier = builder(**sizes, **{**settings, **preset})
+    builder = METHODS.load(name)
+    model: FusionClassifier = builder(sizes, **METHODS.arguments(name, {**settings, **preset}))
     return model
 
 
 def resolve_method(method: str) -> tuple[str, dict[str, Any]]:
-    """Split a method's full name into its name in the table and the settings that the suffix stands for.
+    """Split a method's full name into its name in the table and the settings that its suffix implies.
 
     `daam-v1-mlp` is `daam-v1` with `decoder="mlp"`. It is trained and reported under its own name, beside `daam-v1`,
     which separates the effect of a fusion from that of its decoder.
@@ -217,7 +219,7 @@ def counterparts(method: str) -> tuple[str, ...]:
     pipelines without that one.
 
     Args:
-        method: a full name, e.g. `daam-v1-mlp`; names outside the table are taken for fine-tuning methods.
+        method: a full name, e.g. `daam-v1-mlp`; any name outside the table counts as a fine-tuning method.
     """
     if method in CLOSED_FORM:
         return ()
@@ -262,19 +264,19 @@ def check_settings(method: str, settings: Mapping[str, Any]) -> None:
         if key not in defaults:
             raise MethodError(f"{method}: unknown setting '{key}'", fix=suggest(key, defaults))
         if key in preset and value != preset[key]:
-            raise MethodError(f"{method}: {key} is {preset[key]!r} by its name, met {value!r}", fix=f"use '{name}'")
+            raise MethodError(f"{method}: {key} is {preset[key]!r} by its name, got {value!r}", fix=f"use '{name}'")
         default = defaults[key]
         if key in choices and value not in choices[key]:
             allowed = " or ".join(repr(choice) for choice in choices[key])
-            raise MethodError(f"{method}: {key} must be {allowed}, met {value!r}")
+            raise MethodError(f"{method}: {key} must be {allowed}, got {value!r}")
         if default == AUTO:
             if value != AUTO and (type(value) is not int or value < 1):
-                raise MethodError(f"{method}: {key} must be 'auto' or a whole number of at least 1, met {value!r}")
+                raise MethodError(f"{method}: {key} must be 'auto' or a whole number of at least 1, got {value!r}")
             continue
         if type(default) is int and (type(value) is not int or value < 1):
-            raise MethodError(f"{method}: {key} must be a whole number of at least 1, met {value!r}")
+            raise MethodError(f"{method}: {key} must be a whole number of at least 1, got {value!r}")
         if type(default) is not type(value) and not (type(default) is float and type(value) is int):
-            raise MethodError(f"{method}: {key} must be like {default!r}, met {value!r}")
+            raise MethodError(f"{method}: {key} must be like {default!r}, got {value!r}")
 
 
 def check_fits(method: str, settings: Mapping[str, Any], *, num_layers: int, embed_dim: int) -> None:

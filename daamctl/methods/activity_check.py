@@ -1,4 +1,4 @@
-"""Whether a method does anything of its own on given inputs: its weights vary, and training reaches its parameters."""
+"""Whether a method has an effect on given inputs: its weights vary, and gradients reach its parameters."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from torch import Tensor, nn
 from daamctl.methods.base import FusionClassifier
 
 SAME = 1e-6
-"""Weights that differ less than this between inputs are constant."""
+"""Weights that differ less than this between inputs count as constant."""
 STEPS, RATE = 3, 0.05
-"""Of the short training after which two methods that compute the same still agree."""
+"""Steps and learning rate of a short training, after which two methods that compute the same still agree."""
 
 
 def constant_weight(model: FusionClassifier, x: Tensor, *, gate: bool = False) -> float | None:
-    """The weight that all inputs get, where a fusion cannot tell them apart; None for all others.
+    """The weight that a fusion gives to all inputs alike; None if its weights depend on the input as they should.
 
-    A density depends on the input by its nature, so it is degenerate wherever it does not: over one layer, or with one
-    layer a head. Layer weights may be the same for all inputs by design, and are degenerate over one layer.
+    A density should always depend on the input; over one layer, or with one layer per head, it does not. Layer weights
+    may be the same for all inputs by design; they have no effect over one layer.
 
     Args:
-        model: set to evaluation.
+        model: the method; set to eval mode.
         x: (B, L, D) different inputs.
-        gate: layer weights, too, are to depend on the input.
+        gate: whether layer weights, too, should depend on the input.
 
     Returns:
-        Their mean, or None.
+        Mean of the weights, or None.
     """
     model.eval()
     with torch.no_grad():
@@ -42,7 +42,7 @@ def gradient_sizes(model: FusionClassifier, x: Tensor, y: Tensor) -> dict[str, f
     """Largest gradient of the training loss in every trainable tensor.
 
     Args:
-        model: set to training; its gradients are left behind.
+        model: the method; set to training mode, and left with its gradients.
         x: (B, L, D).
         y: (B,) class ids.
     """
@@ -56,10 +56,10 @@ def gradient_sizes(model: FusionClassifier, x: Tensor, y: Tensor) -> dict[str, f
 
 
 def logits_after_steps(model: FusionClassifier, x: Tensor, y: Tensor) -> Tensor:
-    """Logits (B, C) after a few steps of training, in which methods that only start alike part ways.
+    """Logits (B, C) after a few training steps; methods that only start alike then differ.
 
     Args:
-        model: as it starts; it is trained.
+        model: the method at its start; it is trained.
         x: (B, L, D).
         y: (B,) class ids.
     """

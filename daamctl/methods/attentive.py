@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, at_least_float32
 from daamctl.methods.decoder import classify_vector
+from daamctl.methods.settings import Sizes
 from daamctl.methods.weighted_sum import weigh_layers
 
 
@@ -43,9 +44,7 @@ class AttentivePooling(nn.Module):
         return weigh_layers(x, self.layer_weights(x))
 
 
-def attentive(
-    *, num_layers: int, embed_dim: int, num_classes: int, attention_dim: int = 128, hidden_dim: int = 256
-) -> FusionClassifier:
+def attentive(sizes: Sizes, *, attention_dim: int = 128, hidden_dim: int = 256) -> FusionClassifier:
     """Attentive pooling: layers weighted by a softmax score of their own vectors, then the MLP decoder."""
-    fusion = AttentivePooling(embed_dim=embed_dim, attention_dim=attention_dim)
-    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    fusion = AttentivePooling(embed_dim=sizes.embed_dim, attention_dim=attention_dim)
+    return classify_vector(fusion, sizes, hidden_dim)

@@ -14,14 +14,14 @@ from daamctl.errors import MethodError
 
 @dataclass(frozen=True)
 class Traits:
-    """Properties of a method that its figures depend on; the contract tests check each of them.
+    """Properties of a method that a reader of its results should know; the contract tests check each of them.
 
     Args:
         density: the fusion has a density, one weight per layer and feature.
         batch_dependent: a prediction depends on the other rows of its batch.
-        reconstructed: for a method whose own definition is not available, which reading this is, e.g. `reading A,
-            scalar`; empty for all others.
-        inert: trainable tensors that cannot change the output, e.g. a key bias, which cancels in softmax; they exist
+        reconstructed: which reading of the source this is, e.g. `reading A, scalar`, if the original definition is not
+            available; empty for all other methods.
+        inert: trainable tensors that cannot change the output, e.g. a key bias, which cancels in softmax. They exist
             because the source has them and counts them.
         needs_dev: part of the method is chosen on a held-out group, so training needs one.
         closed_form: solved directly instead of trained in steps; see `daamctl.methods.probes.RidgeProbe`.
@@ -36,12 +36,12 @@ class Traits:
 
 
 class HeldOut(Protocol):
-    """Pooled layers (N, L, D) that may be larger than memory: a tensor is one, and so is a part read from disk."""
+    """Pooled layers (N, L, D) that may be larger than memory: a tensor, or a part that is read from disk."""
 
     def __len__(self) -> int: ...
 
     def split(self, batch_size: int, /) -> Iterable[Tensor]:
-        """Batches (B, L, D) in order, of which only the last may be smaller."""
+        """Batches (B, L, D) in order; only the last one may be smaller."""
 
 
 class Standardize(nn.Module):
@@ -73,7 +73,7 @@ class Standardize(nn.Module):
             MethodError: unknown kind.
         """
         if kind not in ("layer", "feature"):
-            raise MethodError(f"standardize must be 'layer' or 'feature', met {kind!r}")
+            raise MethodError(f"standardize must be 'layer' or 'feature', got {kind!r}")
         shape = (num_layers, embed_dim if kind == "feature" else 1)
         return cls(torch.zeros(shape), torch.ones(shape))
 
@@ -176,7 +176,6 @@ class FusionClassifier(nn.Module):
 
         Args:
             x: (N, L, D) pooled layers of the held-out group.
-            y: (N,) class ids.
             y: (N,) class ids.
         """
 

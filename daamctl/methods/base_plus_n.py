@@ -1,8 +1,8 @@
 """Further transformer layers on top: the `Base+n` baseline of DWAtt (ElNokrashy et al., LREC-COLING 2024).
 
-Source: docs/sources.md#depth-wise-attention. It puts them on the last layer's tokens. Pooled layers have no tokens
-left, so here they attend over the layer axis, and the vector at the last layer's place is taken. They are standard
-layers like those of the source's base model, RoBERTa: normalised after each residual, with GELU; no dropout.
+Source: docs/sources.md#depth-wise-attention. The source puts them on the last layer's tokens. Pooled layers have no
+tokens, so these attend over the layer axis, and the output is the vector at the last layer's position. They are
+standard layers like those of the source's base model, RoBERTa: normalised after each residual, with GELU; no dropout.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, check_divides
 from daamctl.methods.decoder import classify_vector
+from daamctl.methods.settings import Sizes
 
 
 class TransformerLayer(nn.Module):
     """One encoder layer: x = LN(x + attention(x)), then x = LN(x + W2 gelu(W1 x)) with a hidden width of 4 D.
 
-    The same numbers as `nn.TransformerEncoderLayer`, whose shortcut for inference cannot be compiled. Torch's start:
-    Xavier uniform for the stacked query, key and value projection, zero biases in the attention.
+    It computes the same as `nn.TransformerEncoderLayer`, whose fast path for inference cannot be compiled. Torch's
+    start: Xavier uniform for the stacked query, key and value projection, zero biases in the attention.
     Trainable: 12 * D^2 + 13 * D.
 
     Args:
@@ -54,7 +55,7 @@ class TransformerLayer(nn.Module):
 
 
 class ExtraLayers(nn.Module):
-    """Transformer layers over the layer axis; gives the vector at the last layer's place.
+    """Transformer layers over the layer axis; returns the vector at the last layer's position.
 
     There is no position encoding, so the order of the layers before the last does not matter.
 
@@ -80,18 +81,12 @@ class ExtraLayers(nn.Module):
 
 
 def base_plus_n(
-    *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    num_extra_layers: int = 2,
-    num_heads: int = 8,
-    hidden_dim: int = 256,
+    sizes: Sizes, *, num_extra_layers: int = 2, num_heads: int = 8, hidden_dim: int = 256
 ) -> FusionClassifier:
-    """Transformer layers over the layer axis, the vector at the last layer's place, then the MLP decoder.
+    """Transformer layers over the layer axis, the vector at the last layer's position, then the MLP decoder.
 
     Raises:
-        MethodError: `num_heads` does not divide `embed_dim`.
+        MethodError: `num_heads` does not divide D.
     """
-    fusion = ExtraLayers(embed_dim=embed_dim, num_extra_layers=num_extra_layers, num_heads=num_heads)
-    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    fusion = ExtraLayers(embed_dim=sizes.embed_dim, num_extra_layers=num_extra_layers, num_heads=num_heads)
+    return classify_vector(fusion, sizes, hidden_dim)

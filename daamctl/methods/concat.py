@@ -1,6 +1,6 @@
 """One linear map of the concatenated layers, the `Concat` baseline of DWAtt (ElNokrashy et al., LREC-COLING 2024).
 
-The source applies it to tokens; here it fuses pooled layers (docs/sources.md#depth-wise-attention).
+The source applies it to tokens; this module fuses pooled layers (docs/sources.md#depth-wise-attention).
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.decoder import classify_vector
+from daamctl.methods.settings import Sizes
 
 
 class ConcatLinear(nn.Module):
-    """y = sum_l W_l x_l + b, the W_l being the blocks of one linear map of all layers side by side.
+    """y = sum_l W_l x_l + b, where the W_l are the blocks of one linear map of all layers side by side.
 
     Torch's start for a linear layer of L * D inputs. Trainable: L * D^2 + D.
 
@@ -31,7 +32,7 @@ class ConcatLinear(nn.Module):
         return fused.to(x.dtype)
 
 
-def concat(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def concat(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """One linear map of all layers side by side, then the MLP decoder."""
-    fusion = ConcatLinear(num_layers=num_layers, embed_dim=embed_dim)
-    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    fusion = ConcatLinear(num_layers=sizes.num_layers, embed_dim=sizes.embed_dim)
+    return classify_vector(fusion, sizes, hidden_dim)

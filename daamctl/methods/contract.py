@@ -1,7 +1,7 @@
 """Contract of all methods: one set of checks, run by the tests and by `daamctl doctor --method`.
 
-A check builds a method at small sizes, moves every parameter off its initial value, and reports its finding in one
-line. A deviation declared in the method's `Traits` must be present; an undeclared one must not.
+A check builds a method at small sizes, moves every parameter away from its initial value, and reports one line. A
+deviation that the method's `Traits` declare must be present; any other must be absent.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from daamctl.methods import METHODS, build, resolve_method
 from daamctl.methods.activity_check import gradient_sizes
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.probes import Layers, RidgeProbe
+from daamctl.methods.settings import Sizes
 
 log = logging.getLogger(__name__)
 
-Sizes = tuple[int, int, int]
-"""(num_layers, embed_dim, num_classes)."""
-
-SPEECH, VISION, TEXT = (24, 1024, 4), (24, 1024, 100), (40, 5120, 4)
+SPEECH, VISION, TEXT = Sizes(24, 1024, 4), Sizes(24, 1024, 100), Sizes(40, 5120, 4)
 """Sizes of the papers' three experiments: WavLM-Large on IEMOCAP, BEiT-Large on CIFAR-100, Llama2-13B on AG News."""
 
 
@@ -37,9 +35,9 @@ class Count:
     """Trainable parameters of a published method at one size.
 
     Args:
-        fusion: of the attention module.
-        total: of the whole, decoder included.
-        printed: the figure that the papers or the released scripts print, with what it counts; empty: none.
+        fusion: in the attention module.
+        total: in the whole model, decoder included.
+        printed: the number that the papers or the released scripts print, and what it counts; empty: none.
     """
 
     fusion: int
@@ -85,19 +83,19 @@ PUBLISHED_PARAMETERS: dict[str, dict[Sizes, Count]] = {
         TEXT: Count(3_082_240, 3_533_356),
     },
 }
-"""Exact counts of the papers' methods, computed from their definitions, beside what is printed
+"""Exact counts of the papers' methods, computed from their definitions, beside the printed numbers
 (docs/sources.md#parameter-counts)."""
 
-SMALL: Sizes = (24, 16, 4)
-FURTHER: tuple[Sizes, ...] = ((24, 16, 4), (8, 8, 2), (8, 24, 7), (40, 40, 3), (7, 13, 3))
-"""Sizes at which a method is built and run; the last has a number of layers and a width that only 1 divides."""
+SMALL = Sizes(24, 16, 4)
+FURTHER = (SMALL, Sizes(8, 8, 2), Sizes(8, 24, 7), Sizes(40, 40, 3), Sizes(7, 13, 3))
+"""Sizes at which a method is built and run. In the last, number of layers and width are prime."""
 
 SCALES = (1.0, 300.0)  # hidden states of large encoders reach hundreds
 GRADIENT_FLOOR = 1e-9  # of the largest gradient of the model, in float64
-ABSOLUTE, RELATIVE = 1e-5, 1e-4  # how near two float32 results must be
-ROUNDED_TO_ZERO = 0.1  # share of a density; float32 has nothing smaller for the far tail of a narrow Gaussian
+ABSOLUTE, RELATIVE = 1e-5, 1e-4  # tolerance between two float32 results
+ROUNDED_TO_ZERO = 0.1  # largest share of zeros in a density: float32 underflows in the tail of a narrow Gaussian
 BATCH = 6
-SOLVED_CLIPS = 20  # for each class, half of them held out
+SOLVED_CLIPS = 20  # per class, half of them held out
 ORDER = (4, 0, 5, 2, 1, 3)
 
 
@@ -108,9 +106,9 @@ class Case:
     Args:
         method: name in the table, or a variant such as `daam-v1-mlp`.
         settings: the method's own settings; the others keep their defaults.
-        sizes: where numbers are computed.
-        counted: where parameters are counted, on no device.
-        seed: of start, parameters and data.
+        sizes: sizes at which numbers are computed.
+        counted: sizes at which parameters are counted, on the meta device.
+        seed: seed of start, parameters and data.
     """
 
     method: str
@@ -122,12 +120,12 @@ class Case:
     def build(
         self, sizes: Sizes | None = None, settings: Mapping[str, Any] | None = None, seed: int | None = None
     ) -> FusionClassifier:
-        """The method as it starts; random numbers of others are left alone.
+        """Build the method as it starts; the global random state does not change.
 
         Args:
-            sizes: instead of those of the case.
-            settings: besides those of the case.
-            seed: instead of that of the case.
+            sizes: replaces the sizes of the case.
+            settings: in addition to the settings of the case.
+            seed: replaces the seed of the case.
 
         Raises:
             MethodError: it cannot be built for these sizes and settings.
@@ -139,7 +137,7 @@ class Case:
             return build(self.method, num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, **wanted)
 
     def make(self, seed: int | None = None) -> FusionClassifier:
-        """The method with every trainable parameter moved off its start, where much is zero and says nothing."""
+        """Build the method and move every trainable parameter away from its start, where many are zero."""
         seed = self.seed if seed is None else seed
         model = self.build(seed=seed)
         generator = torch.Generator().manual_seed(seed + 1)
@@ -150,7 +148,7 @@ class Case:
         return model
 
     def data(self, size: int = BATCH, seed: int = 1) -> tuple[Tensor, Tensor]:
-        """Layers (size, L, D), standard normal, and labels (size,) that go through the classes."""
+        """Layers (size, L, D), standard normal, and labels (size,) that cycle through the classes."""
         num_layers, embed_dim, num_classes = self.sizes
         generator = torch.Generator().manual_seed(self.seed + seed)
         x = torch.randn(size, num_layers, embed_dim, generator=generator)
@@ -159,12 +157,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found.
+    """Result of a check.
 
     Args:
-        name: of the check.
-        ok: whether the method holds it.
-        text: one line; what is wrong, or what was seen.
+        name: name of the check.
+        ok: whether the method passed.
+        text: one line: the problems, or the observation.
     """
 
     name: str
@@ -173,11 +171,11 @@ class Finding:
 
 
 def run_checks(case: Case, names: Iterable[str] | None = None) -> Iterator[Finding]:
-    """Run checks, one after another; an error inside a check is a finding too.
+    """Run checks one after another; an error inside a check is a finding too.
 
     Args:
         case: what to check.
-        names: of `CHECKS`; None: all.
+        names: names from `CHECKS`; None: all.
     """
     for name in CHECKS if names is None else names:
         try:
@@ -189,7 +187,7 @@ def run_checks(case: Case, names: Iterable[str] | None = None) -> Iterator[Findi
 
 
 def check_parameters(case: Case) -> Finding:
-    """Number of trainable parameters, against the published one where there is one."""
+    """The number of trainable parameters is the published one, if there is one."""
     problems, seen = [], []
     name, preset = resolve_method(case.method)
     known = {} if case.settings or preset else PUBLISHED_PARAMETERS.get(name, {})
@@ -215,7 +213,7 @@ def check_parameters(case: Case) -> Finding:
 
 
 def check_gradient(case: Case) -> Finding:
-    """The gradient of the training loss reaches every trainable tensor, and no other than the inert ones lack it."""
+    """The gradient of the training loss reaches every trainable tensor except the inert ones."""
     if case.build().traits.closed_form:
         return Finding("gradient", True, "not applicable: solved in closed form, without gradients")
     model = case.make().double()
@@ -232,7 +230,7 @@ def check_gradient(case: Case) -> Finding:
 
 
 def check_batch(case: Case) -> Finding:
-    """A batch of one gives what its row in a batch gives, unless the method is declared to depend on its batch."""
+    """A sample alone gives the same logits as in a batch, unless the method declares that it depends on its batch."""
     model = case.make().eval()
     x, _ = case.data()
     with torch.no_grad():
@@ -252,7 +250,7 @@ def check_batch(case: Case) -> Finding:
 
 
 def check_order(case: Case) -> Finding:
-    """Samples in another order give the same logits in that order, in training and in evaluation."""
+    """Permuted samples give permuted logits, in training and in evaluation."""
     problems = []
     x, _ = case.data()
     order = torch.tensor(ORDER)
@@ -266,7 +264,7 @@ def check_order(case: Case) -> Finding:
 
 
 def check_evaluation(case: Case) -> Finding:
-    """Evaluation repeats, gives float32 logits, and changes neither the module nor its input."""
+    """Evaluation is repeatable, gives float32 logits, and changes neither the module nor its input."""
     problems = []
     model = case.make().eval()
     x, _ = case.data()
@@ -286,7 +284,7 @@ def check_evaluation(case: Case) -> Finding:
 
 
 def check_saving(case: Case) -> Finding:
-    """What is saved after a training step loads into a module of another start, to the same logits."""
+    """Weights saved after a training step give the same logits when loaded into a module with another start."""
     model, other = _step(case.make(), case), case.make(case.seed + 7)
     x, _ = case.data()
     model.eval()
@@ -333,7 +331,7 @@ def check_autocast(case: Case) -> Finding:
 
 def check_compile(case: Case) -> Finding:
     """Compiled as one graph, the method gives the logits and the input's gradient of its plain form."""
-    torch.compiler.reset()  # code that all methods share would else be compiled for each, up to torch's limit
+    torch.compiler.reset()  # else the code that all methods share reaches torch's limit of recompilations
     plain = case.make().train()
     compiled = copy.deepcopy(plain)
     results = []
@@ -365,7 +363,7 @@ def check_export(case: Case) -> Finding:
 
 
 def check_sensitivity(case: Case) -> Finding:
-    """How much the order of the layers and of the features means to the method; seen, never a failure."""
+    """How much the method depends on the order of the layers and of the features; informative, never a failure."""
     model = case.make().eval()
     x, _ = case.data()
     texts = []
@@ -382,7 +380,7 @@ def check_sensitivity(case: Case) -> Finding:
 
 
 def check_density(case: Case) -> Finding:
-    """A density, if there is one, has one weight in (0, 1] per layer and feature; layer weights one per layer."""
+    """A density, if any, has one weight in (0, 1] per layer and feature; layer weights, if any, are one per layer."""
     model = case.make().eval()
     x, _ = case.data()
     problems, seen = [], []
@@ -414,7 +412,7 @@ def check_density(case: Case) -> Finding:
 
 
 def check_training(case: Case) -> Finding:
-    """The training loss is one finite number beside logits; the choice on a held-out group is made, and kept.
+    """The training loss is a finite number; a choice on a held-out group is made if declared, and repeatable.
 
     A closed-form method is solved instead.
     """
@@ -453,7 +451,7 @@ def check_training(case: Case) -> Finding:
 
 
 def check_summary(case: Case) -> Finding:
-    """The line in the table is a sentence, and says so of a method that is reconstructed."""
+    """The line that `ls` shows is a sentence, and says if the method is reconstructed."""
     line = METHODS.summary(resolve_method(case.method)[0])
     reading = case.build().traits.reconstructed
     problems = []
@@ -465,7 +463,7 @@ def check_summary(case: Case) -> Finding:
 
 
 def check_start(case: Case) -> Finding:
-    """The same seed gives the same start, another seed another."""
+    """Equal seeds give equal starts, different seeds different ones."""
     if case.build().traits.closed_form:
         return Finding("start", True, "not applicable: solved in closed form, whatever the start")
     first, second, third = (case.build(seed=seed).state_dict() for seed in (3, 3, 4))
@@ -476,7 +474,7 @@ def check_start(case: Case) -> Finding:
 
 
 def check_sizes(case: Case) -> Finding:
-    """Any number of layers, any width; a refusal names a setting that is too large and, of heads, those that divide."""
+    """Builds and runs at any size; a refusal names a setting that is too large and, for heads, all divisors."""
     problems, seen = [], []
     for sizes in FURTHER:
         settings: dict[str, int] = {}
@@ -501,7 +499,7 @@ def check_sizes(case: Case) -> Finding:
 
 
 def _check_solution(case: Case) -> Finding:
-    """The solution tells classes apart that lie apart, repeats, and does not depend on the start."""
+    """The solution separates separable classes, is repeatable, and does not depend on the start."""
     model, other = case.make(), case.make(case.seed + 7)
     if not isinstance(model, RidgeProbe) or not isinstance(other, RidgeProbe):
         return _finding("training", ["declared to be solved in closed form, and is no RidgeProbe"], "")
@@ -565,7 +563,7 @@ def _gap(a: Tensor, b: Tensor) -> str:
 
 
 def _wrong_divisors(message: str) -> list[str]:
-    """What is wrong with the divisors that a refusal offers; heads over the layers need two layers each."""
+    """Problems with the divisors that a refusal lists; heads over the layers need two layers each."""
     match = re.search(r" must divide (.*) \((\d+)\)(.*)$", message)
     if match is None:
         return []
@@ -584,14 +582,14 @@ def _copy_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _changed(before: Mapping[str, Tensor], model: nn.Module) -> list[str]:
-    """Names of what differs from an earlier copy of the state, or is in one of them only."""
+    """Names of tensors that differ from an earlier copy of the state, or exist in only one of the two."""
     now = model.state_dict()
     same = {name for name in before.keys() & now.keys() if torch.equal(before[name], now[name])}
     return sorted((before.keys() | now.keys()) - same)
 
 
 def _step(model: FusionClassifier, case: Case) -> FusionClassifier:
-    """One step of training and a choice on a held-out group, so that buffers too leave their start."""
+    """Train one step and choose on a held-out group, so that buffers change too."""
     loss, _ = model.train().training_loss(*case.data(), nn.functional.cross_entropy)
     loss.backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
@@ -600,9 +598,10 @@ def _step(model: FusionClassifier, case: Case) -> FusionClassifier:
 
 
 def _law(model: FusionClassifier, x: Tensor, fused: Tensor, axis: int, order: Tensor) -> str:
-    """What a shuffle of one axis of the input does to the fused layers.
+    """Effect of a shuffled input axis on the fused layers.
 
-    A map of layers, and a row as wide as the input, can follow the shuffle; what has lost the axis can only ignore it.
+    If the output still has the axis (a map of layers, or rows as wide as the input), it can be equivariant; otherwise
+    it can only be invariant.
     """
     follows = fused.dim() == 3 if axis == 1 else fused.shape[-1] == x.shape[-1]
     expected = fused.index_select(axis - x.dim(), order) if follows else fused

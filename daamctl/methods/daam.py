@@ -1,13 +1,14 @@
 """Density Adaptive Attention (arXiv 2401.11143, Algorithm 1): version 1 (eight heads), version 2 (one head), frozen.
 
-Where text and published code disagree, or a choice matters numerically, the reading is a setting: `variance` (D25),
-`eps` (D24), `kernel` (D28) and `scaled_variance` (D61). Unlike the published heads, which flatten time into the layers
-(D26), a module here normalises a single axis, whatever other axes there are, and takes a mask.
+If the paper and the published code disagree, or a choice matters numerically, the reading is a setting: `variance`
+(D25), `eps` (D24), `kernel` (D28) and `scaled_variance` (D61). The published heads flatten time into the layers (D26);
+this module normalises one axis, whatever other axes there are, and takes a mask.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any, Literal, overload
 
 import torch
@@ -18,9 +19,10 @@ from daamctl.errors import MethodError
 from daamctl.methods.base import FusionClassifier, Traits
 from daamctl.methods.decoder import check_choice, classify_map
 from daamctl.methods.heads import Heads, check_heads, heads_of
+from daamctl.methods.settings import DecoderOptions, DensityOptions, Sizes
 
 VARIANCE_FLOOR = 1e-8  # added to the variance itself
-ROOT_FLOOR = 1e-5  # added under the root; Algorithm 1 and the published code have both, the text has one (D24)
+ROOT_FLOOR = 1e-5  # added under the root; Algorithm 1 and the published code have both floors, the text has one (D24)
 
 
 def density_weights(
@@ -39,27 +41,27 @@ def density_weights(
     m = mean along the axis, v = biased variance along the axis + 1e-8,
     y = (x - (m + offset)) / sqrt(v + 1e-5),  w = exp(-y^2 / (2 * scaled_variance))
 
-    Our `offset` is the paper's delta (feature units); our `scaled_variance` is its xi, which takes the place of a
-    Gaussian's variance. Statistics come from the sample itself, in training as in evaluation (D62). Statistics and
-    weights are computed in float32 at least, also under autocast.
+    Our `offset` is the paper's delta (feature units). Our `scaled_variance` is its xi, used like the variance of a
+    Gaussian. Statistics come from the sample itself, in training and in evaluation (D62). Statistics and weights are
+    computed in float32 at least, also under autocast.
 
     Args:
         x: (..., L, D), the layers of one head, or any shape with `dim`.
         offset: broadcastable to x with size 1 along the axis, e.g. (..., 1, D).
         scaled_variance: broadcastable like `offset`.
-        variance: `two-pass`, or `moments` for the published |mean(x^2) - mean(x)^2|, which cancels in float32 when
-            the mean is large against the spread (D25).
-        eps: `double` for both floors, or `single` for 1e-5 under the root only, as the paper's text has it (D24).
-        kernel: `2xi`, or `2c2` for exp(-y^2 / (2 * scaled_variance^2)), the paper's entropy section (D28).
+        variance: `two-pass`, or `moments` for the published |mean(x^2) - mean(x)^2|, which loses precision in float32
+            if the mean is large against the spread (D25).
+        eps: `double` for both floors, or `single` for 1e-5 under the root only, as in the paper's text (D24).
+        kernel: `2xi`, or `2c2` for exp(-y^2 / (2 * scaled_variance^2)), as in the paper's entropy section (D28).
         dim: axis of the statistics.
         mask: bool, broadcastable to x, True = valid. Statistics are over the valid entries; the others have weight 0.
 
     Returns:
-        w, shape of x; in (0, 1] where valid, as long as `scaled_variance` is positive, which training does not
-        enforce (D61). It has a gradient, but no second one and no forward-mode derivative.
+        w, shape of x; in (0, 1] where valid, provided that `scaled_variance` is positive, which training does not
+        enforce (D61). It has a gradient, but no second derivative and no forward-mode derivative.
 
     Raises:
-        MethodError: unknown `variance`, `eps` or `kernel`, `mask` is not bool, or a parameter runs along the axis.
+        MethodError: unknown `variance`, `eps` or `kernel`; `mask` is not bool; or a parameter varies along the axis.
     """
     check_formula(variance=variance, eps=eps, kernel=kernel)
     for name, parameter in (("offset", offset), ("scaled_variance", scaled_variance)):
@@ -71,7 +73,8 @@ def density_weights(
             x = x.masked_fill(ignored, 0)
         width = scaled_variance if kernel == "2xi" else scaled_variance.square()
         floor = ROOT_FLOOR + (VARIANCE_FLOOR if eps == "double" else 0)
-        # torch.compile fuses the plain formula with its derivative; for the written gradient its results differ (2.11)
+        # torch.compile fuses the plain formula with its derivative; of the hand-written gradient it gives other results
+        # (torch 2.11)
         compute = _gaussian if torch.compiler.is_compiling() else GaussianWeights.apply
         weights: Tensor = compute(x, offset, width, variance, floor, dim, ignored)[0]
         return weights if ignored is None else weights.masked_fill(ignored, 0)
@@ -93,8 +96,8 @@ def _gaussian(
 class GaussianWeights(torch.autograd.Function):
     """`_gaussian` with a hand-written gradient.
 
-    Autograd of the formula keeps and writes many tensors of the size of x; this keeps x and w, and writes few
-    (benchmarks/daam.py). With n valid entries along the axis,
+    Autograd of the formula stores many tensors of the size of x; this stores x and w only (benchmarks/daam.py). With n
+    valid entries along the axis,
 
     u = x - (mean + offset),  p = 1 / (width * (|v| + floor)),  w = exp(-p * u^2 / 2)
 
@@ -103,7 +106,8 @@ class GaussianWeights(torch.autograd.Function):
     offset: p * S1,  width: p * S2 / (2 * width),  v: p * S2 / (2 * (|v| + floor)) * sign(v)
     x: p * (S1 / n - b) + (gradient of v) * 2 * (x - mean) / n
 
-    Only tensors that depend on g, x and both parameters are written in place: under vmap each may have a batch axis.
+    In-place operations are limited to tensors that depend on g, x and both parameters: under vmap, each of these may
+    have a batch axis.
     """
 
     generate_vmap_rule = True
@@ -111,7 +115,7 @@ class GaussianWeights(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        """Keep what the gradient needs."""
+        """Store the tensors that the gradient needs."""
         x, offset, width, _, ctx.floor, ctx.dim, ignored = inputs
         ctx.mark_non_differentiable(*output[1:])
         ctx.save_for_backward(x, offset, width, ignored, *output)
@@ -149,18 +153,18 @@ def _count(x: Tensor, dim: int, ignored: Tensor | None) -> Tensor | int:
 
 
 def _check_shared(name: str, parameter: Tensor, x: Tensor, dim: int) -> None:
-    """Check that all entries along the axis share a parameter."""
+    """Check that a parameter has size 1 along the axis."""
     place = parameter.dim() + (dim if dim < 0 else dim - x.dim())
     if place >= 0 and parameter.shape[place] != 1:
         raise MethodError(
-            f"{name} must have size 1 along axis {dim} of x, which its entries share, met {tuple(parameter.shape)}"
+            f"{name} must have size 1 along axis {dim} of x, which its entries share, got {tuple(parameter.shape)}"
         )
 
 
 def _full_mask(mask: Tensor, x: Tensor) -> Tensor:
-    """Broadcast the mask to the shape of x. Only bool is accepted: an additive mask has 0 where a bool one has True."""
+    """Broadcast the mask to the shape of x. Only bool is accepted: in an additive mask, 0 means valid."""
     if mask.dtype != torch.bool:
-        raise MethodError(f"mask must be bool with True = valid, met {mask.dtype}")
+        raise MethodError(f"mask must be bool with True = valid, got {mask.dtype}")
     return mask.broadcast_to(x.shape)
 
 
@@ -182,21 +186,21 @@ class MultiHeadDAAM(nn.Module):
     The output is x * w: no softmax, no residual, no projection. Trainable: 2 * h * D.
     Start: offset 0, scaled variance 2 (docs/sources.md#density-attention and #heads).
 
-    Any axis but the last can take the place of the layers: with frames (B, L, T, D) and `norm_axis=-2`, heads are runs
-    of frames. Splitting the features among the heads instead (D27) needs no setting: every statistic and parameter
-    belongs to one feature already, so that is one head over all layers (`daam-v2`), whatever the number of heads.
+    Any axis but the last can be used instead of the layers: with frames (B, L, T, D) and `norm_axis=-2`, heads are runs
+    of frames. There is no setting that splits the features among the heads (D27), because every statistic and parameter
+    already belongs to one feature: any number of such heads equals one head over all layers (`daam-v2`).
 
     Args:
         num_heads: h; must divide the size of the axis.
         embed_dim: D.
-        num_layers: size of the axis, to check it here rather than at the first call.
+        num_layers: size of the axis, to check it now rather than at the first call.
         norm_axis: axis of the statistics and heads, counted as in the tensor given to `forward`.
         variance: `two-pass` or `moments`, see `density_weights`.
         eps: `double` or `single`, see `density_weights`.
         kernel: `2xi` or `2c2`, see `density_weights`.
         scaled_variance: `free` as published, or `softplus`: softplus of the parameter, which keeps it positive (D61).
-            The parameter then starts at ln(e^2 - 1), where softplus gives exactly 2.
-        trainable: False: offset and scaled variance stay at their start, as buffers.
+            The parameter then starts at ln(e^2 - 1), whose softplus is 2.
+        trainable: train offset and scaled variance; False: they are buffers and keep their start.
 
     Raises:
         MethodError: `num_heads` does not divide `num_layers`, or a choice is unknown.
@@ -252,8 +256,8 @@ class MultiHeadDAAM(nn.Module):
 
         Args:
             x: (..., L, D), or any shape that ends in D with `norm_axis`.
-            mask: bool, broadcastable to x, True = valid. Entries that are not valid have no part in the statistics
-                and pass through unchanged, with density 0.
+            mask: bool, broadcastable to x, True = valid. Other entries do not enter the statistics; they pass through
+                unchanged and have density 0.
             return_density: also return the weights.
 
         Returns:
@@ -304,111 +308,60 @@ class MultiHeadDAAM(nn.Module):
 
 
 def daam_v1(
+    sizes: Sizes,
     *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
     num_heads: Heads = "auto",
-    variance: Literal["two-pass", "moments"] = "two-pass",
-    eps: Literal["double", "single"] = "double",
-    kernel: Literal["2xi", "2c2"] = "2xi",
+    density: DensityOptions,
     scaled_variance: Literal["free", "softplus"] = "free",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
+    decoder: DecoderOptions,
 ) -> FusionClassifier:
     """Density Adaptive Attention with several heads over the layers: eight as published, see `auto_heads`.
 
     Raises:
-        MethodError: `num_heads` does not divide `num_layers`.
+        MethodError: `num_heads` does not divide L.
     """
-    fusion = MultiHeadDAAM(
-        num_heads=heads_of(num_heads, num_layers),
-        embed_dim=embed_dim,
-        num_layers=num_layers,
-        variance=variance,
-        eps=eps,
-        kernel=kernel,
-        scaled_variance=scaled_variance,
-    )
-    return classify_map(
-        fusion,
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        traits=Traits(density=True),
-    )
+    fusion = layer_daam(sizes, num_heads, density, scaled_variance=scaled_variance)
+    return classify_map(fusion, sizes, decoder, traits=Traits(density=True))
 
 
 def daam_v2(
+    sizes: Sizes,
     *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    variance: Literal["two-pass", "moments"] = "two-pass",
-    eps: Literal["double", "single"] = "double",
-    kernel: Literal["2xi", "2c2"] = "2xi",
+    density: DensityOptions,
     scaled_variance: Literal["free", "softplus"] = "free",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
+    decoder: DecoderOptions,
 ) -> FusionClassifier:
     """Density Adaptive Attention with one head over all layers."""
-    return daam_v1(
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        num_heads=1,
-        variance=variance,
-        eps=eps,
-        kernel=kernel,
-        scaled_variance=scaled_variance,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-    )
+    return daam_v1(sizes, num_heads=1, density=density, scaled_variance=scaled_variance, decoder=decoder)
 
 
 def daam_frozen(
-    *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    num_heads: Heads = "auto",
-    variance: Literal["two-pass", "moments"] = "two-pass",
-    eps: Literal["double", "single"] = "double",
-    kernel: Literal["2xi", "2c2"] = "2xi",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
+    sizes: Sizes, *, num_heads: Heads = "auto", density: DensityOptions, decoder: DecoderOptions
 ) -> FusionClassifier:
     """Control: Density Adaptive Attention held at its start, offset 0 and scaled variance 2.
 
-    What the published weights learn stays near that start (docs/sources.md#controls), so a gain of `daam-v1` over this
-    one, not over `none`, is what learning them brings.
+    The published weights stay near that start (docs/sources.md#controls). What learning them brings is therefore the
+    gain of `daam-v1` over this method, not over `none`.
 
     Raises:
-        MethodError: `num_heads` does not divide `num_layers`.
+        MethodError: `num_heads` does not divide L.
     """
-    fusion = MultiHeadDAAM(
-        num_heads=heads_of(num_heads, num_layers),
-        embed_dim=embed_dim,
-        num_layers=num_layers,
-        variance=variance,
-        eps=eps,
-        kernel=kernel,
-        trainable=False,
-    )
-    return classify_map(
-        fusion,
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        traits=Traits(density=True),
-    )
+    fusion = layer_daam(sizes, num_heads, density, trainable=False)
+    return classify_map(fusion, sizes, decoder, traits=Traits(density=True))
+
+
+def layer_daam(sizes: Sizes, num_heads: Heads, density: DensityOptions, **settings: Any) -> MultiHeadDAAM:
+    """Build a DAAM over the layers.
+
+    Args:
+        sizes: L and D.
+        num_heads: a number, or `auto`.
+        density: readings of the formula.
+        settings: further arguments of `MultiHeadDAAM`.
+
+    Raises:
+        MethodError: `num_heads` does not divide L, or a choice is unknown.
+    """
+    num_layers, embed_dim, _ = sizes
+    heads = heads_of(num_heads, num_layers)
+    return MultiHeadDAAM(num_heads=heads, embed_dim=embed_dim, num_layers=num_layers, **asdict(density), **settings)

@@ -1,8 +1,8 @@
 """Decoders: from fused layers to class logits.
 
-`ConvDecoder` is the published one (two 3x3 convolutions over the layers as image channels, then one linear layer).
-`MLPDecoder` is the head that every single-vector fusion shares; a map of layers can take it too, summed over the layers
-first, so that a fusion and its decoder can be told apart.
+`ConvDecoder` is the published one: two 3x3 convolutions over the layers as image channels, then one linear layer.
+All fusions that give a single vector share `MLPDecoder`. A map of layers can use it too, after a sum over the layers;
+this separates the effect of a fusion from that of its decoder.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from torch import Tensor, nn
 
 from daamctl.errors import MethodError
 from daamctl.methods.base import FusionClassifier, Traits
+from daamctl.methods.settings import DecoderOptions, Sizes
 
 
 def feature_grid(width: int, *, embed_dim: int | None = None, num_heads: int = 8) -> tuple[int, int]:
     """Height and width of the image that one feature row becomes, in its stored order.
 
     A row of the encoder's own width becomes the factor pair nearest to a square, H <= W: 32x32 for 1024, 64x80 for
-    5120. A row that an attention with heads has projected from `embed_dim` to `width` has one side of `num_heads` and
-    one of the head width; the head width comes first where it is the encoder's own height, else the number of heads:
+    5120. If an attention with heads has projected the row from `embed_dim` to `width`, one side is `num_heads` and the
+    other the head width. The head width comes first if it equals the encoder's own height, else the number of heads:
     8x64 for 1024 -> 512, 64x8 for 5120 -> 512. These are the published shapes (docs/sources.md#decoder).
 
     Args:
         width: length of the row.
         embed_dim: encoder width D that the row was projected from; None: the row has the encoder's own width.
-        num_heads: heads of the projecting attention; where it does not divide `width`, the first rule holds.
+        num_heads: heads of the projecting attention; if it does not divide `width`, the first rule applies.
     """
     if embed_dim is None or width % num_heads:
         height = next(h for h in range(math.isqrt(width), 0, -1) if width % h == 0)
@@ -38,8 +39,8 @@ def feature_grid(width: int, *, embed_dim: int | None = None, num_heads: int = 8
 class ConvDecoder(nn.Module):
     """The published decoder: conv L->512 3x3, ReLU, conv 512->L 3x3, ReLU, flatten, linear to C.
 
-    Every layer's feature row becomes one H x W image channel. Weights of the three layers start Xavier uniform, biases
-    at torch's default, as in the published code (docs/sources.md#decoder).
+    Every layer's feature row becomes one H x W image channel. As in the published code, the weights of the three
+    modules start Xavier uniform and the biases at torch's default (docs/sources.md#decoder).
 
     Args:
         num_layers: L, image channels.
@@ -76,7 +77,7 @@ class ConvDecoder(nn.Module):
 
 
 class MLPDecoder(nn.Module):
-    """The head of all single-vector fusions: linear D->256, ReLU, linear 256->C.
+    """The decoder of all fusions that give a single vector: linear D->256, ReLU, linear 256->C.
 
     The width is that of the projector in SUPERB's downstream probe (Yang et al., 2021), which has no activation.
 
@@ -84,7 +85,7 @@ class MLPDecoder(nn.Module):
         embed_dim: D.
         num_classes: C.
         hidden_dim: width of the hidden layer.
-        sum_layers: the input is a map of layers (B, L, D), summed over L first (docs/sources.md#decoder).
+        sum_layers: sum a map of layers (B, L, D) over L first (docs/sources.md#decoder).
     """
 
     def __init__(self, *, embed_dim: int, num_classes: int, hidden_dim: int = 256, sum_layers: bool = False) -> None:
@@ -103,65 +104,67 @@ class MLPDecoder(nn.Module):
 
 def classify_map(
     fusion: nn.Module,
+    sizes: Sizes,
+    decoder: DecoderOptions,
     *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    decoder: str,
-    hidden_channels: int,
-    hidden_dim: int,
+    width: int | None = None,
     grid: tuple[int, int] | None = None,
     traits: Traits = Traits(),  # noqa: B008
 ) -> FusionClassifier:
     """Join a fusion that gives a map of layers to either decoder.
 
     Args:
-        fusion: maps (B, L, D) to (B, num_layers, embed_dim).
-        num_layers: rows of the fused map.
-        embed_dim: width of a row of the fused map.
-        num_classes: C.
-        decoder: `conv`, or `mlp` on the sum over layers.
-        hidden_channels: of the conv decoder.
-        hidden_dim: of the MLP decoder.
+        fusion: maps (B, L, D) to (B, L, width).
+        sizes: L, D and C.
+        decoder: which decoder, and how wide it is inside.
+        width: of a row of the fused map; None: D.
         grid: of the conv decoder; None: see `feature_grid`.
-        traits: what a reader must know of the method.
+        traits: properties of the method.
 
     Raises:
         MethodError: unknown decoder.
     """
-    check_choice("decoder", decoder, ("conv", "mlp"))
-    head: nn.Module
-    if decoder == "conv":
-        head = ConvDecoder(
-            num_layers=num_layers,
-            embed_dim=embed_dim,
-            num_classes=num_classes,
-            hidden_channels=hidden_channels,
-            grid=grid,
-        )
-    else:
-        head = MLPDecoder(embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim, sum_layers=True)
-    return FusionClassifier(fusion, head, traits)
+    check_choice("decoder", decoder.decoder, ("conv", "mlp"))
+    width, num_classes = width or sizes.embed_dim, sizes.num_classes
+    if decoder.decoder == "mlp":
+        mlp = MLPDecoder(embed_dim=width, num_classes=num_classes, hidden_dim=decoder.hidden_dim, sum_layers=True)
+        return FusionClassifier(fusion, mlp, traits)
+    conv = ConvDecoder(
+        num_layers=sizes.num_layers,
+        embed_dim=width,
+        num_classes=num_classes,
+        hidden_channels=decoder.hidden_channels,
+        grid=grid,
+    )
+    return FusionClassifier(fusion, conv, traits)
 
 
 def classify_vector(
     fusion: nn.Module,
-    *,
-    embed_dim: int,
-    num_classes: int,
+    sizes: Sizes,
     hidden_dim: int,
+    *,
+    width: int | None = None,
     traits: Traits = Traits(),  # noqa: B008
 ) -> FusionClassifier:
-    """Join a fusion that gives one vector (B, embed_dim) to the shared MLP head."""
-    head = MLPDecoder(embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
-    return FusionClassifier(fusion, head, traits)
+    """Join a fusion that gives one vector to the shared MLP decoder.
+
+    Args:
+        fusion: maps (B, L, D) to (B, width).
+        sizes: L, D and C.
+        hidden_dim: width of the decoder's hidden layer.
+        width: of the fused vector; None: D.
+        traits: properties of the method.
+    """
+    mlp = MLPDecoder(embed_dim=width or sizes.embed_dim, num_classes=sizes.num_classes, hidden_dim=hidden_dim)
+    return FusionClassifier(fusion, mlp, traits)
 
 
 def check_choice(what: str, value: str, allowed: tuple[str, ...]) -> None:
     """Check a named choice.
 
     Raises:
-        MethodError: it is none of the allowed names.
+        MethodError: it is not one of the allowed names.
     """
     if value not in allowed:
-        raise MethodError(f"{what} must be {' or '.join(repr(name) for name in allowed)}, met {value!r}")
+        raise MethodError(f"{what} must be {' or '.join(repr(name) for name in allowed)}, got {value!r}")

@@ -1,8 +1,8 @@
 """Depth-wise attention, DWAtt (ElNokrashy, AlKhamissi and Diab, LREC-COLING 2024).
 
-The source applies it to tokens; here it fuses pooled layers (docs/sources.md#depth-wise-attention). Its scores are not
-scaled, so that the softmax starts nearly one-hot at the width of a real encoder; `dwatt-scaled` divides them by sqrt(D)
-and starts nearly uniform.
+The source applies it to tokens; this module fuses pooled layers (docs/sources.md#depth-wise-attention). The source does
+not scale the scores, so at the width of a real encoder the softmax starts nearly one-hot. `dwatt-scaled` divides the
+scores by sqrt(D) and starts nearly uniform.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, Traits, at_least_float32
 from daamctl.methods.decoder import classify_vector
+from daamctl.methods.settings import Sizes
 from daamctl.methods.weighted_sum import weigh_layers
 
 POSITION_DIM = 24  # width of the fixed vector p_l of a layer
 
 
 class LayerLinear(nn.Module):
-    """One linear map per layer: y_l = W_l x_l + b_l, started like as many separate `nn.Linear`.
+    """One linear map per layer: y_l = W_l x_l + b_l, started like separate `nn.Linear` modules.
 
     Args:
         num_layers: L.
@@ -57,7 +58,7 @@ class PerLayerNorm(nn.Module):
 
 
 class LayerMLP(nn.Sequential):
-    """f_l(x_l) = W_l LN_l(gelu(U_l x_l)) with biases and a bottleneck of D // 2 (at least 1), nothing shared by layers.
+    """f_l(x_l) = W_l LN_l(gelu(U_l x_l)) with biases and a bottleneck of D // 2 (at least 1); no parameter is shared.
 
     Args:
         num_layers: L.
@@ -79,8 +80,8 @@ class DepthWiseAttention(nn.Module):
 
     v_l = LN_l(f_l(x_l)),  k_l = W_K p_l + b_K,  q = 1 + elu(x_L + f_Q(x_L)),  s = softmax over l of q . k_l
 
-    Every p_l is drawn once from U(0, 1) and saved with the weights. b_K adds the same q . b_K to every score, so it
-    cannot change the output; the source has it. Torch's start for linear layers.
+    Every p_l is drawn once from U(0, 1) and saved with the weights. b_K adds q . b_K to every score, which cannot
+    change the output; it exists because the source has it. Torch's start for linear layers.
 
     Args:
         num_layers: L.
@@ -115,21 +116,16 @@ class DepthWiseAttention(nn.Module):
         return (x[..., -1, :] + weigh_layers(values, self.layer_weights(x))).to(x.dtype)
 
 
-def _dwatt(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int, scaled: bool) -> FusionClassifier:
-    fusion = DepthWiseAttention(num_layers=num_layers, embed_dim=embed_dim, scaled=scaled)
-    traits = Traits(inert=("fusion.key.bias",))
-    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim, traits=traits)
-
-
-def dwatt(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def dwatt(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """Depth-wise attention: the last layer queries an MLP of each layer, scores unscaled, then the MLP decoder."""
-    return _dwatt(
-        num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim, scaled=False
-    )
+    return _dwatt(sizes, hidden_dim, scaled=False)
 
 
-def dwatt_scaled(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def dwatt_scaled(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """Depth-wise attention with scores divided by the root of the layer width, then the MLP decoder."""
-    return _dwatt(
-        num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim, scaled=True
-    )
+    return _dwatt(sizes, hidden_dim, scaled=True)
+
+
+def _dwatt(sizes: Sizes, hidden_dim: int, *, scaled: bool) -> FusionClassifier:
+    fusion = DepthWiseAttention(num_layers=sizes.num_layers, embed_dim=sizes.embed_dim, scaled=scaled)
+    return classify_vector(fusion, sizes, hidden_dim, traits=Traits(inert=("fusion.key.bias",)))

@@ -1,8 +1,7 @@
 """Efficient channel attention over layers (Wang et al., 2020, arXiv 1910.03151).
 
-The source gates the channels of an image. Here the layers stand for the channels and the D features for the pixels, and
-the gated layers are summed, so that the shared MLP head can follow; both are this project's adaptation
-(docs/sources.md#channel-gates-over-layers).
+The source gates the channels of an image. This adaptation is our own (docs/sources.md#channel-gates-over-layers): the
+layers are the channels, the D features are the pixels, and the gated layers are summed for the shared MLP head.
 """
 
 from __future__ import annotations
@@ -12,19 +11,20 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, at_least_float32
 from daamctl.methods.decoder import classify_vector
+from daamctl.methods.settings import Sizes
 from daamctl.methods.weighted_sum import weigh_layers
 
 
 def kernel_size(num_channels: int) -> int:
     """Width of the convolution: int((log2 C + 1) / 2), made odd upwards; 3 for 24, 5 for 768."""
-    # floor(log2 C) + 1 is the bit length, so no logarithm can be off at a power of two
+    # the bit length is floor(log2 C) + 1, without the rounding of a logarithm
     return (num_channels.bit_length() // 2) | 1
 
 
 class EfficientChannelAttention(nn.Module):
     """y = sum_l s_l x_l with s = sigmoid(conv_k(u)) and u_l the mean of x_l over its features.
 
-    One kernel of k weights without bias slides over the layers, zeros beyond both ends; torch's start. Trainable: k.
+    One kernel of k weights without bias slides over the layers, padded with zeros; torch's start. Trainable: k.
 
     Args:
         num_layers: L.
@@ -47,7 +47,6 @@ class EfficientChannelAttention(nn.Module):
         return weigh_layers(x, self.layer_weights(x))
 
 
-def eca(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def eca(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """Efficient channel attention: sigmoid gates of neighbouring layers' means, layers summed, then the MLP decoder."""
-    fusion = EfficientChannelAttention(num_layers=num_layers)
-    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    return classify_vector(EfficientChannelAttention(num_layers=sizes.num_layers), sizes, hidden_dim)

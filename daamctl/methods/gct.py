@@ -1,15 +1,15 @@
-"""Gaussian Context Transformer over layers (Ruan et al., CVPR 2021), and what the gates of its kind share.
+"""Gaussian Context Transformer over layers (Ruan et al., CVPR 2021), and the code that similar gates share.
 
 A gate standardises the layers and maps each z-score to a weight. The paper's code is not public: form and constants
-here are those of third-party ports and explainers (docs/sources.md#gaussian-context-transformer), so figures carry the
-label "reconstructed". It was made for image channels; the two adaptations to layers are
+come from third-party ports and explanations (docs/sources.md#gaussian-context-transformer), so results are labelled
+"reconstructed". The paper gates image channels. There are two adaptations to layers:
 
 - feature (a): z over the layers of every feature, one weight per layer and feature, as in DAAM;
 - layer (b): the literal form with layers as channels, z over the layers' means over features, one weight per layer.
 
-The explainers have z = (x - m) / (SD + eps); we have the root of v + eps of the papers' own density
-(docs/sources.md#density-attention), so that all Gaussian gates share one z. Not to be confused with the other GCT,
-Gated Channel Transformation (CVPR 2020).
+The explanations have z = (x - m) / (SD + eps). This module divides by the root of v + eps, as DAAM does
+(docs/sources.md#density-attention), so that all Gaussian gates share one z. Another method is also called GCT: Gated
+Channel Transformation (CVPR 2020).
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, Traits
 from daamctl.methods.decoder import check_choice, classify_map
+from daamctl.methods.settings import DecoderOptions, Sizes
 
 ROOT_FLOOR = 1e-5  # added to the variance under the root
-WIDTH_RANGE, WIDTH_FLOOR = 3.0, 1.0  # of a learned width; two ports agree on them
+WIDTH_RANGE, WIDTH_FLOOR = 3.0, 1.0  # of a learned width; the same in two ports
 
 
 def standardize(x: Tensor, *, num_groups: int = 1, shift: Tensor | None = None) -> Tensor:
@@ -35,7 +36,7 @@ def standardize(x: Tensor, *, num_groups: int = 1, shift: Tensor | None = None) 
     Args:
         x: (..., L, K).
         num_groups: contiguous groups of layers, each with its own m and v; must divide L.
-        shift: broadcastable to (..., L, K); the centre is then m * (1 + shift), while v stays that about m.
+        shift: broadcastable to (..., L, K); moves the centre to m * (1 + shift), but v stays the variance about m.
 
     Returns:
         z (..., L, K).
@@ -78,7 +79,7 @@ class LayerGate(nn.Module):
 
     Args:
         gate: maps z (..., L, K) to weights of the same shape.
-        num_groups: contiguous groups of layers that are standardised apart; must divide L.
+        num_groups: contiguous groups of layers that are standardised separately; must divide L.
     """
 
     def __init__(self, gate: nn.Module, *, num_groups: int = 1) -> None:
@@ -113,7 +114,7 @@ class LayerGate(nn.Module):
 
 
 class PooledLayerGate(LayerGate):
-    """The literal form, layers as channels: w = gate(z) with z of the layers' means over features, one w per layer."""
+    """The literal form, layers as channels: w = gate(z), one w per layer, with z of the layers' means over features."""
 
     def layer_weights(self, x: Tensor) -> Tensor:
         """Weights (..., L) of layers x (..., L, D), float32 at least."""
@@ -125,31 +126,27 @@ class PooledLayerGate(LayerGate):
         return self.layer_weights(x).unsqueeze(-1).expand_as(x)
 
 
+def gct_b0(sizes: Sizes, *, form: Literal["feature", "layer"] = "feature", decoder: DecoderOptions) -> FusionClassifier:
+    """Gaussian gate of fixed width over the layers (GCT-B0, reconstructed), then the conv decoder."""
+    return classify_gate(GaussianGate(learned=False), sizes, decoder, form=form, source="constants from ports")
+
+
+def gct_b1(sizes: Sizes, *, form: Literal["feature", "layer"] = "feature", decoder: DecoderOptions) -> FusionClassifier:
+    """Gaussian gate of one learned width over the layers (GCT-B1, reconstructed), then the conv decoder."""
+    return classify_gate(GaussianGate(learned=True), sizes, decoder, form=form, source="constants from ports")
+
+
 def classify_gate(
-    gate: nn.Module,
-    *,
-    form: str,
-    source: str,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    decoder: str,
-    hidden_channels: int,
-    hidden_dim: int,
-    num_groups: int = 1,
+    gate: nn.Module, sizes: Sizes, decoder: DecoderOptions, *, form: str, source: str, num_groups: int = 1
 ) -> FusionClassifier:
     """Join a gate over z-scores, in either adaptation to layers, to either decoder.
 
     Args:
         gate: see `LayerGate`.
-        form: `feature` for adaptation (a), `layer` for (b).
-        source: where what the papers do not say comes from; goes into the label of a reconstruction.
-        num_layers: L.
-        embed_dim: D.
-        num_classes: C.
+        sizes: L, D and C.
         decoder: see `classify_map`.
-        hidden_channels: see `classify_map`.
-        hidden_dim: see `classify_map`.
+        form: `feature` for adaptation (a), `layer` for (b).
+        source: where the details come from that the papers omit; part of the label of a reconstruction.
         num_groups: see `LayerGate`.
 
     Raises:
@@ -157,61 +154,5 @@ def classify_gate(
     """
     check_choice("form", form, ("feature", "layer"))
     kind, letter = (LayerGate, "a") if form == "feature" else (PooledLayerGate, "b")
-    return classify_map(
-        kind(gate, num_groups=num_groups),
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        traits=Traits(density=True, reconstructed=f"adaptation ({letter}), {source}"),
-    )
-
-
-def gct_b0(
-    *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    form: Literal["feature", "layer"] = "feature",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
-) -> FusionClassifier:
-    """Gaussian gate of fixed width over the layers (GCT-B0, reconstructed), then the conv decoder."""
-    return classify_gate(
-        GaussianGate(learned=False),
-        form=form,
-        source="constants from ports",
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-    )
-
-
-def gct_b1(
-    *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    form: Literal["feature", "layer"] = "feature",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
-) -> FusionClassifier:
-    """Gaussian gate of one learned width over the layers (GCT-B1, reconstructed), then the conv decoder."""
-    return classify_gate(
-        GaussianGate(learned=True),
-        form=form,
-        source="constants from ports",
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-    )
+    traits = Traits(density=True, reconstructed=f"adaptation ({letter}), {source}")
+    return classify_map(kind(gate, num_groups=num_groups), sizes, decoder, traits=traits)

@@ -1,28 +1,26 @@
-"""Grouped-query attention over the layers of one sample (Ainslie et al., 2023), and the published core that departs.
+"""Grouped-query attention over the layers of one sample (Ainslie et al., 2023), standard and as published.
 
 The papers name grouped-query attention; their released code sums the queries of a group before the softmax and scales
-twice (D5). Both are here: `GroupedQueryAttention` is the standard, `SummedQueryAttention` the published core. Both are
-preceded by a linear map to width 512, which the papers do not mention (D60). The published layer refuses head widths
-above 128 or not divisible by 8; the modules here take any.
+twice (D5). `GroupedQueryAttention` is the standard, `SummedQueryAttention` the released form. A linear map to width 512
+comes first in both, which the papers do not mention (D60). The released layer refuses head widths above 128 or not
+divisible by 8; these modules accept any.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from dataclasses import asdict
 
 import torch
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, Traits, check_divides
 from daamctl.methods.decoder import classify_map, feature_grid
-
-# A key bias adds the same number to all scores of a query, to which softmax is blind.
-TRAITS = Traits(inert=("fusion.attention.key.bias",))
+from daamctl.methods.settings import DecoderOptions, GroupedQueryOptions, Sizes
 
 
 class _LayerAttention(nn.Module):
-    """What both cores share: projections with biases, the inner norm, the output projection; no residual, no dropout.
+    """Shared by both forms: projections with biases, inner norm, output projection; no residual, no dropout.
 
     Start: Xavier normal for the four projections, zero biases (docs/sources.md#grouped-query-attention).
     """
@@ -77,7 +75,7 @@ class GroupedQueryAttention(_LayerAttention):
         kv_heads: key and value heads; must divide `query_heads`.
 
     Raises:
-        MethodError: the heads do not divide so.
+        MethodError: the heads do not divide the width, or one another.
     """
 
     def __init__(self, *, width: int, query_heads: int = 8, kv_heads: int = 2) -> None:
@@ -89,7 +87,7 @@ class GroupedQueryAttention(_LayerAttention):
 
 
 class SummedQueryAttention(_LayerAttention):
-    """The published core (D5): the query heads of a group are summed, and 1/sqrt(d) is applied twice.
+    """The released form (D5): the query heads of a group are summed, and 1/sqrt(d) is applied twice.
 
     Key head k attends with its G = query_heads / kv_heads query heads k*G … (k+1)*G - 1 at once:
     softmax((sum of q_h) k^T / d) v, d = width / query_heads. Its output is kv_heads * d wide; the attention is almost
@@ -101,7 +99,7 @@ class SummedQueryAttention(_LayerAttention):
         kv_heads: key and value heads; must divide `query_heads`.
 
     Raises:
-        MethodError: the heads do not divide so.
+        MethodError: the heads do not divide the width, or one another.
     """
 
     def __init__(self, *, width: int, query_heads: int = 8, kv_heads: int = 2) -> None:
@@ -132,63 +130,46 @@ class ProjectedAttention(nn.Module):
         return mixed
 
 
-def gqa(
-    *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    width: int = 512,
-    query_heads: int = 8,
-    kv_heads: int = 2,
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
-) -> FusionClassifier:
+def gqa(sizes: Sizes, *, attention: GroupedQueryOptions, decoder: DecoderOptions) -> FusionClassifier:
     """Grouped-query attention over the layers, projected to width 512 first.
 
     Raises:
         MethodError: the heads do not divide the width, or one another.
     """
-    attention = GroupedQueryAttention(width=width, query_heads=query_heads, kv_heads=kv_heads)
-    return classify_map(
-        ProjectedAttention(embed_dim=embed_dim, width=width, attention=attention),
-        num_layers=num_layers,
-        embed_dim=width,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        grid=feature_grid(width, embed_dim=embed_dim, num_heads=query_heads),
-        traits=TRAITS,
-    )
+    core = GroupedQueryAttention(**asdict(attention))
+    fusion = ProjectedAttention(embed_dim=sizes.embed_dim, width=attention.width, attention=core)
+    return classify_projected(fusion, sizes, attention, decoder)
 
 
-def gqa_published(
-    *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    width: int = 512,
-    query_heads: int = 8,
-    kv_heads: int = 2,
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
-) -> FusionClassifier:
+def gqa_published(sizes: Sizes, *, attention: GroupedQueryOptions, decoder: DecoderOptions) -> FusionClassifier:
     """The published form of `gqa`: queries of a group summed before the softmax, scaled twice.
 
     Raises:
         MethodError: the heads do not divide the width, or one another.
     """
-    attention = SummedQueryAttention(width=width, query_heads=query_heads, kv_heads=kv_heads)
-    return classify_map(
-        ProjectedAttention(embed_dim=embed_dim, width=width, attention=attention),
-        num_layers=num_layers,
-        embed_dim=width,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        grid=feature_grid(width, embed_dim=embed_dim, num_heads=query_heads),
-        traits=TRAITS,
-    )
+    core = SummedQueryAttention(**asdict(attention))
+    fusion = ProjectedAttention(embed_dim=sizes.embed_dim, width=attention.width, attention=core)
+    return classify_projected(fusion, sizes, attention, decoder)
+
+
+def classify_projected(
+    fusion: ProjectedAttention,
+    sizes: Sizes,
+    attention: GroupedQueryOptions,
+    decoder: DecoderOptions,
+    *,
+    density: bool = False,
+) -> FusionClassifier:
+    """Join a projected attention to either decoder; the image's shape follows the heads (see `feature_grid`).
+
+    Args:
+        fusion: maps (B, L, D) to (B, L, W).
+        sizes: L, D and C.
+        attention: W and the heads.
+        decoder: see `classify_map`.
+        density: whether the fusion has a density.
+    """
+    grid = feature_grid(attention.width, embed_dim=sizes.embed_dim, num_heads=attention.query_heads)
+    # A key bias adds the same number to all scores of a query, which softmax cancels.
+    traits = Traits(density=density, inert=("fusion.attention.key.bias",))
+    return classify_map(fusion, sizes, decoder, width=attention.width, grid=grid, traits=traits)

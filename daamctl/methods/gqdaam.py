@@ -1,25 +1,31 @@
 """GQDAAM: Density Adaptive Attention, then a linear map to width 512, then grouped-query attention.
 
-The papers describe density and grouped-query attention only; the map to 512, for every encoder width, and the LayerNorm
-within the attention are the published code's (D60; docs/sources.md#grouped-query-attention). A gain over `daam-v1` may
-come from them: `gqa` is the same without density.
+The papers describe density and grouped-query attention only. The map to 512, for every encoder width, and the LayerNorm
+inside the attention come from the published code (D60; docs/sources.md#grouped-query-attention). They may explain a
+gain over `daam-v1`: compare with `gqa`, which is the same without density.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Literal, overload
 
 from torch import Tensor, nn
 
-from daamctl.methods.base import FusionClassifier, Traits
-from daamctl.methods.daam import MultiHeadDAAM
-from daamctl.methods.decoder import classify_map, feature_grid
-from daamctl.methods.gqa import TRAITS, GroupedQueryAttention, ProjectedAttention, SummedQueryAttention
-from daamctl.methods.heads import Heads, heads_of
+from daamctl.methods.base import FusionClassifier
+from daamctl.methods.daam import MultiHeadDAAM, layer_daam
+from daamctl.methods.gqa import (
+    GroupedQueryAttention,
+    ProjectedAttention,
+    SummedQueryAttention,
+    classify_projected,
+)
+from daamctl.methods.heads import Heads
+from daamctl.methods.settings import DecoderOptions, DensityOptions, GroupedQueryOptions, Sizes
 
 
 class ProjectedDensityAttention(ProjectedAttention):
-    """`ProjectedAttention` of the layers as a DAAM has weighted them.
+    """`ProjectedAttention` of layers that a DAAM has weighted.
 
     Args:
         daam: maps (..., L, D) to (..., L, D).
@@ -51,92 +57,42 @@ class ProjectedDensityAttention(ProjectedAttention):
 
 
 def gqdaam(
+    sizes: Sizes,
     *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
     num_heads: Heads = "auto",
-    variance: Literal["two-pass", "moments"] = "two-pass",
-    eps: Literal["double", "single"] = "double",
-    kernel: Literal["2xi", "2c2"] = "2xi",
+    density: DensityOptions,
     scaled_variance: Literal["free", "softplus"] = "free",
-    width: int = 512,
-    query_heads: int = 8,
-    kv_heads: int = 2,
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
+    attention: GroupedQueryOptions,
+    decoder: DecoderOptions,
 ) -> FusionClassifier:
     """Density Adaptive Attention with several heads, then standard grouped-query attention at width 512.
 
     Raises:
-        MethodError: `num_heads` does not divide `num_layers`, or the other heads not the width or one another.
+        MethodError: `num_heads` does not divide L, or the other heads not the width or one another.
     """
-    attention = GroupedQueryAttention(width=width, query_heads=query_heads, kv_heads=kv_heads)
-    daam = MultiHeadDAAM(
-        num_heads=heads_of(num_heads, num_layers),
-        embed_dim=embed_dim,
-        num_layers=num_layers,
-        variance=variance,
-        eps=eps,
-        kernel=kernel,
-        scaled_variance=scaled_variance,
-    )
-    return classify_map(
-        ProjectedDensityAttention(daam=daam, embed_dim=embed_dim, width=width, attention=attention),
-        num_layers=num_layers,
-        embed_dim=width,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        grid=feature_grid(width, embed_dim=embed_dim, num_heads=query_heads),
-        traits=Traits(density=True, inert=TRAITS.inert),
-    )
+    core = GroupedQueryAttention(**asdict(attention))
+    daam = layer_daam(sizes, num_heads, density, scaled_variance=scaled_variance)
+    fusion = ProjectedDensityAttention(daam=daam, embed_dim=sizes.embed_dim, width=attention.width, attention=core)
+    return classify_projected(fusion, sizes, attention, decoder, density=True)
 
 
 def gqdaam_published(
+    sizes: Sizes,
     *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
     num_heads: Heads = "auto",
-    variance: Literal["two-pass", "moments"] = "two-pass",
-    eps: Literal["double", "single"] = "double",
-    kernel: Literal["2xi", "2c2"] = "2xi",
+    density: DensityOptions,
     scaled_variance: Literal["free", "softplus"] = "free",
-    width: int = 512,
-    query_heads: int = 8,
-    kv_heads: int = 2,
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
+    attention: GroupedQueryOptions,
+    decoder: DecoderOptions,
 ) -> FusionClassifier:
     """The published form of `gqdaam`: queries of a group summed before the softmax, scaled twice.
 
-    Its code also takes the variance as a difference of moments; that is `variance="moments"` here too (D25).
+    The published code also computes the variance as a difference of moments; for this, set `variance="moments"` (D25).
 
     Raises:
-        MethodError: `num_heads` does not divide `num_layers`, or the other heads not the width or one another.
+        MethodError: `num_heads` does not divide L, or the other heads not the width or one another.
     """
-    attention = SummedQueryAttention(width=width, query_heads=query_heads, kv_heads=kv_heads)
-    daam = MultiHeadDAAM(
-        num_heads=heads_of(num_heads, num_layers),
-        embed_dim=embed_dim,
-        num_layers=num_layers,
-        variance=variance,
-        eps=eps,
-        kernel=kernel,
-        scaled_variance=scaled_variance,
-    )
-    return classify_map(
-        ProjectedDensityAttention(daam=daam, embed_dim=embed_dim, width=width, attention=attention),
-        num_layers=num_layers,
-        embed_dim=width,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        grid=feature_grid(width, embed_dim=embed_dim, num_heads=query_heads),
-        traits=Traits(density=True, inert=TRAITS.inert),
-    )
+    core = SummedQueryAttention(**asdict(attention))
+    daam = layer_daam(sizes, num_heads, density, scaled_variance=scaled_variance)
+    fusion = ProjectedDensityAttention(daam=daam, embed_dim=sizes.embed_dim, width=attention.width, attention=core)
+    return classify_projected(fusion, sizes, attention, decoder, density=True)

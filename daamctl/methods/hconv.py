@@ -1,8 +1,8 @@
 """Hierarchical convolution over layers (Shih and Harwath, Interspeech 2024, arXiv 2406.12209), on pooled layers.
 
-Differs from the released code in that any number of layers from 1 up is taken, and that the output width is worked out
-instead of asked for: 1023, not 1024, for the 24 or 25 layers of a 1024-wide encoder
-(docs/sources.md#hierarchical-convolution).
+There are two differences from the released code (docs/sources.md#hierarchical-convolution): any number of layers is
+accepted, and the output width is computed instead of given, e.g. 1023 instead of 1024 for the 24 or 25 layers of a
+1024-wide encoder.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.decoder import classify_vector
+from daamctl.methods.settings import Sizes
 
 KERNEL, STRIDE, PADDING = 5, 3, 2
 
 
 def num_convolutions(num_layers: int) -> int:
     """Number of convolutions: floor(log3 L), at least 1."""
-    # counted in whole numbers: a quotient of logarithms can fall short of a whole number at powers of three
+    # in whole numbers, because a quotient of logarithms can be rounded down at powers of three
     count = 1
     while STRIDE ** (count + 1) <= num_layers:
         count += 1
@@ -27,10 +28,11 @@ def num_convolutions(num_layers: int) -> int:
 
 
 class HierarchicalConv(nn.Module):
-    """Convolutions along the layer axis, features as channels, each with a ReLU and a third of the length before.
+    """Convolutions along the layer axis, features as channels; each divides the length by 3 and ends in a ReLU.
 
-    Kernel 5, stride 3, padding 2: 24 -> 8 -> 3 layers. All have D channels but the last, which has D // L' for its L'
-    layers (at least 1), so that the flattened output, channel by channel, is about as wide as one layer. Torch's start.
+    Kernel 5, stride 3, padding 2: 24 -> 8 -> 3 layers. All have D output channels except the last one, which has
+    D // L' (at least 1) for its L' output layers, so that the flattened output is about as wide as one layer. Torch's
+    start.
 
     Args:
         num_layers: L.
@@ -61,7 +63,7 @@ class HierarchicalConv(nn.Module):
         return image.reshape(*x.shape[:-2], self.output_dim).to(x.dtype)
 
 
-def hconv(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def hconv(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """Hierarchical convolution along the layers, flattened to one vector, then the MLP decoder."""
-    fusion = HierarchicalConv(num_layers=num_layers, embed_dim=embed_dim)
-    return classify_vector(fusion, embed_dim=fusion.output_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    fusion = HierarchicalConv(num_layers=sizes.num_layers, embed_dim=sizes.embed_dim)
+    return classify_vector(fusion, sizes, hidden_dim, width=fusion.output_dim)

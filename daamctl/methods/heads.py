@@ -17,15 +17,15 @@ PUBLISHED_HEADS = 8
 PUBLISHED_LAYERS = (24, 40)
 """Layers of the papers' encoders (docs/sources.md#the-papers), which get the published number of heads."""
 ENOUGH = 3
-"""Layers that a head should have, as the published 8 heads have of 24. Of two, standardised, one is -1 and one +1, so a
-head of two only sees which is larger."""
+"""Layers that a head should have, as in the published 8 heads of 24 layers. Two layers become -1 and +1 when they are
+standardised, so a head of two only sees which one is larger."""
 
 
 def auto_heads(num_layers: int) -> int:
-    """The number of heads that `auto` stands for.
+    """The number of heads that `auto` means.
 
-    The published 8 of 24 and 40 layers; else the largest divisor of the number of layers that leaves at least three a
-    head: 2 of 6, 4 of 12, 8 of 32; one head of fewer than six.
+    For 24 and 40 layers the published 8. Otherwise the largest divisor of the number of layers that gives each head at
+    least three layers: 2 for 6, 4 for 12, 8 for 32; one head for fewer than six.
 
     Args:
         num_layers: L.
@@ -36,15 +36,15 @@ def auto_heads(num_layers: int) -> int:
 
 
 def heads_of(setting: Heads, num_layers: int) -> int:
-    """The number of heads over L layers that a setting stands for."""
+    """The number of heads over L layers that a setting means."""
     return auto_heads(num_layers) if setting == AUTO else int(setting)
 
 
 def resolved(settings: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
-    """A method's settings with the number that `num_heads: auto` stands for.
+    """A method's settings, with `num_heads: auto` replaced by a number.
 
     Args:
-        settings: all settings of a method, its defaults among them.
+        settings: all settings of a method, defaults included.
         num_layers: L.
     """
     if settings.get("num_heads") != AUTO:
@@ -54,17 +54,17 @@ def resolved(settings: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
 
 
 def check_heads(what: str, parts: int, whole: int, whole_name: str = "the number of layers", *, least: int = 2) -> None:
-    """Check that layers, or what else is split, go into heads of equal size.
+    """Check that layers, or features, split into heads of equal size.
 
     Args:
         what: name of the setting.
-        parts: heads, or groups.
-        whole: layers, or what else is split.
-        whole_name: what they are called in messages.
-        least: how many of them a head needs to be proposed; 2 for a density, 1 for a dot product over features.
+        parts: number of heads or groups.
+        whole: number of layers or features.
+        whole_name: their name in messages.
+        least: least size of a head that the message may propose: 2 for a density, 1 for a dot product over features.
 
     Raises:
-        MethodError: they do not; names the numbers that would do, and the nearest that is not larger.
+        MethodError: they do not; the message lists the possible numbers. `setting` holds the nearest smaller one.
     """
     if parts < 1 or whole % parts:
         raise MethodError(
@@ -74,11 +74,11 @@ def check_heads(what: str, parts: int, whole: int, whole_name: str = "the number
 
 
 def check_positions(positions: int, num_heads: int, variance: str) -> None:
-    """Check that an axis has enough positions for the heads of a mixture, which need not be of equal size.
+    """Check that an axis has enough positions for the heads of a mixture, which may differ in size.
 
     Raises:
-        MethodError: fewer positions than heads, or one per head with the unbiased variance, where the released module
-            gives NaN (D33).
+        MethodError: there are fewer positions than heads; or one per head with the unbiased variance, for which the
+            released module gives NaN (D33).
     """
     fewer = ("num_heads", max(1, positions // ENOUGH))
     if positions < num_heads:
@@ -95,16 +95,16 @@ def check_positions(positions: int, num_heads: int, variance: str) -> None:
 def check_fits(settings: Mapping[str, Any], defaults: Mapping[str, Any], *, num_layers: int, embed_dim: int) -> None:
     """Check that the heads and groups of a method fit its layers and features, without building it.
 
-    Heads of a single layer (or feature) are refused where there are several: their weight is the same for every input.
+    Heads of a single layer (or feature) are refused if there are several: their weight is the same for every input.
 
     Args:
-        settings: the method's own settings, other than the defaults.
-        defaults: of the method; `num_heads` is `auto` where heads split the layers.
+        settings: settings of the method that differ from the defaults.
+        defaults: defaults of the method; `num_heads` is `auto` in methods whose heads split the layers.
         num_layers: L.
         embed_dim: D.
 
     Raises:
-        MethodError: they do not; names what would do.
+        MethodError: they do not fit; the message lists the possible numbers.
     """
     every = resolved({**defaults, **settings}, num_layers)
     axis = every.get("norm_axis", "layers")
@@ -132,7 +132,7 @@ def check_fits(settings: Mapping[str, Any], defaults: Mapping[str, Any], *, num_
 
 
 def _possible(whole: int, least: int) -> str:
-    """The numbers of heads that leave each at least so many layers; if there are fewer layers, one."""
+    """Possible numbers of heads, comma-separated: one, and those that give each head at least `least` layers."""
     return ", ".join(str(n) for n in _divisors(whole) if n == 1 or whole >= least * n)
 
 
@@ -141,5 +141,5 @@ def _divisors(number: int) -> list[int]:
 
 
 def _largest(whole: int, most: int, least: int) -> int:
-    """The largest divisor, `most` at most, that leaves each head at least so many layers; 1 where none does."""
+    """The largest divisor up to `most` that gives each head at least `least` layers; 1 if there is none."""
     return max((n for n in _divisors(whole) if n <= most and whole // n >= least), default=1)

@@ -1,8 +1,8 @@
-"""Linear Context Transform over layers (Ruan et al., AAAI 2020, arXiv 1909.03834): GCT with a sigmoid for its Gaussian.
+"""Linear Context Transform over layers (Ruan et al., AAAI 2020, arXiv 1909.03834): GCT with a sigmoid gate.
 
 The ports disagree on the start of w = sigmoid(a * z + b): a=1, b=0 or a=0, b=1
-(docs/sources.md#linear-context-transform). Here it is a=0, b=1, so all weights start at sigmoid(1) = 0.731. The
-adaptations to layers are those of `gct`; as there, z has the root of v + 1e-5.
+(docs/sources.md#linear-context-transform). This module starts at a=0, b=1, so all weights start at sigmoid(1) = 0.731.
+The adaptations to layers, and z with the root of v + 1e-5, are those of `gct`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.gct import classify_gate
 from daamctl.methods.heads import check_heads
+from daamctl.methods.settings import DecoderOptions, Sizes
 
 
 class SigmoidGate(nn.Module):
@@ -35,42 +36,25 @@ class SigmoidGate(nn.Module):
 
 
 def lct(
+    sizes: Sizes,
     *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
     form: Literal["feature", "layer"] = "feature",
     num_groups: int = 1,
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
+    decoder: DecoderOptions,
 ) -> FusionClassifier:
     """Sigmoid gate over the standardised layers (LCT, reconstructed), then the conv decoder.
 
     Args:
-        num_layers: L.
-        embed_dim: D.
-        num_classes: C.
+        sizes: L, D and C.
         form: `feature`: z over the layers of every feature, a and b per feature, 2 D parameters; `layer`: z over the
             layers' means over features, a and b per layer, 2 L parameters.
-        num_groups: contiguous groups of layers that are standardised apart.
-        decoder: `conv`, or `mlp` on the sum over layers.
-        hidden_channels: of the conv decoder.
-        hidden_dim: of the MLP decoder.
+        num_groups: contiguous groups of layers that are standardised separately.
+        decoder: see `classify_map`.
 
     Raises:
-        MethodError: `num_groups` does not divide `num_layers`, or `form` is unknown.
+        MethodError: `num_groups` does not divide L, or `form` is unknown.
     """
-    check_heads("num_groups", num_groups, num_layers)
-    return classify_gate(
-        SigmoidGate(embed_dim) if form == "feature" else SigmoidGate(num_layers, 1),
-        form=form,
-        source="start a=0, b=1 from ports that disagree",
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        num_groups=num_groups,
-    )
+    check_heads("num_groups", num_groups, sizes.num_layers)
+    gate = SigmoidGate(sizes.embed_dim) if form == "feature" else SigmoidGate(sizes.num_layers, 1)
+    source = "start a=0, b=1 from ports that disagree"
+    return classify_gate(gate, sizes, decoder, form=form, source=source, num_groups=num_groups)

@@ -1,8 +1,8 @@
-"""Multi-head self-attention over the layers of one sample, as published, and followed by batch normalisation.
+"""Multi-head self-attention over the layers of one sample; as published; and followed by batch normalisation.
 
-The papers' text describes attention over the layers; the released code attends over the mini-batch instead, separately
-for every layer (D1), and its batch normalisation cannot run where it stands (D10). `mha` is the text, `mha_published`
-the code, `mha_bn` the repaired normalisation behind either (docs/sources.md#multi-head-attention).
+The papers' text describes attention over the layers. The released code attends over the mini-batch instead, separately
+for every layer (D1), and calls its batch normalisation where it cannot run (D10). `mha` follows the text and
+`mha_published` the code; `mha_bn` adds the repaired normalisation to either (docs/sources.md#multi-head-attention).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from daamctl.errors import MethodError
 from daamctl.methods.base import FusionClassifier, Traits, check_divides
 from daamctl.methods.decoder import check_choice, classify_map, feature_grid
+from daamctl.methods.settings import DecoderOptions, Sizes
 
 
 class LayerSelfAttention(nn.Module):
@@ -41,24 +42,24 @@ class LayerSelfAttention(nn.Module):
         return _attend(self.attention, rows).reshape(x.shape).to(x.dtype)
 
     def layer_weights(self, x: Tensor) -> Tensor:
-        """Attention that every layer receives, mean over heads and asking layers: (..., L, D) to (..., L), sum 1.
+        """Attention that every layer receives, mean over heads and queries: (..., L, D) to (..., L), sum 1.
 
-        This is what is usually read as the importance of a layer; unlike a gate it does not multiply the layer itself.
+        It is often read as the importance of a layer. Unlike a gate, it does not multiply the layer itself.
         """
         rows = x.reshape(-1, *x.shape[-2:])  # (B, L, D)
         with torch.autocast(x.device.type, enabled=False):
             rows = rows.to(torch.promote_types(x.dtype, self.attention.in_proj_weight.dtype))
-            maps = self.attention(rows, rows, rows, need_weights=True)[1]  # (B, L, L), asking by asked
+            maps = self.attention(rows, rows, rows, need_weights=True)[1]  # (B, L, L), query by key
         received: Tensor = maps.mean(-2).reshape(x.shape[:-1])
         return received
 
 
 class BatchSelfAttention(nn.Module):
-    """The released layer: built for (sequence, batch, D) and fed (B, L, D), so the samples of a batch are its sequence.
+    """The released layer: it expects (sequence, batch, D) and gets (B, L, D), so it takes the batch for the sequence.
 
-    Every layer attends on its own, over its B vectors in the batch: layers never mix, a prediction depends on its batch
-    mates, and alone in a batch every weight is 1 and what is left is a linear map (D1). Trainable: as
-    `LayerSelfAttention`, which has the same tensors under the same names.
+    For every layer separately, the B vectors of the batch attend to one another (D1). So layers never mix, a prediction
+    depends on the rest of its batch, and for a single sample all weights are 1, which leaves a linear map. Trainable:
+    as in `LayerSelfAttention`, which has the same tensors under the same names.
 
     Args:
         embed_dim: D.
@@ -76,7 +77,7 @@ class BatchSelfAttention(nn.Module):
         """Let the samples of the batch attend to one another, layer by layer: (B, L, D) to (B, L, D).
 
         Raises:
-            MethodError: `x` has another number of axes; torch would read (L, D) as one sample and mix its layers.
+            MethodError: `x` does not have three axes; torch would take (L, D) for one sample and mix its layers.
         """
         _check_batched(x)
         return _attend(self.attention, x).to(x.dtype)
@@ -85,11 +86,11 @@ class BatchSelfAttention(nn.Module):
 class NormalizedAttention(nn.Module):
     """Self-attention, then batch normalisation of every layer's (H, W) image, before the decoder.
 
-    The released call normalises before the reshape to images and stops with an error (D10); here it follows the
-    reshape, with torch's eps 1e-5, momentum 0.1 and affine parameters. Its mean and variance per layer run over the
-    batch and all features, so the shape of the image does not matter. In training the normalisation therefore ties
-    a sample to its batch mates; in evaluation, on running statistics, it does not. Statistics are float32 at least,
-    also under autocast. Trainable: 4 D^2 + 4 D + 2 L.
+    The released code normalises before the reshape to images and stops with an error (D10); this module normalises
+    after it, with torch's eps 1e-5, momentum 0.1 and affine parameters. Mean and variance of a layer are over the batch
+    and all features, so the shape of the image does not matter. In training, a sample therefore depends on the rest of
+    its batch; in evaluation, with running statistics, it does not. Statistics are float32 at least, also under
+    autocast. Trainable: 4 D^2 + 4 D + 2 L.
 
     Args:
         num_layers: L.
@@ -112,13 +113,13 @@ class NormalizedAttention(nn.Module):
         """Attend and normalise: (B, L, D) to (B, L, D).
 
         Raises:
-            MethodError: `x` has another number of axes.
-            ValueError: torch's own, in training on one sample of one feature, which has no variance.
+            MethodError: `x` does not have three axes.
+            ValueError: raised by torch in training on one sample with one feature, which has no variance.
         """
         _check_batched(x)
         mixed = _attend(self.attention, x)
         with torch.autocast(x.device.type, enabled=False):
-            # contiguous: compiled, batch norm's output is laid out otherwise than torch predicts for a transposed input
+            # contiguous, because torch.compile predicts another memory layout for batch norm of a transposed input
             image = (
                 mixed.to(torch.promote_types(mixed.dtype, self.norm.weight.dtype)).unflatten(-1, self.grid).contiguous()
             )
@@ -132,10 +133,10 @@ def _attention(embed_dim: int, num_heads: int, *, over_layers: bool) -> nn.Multi
 
 
 def _attend(attention: nn.MultiheadAttention, x: Tensor) -> Tensor:
-    """Attend, under float16 autocast in the precision of the weights: gradients of large layers pass its range.
+    """Attend; under float16 autocast in the precision of the weights, because gradients of large layers overflow it.
 
-    Over the batch by torch's path that also gives weights, as the released code calls it: the other path rounds
-    differently.
+    Attention over the batch uses torch's code path that also returns weights, as the released code does: the other path
+    rounds differently.
     """
     half = torch.is_autocast_enabled(x.device.type) and torch.get_autocast_dtype(x.device.type) is torch.float16
     with torch.autocast(x.device.type, enabled=False) if half else nullcontext():
@@ -146,87 +147,44 @@ def _attend(attention: nn.MultiheadAttention, x: Tensor) -> Tensor:
 
 def _check_batched(x: Tensor) -> None:
     if x.dim() != 3:
-        raise MethodError(f"attention needs layers of shape (B, L, D), met {tuple(x.shape)}")
+        raise MethodError(f"attention needs layers of shape (B, L, D), got {tuple(x.shape)}")
 
 
-def mha(
-    *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    num_heads: int = 8,
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
-) -> FusionClassifier:
+def mha(sizes: Sizes, *, num_heads: int = 8, decoder: DecoderOptions) -> FusionClassifier:
     """Multi-head self-attention over the layers (not over the batch), then the conv decoder.
 
     Raises:
-        MethodError: `num_heads` does not divide `embed_dim`.
+        MethodError: `num_heads` does not divide D.
     """
-    return classify_map(
-        LayerSelfAttention(embed_dim=embed_dim, num_heads=num_heads),
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-    )
+    return classify_map(LayerSelfAttention(embed_dim=sizes.embed_dim, num_heads=num_heads), sizes, decoder)
 
 
-def mha_published(
-    *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    num_heads: int = 8,
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
-) -> FusionClassifier:
+def mha_published(sizes: Sizes, *, num_heads: int = 8, decoder: DecoderOptions) -> FusionClassifier:
     """Multi-head self-attention over the samples of the batch, as in the released code (D1), then the conv decoder.
 
     Raises:
-        MethodError: `num_heads` does not divide `embed_dim`.
+        MethodError: `num_heads` does not divide D.
     """
-    return classify_map(
-        BatchSelfAttention(embed_dim=embed_dim, num_heads=num_heads),
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        traits=Traits(batch_dependent=True),
-    )
+    fusion = BatchSelfAttention(embed_dim=sizes.embed_dim, num_heads=num_heads)
+    return classify_map(fusion, sizes, decoder, traits=Traits(batch_dependent=True))
 
 
 def mha_bn(
+    sizes: Sizes,
     *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
     num_heads: int = 8,
     attend_over: Literal["layers", "batch"] = "layers",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
+    decoder: DecoderOptions,
 ) -> FusionClassifier:
     """Multi-head self-attention over the layers, batch normalisation, then the conv decoder.
 
-    With `attend_over="batch"` it is the released code with only the place of its normalisation repaired (D1, D10).
+    With `attend_over="batch"` it is the released code, except that the normalisation comes where it can run (D1, D10).
 
     Raises:
-        MethodError: `num_heads` does not divide `embed_dim`, or `attend_over` is unknown.
+        MethodError: `num_heads` does not divide D, or `attend_over` is unknown.
     """
-    return classify_map(
-        NormalizedAttention(num_layers=num_layers, embed_dim=embed_dim, num_heads=num_heads, attend_over=attend_over),
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        traits=Traits(batch_dependent=attend_over == "batch"),
+    num_layers, embed_dim, _ = sizes
+    fusion = NormalizedAttention(
+        num_layers=num_layers, embed_dim=embed_dim, num_heads=num_heads, attend_over=attend_over
     )
+    return classify_map(fusion, sizes, decoder, traits=Traits(batch_dependent=attend_over == "batch"))

@@ -1,16 +1,17 @@
 """Mixture of Density Adaptive Attention: the appendix DensityBlock, for any tensor and axis, and as a method.
 
-Source: docs/sources.md#mixture. Without a mask the defaults compute what the released module computes. What the papers
-say instead is one option each: `op` (D30), `variance` (D33), `init` (D32), `padding` (D34). Two things differ for good:
-`eps` is the value given, where the released heads always took 1e-8 (D31); and a masked position leaves the block
-unchanged, where the released block adds it to itself, which is the same for the usual padding value 0.
+Source: docs/sources.md#mixture. Without a mask, the defaults compute what the released module computes. Each point on
+which the papers differ is an option: `op` (D30), `variance` (D33), `init` (D32), `padding` (D34). Two differences from
+the released module cannot be switched off: `eps` is the value given, while the released heads always use 1e-8 (D31);
+and a masked position leaves the block unchanged, while the released block adds it to itself, which is the same for the
+usual padding value 0.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from daamctl.errors import MethodError
 from daamctl.methods.base import FusionClassifier, Traits
 from daamctl.methods.decoder import check_choice, classify_map
 from daamctl.methods.heads import AUTO, PUBLISHED_HEADS, Heads, check_positions, heads_of
+from daamctl.methods.settings import DecoderOptions, Sizes
 
 EPS = 1e-8  # added to the variance, and lower bound of the sum that normalises (D35)
 LOG_TWO_PI = math.log(2 * math.pi)
@@ -41,23 +43,23 @@ def mixture_weights(
     z_i = (x - (mean + m_i)) / sqrt(var + eps),  g_i = exp(-z_i^2 / (2 c_i^2)) / sqrt(2 pi c_i^2),
     P = product or mean of g_i over i,  w = P / max(sum of P over the axis, eps)
 
-    The offsets m_i are in units of x; of a spread c_i only the square counts. The published P overflows float32 for
-    narrow or many Gaussians; here everything stays a logarithm until the last step. Computed in float32 at least, also
-    under autocast.
+    The offsets m_i are in units of x; a spread c_i enters only as its square. The published P overflows float32 for
+    narrow or many Gaussians; this function works with logarithms until the last step. It computes in float32 at least,
+    also under autocast.
 
     Args:
         x: (..., n, ...), n positions on axis `dim`.
-        offsets: (M,), or (M, ...) whose further axes broadcast with x.
+        offsets: (M,), or (M, ...) with further axes that broadcast with x.
         spreads: like `offsets`.
         dim: the axis of the statistics and of the sum.
-        op: `product` as published, which is again one Gaussian, of precision sum 1/c_i^2; or `sum`, a real mixture with
+        op: `product` as published, which is again one Gaussian, of precision sum 1/c_i^2; or `sum`, a true mixture with
             equal shares (D30).
-        variance: `unbiased` as published, undefined for n = 1; or `biased` (D33). A single valid position among masked
-            ones counts as variance 0.
+        variance: `unbiased` as published, undefined for n = 1; or `biased` (D33). If only one position is valid under
+            the mask, the variance is 0.
         eps: added to the variance, and lower bound of the sum.
         mask: bool, broadcastable to x, True = valid; masked positions get weight 0.
-        padding: `masked`: statistics and sum over valid positions only; or `counted` as published: masked positions are
-            zeros in mean and variance, and their own values take part in the sum (D34).
+        padding: `masked`: statistics and sum over valid positions only; or `counted` as published: masked positions
+            count as zeros in mean and variance, and as their own values in the sum (D34).
 
     Returns:
         w, shape of x; sums to 1 over the axis wherever the sum of P is at least `eps`.
@@ -72,7 +74,7 @@ def mixture_weights(
         dtype = torch.promote_types(x.dtype, torch.float32)
         x, offsets, spreads = x.to(dtype), _lead(offsets.to(dtype), x.dim()), _lead(spreads.to(dtype), x.dim())
         if mask is not None and padding == "masked":
-            x = x.where(mask, 0)  # also keeps what is not a number in a masked position out of the gradients
+            x = x.where(mask, 0)  # also keeps NaN and infinity in masked positions out of the gradients
         mean, var = _moments(x, dim, variance, mask, padding)
         if op == "product":
             log_p = _log_product(x - mean, var + eps, offsets, spreads)
@@ -87,12 +89,12 @@ def mixture_weights(
 
 
 def _lead(values: Tensor, num_axes: int) -> Tensor:
-    """(M, ...) to (M, 1, ..., 1, ...) that broadcasts with x behind its first axis."""
+    """Reshape (M, ...) to (M, 1, ..., 1, ...), so that the axes after the first broadcast with x."""
     return values.reshape(len(values), *[1] * (num_axes + 1 - values.dim()), *values.shape[1:])
 
 
 def _log_product(centred: Tensor, var: Tensor, offsets: Tensor, spreads: Tensor) -> Tensor:
-    """Logarithm of the product of M Gaussians, as the one Gaussian that it is (docs/sources.md#mixture): one pass.
+    """Logarithm of the product of M Gaussians, in one pass: the product is itself a Gaussian (docs/sources.md#mixture).
 
     With r_i = (1/c_i^2) / sum of 1/c_i^2, their mean offset m = sum r_i m_i and joint spread c = (sum 1/c_i^2)^(-1/2),
     sum of (d - m_i)^2 / c_i^2 = ((d - m)^2 + sum r_i (m_i - m)^2) / c^2 for every deviation d.
@@ -107,7 +109,7 @@ def _log_product(centred: Tensor, var: Tensor, offsets: Tensor, spreads: Tensor)
 
 
 def _moments(x: Tensor, dim: int, variance: str, mask: Tensor | None, padding: str) -> tuple[Tensor, Tensor]:
-    """Mean and variance over one axis, kept as an axis of length 1; `Tensor.var` is slow on any axis but the last."""
+    """Mean and variance over one axis, kept with length 1. Not `Tensor.var`, which is slow on any axis but the last."""
     lost = 1 if variance == "unbiased" else 0
     if mask is not None:
         x = x.where(mask, 0)
@@ -121,21 +123,21 @@ def _moments(x: Tensor, dim: int, variance: str, mask: Tensor | None, padding: s
 
 
 class DensityAttention(nn.Module):
-    """Heads that split one axis, each weighting its own positions by its own few Gaussians.
+    """Heads that split one axis; each head weights its own positions by its own M Gaussians.
 
-    Heads take floor(n / H) consecutive positions each, the last one also the remainder. Weights of a head sum to 1 over
-    its positions; the output is x * w, masked positions pass unchanged. Trainable: 2 * H * M, whatever the shape of x.
+    Each head takes floor(n / H) consecutive positions, the last one also the remainder. The weights of a head sum to 1
+    over its positions. The output is x * w; masked positions pass unchanged. Trainable: 2 * H * M, for any shape of x.
 
     Args:
         norm_axis: axis of x that is split and normalised; may be negative.
         num_heads: H.
-        num_densities: M, Gaussians of a head.
+        num_densities: M, Gaussians per head.
         op: see `mixture_weights`.
         variance: see `mixture_weights`.
         init: `lognormal` as published: offsets 0, spreads exp(standard normal); or `constant`: spreads sqrt(2), so that
-            each Gaussian starts with the scaled variance 2 that the paper gives for DAAM, c^2 standing here where its
-            xi stands there (D28, D32).
-        eps: see `mixture_weights`; the value given counts (D31).
+            each Gaussian starts with the scaled variance 2 that the paper gives for DAAM: c^2 here corresponds to xi
+            there (D28, D32).
+        eps: see `mixture_weights`; used as given (D31).
         padding: see `mixture_weights`.
 
     Raises:
@@ -159,9 +161,9 @@ class DensityAttention(nn.Module):
         check_choice("init", init, ("lognormal", "constant"))
         for what, value in (("num_heads", num_heads), ("num_densities", num_densities)):
             if value < 1:
-                raise MethodError(f"{what} must be at least 1, met {value}")
+                raise MethodError(f"{what} must be at least 1, got {value}")
         if not eps > 0:
-            raise MethodError(f"eps must be above 0, met {eps}")
+            raise MethodError(f"eps must be above 0, got {eps}")
         self.norm_axis = norm_axis
         self.op = op
         self.variance = variance
@@ -190,12 +192,12 @@ class DensityAttention(nn.Module):
             return_density: also return the weights.
 
         Returns:
-            x * w, masked positions as they were, shape and dtype of x; with `return_density` also w (shape of x,
-            float32 at least), 0 in masked positions.
+            x * w, masked positions unchanged, shape and dtype of x; with `return_density` also w (shape of x, float32
+            at least), 0 in masked positions.
 
         Raises:
-            MethodError: no such axis; fewer positions than heads; one position per head with the unbiased variance; a
-                mask that does not fit.
+            MethodError: there is no such axis; there are fewer positions than heads; there is one position per head
+                with the unbiased variance; or the mask does not fit.
         """
         if x.dim() < 2 or not -x.dim() <= self.norm_axis < x.dim():
             raise MethodError(f"norm_axis {self.norm_axis} is no axis of an input of shape {tuple(x.shape)}")
@@ -205,7 +207,7 @@ class DensityAttention(nn.Module):
         mask = None if mask is None else _expand(mask, x)
         if positions % num_heads == 0:
             density = self._weights(x, mask, self.offsets, self.spreads, axis)
-        else:  # all heads but the last are of equal size
+        else:  # the last head has another size than the others
             sizes = [positions // num_heads * (num_heads - 1), positions // num_heads + positions % num_heads]
             masks = [None, None] if mask is None else mask.split(sizes, axis)
             offsets, spreads = (values.split([num_heads - 1, 1]) for values in (self.offsets, self.spreads))
@@ -217,7 +219,7 @@ class DensityAttention(nn.Module):
         return (output, density) if return_density else output
 
     def _weights(self, x: Tensor, mask: Tensor | None, offsets: Tensor, spreads: Tensor, axis: int) -> Tensor:
-        """Weights of heads of equal size, whose parameters are (h, M): shape of x."""
+        """Weights, shape of x, of heads of equal size with parameters (h, M)."""
         split = (len(offsets), x.shape[axis] // len(offsets))
         rest = [1] * (x.dim() - axis)
         weights = mixture_weights(
@@ -235,20 +237,16 @@ class DensityAttention(nn.Module):
 
 
 class DensityBlock(nn.Module):
-    """Several density attentions in a row, each with its residual: x <- layer(x) + x, that is x * (1 + w).
+    """Several density attentions in a row, each with a residual: x <- layer(x) + x, that is x * (1 + w).
 
-    With three positions a head the gain is 1 + 1/3 on average (D35). Masked positions keep their value.
+    With three positions per head the mean gain is 1 + 1/3 (D35). Masked positions keep their value.
 
     Args:
         num_blocks: density attentions in a row.
         norm_axis: one for all, or one per block.
         num_heads: one for all, or one per block.
         num_densities: one for all, or one per block.
-        op: see `mixture_weights`.
-        variance: see `mixture_weights`.
-        init: see `DensityAttention`.
-        eps: see `mixture_weights`.
-        padding: see `mixture_weights`.
+        options: `op`, `variance`, `init`, `eps` and `padding` of all blocks; see `DensityAttention`.
 
     Raises:
         MethodError: a sequence is not of length `num_blocks`; or see `DensityAttention`.
@@ -261,32 +259,17 @@ class DensityBlock(nn.Module):
         norm_axis: int | Sequence[int] = 1,
         num_heads: int | Sequence[int] = 8,
         num_densities: int | Sequence[int] = 4,
-        op: str = "product",
-        variance: str = "unbiased",
-        init: str = "lognormal",
-        eps: float = EPS,
-        padding: str = "masked",
+        **options: Any,
     ) -> None:
         super().__init__()
         if num_blocks < 1:
-            raise MethodError(f"num_blocks must be at least 1, met {num_blocks}")
+            raise MethodError(f"num_blocks must be at least 1, got {num_blocks}")
+        axes = _per_block("norm_axis", norm_axis, num_blocks)
+        heads = _per_block("num_heads", num_heads, num_blocks)
+        densities = _per_block("num_densities", num_densities, num_blocks)
         self.layers = nn.ModuleList(
-            DensityAttention(
-                norm_axis=axis,
-                num_heads=heads,
-                num_densities=densities,
-                op=op,
-                variance=variance,
-                init=init,
-                eps=eps,
-                padding=padding,
-            )
-            for axis, heads, densities in zip(
-                _per_block("norm_axis", norm_axis, num_blocks),
-                _per_block("num_heads", num_heads, num_blocks),
-                _per_block("num_densities", num_densities, num_blocks),
-                strict=True,
-            )
+            DensityAttention(norm_axis=axes[i], num_heads=heads[i], num_densities=densities[i], **options)
+            for i in range(num_blocks)
         )
 
     @overload
@@ -303,8 +286,8 @@ class DensityBlock(nn.Module):
         """Weight every element, once per block; arguments and errors as in `DensityAttention.forward`.
 
         Returns:
-            the output, shape and dtype of x; with `return_density` also the weights of each block (shape of x, float32
-            at least), so that the output is x times the product of 1 + w over the blocks.
+            the output, shape and dtype of x; with `return_density` also the weights w of each block (shape of x,
+            float32 at least): the output is x times the product of 1 + w over the blocks.
         """
         densities = []
         for layer in self.layers:
@@ -339,8 +322,8 @@ class LayerMixture(nn.Module):
             return_density: also return the density.
 
         Returns:
-            the fused map, shape and dtype of x; with `return_density` also the product of 1 + w over the blocks, less
-            1: w itself for one block. Because of the residual the map is x * (1 + density), not x * density.
+            the fused map, shape and dtype of x; with `return_density` also the density: the product of 1 + w over the
+            blocks, minus 1, which is w for one block. Because of the residual, the map is x * (1 + density).
         """
         if not return_density:
             return self.block(x)  # type: ignore[no-any-return]
@@ -358,16 +341,16 @@ def _check_options(op: str, variance: str, padding: str) -> None:
 
 
 def _expand(mask: Tensor, x: Tensor) -> Tensor:
-    """The mask in the shape of x.
+    """Expand the mask to the shape of x.
 
     Raises:
-        MethodError: it is not bool, or has other axes than x.
+        MethodError: it is not bool, or its axes do not fit those of x.
     """
     fits = mask.dim() == x.dim() and all(m in (1, n) for m, n in zip(mask.shape, x.shape, strict=True))
     if mask.dtype != torch.bool or not fits:
         raise MethodError(
             f"mask must be bool with axes of length 1 or those of the input {tuple(x.shape)}, "
-            f"met {mask.dtype} {tuple(mask.shape)}"
+            f"got {mask.dtype} {tuple(mask.shape)}"
         )
     return mask.expand_as(x)
 
@@ -376,15 +359,13 @@ def _per_block(what: str, value: int | Sequence[int], num_blocks: int) -> Sequen
     if isinstance(value, int):
         return [value] * num_blocks
     if len(value) != num_blocks:
-        raise MethodError(f"{what} must be one number or {num_blocks}, one per block, met {len(value)}")
+        raise MethodError(f"{what} must be one number or {num_blocks}, one per block, got {len(value)}")
     return value
 
 
 def mixture_daam(
+    sizes: Sizes,
     *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
     norm_axis: Literal["layers", "features"] = "layers",
     num_blocks: int = 1,
     num_heads: Heads = "auto",
@@ -392,22 +373,20 @@ def mixture_daam(
     op: Literal["product", "sum"] = "product",
     variance: Literal["unbiased", "biased"] = "unbiased",
     init: Literal["lognormal", "constant"] = "lognormal",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
+    decoder: DecoderOptions,
 ) -> FusionClassifier:
     """Mixture of Density Adaptive Attention: the released density block over the layers, 64 numbers as published.
 
-    The density is the product of 1 + w over the blocks, less 1: w itself for one block; the fused map is
-    x * (1 + density). `num_heads="auto"` is `auto_heads` over layers and the published 8 over features.
+    The density is the product of 1 + w over the blocks, minus 1, which is w for one block; the fused map is
+    x * (1 + density). `num_heads="auto"` means `auto_heads` over layers, and the published 8 over features.
 
     Raises:
-        MethodError: fewer layers (or features) than heads, or one per head with the unbiased variance.
+        MethodError: there are fewer layers (or features) than heads, or one per head with the unbiased variance.
     """
     check_choice("norm_axis", norm_axis, ("layers", "features"))
     over_layers = norm_axis == "layers"
-    heads = heads_of(num_heads, num_layers) if over_layers or num_heads != AUTO else PUBLISHED_HEADS
-    check_positions(num_layers if over_layers else embed_dim, heads, variance)
+    heads = heads_of(num_heads, sizes.num_layers) if over_layers or num_heads != AUTO else PUBLISHED_HEADS
+    check_positions(sizes.num_layers if over_layers else sizes.embed_dim, heads, variance)
     block = DensityBlock(
         num_blocks=num_blocks,
         norm_axis=-2 if over_layers else -1,
@@ -417,13 +396,4 @@ def mixture_daam(
         variance=variance,
         init=init,
     )
-    return classify_map(
-        LayerMixture(block),
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        traits=Traits(density=True),
-    )
+    return classify_map(LayerMixture(block), sizes, decoder, traits=Traits(density=True))

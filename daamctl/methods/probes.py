@@ -1,19 +1,18 @@
-"""Closed-form probes: ridge classifiers of one layer, of the mean of the layers, and of all of them.
+"""Closed-form probes: ridge classifiers of one layer, of the mean of the layers, and of all layers.
 
-What a trained fusion should at least reach: they are solved (`daamctl.methods.ridge`), so no rate, no number of epochs
-and no seed can leave them half trained. The only choice is the penalty, and of `ridge-best-layer` the layer:
+A trained fusion should reach at least their accuracy. They are solved (`daamctl.methods.ridge`), so they cannot be
+undertrained and do not depend on a seed. Only the penalty is chosen, and for `ridge-best-layer` the layer:
 
-- with a held-out group, the one with the highest accuracy there; of equals the one with the lower mean squared error
-  there, then the larger penalty, then the first layer;
-- without one, the one with the smallest leave-one-out squared error on the training clips.
+- with a held-out group, by the highest accuracy there; ties go to the lower mean squared error there, then to the
+  larger penalty, then to the first layer;
+- without one, by the smallest leave-one-out squared error on the training clips.
 
-The scores of a ridge classifier are regressed one-hot targets, not logits: taken as such they would give every item
-nearly the same probabilities. So the logits are the scores times one number, `sharpness`, with which their
-cross-entropy is smallest on the clips that chose the penalty (temperature scaling: Guo et al., 2017, section 4.2). It
-changes no prediction.
+The scores of a ridge classifier are regressed one-hot targets. As logits they would give every item nearly the same
+probabilities. So the logits are the scores times one number, `sharpness`, which minimises the cross-entropy on the
+clips that chose the penalty (temperature scaling: Guo et al., 2017, section 4.2). It changes no prediction.
 
-All is computed on the CPU, in float32 (in float64 where the features are), so every device gives the same probe.
-Letters here: N clips, L layers, D features, C classes.
+Everything is computed on the CPU, in float32 (float64 for float64 features), so the probe does not depend on the
+device. Letters: N clips, L layers, D features, C classes.
 """
 
 from __future__ import annotations
@@ -38,23 +37,24 @@ from daamctl.methods.ridge import (
     loo_scores,
     scaling_of,
 )
+from daamctl.methods.settings import Sizes
 from daamctl.methods.single_layer import ChosenLayer, LastLayer
 from daamctl.methods.weighted_sum import WeightedSum
 
 SHARPNESS = (0.1, 30.0)
-"""Range of `sharpness`. Scores of two classes rarely differ by more than 1, which at 30 is a probability of 1 - 1e-13:
-without a limit it would be infinite where every clip is right."""
+"""Range of `sharpness`, which would be infinite if every clip is right. Scores of two classes rarely differ by more
+than 1, which at 30 is a probability of 1 - 1e-13."""
 HALVINGS = 40
-"""Of that range: 30 / 2^40 is below what float32 tells apart."""
+"""Halvings of that range: 30 / 2^40 is below the precision of float32."""
 
 
 @dataclass(frozen=True)
 class Layers:
-    """Clips whose layers are taken one at a time, from memory or from disk.
+    """Clips whose layers are read one at a time, from memory or from disk.
 
     Args:
         y: (N,) class ids, on the CPU.
-        layer: gives the features (N, D) of one of the L layers, on the CPU, in any floating format.
+        layer: returns the features (N, D) of one of the L layers, on the CPU, in any floating-point format.
     """
 
     y: Tensor
@@ -76,10 +76,10 @@ class Candidate:
 
     Args:
         penalty: in the units of `PENALTIES`.
-        layer: index of the best layer under this penalty, for a probe that chooses one.
+        layer: index of the best layer under this penalty; None for a probe that does not choose one.
         accuracy: on the held-out group; without one, leave-one-out on the training clips.
         error: mean squared error of the scores on the same clips.
-        scores: (N, C) of these clips.
+        scores: (N, C) scores of these clips.
     """
 
     penalty: float
@@ -95,8 +95,8 @@ class Solution:
 
     Args:
         candidates: one for each penalty that was tried, ascending.
-        chosen: index of the chosen one.
-        num_clips: training clips that it was fitted on.
+        chosen: index of the chosen candidate.
+        num_clips: number of training clips that the probe was fitted to.
     """
 
     candidates: tuple[Candidate, ...]
@@ -105,17 +105,17 @@ class Solution:
 
     @property
     def penalty(self) -> float:
-        """The chosen one."""
+        """The chosen penalty."""
         return self.candidates[self.chosen].penalty
 
 
 class StandardizedLinear(nn.Module):
     """Logits = sharpness * (W (x - mean) * scale + b); all zero until solved.
 
-    The statistics stay apart from W: large means folded into the bias would cost float32 its precision.
+    The statistics are not folded into W and the bias, because large means would cost precision in float32.
 
     Args:
-        shape: of what is classified: (D,) or (L, D).
+        shape: shape of the input per clip, (D,) or (L, D).
         num_classes: C.
     """
 
@@ -142,13 +142,13 @@ class StandardizedLinear(nn.Module):
 
     @torch.no_grad()
     def set(self, scalings: Sequence[Scaling], weights: Sequence[Tensor], intercept: Tensor, penalty: float) -> None:
-        """Take over a solution.
+        """Set all tensors from a solution.
 
         Args:
-            scalings: one for x (D,), L of them for x (L, D).
-            weights: (D, C) of each.
+            scalings: one for inputs (D,), L for inputs (L, D).
+            weights: (D, C) for each.
             intercept: (C,).
-            penalty: the chosen one.
+            penalty: the chosen penalty.
         """
         self.mean.copy_(torch.stack([one.mean for one in scalings]).view_as(self.mean))
         self.scale.copy_(torch.stack([one.scale for one in scalings]).view_as(self.scale))
@@ -159,10 +159,10 @@ class StandardizedLinear(nn.Module):
 
 
 class RidgeProbe(FusionClassifier):
-    """A probe that can be solved.
+    """A probe that is solved instead of trained.
 
     Args:
-        fusion: what the classifier takes of the layers.
+        fusion: maps (B, L, D) to the classifier's input.
         decoder: the classifier.
     """
 
@@ -173,12 +173,12 @@ class RidgeProbe(FusionClassifier):
 
     @torch.no_grad()
     def solve(self, train: Layers, dev: Layers | None = None, *, seed: int = 0) -> Solution:
-        """Fit the probe on the CPU, layer by layer, and take over its tensors.
+        """Fit the probe on the CPU, layer by layer, and set its tensors.
 
         Args:
             train: training clips.
             dev: held-out group that chooses the penalty; None: leave-one-out on the training clips.
-            seed: draws training clips where there are too many for the probe.
+            seed: seed of the sample of training clips, if there are too many for the probe.
 
         Raises:
             MethodError: features are not finite, or too large for float32.
@@ -191,12 +191,12 @@ class RidgeProbe(FusionClassifier):
 
     @torch.no_grad()
     def refit(self, clips: Layers, chosen: Candidate, *, seed: int = 0) -> None:
-        """Fit the probe to more clips under what is chosen already; `sharpness` stays.
+        """Fit the probe to more clips, with the penalty and layer that were chosen; `sharpness` stays.
 
         Args:
-            clips: to fit it to.
-            chosen: penalty and, for a probe that chooses one, layer.
-            seed: draws clips where there are too many for the probe.
+            clips: clips to fit it to.
+            chosen: the chosen penalty and, for a probe that chooses one, layer.
+            seed: seed of the sample of clips, if there are too many for the probe.
 
         Raises:
             MethodError: features are not finite.
@@ -204,7 +204,7 @@ class RidgeProbe(FusionClassifier):
         self._fit(self.fitted(clips, seed), chosen)
 
     def fitted(self, train: Layers, seed: int) -> Layers:
-        """Those of the training clips that the probe is fitted on."""
+        """The training clips that the probe is fitted to."""
         return train
 
     def _solve(self, train: Layers, dev: Layers | None) -> Solution:
@@ -218,21 +218,18 @@ class VectorProbe(RidgeProbe):
     """A probe of one vector for each clip.
 
     Args:
-        fusion: gives that vector, (B, L, D) to (B, D); a `ChosenLayer` where there are several candidates for it.
-        vectors: the candidates, each giving (N, D) of N clips.
-        embed_dim: D.
-        num_classes: C.
+        fusion: maps (B, L, D) to that vector (B, D); a `ChosenLayer` if there are several candidates.
+        vectors: the candidates; each returns (N, D) for N clips.
+        sizes: D and C.
     """
 
-    def __init__(
-        self, fusion: nn.Module, vectors: Sequence[Callable[[Layers], Tensor]], *, embed_dim: int, num_classes: int
-    ) -> None:
-        super().__init__(fusion, StandardizedLinear((embed_dim,), num_classes=num_classes))
+    def __init__(self, fusion: nn.Module, vectors: Sequence[Callable[[Layers], Tensor]], sizes: Sizes) -> None:
+        super().__init__(fusion, StandardizedLinear((sizes.embed_dim,), num_classes=sizes.num_classes))
         self._vectors = tuple(vectors)
 
     def _solve(self, train: Layers, dev: Layers | None) -> Solution:
         y = train.y if dev is None else dev.y
-        best: dict[float, tuple[Candidate, Scaling, Tensor, Tensor]] = {}  # of each penalty
+        best: dict[float, tuple[Candidate, Scaling, Tensor, Tensor]] = {}  # for each penalty
         for index, vector in enumerate(self._vectors):
             x = vector(train)
             scaling = _scaling(x)
@@ -260,16 +257,15 @@ class VectorProbe(RidgeProbe):
 
 
 class AverageProbe(RidgeProbe):
-    """A probe of every layer, all under one penalty; the mean of their scores classifies.
+    """A probe of every layer, all with the same penalty; the mean of their scores classifies.
 
     Args:
-        num_layers: L.
-        embed_dim: D.
-        num_classes: C.
+        sizes: L, D and C.
     """
 
-    def __init__(self, *, num_layers: int, embed_dim: int, num_classes: int) -> None:
-        super().__init__(nn.Identity(), StandardizedLinear((num_layers, embed_dim), num_classes=num_classes))
+    def __init__(self, sizes: Sizes) -> None:
+        shape = (sizes.num_layers, sizes.embed_dim)
+        super().__init__(nn.Identity(), StandardizedLinear(shape, num_classes=sizes.num_classes))
 
     def _solve(self, train: Layers, dev: Layers | None) -> Solution:
         num_layers, num_classes = len(self.decoder.mean), len(self.decoder.bias)
@@ -302,21 +298,20 @@ class AverageProbe(RidgeProbe):
 
 
 class ConcatProbe(RidgeProbe):
-    """A probe of all layers side by side, each feature standardised, solved by the inner products of the clips.
+    """A probe of all layers side by side, each feature standardised, solved from the inner products of the clips.
 
-    Of more than `MAX_KERNEL_CLIPS` training clips it is fitted on a random sample with the same shares of classes.
+    If there are more than `MAX_KERNEL_CLIPS` training clips, it is fitted to a random sample, stratified by class.
 
     Args:
-        num_layers: L.
-        embed_dim: D.
-        num_classes: C.
+        sizes: L, D and C.
     """
 
-    def __init__(self, *, num_layers: int, embed_dim: int, num_classes: int) -> None:
-        super().__init__(nn.Identity(), StandardizedLinear((num_layers, embed_dim), num_classes=num_classes))
+    def __init__(self, sizes: Sizes) -> None:
+        shape = (sizes.num_layers, sizes.embed_dim)
+        super().__init__(nn.Identity(), StandardizedLinear(shape, num_classes=sizes.num_classes))
 
     def fitted(self, train: Layers, seed: int) -> Layers:
-        """All clips, or a sample of them."""
+        """All clips, or a stratified sample of them."""
         if len(train.y) <= MAX_KERNEL_CLIPS:
             return train
         return train.take(stratified_sample(train.y, MAX_KERNEL_CLIPS, seed))
@@ -329,7 +324,7 @@ class ConcatProbe(RidgeProbe):
 
         def error(index: int) -> float:
             penalty = PENALTIES[index]
-            if not path.solvable(penalty):  # the smallest may not be, in float32
+            if not path.solvable(penalty):  # in float32, the smallest penalty may be too small
                 return float("inf")
             weights[penalty] = path.weights(penalty)
             if dev is None:
@@ -338,7 +333,7 @@ class ConcatProbe(RidgeProbe):
                 found[penalty] = _candidate(penalty, kernel[number:] @ weights[penalty] + path.intercept, dev.y)
             return found[penalty].error
 
-        if dev is None:  # leaving out costs much more than solving
+        if dev is None:  # leave-one-out costs much more than solving, so do not try every penalty
             downhill(len(PENALTIES), error)
         else:
             for index in range(len(PENALTIES)):
@@ -357,7 +352,7 @@ class ConcatProbe(RidgeProbe):
         self._set(clips, scalings, path.weights(chosen.penalty), path.intercept, chosen.penalty)
 
     def _kernel(self, train: Layers, dev: Layers | None) -> tuple[list[Scaling], Tensor]:
-        """Scaling of every layer, and the inner products of all clips with the N training clips, those first."""
+        """Scaling of every layer, and inner products of all clips (training clips first) with the N training clips."""
         scalings: list[Scaling] = []
         kernel: Tensor | None = None
         for index in range(len(self.decoder.mean)):
@@ -372,18 +367,18 @@ class ConcatProbe(RidgeProbe):
     def _set(
         self, train: Layers, scalings: Sequence[Scaling], weights: Tensor, intercept: Tensor, penalty: float
     ) -> None:
-        """Take over a solution given by the weights (N, C) of the training clips."""
+        """Set the decoder from the weights (N, C) of the training clips."""
         parts = [scaling(train.layer(index)).mT @ weights for index, scaling in enumerate(scalings)]
         self.decoder.set(scalings, parts, intercept, penalty)
 
 
 def stratified_sample(y: Tensor, number: int, seed: int) -> Tensor:
-    """Rows of a random sample in which every class keeps its share, at least one clip each; ascending.
+    """Rows of a random sample, stratified by class with at least one clip each; ascending.
 
     Args:
         y: (N,) class ids.
-        number: of rows, at least that of the classes; rounding may change it by one for each class.
-        seed: of the sample.
+        number: number of rows, at least that of the classes; rounding may change it by one per class.
+        seed: seed of the sample.
     """
     generator = torch.Generator().manual_seed(seed)
     rows = []
@@ -407,14 +402,14 @@ def _scaling(x: Tensor) -> Scaling:
 
 
 def _candidate(penalty: float, scores: Tensor, y: Tensor) -> Candidate:
-    """What a penalty is worth, by its scores (N, C) of clips that it was not fitted on."""
+    """Evaluate a penalty by its scores (N, C) of clips that it was not fitted to."""
     right = (scores.argmax(1) == y).double().mean()
     hot = nn.functional.one_hot(y, scores.shape[1])
     return Candidate(penalty, None, float(right), float((scores - hot).square().mean()), scores)
 
 
 def _rank(one: Candidate, dev: Layers | None) -> tuple[float, ...]:
-    """Smallest for the best candidate; see the head of this file."""
+    """Sort key, smallest for the best candidate; see the module's docstring."""
     by_error = (one.error, -one.penalty)
     return by_error if dev is None else (-one.accuracy, *by_error)
 
@@ -425,9 +420,10 @@ def _choose(candidates: Sequence[Candidate], dev: Layers | None, train: Layers) 
 
 
 def _sharpness(scores: Tensor, y: Tensor) -> float:
-    """The factor within `SHARPNESS` under which the cross-entropy of scores (N, C) and class ids (N,) is smallest.
+    """The factor within `SHARPNESS` that minimises the cross-entropy of scores (N, C) and class ids (N,).
 
-    It is convex in the factor; its derivative is the mean score under the softmax less that of the true class.
+    The cross-entropy is convex in the factor; its derivative is the mean score under the softmax minus the mean score
+    of the true class.
     """
     wide = scores.double()
     true = wide.gather(1, y[:, None]).squeeze(1).mean()
@@ -450,29 +446,28 @@ def _mean(num_layers: int, clips: Layers) -> Tensor:
     return total / num_layers
 
 
-def ridge_last(*, num_layers: int, embed_dim: int, num_classes: int) -> FusionClassifier:
+def ridge_last(sizes: Sizes) -> FusionClassifier:
     """Closed-form probe: a ridge classifier of the last stored layer."""
-    vectors = [partial(_layer, num_layers - 1)]
-    return VectorProbe(LastLayer(), vectors, embed_dim=embed_dim, num_classes=num_classes)
+    return VectorProbe(LastLayer(), [partial(_layer, sizes.num_layers - 1)], sizes)
 
 
-def ridge_best_layer(*, num_layers: int, embed_dim: int, num_classes: int) -> FusionClassifier:
+def ridge_best_layer(sizes: Sizes) -> FusionClassifier:
     """Closed-form probe: a ridge classifier of every layer, of which the best on a held-out group is used."""
-    vectors = [partial(_layer, index) for index in range(num_layers)]
-    return VectorProbe(ChosenLayer(num_layers=num_layers), vectors, embed_dim=embed_dim, num_classes=num_classes)
+    vectors = [partial(_layer, index) for index in range(sizes.num_layers)]
+    return VectorProbe(ChosenLayer(num_layers=sizes.num_layers), vectors, sizes)
 
 
-def ridge_mean(*, num_layers: int, embed_dim: int, num_classes: int) -> FusionClassifier:
+def ridge_mean(sizes: Sizes) -> FusionClassifier:
     """Closed-form probe: a ridge classifier of the mean of the layers."""
-    fusion = WeightedSum(num_layers=num_layers, learned=False)
-    return VectorProbe(fusion, [partial(_mean, num_layers)], embed_dim=embed_dim, num_classes=num_classes)
+    fusion = WeightedSum(num_layers=sizes.num_layers, learned=False)
+    return VectorProbe(fusion, [partial(_mean, sizes.num_layers)], sizes)
 
 
-def ridge_concat(*, num_layers: int, embed_dim: int, num_classes: int) -> FusionClassifier:
+def ridge_concat(sizes: Sizes) -> FusionClassifier:
     """Closed-form probe: a ridge classifier of all layers side by side."""
-    return ConcatProbe(num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes)
+    return ConcatProbe(sizes)
 
 
-def ridge_average(*, num_layers: int, embed_dim: int, num_classes: int) -> FusionClassifier:
+def ridge_average(sizes: Sizes) -> FusionClassifier:
     """Closed-form probe: a ridge classifier of every layer, their scores averaged."""
-    return AverageProbe(num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes)
+    return AverageProbe(sizes)

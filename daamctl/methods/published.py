@@ -28,11 +28,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from daamctl.errors import MethodError
+from daamctl.errors import MethodError, first_few
 from daamctl.methods import rebuild
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.mixture import DensityBlock
-from daamctl.methods.weights import fill, listed, read_safetensors
+from daamctl.methods.weights import fill, read_safetensors
 
 WRAPPERS = ("state_dict", "model_state_dict", "model")
 ALIASES = (
@@ -280,7 +280,7 @@ def _method(state: Mapping[str, Tensor]) -> str:
         return "gqdaam-published" if heads else "gqa-published"
     if heads:
         return "daam-v1" if len(heads) > 1 else "daam-v2"
-    raise MethodError(f"no published module has these keys: {listed(set(state))}")
+    raise MethodError(f"no published module has these keys: {first_few(sorted(state))}")
 
 
 def _check_keys(method: str, state: Mapping[str, Tensor]) -> None:
@@ -298,7 +298,8 @@ def _check_keys(method: str, state: Mapping[str, Tensor]) -> None:
     missing, unknown = wanted - state.keys(), state.keys() - wanted
     if missing or unknown:
         raise MethodError(
-            f"not a published checkpoint, most like {method}: missing {listed(missing)}; unknown {listed(unknown)}"
+            f"not a published checkpoint, most like {method}: missing {first_few(sorted(missing))}; "
+            f"unknown {first_few(sorted(unknown))}"
         )
     for key, value in state.items():
         if not value.is_floating_point() and key != "batch_norm.num_batches_tracked":

@@ -1,12 +1,12 @@
-"""Ridge classifiers in closed form: the engine of `preflight`'s linear probes and of the methods `ridge-*`.
+"""Ridge classifiers in closed form, for the linear probes of `preflight` and the methods `ridge-*`.
 
-One-hot targets are regressed on features that are standardised with the statistics of the training clips, with an
-intercept that is not shrunk; the largest score wins. One decomposition serves every penalty. The leave-one-out
-residual has a closed form (Hastie, Tibshirani and Friedman, "The Elements of Statistical Learning", 2nd ed., section
-7.10): the residual divided by 1 - h_ii - 1/N, where h is the hat matrix of the centred features. It leaves out clips,
-not utterances, and keeps the standardisation. Nothing is random.
+One-hot targets are regressed on features that are standardised with the statistics of the training clips. The intercept
+is not penalised, and the largest score wins. One decomposition serves all penalties. The leave-one-out residual has a
+closed form (Hastie, Tibshirani and Friedman, "The Elements of Statistical Learning", 2nd ed., section 7.10): the
+residual divided by 1 - h_ii - 1/N, where h is the hat matrix of the centred features. It leaves out clips, not
+utterances, and keeps the standardisation. Nothing is random.
 
-Letters here: N clips, B clips to score, D features, C classes. float64 is computed in float64, all else in float32.
+Letters: N clips, B clips to score, D features, C classes. Computes in float64 for float64 features, else in float32.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from daamctl.methods.base import at_least_float32
 
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
-"""Ridge penalties that are tried, in units of the mean squared length of a standardised training vector."""
+"""Ridge penalties to try, in units of the mean squared length of a standardised training vector."""
 MAX_KERNEL_CLIPS = 12_000
 """Training clips above which no N x N system is solved."""
 KERNEL_ROWS = 1024
@@ -33,11 +33,11 @@ LEAST_LEVERAGE = 1e-6
 
 @dataclass(frozen=True)
 class Scaling:
-    """What makes features standardised; those that do not vary become 0.
+    """Standardisation of features; those that do not vary become 0.
 
     Args:
         mean: (D,).
-        rest: (D,) what rounding left of the mean, which would count for features that hardly vary.
+        rest: (D,) rounding error of the mean, which matters for features that hardly vary.
         scale: (D,) 1 over the standard deviation; 0 for features that do not vary.
     """
 
@@ -66,9 +66,9 @@ def scaling_of(x: Tensor) -> Scaling:
 
 
 class RidgePath:
-    """Ridge regressions on the same features under any penalty, by one eigendecomposition.
+    """Ridge regressions on the same features with any penalty, by one eigendecomposition.
 
-    It is that of D x D or of N x N, whichever is smaller.
+    The decomposed matrix is D x D or N x N, whichever is smaller.
 
     Args:
         z: (N, D), centred.
@@ -86,12 +86,12 @@ class RidgePath:
         self.unit = _unit(float(z.square().sum()) / len(z))
 
     def weights(self, penalty: float) -> Tensor:
-        """Weights (D, C) under a penalty in the units of `PENALTIES`."""
+        """Weights (D, C) for a penalty in the units of `PENALTIES`."""
         weights: Tensor = self.vectors @ (self.moments / (self.values + penalty * self.unit)[:, None])
         return weights if self.primal else self.z.mT @ weights
 
     def left_out(self, penalty: float) -> Tensor:
-        """Leave-one-out residuals (N, C) of the training clips under a penalty."""
+        """Leave-one-out residuals (N, C) of the training clips for a penalty."""
         inverse = 1.0 / (self.values + penalty * self.unit)
         shrink = inverse if self.primal else self.values * inverse
         residual = self.targets - self.basis @ (shrink[:, None] * self.moments)
@@ -99,14 +99,14 @@ class RidgePath:
 
     @cached_property
     def _squared(self) -> Tensor:
-        return self.basis.square()  # (N, R); asked for with every penalty, or never
+        return self.basis.square()  # (N, R); used with every penalty, or never
 
 
 class KernelPath:
-    """The same, given only the inner products of the features: one Cholesky factor for each penalty.
+    """The same from the inner products K of the features alone, by one Cholesky factorisation per penalty.
 
-    An eigendecomposition of thousands of clips takes minutes, a Cholesky factor a second. With A = K + lambda I, the
-    residual is lambda A^-1 y and 1 - h_ii = lambda (A^-1)_ii.
+    For thousands of clips an eigendecomposition takes minutes, a Cholesky factorisation a second. With
+    A = K + lambda I, the residual is lambda A^-1 y and 1 - h_ii = lambda (A^-1)_ii.
 
     Args:
         kernel: (N, N) inner products of centred features; only the lower triangle is read.
@@ -121,11 +121,11 @@ class KernelPath:
         self._last: tuple[float, Tensor | None] | None = None
 
     def solvable(self, penalty: float) -> bool:
-        """Whether the system under this penalty is positive definite in this number format."""
+        """Whether the system with this penalty is positive definite in this number format."""
         return self._factor(penalty) is not None
 
     def weights(self, penalty: float) -> Tensor:
-        """Weights (N, C) of the training clips under a penalty in the units of `PENALTIES`.
+        """Weights (N, C) of the training clips for a penalty in the units of `PENALTIES`.
 
         Raises:
             ValueError: the kernel is not positive semidefinite, or not finite.
@@ -134,7 +134,7 @@ class KernelPath:
         return weights
 
     def left_out(self, penalty: float) -> Tensor:
-        """Leave-one-out residuals (N, C) of the training clips under a penalty.
+        """Leave-one-out residuals (N, C) of the training clips for a penalty.
 
         Raises:
             ValueError: the kernel is not positive semidefinite, or not finite.
@@ -150,9 +150,9 @@ class KernelPath:
         return factor
 
     def _factor(self, penalty: float) -> Tensor | None:
-        """Cholesky factor of A (N, N); the last one is kept."""
+        """Cholesky factor of A (N, N); the latest one is cached."""
         if self._last is None or self._last[0] != penalty:
-            self._last = None  # frees the factor before
+            self._last = None  # frees the previous factor
             system = self.kernel.clone()
             system.diagonal().add_(penalty * self.unit)
             factor, failed = torch.linalg.cholesky_ex(system)
@@ -165,7 +165,7 @@ class Ridge:
     """A fitted classifier.
 
     Args:
-        penalty: the chosen one, in the units of `PENALTIES`.
+        penalty: the chosen penalty, in the units of `PENALTIES`.
         loo: (N, C) leave-one-out scores of the training clips.
         weights: (D, C), or (N, C) for a kernel.
         intercept: (C,).
@@ -182,7 +182,7 @@ class Ridge:
 
 
 def fit_ridge(z: Tensor, y: Tensor, num_classes: int, *, penalties: Sequence[float] = PENALTIES) -> Ridge:
-    """Fit under the penalty with the smallest leave-one-out squared error.
+    """Fit with the penalty that has the smallest leave-one-out squared error.
 
     Args:
         z: (N, D), centred.
@@ -203,7 +203,7 @@ def fit_ridge(z: Tensor, y: Tensor, num_classes: int, *, penalties: Sequence[flo
 
 
 def fit_kernel_ridge(kernel: Tensor, y: Tensor, num_classes: int, *, penalties: Sequence[float] = PENALTIES) -> Ridge:
-    """Fit likewise given only the inner products, walking downhill from the middle penalty: each costs a solution.
+    """The same from inner products alone. Walks downhill from the middle penalty, because each one costs a solution.
 
     Args:
         kernel: (N, N) inner products of centred features; only the lower triangle is read.
@@ -231,11 +231,11 @@ def fit_kernel_ridge(kernel: Tensor, y: Tensor, num_classes: int, *, penalties: 
 
 
 def downhill(number: int, error: Callable[[int], float]) -> tuple[int, float]:
-    """Walk from the middle of so many places to one whose neighbours have no smaller error; that place and its error.
+    """Walk from the middle index to one whose neighbours have no smaller error; return that index and its error.
 
     Args:
-        number: of places.
-        error: asked once for every place on the way and its neighbours.
+        number: number of indices.
+        error: called once for every index on the way and its neighbours.
     """
     known = cache(error)
     place, last = -1, number // 2
@@ -273,7 +273,7 @@ def _fitted(path: RidgePath | KernelPath, penalty: float, left_out: Tensor) -> R
 
 
 def _unit(value: float) -> float:
-    return value if value > 0 else 1.0  # nothing varies: any penalty will do
+    return value if value > 0 else 1.0  # no feature varies, so the penalty has no effect
 
 
 def _left_out(residual: Tensor, complement: Tensor) -> Tensor:

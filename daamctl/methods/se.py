@@ -1,8 +1,7 @@
 """Squeeze-and-excitation over layers (Hu et al., 2018, arXiv 1709.01507).
 
-The source gates the channels of an image. Here the layers stand for the channels and the D features for the pixels, and
-the gated layers are summed, so that the shared MLP head can follow; both are this project's adaptation
-(docs/sources.md#channel-gates-over-layers).
+The source gates the channels of an image. This adaptation is our own (docs/sources.md#channel-gates-over-layers): the
+layers are the channels, the D features are the pixels, and the gated layers are summed for the shared MLP head.
 """
 
 from __future__ import annotations
@@ -12,14 +11,15 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, at_least_float32
 from daamctl.methods.decoder import classify_vector
+from daamctl.methods.settings import Sizes
 from daamctl.methods.weighted_sum import weigh_layers
 
 
 class SqueezeExcitation(nn.Module):
     """y = sum_l s_l x_l with s = sigmoid(W2 relu(W1 u + b1) + b2) and u_l the mean of x_l over its features.
 
-    Torch's start for linear layers. The hidden width is L // r, at least 1, so with few layers the ReLU can start dead
-    for all inputs; then only b2 learns. Trainable: 2 * L * (L // r) + L // r + L, 318 for 24 layers.
+    Torch's start for linear layers. The hidden width is L // r, at least 1. With few layers the ReLU may start at zero
+    for all inputs, and then only b2 learns. Trainable: 2 * L * (L // r) + L // r + L, 318 for 24 layers.
 
     Args:
         num_layers: L.
@@ -44,9 +44,7 @@ class SqueezeExcitation(nn.Module):
         return weigh_layers(x, self.layer_weights(x))
 
 
-def se(
-    *, num_layers: int, embed_dim: int, num_classes: int, reduction: int = 4, hidden_dim: int = 256
-) -> FusionClassifier:
+def se(sizes: Sizes, *, reduction: int = 4, hidden_dim: int = 256) -> FusionClassifier:
     """Squeeze-and-excitation: sigmoid gates of all layer means, gated layers summed, then the MLP decoder."""
-    fusion = SqueezeExcitation(num_layers=num_layers, reduction=reduction)
-    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    fusion = SqueezeExcitation(num_layers=sizes.num_layers, reduction=reduction)
+    return classify_vector(fusion, sizes, hidden_dim)

@@ -1,12 +1,12 @@
 """SGA and bi-SGA, the skewed and the asymmetric Gaussian gate (Chen and Li, Pattern Recognition 139, 2023).
 
 Their definition is not available: the papers compared here say only that a mean m * (1 + tanh theta) is learned on top
-of GCT, and print figures. Both are therefore reconstructions in two readings (docs/sources.md#sga-and-bi-sga), and
-every figure carries the label:
+of GCT, and print results. Both methods are therefore reconstructed, in two readings (docs/sources.md#sga-and-bi-sga),
+and all results are labelled so:
 
-- A: GCT with a learned centre; bi-SGA has a width for either side besides;
-- B: the skew-normal density of Azzalini, centred on m, divided by its maximum; for bi-SGA the width of either side goes
-  in, which is our own extension of that reading.
+- A: GCT with a learned centre; bi-SGA also has a width for either side;
+- B: the skew-normal density of Azzalini, centred on m, divided by its maximum; for bi-SGA with a width for either side,
+  which is our own extension of this reading.
 
 Both equal GCT-B1 at the start. z is that of `gct`, over all layers, single head.
 """
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from daamctl.methods.base import FusionClassifier, Traits
 from daamctl.methods.decoder import check_choice, classify_map
 from daamctl.methods.gct import LayerGate, bounded_width, standardize
+from daamctl.methods.settings import DecoderOptions, Sizes
 
 NEWTON_STEPS = 12  # relative error of the maximum below 1e-6 for every skew, at rounding for |a| <= 100
 
@@ -34,8 +35,8 @@ def skewed_density(t: Tensor, skew: Tensor) -> Tensor:
 def skewed_peak(skew: Tensor) -> Tensor:
     """Largest value of `skewed_density` over t: 1 at a = 0, 1.22 at 1, 1.65 at 3, towards 2.
 
-    The peak solves t = a * phi(a t) / Phi(a t). Newton's steps from t = 0 reach it without overshooting, as that ratio
-    is convex. They are taken outside the gradient: at a maximum the derivative by t is zero, so the gradient by a is
+    The peak solves t = a * phi(a t) / Phi(a t). Newton's method from t = 0 reaches it without overshooting, because the
+    ratio is convex. The steps are not differentiated: at a maximum the derivative by t is zero, so the gradient by a is
     that of the density at the fixed peak.
     """
     size = skew.detach().abs()
@@ -71,7 +72,7 @@ class SkewedGate(nn.Module):
         self.skew = nn.Parameter(torch.zeros(shape)) if skewed else None
 
     def forward(self, z: Tensor) -> Tensor:
-        """Weigh z-scores (..., L, D): in (0, 1], as far as float32 reaches."""
+        """Weigh z-scores (..., L, D): weights in (0, 1], down to the smallest float32 number."""
         if self.two_sided:
             width = torch.where(z < 0, bounded_width(self.phi_left), bounded_width(self.phi_right))
         else:
@@ -86,7 +87,7 @@ class SkewedGate(nn.Module):
 class ShiftedLayerGate(LayerGate):
     """A gate of z = (x - m * (1 + tanh theta)) / sqrt(v + 1e-5), theta learned, 0 at start.
 
-    The shift is relative: theta does nothing where m is near 0 and much where |m| is large against the spread.
+    The shift is relative: theta has little effect if m is near 0, and much if |m| is large against the spread.
 
     Args:
         gate: see `LayerGate`.
@@ -103,47 +104,12 @@ class ShiftedLayerGate(LayerGate):
         return weights
 
 
-def _sga(
-    *,
-    two_sided: bool,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
-    reading: str,
-    granularity: str,
-    decoder: str,
-    hidden_channels: int,
-    hidden_dim: int,
-) -> FusionClassifier:
-    check_choice("reading", reading, ("A", "B"))
-    check_choice("granularity", granularity, ("scalar", "feature"))
-    shape = () if granularity == "scalar" else (embed_dim,)
-    gate = SkewedGate(*shape, two_sided=two_sided, skewed=reading == "B")
-    label = f"reading {reading}, {granularity}"
-    if two_sided and reading == "B":
-        label = f"reading B extended to two widths, {granularity}"
-    return classify_map(
-        ShiftedLayerGate(gate, *shape) if reading == "A" else LayerGate(gate),
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-        traits=Traits(density=True, reconstructed=label),
-    )
-
-
 def sga(
+    sizes: Sizes,
     *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
     reading: Literal["A", "B"] = "A",
     granularity: Literal["scalar", "feature"] = "scalar",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
+    decoder: DecoderOptions,
 ) -> FusionClassifier:
     """Skewed Gaussian gate over the layers (SGA, reconstructed), then the conv decoder.
 
@@ -152,29 +118,15 @@ def sga(
     Raises:
         MethodError: `reading` or `granularity` is unknown.
     """
-    return _sga(
-        two_sided=False,
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        reading=reading,
-        granularity=granularity,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-    )
+    return _sga(sizes, reading, granularity, decoder, two_sided=False)
 
 
 def bi_sga(
+    sizes: Sizes,
     *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
     reading: Literal["A", "B"] = "A",
     granularity: Literal["scalar", "feature"] = "scalar",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
+    decoder: DecoderOptions,
 ) -> FusionClassifier:
     """Skewed Gaussian gate with a width for either side (bi-SGA, reconstructed), then the conv decoder.
 
@@ -183,14 +135,16 @@ def bi_sga(
     Raises:
         MethodError: `reading` or `granularity` is unknown.
     """
-    return _sga(
-        two_sided=True,
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        reading=reading,
-        granularity=granularity,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-    )
+    return _sga(sizes, reading, granularity, decoder, two_sided=True)
+
+
+def _sga(sizes: Sizes, reading: str, granularity: str, decoder: DecoderOptions, *, two_sided: bool) -> FusionClassifier:
+    check_choice("reading", reading, ("A", "B"))
+    check_choice("granularity", granularity, ("scalar", "feature"))
+    shape = () if granularity == "scalar" else (sizes.embed_dim,)
+    gate = SkewedGate(*shape, two_sided=two_sided, skewed=reading == "B")
+    fusion = ShiftedLayerGate(gate, *shape) if reading == "A" else LayerGate(gate)
+    label = f"reading {reading}, {granularity}"
+    if two_sided and reading == "B":
+        label = f"reading B extended to two widths, {granularity}"
+    return classify_map(fusion, sizes, decoder, traits=Traits(density=True, reconstructed=label))

@@ -1,7 +1,7 @@
 """Controls that read one layer: the last stored one, or the best one on a held-out group.
 
-`best_layer` trains one MLP head per layer at once and picks the layer by its accuracy on the held-out group, the
-usual way to ask whether a fusion beats the best single layer.
+`best_layer` trains one MLP head per layer, all at once, and picks the layer with the best accuracy on the held-out
+group: the usual test of whether a fusion beats the best single layer.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, HeldOut, Traits
 from daamctl.methods.decoder import MLPDecoder, classify_vector
+from daamctl.methods.settings import Sizes
 
 CHUNK = 256  # held-out samples per forward pass
 
@@ -53,13 +54,13 @@ class ChosenLayer(nn.Module):
 
 
 class LayerHeads(nn.Module):
-    """One `MLPDecoder` per layer, their tensors stacked and started as L separate ones.
+    """One `MLPDecoder` per layer: the tensors are stacked, and start like those of L separate decoders.
 
     Args:
         num_layers: L.
         embed_dim: D.
         num_classes: C.
-        hidden_dim: width of the hidden layer of each.
+        hidden_dim: width of each hidden layer.
     """
 
     def __init__(self, *, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> None:
@@ -77,24 +78,25 @@ class LayerHeads(nn.Module):
 
         Args:
             x: (..., K, D).
-            layers: (K,) whose heads; None: those of all layers, K = L.
+            layers: (K,) layers whose heads are used; None: all, K = L.
 
         Returns:
             logits (..., K, C).
         """
 
-        def of(stacked: Tensor) -> Tensor:
+        def select(stacked: Tensor) -> Tensor:
             return stacked if layers is None else stacked.index_select(0, layers)
 
-        hidden = torch.einsum("...kd,khd->...kh", x, of(self.projector_weight)) + of(self.projector_bias)
-        return torch.einsum("...kh,kch->...kc", hidden.relu(), of(self.classifier_weight)) + of(self.classifier_bias)
+        hidden = torch.einsum("...kd,khd->...kh", x, select(self.projector_weight)) + select(self.projector_bias)
+        logits = torch.einsum("...kh,kch->...kc", hidden.relu(), select(self.classifier_weight))
+        return logits + select(self.classifier_bias)
 
 
 class BestLayer(FusionClassifier):
     """A head per layer, all trained at once; predictions come from the layer that is best on the held-out group.
 
-    Each head trains as it would alone: the loss is the sum of the heads' losses, which share no parameter, and Adam
-    scales every parameter by itself. Only clipping by the norm of the whole gradient would tie them together.
+    Each head trains as it would alone: the loss is the sum of the heads' losses, the heads share no parameter, and Adam
+    scales every parameter separately. Only clipping by the norm of the whole gradient couples them.
 
     Args:
         num_layers: L.
@@ -120,7 +122,7 @@ class BestLayer(FusionClassifier):
         """Logits (B, C) of the chosen layer of x (B, L, D).
 
         Raises:
-            MethodError: a density is asked for.
+            MethodError: `return_density` is set.
         """
         if return_density:
             return super().forward(x, return_density=True)
@@ -139,7 +141,7 @@ class BestLayer(FusionClassifier):
 
     @torch.no_grad()
     def choose(self, x: HeldOut, y: Tensor) -> None:
-        """Choose the layer with the most held-out samples right, the first of equals; see `FusionClassifier`."""
+        """Choose the layer with the most correct held-out samples, the first of equals; see `FusionClassifier`."""
         like = self.decoder.projector_weight
         correct = torch.zeros(like.shape[0], dtype=torch.int64, device=like.device)
         for rows, targets in zip(x.split(CHUNK), y.split(CHUNK), strict=True):
@@ -159,11 +161,11 @@ def _stack(tensors: list[Tensor]) -> nn.Parameter:
     return nn.Parameter(torch.stack([tensor.detach() for tensor in tensors]))
 
 
-def last_layer(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def last_layer(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """Control: the last stored layer alone, then the MLP head."""
-    return classify_vector(LastLayer(), embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    return classify_vector(LastLayer(), sizes, hidden_dim)
 
 
-def best_layer(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def best_layer(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """Control: an MLP head on every layer, of which the best on a held-out group is used."""
-    return BestLayer(num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    return BestLayer(**sizes._asdict(), hidden_dim=hidden_dim)

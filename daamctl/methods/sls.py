@@ -1,9 +1,9 @@
 """Sensitive layer selection (Zhang et al., ACM Multimedia 2024), on pooled layers.
 
 Source: docs/sources.md#sensitive-layer-selection. The source gates each layer by its mean over time, sums the gated
-frames to a map (T, D), normalises that map as an image of one channel, and goes on with max pooling over time and
-features and its own classifier. Pooled layers have no time axis left, so here the map is the fused vector itself, and
-the shared MLP head follows at once.
+frames to a map (T, D), and normalises that map as an image of one channel. Max pooling over time and features and its
+own classifier follow. Pooled layers have no time axis, so here the map is the fused vector itself, and the shared MLP
+head follows directly.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, at_least_float32
 from daamctl.methods.decoder import classify_vector
+from daamctl.methods.settings import Sizes
 from daamctl.methods.weighted_sum import weigh_layers
 
 
 class SensitiveLayerSelection(nn.Module):
     """y = selu(BN(sum_l s_l x_l)) with s_l = sigmoid(w . x_l + b), w and b shared by all layers.
 
-    The batch norm has one channel: one mean and one variance over all samples and features of a training batch, so a
-    batch of one can be trained on, and running ones in eval mode. Torch's start. Trainable: D + 1 + 2.
+    The batch norm has one channel: in training, one mean and one variance over all samples and features of the batch,
+    so a batch of one works too; in eval mode, running statistics. Torch's start. Trainable: D + 1 + 2.
 
     Args:
         embed_dim: D.
@@ -42,7 +43,7 @@ class SensitiveLayerSelection(nn.Module):
         fused = weigh_layers(at_least_float32(x), self.layer_weights(x))  # (..., D)
         with torch.autocast(x.device.type, enabled=False):
             channel = fused.reshape(1, 1, -1)
-            if self.training and fused.numel() == 1:  # a single value has no spread: take the running statistics
+            if self.training and fused.numel() == 1:  # a single value has no variance: use the running statistics
                 norm = self.norm
                 channel = nn.functional.batch_norm(
                     channel, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
@@ -52,7 +53,6 @@ class SensitiveLayerSelection(nn.Module):
             return nn.functional.selu(channel).reshape(fused.shape).to(x.dtype)
 
 
-def sls(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def sls(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """Sensitive layer selection: layers gated one by one and summed, batch norm, SELU, then the MLP decoder."""
-    fusion = SensitiveLayerSelection(embed_dim=embed_dim)
-    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    return classify_vector(SensitiveLayerSelection(embed_dim=sizes.embed_dim), sizes, hidden_dim)

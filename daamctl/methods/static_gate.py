@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.decoder import check_choice, classify_map
+from daamctl.methods.settings import DecoderOptions, Sizes
 
 
 class StaticGate(nn.Module):
@@ -28,29 +29,18 @@ class StaticGate(nn.Module):
 
 
 def static_gate(
+    sizes: Sizes,
     *,
-    num_layers: int,
-    embed_dim: int,
-    num_classes: int,
     granularity: Literal["layer-feature", "feature"] = "layer-feature",
-    decoder: Literal["conv", "mlp"] = "conv",
-    hidden_channels: int = 512,
-    hidden_dim: int = 256,
+    decoder: DecoderOptions,
 ) -> FusionClassifier:
     """Control: learned weights that do not depend on the sample, then the conv decoder.
 
-    With `granularity="layer-feature"` L * D weights, with `feature` D, the same for all layers.
+    L * D weights with `granularity="layer-feature"`; with `feature` D, the same for all layers.
 
     Raises:
         MethodError: `granularity` is unknown.
     """
     check_choice("granularity", granularity, ("layer-feature", "feature"))
-    return classify_map(
-        StaticGate(*((num_layers, embed_dim) if granularity == "layer-feature" else (embed_dim,))),
-        num_layers=num_layers,
-        embed_dim=embed_dim,
-        num_classes=num_classes,
-        decoder=decoder,
-        hidden_channels=hidden_channels,
-        hidden_dim=hidden_dim,
-    )
+    per_layer = (sizes.num_layers,) if granularity == "layer-feature" else ()
+    return classify_map(StaticGate(*per_layer, sizes.embed_dim), sizes, decoder)

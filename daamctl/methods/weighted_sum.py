@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, at_least_float32
 from daamctl.methods.decoder import classify_vector
+from daamctl.methods.settings import Sizes
 
 
 def weigh_layers(x: Tensor, weights: Tensor) -> Tensor:
@@ -66,25 +67,21 @@ class WeightedSum(nn.Module):
         return weigh_layers(layers, self.layer_weights(x)).to(x.dtype)
 
 
-def weighted_sum(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def weighted_sum(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """Softmax-weighted sum of the layers, then the MLP decoder."""
-    fusion = WeightedSum(num_layers=num_layers)
-    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    return classify_vector(WeightedSum(num_layers=sizes.num_layers), sizes, hidden_dim)
 
 
-def weighted_sum_ln(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def weighted_sum_ln(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """Softmax-weighted sum of layers that are normalised over their features first, then the MLP decoder."""
-    fusion = WeightedSum(num_layers=num_layers, layer_norm=True)
-    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    return classify_vector(WeightedSum(num_layers=sizes.num_layers, layer_norm=True), sizes, hidden_dim)
 
 
-def scalar_mix(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def scalar_mix(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """Softmax-weighted sum of the layers times one learned scale, as in ELMo, then the MLP decoder."""
-    fusion = WeightedSum(num_layers=num_layers, learned_scale=True)
-    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    return classify_vector(WeightedSum(num_layers=sizes.num_layers, learned_scale=True), sizes, hidden_dim)
 
 
-def mean(*, num_layers: int, embed_dim: int, num_classes: int, hidden_dim: int = 256) -> FusionClassifier:
+def mean(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
     """Control: the plain mean of the layers, nothing learned in it, then the MLP decoder."""
-    fusion = WeightedSum(num_layers=num_layers, learned=False)
-    return classify_vector(fusion, embed_dim=embed_dim, num_classes=num_classes, hidden_dim=hidden_dim)
+    return classify_vector(WeightedSum(num_layers=sizes.num_layers, learned=False), sizes, hidden_dim)

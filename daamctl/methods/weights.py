@@ -1,13 +1,11 @@
-"""Weights files of our own: one `.safetensors` that says what it holds, so that it can be loaded without anything else.
+"""Weights files: a `.safetensors` file with metadata, from which the model can be built without any other file.
 
-Only a fine-tuned encoder needs one thing more, the pretrained encoder, and its file says which; what files say of
-themselves: `weights_metadata`.
+Only a fine-tuned encoder also needs the pretrained encoder; the metadata name it. `weights_metadata` defines the
+metadata.
 """
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
@@ -16,7 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from daamctl.errors import ArtifactError, MethodError, UnknownNameError
+from daamctl.errors import MethodError, UnknownNameError, first_few
+from daamctl.files import atomic_path
 from daamctl.methods import rebuild
 from daamctl.methods.base import FusionClassifier, Standardize
 from daamctl.methods.weights_metadata import ADAPTER, FUSION, Origin, WeightsMetadata, again, one_line, parse
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class OpenedEncoder(Protocol):
-    """An encoder and what is recorded of it, as `daamctl.encoders.load.open_encoder` gives them.
+    """An encoder with its facts, as returned by `daamctl.encoders.load.open_encoder`.
 
     Attributes:
-        encoder: fresh; see `daamctl.adapters.build_finetune`.
-        facts: with `weights_sha256` among them.
+        encoder: freshly opened; see `daamctl.adapters.build_finetune`.
+        facts: facts of the encoder, among them `weights_sha256`.
     """
 
     @property
@@ -53,17 +52,17 @@ def save_weights(
     settings: Mapping[str, Any],
     origin: Origin | None = None,
 ) -> None:
-    """Write a model's weights and what it takes to build it again; whole, or not at all.
+    """Write a model's weights, with the metadata that are needed to build it again. The write is atomic.
 
     Args:
         model: a model made by `build` with the arguments below.
-        path: the file, by custom `.safetensors`; replaced if there is one.
+        path: the file, usually `.safetensors`; an existing file is replaced.
         method: name given to `build`.
         num_layers: L.
         embed_dim: D.
         num_classes: C.
-        settings: the method's own arguments.
-        origin: what it was trained on; None: that is not known.
+        settings: the method's own settings.
+        origin: what it was trained on; None: unknown.
 
     Raises:
         ArtifactError: the file system refuses the write.
@@ -83,29 +82,19 @@ def save_weights(
 
 
 def write_weights(path: Path | str, tensors: dict[str, Tensor], metadata: WeightsMetadata) -> None:
-    """Write tensors and what they are; whole, or not at all.
+    """Write tensors with metadata. The write is atomic.
 
     Args:
-        path: the file, by custom `.safetensors`; replaced if there is one.
-        tensors: contiguous, on CPU.
-        metadata: what the file says of itself.
+        path: the file, usually `.safetensors`; an existing file is replaced.
+        tensors: contiguous tensors on the CPU.
+        metadata: description of the model.
 
     Raises:
         ArtifactError: the file system refuses the write.
     """
-    path = Path(path)
     data = save(tensors, metadata=metadata.entry())
-    temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex[:8]}{path.suffix}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(Path(path)) as temporary:
         temporary.write_bytes(data)
-        os.replace(temporary, path)  # noqa: PTH105
-    except OSError as error:
-        raise ArtifactError(
-            f"cannot write {path}: {error.strerror or error}", fix="free space or fix permissions, then run it again"
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @overload
@@ -117,20 +106,20 @@ def load_weights(path: Path | str, *, encoder: OpenedEncoder | None) -> FusionCl
 
 
 def load_weights(path: Path | str, *, encoder: OpenedEncoder | None = None) -> FusionClassifier | FineTuned:
-    """Build the model of a fold's weights file, or of one that `save_weights` has written.
+    """Build a model from a fold's weights file, or from one that `save_weights` has written.
 
     Args:
         path: the file.
-        encoder: for a fine-tuned encoder, the pretrained one that it was trained over, freshly opened; it is changed in
-            place. Not looked at for others.
+        encoder: for a fine-tuned encoder, the pretrained encoder that it was trained from, freshly opened; it is
+            changed in place. Ignored for fusions.
 
     Returns:
-        A fusion in eval mode, on CPU, in the number format of the file; or a fine-tuned encoder in eval mode, where the
-        one given is.
+        A fusion in eval mode, on the CPU, in the number format of the file; or a fine-tuned encoder in eval mode, on
+        the device of `encoder`.
 
     Raises:
-        MethodError: there is no such file, it is not one of ours, or its tensors do not fit what it says it is; or the
-            encoder that it needs is not given, is another one, or has been adapted before.
+        MethodError: there is no such file, it is not a weights file of daamctl, or its tensors do not fit its metadata;
+            or the encoder is missing, is another one, or has been adapted before.
     """
     path = Path(path)
     tensors, entries = read_safetensors(path)
@@ -142,13 +131,13 @@ def load_weights(path: Path | str, *, encoder: OpenedEncoder | None = None) -> F
 
 
 def _fusion(metadata: WeightsMetadata, tensors: Mapping[str, Tensor]) -> FusionClassifier:
-    """Raises MethodError: the tensors do not fit."""
+    """Build a fusion. Raises MethodError if the tensors do not fit."""
     assert metadata.embed_dim is not None
     num_layers, embed_dim = metadata.num_layers, metadata.embed_dim
     sizes = {"num_layers": num_layers, "embed_dim": embed_dim, "num_classes": metadata.num_classes}
     try:
         model = rebuild(metadata.method, **sizes, **metadata.settings)
-    except (RuntimeError, TypeError, OverflowError, MemoryError) as error:  # sizes that no model has
+    except (RuntimeError, TypeError, OverflowError, MemoryError) as error:  # impossible sizes
         raise MethodError(f"{metadata.method} cannot be built as the file says: {one_line(error)}") from error
     if metadata.standardize is not None:
         model.standardize = Standardize.empty(metadata.standardize, num_layers, embed_dim)
@@ -160,7 +149,7 @@ def _fusion(metadata: WeightsMetadata, tensors: Mapping[str, Tensor]) -> FusionC
 
 
 def _fine_tuned(metadata: WeightsMetadata, tensors: Mapping[str, Tensor], opened: OpenedEncoder | None) -> FineTuned:
-    """Raises MethodError: the encoder is not the one it takes, or the tensors do not fit."""
+    """Build a fine-tuned encoder. Raises MethodError if the encoder is another one, or the tensors do not fit."""
     from daamctl.adapters import build_finetune
 
     how = "load_weights(path, encoder=opened), with what daamctl.encoders.load.open_encoder gives for it"
@@ -171,7 +160,7 @@ def _fine_tuned(metadata: WeightsMetadata, tensors: Mapping[str, Tensor], opened
     if facts is None or not hasattr(opened, "encoder"):
         raise MethodError(f"encoder is a {type(opened).__name__}, which does not say what encoder it is", fix=how)
     if facts.get("weights_sha256") != metadata.encoder["weights_sha256"]:
-        raise MethodError(f"{metadata.method} is trained over the encoder {needed}, met {_named(facts)}", fix=how)
+        raise MethodError(f"{metadata.method} is trained over the encoder {needed}, got {_named(facts)}", fix=how)
     if any(value.requires_grad for value in opened.encoder.model.parameters()):
         raise MethodError(f"the encoder {needed} given has been adapted before", fix="open it anew")
     model = build_finetune(metadata.method, opened.encoder, num_classes=metadata.num_classes, seed=0)
@@ -180,14 +169,14 @@ def _fine_tuned(metadata: WeightsMetadata, tensors: Mapping[str, Tensor], opened
 
 
 def _named(facts: Mapping[str, Any]) -> str:
-    """An encoder by its source, revision and hash."""
+    """Source, revision and hash of an encoder, for messages."""
     known = {"revision": facts.get("revision"), "weights sha256": facts.get("weights_sha256")}
     more = ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
     return f"{facts.get('source') or facts.get('name') or 'without a name'} ({more or 'weights unknown'})"
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a safetensors file.
+    """Read the tensors and the metadata of a safetensors file.
 
     Raises:
         MethodError: there is no such file, or it cannot be read.
@@ -202,12 +191,12 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def fill(model: nn.Module, tensors: Mapping[str, Tensor], *, names: Mapping[str, str] | None = None) -> None:
-    """Give a model its weights.
+    """Copy weights into a model.
 
     Args:
-        model: filled in place; keeps its number format.
-        tensors: by the model's own names.
-        names: what to call a tensor in messages, where that is not the model's own name.
+        model: changed in place; keeps its number format.
+        tensors: tensors by the model's own names.
+        names: names for messages, of tensors that are not called by the model's own names there.
 
     Raises:
         MethodError: a tensor is missing, unknown, or of another shape.
@@ -215,16 +204,11 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], *, names: Mapping[str,
     wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     missing, unknown = wanted.keys() - tensors.keys(), tensors.keys() - wanted.keys()
     if missing or unknown:
-        raise MethodError(f"weights do not fit: missing {listed(missing)}; unknown {listed(unknown)}")
+        raise MethodError(
+            f"weights do not fit: missing {first_few(sorted(missing))}; unknown {first_few(sorted(unknown))}"
+        )
     for name, shape in wanted.items():
         if tuple(tensors[name].shape) != shape:
             called = (names or {}).get(name, name)
             raise MethodError(f"weights do not fit: {called} is {tuple(tensors[name].shape)} where {shape} is needed")
     model.load_state_dict(dict(tensors))
-
-
-def listed(names: set[str] | list[str], most: int = 5) -> str:
-    """The first few names, sorted, and how many more there are."""
-    shown = sorted(names)[:most]
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return (", ".join(shown) or "none") + more

@@ -1,6 +1,6 @@
-"""What a weights file says of itself, of a layer fusion or a fine-tuned encoder alike; reading it needs no torch.
+"""Metadata of weights files, for layer fusions and fine-tuned encoders; reading them needs no torch.
 
-All of it stands in a single metadata entry, because safetensors writes several in random order and equal weights should
+They are a single metadata entry, because safetensors writes several entries in random order, and equal weights should
 give equal bytes.
 """
 
@@ -21,11 +21,11 @@ from daamctl.methods import resolve_method
 
 ENTRY = "daamctl"
 SCHEMA = 1
-"""Raise it when a field changes its meaning; files say which they follow, those from before there was one none."""
+"""Version of the metadata; raise it when a field changes its meaning. The oldest files have none."""
 FUSION, ADAPTER = "fusion", "adapter"
 SIZES = ("num_layers", "embed_dim", "num_classes")
 IDENTITY = ("name", "source", "revision", "weights_sha256", "weights_dtype")
-"""Facts of an encoder that are there in any case, null where they are not known."""
+"""Facts of an encoder that are always present; null if unknown."""
 POOLING = ("pooling", "final_norm", "special_tokens", "class_tokens")
 INPUTS = ("sampling_rate", "normalize", "tokenizer_sha256", "max_tokens", "processor", "image_size")
 FOLD = re.compile(r"fold(\d+)-seed(\d+)")
@@ -34,20 +34,19 @@ RECIPE = re.compile(r"(.+)-([a-z]+)-recipe")
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What a model was trained on: which classes, and what its inputs are. Empty where that is not known.
+    """What a model was trained on: its classes and its inputs. Unknown values are None or empty.
 
     Args:
         classes: names of the C classes, in the order of the logits.
-        layers: numbers of the L layers, in order (Hugging Face's hidden-state index); of an adapter the last one.
+        layers: numbers of the L layers, in order (Hugging Face's hidden-state index); for an adapter the last one.
         modality: speech, text or image.
-        encoder: name as set, source (hub id or folder), revision, weights_sha256, weights_dtype, and what else is known
-            of it.
-        pooling: over which positions a layer is averaged, and whether behind the encoder's final norm.
-        inputs: how items become the encoder's inputs: sampling rate and normalisation of speech, tokenizer and most
-            tokens of text, steps of the image processor.
-        precision: number format of the encoder's forward pass; of an adapter that of inference.
-        storage: number format of the stored vectors; an adapter has none.
-        made_with: the settings of `segment` (speech) and `extract` that can change the vectors.
+        encoder: name as set, source (hub id or folder), revision, weights_sha256, weights_dtype and further facts.
+        pooling: over which positions a layer is averaged, and whether the last layer is taken after the final norm.
+        inputs: how items become the encoder's inputs: sampling rate and normalisation for speech, tokenizer and token
+            limit for text, steps of the processor for images.
+        precision: number format of the encoder's forward pass; for an adapter that of inference.
+        storage: number format of the stored vectors; None for an adapter.
+        made_with: the settings of `segment` (speech only) and `extract` that can change the vectors.
     """
 
     classes: tuple[str, ...] | None = None
@@ -70,14 +69,14 @@ class Origin:
         modality: str,
         settings: Mapping[str, Mapping[str, Any]],
     ) -> Origin:
-        """From what is recorded of an encoder; no fact is lost.
+        """Make an origin from the facts of an encoder; no fact is lost.
 
         Args:
-            facts: as `open_encoder` gives them.
+            facts: as returned by `open_encoder`.
             classes: in the order of the logits.
             layers: in order.
             modality: speech, text or image.
-            settings: by section.
+            settings: settings by section.
         """
         elsewhere = {*POOLING, *INPUTS, "precision", "storage", "modality"}
         sections = ("segment", "extract") if modality == "speech" else ("extract",)
@@ -96,18 +95,18 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsMetadata(Origin):
-    """What a weights file says of itself.
+    """Metadata of a weights file.
 
     Args:
-        kind: `fusion`: over pooled layers; `adapter`: a fine-tuned encoder, of which the file holds what was trained.
-        method: name from the table of methods, or of ways of fine-tuning.
-        settings: the method's own arguments.
-        num_layers: L; of an adapter 1.
-        embed_dim: D; None only for adapters of a file without schema.
+        kind: `fusion`: a fusion of pooled layers; `adapter`: the trained tensors of a fine-tuned encoder.
+        method: a name from the table of methods, or of fine-tuning methods.
+        settings: the method's own settings.
+        num_layers: L; 1 for an adapter.
+        embed_dim: D; None only for adapters in files without a schema.
         num_classes: C.
-        standardize: layer or feature, where a fusion standardises its input.
-        head_parameters: of an adapter, trained numbers in its classifier.
-        schema: what the file follows; 0: it was written before there was one, and nothing is known of its origin.
+        standardize: layer or feature, if a fusion standardises its input.
+        head_parameters: for an adapter, number of trained parameters in its classifier.
+        schema: version of the metadata; 0: the file is older than the first version, and its origin is unknown.
     """
 
     kind: str
@@ -121,16 +120,17 @@ class WeightsMetadata(Origin):
     schema: int = SCHEMA
 
     def entry(self) -> dict[str, str]:
-        """As metadata of a safetensors file; what is not known is left out."""
+        """The metadata entry of a safetensors file, without unknown values."""
         known = {name: value for name, value in asdict(self).items() if value is not None and value != {}}
         return {ENTRY: json.dumps({**known, "settings": dict(self.settings)}, sort_keys=True)}
 
 
 def read_metadata(path: Path | str) -> WeightsMetadata:
-    """What a weights file says of itself; no tensor is read and nothing is built.
+    """Read the metadata of a weights file, without its tensors.
 
     Raises:
-        MethodError: there is no such file, it is not one of ours, or what it says is damaged or not enough.
+        MethodError: there is no such file, it is not a weights file of daamctl, or its metadata are damaged or
+            incomplete.
     """
     path = Path(path)
     if not path.is_file():
@@ -144,14 +144,14 @@ def read_metadata(path: Path | str) -> WeightsMetadata:
 
 
 def parse(path: Path, entries: Mapping[str, str]) -> WeightsMetadata:
-    """What the metadata of a safetensors file says.
+    """Parse the metadata of a safetensors file.
 
     Args:
-        path: for messages.
-        entries: of the file.
+        path: the file, for messages.
+        entries: its metadata entries.
 
     Raises:
-        MethodError: it says nothing, or not all that is needed.
+        MethodError: the entry of daamctl is missing, damaged or incomplete.
     """
     where = f"{path}: metadata entry '{ENTRY}'"
     if ENTRY not in entries:
@@ -180,7 +180,7 @@ def parse(path: Path, entries: Mapping[str, str]) -> WeightsMetadata:
 
 
 def again(path: Path) -> str | None:
-    """The command that trains the fold of a weights file again, as far as its place tells; None: it is in none."""
+    """The command that trains the fold of a weights file again, derived from its path; None if it is not in a fold."""
     place = FOLD.fullmatch(path.absolute().parent.name)
     folders = path.absolute().parents
     if place is None or len(folders) < 6 or folders[3].name != "train":
@@ -199,12 +199,12 @@ def again(path: Path) -> str | None:
 
 
 def one_line(error: Exception) -> str:
-    """The first line of an error's text, or its kind where it has none."""
+    """The first line of an error's text, or its type if there is no text."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _from_before(head: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry without schema in today's names."""
+    """Convert an entry without schema to the current field names."""
     if "finetune" not in head:
         return {**head, "kind": FUSION, "schema": 0}
     known = {name: head.get(name) for name in ("num_classes", "classes", "encoder", "head_parameters")}
@@ -212,7 +212,7 @@ def _from_before(head: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rules(head: Mapping[str, Any]) -> dict[str, Callable[[Any], bool]]:
-    """Name of a field -> whether a value will do."""
+    """Name of a field -> function that tells whether a value is valid."""
     adapter = head.get("kind") == ADAPTER
 
     def of(*kinds: type) -> Callable[[Any], bool]:

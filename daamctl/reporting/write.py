@@ -6,7 +6,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from daamctl import __version__
-from daamctl.artifacts.io import atomic_path, write_text
+from daamctl.artifacts.io import write_text
+from daamctl.files import atomic_path
 from daamctl.reporting.document import Document
 from daamctl.reporting.render import PICTURES_DIR, TABLES_DIR, to_html, to_markdown
 from daamctl.reporting.tables import to_csv, to_latex

@@ -20,7 +20,7 @@ from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.encoder_size import shape_of
 from daamctl.errors import ConfigError, DaamctlError, MethodError, UnknownNameError, suggest
-from daamctl.methods import METHODS, check_fits, check_settings, resolve_method, settings_of
+from daamctl.methods import METHODS, NEEDS_DEV, check_fits, check_settings, resolve_method, settings_of
 from daamctl.methods.heads import AUTO
 from daamctl.stage_table import STAGES
 
@@ -97,6 +97,12 @@ def problems_of(config: Config) -> list[str]:
         problems.append("methods: at least one method is needed")
     if len(set(config.methods)) != len(config.methods):
         problems.append(f"methods: a method is listed twice in {list(config.methods)}")
+    selection = config.train.selection
+    problems += [
+        f"methods: part of '{name}' is chosen on a held-out group, which train.selection={selection} does not set aside"
+        for name in config.methods
+        if name in NEEDS_DEV and selection != "dev-group"
+    ]
     classes = config.download.classes
     if classes is not None and len(set(classes)) < 2:
         problems.append(f"download.classes: at least two different classes are needed, got {list(classes)}")

@@ -1,9 +1,9 @@
 """Embed every clip, text or image of a pipeline: one vector per encoder layer, in Parquet shards.
 
-Shards are made by the workers of an engine: this process, one process per GPU, or a cluster. Unfinished ones lie under
-the content key of the set in `data/.work/`, so an interrupted run, or a worker that dies, redoes at most what was in
-progress, and the finished folder appears whole. A set that another pipeline already made from identical inputs is
-linked, not computed again.
+The workers of an engine make the shards: this process, one process per GPU, or a cluster. Unfinished shards are in
+`data/.work/`, under the content key of the set. After an interruption, or after the death of a worker, only the shards
+in progress are computed again, and the finished folder appears whole. If another pipeline has already made the same set
+from identical inputs, it is linked, not computed again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
 from daamctl.artifacts.clips import ClipTable, clips_key, read_clips
 from daamctl.artifacts.embeddings import (
@@ -42,12 +41,11 @@ from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.encoder_cache import EncoderFacts, LazyEncoder
 from daamctl.engines import make_engine
 from daamctl.engines.base import Engine, await_files
-from daamctl.errors import ArtifactError, AudioError, CorpusError, EncoderError
+from daamctl.errors import ArtifactError, AudioError, CorpusError, EncoderError, first_few
 from daamctl.extraction.items import ImageTables
 from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
 from daamctl.layout import Layout
 from daamctl.progress import progress
-from daamctl.training.fold import build_method
 
 log = logging.getLogger(__name__)
 
@@ -58,16 +56,16 @@ DECISIVE = {
     "text": ("weights_sha256", "precision", "final_norm", "tokenizer_sha256", "max_tokens", "special_tokens"),
     "image": ("weights_sha256", "precision", "final_norm", "processor", "class_tokens"),
 }
-"""Facts of an encoder that determine the vectors."""
+"""Facts of an encoder that determine the vectors, by modality."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A shard to make; it can be handed to a worker anywhere.
+    """A shard to make. It can be pickled, so any worker can take it.
 
     Args:
-        head: facts of the whole set.
-        folder: where its file is put.
+        head: metadata of the whole set.
+        folder: folder of the file.
         number: from 0, in the order of the clip table.
     """
 
@@ -77,16 +75,16 @@ class Shard:
 
     @property
     def path(self) -> Path:
-        """Its file."""
+        """File of the shard."""
         return shard_path(self.folder, self.number)
 
     def num_clips(self, config: Config) -> int:
-        """Clips that it should hold."""
+        """Number of clips that it should contain."""
         size = config.extract.shard_clips
         return min(size, self.head.num_clips - self.number * size)
 
     def is_whole(self, config: Config) -> bool:
-        """Whether its file is there and holds all its clips."""
+        """Whether the file exists and contains all clips."""
         return shard_is_whole(self.path, self.num_clips(config))
 
 
@@ -94,24 +92,24 @@ Make = Callable[[Sequence[Shard], Callable[[int], None]], Iterator[ShardResult]]
 
 
 class Extractor:
-    """A worker: the clip table and one encoder, opened when it is needed.
+    """A worker: the clip table, and an encoder that is opened on first use.
 
     Args:
-        layout: where artifacts lie.
+        layout: locations of artifacts.
         config: all settings.
-        device: the setting, or the device of this worker.
-        seen: the clip table was there where the command was started.
+        device: the setting `extract.device`, or the device of this worker.
+        seen: whether the clip table existed where the command was started.
 
     Raises:
-        ArtifactError: no clips here, or clips made with other settings.
-        EncoderError: the encoder cannot be opened, or reads something else.
+        ArtifactError: there is no clip table, or it was made with other settings.
+        EncoderError: the encoder cannot be opened, or reads another modality.
     """
 
     def __init__(self, layout: Layout, config: Config, device: str, *, seen: bool = False) -> None:
         if seen and not layout.clips.is_file():
             raise ArtifactError(
                 f"worker on {socket.gethostname()} does not see {layout.clips}",
-                fix="hold the project on a file system that every machine of the cluster mounts at the same path",
+                fix="put the project on a file system that every machine of the cluster mounts at the same path",
             )
         command = layout.command("segment")
         clips = read_clips(layout.clips, fix=f"make them: {command}")
@@ -128,19 +126,19 @@ class Extractor:
         )
         self.config, self.rows, self.tables = config, clips.rows, ImageTables()
         self.facts = _head(clips, config, self.lazy.known)
-        # texts stand in the table itself, wherever they were read from
+        # The clip table itself contains the texts, so their root does not matter.
         self.root = layout.root if clips.modality == "text" else files_root(layout.root, clips.corpus)
 
     @property
     def num_devices(self) -> int:
-        """Devices that the weights lie on."""
+        """Number of devices that hold the weights."""
         return len({value.device for value in self.lazy.encoder.model.parameters()}) or 1
 
     def work(self, tasks: Sequence[Shard], advance: Callable[[int], None]) -> Iterator[ShardResult]:
-        """Make shards; those that are whole stay, for what a dead worker had finished comes here once more.
+        """Make shards. Whole ones are kept: a task of a dead worker is repeated even if its file was finished.
 
         Raises:
-            EncoderError: this worker would make other embeddings than the head says; see also `make_shards`.
+            EncoderError: this worker would make other embeddings than the metadata says; see also `make_shards`.
         """
         size = self.config.extract.shard_clips
         todo = []
@@ -170,29 +168,24 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
     """Embed the clips of a pipeline.
 
     Args:
-        layout: where artifacts lie.
+        layout: locations of artifacts.
         config: all settings.
-        force: compute again even what is finished.
+        force: compute everything again, finished shards included.
         engine: where to compute; None: on this machine.
 
     Returns:
         Folder of the embeddings.
 
     Raises:
-        ArtifactError: no clips, clips made with other settings, or not enough disk space.
-        EncoderError: the encoder cannot be opened, reads something else, or fails on a clip.
-        AudioError: more clips of recordings are unreadable than tolerated.
+        ArtifactError: there are no clips, they were made with other settings, or the disk is too full.
+        EncoderError: the encoder cannot be opened, reads another modality, or fails on a clip.
+        AudioError: more clips are unreadable than tolerated.
         CorpusError: more texts or images are unreadable than tolerated.
-        MethodError: a method of the pipeline does not fit the encoder's layers.
-        WorkerError: workers died that were not to be replaced.
+        WorkerError: workers died and could not be replaced.
     """
     engine = engine or make_engine("local")
     open_worker = partial(Extractor, layout, config, seen=layout.clips.is_file())
     head: EmbeddingsMetadata = engine.facts(open_worker, config.extract.device)
-    if layout.pipeline is not None:  # the methods that will follow should fit, before hours of work
-        with torch.device("meta"):
-            for method in config.methods:
-                build_method(method, config, sum(layer > 0 for layer in head.layers), head.embed_dim, len(head.classes))
     make = partial(engine.work, open_worker, config.extract.device)
     folder = _embed(layout, head, config, make, force=force)
     _remove_leftovers(folder)
@@ -200,15 +193,15 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
 
 
 def _embed(layout: Layout, head: EmbeddingsMetadata, config: Config, make: Make, *, force: bool) -> Path:
-    """Use a finished set, or have one made."""
+    """Use a finished set if there is one, else make it."""
     if not force:
         finished = _finished(layout, head, config)
         if finished is not None:
             return _share(finished, layout, head)
-    work = layout.work / "extract" / f"{head.key}-{config.extract.shard_clips}"  # shards of one size only
+    work = layout.work / "extract" / f"{head.key}-{config.extract.shard_clips}"  # never mix sizes of shards
     with locked(work.with_suffix(".lock"), what=f"the embeddings of {layout.run_name}"):
         finished = None if force else _finished(layout, head, config)
-        if finished is not None:  # another process has made them meanwhile
+        if finished is not None:  # another process made it in the meantime
             return _share(finished, layout, head)
         if force:
             shutil.rmtree(work, ignore_errors=True)
@@ -243,9 +236,9 @@ def _head(clips: ClipTable, config: Config, known: EncoderFacts) -> EmbeddingsMe
 
 
 def _finished(layout: Layout, head: EmbeddingsMetadata, config: Config) -> Path | None:
-    """A finished set with this key and no more clips left out than tolerated: our own first, then any pipeline's."""
+    """A finished set with this key and few enough unreadable clips: this pipeline's own, else another pipeline's."""
     tolerated = config.extract.max_unreadable_fraction * head.num_clips
-    # what begins with a dot was left by a command that was killed while it replaced a set
+    # Folders with a leading dot are left over from a command that was killed while it replaced a set.
     others = sorted(path.parent for path in (layout.data / "extract").glob(f"[!.]*/{METADATA_FILE}"))
     for folder in [layout.embeddings, *others]:
         try:
@@ -258,7 +251,7 @@ def _finished(layout: Layout, head: EmbeddingsMetadata, config: Config) -> Path 
 
 
 def _is_whole(folder: Path, head: EmbeddingsMetadata) -> bool:
-    """Whether the shards hold as many clips as the head says; only their metadata is read."""
+    """Whether the shards contain all clips; reads only the metadata of the files."""
     try:
         found = sum(int(pq.read_metadata(path).num_rows) for path in folder.glob("embeddings-*.parquet"))
     except (OSError, pa.ArrowInvalid):
@@ -267,16 +260,16 @@ def _is_whole(folder: Path, head: EmbeddingsMetadata) -> bool:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Remove what a killed command left beside a set that is whole: the set that it replaced, links to another one."""
+    """Remove the leftovers of killed commands beside a finished set: a replaced set, and links to another one."""
     for pattern in (f".{target.name}-old-{8 * '[0-9a-f]'}", f".{target.name}-linking"):
         for folder in target.parent.glob(pattern):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _share(finished: Path, layout: Layout, head: EmbeddingsMetadata) -> Path:
-    """Use a finished set: leave our own as it is, link another pipeline's files."""
+    """Use a finished set: keep it if it is this pipeline's own, else link the other pipeline's files."""
     found, target = read_head(finished), layout.embeddings
-    # Settings that leave the clips as they are, and names, are this pipeline's own.
+    # Names, and settings that do not change the vectors, may differ between pipelines: write this pipeline's.
     own = replace(head, num_clips=found.num_clips, unreadable=found.unreadable)
     if finished == target:
         log.info("embeddings in %s are up to date", target)
@@ -301,7 +294,7 @@ def _make_missing(
     config: Config,
     layout: Layout,
 ) -> dict[str, str]:
-    """Have the shards made that are missing; returns clip_id -> reason of the clips left out."""
+    """Make the missing shards; return clip_id -> reason for the unreadable clips."""
     settings = config.extract
     work.mkdir(parents=True, exist_ok=True)
     number = math.ceil(head.num_clips / settings.shard_clips)
@@ -323,10 +316,12 @@ def _make_missing(
             _check_tolerance(unreadable, head, settings.max_unreadable_fraction, layout)
     await_files(shard.path for shard in todo)
     for path in work.glob(".embeddings-*.parquet"):
-        path.unlink()  # begun by a worker that died
+        path.unlink()  # left unfinished by a worker that died
     for name, found in marks.items():
         if found:
-            log.warning("%d of %d %s are %s: %s", len(found), missing, _unit(head), name, _some(found))
+            log.warning(
+                "%d of %d %s are %s: %s", len(found), missing, _unit(head), name, first_few(found, NAMED_AT_MOST)
+            )
     return unreadable
 
 
@@ -344,7 +339,11 @@ def _check_tolerance(unreadable: dict[str, str], head: EmbeddingsMetadata, toler
 
 
 def _check_disk(work: Path, num_clips: int, head: EmbeddingsMetadata, config: Config, layout: Layout) -> None:
-    """Say how much disk is needed, and refuse to start without it."""
+    """Log how much disk space is needed.
+
+    Raises:
+        ArtifactError: there is less.
+    """
     storage = config.extract.storage
     need = num_clips * len(head.layers) * head.embed_dim * np.dtype(storage).itemsize
     free = shutil.disk_usage(work).free
@@ -359,10 +358,5 @@ def _check_disk(work: Path, num_clips: int, head: EmbeddingsMetadata, config: Co
 
 
 def _unit(head: EmbeddingsMetadata) -> str:
-    """What is embedded, in the plural."""
+    """Plural of the term for a clip of this modality."""
     return f"{terms_of(head.modality).clip}s"
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED_AT_MOST} more" if len(names) > NAMED_AT_MOST else ""
-    return ", ".join(names[:NAMED_AT_MOST]) + more

@@ -42,12 +42,13 @@ from daamctl.analysis.importance import (
     stability,
 )
 from daamctl.analysis.scores import Maps, Scored, read_maps, read_scores
-from daamctl.artifacts.io import atomic_path, read_json, write_json
+from daamctl.artifacts.io import read_json, write_json
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.splits import make_split
 from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import write_frame
 from daamctl.config import Config, TrainConfig
+from daamctl.files import atomic_path
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, resolve_method, settings_of
 from daamctl.methods.heads import resolved

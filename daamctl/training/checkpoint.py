@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from daamctl.artifacts.io import atomic_path
+from daamctl.files import atomic_path
 
 FILE = "resume.pt"
 

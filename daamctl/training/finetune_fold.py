@@ -153,7 +153,10 @@ class FinetuneSpec:
                 "format": KEY_FORMAT,
                 "data": source.data_key(self.config),
                 "method": self.method,
-                "code": [code_hash(name, "daamctl.adapters") for name in (module, "daamctl.adapters.heads")],
+                "code": [
+                    *(code_hash(name, "daamctl.adapters") for name in (module, "daamctl.adapters.heads")),
+                    code_hash("daamctl.attention", "daamctl"),
+                ],
                 "finetune": key_settings(self.config, "finetune"),
                 "train": shared_with_finetuning(self.config),
                 "fold": self.fold,

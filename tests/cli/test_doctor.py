@@ -99,7 +99,7 @@ def test_sizes_that_a_method_refuses_are_no_fault(seen: list[Case]) -> None:
         (["--layers", "7", "--set", "num_heads=7"], "num_heads (7) leaves one of 7 layers to a head, with a weight"),
         (["--set", "num_heads=5"], "num_heads (5) must divide the number of layers (24); possible: 1, 2, 3, 4"),
         (["--set", "heads=2"], "daam-v1: unknown setting 'heads'\n  did you mean 'num_heads'? known: decoder"),
-        (["--set", "variance=none"], "daam-v1: variance must be 'two-pass' or 'moments', met 'none'"),
+        (["--set", "variance=none"], "daam-v1: variance must be 'two-pass' or 'moments', got 'none'"),
     ],
 )
 def test_what_cannot_be_built_is_one_message(seen: list[Case], words: list[str], message: str) -> None:

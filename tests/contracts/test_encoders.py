@@ -6,15 +6,15 @@ The reference is the model itself, asked for `output_hidden_states` on one unpad
 from __future__ import annotations
 
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from daamctl.encoders import FAMILIES
-from daamctl.encoders.base import PoolingOptions
-from daamctl.encoders.frozen import settle
+from daamctl.encoders import FAMILIES, SPEECH_TYPES
+from daamctl.encoders.base import EncoderOptions
 from daamctl.errors import EncoderError
 
 TINY = {
@@ -80,16 +80,13 @@ def model_of(case: str) -> Any:
     return model
 
 
-def encoder_of(case: str, *, normalize: bool = False, precision: str = "float32", **options: Any) -> Any:
-    model = model_of(case)
-    return FAMILIES.load(CASES[case][0])(
-        model,
-        device="cpu",
-        precision=precision,
-        sampling_rate=16000,
-        normalize=normalize,
-        options=PoolingOptions(**options),
-    )
+def encoder_of(
+    case: str, *, normalize: bool = False, precision: str = "float32", model: Any = None, **options: Any
+) -> Any:
+    reader = SimpleNamespace(sampling_rate=16000, do_normalize=normalize)
+    family = FAMILIES.load(CASES[case][0])
+    usual = {"device": "cpu", "precision": precision, "options": EncoderOptions(**options)}
+    return family(case, model_of(case) if model is None else model, reader, **usual)
 
 
 def waves(*lengths: int) -> list[Tensor]:
@@ -127,7 +124,7 @@ def reference(case: str, wave: Tensor, *, final_norm: bool = True, frames: int |
 
 def test_every_family_is_met() -> None:
     assert len(NAMES) == 10
-    assert {kind for kind, _ in CASES.values()} == set(FAMILIES)
+    assert {kind for kind, _ in CASES.values()} == set(SPEECH_TYPES)
 
 
 @pytest.mark.parametrize("final_norm", [True, False])
@@ -245,8 +242,8 @@ def test_no_hook_is_left(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bfloat16_is_near_and_pooled_in_float32(case: str) -> None:
     clips = waves(9000)
     plain = encoder_of(case).pool(clips)[0]
-    encoder = encoder_of(case, precision="bfloat16")
-    settle(encoder.model, "bfloat16")  # as extraction does; groups this small stay float32
+    encoder = encoder_of(case, precision="bfloat16", model=model_of.__wrapped__(case))
+    encoder.prepare_for_inference()  # as extraction does; groups this small stay float32
     half = encoder.pool(clips)[0]
     assert half.dtype == torch.float32
     assert half.isfinite().all()
@@ -265,17 +262,21 @@ def test_whisper_refuses_what_it_cannot_take() -> None:
 
 
 def test_model_without_a_waveform_front_end() -> None:
-    from daamctl.encoders.waveform import WaveformEncoder
-    from daamctl.errors import EncoderError
-
-    with pytest.raises(
-        EncoderError, match=r"^WhisperModel has no waveform front end with transformer layers behind it$"
-    ):
-        WaveformEncoder(
-            model_of("whisper"),
-            device="cpu",
-            precision="float32",
-            sampling_rate=16000,
-            normalize=False,
-            options=PoolingOptions(),
+    reader = SimpleNamespace(sampling_rate=16000)
+    with pytest.raises(EncoderError, match=r"^encoder 'x' \(WhisperModel\) has no waveform front end$"):
+        FAMILIES.load("wavlm")(
+            "x", model_of("whisper"), reader, device="cpu", precision="float32", options=EncoderOptions()
         )
+
+
+def test_normalisation_follows_the_feature_extractor_or_the_setting() -> None:
+    for own in (True, False):
+        assert encoder_of("wavlm-stable", normalize=own).normalize is own
+        for wanted in (True, False):
+            reader = SimpleNamespace(sampling_rate=16000, do_normalize=own)
+            options = EncoderOptions(normalize=wanted)
+            encoder = FAMILIES.load("wavlm")(
+                "x", model_of("wavlm-stable"), reader, device="cpu", precision="float32", options=options
+            )
+            assert encoder.normalize is wanted
+            assert encoder.facts() == {"pooling": "valid-frames", "normalize": wanted, "sampling_rate": 16000}

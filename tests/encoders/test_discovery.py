@@ -73,9 +73,9 @@ def test_layers_and_norm_are_found(bend: str, norm: bool, by_name: bool) -> None
 @pytest.mark.parametrize(
     ("bend", "reason"),
     [
-        ("shifted", "layer 0 of it as found here is not the library's hidden state 0"),
+        ("shifted", "layer 0 of it as found is not the library's hidden state 0"),
         ("short", "it has 3 layers, but the library gives 3 hidden states for them"),
-        ("scaled", "it ends neither in its last layer nor in a norm behind it, which is not known here"),
+        ("scaled", "it ends neither in its last layer nor in a norm after it, which is not supported"),
         (
             "twice",
             "the layers of it do not give one (batch, tokens, features) each: they do not each run once",

@@ -138,7 +138,7 @@ def test_weights_that_were_just_written_are_not_trusted(
 
 def test_an_adapter_whose_base_lies_elsewhere_is_opened(memory: Path, folder: str, opened: list[str | None]) -> None:
     (Path(folder) / encoder_cache.ELSEWHERE).write_text("{}")
-    assert encoder_cache.cache_key_of(ExtractConfig(encoder=folder), {}).key is None
+    assert encoder_cache.cache_key_of(ExtractConfig(encoder=folder), {}) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"facts": {}, "layers": [1], "embed_dim": 3, "key": "x"}'])

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from daamctl.config import ExtractConfig
-from daamctl.encoders.base import CPU_WORK, PooledEncoder
-from daamctl.encoders.frozen import CAST, settle
+from daamctl.encoders.base import CPU_WORK, Encoder
+from daamctl.encoders.frozen import CAST, prepare_for_inference
 from daamctl.encoders.load import open_encoder
 
 ENCODERS = {"wavlm-micro": "speech", "llama-micro": "text", "beit-micro": "image"}
 
 
-def opened(name: str, precision: str) -> PooledEncoder:
+def opened(name: str, precision: str) -> Encoder:
     settings = ExtractConfig(encoder=name)
     encoder = open_encoder(
         settings,
@@ -25,7 +25,7 @@ def opened(name: str, precision: str) -> PooledEncoder:
         device="cpu",
         precision=precision,
     ).encoder
-    assert isinstance(encoder, PooledEncoder)
+    assert isinstance(encoder, Encoder)
     return encoder
 
 
@@ -44,13 +44,13 @@ def test_vectors_stay_bit_for_bit(name: str, precision: str) -> None:
     encoder = opened(name, precision)
     batch = items(name)
     before = encoder.pool(batch)[0]
-    encoder.settle()
+    encoder.prepare_for_inference()
     assert torch.equal(encoder.pool(batch)[0], before)
     assert encoder.model.training is False
     held = {value.dtype for module in encoder.model.modules() if isinstance(module, CAST)
             for value in module.parameters(recurse=False)}  # fmt: skip
     assert held == {getattr(torch, precision)}
-    encoder.settle()
+    encoder.prepare_for_inference()
     assert torch.equal(encoder.pool(batch)[0], before)
 
 
@@ -58,7 +58,7 @@ def test_vectors_stay_bit_for_bit(name: str, precision: str) -> None:
 def test_wavlm_stays_equal_but_for_rounding(precision: str, tolerance: float) -> None:
     encoder, batch = opened("wavlm-micro", precision), items("wavlm-micro")
     before, n_frames = encoder.pool(batch)
-    encoder.settle()
+    encoder.prepare_for_inference()
     after, same = encoder.pool(batch)
     assert (after - before).norm() <= tolerance * before.norm()
     assert torch.equal(n_frames, same)
@@ -67,19 +67,19 @@ def test_wavlm_stays_equal_but_for_rounding(precision: str, tolerance: float) ->
 
 def test_a_cpu_is_given_no_more_than_keeps_it_busy() -> None:
     encoder = opened("wavlm-micro", "float32")
-    assert encoder.enough(16000) == CPU_WORK // 64**2 // 49  # tiny: thousands of clips of 49 frames
+    assert encoder.max_useful_batch(16000) == CPU_WORK // 64**2 // 49  # tiny: thousands of clips of 49 frames
     encoder.embed_dim = 1024
-    assert encoder.enough(16000) == 5  # 286 frames
-    assert encoder.enough(80000) == 1
+    assert encoder.max_useful_batch(16000) == 5  # 286 frames
+    assert encoder.max_useful_batch(80000) == 1
     encoder.embed_dim = 5120
-    assert encoder.enough(16000) == 5  # so many positions at least as make up for reading the weights
+    assert encoder.max_useful_batch(16000) == 5  # so many positions at least as make up for reading the weights
     encoder.device = "cuda"
-    assert encoder.enough(16000) > 10**9
+    assert encoder.max_useful_batch(16000) > 10**9
 
 
 def test_norms_and_embeddings_keep_their_precision() -> None:
     model = nn.Sequential(nn.Embedding(4, 8), nn.LayerNorm(8), nn.Linear(8, 8))
-    settle(model, "bfloat16")
+    prepare_for_inference(model, "bfloat16")
     kinds = [value.dtype for value in model.parameters()]
     assert kinds == [torch.float32, torch.float32, torch.float32, torch.bfloat16, torch.bfloat16]
 
@@ -87,7 +87,7 @@ def test_norms_and_embeddings_keep_their_precision() -> None:
 def test_weight_norm_is_computed_once() -> None:
     model, x = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 4, 3), dim=2)), torch.randn(2, 4, 9)
     before = model(x)
-    settle(model, "float32")
+    prepare_for_inference(model, "float32")
     assert [name for name, _ in model.named_parameters()] == ["0.bias", "0.weight"]
     assert torch.equal(model(x), before)
 
@@ -98,8 +98,8 @@ def test_grouped_convolutions_are_right_in_bfloat16(channels: int) -> None:
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Conv1d(2 * channels, 2 * channels, 16, groups=2)), torch.randn(2, 2 * channels, 200)
     expected = model(x)
-    settle(model, "bfloat16")
-    settle(model, "bfloat16")
+    prepare_for_inference(model, "bfloat16")
+    prepare_for_inference(model, "bfloat16")
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         found = deepcopy(model)(x)
     assert found.dtype == (torch.bfloat16 if channels == 16 else torch.float32)

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from daamctl.encoders.base import PoolingOptions
+from daamctl.encoders.base import EncoderOptions
 from daamctl.encoders.image import ImageEncoder, plain_processor, processor_facts
 from daamctl.errors import EncoderError
 
@@ -55,10 +55,10 @@ def encoder_of(case: str, *, processor: Any = None, precision: str = "float32", 
     return ImageEncoder(
         case,
         model_of(case),
-        processor=plain_processor(32) if processor is None else processor,
+        plain_processor(32) if processor is None else processor,
         device="cpu",
         precision=precision,
-        options=PoolingOptions(**options),
+        options=EncoderOptions(**options),
     )
 
 

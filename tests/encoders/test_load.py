@@ -189,7 +189,7 @@ def test_hub_id_offline_names_the_command(revision: str | None, at: str) -> None
 
 def test_random_weights_need_a_preset(folder: Path) -> None:
     assert refused(str(folder), weights="random") == (
-        f"extract.weights=random works with presets only, met '{folder}'\n  daamctl ls encoders"
+        f"extract.weights=random works with presets only, got '{folder}'\n  daamctl ls encoders"
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from daamctl.encoders.base import PoolingOptions
+from daamctl.encoders.base import EncoderOptions
 from daamctl.encoders.text import BYTE_TOKENS, TextEncoder, byte_tokenizer, model_limit, tokenizer_hash
 from daamctl.errors import EncoderError
 
@@ -68,11 +68,10 @@ def encoder_of(
     return TextEncoder(
         case,
         model_of(case),
-        tokenizer=byte_tokenizer() if tokenizer is None else tokenizer,
+        byte_tokenizer() if tokenizer is None else tokenizer,
         device="cpu",
         precision=precision,
-        max_tokens=max_tokens,
-        options=PoolingOptions(**options),
+        options=EncoderOptions(max_tokens=max_tokens, **options),
     )
 
 
@@ -154,11 +153,10 @@ def test_a_model_that_does_not_heed_the_mask_gets_equal_lengths() -> None:
     encoder = TextEncoder(
         "fnet",
         model.eval(),
-        tokenizer=byte_tokenizer(),
+        byte_tokenizer(),
         device="cpu",
         precision="float32",
-        max_tokens=60,
-        options=PoolingOptions(),
+        options=EncoderOptions(max_tokens=60),
     )
     assert encoder.equal_length_batches
 

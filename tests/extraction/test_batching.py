@@ -62,9 +62,9 @@ def test_the_budget_counts_what_an_encoder_pads_to() -> None:
 
 def test_no_batch_is_larger_than_what_is_enough() -> None:
     sizes = np.array([10] * 4 + [30] * 4)
-    found = plan_batches(sizes, 1000, equal_length=False, enough=lambda size: 60 // size)
+    found = plan_batches(sizes, 1000, equal_length=False, max_useful=lambda size: 60 // size)
     assert [batch.tolist() for batch in found] == [[4, 5], [6, 7], [0, 1, 2, 3]]
-    alone = plan_batches(sizes, 1000, equal_length=False, enough=lambda size: 0)
+    alone = plan_batches(sizes, 1000, equal_length=False, max_useful=lambda size: 0)
     assert [len(batch) for batch in alone] == [1] * 8
-    tight = plan_batches(sizes, 30, equal_length=False, enough=lambda size: 99)  # the budget holds all the same
+    tight = plan_batches(sizes, 30, equal_length=False, max_useful=lambda size: 99)  # the budget holds all the same
     assert [len(batch) for batch in tight] == [1, 1, 1, 1, 3, 1]

@@ -65,16 +65,16 @@ def test_reading_goes_on_over_the_border_of_a_shard(tmp_path: Path) -> None:
     staged, ready = list[int](), threading.Event()
 
     class Watching(MeanEncoder):
-        def stage(self, waveforms: Any) -> Batch:
+        def to_batch(self, waveforms: Any) -> Batch:
             staged.extend(len(wave) for wave in waveforms)
             if len(waveforms[0]) >= 1100:
                 ready.set()
-            return super().stage(waveforms)
+            return super().to_batch(waveforms)
 
-        def launch(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
+        def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
             if any(len(wave) == 800 for wave in batch.inputs.values()):  # the last of the first shard
                 assert ready.wait(20)
-            return super().launch(batch, storage)
+            return super().run_async(batch, storage)
 
     assert len(list(made(tasks(tmp_path), Watching(), tmp_path))) == 3
     assert sorted(staged) == list(range(800, 1500, 100))
@@ -84,10 +84,10 @@ def test_a_shard_is_written_beside_the_computation_of_the_next(tmp_path: Path, m
     launched, real = threading.Event(), shards.write_shard
 
     class Signalling(MeanEncoder):
-        def launch(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
+        def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
             if any(len(wave) == 1100 for wave in batch.inputs.values()):  # of the second shard
                 launched.set()
-            return super().launch(batch, storage)
+            return super().run_async(batch, storage)
 
     def waiting(path: Path, *arguments: Any) -> None:
         assert launched.wait(20)
@@ -109,10 +109,10 @@ def test_an_error_of_writing_surfaces_and_what_was_whole_stays(tmp_path: Path) -
 
 def test_an_interruption_keeps_the_finished_shards(tmp_path: Path) -> None:
     class Dying(MeanEncoder):
-        def launch(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
+        def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
             if any(len(wave) == 1200 for wave in batch.inputs.values()):
                 raise KeyboardInterrupt
-            return super().launch(batch, storage)
+            return super().run_async(batch, storage)
 
     todo = tasks(tmp_path)
     with pytest.raises(KeyboardInterrupt):

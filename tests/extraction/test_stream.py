@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import register
 from daamctl.encoders import encoder_cache
-from daamctl.encoders.base import Batch, Pooled, PoolingOptions
+from daamctl.encoders.base import Batch, EncoderOptions, Pooled
 from daamctl.encoders.waveform import WaveformEncoder
 from daamctl.encoders.whisper import HOP_SAMPLES, WhisperEncoder
 from daamctl.errors import AudioError, EncoderError
@@ -54,13 +55,13 @@ class MeanEncoder:
         self.sizes: list[list[int]] = []
         self.settled, self.refused = False, 0
 
-    def enough(self, size: int) -> int:
+    def max_useful_batch(self, size: int) -> int:
         return 99
 
-    def settle(self) -> None:
+    def prepare_for_inference(self) -> None:
         self.settled = True
 
-    def stage(self, waveforms: Sequence[Tensor]) -> Batch:
+    def to_batch(self, waveforms: Sequence[Tensor]) -> Batch:
         self.staged.append(len(waveforms))
         inputs = {str(number): wave for number, wave in enumerate(waveforms)}
         return Batch(inputs, torch.zeros(0), torch.tensor([len(wave) // 100 for wave in waveforms]))
@@ -68,7 +69,7 @@ class MeanEncoder:
     def padded(self, size: int) -> int:
         return size
 
-    def launch(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
+    def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
         waveforms = list(batch.inputs.values())
         assert self.settled
         if len(waveforms) > self.at_most:
@@ -212,12 +213,13 @@ def test_readers_keep_to_the_size_that_memory_can_hold(tmp_path: Path) -> None:
 
 
 def test_the_budget_of_a_batch_counts_the_encoders_own_padding(tmp_path: Path) -> None:
-    options = PoolingOptions(all_frames=True, pad_to_s=0.5)
-    usual: dict[str, Any] = {"device": "cpu", "precision": "float32", "sampling_rate": RATE, "normalize": False}
-    wavlm = WaveformEncoder(WavLMModel(WavLMConfig(**SPEECH)), **usual, options=options)
-    usual["sampling_rate"] = 16000
-    second = WhisperConfig(**{**WHISPER, "max_source_positions": 50})
-    whisper = WhisperEncoder(WhisperModel(second), **usual, options=PoolingOptions())
+    options = EncoderOptions(all_frames=True, pad_to_s=0.5)
+    usual: dict[str, Any] = {"device": "cpu", "precision": "float32"}
+    model = WavLMModel(WavLMConfig(**SPEECH)).eval()
+    wavlm = WaveformEncoder("wavlm", model, SimpleNamespace(sampling_rate=RATE), **usual, options=options)
+    second = WhisperModel(WhisperConfig(**{**WHISPER, "max_source_positions": 50})).eval()
+    reader = SimpleNamespace(sampling_rate=16000)
+    whisper = WhisperEncoder("whisper", second, reader, **usual, options=EncoderOptions())
     items = SpeechItems(corpus(tmp_path, noise(*[800] * 12)), tmp_path, RATE, 4.5)  # a budget of 36000 samples
     assert wavlm.collate([items.read(0)])[0]["input_values"].shape == (1, wavlm.padded(800)) == (1, 4000)
     assert [len(batch) for batch in planned(wavlm, items)] == [9, 3]
@@ -252,10 +254,10 @@ def test_other_errors_of_the_encoder_are_not_met_with_halves(tmp_path: Path) -> 
 
 def test_batches_that_find_no_room_in_main_memory_are_made_smaller(tmp_path: Path) -> None:
     class Pinned(MeanEncoder):
-        def stage(self, waveforms: Sequence[Tensor]) -> Batch:
+        def to_batch(self, waveforms: Sequence[Tensor]) -> Batch:
             if len(waveforms) > 2:
                 raise RuntimeError("CUDA error: out of memory")
-            return super().stage(waveforms)
+            return super().to_batch(waveforms)
 
     clips, encoder = corpus(tmp_path, noise(800, 700, 600, 500)), Pinned()
     done = embed(encoder, clips, tmp_path, storage="float32")
@@ -272,9 +274,9 @@ def test_values_are_checked_and_cast_as_numpy_does(storage: str) -> None:
     values[1, 1, 7], values[1, 2, 8], values[2, 0, 9] = float("nan"), float("inf"), -float("inf")
     pooled = Pooled.of(values, getattr(torch, storage))
     limit = np.finfo(storage).max
-    assert np.array_equal(pooled.fits.numpy(), (np.abs(values.numpy()) <= limit).all(axis=2))
-    assert pooled.fits.any()
-    assert not pooled.fits.all()
+    assert np.array_equal(pooled.is_representable.numpy(), (np.abs(values.numpy()) <= limit).all(axis=2))
+    assert pooled.is_representable.any()
+    assert not pooled.is_representable.all()
     with np.errstate(over="ignore"):
         expected = values.numpy().astype(storage)
     assert np.array_equal(pooled.values.numpy(), expected, equal_nan=True)
@@ -435,9 +437,9 @@ def test_readers_compute_alone_and_leave_the_caller_its_threads(tmp_path: Path) 
     seen: list[int] = []
 
     class Counting(MeanEncoder):
-        def stage(self, items: Sequence[Tensor]) -> Batch:
+        def to_batch(self, items: Sequence[Tensor]) -> Batch:
             seen.append(torch.get_num_threads())
-            return super().stage(items)
+            return super().to_batch(items)
 
     before = torch.get_num_threads()
     torch.set_num_threads(2)

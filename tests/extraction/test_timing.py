@@ -42,20 +42,20 @@ class Clock:
     def __init__(self) -> None:
         self.now, self.batches = 0.0, list[int]()
 
-    def enough(self, size: int) -> int:
+    def max_useful_batch(self, size: int) -> int:
         return 10**6
 
-    def settle(self) -> None:
+    def prepare_for_inference(self) -> None:
         """Nothing to prepare."""
 
-    def stage(self, items: list[Tensor]) -> Batch:
+    def to_batch(self, items: list[Tensor]) -> Batch:
         ids = torch.nn.utils.rnn.pad_sequence(items, batch_first=True)
         return Batch({"input_ids": ids}, torch.ones_like(ids), torch.ones(len(items)))
 
     def padded(self, size: int) -> int:
         return size
 
-    def launch(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
+    def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
         number, width = batch.mask.shape
         self.now += number * (10 + width)
         self.batches.append(number)

@@ -12,6 +12,7 @@ import daamctl.methods
 from daamctl.errors import MethodError, UnknownNameError
 from daamctl.methods import METHODS, FusionClassifier, Traits, build, check_settings, resolve_method, settings_of
 from daamctl.methods.base import check_divides
+from daamctl.methods.settings import Sizes
 
 SIZES = {"num_layers": 8, "embed_dim": 16, "num_classes": 4}
 NAMES = list(METHODS)
@@ -28,7 +29,7 @@ def test_unknown_method_names_the_nearest() -> None:
 @pytest.mark.parametrize("method", NAMES)
 @pytest.mark.parametrize(("size", "value", "least"), [("num_layers", 0, 1), ("embed_dim", 0, 1), ("num_classes", 1, 2)])
 def test_sizes_too_small(method: str, size: str, value: int, least: int) -> None:
-    with pytest.raises(MethodError, match=f"^{method}: {size} must be at least {least}, met {value}$"):
+    with pytest.raises(MethodError, match=f"^{method}: {size} must be at least {least}, got {value}$"):
         build(method, **{**SIZES, size: value})
 
 
@@ -90,17 +91,17 @@ def test_setting_with_a_wrong_value_is_refused_at_once(method: str, settings: di
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
-        ("daam-v1", {"variance": "one-pass"}, "daam-v1: variance must be 'two-pass' or 'moments', met 'one-pass'"),
-        ("daam-v1-mlp", {"eps": 2}, "daam-v1-mlp: eps must be 'double' or 'single', met 2"),
-        ("daam-v1", {"num_heads": "8"}, "daam-v1: num_heads must be 'auto' or a whole number of at least 1, met '8'"),
-        ("gqdaam", {"num_heads": True}, "gqdaam: num_heads must be 'auto' or a whole number of at least 1, met True"),
-        ("mha", {"num_heads": "auto"}, "mha: num_heads must be a whole number of at least 1, met 'auto'"),
-        ("mha", {"num_heads": 2.0}, "mha: num_heads must be a whole number of at least 1, met 2.0"),
-        ("none", {"decoder": "cnn"}, "none: decoder must be 'conv' or 'mlp', met 'cnn'"),
+        ("daam-v1", {"variance": "one-pass"}, "daam-v1: variance must be 'two-pass' or 'moments', got 'one-pass'"),
+        ("daam-v1-mlp", {"eps": 2}, "daam-v1-mlp: eps must be 'double' or 'single', got 2"),
+        ("daam-v1", {"num_heads": "8"}, "daam-v1: num_heads must be 'auto' or a whole number of at least 1, got '8'"),
+        ("gqdaam", {"num_heads": True}, "gqdaam: num_heads must be 'auto' or a whole number of at least 1, got True"),
+        ("mha", {"num_heads": "auto"}, "mha: num_heads must be a whole number of at least 1, got 'auto'"),
+        ("mha", {"num_heads": 2.0}, "mha: num_heads must be a whole number of at least 1, got 2.0"),
+        ("none", {"decoder": "cnn"}, "none: decoder must be 'conv' or 'mlp', got 'cnn'"),
         (
             "daam-v1-mlp",
             {"decoder": "conv"},
-            "daam-v1-mlp: decoder is 'mlp' by its name, met 'conv'\n  use 'daam-v1'",
+            "daam-v1-mlp: decoder is 'mlp' by its name, got 'conv'\n  use 'daam-v1'",
         ),
     ],
 )
@@ -129,10 +130,11 @@ def test_every_named_choice_is_checked_by_its_builder_too() -> None:
     """The builders are public: a wrong choice must not fall through to another one."""
     met = 0
     for method in NAMES:
-        sizes = {**SIZES, "num_layers": 16, **({"num_heads": 2} if "num_heads" in METHODS.defaults(method) else {})}
+        heads = {"num_heads": 2} if "num_heads" in METHODS.defaults(method) else {}
         for key in METHODS.choices(method):
-            with pytest.raises(MethodError, match=f"^{key} must be .*, met 'zzz'$"):
-                METHODS.load(method)(**sizes, **{key: "zzz"})
+            arguments = METHODS.arguments(method, {**heads, key: "zzz"})
+            with pytest.raises(MethodError, match=f"^{key} must be .*, got 'zzz'$"):
+                METHODS.load(method)(Sizes(16, 16, 4), **arguments)
             met += 1
     assert met > 40
 

@@ -14,6 +14,7 @@ from daamctl.errors import MethodError
 from daamctl.methods import FusionClassifier, MLPDecoder, Traits, contract
 from daamctl.methods.contract import CHECKS, SPEECH, Case, Finding, run_checks
 from daamctl.methods.probes import Layers, Solution, VectorProbe
+from daamctl.methods.settings import Sizes
 from daamctl.methods.single_layer import LastLayer
 
 SIZES = (5, 6, 3)
@@ -381,9 +382,8 @@ class Solved(VectorProbe):
     """A probe of the last layer that keeps something of its start, or finds nothing."""
 
     def __init__(self, how: str) -> None:
-        layers, width, classes = SIZES
-        vectors = [lambda clips: clips.layer(layers - 1)]
-        super().__init__(LastLayer(), vectors, embed_dim=width, num_classes=classes)
+        sizes = Sizes(*SIZES)
+        super().__init__(LastLayer(), [lambda clips: clips.layer(sizes.num_layers - 1)], sizes)
         self.how = how
 
     def _solve(self, train: Layers, dev: Layers | None) -> Solution:

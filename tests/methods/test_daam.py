@@ -151,10 +151,10 @@ def test_moments_is_the_published_variance() -> None:
 )
 def test_unknown_choices(choice: str, allowed: str) -> None:
     wrong = {choice: "other"}
-    with pytest.raises(MethodError, match=f"^{choice} must be {allowed}, met 'other'$"):
+    with pytest.raises(MethodError, match=f"^{choice} must be {allowed}, got 'other'$"):
         MultiHeadDAAM(num_heads=1, embed_dim=3, **wrong)
     if choice != "scaled_variance":
-        with pytest.raises(MethodError, match=f"^{choice} must be {allowed}, met 'other'$"):
+        with pytest.raises(MethodError, match=f"^{choice} must be {allowed}, got 'other'$"):
             density_weights(torch.zeros(2, 3), torch.zeros(3), torch.ones(3), **wrong)
 
 
@@ -287,7 +287,7 @@ def test_vmap_over_any_inputs(batched: tuple[int | None, ...], variance: str) ->
 def test_parameters_along_the_axis_are_refused(axis: int) -> None:
     x, along = sample(3, 6, 7), torch.ones(6, 1)
     for name, pair in (("offset", (along, along[:1])), ("scaled_variance", (along[:1], along))):
-        with pytest.raises(MethodError, match=rf"^{name} must have size 1 along axis {axis} of x, .*, met \(6, 1\)$"):
+        with pytest.raises(MethodError, match=rf"^{name} must have size 1 along axis {axis} of x, .*, got \(6, 1\)$"):
             density_weights(x, *pair, dim=axis)
 
 
@@ -424,7 +424,7 @@ def test_a_slice_without_valid_entries_stays_finite(variance: str, fill: float) 
 
 
 def test_mask_must_be_bool() -> None:
-    with pytest.raises(MethodError, match=r"^mask must be bool with True = valid, met torch\.float32$"):
+    with pytest.raises(MethodError, match=r"^mask must be bool with True = valid, got torch\.float32$"):
         MultiHeadDAAM(num_heads=1, embed_dim=3)(torch.zeros(1, 2, 3), mask=torch.zeros(1, 2, 1))
 
 

@@ -12,6 +12,7 @@ from torch import nn
 from daamctl.errors import MethodError
 from daamctl.methods import ConvDecoder, MLPDecoder, Traits, feature_grid
 from daamctl.methods.decoder import check_choice, classify_map, classify_vector
+from daamctl.methods.settings import DecoderOptions, Sizes
 
 
 @pytest.mark.parametrize(
@@ -133,20 +134,23 @@ def test_weights_start_xavier_uniform() -> None:
 
 
 def test_fused_map_goes_to_either_decoder() -> None:
-    sizes: dict[str, int] = {"num_layers": 3, "embed_dim": 12, "num_classes": 4, "hidden_channels": 5, "hidden_dim": 6}
+    sizes = Sizes(3, 12, 4)
     x, traits = torch.randn(2, 3, 12), Traits(batch_dependent=True)
     for name, kind in (("conv", ConvDecoder), ("mlp", MLPDecoder)):
-        model = classify_map(nn.Identity(), **sizes, decoder=name, traits=traits)
+        options = DecoderOptions(decoder=name, hidden_channels=5, hidden_dim=6)  # type: ignore[arg-type]
+        model = classify_map(nn.Identity(), sizes, options, traits=traits)
         assert type(model.decoder) is kind
         assert model.traits is traits
         assert torch.equal(model(x), model.decoder(x))
         assert model(x).shape == (2, 4)
-    assert classify_map(nn.Identity(), **sizes, decoder="conv", grid=(2, 6)).decoder.grid == (2, 6)
+    assert classify_map(nn.Identity(), sizes, DecoderOptions(), grid=(2, 6)).decoder.grid == (2, 6)
+    narrow = classify_map(nn.Identity(), sizes, DecoderOptions(), width=9)
+    assert (narrow.decoder.grid, narrow.decoder.fc.in_features) == ((3, 3), 3 * 9)
     assert model.decoder.projector.out_features == 6
 
 
 def test_fused_vector_goes_to_the_shared_head() -> None:
-    model = classify_vector(nn.Flatten(), embed_dim=36, num_classes=4, hidden_dim=6)
+    model = classify_vector(nn.Flatten(), Sizes(3, 12, 4), 6, width=36)
     assert model.traits == Traits()
     x = torch.randn(2, 3, 12)
     assert torch.equal(model(x), model.decoder(x.flatten(1)))
@@ -154,17 +158,9 @@ def test_fused_vector_goes_to_the_shared_head() -> None:
 
 
 def test_unknown_decoder_is_refused() -> None:
-    with pytest.raises(MethodError, match=r"^decoder must be 'conv' or 'mlp', met 'cnn'$"):
-        classify_map(
-            nn.Identity(),
-            num_layers=3,
-            embed_dim=4,
-            num_classes=2,
-            decoder="cnn",
-            hidden_channels=2,
-            hidden_dim=2,
-        )
-    with pytest.raises(MethodError, match=r"^colour must be 'red', met 'blue'$"):
+    with pytest.raises(MethodError, match=r"^decoder must be 'conv' or 'mlp', got 'cnn'$"):
+        classify_map(nn.Identity(), Sizes(3, 4, 2), DecoderOptions(decoder="cnn"))  # type: ignore[arg-type]
+    with pytest.raises(MethodError, match=r"^colour must be 'red', got 'blue'$"):
         check_choice("colour", "blue", ("red",))
     check_choice("colour", "red", ("red", "blue"))
 

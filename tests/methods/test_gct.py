@@ -135,7 +135,7 @@ def test_builders_join_form_count_and_label(name: str, form: str, count: int, la
 
 
 def test_unknown_form() -> None:
-    with pytest.raises(MethodError, match=r"^form must be 'feature' or 'layer', met 'channel'$"):
+    with pytest.raises(MethodError, match=r"^form must be 'feature' or 'layer', got 'channel'$"):
         gct_b0(**SIZES, form="channel")  # type: ignore[arg-type]
 
 

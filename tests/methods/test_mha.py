@@ -189,7 +189,7 @@ def test_published_is_a_linear_map_for_a_batch_of_one() -> None:
 @pytest.mark.parametrize("name", ["mha-published", "mha-bn"])
 def test_one_sample_without_its_batch_axis_is_refused(name: str) -> None:
     fusion = build(name, num_layers=LAYERS, embed_dim=DIM, num_classes=2, num_heads=HEADS).fusion
-    with pytest.raises(MethodError, match=r"^attention needs layers of shape \(B, L, D\), met \(7, 12\)$"):
+    with pytest.raises(MethodError, match=r"^attention needs layers of shape \(B, L, D\), got \(7, 12\)$"):
         fusion(torch.zeros(LAYERS, DIM))
 
 
@@ -251,7 +251,7 @@ def test_normalised_predictions_depend_on_the_batch_only_over_the_batch(attend_o
 
 
 def test_unknown_axis() -> None:
-    with pytest.raises(MethodError, match=r"^attend_over must be 'layers' or 'batch', met 'time'$"):
+    with pytest.raises(MethodError, match=r"^attend_over must be 'layers' or 'batch', got 'time'$"):
         NormalizedAttention(num_layers=LAYERS, embed_dim=DIM, num_heads=HEADS, attend_over="time")
 
 

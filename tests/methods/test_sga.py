@@ -211,7 +211,7 @@ def test_statistics_stay_in_float32_under_autocast(method: str, reading: str, gr
     ("setting", "value", "allowed"), [("reading", "C", "'A' or 'B'"), ("granularity", "layer", "'scalar' or 'feature'")]
 )
 def test_unknown_choice(setting: str, value: str, allowed: str) -> None:
-    with pytest.raises(MethodError, match=rf"^{setting} must be {allowed}, met '{value}'$"):
+    with pytest.raises(MethodError, match=rf"^{setting} must be {allowed}, got '{value}'$"):
         sga(**SIZES, **{setting: value})  # type: ignore[arg-type]
 
 

@@ -41,5 +41,5 @@ def test_starts_as_no_gate_at_all(granularity: str) -> None:
 
 
 def test_unknown_granularity() -> None:
-    with pytest.raises(MethodError, match=r"^granularity must be 'layer-feature' or 'feature', met 'layer'$"):
+    with pytest.raises(MethodError, match=r"^granularity must be 'layer-feature' or 'feature', got 'layer'$"):
         static_gate(**SIZES, granularity="layer")  # type: ignore[arg-type]

@@ -139,7 +139,7 @@ def test_foreign_file_names_the_importer(tmp_path: Path) -> None:
         (json.dumps({**HEAD, "method": "daam-v7"}), "unknown method 'daam-v7'"),
         (json.dumps({**HEAD, "settings": {"heads": 2}}), "daam-v1: unknown setting 'heads'"),
         (json.dumps({**HEAD, "settings": {"num_heads": 4}}), "num_heads (4) must divide the number of layers (6)"),
-        (json.dumps({**HEAD, "num_layers": 0}), "daam-v1: num_layers must be at least 1, met 0"),
+        (json.dumps({**HEAD, "num_layers": 0}), "daam-v1: num_layers must be at least 1, got 0"),
         (json.dumps({**HEAD, "num_classes": 4}), "weights do not fit: decoder.fc.weight is (3, 48) where (4, 48) is"),
         (
             json.dumps({**HEAD, "method": "none", "settings": {}}),

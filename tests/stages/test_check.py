@@ -30,11 +30,15 @@ def problems(project: Path, text: str) -> list[str]:
         ("method_settings: {daam-v1: {num_haeds: 4}}", "method_settings: daam-v1: unknown setting 'num_haeds'"),
         (
             "method_settings: {daam-v1-mlp: {decoder: conv}}",
-            "method_settings: daam-v1-mlp: decoder is 'mlp' by its name, met 'conv'",
+            "method_settings: daam-v1-mlp: decoder is 'mlp' by its name, got 'conv'",
         ),
         (
             "finetune_settings: {full-fintune: {lr: 1.0e-5}}",
             "finetune_settings: unknown name 'full-fintune'; did you mean 'full-finetune'?",
+        ),
+        (
+            "methods: [none, best-layer]\ntrain: {selection: last}",
+            "methods: part of 'best-layer' is chosen on a held-out group, which train.selection=last does not",
         ),
         ("ablate: {method: mah}", "ablate.method: unknown name 'mah'; did you mean 'mha'?"),
         (

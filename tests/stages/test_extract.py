@@ -136,14 +136,14 @@ def test_a_row_group_that_shards_share_is_read_once(project: Path, monkeypatch: 
 def test_batches_keep_to_the_budget_of_tokens(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = setting("llama-micro", max_batch_tokens=70, shard_clips=9)
     shapes: list[tuple[int, ...]] = []
-    real = TextEncoder.gather
+    real = TextEncoder.collate_cpu
 
     def watching(self: TextEncoder, items: Any) -> Any:
         inputs, mask = real(self, items)
         shapes.append(tuple(mask.shape))
         return inputs, mask
 
-    monkeypatch.setattr(TextEncoder, "gather", watching)
+    monkeypatch.setattr(TextEncoder, "collate_cpu", watching)
     extract.run(text_layout(project, config), config)
     own = [shape for shape in shapes if shape[1] in {len(text) + 1 for text in TEXTS}]  # the others are the trial's
     assert sum(rows for rows, _ in own) == 7

@@ -1,10 +1,11 @@
-"""Attention that adapters can reach: WavLM's with its projections called, and any attention with a learned prefix.
+"""Replacements for the attention of Hugging Face models: WavLM's, and any attention with a learned prefix.
 
-transformers' WavLM passes the weights of its projections to a functional attention and never calls the modules, so
-nothing attached to them has an effect (D2; versions 4.36 to 5.23). `call_projections` makes each such attention of this
-instance compute the same values by calling its modules. `read_projections` leaves the modules uncalled but is as fast:
-transformers passes torch a transposed view (T, B, D), for which torch multiplies by T copies of a projection's weights
-if neither the view nor the weights need a gradient.
+transformers' WavLM passes the weights of its projections to a functional attention and never calls the projection
+modules, so adapters attached to them have no effect (D2; versions 4.36 to 5.23). `call_projections` replaces each such
+attention of a model: the new one computes the same values by calling the modules. `read_projections` uses the weights
+without calling the modules, at the same speed. Both are also faster than the original: transformers passes torch a
+transposed view (T, B, D), and torch then multiplies by T copies of a projection's weights if neither the view nor the
+weights need a gradient.
 """
 
 from __future__ import annotations

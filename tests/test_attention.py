@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from daamctl.adapters import FINETUNES, build_finetune
-from daamctl.adapters.attention import attend, call_projections, read_projections
+from daamctl.attention import attend, call_projections, read_projections
 from tests.fixtures.tiny_models import batch, tiny
 
 

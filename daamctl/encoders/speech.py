@@ -1,0 +1,90 @@
+"""What all speech encoders share: the sampling rate, the normalisation of clips, and the published padding."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from daamctl.artifacts.utterances import Modality
+from daamctl.encoders.base import Encoder, EncoderOptions
+from daamctl.encoders.preset import Preset
+from daamctl.errors import EncoderError
+
+NORMALIZE_EPS = 1e-7  # as in the feature extractors of the waveform models
+
+
+class SpeechEncoder(Encoder):
+    """An encoder that reads waveforms (T,).
+
+    Args:
+        name: name of the encoder, for messages.
+        model: the Hugging Face base model, frozen, in eval mode, on its device.
+        reader: its feature extractor.
+        device: device that inputs go to.
+        precision: resolved precision of the forward pass.
+        options: reading and pooling.
+
+    Attributes:
+        sampling_rate: Hz that the model was trained on.
+        normalize: whether every clip is scaled to zero mean and unit variance first.
+    """
+
+    modality: ClassVar[Modality] = "speech"
+
+    def __init__(
+        self, name: str, model: Any, reader: Any, *, device: str, precision: str, options: EncoderOptions
+    ) -> None:
+        super().__init__(name, model, device=device, precision=precision, options=options)
+        self.sampling_rate = int(reader.sampling_rate)
+        own = bool(getattr(reader, "do_normalize", False))
+        self.normalize = own if options.normalize is None else options.normalize
+
+    @staticmethod
+    def load_reader(source: str, **options: Any) -> Any:
+        """Load the feature extractor; see `Encoder`."""
+        from transformers import AutoFeatureExtractor
+
+        return AutoFeatureExtractor.from_pretrained(source, **options)
+
+    @staticmethod
+    def random_reader(preset: Preset, config: Any) -> Any:
+        """Make a feature extractor for 16 kHz; see `Encoder`."""
+        from transformers import Wav2Vec2FeatureExtractor
+
+        return Wav2Vec2FeatureExtractor(do_normalize=preset.normalize, sampling_rate=16000)
+
+    def facts(self) -> dict[str, Any]:
+        """Pooling, normalisation and sampling rate; see `Encoder`."""
+        return {
+            "pooling": "all-frames" if self.options.all_frames else "valid-frames",
+            "normalize": self.normalize,
+            "sampling_rate": self.sampling_rate,
+        }
+
+    def normalized(self, clip: Tensor) -> Tensor:
+        """Normalise a clip (T,) to zero mean and unit variance over its own samples, if the encoder wants it."""
+        if not self.normalize:
+            return clip
+        return (clip - clip.mean()) / (clip.var(correction=0) + NORMALIZE_EPS).sqrt()
+
+    def published_samples(self, longest: int) -> int:
+        """Number of samples that the published pooling (`all_frames`) pads every clip to.
+
+        Raises:
+            EncoderError: a clip is longer, so its vector would depend on the other clips of its batch.
+        """
+        samples = round(self.options.pad_to_s * self.sampling_rate)
+        if longest > samples:
+            raise EncoderError(
+                f"pooling over all frames pads to {self.options.pad_to_s:g} s, but a clip has "
+                f"{longest / self.sampling_rate:g} s",
+                fix="use extract.pooling=valid-frames, or a segment.tail other than merge",
+            )
+        return samples
+
+
+def trial_clip(samples: int) -> Tensor:
+    """Noise (samples,) for a trial run; the same at every call."""
+    return 0.1 * torch.randn(samples, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,75 @@
+"""Files appear whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from daamctl.errors import ArtifactError
+from daamctl.files import atomic_path
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_failure_inside_the_block_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(RuntimeError, match="crash"), atomic_path(path) as temporary:  # noqa: PT012
+        temporary.write_text("half")
+        raise RuntimeError("crash")
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_killed_process_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    script = (
+        "import os, sys; from pathlib import Path; from daamctl.files import atomic_path\n"
+        "with atomic_path(Path(sys.argv[1])) as t:\n    t.write_text('half'); os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(path)], check=False).returncode == 9
+    assert path.read_text() == "old"
+
+
+def test_success_makes_folders_and_keeps_the_suffix(tmp_path: Path) -> None:
+    path = tmp_path / "x/y/a.parquet"
+    with atomic_path(path) as temporary:
+        assert temporary.parent == path.parent
+        assert temporary.suffix == ".parquet"
+        assert temporary != path
+        temporary.write_text("whole")
+    assert path.read_text() == "whole"
+    assert names(path.parent) == ["a.parquet"]
+
+
+def test_folder_may_be_written_too(tmp_path: Path) -> None:
+    with atomic_path(tmp_path / "folder") as temporary:
+        temporary.mkdir()
+        (temporary / "a").write_text("1")
+    assert names(tmp_path / "folder") == ["a"]
+    with pytest.raises(KeyError), atomic_path(tmp_path / "other") as temporary:  # noqa: PT012
+        temporary.mkdir()
+        raise KeyError
+    assert names(tmp_path) == ["folder"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_file_system_that_refuses_is_an_artifact_error(tmp_path: Path, code: int) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(ArtifactError) as caught, atomic_path(path) as temporary:  # noqa: PT012
+        temporary.write_text("half")
+        raise OSError(code, os.strerror(code))
+    assert str(caught.value) == (
+        f"cannot write {path}: {os.strerror(code)}\n  free space or fix permissions, then run it again"
+    )
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]

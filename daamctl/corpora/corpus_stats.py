@@ -15,7 +15,7 @@ from daamctl.corpora.base import Corpus
 
 
 @dataclass(frozen=True)
-class Material:
+class CorpusStats:
     """What is known of the items of a pipeline.
 
     Args:
@@ -36,7 +36,7 @@ class Material:
     about: bool = False
 
 
-def corpus_stats_of(config: Config, utterances: CorpusTable | None, clips: CorpusTable | None) -> Material:
+def corpus_stats_of(config: Config, utterances: CorpusTable | None, clips: CorpusTable | None) -> CorpusStats:
     """What the tables say of the items, or else the corpus's known counts."""
     table = clips or utterances
     if table is None:
@@ -48,7 +48,7 @@ def corpus_stats_of(config: Config, utterances: CorpusTable | None, clips: Corpu
         lengths = table.rows["duration_s"].to_numpy()
         if clips is None:
             rows, lengths = _cut(rows, lengths, config.segment.max_duration_s)
-    return Material(table.modality, len(table.classes), rows, lengths, False)
+    return CorpusStats(table.modality, len(table.classes), rows, lengths, False)
 
 
 def _cut(
@@ -62,13 +62,13 @@ def _cut(
     return rows[np.repeat(np.arange(len(rows)), pieces)], cut
 
 
-def _known(config: Config) -> Material:
+def _known(config: Config) -> CorpusStats:
     """What is known of a corpus that has not been read: its counts, groups and classes."""
     corpus: Corpus = CORPORA.load(config.download.corpus)
     names = [corpus.aliases.get(name, name) for name in config.download.classes or corpus.classes]
     known = corpus.fingerprint
     if known is None:
-        return Material(corpus.modality, len(names) or None, None, None, True)
+        return CorpusStats(corpus.modality, len(names) or None, None, None, True)
     number = sum(known.per_class.get(name, 0) for name in names)
     groups = known.per_group if config.download.folds == "corpus" else {}
     groups = groups or {f"group{index + 1}": 1 for index in range(config.download.num_groups)}
@@ -77,6 +77,6 @@ def _known(config: Config) -> Material:
     rows = pl.DataFrame({"group": group, "label": [names[index % len(names)] for index in range(number)]})
     if corpus.durations is not None:
         rows, lengths = _cut(rows, corpus.durations.lengths(number), config.segment.max_duration_s)
-        return Material(corpus.modality, len(names), rows, lengths, at_least=False, about=True)
+        return CorpusStats(corpus.modality, len(names), rows, lengths, at_least=False, about=True)
     ones = np.ones(number) if corpus.modality == "image" else None
-    return Material(corpus.modality, len(names), rows, ones, at_least=corpus.modality == "speech")
+    return CorpusStats(corpus.modality, len(names), rows, ones, at_least=corpus.modality == "speech")

@@ -61,7 +61,7 @@ def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | 
     names = [str(name) for name in read_yaml(root / PARAMS_FILE).get("pipelines") or []]
     needs = {name: list(_needs(root, name)) for name in (pipelines if pipelines is not None else names)}
     reached = _reached({_server(need.url) for found in needs.values() for need in found if isinstance(need, Fetched)})
-    verdicts = {name: _join([*_lacking(found, reached)]) for name, found in needs.items()}
+    verdicts = {name: _join([*_blocking(found, reached)]) for name, found in needs.items()}
     for name, obstacle in verdicts.items():
         reason, fix = (obstacle.reason, obstacle.fix) if obstacle else (None, None)
         write_json(
@@ -73,7 +73,7 @@ def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | 
     return verdicts
 
 
-def lacking(root: Path, config: Config) -> dict[str, Obstacle | None]:
+def blockers(root: Path, config: Config) -> dict[str, Obstacle | None]:
     """What a pipeline is missing on this machine, separately for corpus and encoder. Writes nothing.
 
     Args:
@@ -85,10 +85,10 @@ def lacking(root: Path, config: Config) -> dict[str, Obstacle | None]:
     """
     needs = {"corpus": list(_corpus(root, config)), "encoder": [*_encoder(config), *_gpu(config)]}
     reached = _reached({_server(need.url) for found in needs.values() for need in found if isinstance(need, Fetched)})
-    return {name: _join([*_lacking(found, reached)]) for name, found in needs.items()}
+    return {name: _join([*_blocking(found, reached)]) for name, found in needs.items()}
 
 
-def _lacking(needs: list[Obstacle | Fetched], reached: Collection[str]) -> Iterator[Obstacle]:
+def _blocking(needs: list[Obstacle | Fetched], reached: Collection[str]) -> Iterator[Obstacle]:
     for need in needs:
         if isinstance(need, Obstacle):
             yield need

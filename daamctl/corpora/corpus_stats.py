@@ -1,4 +1,4 @@
-"""What is known of the items of a pipeline before or after its tables are made: how many, how long, in which groups."""
+"""Number, lengths and groups of the items of a pipeline, from its tables or from the published counts of the corpus."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from daamctl.corpora.base import Corpus
 
 @dataclass(frozen=True)
 class CorpusStats:
-    """What is known of the items of a pipeline.
+    """Statistics of the items of a pipeline.
 
     Args:
-        modality: what they are; None: not known yet (manifests).
+        modality: their modality; None: not known yet (manifests).
         classes: C; None: not known yet.
-        rows: N rows with `group` and `label`, made up from the corpus's known counts where there is no table; None: not
-            even these are known.
+        rows: N rows with `group` and `label`, without a table made up from the published counts; None: not known yet.
         lengths: (N,) seconds, characters, or 1 per image; None: not known yet.
         at_least: a row may become several clips.
-        about: number and lengths follow from published durations, not from recordings.
+        about: number and lengths are based on published durations, not on recordings.
     """
 
     modality: Modality | None
@@ -37,7 +36,7 @@ class CorpusStats:
 
 
 def corpus_stats_of(config: Config, utterances: CorpusTable | None, clips: CorpusTable | None) -> CorpusStats:
-    """What the tables say of the items, or else the corpus's known counts."""
+    """Statistics from the clip table, else the utterance table, else the published counts of the corpus."""
     table = clips or utterances
     if table is None:
         return _known(config)
@@ -54,7 +53,7 @@ def corpus_stats_of(config: Config, utterances: CorpusTable | None, clips: Corpu
 def _cut(
     rows: pl.DataFrame, lengths: NDArray[np.float64], longest_s: float
 ) -> tuple[pl.DataFrame, NDArray[np.float64]]:
-    """Rows and seconds of clips as `segment` will cut them, up to what it does with short rest pieces."""
+    """Rows and seconds of the clips that `segment` will cut, without regard to `segment.tail`."""
     pieces = np.maximum(1, np.ceil(lengths / longest_s - 1e-9)).astype(int)
     rest = lengths - (pieces - 1) * longest_s
     cut = np.full(int(pieces.sum()), longest_s)
@@ -63,7 +62,7 @@ def _cut(
 
 
 def _known(config: Config) -> CorpusStats:
-    """What is known of a corpus that has not been read: its counts, groups and classes."""
+    """Statistics of a corpus that has not been read: its published counts, groups and classes."""
     corpus: Corpus = CORPORA.load(config.download.corpus)
     names = [corpus.aliases.get(name, name) for name in config.download.classes or corpus.classes]
     known = corpus.fingerprint

@@ -1,8 +1,8 @@
 """IEMOCAP, dyadic conversations of ten actors in five sessions: 5,531 utterances in the four usual classes.
 
 Source: C. Busso et al., "IEMOCAP: Interactive emotional dyadic motion capture database", LREV 2008. It is licensed per
-institution, so it is read from a registered folder and never downloaded. Label lines of
-`Session*/dialog/EmoEvaluation/*.txt` are `[start - end] <tab> TURN <tab> emotion <tab> [valence, activation, dominance]`
+institution, so it is read from a registered folder and never downloaded. Label lines are in
+`Session*/dialog/EmoEvaluation/*.txt`: `[start - end] <tab> TURN <tab> emotion <tab> [valence, activation, dominance]`,
 with times in seconds and dimensions from 1 to 5. Audio is `Session*/sentences/wav/<dialogue>/<turn>.wav`, 16 kHz.
 Counts: computed from public file lists that agree on every utterance.
 """

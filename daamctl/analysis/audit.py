@@ -96,8 +96,8 @@ class Advantage:
         random_area: mean over folds and random orders.
         advantage: their difference, deletion: random minus own, insertion: own minus random.
         per_fold: (F,) advantages.
-        p: (1 + number of random orders at least as good) / (1 + R). The random orders are the same in all folds, so that
-            a score that is stable over folds counts as one draw.
+        p: (1 + number of random orders at least as good) / (1 + R). The random orders are the same in all folds, so a
+            score that is stable over folds counts as one draw.
         floor: 1 / (1 + R).
         verdict: yes: p is at most `LEVEL`; cannot be told: no random order is as good, but R is too small; else not
             shown.

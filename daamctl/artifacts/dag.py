@@ -65,7 +65,7 @@ def check_stages(root: Path) -> None:
     if wrong:
         more = f" and {len(wrong) - NAMED_AT_MOST} more" if len(wrong) > NAMED_AT_MOST else ""
         text = f"{STAGES_FILE} {', '.join(wrong[:NAMED_AT_MOST])}{more}"
-        raise ConfigError(text, fix="write it anew: daamctl check --write")
+        raise ConfigError(text, fix="write it again: daamctl check --write")
 
 
 def stages_of(root: Path, pipeline: str) -> Iterator[tuple[str, str]]:

@@ -20,9 +20,7 @@ from daamctl.errors import CorpusError
 HUB_ID = "fancyzhx/ag_news"
 CLASSES = ("World", "Sports", "Business", "Sci/Tech")
 
-OFFLINE = (
-    "copy train.csv and test.csv, or the hub's Parquet files, to this machine: daamctl download agnews --from DIR"
-)
+OFFLINE = "copy train.csv and test.csv, or the hub's Parquet files, to this machine: daamctl download agnews --from DIR"
 GET_IT = "daamctl download agnews fetches it (30 MB); a copy of your own: daamctl download agnews --from DIR"
 _SHOWN = 3
 

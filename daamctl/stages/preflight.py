@@ -315,8 +315,8 @@ def _too_few(gain: Difference) -> str:
     if len(gain.per_fold) > 1:
         return f"{len(gain.per_fold)} folds are too few to distinguish a gain from chance ({result}). {advice}."
     return (
-        f"one test part has no spread over folds (on it, {result}). {advice}. You can also repeat training on this part "
-        "with several seeds (train.seeds: [1, 2, 3]) to see how much results depend on the seed."
+        f"one test part has no spread over folds (on it, {result}). {advice}. You can also repeat training on this "
+        "part with several seeds (train.seeds: [1, 2, 3]) to see how much results depend on the seed."
     )
 
 

@@ -52,7 +52,7 @@ def test_what_is_lacking_is_named(two: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         check_stages(two)
     assert str(caught.value) == (
-        "stages.yaml lacks train@own-sga, lacks finetune@own-ia3\n  write it anew: daamctl check --write"
+        "stages.yaml lacks train@own-sga, lacks finetune@own-ia3\n  write it again: daamctl check --write"
     )  # fmt: skip
     (two / STAGES_FILE).unlink()
     with pytest.raises(ConfigError, match=r"lacks train@plain-none, lacks train@plain-mha, .*@own-lora-r8 and 3 more"):

@@ -252,7 +252,9 @@ def test_another_manifest_is_a_difference(tmp_path: Path) -> None:
     settings = {key: value for key, value in asked.section("download").items() if key != "source"}
     place = Layout.of(tmp_path, None, asked)
     write_utterances(place.utterances, UtteranceTable("manifest:old", ("x", "y"), utterances((9, 8000)), settings))
-    with pytest.raises(ArtifactError, match="the utterances are of 'manifest:old', but the settings ask for 'manifest:new'"):
+    with pytest.raises(
+        ArtifactError, match="the utterances are of 'manifest:old', but the settings ask for 'manifest:new'"
+    ):
         segment.run(place, asked)
 
 
@@ -277,6 +279,8 @@ def test_texts_and_images_are_one_clip_each(
     assert f"2 {modality}s, one clip each: x 1, y 1" in caplog.text
     assert [record.levelname for record in caplog.records if "apply to recordings" in record.message] == ["DEBUG"]
     exporting = asked.model_copy(update={"segment": SegmentConfig(write_audio=True)})
-    with pytest.raises(ConfigError, match=f"write_audio exports audio, but corpus 'some' consists of {modality}s") as caught:
+    with pytest.raises(
+        ConfigError, match=f"write_audio exports audio, but corpus 'some' consists of {modality}s"
+    ) as caught:
         segment.run(place, exporting)
     assert "--set segment.write_audio=false" in str(caught.value)

@@ -95,8 +95,11 @@ class Recorded:
             return alike and meta["device"] == device
 
         for source, folder in self._folders("train"):
-            folds = [fold for fold in read_folds(folder / method) if is_alike(fold)]
-            rate = _rate(folds, source)
+            try:
+                folds = read_folds(folder / method)
+            except ArtifactError:  # a damaged fold of another pipeline
+                continue
+            rate = _rate([fold for fold in folds if is_alike(fold)], source)
             if rate is not None:
                 return rate
         return None

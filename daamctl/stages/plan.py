@@ -247,7 +247,7 @@ class _Planner:
         needs.fill_disk(row, None if size is None else needs.fold_bytes(4 * size.num_kept, "finetune"))
         if row.is_done:
             return row
-        rate = self.recorded.training(name, None)
+        rate = self.recorded.training(name, needs.sizes)
         if rate is not None and rate.peak_memory_bytes is not None:
             row.memory_bytes = rate.peak_memory_bytes
         elif size is not None:

@@ -65,7 +65,7 @@ def test_a_method_too_many_does_no_harm_a_pipeline_too_many_does(two: Path) -> N
     check_stages(two)
     params = two / "params.yaml"
     params.write_text(params.read_text().replace("plain, own", "plain"))
-    with pytest.raises(ConfigError, match="has stages of 'own', which the pipelines of params"):
+    with pytest.raises(ConfigError, match="has stages of 'own', which is not listed under pipelines in params"):
         check_stages(two)
 
 

@@ -108,10 +108,9 @@ def examine_pipeline(layout: Layout, config: Config) -> tuple[str, Iterator[Find
         EncoderError: the sizes of the encoder, or the classes, cannot be told before the embeddings are there.
     """
     from daamctl.planning.artifact_status import ArtifactStatus
-    from daamctl.planning.resources import ResourceEstimate
+    from daamctl.planning.estimate import ResourceEstimate
 
-    present = ArtifactStatus(layout, config)
-    sizes = ResourceEstimate(present).sizes
+    sizes = ResourceEstimate(ArtifactStatus(layout, config)).sizes
     if sizes is None:
         raise EncoderError(
             f"depth and width of encoder '{config.extract.encoder}', or the classes of corpus "

@@ -1,19 +1,27 @@
-"""Run all stages of one pipeline, in order, in this process."""
+"""Run the stages of one pipeline in this process: all of them, or a short trial that measures the slow ones."""
 
 from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from daamctl.config import Config
+from daamctl.errors import MethodError, TrainingError
 from daamctl.layout import Layout
 from daamctl.stage_table import STAGES
 
 log = logging.getLogger(__name__)
+
+MEASURED_CLIPS = 48
+"""Approximate number of clips on which `measured` tries a pipeline."""
+MEASURED_EPOCHS = 3
 
 
 def run(layout: Layout, config: Config, *, source: Path | None = None, track: bool = True) -> Path:
@@ -44,3 +52,49 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, track: bo
         log.info("[%d/%d] %s", number, len(steps), name)
         path = work()
     return path
+
+
+@contextmanager
+def measured(layout: Layout, config: Config) -> Iterator[Layout]:
+    """Run extraction, training and fine-tuning on a few clips in a temporary folder, to record how long they take.
+
+    Args:
+        layout: locations of artifacts; the clip table must exist.
+        config: all settings; fewer epochs are trained, and nothing is searched.
+
+    Yields:
+        The layout of the temporary folder. A method that fails is left out, with a warning.
+
+    Raises:
+        ArtifactError: there is no clip table.
+        EncoderError, CorpusError, AudioError: the clips cannot be embedded.
+    """
+    from daamctl.artifacts.clips import read_clips, write_clips
+    from daamctl.corpora.sources import register, source_of
+
+    clips = read_clips(layout.clips, fix=f"make them: {layout.command('segment')}")
+    each = -(-MEASURED_CLIPS // clips.rows["group"].n_unique())
+    rows = clips.rows.sample(fraction=1.0, shuffle=True, seed=0).group_by("group", maintain_order=True).head(each)
+    short = {"epochs": MEASURED_EPOCHS, "search": "none", "patience": None}
+    own = {name: settings.model_copy(update=short) for name, settings in config.finetune_settings.items()}
+    changes = {
+        "train": config.train.model_copy(update={**short, "refit": False}),
+        "finetune": config.finetune.model_copy(update=short),
+        "finetune_settings": own,
+    }
+    config = config.model_copy(update=changes)
+    with TemporaryDirectory(prefix=".measure-", dir=layout.data) as folder:
+        trial = replace(layout, root=Path(folder))
+        write_clips(trial.clips, replace(clips, rows=rows.sort("clip_id")))
+        if (source := source_of(layout.root, clips.corpus)) is not None:
+            register(trial.root, clips.corpus, source)
+        importlib.import_module("daamctl.stages.extract").run(trial, config)
+        for stage, methods in (("train", config.methods), ("finetune", config.finetunes)):
+            run_stage = importlib.import_module(f"daamctl.stages.{stage}").run
+            seed = config.train.seeds[0]
+            for method in methods:
+                try:
+                    run_stage(trial, config, method=method, fold=1, seed=seed, track=False)
+                except (MethodError, TrainingError) as error:
+                    log.warning("%s: not measured: %s", method, error.message)
+        yield trial

@@ -1,4 +1,4 @@
-"""Check whether adapters act at all; this would have revealed that the published LoRA has no effect on WavLM (D2)."""
+"""Check whether adapters have an effect; it would have revealed that the published LoRA has none on WavLM (D2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fine-tuned encoder: which tensors are trained, at which rate, and what a file must hold to restore it."""
+"""A fine-tuned encoder: which tensors are trained, at which rate, and which ones a file must contain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Adaptation:
         head: creates the classifier for C classes; None: the one that all methods share.
         lr_factor: learning rate of a tensor with this name, as a multiple of the base rate.
         published: whether it reproduces the released scripts, faults included.
-        idle: prefix of the names of tensors that are flagged as trainable but held by no optimiser.
+        idle: prefix of the names of tensors that are flagged as trainable but not passed to an optimiser.
     """
 
     adapted: tuple[str, ...]

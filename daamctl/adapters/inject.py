@@ -1,4 +1,4 @@
-"""peft's adapters put into an encoder in place: no wrapper around it, no task type, its call unchanged."""
+"""Insert peft's adapters into an encoder in place, without a wrapper, so that its call does not change."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _head(encoder: Any) -> tuple[Callable[[int], nn.Module], str]:
 
 
 def _norm(model: Any, width: int) -> nn.LayerNorm:
-    """The norm of the pooler, the checkpoint's own or, as transformers makes it where there is none, at its start."""
+    """The norm of the pooler: the checkpoint's own, or a new one as transformers creates it."""
     norm = nn.LayerNorm(width, eps=getattr(model.config, "layer_norm_eps", 1e-5))
     own = getattr(getattr(model, "pooler", None), "layernorm", None)
     if own is not None:

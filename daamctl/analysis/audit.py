@@ -94,12 +94,13 @@ class Advantage:
     Args:
         area: under the accuracy curve over the share of layers, mean over folds, in [0, 1].
         random_area: mean over folds and random orders.
-        advantage: their difference, deletion: random less own, insertion: own less random.
+        advantage: their difference, deletion: random minus own, insertion: own minus random.
         per_fold: (F,) advantages.
-        p: rank of the order's area among the random ones, (1 + those at least as good) / (1 + R). The random orders are
-            the same in all folds, so that a score that is stable over folds counts as one draw.
+        p: (1 + number of random orders at least as good) / (1 + R). The random orders are the same in all folds, so a
+            score that is stable over folds counts as one draw.
         floor: 1 / (1 + R).
-        verdict: yes: p at `LEVEL`; not shown; cannot be told: no random order is as good, but R is too small.
+        verdict: yes: p is at most `LEVEL`; cannot be told: no random order is as good, but R is too small; else not
+            shown.
     """
 
     area: float
@@ -112,23 +113,23 @@ class Advantage:
 
 
 def steps(num_layers: int) -> list[int]:
-    """Numbers of layers after which accuracy is taken: 0, 1, 2, 4, 8, … and L."""
+    """Numbers of replaced layers at which accuracy is measured: 0, 1, 2, 4, 8, … and L."""
     return [0, *(2**power for power in range(num_layers.bit_length()) if 2**power < num_layers), num_layers]
 
 
 @dataclass
-class Material:
-    """What the audit works on; worked out once for all methods.
+class AuditData:
+    """Embeddings and probes of the audit, shared by all methods.
 
     Args:
-        head: facts of the embeddings.
-        rows: of a fold, the clips that trained it and those that test it.
-        x: (N, L, D) stored number format; what is on disk is read when asked for.
+        head: metadata of the embeddings.
+        rows: fold -> clips that trained it, and clips that test it.
+        x: (N, L, D) in the stored number format; vectors on disk are read on demand.
         y: (N,) class ids.
         layers: the L layer numbers.
         probes: (test group, dev group) -> accuracy of the linear probe of every layer on the test group, (L,).
         means: the same key -> mean over the training clips, (L, D).
-        seconds: spent on probes.
+        seconds: time spent on probes.
     """
 
     head: EmbeddingsMetadata
@@ -182,7 +183,7 @@ class Material:
 
 
 def few(rows: NDArray[np.int64], most: int, fold: int) -> NDArray[np.int64]:
-    """A seeded choice of at most so many rows of a fold, ascending."""
+    """A seeded choice of at most `most` rows of a fold, ascending."""
     return np.sort(np.random.default_rng([SEED, fold]).permutation(rows)[:most])
 
 
@@ -194,17 +195,17 @@ def _split(fold: Fold) -> tuple[str, str | None]:
 def audit_scores(
     layout: Layout, config: Config, scores: Mapping[str, Scored], split_rows: SplitRows
 ) -> tuple[dict[str, Any], pl.DataFrame]:
-    """Test the scores of the layers, as far as embeddings, weights and ablation runs are there.
+    """Test the scores of the layers, as far as embeddings, weights and ablation runs exist.
 
     Args:
-        layout: where artifacts lie.
+        layout: locations of artifacts.
         config: all settings.
-        scores: by method.
-        split_rows: how folds were split.
+        scores: method -> scores of its layers.
+        split_rows: returns the clips of a fold's parts.
 
     Returns:
         The result, and the curves (columns of `CURVES_SCHEMA`). Keys of the result:
-        missing: what kept the audit from being made, with the command that makes it;
+        missing: why there is no audit, with the command that makes it;
         no_ablation: why no method has a test on layers trained alone, with the commands, or None;
         not_audited: method -> reason;
         settings: clips, orders, unit, level; steps: numbers of layers replaced or put back;
@@ -227,47 +228,47 @@ def audit_scores(
         "probe": None,
         "methods": {},
     }
-    material = None
+    data = None
     if not settings.audit:
         result["missing"].append("The audit is switched off; switch it on: --set importance.audit=true")
     elif rankable:
-        material = _material(layout, config, split_rows, result["missing"])
+        data = _open_data(layout, config, split_rows, result["missing"])
     frames = [pl.DataFrame(schema=CURVES_SCHEMA)]
-    if material is not None:
-        ablation = _ablation(layout, material.head.key)
+    if data is not None:
+        ablation = _ablation(layout, data.head.key)
         if ablation is None:
             result["no_ablation"] = (
                 f"No layers trained alone on these embeddings; train them: {layout.command('ablate')}, "
                 f"then {layout.command('importance')}"
             )
-        result["steps"] = steps(len(material.layers))
+        result["steps"] = steps(len(data.layers))
         with progress(len(rankable), "auditing layer scores", "methods") as bar:
             for method, scored in rankable.items():
                 again = layout.command("train", "--method", method)
-                entry, curves = _audit_method(config, method, scored, material, ablation, again)
+                entry, curves = _audit_method(config, method, scored, data, ablation, again)
                 result["methods"][method] = entry
                 frames += curves
                 bar.advance()
-        if material.probes:
-            mean = np.mean(list(material.probes.values()), axis=0).tolist()
+        if data.probes:
+            mean = np.mean(list(data.probes.values()), axis=0).tolist()
             result["probe"] = {
-                "layers": {str(layer): value for layer, value in zip(material.layers, mean, strict=True)},
-                "folds": len(material.probes),
-                "most_clips": PROBE_CLIPS if isinstance(material.x, StoredVectors) else None,
+                "layers": {str(layer): value for layer, value in zip(data.layers, mean, strict=True)},
+                "folds": len(data.probes),
+                "most_clips": PROBE_CLIPS if isinstance(data.x, StoredVectors) else None,
             }
     replacing = sum(entry["seconds"] for entry in result["methods"].values())
     result["seconds"] = {
-        "probe": round(material.seconds, 1) if material else 0.0,
+        "probe": round(data.seconds, 1) if data else 0.0,
         "replacement": round(replacing, 1),
     }
-    clip = terms_of(material.head.modality if material else "speech").clip
+    clip = terms_of(data.head.modality if data else "speech").clip
     result["settings"]["unit"] = clip
     result["comparison"] = {**_comparison(result, rankable), "note": NOTE.format(clip=clip)}
     return result, pl.concat(frames)
 
 
-def _material(layout: Layout, config: Config, split_rows: SplitRows, missing: list[str]) -> Material | None:
-    """Read or open the embeddings; None, with a line in `missing`, where they are not there."""
+def _open_data(layout: Layout, config: Config, split_rows: SplitRows, missing: list[str]) -> AuditData | None:
+    """Read or open the embeddings; if they do not exist, None, with a line in `missing`."""
     command = f"make them: {layout.command('extract')}, then {layout.command('importance')}"
     try:
         head = read_head(layout.embeddings, fix=command)
@@ -279,7 +280,7 @@ def _material(layout: Layout, config: Config, split_rows: SplitRows, missing: li
         return None
     index = {name: number for number, name in enumerate(head.classes)}
     y = np.array([index[label] for label in clips["label"]])
-    return Material(head, partial(split_rows, clips), x, y, list(stored.layers))
+    return AuditData(head, partial(split_rows, clips), x, y, list(stored.layers))
 
 
 def _ablation(layout: Layout, key: str) -> dict[str, Any] | None:
@@ -290,7 +291,7 @@ def _ablation(layout: Layout, key: str) -> dict[str, Any] | None:
 
 
 def _audit_method(
-    config: Config, method: str, scored: Scored, material: Material, ablation: Mapping[str, Any] | None, again: str
+    config: Config, method: str, scored: Scored, data: AuditData, ablation: Mapping[str, Any] | None, again: str
 ) -> tuple[dict[str, Any], list[pl.DataFrame]]:
     entry: dict[str, Any] = {
         "agreement": None,
@@ -303,12 +304,12 @@ def _audit_method(
         "seconds": 0.0,
     }
     keys = {fold.result["meta"]["embeddings_key"] for fold in scored.folds}
-    if keys != {material.head.key} or scored.layers != material.layers:
+    if keys != {data.head.key} or scored.layers != data.layers:
         entry["missing"].append(
-            f"{method} was trained on other embeddings or layers than those at hand; train it again: {again}"
+            f"{method} was trained on other embeddings or layers than the present ones; train it again: {again}"
         )
         return entry, []
-    worth = np.mean([material.probe(fold) for fold in scored.folds], axis=0)
+    worth = np.mean([data.probe(fold) for fold in scored.folds], axis=0)
     for name, score in (("agreement", scored.mean), ("agreement_untrained", scored.mean_untrained)):
         found = agreement(score, worth, seed=SEED) if is_ranking(score) else None
         entry[name] = asdict(found) if found else None
@@ -325,29 +326,29 @@ def _audit_method(
                 f"{method} fold {fold.fold} seed {fold.seed} has no curves: {error.message}; train it again: {again}"
             )
             continue
-        frames += _fold_curves(config, method, fold, model, score, before, material)
+        frames += _fold_curves(config, method, fold, model, score, before, data)
     entry["seconds"] = round(time.monotonic() - started, 1)
     if frames:
-        entry |= _advantages(pl.concat(frames), steps(len(material.layers)))
+        entry |= _advantages(pl.concat(frames), steps(len(data.layers)))
     return entry, frames
 
 
 def _fold_curves(
-    config: Config, method: str, fold: Fold, model: nn.Module, score: Map, before: Map, material: Material
+    config: Config, method: str, fold: Fold, model: nn.Module, score: Map, before: Map, data: AuditData
 ) -> list[pl.DataFrame]:
-    """Deletion and insertion in order of the score, of the untrained score if it tells layers apart, and at random."""
+    """Deletion and insertion in order of the score, of the untrained score if it is a ranking, and at random."""
     settings = config.importance
     own = {"score": score} | ({"untrained": before} if is_ranking(before) else {})
-    draws = random_orders(len(material.layers), settings.audit_orders, seed=SEED)
-    clips = few(material.test_rows(fold), settings.audit_clips, fold.fold)
+    draws = random_orders(len(data.layers), settings.audit_orders, seed=SEED)
+    clips = few(data.test_rows(fold), settings.audit_clips, fold.fold)
     batches = fold.result["run"]["eval_batches"]
-    # Stored with channels last, the decoder's convolutions take three quarters of the time on a CPU.
+    # With channels last, the convolutions of the decoder take three quarters of the time on a CPU.
     model = model.to(resolve_device(config.train.device)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     curves = replacement_curves(
         model,
-        torch.as_tensor(material.x[clips]),
-        torch.from_numpy(material.y[clips]),
-        material.mean(fold),
+        torch.as_tensor(data.x[clips]),
+        torch.from_numpy(data.y[clips]),
+        data.mean(fold),
         np.concatenate([[order_of(part) for part in own.values()], draws]),
         batch_size=BATCH if batches is None else int(batches["size"]),
     )
@@ -386,7 +387,7 @@ def _advantages(curves: pl.DataFrame, counts: list[int]) -> dict[str, Any]:
         found[kind] = {}
         for order in ("score", "untrained"):
             own = curves_of(curves, kind, order)
-            # A fold whose untrained score tells no layers apart has no untrained order; then there is no such control.
+            # If the untrained score of a fold is not a ranking, there is no untrained order to compare with.
             whole = len(own) == len(others)
             found[kind][order] = (
                 asdict(advantage(own[:, 0], others, counts, deletion=kind == "deletion")) if whole else None
@@ -404,9 +405,9 @@ def replacement_curves(
 
     Args:
         model: maps (B, L, D) to logits; in eval mode.
-        x: (B, L, D) test clips, any floating format; the model's device and format decide what is computed in.
+        x: (B, L, D) test clips in any floating format; computed on the device and in the format of the model.
         y: (B,) class ids.
-        mean: (L, D) that stands for a replaced layer.
+        mean: (L, D) replacements of the layers.
         orders: (R, L) rows of layers, first one replaced (or put back) first.
         batch_size: clips per forward pass.
 
@@ -446,13 +447,13 @@ def area(curves: Values, counts: Sequence[int]) -> Values:
 
 
 def advantage(own: Values, others: Values, counts: Sequence[int], *, deletion: bool) -> Advantage:
-    """How much better an order is than random ones.
+    """Compare an order with random ones.
 
     Args:
         own: (F, S) accuracies.
         others: (F, R, S) accuracies of the random orders, the same orders in every fold.
         counts: (S,) numbers of layers.
-        deletion: accuracy is to fall, not to rise.
+        deletion: a lower accuracy is better.
     """
     sign = -1.0 if deletion else 1.0
     areas, random_areas = area(own, counts), area(others, counts)  # (F,), (F, R)
@@ -466,11 +467,11 @@ def advantage(own: Values, others: Values, counts: Sequence[int], *, deletion: b
 
 @dataclass(frozen=True)
 class Audited:
-    """What the contrast of two kinds of score needs of a method.
+    """Results of one method, for the contrast of two kinds of score.
 
     Args:
         score: (L,).
-        deletion: fold -> advantage of its order, seeds averaged; empty where it was not measured.
+        deletion: fold -> advantage of its order, averaged over seeds; empty if not measured.
     """
 
     score: Values
@@ -478,43 +479,54 @@ class Audited:
 
 
 def contrast(importance: Sequence[Audited], weights: Sequence[Audited], worth: ArrayLike) -> dict[str, Any]:
-    """Whether Importance Factors are a better guide to the layers than layer weights.
+    """Test whether Importance Factors predict the usefulness of layers better than layer weights.
 
-    tracking: difference of the mean rho with `worth`, p by swapping the mean ranks of the two kinds layer by layer;
-    deletion: difference of the mean advantage, p by swapping the kinds fold by fold (seeds averaged). A swap is a sign
-    flip of the difference. Neighbouring layers are alike and folds share training clips, so both p are rather too
-    small; a verdict needs both.
+    tracking: difference of the mean rho with `worth`; p by swapping the mean ranks of the two kinds layer by layer.
+    deletion: difference of the mean advantage; p by swapping the kinds fold by fold (averaged over seeds). A swap is a
+    sign flip of the difference. Neighbouring layers are similar and folds share training clips, so both p-values are
+    too small rather than too large; the verdict requires both.
 
     Args:
         importance: methods with an Importance Factor.
         weights: methods with layer weights.
-        worth: (L,).
+        worth: (L,) usefulness of the layers.
 
     Returns:
-        tracking and deletion, each with importance and weights (means), p_better, p_worse and floor, or None where it
-        was not measured; verdict: better or worse, where both are at `LEVEL`; else undecided.
+        tracking and deletion, each with importance and weights (means), p_better, p_worse and floor, or None if it
+        was not measured; verdict: better or worse if both p-values are at most `LEVEL`; else undecided.
     """
-    others = standardized(rankdata(worth))
     tracking = deletion = None
-    if others is not None and importance and weights:
-        profiles = [[rank for one in kind if (rank := standardized(rankdata(one.score))) is not None]
-                    for kind in (importance, weights)]  # fmt: skip
-        if all(profiles):
-            means = [np.mean(kind, axis=0) for kind in profiles]
-            tracking = _swapped((means[0] - means[1]) * others, *(float(mean @ others) for mean in means))
-    folds = [
-        set.intersection(*(set(one.deletion) for one in kind)) if kind else set() for kind in (importance, weights)
-    ]
-    if shared := sorted(folds[0] & folds[1]):
-        gains = [np.array([np.mean([one.deletion[fold] for one in kind]) for fold in shared])
-                 for kind in (importance, weights)]  # fmt: skip
-        deletion = _swapped(gains[0] - gains[1], *(float(gain.mean()) for gain in gains))
+    others = standardized(rankdata(worth))
+    left, right = _mean_ranks(importance), _mean_ranks(weights)
+    if others is not None and left is not None and right is not None:
+        tracking = _swapped((left - right) * others, float(left @ others), float(right @ others))
+    shared = sorted(_common_folds(importance) & _common_folds(weights))
+    if shared:
+        gains = [_mean_deletion(kind, shared) for kind in (importance, weights)]
+        deletion = _swapped(gains[0] - gains[1], float(gains[0].mean()), float(gains[1].mean()))
     parts = [tracking, deletion]
     verdict = "undecided"
     for word, key in (("better", "p_better"), ("worse", "p_worse")):
         if all(part is not None and part[key] <= LEVEL for part in parts):
             verdict = word
     return {"tracking": tracking, "deletion": deletion, "verdict": verdict}
+
+
+def _mean_ranks(methods: Sequence[Audited]) -> Values | None:
+    """Mean of the standardised ranks of the scores, (L,); None if every score is constant."""
+    ranks = [standardized(rankdata(one.score)) for one in methods]
+    profiles = [rank for rank in ranks if rank is not None]
+    return np.mean(profiles, axis=0) if profiles else None  # type: ignore[no-any-return]
+
+
+def _common_folds(methods: Sequence[Audited]) -> set[int]:
+    """Folds in which the deletion advantage of every method was measured."""
+    return set.intersection(*(set(one.deletion) for one in methods)) if methods else set()
+
+
+def _mean_deletion(methods: Sequence[Audited], folds: Sequence[int]) -> Values:
+    """Deletion advantage per fold, averaged over methods."""
+    return np.array([np.mean([one.deletion[fold] for one in methods]) for fold in folds])
 
 
 def _swapped(differences: Values, importance: float, weights: float) -> dict[str, float]:
@@ -524,7 +536,7 @@ def _swapped(differences: Values, importance: float, weights: float) -> dict[str
 
 
 def _comparison(result: Mapping[str, Any], scores: Mapping[str, Scored]) -> dict[str, Any]:
-    """One row per audited method, and whether Importance Factors are the better guide."""
+    """One row per audited method, and the contrast of the two kinds of score."""
     table = [_row(method, scores[method], entry) for method, entry in result["methods"].items()]
     kinds: dict[str, list[Audited]] = {"importance": [], "weight": []}
     for row in table:
@@ -561,7 +573,7 @@ def _row(method: str, scored: Scored, entry: Mapping[str, Any]) -> dict[str, Any
 
 
 def _by_fold(scored: Scored, entry: Mapping[str, Any]) -> dict[int, float]:
-    """Fold -> deletion advantage, seeds averaged; empty unless every run has it."""
+    """Fold -> deletion advantage, averaged over seeds; empty unless every run has it."""
     found = entry["deletion"]["score"]["per_fold"] if entry["deletion"] else []
     if len(found) != len(scored.folds):
         return {}

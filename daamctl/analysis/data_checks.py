@@ -1,7 +1,8 @@
-"""What may be wrong with a set of embeddings before anything is trained: leaks, duplicates, classes, group sizes.
+"""Checks of a set of embeddings before training: leaks, duplicates, classes, group sizes.
 
-Every check gives exactly one finding. A warning makes figures on these folds doubtful, a note should be known to who
-reads them. Groups are the folds: each is the test group once, or only one of them is, in an official split.
+Every check gives exactly one finding. A warning means that results on these folds are doubtful; a note is something
+that their readers should know. Groups are the folds: each is the test group once, except in an official split, where
+only one is.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ SPEECH = WORDS["speech"]
 NEAR_COSINE = 0.999
 """Mean-of-layers vectors above this cosine are near duplicates."""
 FEW_UTTERANCES, SOME_UTTERANCES = 20, 100
-"""In a smaller group one utterance moves its accuracy by more than 5 points (a warning), or 1 point (a note)."""
+"""In a smaller group one utterance changes its accuracy by more than 5 points (a warning), or 1 point (a note)."""
 MANY_CUT = 0.05
-"""Share of texts cut at the encoder's limit above which that is a warning."""
+"""A larger share of truncated texts is a warning."""
 IMBALANCE = 1.5
-"""A most frequent class above this many times the even share is noted."""
+"""A most frequent class with more than this many times the even share is a note."""
 MAX_EXAMPLES = 5
 BLOCK_ROWS = 1024
-"""Clips that are compared with all others at once."""
+"""Clips to compare with all others at once."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Finding:
         check: its name.
         severity: ok, note or warning.
         text: one sentence.
-        numbers: what was counted.
+        numbers: the counts behind it.
         examples: ids of the first cases.
     """
 
@@ -58,7 +59,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Clip pairs of different utterances that are near duplicates, but not equal.
+    """Pairs of clips from different utterances that are near duplicates, but not equal.
 
     Args:
         across: pairs whose groups differ.
@@ -75,11 +76,11 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Clips that stand for all of a set too large to compare each with each.
+    """A sample of a set that is too large to compare each clip with each.
 
     Args:
         rows: (n,) row numbers in the set.
-        x: (n, L, D) their vectors.
+        x: (n, L, D) vectors of these rows.
     """
 
     rows: NDArray[np.int64]
@@ -88,14 +89,14 @@ class Drawn:
 
 @dataclass(frozen=True)
 class CorpusFacts:
-    """What the checks need to know beside clips and vectors.
+    """Facts that the checks need besides clips and vectors.
 
     Args:
         classes: the declared class names.
-        modality: what the clips are.
+        modality: modality of the clips.
         tested: groups that are tested; None: all.
-        content: (N,) equal numbers where texts or images are equal; None: equal embeddings stand for that.
-        max_tokens: longest text that the encoder reads whole, in tokens that are averaged; None: no limit, or no text.
+        content: (N,) numbers that are equal if texts or images are; None: compare embeddings instead.
+        max_tokens: longest text that is not truncated, in tokens that are averaged; None: no limit, or no text.
     """
 
     classes: Sequence[str]
@@ -106,12 +107,12 @@ class CorpusFacts:
 
     @property
     def words(self) -> Terms:
-        """What clips are called."""
+        """Terms of the modality."""
         return terms_of(self.modality)
 
     @property
     def num_checks(self) -> int:
-        """How many findings there will be."""
+        """Number of findings."""
         return 10 if self.modality == "text" else 9
 
 
@@ -126,10 +127,10 @@ def check_data(
     """Run every check.
 
     Args:
-        clips: N rows with clip_id, utterance_id, label, speaker and group; of texts also n_frames, their tokens.
-        x: (N, L, D), stored number format; what is on disk is read twice.
-        known: what else is known.
-        drawn: clips among which near duplicates are sought; needed where `x` is on disk, else None: all.
+        clips: N rows with clip_id, utterance_id, label, speaker and group; texts also have n_frames, their tokens.
+        x: (N, L, D), stored number format; vectors on disk are read twice.
+        known: further facts.
+        drawn: the sample in which near duplicates are searched; required if `x` is on disk. None: all clips.
         on_check: called `known.num_checks` times.
     """
     findings = []
@@ -163,17 +164,17 @@ def _checks(
 
 
 def check_values(clips: pl.DataFrame, x: Floats | StoredVectors, words: Terms = SPEECH) -> Finding:
-    """Values that are not finite, in float16 mostly overflows."""
+    """Find values that are not finite; in float16 these are mostly overflows."""
     bad = np.array([not np.isfinite(row).all() for row in x], dtype=bool)
     numbers = {"clips": int(bad.sum())}
     if not bad.any():
         return Finding("values", "ok", "All values of the embeddings are finite.", numbers)
-    text = f"Values that are not finite stand in {_clips(bad.sum(), words)}: training on them gives no usable numbers."
+    text = f"Values that are not finite occur in {_clips(bad.sum(), words)}: training on them gives no usable numbers."
     return Finding("values", "warning", text, numbers, _first(clips["clip_id"].gather(np.flatnonzero(bad))))
 
 
 def check_lengths(clips: pl.DataFrame, max_tokens: int | None) -> Finding:
-    """How long texts are, and how many were cut where the encoder, or `extract.max_tokens`, ends."""
+    """Describe the lengths of texts, and find those truncated at the limit of the encoder or `extract.max_tokens`."""
     lengths = clips["n_frames"]
     low, middle, high = (int(value) for value in (lengths.min(), lengths.median(), lengths.max()))  # type: ignore[arg-type]
     cut = pl.Series([False] * clips.height) if max_tokens is None else lengths >= max_tokens
@@ -181,15 +182,15 @@ def check_lengths(clips: pl.DataFrame, max_tokens: int | None) -> Finding:
     numbers = {"shortest": low, "median": middle, "longest": high, "limit": max_tokens, "cut": number}
     text = f"Texts have {low} to {high} tokens, half of them at most {middle}"
     if not number:
-        return Finding("lengths", "ok", f"{text}; none was cut.", numbers)
+        return Finding("lengths", "ok", f"{text}; none was truncated.", numbers)
     share = number / clips.height
-    text += f"; {counted(number, 'text')} ({100 * share:.1f} %) fill the limit of {max_tokens} and were cut there."
+    text += f"; {counted(number, 'text')} ({100 * share:.1f} %) were truncated at {max_tokens} tokens."
     severity: Severity = "warning" if share > MANY_CUT else "note"
     return Finding("lengths", severity, text, numbers, _first(clips["clip_id"].filter(cut)))
 
 
 def check_group_sizes(clips: pl.DataFrame, tested: Sequence[str] | None = None, words: Terms = SPEECH) -> Finding:
-    """Too few groups, or tested groups with too few utterances to measure an accuracy on."""
+    """Find too few groups, or tested groups with too few utterances to measure an accuracy."""
     rows = clips.group_by("group").agg(pl.col("utterance_id").n_unique().alias("size")).sort("size", "group")
     sizes = dict(rows.iter_rows())
     numbers = {"groups": len(sizes), "utterances": {name: sizes[name] for name in sorted(sizes)}}
@@ -202,7 +203,7 @@ def check_group_sizes(clips: pl.DataFrame, tested: Sequence[str] | None = None, 
     which = f"smallest of {len(sizes)} groups, {name}," if len(measured) > 1 else f"tested group, {name},"
     moved = 100 / smallest
     text = (
-        f"The {which} holds {counted(smallest, words.item)}: one of them moves its accuracy by "
+        f"The {which} has {counted(smallest, words.item)}: one of them changes its accuracy by "
         f"{moved:.{1 if moved >= 0.1 else 3}f} points."
     )
     severity: Severity = "ok"
@@ -212,7 +213,7 @@ def check_group_sizes(clips: pl.DataFrame, tested: Sequence[str] | None = None, 
 
 
 def check_class_balance(clips: pl.DataFrame, classes: Sequence[str], words: Terms = SPEECH) -> Finding:
-    """The share of the most frequent class, over all and per group."""
+    """Find a dominant class: its share of all clips, and per group."""
     found = Counter(clips["label"])
     counts = {name: found[name] for name in classes}
     name = max(counts, key=lambda one: counts[one])
@@ -225,12 +226,12 @@ def check_class_balance(clips: pl.DataFrame, classes: Sequence[str], words: Term
     text = f"The most frequent of {len(classes)} classes, {name}, has {100 * share:.0f} % of the {words.clip}s"
     if share <= IMBALANCE * even:
         return Finding("class-balance", "ok", f"{text} (an even share is {100 * even:.0f} %).", numbers)
-    text += f", {share / even:.1f} times an even share: read balanced accuracy beside accuracy."
+    text += f", {share / even:.1f} times an even share: report balanced accuracy beside accuracy."
     return Finding("class-balance", "note", text, numbers)
 
 
 def check_absent_classes(clips: pl.DataFrame, classes: Sequence[str]) -> Finding:
-    """Classes that a group lacks."""
+    """Find classes that are absent from a group."""
     lacking = {}
     for (group,), rows in sorted(clips.group_by("group")):
         absent = sorted(set(classes) - set(rows["label"]))
@@ -238,20 +239,20 @@ def check_absent_classes(clips: pl.DataFrame, classes: Sequence[str]) -> Finding
             lacking[str(group)] = absent
     numbers = {"groups": len(lacking), "absent": lacking}
     if not lacking:
-        return Finding("absent-classes", "ok", "Every group holds every class.", numbers)
+        return Finding("absent-classes", "ok", "Every group has every class.", numbers)
     total = clips["group"].n_unique()
-    text = f"Classes are absent from {len(lacking)} of {counted(total, 'group')}, whose figures leave them out."
+    text = f"Classes are absent from {len(lacking)} of {counted(total, 'group')}, so their results leave them out."
     examples = _first(f"{group}: {', '.join(absent)}" for group, absent in lacking.items())
     return Finding("absent-classes", "warning", text, numbers, examples)
 
 
 def check_shared(clips: pl.DataFrame, column: str, words: Terms = SPEECH) -> Finding:
-    """Speakers, or utterances by their clips, that stand in more than one group.
+    """Find speakers, or utterances with several clips, that are in more than one group.
 
     Args:
         clips: N rows.
         column: speaker or utterance_id.
-        words: what both are called.
+        words: terms of the modality.
     """
     what, said = ("speaker", words.source) if column == "speaker" else ("utterance", words.item)
     if column == "speaker" and not clips.is_empty() and bool((clips["speaker"] == clips["utterance_id"]).all()):
@@ -262,10 +263,10 @@ def check_shared(clips: pl.DataFrame, column: str, words: Terms = SPEECH) -> Fin
     affected = clips.filter(pl.col(column).is_in(shared.implode())).height
     numbers = {f"{what}s": rows.height, "shared": len(shared), "clips": affected}
     if shared.is_empty():
-        return Finding(f"{what}s", "ok", f"No {said} stands in two groups.", numbers)
+        return Finding(f"{what}s", "ok", f"No {said} is in two groups.", numbers)
     text = (
-        f"More than one group holds {len(shared)} of {counted(rows.height, said)} ({_clips(affected, words)}): "
-        f"a test group holds {said}s that were trained on, so its figures are too high."
+        f"Groups share {len(shared)} of {counted(rows.height, said)} ({_clips(affected, words)}): "
+        f"test groups contain {said}s that were trained on, so their results are too high."
     )
     return Finding(f"{what}s", "warning", text, numbers, _first(shared))
 
@@ -273,13 +274,13 @@ def check_shared(clips: pl.DataFrame, column: str, words: Terms = SPEECH) -> Fin
 def check_duplicates(
     clips: pl.DataFrame, content: NDArray[np.int64], words: Terms = SPEECH, *, stored: bool = True
 ) -> Finding:
-    """Clips of different utterances that are exactly equal.
+    """Find exactly equal clips of different utterances.
 
     Args:
         clips: N rows.
-        content: (N,) equal numbers where embeddings, or the clips themselves, are equal.
-        words: what clips are called.
-        stored: whether `content` tells embeddings rather than clips apart.
+        content: (N,) numbers that are equal if embeddings, or the clips themselves, are.
+        words: terms of the modality.
+        stored: whether `content` is about embeddings rather than clips.
     """
     alike = "have exactly equal embeddings" if stored else "are equal"
     sets = _equal_sets(clips, content)
@@ -288,27 +289,27 @@ def check_duplicates(
     if not sets:
         alike = alike.replace("exactly ", "")
         return Finding("duplicates", "ok", f"No two {words.item}s {alike}.", numbers)
-    # the sets that leak first
+    # first the sets that leak across groups
     shown = sorted(sets, key=lambda rows: clips["group"].gather(rows).n_unique() == 1)
     examples = _first(" = ".join(_first(clips["clip_id"].gather(rows))) for rows in shown)
     of = f" of different {words.item}s" if words.item != words.clip else ""
     text = f"{_clips(numbers['clips'], words)}{of} {alike} ({counted(len(sets), 'set')})"
     if not across:
         return Finding("duplicates", "note", f"{text}, all within one group.", numbers, examples)
-    text += f", {across} of them across groups: a test group holds {words.original}s that were trained on."
+    text += f", {across} of them across groups: test groups contain {words.original}s that were trained on."
     return Finding("duplicates", "warning", text, numbers, examples)
 
 
 def check_near_duplicates(pairs: Pairs, words: Terms = SPEECH, *, among: int | None = None) -> Finding:
-    """Clips of different utterances and groups with almost equal embeddings.
+    """Find clips of different utterances and groups with almost equal embeddings.
 
     Args:
         pairs: near duplicates.
-        words: what clips are called.
-        among: clips that were compared; None: all.
+        words: terms of the modality.
+        among: number of clips that were compared; None: all.
     """
     numbers = {"pairs": pairs.across, "cosine": NEAR_COSINE, **({} if among is None else {"among_clips": among})}
-    where = "" if among is None else f" among {_clips(among, words)} drawn"
+    where = "" if among is None else f" in a sample of {_clips(among, words)}"
     if not pairs.across:
         return Finding("near-duplicates", "ok", f"No two groups share almost equal embeddings{where}.", numbers)
     of = f"different {words.item}s and" if words.item != words.clip else "different"
@@ -322,13 +323,13 @@ def check_near_duplicates(pairs: Pairs, words: Terms = SPEECH, *, among: int | N
 def check_duplicate_labels(
     clips: pl.DataFrame, content: NDArray[np.int64], pairs: Pairs, words: Terms = SPEECH
 ) -> Finding:
-    """Equal or almost equal embeddings, or clips of one utterance, with different labels.
+    """Find equal or almost equal embeddings, or clips of one utterance, with different labels.
 
     Args:
         clips: N rows.
-        content: (N,) equal numbers where embeddings, or the clips themselves, are equal.
+        content: (N,) numbers that are equal if embeddings, or the clips themselves, are.
         pairs: near duplicates.
-        words: what clips are called.
+        words: terms of the modality.
     """
     equal = [rows for rows in _equal_sets(clips, content) if clips["label"].gather(rows).n_unique() > 1]
     labels = clips.group_by("utterance_id").agg(pl.col("label").n_unique().alias("labels"))
@@ -337,7 +338,7 @@ def check_duplicate_labels(
     if not any(numbers.values()):
         return Finding("duplicate-labels", "ok", "No copies have different labels.", numbers)
     text = (
-        f"Different labels stand on {counted(len(equal), 'set')} of equal {words.clip}s, "
+        f"Different labels occur on {counted(len(equal), 'set')} of equal {words.clip}s, "
         f"{counted(pairs.mislabelled, 'pair')} of almost equal ones"
         + (f" and the clips of {counted(len(split), 'utterance')}" if words.item != words.clip else "")
         + ": at most one label of each can be right."
@@ -349,14 +350,14 @@ def check_duplicate_labels(
 
 
 def near_pairs(clips: pl.DataFrame, x: Floats, content: NDArray[np.int64]) -> Pairs:
-    """Find near duplicates: cosine of the mean-of-layers vectors, each feature centred and scaled over all clips.
+    """Find near duplicates by the cosine of mean-of-layers vectors, each feature standardised over all clips.
 
-    Without the scaling, the few features with huge values that large encoders have would make most clips alike.
+    Large encoders have a few features with huge values, which would make most clips similar without standardisation.
 
     Args:
         clips: N rows.
         x: (N, L, D).
-        content: (N,) equal numbers where embeddings are equal; such pairs do not count.
+        content: (N,) numbers that are equal if embeddings are; such pairs do not count.
     """
     unit = _unit_vectors(x)
     utterance, group, label = (
@@ -379,7 +380,7 @@ def near_pairs(clips: pl.DataFrame, x: Floats, content: NDArray[np.int64]) -> Pa
 
 
 def _unit_vectors(x: Floats) -> NDArray[np.float32]:
-    """Standardised mean-of-layers vectors (N, D) of length 1; what is not finite or does not vary is 0."""
+    """Standardised mean-of-layers vectors (N, D) of length 1; 0 if not finite or if a feature does not vary."""
     with np.errstate(invalid="ignore"):  # opposite infinities
         parts = [part.mean(axis=1, dtype=np.float32) for part in np.array_split(x, -(-len(x) // BLOCK_ROWS))]
     mean = np.concatenate(parts)  # (N, D)
@@ -387,33 +388,33 @@ def _unit_vectors(x: Floats) -> NDArray[np.float32]:
     mean[broken] = 0.0
     varies = mean.max(axis=0) > mean.min(axis=0)
     mean -= mean.mean(axis=0)
-    mean -= mean.mean(axis=0)  # what rounding left of the mean would count for features that hardly vary
+    mean -= mean.mean(axis=0)  # again: the rounding error of the first mean would matter for features that hardly vary
     deviation = mean.std(axis=0)
     mean *= np.where(varies & (deviation > 0), 1.0 / np.where(deviation > 0, deviation, 1.0), 0.0)
-    mean[broken] = 0.0  # two of them are not alike
+    mean[broken] = 0.0  # so that two of them are not similar
     length = np.linalg.norm(mean, axis=1, keepdims=True)
     return np.asarray(mean / np.where(length > 0, length, 1.0), dtype=np.float32)
 
 
 def content_ids(x: Floats | StoredVectors) -> NDArray[np.int64]:
-    """Numbers (N,), equal where rows (L, D) are equal byte by byte."""
+    """Numbers (N,) that are equal if rows (L, D) are equal byte by byte."""
     return numbered(row.tobytes() for row in x)
 
 
 def text_ids(texts: Iterable[str]) -> NDArray[np.int64]:
-    """Numbers (N,), equal where texts are equal but for case and white space."""
+    """Numbers (N,) that are equal if texts are equal up to case and white space."""
     return numbered(" ".join(text.casefold().split()).encode() for text in texts)
 
 
 def numbered(contents: Iterable[bytes]) -> NDArray[np.int64]:
-    """Numbers (N,), equal where contents are."""
+    """Numbers (N,) that are equal if contents are."""
     digests = (hashlib.blake2b(content, digest_size=16).digest() for content in contents)
     numbers: dict[bytes, int] = {}
     return np.array([numbers.setdefault(digest, len(numbers)) for digest in digests], dtype=np.int64)
 
 
 def _equal_sets(clips: pl.DataFrame, content: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Row numbers of every set of equal embeddings that spans utterances, in order."""
+    """Row numbers of every set of equal embeddings from several utterances, in order."""
     rows = clips.select("utterance_id").with_columns(content=pl.Series(content)).with_row_index("row")
     sets = rows.group_by("content", maintain_order=True).agg("row", pl.col("utterance_id").n_unique().alias("owners"))
     return [np.array(found, dtype=np.int64) for found in sets.filter(pl.col("owners") > 1)["row"].to_list()]

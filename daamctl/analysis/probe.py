@@ -1,10 +1,10 @@
-"""How well each layer, and simple fusions of all layers, tell the classes apart: linear probes in closed form.
+"""Linear probes in closed form: how well each layer, and simple fusions of all layers, separate the classes.
 
 A probe is a ridge classifier of `daamctl.methods.ridge`, on features that are standardised with the statistics of the
 training clips. Its penalty is the one of `PENALTIES` with the smallest leave-one-out squared error on the training
 clips. Nothing is random.
 
-Letters here: N clips, B clips to score, L layers, D features, C classes, K folds.
+Letters: N clips, B clips to score, L layers, D features, C classes, K folds.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Ids = NDArray[np.integer[Any]]
 Values = NDArray[np.float64]
 
 CONFIDENCE = 0.95
-"""Of the one-sided statements about differences over folds."""
+"""Confidence level of one-sided statements about differences over folds."""
 WORTHWHILE = 0.01
-"""A gain in accuracy below one point is not worth a fusion."""
+"""Smallest gain in accuracy that is worth a fusion: one point."""
 
 Case = Literal["likely", "unlikely", "cannot be told"]
 
@@ -49,7 +49,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Scores:
-    """Figures of one probe, each of shape (K,): one value per fold.
+    """Results of one probe, each of shape (K,): one value per fold.
 
     Args:
         accuracy: on the test group.
@@ -66,10 +66,10 @@ class Scores:
 
 @dataclass(frozen=True)
 class LayerProbes:
-    """Figures of every probe.
+    """Results of every probe.
 
     Args:
-        layers: L of them.
+        layers: one per layer.
         mean: on the mean of the layers.
         average: the mean of the scores of the L probes.
         concatenation: on all layers side by side, each standardised; None above `MAX_KERNEL_CLIPS`.
@@ -95,7 +95,8 @@ class Difference:
     Args:
         per_fold: (K,).
         mean: over folds.
-        standard_error: of the mean; None for a single fold. Folds share training clips, so it is rather too small.
+        standard_error: of the mean; None for a single fold. It is too small rather than too large, because folds share
+            training clips.
         margin: `standard_error` times the quantile of Student's t for `CONFIDENCE`, one-sided.
     """
 
@@ -111,7 +112,7 @@ def ridge_probe(
     """Fit a probe on some clips and score others.
 
     Args:
-        x_train: (N, D); float64 is computed in float64, all else in float32.
+        x_train: (N, D); float64 is computed in float64, other formats in float32.
         y: (N,) class ids.
         x_test: (B, D).
         num_classes: C.
@@ -134,14 +135,14 @@ def probe_layers(
     units: NDArray[Any] | None = None,
     on_step: Callable[[], None] = lambda: None,
 ) -> LayerProbes:
-    """Probe every layer and the fusions of all, fold by fold: fit on train, score on dev and test.
+    """Probe every layer and the fusions of all layers, fold by fold: fit on train, score on dev and test.
 
     Args:
-        x: (N, L, D), finite, in any floating format; one layer at a time is widened.
+        x: (N, L, D), finite, in any floating format; one layer at a time is converted.
         y: (N,) class ids.
         folds: K of them.
         num_classes: C.
-        units: (N,) utterance of each clip: scores are then averaged per utterance; None: every clip by itself.
+        units: (N,) utterance of each clip, to average scores per utterance; None: score every clip.
         on_step: called K * (L + 2) times.
     """
     num_layers = x.shape[1]
@@ -193,7 +194,7 @@ def choose(candidates: Sequence[Scores]) -> tuple[Scores, list[int]]:
     The highest `choice_accuracy` wins, then the highest `choice_balanced_accuracy`, then the first.
 
     Returns:
-        The figures of the chosen ones, and K indices of candidates.
+        Results of the chosen candidates, and their K indices.
     """
     chosen = []
     for fold in range(len(candidates[0].accuracy)):
@@ -216,10 +217,10 @@ def difference(values: Values, others: Values) -> Difference:
 
 
 def judge(gain: Difference) -> Case:
-    """Whether a gain is there, is not worth having, or cannot be told; fewer than three folds never tell.
+    """Judge a gain. With fewer than three folds the answer is always "cannot be told".
 
-    likely: mean - margin > 0. unlikely: mean + margin < `WORTHWHILE`. An interval that satisfies both is a sure but
-    worthless gain: unlikely.
+    likely: mean - margin > 0. unlikely: mean + margin < `WORTHWHILE`. If both hold, the gain is certain but too small
+    to matter: unlikely.
     """
     if gain.margin is None or len(gain.per_fold) < 3:
         return "cannot be told"
@@ -229,7 +230,7 @@ def judge(gain: Difference) -> Case:
 
 
 def _standardised(x: Tensor, num_train: int) -> Tensor:
-    """Features (N, D) with mean 0 and deviation 1 over the first `num_train` rows; constant ones are 0."""
+    """Features (N, D) with mean 0 and deviation 1 over the first `num_train` rows; constant features become 0."""
     return scaling_of(x[:num_train])(x)
 
 
@@ -243,7 +244,7 @@ def _mean_of_layers(x: Tensor) -> Tensor:
 def _figures(
     scores: Tensor, y: Ids, fold: Rows, units: NDArray[Any] | None, num_classes: int
 ) -> tuple[float, float, float, float]:
-    """The four figures of `Scores` from scores (N, C) of train, dev and test rows, in this order."""
+    """The four values of `Scores` from scores (N, C) of train, dev and test rows, in this order."""
     train, dev = len(fold.train), len(fold.train) + len(fold.dev)
     choice = (scores[train:dev], fold.dev) if len(fold.dev) else (scores[:train], fold.train)
     figures = []
@@ -260,7 +261,7 @@ def _items(scores: Values, targets: Ids, units: NDArray[Any] | None) -> tuple[Id
     """Targets and predictions of clips, or of utterances with the mean of their clips' scores."""
     if units is None:
         return targets, scores.argmax(axis=1)
-    # an utterance with two labels is two items; the data checks name it
+    # an utterance with two labels counts as two items; the data checks report it
     _, number = np.unique(units, return_inverse=True)
     _, first, item = np.unique(number * scores.shape[1] + targets, return_index=True, return_inverse=True)
     sums = np.zeros((len(first), scores.shape[1]))

@@ -1,13 +1,13 @@
-"""Whether two rankings of the layers go together by more than chance.
+"""Test whether two rankings of the layers agree more than by chance.
 
-Scores and accuracies change smoothly along depth, so layers are not exchangeable: of two unrelated smooth profiles of
-24 layers a permutation test calls 28 to 50 % related at a level of 5 % (simulated: random walks, bumps, trends). Two
-more tests keep the smoothness: the profile is turned round the layers and mirrored, once as it is and once with its
-trend along depth taken out. All three together called 2 to 7 % of the same profiles related, and found nine tenths of
-true relations at a correlation of 0.9, a sixth to a third of smooth ones at 0.5.
+Scores and accuracies change smoothly along depth, so layers are not exchangeable. At a level of 5 %, a permutation test
+calls 28 to 50 % of unrelated smooth profiles of 24 layers related (simulated: random walks, bumps, trends). Two more
+tests preserve the smoothness: they rotate and mirror the profile, once as it is and once without its linear trend along
+depth. All three together call 2 to 7 % of these profiles related. They find nine tenths of true relations at a
+correlation of 0.9, and a sixth to a third of smooth ones at 0.5.
 
-L is the number of layers. No p is ever 0: random rearrangements count the observed one among them (Phipson and Smyth,
-2010).
+L is the number of layers. No p-value is ever 0, because the observed order counts among the random ones (Phipson and
+Smyth, 2010).
 """
 
 from __future__ import annotations
@@ -28,33 +28,32 @@ Orders = NDArray[np.int64]
 Verdict = Literal["yes", "unclear", "not shown", "cannot be told"]
 
 LEVEL = 0.05
-"""Largest p of a yes."""
+"""Largest p-value for the verdict "yes"."""
 LEAST_DISTINCT = 3
-"""Different values a score needs to count as a ranking: a constant, or one layer against all others, is none."""
+"""Fewest different values of a ranking: a constant score, or one layer against all others, is not a ranking."""
 EXACT_UP_TO = 8
-"""Layers (8! = 40,320) up to which every permutation is looked at."""
+"""Up to this number of layers all permutations are used (8! = 40,320)."""
 PERMUTATIONS = 100_000
-"""Random permutations above that."""
+"""Number of random permutations for more layers."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Rank correlation of a score with what the layers are worth; p one-sided (more score, more worth) unless said.
+    """Rank correlation of a score with the usefulness of the layers. p-values are one-sided unless stated otherwise.
 
     Args:
         num_layers: L.
         kendall_tau: tau-b.
-        kendall_p: two-sided, by scipy: the exact permutation distribution without ties, a normal one with them.
+        kendall_p: two-sided, from scipy: exact permutation distribution, or a normal approximation if there are ties.
         spearman_rho: correlation of the ranks.
         spearman_p: two-sided permutation test.
         p_one_sided: permutation test of rho.
-        p_turned: share of the 2 L turned and mirrored profiles with a rho as large.
-        rho_beside_depth: correlation of the ranks once their linear trend along depth is taken out; None where
-            nothing is left.
+        p_turned: share of the 2 L rotated and mirrored profiles with a rho at least as large.
+        rho_beside_depth: correlation of the ranks without their linear trend along depth; None if nothing remains.
         p_beside_depth: as `p_turned`, for `rho_beside_depth`.
-        floor: the smallest p_one_sided that L layers allow; that of the turned ones is 1 / (2 L).
-        verdict: yes: all three one-sided tests at `LEVEL`; unclear: the permutation test alone; not shown; or cannot be
-            told, with fewer than 4 layers.
+        floor: smallest possible p_one_sided with L layers; for the rotated profiles it is 1 / (2 L).
+        verdict: yes: all three one-sided p-values are at most `LEVEL`; unclear: only that of the permutation test is;
+            not shown: it is not; cannot be told: fewer than 4 layers.
     """
 
     num_layers: int
@@ -71,20 +70,20 @@ class Agreement:
 
 
 def is_ranking(score: NDArray[np.floating]) -> bool:
-    """Whether a score (L,) tells layers apart."""
+    """Whether a score (L,) distinguishes the layers."""
     return num_distinct(score) >= LEAST_DISTINCT
 
 
 def agreement(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> Agreement | None:
-    """Test whether layers of high score are worth more.
+    """Test whether layers with a high score are more useful.
 
     Args:
         score: (L,).
-        worth: (L,), e.g. accuracy of a probe; in the order of depth like `score`.
-        seed: of random permutations; without effect up to `EXACT_UP_TO` layers.
+        worth: (L,) usefulness, e.g. accuracy of a probe; both are in the order of depth.
+        seed: seed of the random permutations; without effect up to `EXACT_UP_TO` layers.
 
     Returns:
-        None where one of the two is constant.
+        The test; None if one of the two is constant.
 
     Raises:
         ValueError: the lengths differ.
@@ -115,7 +114,7 @@ def agreement(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> Agreement
 
 
 def rank_test(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> tuple[float, float] | None:
-    """Spearman's rho of a few layers or groups of layers, and its one-sided p by permutation; None for a constant."""
+    """Spearman's rho of layers or layer groups, and its one-sided permutation p; None if one of the two is constant."""
     ranks, others = standardized(rankdata(score)), standardized(rankdata(worth))
     if ranks is None or others is None:
         return None
@@ -130,7 +129,7 @@ def random_orders(num_layers: int, number: int, *, seed: int = 0) -> Orders:
 
 
 def order_of(score: NDArray[np.floating]) -> Orders:
-    """Rows (L,) of the layers by score, highest first; ties by depth."""
+    """Indices (L,) of the layers by score, highest first; ties by depth."""
     return np.argsort(-np.asarray(score, dtype=np.float64), kind="stable")
 
 
@@ -143,27 +142,28 @@ def _verdict(p: float, smooth: Sequence[float], floor: float) -> Verdict:
 
 
 def standardized(values: Values) -> Values | None:
-    """Mean 0 and length 1; None for a constant."""
+    """Centre to mean 0 and scale to length 1; None for a constant."""
     centred = values - values.mean()
     length = float(np.sqrt(centred @ centred))
     return centred / length if length > 1e-9 * max(1.0, float(np.abs(values).max())) else None
 
 
 def _beside_depth(ranks: Values) -> Values | None:
-    """What a straight line over the layer number leaves of standardised ranks, standardised again."""
+    """Standardised ranks without their linear trend over the layer number, standardised again."""
     depth = standardized(np.arange(len(ranks), dtype=np.float64))
     assert depth is not None
     return standardized(ranks - (ranks @ depth) * depth)
 
 
 def _turned(left: Values, right: Values, observed: float | None) -> float:
+    """p-value over all rotated and mirrored profiles."""
     assert observed is not None
     profiles = [np.roll(part, shift) for part in (left, left[::-1]) for shift in range(len(left))]  # 2 L of (L,)
     return _share(np.array(profiles) @ right, observed, exact=True)
 
 
 def _share(statistics: Values, observed: float, exact: bool) -> float:
-    """Share of statistics as large as the observed one, which is among the exact ones and counted with random ones."""
+    """Share of statistics at least as large as the observed one; random ones do not include it, so it is added."""
     as_large = int((statistics >= observed - 1e-9 * max(1.0, abs(observed))).sum())
     return as_large / len(statistics) if exact else (1 + as_large) / (1 + len(statistics))
 

@@ -53,19 +53,18 @@ def check_stages(root: Path) -> None:
         ConfigError: names some of the differences.
     """
     found, wanted = _found(root), _wanted(root)
-    wrong = [
-        f"lacks {part.removesuffix('_stages')}@{name}"
-        for part, stages in wanted.items()
-        for name, stage in stages.items()
-        if found.get(part, {}).get(name) != stage
-    ]
-    there = {one.get("pipeline", name) for stages in found.values() for name, one in stages.items()}
-    unlisted = sorted(there - set(wanted[REPORT]))
-    wrong += [f"has stages of '{name}', which the pipelines of {PARAMS_FILE} do not make" for name in unlisted]
+    wrong = []
+    for part, stages in wanted.items():
+        for name, stage in stages.items():
+            if found.get(part, {}).get(name) != stage:
+                wrong.append(f"lacks {part.removesuffix('_stages')}@{name}")
+    pipelines = {stage.get("pipeline", name) for stages in found.values() for name, stage in stages.items()}
+    for name in sorted(pipelines - set(wanted[REPORT])):
+        wrong.append(f"has stages of '{name}', which is not listed under pipelines in {PARAMS_FILE}")
     if wrong:
         more = f" and {len(wrong) - NAMED_AT_MOST} more" if len(wrong) > NAMED_AT_MOST else ""
         text = f"{STAGES_FILE} {', '.join(wrong[:NAMED_AT_MOST])}{more}"
-        raise ConfigError(text, fix="write it anew: daamctl check --write")
+        raise ConfigError(text, fix="write it again: daamctl check --write")
 
 
 def stages_of(root: Path, pipeline: str) -> Iterator[tuple[str, str]]:
@@ -88,8 +87,8 @@ def _wanted(root: Path) -> Table:
     for pipeline in _pipelines(root):
         settings = {**params, **read_yaml(root / PIPELINES_DIR / f"{pipeline}.yaml")}
         for stage, key in LISTS.items():
-            names = settings.get(key, Config.model_fields[key].default) or []
-            table[f"{stage}_stages"] |= {f"{pipeline}-{name}": {"pipeline": pipeline, "method": name} for name in names}
+            for name in settings.get(key, Config.model_fields[key].default) or []:
+                table[f"{stage}_stages"][f"{pipeline}-{name}"] = {"pipeline": pipeline, "method": name}
     return table | {REPORT: dict(_reports(_pipelines(root)))}
 
 

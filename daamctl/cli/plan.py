@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,12 +26,13 @@ def command(
         str,
         typer.Argument(help="Name of a file in pipelines/, without .yaml.", autocompletion=common.complete_pipeline),
     ],
-    calibrate: Annotated[
+    measure: Annotated[
         bool,
         typer.Option(
-            "--calibrate/--no-calibrate", help="Measure the speed on a few batches and steps (about half a minute)."
+            "--measure",
+            help="First run the slow stages on about 50 clips, to estimate times that no finished work tells.",
         ),
-    ] = True,
+    ] = False,
     brief: Annotated[bool, typer.Option("--brief", help="Show one row per stage instead of one per method.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
     seeds: common.Seeds = None,
@@ -39,7 +41,7 @@ def command(
     sets: common.Sets = None,
     dry_run: common.DryRun = False,
 ) -> None:
-    """Show what a pipeline has finished, and the disk, memory and time that the rest will need. Runs nothing."""
+    """Show what a pipeline has finished, and the disk, memory and time that the rest will need."""
     layout, config = common.resolve(
         pipeline,
         sets,
@@ -50,9 +52,13 @@ def command(
         train__recipe=recipe,
     )
     common.stop_if_dry(dry_run, config)
+    from daamctl import pipeline as whole_pipeline
     from daamctl.stages import inventory, plan
 
-    result = plan.run(layout, config, lacking=inventory.lacking(layout.root, config), calibrate=calibrate)
+    blockers = inventory.blockers(layout.root, config)
+    trial = whole_pipeline.measured(layout, config) if measure else nullcontext()
+    with trial as measured:
+        result = plan.run(layout, config, blockers=blockers, measured=measured)
     if as_json:
         import json
 
@@ -104,31 +110,31 @@ def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     stages: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         stages.setdefault(row["stage"], []).append(row)
-    grouped = []
-    for stage, own in stages.items():
-        states = {row["state"] for row in own}
-        unlike = "not possible" if "not possible" in states else "partly"
-        works = Counter(row["work"] for row in own)
-        whole = {key: _sum(row[key] for row in own) for key in ("total", "disk_bytes", "time_s", "took_s")}
-        bases = dict.fromkeys(row["basis"] for row in own if row["state"] != "done")
-        grouped.append(
-            {
-                **own[0],
-                **whole,
-                "method": None,
-                "state": states.pop() if len(states) == 1 else unlike,
-                "done": sum(row["done"] for row in own),
-                "work": own[0]["work"]
-                if own[0]["method"] is None
-                else ", ".join(f"{number} × {work}" for work, number in works.items()),
-                "memory_bytes": max(row["memory_bytes"] or 0 for row in own),
-                "basis": ", ".join(bases) or "recorded",
-                "at_least": any(row["at_least"] or (row["time_s"] is None and stage in LISTED) for row in own),
-                "at_least_of": {name for row in own for name in row["at_least_of"]},
-                "at_most": any(row["at_most"] for row in own),
-            }
-        )
-    return grouped
+    return [_joined(own) for own in stages.values()]
+
+
+def _joined(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """One row for all methods of a stage."""
+    first = rows[0]
+    todo = [row for row in rows if row["state"] != "done"]
+    states = {row["state"] for row in rows}
+    mixed = "not possible" if "not possible" in states else "partly"
+    work = first["work"]
+    if first["method"] is not None:
+        work = ", ".join(f"{number} × {work}" for work, number in Counter(row["work"] for row in rows).items())
+    return {
+        **first,
+        **{key: _sum(row[key] for row in rows) for key in ("total", "disk_bytes", "time_s", "took_s")},
+        "method": None,
+        "state": first["state"] if len(states) == 1 else mixed,
+        "done": sum(row["done"] for row in rows),
+        "work": work,
+        "memory_bytes": max(row["memory_bytes"] or 0 for row in rows),
+        "memory_at_least": any(row["memory_at_least"] for row in rows),
+        "basis": ", ".join(dict.fromkeys(row["basis"] for row in todo)) or "recorded",
+        "at_least": any(row["at_least"] for row in rows),
+        "time_at_least": any(row["basis"] == "not known" for row in todo),
+    }
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -147,31 +153,30 @@ def _figures(row: dict[str, Any]) -> tuple[str, str, str, str]:
     """Disk, memory, time, and the basis of the time estimate."""
     if row["state"] == "done":
         return _bytes(row["disk_bytes"]), "", "" if row["took_s"] is None else f"took {_seconds(row['took_s'])}", ""
-    more = "≥ " if row["at_least"] else "≈ " if row["about"] else ""
-    of_memory, of_time = ("≥ " if name in row["at_least_of"] else more for name in ("memory_bytes", "time_s"))
-    memory = _bytes(row["memory_bytes"], of_memory)
+    sign = "≥ " if row["at_least"] else "≈ " if row["about"] else ""
+    memory = _bytes(row["memory_bytes"], "≥ " if row["memory_at_least"] else sign)
     if memory and row["memory_on"] != "cpu":
         memory += " GPU"
+    disk = _bytes(row["disk_bytes"], sign)
     if row["basis"] == "quick":
-        return _bytes(row["disk_bytes"], more), memory, "seconds", ""
-    if row["at_most"]:
-        of_time = "≈ " if of_time == "≥ " else "≤ "  # part of it is unknown, and the rest may take less
-    time = "?" if row["time_s"] is None else of_time + _seconds(row["time_s"])
-    return _bytes(row["disk_bytes"], more), memory, time, str(row["basis"])
+        return disk, memory, "seconds", ""
+    if row["time_s"] is None:
+        return disk, memory, "?", str(row["basis"])
+    sign = "≥ " if row.get("time_at_least") or row["at_least"] else "≈ "
+    return disk, memory, sign + _seconds(row["time_s"]), str(row["basis"])
 
 
 def _totals(result: dict[str, Any]) -> list[str]:
-    """Disk, memory and time still needed, beside what is available."""
+    """Disk, memory and time still needed, and what is available."""
     totals, machine = result["totals"], result["machine"]
     todo = [row for row in result["stages"] if row["state"] != "done"]
     if not todo:
         return ["Nothing left to do."]
 
-    def more(figure: str) -> str:
-        lower = totals["at_least"] or figure in totals["at_least_of"]
-        if figure == "time_s" and totals["at_most"]:
-            return "about " if lower else "at most "
-        return "at least " if lower else "about " if totals["about"] else ""
+    def sign(figure: str) -> str:
+        if totals["at_least"] or figure in totals["at_least_of"]:
+            return "at least "
+        return "about " if totals["about"] or figure == "time_s" else ""
 
     pairs = [
         ("disk", "disk_bytes", machine["disk_free_bytes"], "free"),
@@ -183,16 +188,13 @@ def _totals(result: dict[str, Any]) -> list[str]:
         if need := totals[figure]:
             short = "  [bold red]not enough[/]" if need > there else ""
             lines.append(
-                f"[bold]{name:<11}[/]{more(figure)}{_bytes(need)} needed, {_bytes(there) or 'none'} {word}{short}"
+                f"[bold]{name:<11}[/]{sign(figure)}{_bytes(need)} needed, {_bytes(there) or 'none'} {word}{short}"
             )
     unknown = [row for row in todo if row["basis"] == "not known"]
-    time = (
-        f"{more('time_s')}{_seconds(totals['time_s'])}"
-        if totals["time_s"]
-        else "not known yet"
-        if unknown
-        else "seconds"
-    )
+    if totals["time_s"]:
+        time = sign("time_s") + _seconds(totals["time_s"])
+    else:
+        time = "not known yet" if unknown else "seconds"
     lines.append(f"[bold]{'time left':<11}[/]{time}" + (f"; unknown for: {_names(unknown)}" if unknown else ""))
     if not totals["possible"]:
         lines[-1] += "; this includes stages that cannot run here"

@@ -1,10 +1,10 @@
 r"""AG News: 127,600 English news items of four topics, title and description, with an official train and test part.
 
 Source: X. Zhang, J. Zhao, Y. LeCun, "Character-level Convolutional Networks for Text Classification", NeurIPS 2015.
-`train.csv` and `test.csv` have no header: class 1 to 4, title, description, all quoted; a doubled quote stands for one.
-Where an item had a line break the files have a lone backslash; it stays, as in the hub's copy and the published runs.
-(The release's readme announces a backslash and an n. Where these meet, as in "social\network", the n begins a word.)
-Title and description are joined by a space. Who wrote an item is not known, so every item is its own author.
+`train.csv` and `test.csv` have no header. Columns: class (1 to 4), title, description, all quoted; a quote is doubled.
+The files have a lone backslash for each line break of an item. It is kept, as in the hub's copy and the published runs.
+(The release's readme announces a backslash and an n. Where both occur, as in "social\network", the n begins a word.)
+Title and description are joined by a space. The authors are not known, so every item counts as its own author.
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ from daamctl.errors import CorpusError
 HUB_ID = "fancyzhx/ag_news"
 CLASSES = ("World", "Sports", "Business", "Sci/Tech")
 
-OFFLINE = (
-    "copy train.csv and test.csv, or the hub's Parquet files, here and register: daamctl download agnews --from DIR"
-)
+OFFLINE = "copy train.csv and test.csv, or the hub's Parquet files, to this machine: daamctl download agnews --from DIR"
 GET_IT = "daamctl download agnews fetches it (30 MB); a copy of your own: daamctl download agnews --from DIR"
 _SHOWN = 3
 
 
 def obtain(folder: Path) -> Path:
-    """Load the hub's copy into `folder`."""
+    """Download the hub's copy into `folder`."""
     return hub.obtain_dataset(HUB_ID, folder, fix=OFFLINE)
 
 
 def prepare(root: Path) -> pl.DataFrame:
-    """Read the parts that a copy holds.
+    """Read the parts of a copy.
 
     Args:
         root: the folder of train.csv and test.csv, or of a copy of the hub's data set.
@@ -42,7 +40,7 @@ def prepare(root: Path) -> pl.DataFrame:
         One row per item; ids count the lines of each part from 1.
 
     Raises:
-        CorpusError: there is neither, or a row is not of the form above.
+        CorpusError: there is neither, or a row does not have this form.
     """
     parts = [_read_csv(path) for part in hub.PARTS if (path := root / f"{part}.csv").is_file()]
     if not parts:
@@ -67,7 +65,7 @@ def _read_csv(path: Path) -> pl.DataFrame:
 
 
 def _numbered(rows: pl.DataFrame, part: str, place: Path) -> pl.DataFrame:
-    """The columns of a corpus, from `label` (0 to 3) and `text` in the order of a part."""
+    """Rows of a corpus from `label` (0 to 3) and `text`, in the order of a part."""
     rows = rows.with_row_index("line", offset=1)
     wrong = rows.filter(~pl.col("label").is_between(0, len(CLASSES) - 1).fill_null(False))["line"].to_list()
     if wrong:

@@ -25,7 +25,7 @@ PREPARED: dict[str, Any] = {
     "duration_s": pl.Float64,
 }
 """Columns returned by a speech corpus's `prepare`. A null duration means the whole file; a null group, that groups are
-still to be formed."""
+yet to be formed."""
 PREPARED_TEXT: dict[str, Any] = {
     "utterance_id": pl.String,
     "text": pl.String,
@@ -76,7 +76,7 @@ class Fingerprint:
         per_class: utterances per class, for every class the corpus has (also those not selected).
         per_speaker: utterances per speaker over the default classes; empty if not known.
         per_group: utterances per group over the default classes; empty if not known.
-        balanced: every group holds equally many of each default class.
+        balanced: every group has the same number of each default class.
     """
 
     per_class: Mapping[str, int]

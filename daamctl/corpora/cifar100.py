@@ -1,9 +1,9 @@
 """CIFAR-100: 60,000 colour images of 32x32 pixels, 100 classes, with an official train and test part.
 
-Source: A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009. The binary version is read
-(`train.bin` and `test.bin`; a record is one byte of coarse class, one of fine class, and 1,024 bytes each of red, green
-and blue by rows); the Python version is a pickle and is not. A copy of the hub's data set is read too. Either is turned
-into one Parquet table of PNG images per part. Who took a photograph is not known, so every image counts as its own.
+Source: A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009. This module reads the binary
+version (`train.bin` and `test.bin`; a record has one byte of coarse class, one of fine class, and 1,024 bytes each of
+red, green and blue by rows) or a copy of the hub's data set; the Python version is a pickle and is not read. It writes
+one Parquet table of PNG images per part. The photographers are not known, so every image counts as its own source.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ wolf woman worm
 CLASSES = tuple(_NAMES.split())
 """Names in the order of the release's fine_label_names.txt."""
 
-OFFLINE = f"unpack {INNER}.tar.gz here and register it: daamctl download cifar100 --from DIR"
+OFFLINE = f"unpack {INNER}.tar.gz on this machine and register it: daamctl download cifar100 --from DIR"
 GET_IT = "daamctl download cifar100 fetches it (160 MB); a copy of your own: daamctl download cifar100 --from DIR"
 AGAIN = "make it again: daamctl download cifar100 --force, with --from DIR if you have a copy"
 RESTORE = "restore the folder from the release"
@@ -68,7 +68,7 @@ class _Part:
 
 
 def obtain(folder: Path) -> Path:
-    """Download the binary version and turn it into tables in `folder`."""
+    """Download the binary version and convert it to tables in `folder`."""
     if is_whole(folder):
         return folder
     archive = fetch(URL, folder.with_name(f"{INNER}.tar.gz"), md5=MD5, fix=OFFLINE)
@@ -80,11 +80,11 @@ def obtain(folder: Path) -> Path:
 
 
 def adopt(given: Path, own: Path) -> Path:
-    """Turn a copy into tables in the folder `own`, which appears whole or not at all.
+    """Convert a copy to tables in the folder `own`, atomically.
 
     Args:
-        given: the folder of train.bin and test.bin, one that holds cifar-100-binary, or a copy of the hub's data set.
-        own: nothing is done if it was made from an equal copy.
+        given: the folder of train.bin and test.bin, its parent, or a copy of the hub's data set.
+        own: target; if it was made from an equal copy, nothing is done.
 
     Returns:
         `own`.
@@ -119,7 +119,7 @@ def prepare(root: Path) -> pl.DataFrame:
     """
     parts = [part for part in hub.PARTS if (root / f"{part}.parquet").is_file()]
     if not parts:
-        raise CorpusError(f"{root} holds no train.parquet or test.parquet", fix=GET_IT)
+        raise CorpusError(f"{root} has no train.parquet or test.parquet", fix=GET_IT)
     return pl.concat(_rows(root, part) for part in parts)
 
 
@@ -140,18 +140,19 @@ def _rows(root: Path, part: str) -> pl.DataFrame:
 
 
 def _binary(folder: Path) -> Mapping[str, _Part]:
-    """Parts of the binary version; none where there are no such files."""
+    """Parts of the binary version; empty without such files."""
     files = {part: path for part in hub.PARTS if (path := folder / f"{part}.bin").is_file()}
     names = folder / NAMES
     if files and names.is_file() and tuple(names.read_text(encoding="utf-8").split()) != CLASSES:
-        raise CorpusError(f"{names} does not name CIFAR-100's 100 classes in their order", fix=RESTORE)
+        raise CorpusError(f"{names} does not list the 100 classes of CIFAR-100 in their order", fix=RESTORE)
     return {part: _records(path) for part, path in files.items()}
 
 
 def _records(path: Path) -> _Part:
     content = np.fromfile(path, dtype=np.uint8)
     if len(content) == 0 or len(content) % RECORD:
-        raise CorpusError(f"{path} has {len(content)} bytes, no multiple of a record's {RECORD}", fix=RESTORE)
+        size = f"{len(content)} bytes, which is not a multiple of {RECORD}, the size of a record"
+        raise CorpusError(f"{path} has {size}", fix=RESTORE)
     records = content.reshape(-1, RECORD)
     labels = _checked(records[:, 1].tolist(), path)
     # planes of red, green and blue -> one triple per pixel
@@ -171,7 +172,7 @@ def _table(table: pa.Table, folder: Path) -> _Part:
     labels = _checked(table[LABEL].to_pylist(), folder)
     contents: list[bytes] = [(image or {}).get("bytes") or b"" for image in table[images.COLUMN].to_pylist()]
     if b"" in contents:
-        raise CorpusError(f"{folder}: row {contents.index(b'')} holds no image", fix="copy the data set again")
+        raise CorpusError(f"{folder}: row {contents.index(b'')} has no image", fix="copy the data set again")
     digest = hashlib.sha256(bytes(labels))
     for content in contents:
         digest.update(content)
@@ -181,7 +182,7 @@ def _table(table: pa.Table, folder: Path) -> _Part:
 def _checked(labels: list[int], place: Path) -> list[int]:
     wrong = next((label for label in labels if label is None or not 0 <= label < len(CLASSES)), 0)
     if wrong != 0:
-        raise CorpusError(f"{place}: fine class {wrong} met, 0 to {len(CLASSES) - 1} exist", fix=RESTORE)
+        raise CorpusError(f"{place}: fine class {wrong} found, 0 to {len(CLASSES) - 1} allowed", fix=RESTORE)
     return labels
 
 

@@ -1,4 +1,4 @@
-"""What is known of the items of a pipeline before or after its tables are made: how many, how long, in which groups."""
+"""Number, lengths and groups of the items of a pipeline, from its tables or from the published counts of the corpus."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from daamctl.corpora.base import Corpus
 
 
 @dataclass(frozen=True)
-class Material:
-    """What is known of the items of a pipeline.
+class CorpusStats:
+    """Statistics of the items of a pipeline.
 
     Args:
-        modality: what they are; None: not known yet (manifests).
+        modality: their modality; None: not known yet (manifests).
         classes: C; None: not known yet.
-        rows: N rows with `group` and `label`, made up from the corpus's known counts where there is no table; None: not
-            even these are known.
+        rows: N rows with `group` and `label`, without a table made up from the published counts; None: not known yet.
         lengths: (N,) seconds, characters, or 1 per image; None: not known yet.
         at_least: a row may become several clips.
-        about: number and lengths follow from published durations, not from recordings.
+        about: number and lengths are based on published durations, not on recordings.
     """
 
     modality: Modality | None
@@ -36,8 +35,8 @@ class Material:
     about: bool = False
 
 
-def corpus_stats_of(config: Config, utterances: CorpusTable | None, clips: CorpusTable | None) -> Material:
-    """What the tables say of the items, or else the corpus's known counts."""
+def corpus_stats_of(config: Config, utterances: CorpusTable | None, clips: CorpusTable | None) -> CorpusStats:
+    """Statistics from the clip table, else the utterance table, else the published counts of the corpus."""
     table = clips or utterances
     if table is None:
         return _known(config)
@@ -48,13 +47,13 @@ def corpus_stats_of(config: Config, utterances: CorpusTable | None, clips: Corpu
         lengths = table.rows["duration_s"].to_numpy()
         if clips is None:
             rows, lengths = _cut(rows, lengths, config.segment.max_duration_s)
-    return Material(table.modality, len(table.classes), rows, lengths, False)
+    return CorpusStats(table.modality, len(table.classes), rows, lengths, False)
 
 
 def _cut(
     rows: pl.DataFrame, lengths: NDArray[np.float64], longest_s: float
 ) -> tuple[pl.DataFrame, NDArray[np.float64]]:
-    """Rows and seconds of clips as `segment` will cut them, up to what it does with short rest pieces."""
+    """Rows and seconds of the clips that `segment` will cut, without regard to `segment.tail`."""
     pieces = np.maximum(1, np.ceil(lengths / longest_s - 1e-9)).astype(int)
     rest = lengths - (pieces - 1) * longest_s
     cut = np.full(int(pieces.sum()), longest_s)
@@ -62,13 +61,13 @@ def _cut(
     return rows[np.repeat(np.arange(len(rows)), pieces)], cut
 
 
-def _known(config: Config) -> Material:
-    """What is known of a corpus that has not been read: its counts, groups and classes."""
+def _known(config: Config) -> CorpusStats:
+    """Statistics of a corpus that has not been read: its published counts, groups and classes."""
     corpus: Corpus = CORPORA.load(config.download.corpus)
     names = [corpus.aliases.get(name, name) for name in config.download.classes or corpus.classes]
     known = corpus.fingerprint
     if known is None:
-        return Material(corpus.modality, len(names) or None, None, None, True)
+        return CorpusStats(corpus.modality, len(names) or None, None, None, True)
     number = sum(known.per_class.get(name, 0) for name in names)
     groups = known.per_group if config.download.folds == "corpus" else {}
     groups = groups or {f"group{index + 1}": 1 for index in range(config.download.num_groups)}
@@ -77,6 +76,6 @@ def _known(config: Config) -> Material:
     rows = pl.DataFrame({"group": group, "label": [names[index % len(names)] for index in range(number)]})
     if corpus.durations is not None:
         rows, lengths = _cut(rows, corpus.durations.lengths(number), config.segment.max_duration_s)
-        return Material(corpus.modality, len(names), rows, lengths, at_least=False, about=True)
+        return CorpusStats(corpus.modality, len(names), rows, lengths, at_least=False, about=True)
     ones = np.ones(number) if corpus.modality == "image" else None
-    return Material(corpus.modality, len(names), rows, ones, at_least=corpus.modality == "speech")
+    return CorpusStats(corpus.modality, len(names), rows, ones, at_least=corpus.modality == "speech")

@@ -3,7 +3,7 @@
 A source-filter voice (G. Fant, "Acoustic Theory of Speech Production", 1960) in NumPy: glottal pulses with jitter and
 vibrato, four formants per vowel, breath noise, one loudness arc per syllable. Emotion shifts pitch level and range,
 loudness, speaking rate, spectral tilt and breathiness; utterances and speakers scatter around these, so the classes
-overlap. It is no speech: accuracies on it say that a pipeline works, not how good it is.
+overlap. It is not speech: accuracies on it show that a pipeline works, not how good it is.
 
 The same seed gives the same samples: each turn has its own PCG64 stream, and rounding to 16 bits hides last-digit
 differences between math libraries. Rates in Hz, pitch intervals in semitones, levels in dB, times in seconds.
@@ -26,7 +26,7 @@ from daamctl.corpora.fetch import is_whole, made_whole
 log = logging.getLogger(__name__)
 
 VERSION = 1
-"""Raised whenever the generator gives other samples, so that older copies are made anew."""
+"""Raised whenever the generator gives other samples, so that older copies are generated again."""
 SAMPLING_RATE = 16_000
 SESSIONS = (1, 2, 3, 4, 5)
 LETTERS = ("F", "M")
@@ -35,8 +35,8 @@ DIALOGUES = ("F_impro01", "M_impro02", "F_script01_1", "M_script01_2")
 # Turns of every speaker by annotation; not balanced, so that accuracy and balanced accuracy differ. `fru` and `xxx`
 # belong to no default class.
 PLAN = {"neu": 9, "hap": 3, "exc": 5, "ang": 8, "sad": 7, "fru": 2, "xxx": 2}
-# Samples of one turn of each woman and each man: 5.01 s and 10.02 s, whose rests after 5 s pieces (160 and 320
-# samples) are shorter than one frame of a speech encoder (400 samples).
+# Samples of one turn of each woman and each man: 5.01 s and 10.02 s. What is left after pieces of 5 s (160 and 320
+# samples) is shorter than one frame of a speech encoder (400 samples).
 ODD_LENGTHS = {"F": 80_160, "M": 160_320}
 LONG_TURNS = 3
 """Further turns of each speaker that are longer than 5 s."""
@@ -136,10 +136,10 @@ class Turn:
 
 
 def generate(root: Path, *, seed: int = 0) -> Path:
-    """Make the corpus in `root`, unless it is there already.
+    """Generate the corpus in `root`, unless it exists already.
 
     Args:
-        root: folder that will hold Session1 to Session5; appears whole or not at all.
+        root: folder for Session1 to Session5, written atomically.
         seed: other seeds give other recordings of the same plan.
 
     Returns:
@@ -174,7 +174,7 @@ def _turns_of(session: int, letter: str, seed: int) -> Iterator[Turn]:
 
 
 def _lengths(rng: np.random.Generator, count: int, letter: str) -> np.ndarray:
-    """Turn lengths in samples: mostly 1 to 4 s, a few longer than a clip, one with a tiny rest."""
+    """Turn lengths in samples: mostly 1 to 4 s, a few longer than a clip, one from `ODD_LENGTHS`."""
     seconds = np.clip(np.exp(rng.normal(np.log(2.1), 0.42, count)), 0.8, 4.9)
     places = rng.permutation(count)
     seconds[places[:LONG_TURNS]] = rng.uniform(5.2, 9.0, LONG_TURNS)
@@ -324,7 +324,7 @@ _WORDS = {
 
 
 def _label_lines(turn: Turn, start: float, end: float, rng: np.random.Generator) -> str:
-    """A turn's label line and the single opinions under it, as in the release."""
+    """A turn's label line and the opinions of single raters below it, as in the release."""
     scores = np.clip(np.rint(np.array(STYLES[turn.emotion].mood) + rng.normal(0.0, 0.6, (2, 3))), 1, 5)
     v, a, d = scores.mean(axis=0)
     lines = [f"[{start:.4f} - {end:.4f}]\t{turn.name}\t{turn.emotion}\t[{v:.4f}, {a:.4f}, {d:.4f}]"]

@@ -1,10 +1,10 @@
-"""A made-up corpus of notices on a town's board, so that text commands can be tried without a download.
+"""A synthetic corpus of notices on a town's board, so that text commands can be tried without a download.
 
-Sentences come from small grammars and word lists of four topics that share places, people and much of their wording;
-now and then a notice borrows a word of another topic, so a bag of words gets most of them right, but not all. Each
-topic has few words, so that even the 64 features of a random encoder can hold which ones a notice uses. Ten invented
-authors differ in habits: greeting, closing, hedges, length, punctuation. Two share each group, so folds are author-
-independent. Accuracies on it say that a pipeline works, not how good it is.
+Sentences come from small grammars and word lists of four topics that share places, people and much of their wording.
+Some notices borrow a word of another topic, so a bag of words gets most of them right, but not all. Each topic has few
+words, so that even the 64 features of a random encoder can tell which ones a notice uses. Ten invented authors differ
+in habits: greeting, closing, hedges, length, punctuation. Each group has two of them, so folds are author-independent.
+Accuracies on it show that a pipeline works, not how good it is.
 
 The same seed gives the same texts: each author has their own PCG64 stream.
 """
@@ -26,7 +26,7 @@ from daamctl.corpora.fetch import is_whole, made_whole
 log = logging.getLogger(__name__)
 
 VERSION = 2
-"""Raised whenever the generator gives other texts, so that older copies are made anew."""
+"""Raised whenever the generator gives other texts, so that older copies are generated again."""
 FILE = "notices.csv"
 PER_AUTHOR = {"cooking": 18, "gardening": 16, "repairs": 14, "sailing": 12}
 """Texts of every author by class; not balanced, so that accuracy and balanced accuracy differ."""
@@ -55,7 +55,7 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.replace("_", " ") for word in text.split())
 
 
-# Some words stand in two lists: a pot holds a plant or soup, a mast is as wooden as a fence.
+# Some words are in two lists: a pot holds a plant or soup, a mast is as wooden as a fence.
 TOPICS = {
     "cooking": Topic(
         _words("soup bread oven pot kitchen_knife dough"),
@@ -198,7 +198,7 @@ def _rng(*stream: int) -> np.random.Generator:
 
 
 def generate(root: Path, *, seed: int = 0) -> Path:
-    """Make the corpus in `root`, unless it is there already; it appears whole or not at all.
+    """Generate the corpus in `root`, atomically, unless it exists already.
 
     Returns:
         `root`.
@@ -212,7 +212,7 @@ def generate(root: Path, *, seed: int = 0) -> Path:
 
 
 def prepare(root: Path) -> pl.DataFrame:
-    """Read what `generate` wrote."""
+    """Read the corpus that `generate` wrote."""
     return manifest.prepare(root / FILE)
 
 

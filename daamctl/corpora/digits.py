@@ -1,8 +1,8 @@
 """Handwritten digits: 1,797 grey images of 8x8 pixels that come with scikit-learn, so real images without a download.
 
 Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998; this
-is its test part. 13 people wrote them, but the copy does not say who wrote which, so groups may share writers and
-figures flatter. Pixels count ink from 0 to 16; they are scaled to 0 to 255 and stored as PNG.
+is its test part. 13 people wrote them, but the copy does not say who wrote which, so groups may share writers, and
+results are too good. Pixels count ink from 0 to 16; they are scaled to 0 to 255 and stored as PNG.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GET_IT = "daamctl download digits makes it"
 
 
 def obtain(folder: Path) -> Path:
-    """Write the images into `folder`, which appears whole or not at all."""
+    """Write the images into `folder`, atomically."""
     if is_whole(folder):
         return folder
     from sklearn.datasets import load_digits
@@ -39,7 +39,7 @@ def obtain(folder: Path) -> Path:
 
 
 def prepare(root: Path) -> pl.DataFrame:
-    """Read what `obtain` wrote; the five groups are always the same."""
+    """Read the images that `obtain` wrote; the five groups are always the same."""
     labels = images.read_labels(root / FILE, LABEL, fix="make it again: daamctl download digits --force")
     identity = [f"digit-{index:04d}" for index in range(len(labels))]
     rows = pl.DataFrame(

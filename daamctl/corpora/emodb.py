@@ -1,6 +1,6 @@
 """EmoDB, the Berlin Database of Emotional Speech: 535 acted German utterances, 10 speakers, 7 emotions.
 
-Source: F. Burkhardt et al., "A Database of German Emotional Speech", Interspeech 2005. Everything is in the file name,
+Source: F. Burkhardt et al., "A Database of German Emotional Speech", Interspeech 2005. All labels are in the file name,
 `SSTTTEV.wav`: SS speaker, TTT text, E emotion, V version. All speakers say the same ten texts, so speaker-independent
 folds still share sentences. Durations are in seconds; the release is 16 kHz mono.
 """
@@ -59,7 +59,7 @@ def prepare(root: Path) -> pl.DataFrame:
     """Read the file names of a copy.
 
     Args:
-        root: the folder `wav`, or the folder that holds it.
+        root: the folder `wav`, or its parent.
 
     Raises:
         CorpusError: there are no such files, or a name is not of the form SSTTTEV.wav.

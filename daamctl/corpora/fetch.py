@@ -1,6 +1,6 @@
-"""Downloads that survive interruption, and archives that unpack whole or not at all.
+"""Resumable downloads, and atomic unpacking of archives.
 
-A download grows in `<target>.part` and gets its final name only after its checksum agrees; sizes are in bytes.
+A download is written to `<target>.part` and gets its final name when its checksum matches. Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ TIMEOUT_S = 30.0
 """Longest silence of the server."""
 CHUNK_BYTES = 1 << 18
 COMPLETED = ".completed"
-"""Marker file in a folder that was unpacked or generated whole."""
+"""Marker file in a folder that was unpacked or generated completely."""
 OFFLINE = "download it elsewhere and register it: daamctl download CORPUS --from DIR"
 
 _RETRY_STATUS = (408, 425, 429, 500, 502, 503, 504)
 
 
 class _Retry(Exception):
-    """A failure that may pass by itself."""
+    """A temporary failure."""
 
 
 def fetch(
@@ -52,21 +52,21 @@ def fetch(
     size: int | None = None,
     fix: str = OFFLINE,
 ) -> Path:
-    """Download a file, continuing an interrupted download.
+    """Download a file, or resume its download.
 
     Args:
-        url: where from.
-        target: final name; untouched unless the whole file arrived and agrees.
+        url: address of the file.
+        target: final name; untouched until the whole file has arrived and matches.
         sha256: expected checksum; None: not known.
-        md5: the same, for files whose source publishes no better one.
+        md5: the same, for files whose source publishes nothing better.
         size: expected size in bytes; None: not known.
-        fix: what to do when the machine has no way to the server.
+        fix: what to do if the machine cannot reach the server.
 
     Returns:
         `target`.
 
     Raises:
-        DownloadError: the server cannot be reached, refuses, or sends another file than expected.
+        DownloadError: the server cannot be reached, refuses, or sends a different file.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target.with_name(target.name + ".lock"), what=target.name):
@@ -86,7 +86,7 @@ def fetch(
 
 @contextlib.contextmanager
 def made_whole(target: Path, marker: str) -> Iterator[Path]:
-    """Yield a new folder; if the block succeeds, it gets the marker file and takes the place of `target`."""
+    """Yield a new folder; if the block succeeds, the folder gets the marker file and replaces `target`."""
     new = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
     new.mkdir(parents=True)
     try:
@@ -98,13 +98,13 @@ def made_whole(target: Path, marker: str) -> Iterator[Path]:
 
 
 def is_whole(target: Path, marker: str | None = None) -> bool:
-    """Whether `made_whole` made the folder: with this marker, or with any."""
+    """Whether `made_whole` completed the folder, with this marker or with any."""
     done = target / COMPLETED
     return done.is_file() and marker in (None, done.read_text(encoding="utf-8"))
 
 
 def unpack(archive: Path, target: Path) -> Path:
-    """Unpack a zip or tar archive into `target`, which appears whole or not at all.
+    """Unpack a zip or tar archive into `target`, atomically.
 
     Returns:
         `target`.
@@ -123,9 +123,10 @@ def unpack(archive: Path, target: Path) -> Path:
 
 
 def _difference(path: Path, sha256: str | None, md5: str | None, size: int | None) -> str | None:
-    met = path.stat().st_size
-    if size is not None and met != size:
-        return f"{met} bytes, {size} expected"
+    """How a file differs from what is expected; None if it does not."""
+    found = path.stat().st_size
+    if size is not None and found != size:
+        return f"{found} bytes, {size} expected"
     if sha256 is not None and (digest := sha256_file(path)) != sha256:
         return f"SHA-256 {digest}, {sha256} expected"
     if md5 is not None and (digest := _md5(path)) != md5:
@@ -154,11 +155,11 @@ def _download(url: str, part: Path, fix: str) -> None:
 
 
 def _attempt(url: str, part: Path, fix: str) -> None:
-    """One request that appends to `part`, or writes it anew when the server ignores ranges."""
+    """Send one request and append to `part`, or overwrite it if the server ignores ranges."""
     import requests
 
     have = part.stat().st_size if part.exists() else 0
-    # without identity, a server may compress and its byte counts would be of another stream
+    # without this header a server may compress, and its byte counts would refer to another stream
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     try:
         with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT_S) as answer:
@@ -166,7 +167,7 @@ def _attempt(url: str, part: Path, fix: str) -> None:
                 if _total(answer) == have:
                     return
                 part.unlink()
-                raise _Retry("the unfinished download does not fit the file on the server; starting anew")
+                raise _Retry("the unfinished download does not match the file on the server; starting again")
             if answer.status_code in _RETRY_STATUS:
                 raise _Retry(f"the server answered {answer.status_code} {answer.reason}")
             if answer.status_code not in (200, 206):
@@ -176,7 +177,7 @@ def _attempt(url: str, part: Path, fix: str) -> None:
     except requests.exceptions.InvalidURL as error:
         raise DownloadError(f"'{url}' is not an address: {error}", fix=fix) from error
     except (requests.exceptions.RequestException, ConnectionError, TimeoutError) as error:
-        raise _Retry(f"no connection, or it broke ({type(error).__name__})") from error
+        raise _Retry(f"the connection failed ({type(error).__name__})") from error
     except OSError as error:  # the disk, not the network
         reason = error.strerror or str(error)
         raise DownloadError(f"cannot write {part}: {reason}", fix="free space or fix permissions") from error
@@ -197,7 +198,7 @@ def _receive(answer: requests.Response, part: Path, offset: int) -> None:
 
 def _starts_at(answer: requests.Response, offset: int) -> bool:
     if not answer.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
-        raise _Retry("the server sent another part than asked for")
+        raise _Retry("the server sent a different part of the file")
     return True
 
 
@@ -234,9 +235,9 @@ def _extract(archive: Path, folder: Path) -> None:
         with tarfile.open(archive) as file:
             for member in file:
                 _check_member(archive, member.name)
-                if not (member.isfile() or member.isdir()):  # a corpus has no links or devices; they may lead outside
+                if not (member.isfile() or member.isdir()):  # a corpus has no links or devices, which may point outside
                     raise DownloadError(
-                        f"{archive} holds '{member.name}', which is neither a file nor a folder",
+                        f"{archive} contains '{member.name}', which is neither a file nor a folder",
                         fix=f"delete {archive} and run it again",
                     )
             if hasattr(tarfile, "data_filter"):
@@ -248,7 +249,7 @@ def _extract(archive: Path, folder: Path) -> None:
 
 
 def _check_member(archive: Path, name: str) -> None:
-    # zipfile would quietly rewrite such names; an archive that holds them is not the one we want
+    # zipfile would silently rewrite such names; an archive with such names is not the expected one
     parts = PurePosixPath(name.replace("\\", "/"))
     if parts.is_absolute() or ".." in parts.parts or ":" in name.split("/")[0]:
-        raise DownloadError(f"{archive} holds '{name}', which points outside its folder: not unpacked")
+        raise DownloadError(f"{archive} contains '{name}', which points outside its folder: not unpacked")

@@ -1,7 +1,7 @@
-"""Comparison of what was read from a corpus with the counts a complete copy shows.
+"""Compare the rows read from a corpus with the counts of a complete copy.
 
-Readers of speech corpora go wrong silently: one label spelling missed, one kind of dialogue skipped. Counts per class,
-speaker and group catch this before anything is trained.
+Readers of speech corpora fail silently: they miss one spelling of a label, or skip one kind of dialogue. Counts per
+class, speaker and group reveal this before anything is trained.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TOTAL = "total"
 
 @dataclass(frozen=True)
 class HintedFingerprint(Fingerprint):
-    """A fingerprint that knows the usual wrong counts.
+    """A fingerprint with the causes of common wrong counts.
 
     Args:
         hints: (class, speaker, group or `TOTAL`; count found) -> the likely cause. The total is over the default
@@ -29,7 +29,7 @@ class HintedFingerprint(Fingerprint):
 
 
 def validate(corpus: Corpus, rows: pl.DataFrame) -> list[str]:
-    """Every difference between the rows of a corpus and its fingerprint, one phrase each; empty if there is none.
+    """List the differences between the rows of a corpus and its fingerprint, one phrase each.
 
     Args:
         corpus: the corpus.
@@ -49,21 +49,23 @@ def validate(corpus: Corpus, rows: pl.DataFrame) -> list[str]:
             found = _counts(chosen, column)
             differences += [f"{column} {line}" for line in _compare(found, counts, hints)]
             unknown = sorted(set(found) - set(counts))
-            differences += [f"{column} {name}: {found[name]} found, not expected at all" for name in unknown]
+            differences += [f"{column} {name}: {found[name]} found, none expected" for name in unknown]
     if expected.balanced and not differences:
         differences += _unbalanced(chosen, expected.per_group, corpus.classes)
     return differences
 
 
 def _unbalanced(rows: pl.DataFrame, per_group: Mapping[str, int], classes: tuple[str, ...]) -> list[str]:
-    """Differences within the groups, for copies whose totals all agree."""
+    """Differences within the groups, for copies whose totals all match."""
     found = {(group, label): count for group, label, count in rows.group_by("group", "label").len().iter_rows()}
-    return [
-        f"{label} in group {group}: {found.get((group, label), 0)} found, {total // len(classes)} expected"
-        for group, total in per_group.items()
-        for label in classes
-        if found.get((group, label), 0) != total // len(classes)
-    ]
+    differences = []
+    for group, total in per_group.items():
+        expected = total // len(classes)
+        for label in classes:
+            number = found.get((group, label), 0)
+            if number != expected:
+                differences.append(f"{label} in group {group}: {number} found, {expected} expected")
+    return differences
 
 
 def _counts(rows: pl.DataFrame, column: str) -> dict[str, int]:

@@ -1,7 +1,7 @@
-"""Groups (the units of the folds) for corpora that have none, or whose own are to be pooled.
+"""Form groups (the units of the folds) for corpora without groups, or with `download.folds: stratified`.
 
-Groups never share a speaker. As in scikit-learn's StratifiedGroupKFold, the largest speakers are placed first, each
-where it fits best; unlike there, nothing depends on the order of the rows.
+Groups never share a speaker. As in scikit-learn's StratifiedGroupKFold, speakers with the most rows are assigned first,
+each to the group that it fits best. Unlike there, the result does not depend on the order of the rows.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ import polars as pl
 
 
 def assign_groups(rows: pl.DataFrame, num_groups: int, *, stratify: bool = False) -> pl.DataFrame:
-    """Put every speaker into one of `group1` ... so that the groups are about equal.
+    """Assign every speaker to one of `group1` ... so that the groups are about equal.
 
-    A speaker goes where the sum over classes and groups of (share of the class in the group)^2 grows least, of equally
-    good groups into the smallest. With one speaker per row, this deals out the rows of every class in turn.
+    A speaker is assigned to the group that increases the sum over classes and groups of (share of the class in the
+    group)^2 least; of equally good groups, to the smallest. With one speaker per row, the rows of every class are
+    dealt out in turn.
 
     Args:
-        rows: rows with `speaker`, and with `label` to stratify. With fewer speakers than groups, every speaker is one.
-        num_groups: how many groups to form.
-        stratify: equal shares of every class, speakers of one size and class in a pseudo-random order (a hash of their
-            names); else only equal sizes, speakers of equal size by name.
+        rows: rows with `speaker`, and with `label` to stratify. With fewer speakers than groups, every speaker is a
+            group.
+        num_groups: number of groups.
+        stratify: balance every class, and take speakers of the same size and classes in a pseudo-random order (by a
+            hash of their names). Otherwise balance only the sizes, and take speakers of equal size by name.
 
     Returns:
-        The rows with another `group`.
+        The rows with a new column `group`.
     """
     label = pl.col("label") if stratify else pl.lit("")
     counts = rows.group_by("speaker", label.alias("label")).len().sort("speaker", "label")
@@ -33,21 +35,27 @@ def assign_groups(rows: pl.DataFrame, num_groups: int, *, stratify: bool = False
     for speaker, name, count in counts.iter_rows():
         members.setdefault(speaker, {})[name] = count
         total[name] = total.get(name, 0) + count
-    held: list[dict[str, int]] = [{} for _ in range(min(num_groups, len(members)))]
-    sizes = [0] * len(held)
+    contents: list[dict[str, int]] = [{} for _ in range(min(num_groups, len(members)))]  # class -> rows, per group
+    sizes = [0] * len(contents)
+
+    def growth(own: dict[str, int], group: int) -> float:
+        """Increase of the sum of squared shares if a speaker with these rows joins a group."""
+        pairs = [(total[name], contents[group].get(name, 0), count) for name, count in own.items()]
+        return sum(count * (2 * present + count) / whole**2 for whole, present, count in pairs)
+
     groups = {}
     # class by class among equally large speakers, so that the remainders of the classes go to different groups
     order = sorted(members, key=lambda name: (-sum(members[name].values()), [*members[name]], _rank(name, stratify)))
     for speaker in order:
         own = members[speaker]
-        growth = [sum(n * (2 * has.get(name, 0) + n) / total[name] ** 2 for name, n in own.items()) for has in held]
-        best = min(range(len(held)), key=lambda index: (growth[index], sizes[index]))
-        for name, n in own.items():
-            held[best][name] = held[best].get(name, 0) + n
+        best = min(range(len(contents)), key=lambda group: (growth(own, group), sizes[group]))
+        for name, count in own.items():
+            contents[best][name] = contents[best].get(name, 0) + count
         sizes[best] += sum(own.values())
         groups[speaker] = f"group{best + 1}"
     return rows.with_columns(group=pl.col("speaker").replace_strict(groups, return_dtype=pl.String))
 
 
 def _rank(name: str, stratify: bool) -> str:
+    """Sort key among speakers of equal size."""
     return hashlib.sha256(name.encode()).hexdigest() if stratify else name

@@ -1,7 +1,7 @@
-"""Data sets of the Hugging Face hub: fetched by the datasets library, or read from a folder that holds a copy.
+"""Data sets of the Hugging Face hub, downloaded with the datasets library or read from a local copy.
 
-A copy is what `save_to_disk` writes (Arrow files), or Parquet files whose names begin with the part, or whose folder is
-named so: `data/train-00000-of-00001.parquet`, `test/0000.parquet`. No code of a data set is ever run.
+A copy is a folder written by `save_to_disk` (Arrow files), or one with Parquet files whose names or folders start with
+the part: `data/train-00000-of-00001.parquet`, `test/0000.parquet`. Code in a data set is never run.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _SAVED = ("dataset_dict.json", "state.json")
 
 
 def obtain_dataset(hub_id: str, folder: Path, *, fix: str) -> Path:
-    """Load a data set from the hub and write its train and test part into `folder`, which appears whole or not at all.
+    """Download the train and test part of a data set into `folder`, atomically.
 
     Args:
         hub_id: name on the hub.
-        folder: where to; nothing is done if it is complete.
-        fix: what to do when the machine has no way to the hub.
+        folder: target; if it is complete, nothing is done.
+        fix: what to do if the machine cannot reach the hub.
 
     Returns:
         `folder`.
@@ -57,10 +57,10 @@ def read_parts(folder: Path, *columns: tuple[str, ...]) -> dict[str, pa.Table]:
 
     Args:
         folder: the copy.
-        columns: a tuple of possible names for each column wanted; the first of them names it in the result.
+        columns: for each column to read, its possible names; the first is its name in the result.
 
     Returns:
-        Part -> table, for the parts that are there; empty if the folder holds none.
+        Part -> table, for the parts that exist; empty if there are none.
 
     Raises:
         CorpusError: a file is damaged, or lacks a column.
@@ -68,7 +68,7 @@ def read_parts(folder: Path, *columns: tuple[str, ...]) -> dict[str, pa.Table]:
     try:
         tables = _saved(folder) if any((folder / name).is_file() for name in _SAVED) else _parquet(folder)
     except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
-        raise CorpusError(f"{folder} is no whole copy of a data set: {error}", fix="copy or save it again") from error
+        raise CorpusError(f"{folder} is not a complete copy of a data set: {error}", fix="copy it again") from error
     return {part: _select(table, columns, folder) for part, table in tables.items()}
 
 

@@ -1,9 +1,9 @@
 """IEMOCAP, dyadic conversations of ten actors in five sessions: 5,531 utterances in the four usual classes.
 
-Source: C. Busso et al., "IEMOCAP: Interactive emotional dyadic motion capture database", LREV 2008. Licensed per
-institution, so it is read where it lies and never downloaded. Label lines of `Session*/dialog/EmoEvaluation/*.txt` are
-`[start - end] <tab> TURN <tab> emotion <tab> [valence, activation, dominance]` with times in seconds and dimensions
-from 1 to 5; audio is `Session*/sentences/wav/<dialogue>/<turn>.wav`, 16 kHz.
+Source: C. Busso et al., "IEMOCAP: Interactive emotional dyadic motion capture database", LREV 2008. It is licensed per
+institution, so it is read from a registered folder and never downloaded. Label lines are in
+`Session*/dialog/EmoEvaluation/*.txt`: `[start - end] <tab> TURN <tab> emotion <tab> [valence, activation, dominance]`,
+with times in seconds and dimensions from 1 to 5. Audio is `Session*/sentences/wav/<dialogue>/<turn>.wav`, 16 kHz.
 Counts: computed from public file lists that agree on every utterance.
 """
 
@@ -18,7 +18,7 @@ from daamctl.corpora.base import PREPARED, Corpus, Durations
 from daamctl.corpora.fingerprint import TOTAL, HintedFingerprint
 from daamctl.errors import CorpusError
 
-# excitement is merged into happiness, as in the papers; `annotation` keeps which it was
+# excitement is merged into happiness, as in the papers; `annotation` keeps the original
 LABELS = {
     "neu": "neutral",
     "hap": "happiness",
@@ -41,7 +41,7 @@ TURN = re.compile(r"^(?P<dialogue>(?P<session>Ses\d\d)[FM]_(?P<kind>impro|script
 
 LAYOUT = "Session*/dialog/EmoEvaluation/*.txt"
 GET_IT = (
-    "request it at https://sail.usc.edu/iemocap and register the folder that holds Session1 to Session5: "
+    "request it at https://sail.usc.edu/iemocap and register the folder of Session1 to Session5: "
     "daamctl download iemocap --from DIR"
 )
 SCHEMA = {
@@ -57,16 +57,16 @@ SCHEMA = {
 def prepare(root: Path) -> pl.DataFrame:
     """Read the label files of a full release.
 
-    Every turn is a row, also those whose annotation belongs to no default class.
+    Every turn is a row, whether or not its annotation belongs to a default class.
 
     Args:
-        root: the folder that holds Session1 to Session5.
+        root: the folder of Session1 to Session5.
 
     Raises:
-        CorpusError: this is not a full release, a label line does not parse, or a turn is labelled twice.
+        CorpusError: the release is incomplete, a label line does not parse, or a turn is labelled twice.
     """
-    # glob is not recursive: the subfolders Categorical, Attribute and Self-evaluation hold single raters' opinions.
-    # Names with a dot in front are leftovers of macOS archives and are not text.
+    # glob is not recursive: the subfolders Categorical, Attribute and Self-evaluation have opinions of single raters.
+    # Names that start with a dot are leftovers of macOS archives and are not text.
     files = sorted(path for path in root.glob(LAYOUT) if not path.name.startswith("."))
     if not files:
         raise CorpusError(_not_found(root), fix=GET_IT)
@@ -89,14 +89,14 @@ def _not_found(root: Path) -> str:
 def _read_labels(path: Path) -> list[dict[str, object]]:
     """Rows of one dialogue.
 
-    Other lines are the header (`%`) and the raters' single opinions (`C-`, `A-`), which only the subfolders need.
+    Other lines, the header (`%`) and opinions of single raters (`C-`, `A-`), are ignored.
     """
     rows = []
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         if line.startswith("["):
             rows.append(_parse(line.rstrip(), path, number))
     if not rows:
-        raise CorpusError(f"{path} holds no label lines", fix=GET_IT)
+        raise CorpusError(f"{path} has no label lines", fix=GET_IT)
     return rows
 
 
@@ -114,7 +114,7 @@ def _parse(line: str, path: Path, number: int) -> dict[str, object]:
         "utterance_id": label["turn"],
         "path": f"{session}/sentences/wav/{turn['dialogue']}/{label['turn']}.wav",
         "label": LABELS[label["emotion"]],
-        # The letter of the last token says who speaks; the one in front only who wears the motion-capture markers.
+        # the letter of the last token is the speaker; the first one only says who wears the motion-capture markers
         "speaker": turn["session"] + turn["letter"],
         "group": session,
         "start_s": 0.0,

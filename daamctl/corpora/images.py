@@ -1,8 +1,8 @@
-"""Images in files and in Parquet tables: writing the latter, and checking the headers of both.
+"""Write Parquet tables of images, and check the headers of images in files and tables.
 
 Tables have the layout of the datasets library: a struct column `image` with the bytes of a file, and a column of label
 numbers with their names in the metadata, so that `datasets.load_dataset("parquet", …)` gives images and class names.
-Only headers are read here; pixels are decoded when embeddings are made.
+Only headers are read; `extract` decodes the pixels.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 COLUMN = "image"
 """Name of the column of images."""
 ROW_GROUP = 1000
-"""Images in one row group: what must be read to get at one of them."""
+"""Images in one row group, which is the least that can be read."""
 FORMATS = {
     ".png": "PNG",
     ".jpg": "JPEG",
@@ -85,7 +85,7 @@ def read_labels(path: Path, label_column: str, *, fix: str) -> list[int]:
     """Class numbers of a table that `write_images` wrote.
 
     Raises:
-        ArtifactError: the file is missing or damaged; `fix` says what to do.
+        ArtifactError: the file is missing or damaged; `fix` is the advice in the message.
     """
     labels: list[int] = read_parquet(path, columns=[label_column], fix=fix)[label_column].to_pylist()
     return labels
@@ -96,14 +96,14 @@ def header_problems(rows: pl.DataFrame, root: Path) -> pl.Series:
 
     Args:
         rows: images with `path`, relative to `root`, and `index`, the row in a Parquet table or null.
-        root: the folder in which paths start.
+        root: the folder that paths are relative to.
 
     Returns:
-        What is wrong with each image; null where nothing is.
+        The problem of each image, or null.
     """
     from PIL import Image
 
-    Image.init()  # loads the formats, which threads must not do at the same time
+    Image.init()  # load the formats now, because threads must not do so at the same time
     problems: list[str | None] = [None] * rows.height
     with ThreadPoolExecutor(THREADS) as pool, progress(rows.height, "reading image headers", "images") as bar:
         for found in pool.map(lambda task: task(), _tasks(rows, root)):
@@ -142,17 +142,17 @@ def _check_rows(path: Path, rows: list[int], indices: list[int]) -> _Found:
     try:
         images = _read(path, min(indices), max(indices) + 1)
     except (OSError, ValueError, KeyError) as error:  # ArrowInvalid is a ValueError
-        return [(row, f"{path} is no table of images: {error}") for row in rows]
+        return [(row, f"{path} is not a table of images: {error}") for row in rows]
     found: _Found = []
     for row, index in zip(rows, indices, strict=True):
         content = images.get(index)
-        problem = _problem(io.BytesIO(content)) if content else "holds no image"
+        problem = _problem(io.BytesIO(content)) if content else "has no image"
         found.append((row, problem and f"{path}, row {index}, {problem}"))
     return found
 
 
 def _read(path: Path, start: int, stop: int) -> dict[int, bytes]:
-    """Contents of the images in the row groups that hold rows `start` to `stop`, by row."""
+    """Contents of the images in the row groups with rows `start` to `stop`, by row."""
     import pyarrow.parquet as pq
 
     images: dict[int, bytes] = {}
@@ -168,12 +168,12 @@ def _read(path: Path, start: int, stop: int) -> dict[int, bytes]:
 
 
 def _problem(source: Path | IO[bytes]) -> str | None:
-    """What is wrong with the header of an image file, or None."""
+    """The problem of an image file's header, or None."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(source, formats=sorted(set(FORMATS.values()))) as image:
-            # integers and floats: their range is not known, so neither is what black and white are
+            # integers and floats: without their range, black and white are not defined
             return "has more than eight bits per channel" if image.mode.startswith(("I", "F")) else None
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         known = ", ".join(sorted(set(FORMATS.values())))

@@ -1,25 +1,27 @@
-"""Any collection of recordings, texts or images, described by a table; or a folder of images, one sub-folder per class.
+"""Your own recordings, texts or images, listed in a table; or a folder of images with one sub-folder per class.
 
     recordings  path,label,speaker[,group][,start_s,end_s][,utterance_id]
     texts       text,label[,group][,speaker][,utterance_id]
     images      path,label[,group][,speaker][,utterance_id]
 
-CSV, Parquet or JSON lines. Paths are relative to the table's folder; absolute ones are allowed, but tie the tables made
-from them to this machine. `start_s` and `end_s` are seconds within the file; left empty: from its beginning, to its
-end. `speaker` is whoever a text or image comes from, the unit of independence; without it every item is its own.
-`group` is the unit of the folds; train and test, and perhaps dev (or val), are an official split; without it,
-`assign_groups` forms speaker-disjoint ones. Further columns are kept (as text when they come from CSV).
+The table is CSV, Parquet or JSON lines. Paths are relative to its folder. Absolute paths are allowed, but artifacts
+made from them work on this machine only. `start_s` and `end_s` are seconds within the file; by default a piece reaches
+from the beginning to the end. `speaker` is the source of an item, the unit of independence; without it every text or
+image is its own source. `group` is the unit of the folds. Groups named train and test, and perhaps dev (or val), are
+an official split; without groups, `assign_groups` forms speaker-disjoint ones. Further columns are kept (from CSV as
+text).
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import polars as pl
 
+from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import Modality
 from daamctl.corpora.base import PREPARED, PREPARED_IMAGE, PREPARED_TEXT, Corpus
 from daamctl.corpora.images import FORMATS
@@ -34,7 +36,7 @@ REQUIRED: dict[Modality, tuple[str, ...]] = {
     "image": ("path", "label"),
 }
 SCHEMAS = {"speech": PREPARED, "text": PREPARED_TEXT, "image": PREPARED_IMAGE}
-# measured on recordings; made by the reader, or without a meaning for images
+# measured on recordings; written by the reader, or meaningless for images
 RESERVED: dict[Modality, tuple[str, ...]] = {
     "speech": ("duration_s", "sampling_rate", "n_channels"),
     "text": (),
@@ -62,10 +64,10 @@ def prepare(root: Path) -> pl.DataFrame:
 
     Returns:
         One row per recording or piece of one, text or image, with the columns of its modality in `corpora.base`;
-        `group` is null where none is given.
+        `group` is null if none is given.
 
     Raises:
-        CorpusError: everything wrong with one of the columns, with line numbers; or with the folder.
+        CorpusError: the table or folder is wrong; names the column and the lines.
     """
     modality: Modality = "image"
     if root.is_dir():
@@ -96,14 +98,15 @@ def _read(path: Path) -> pl.DataFrame:
     if not path.is_file():
         raise CorpusError(f"no manifest file {path}", fix=GET_IT)
     if path.suffix.lower() not in TABLES:
-        raise CorpusError(f"{path} is of no known kind: {', '.join(TABLES)}, or a folder of images", fix=GET_IT)
+        allowed = f"{', '.join(TABLES)}, or a folder of images"
+        raise CorpusError(f"{path} is of an unknown kind (allowed: {allowed})", fix=GET_IT)
     try:
         if path.suffix.lower() == ".parquet":
             rows, line = pl.read_parquet(path), pl.int_range(1, pl.len() + 1)
         elif path.suffix.lower() in _JSON:
             rows, line = pl.read_ndjson(path, infer_schema_length=None), pl.int_range(1, pl.len() + 1)
         else:
-            # everything as text, so that speaker 03 does not become 3
+            # read everything as text, so that speaker 03 does not become 3
             rows = pl.read_csv(path, infer_schema=False)
             breaks = pl.sum_horizontal(pl.all().str.count_matches("\n").fill_null(0))
             line = pl.int_range(2, pl.len() + 2) + breaks.cum_sum().shift(1, fill_value=0)
@@ -117,7 +120,7 @@ def _read(path: Path) -> pl.DataFrame:
 
 
 def _modality(rows: pl.DataFrame, path: Path) -> Modality:
-    """Modality by column: `path` to images or to recordings, or else `text`."""
+    """Modality from the columns: `path` of images or of recordings, else `text`."""
     if "path" not in rows.columns:
         return "text" if "text" in rows.columns else "speech"
     is_image = pl.col("path").cast(pl.String).str.contains(_IMAGE_SUFFIX)
@@ -127,7 +130,7 @@ def _modality(rows: pl.DataFrame, path: Path) -> Modality:
     others = rows.height - count - rows["path"].null_count()
     if count < others:
         _refuse(rows, is_image, path, "an image, unlike the other files,")
-    _refuse(rows, ~is_image, path, "no image, unlike the other files,")
+    _refuse(rows, ~is_image, path, "not an image, unlike the other files,")
     return "image"
 
 
@@ -156,7 +159,7 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, path: Path) -> None:
 
 
 def _names(rows: pl.DataFrame, modality: Modality, path: Path) -> pl.DataFrame:
-    """Name columns, stripped; empty cells become null. Of the texts themselves only empty ones are refused."""
+    """Strip the columns of names, where empty cells become null. Texts are not changed; empty ones are refused."""
     names = [name for name in ("path", "label", "speaker", "group", "utterance_id") if name in rows.columns]
     if modality == "text":
         rows = rows.with_columns(pl.col("text").cast(pl.String))
@@ -233,6 +236,7 @@ def _identity(rows: pl.DataFrame, modality: Modality) -> pl.Expr | pl.Series:
 
 
 def _refuse(rows: pl.DataFrame, wrong: pl.Expr, path: Path, what: str) -> None:
+    """Raise a CorpusError if any row is `wrong`; it names the first of them."""
     bad = rows.filter(wrong)
     if bad.is_empty():
         return
@@ -252,37 +256,45 @@ def _short(value: object) -> str:
 
 
 def _image_folder(root: Path) -> pl.DataFrame:
-    """Rows of a folder of images: `<class>/…`, or `train/<class>/…`, `test/<class>/…` optionally `dev/<class>/…`."""
+    """Rows of a folder of images: `<class>/…`, or `train/<class>/…`, `test/<class>/…`, optionally `dev/<class>/…`."""
     top = _folders(root)
-    parts = {folder: PARTS[folder.name.lower()] for folder in top if folder.name.lower() in PARTS}
-    places: list[tuple[Path, str | None]] = [(folder, None) for folder in top]
-    if parts and len(parts) == len(top):
-        places = [(folder, part) for outer, part in parts.items() for folder in _folders(outer)]
+    parts = {folder: PARTS.get(folder.name.lower()) for folder in top}
+    if top and all(parts.values()):  # an official split
+        outer = [root, *top]
+        classes = [(folder, parts[part]) for part in top for folder in _folders(part)]
     else:
-        parts = {}
-    files = [(path, *place) for place in places for path in _files(place[0])]
-    outside = [path for folder in (root, *parts) for path in sorted(folder.iterdir())]
-    strays = [path for path in outside if path.suffix.lower() in FORMATS and path.is_file()]
+        outer = [root]
+        classes = [(folder, None) for folder in top]
+    strays = [path for folder in outer for path in sorted(folder.iterdir()) if path.is_file() and _is_image(path)]
     if strays:
-        shown = ", ".join(str(path) for path in strays[:_SHOWN])
         raise CorpusError(
-            f"{len(strays)} images lie in no class's sub-folder: {shown}", fix="move them into one, or away"
+            f"{counted(len(strays), 'image')} outside the sub-folders of the classes: {_some(strays)}",
+            fix="move them into a sub-folder, or out of the folder",
         )
-    rows = [
-        {"path": path.relative_to(root).as_posix(), "label": folder.name, "group": part}
-        for path, folder, part in files
-        if path.suffix.lower() in FORMATS
-    ]
+    rows, others = [], []
+    for folder, part in classes:
+        for path in _files(folder):
+            if _is_image(path):
+                rows.append({"path": path.relative_to(root).as_posix(), "label": folder.name, "group": part})
+            else:
+                others.append(path.relative_to(root))
     if not rows:
         raise CorpusError(
-            f"{root} holds no images ({', '.join(FORMATS)}) in sub-folders, one per class",
+            f"{root} has no images ({', '.join(FORMATS)}) in sub-folders, one per class",
             fix="give such a folder, or a table: " + GET_IT,
         )
-    if left := [path for path, *_ in files if path.suffix.lower() not in FORMATS]:
-        shown = ", ".join(str(path.relative_to(root)) for path in left[:_SHOWN])
-        log.warning("%s: %d files that are no images are left out: %s", root, len(left), shown)
+    if others:
+        log.warning("%s: left out %s without an image: %s", root, counted(len(others), "file"), _some(others))
     schema = {"path": pl.String, "label": pl.String, "group": pl.String}
     return pl.DataFrame(rows, schema=schema).with_columns(index=pl.lit(None, pl.Int64), **{_LINE: pl.lit(0)})
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in FORMATS
+
+
+def _some(paths: Sequence[Path]) -> str:
+    return ", ".join(str(path) for path in paths[:_SHOWN])
 
 
 def _folders(folder: Path) -> list[Path]:

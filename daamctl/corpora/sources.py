@@ -54,7 +54,7 @@ def register(root: Path, corpus: str, folder: Path) -> None:
 
 
 def source_of(root: Path, corpus: str) -> Path | None:
-    """Where `corpus` was registered on this machine, even if it is gone; None if it was not registered."""
+    """Where `corpus` was registered on this machine, even if it no longer exists; None if it was not registered."""
     return _expand(root, _read(sources_file(root)).get(corpus))
 
 
@@ -77,7 +77,7 @@ def files_root(project_root: Path, corpus: str) -> Path:
     folder = source.parent if is_manifest and _is_table(source) else source
     if not folder.is_dir():
         raise CorpusError(
-            f"corpus '{corpus}' was registered at {folder}, which is not there",
+            f"corpus '{corpus}' was registered at {folder}, which does not exist",
             fix=f"make the folder reachable, or register its new place: {fix}",
         )
     return folder
@@ -89,7 +89,7 @@ def _read(path: Path) -> dict[str, str]:
     entries = read_yaml(path)
     wrong = [key for key, value in entries.items() if not isinstance(value, str)]
     if wrong:
-        raise CorpusError(f"{path}: '{wrong[0]}' must be a path, met {entries[wrong[0]]!r}", fix="correct or delete it")
+        raise CorpusError(f"{path}: '{wrong[0]}' must be a path, got {entries[wrong[0]]!r}", fix="correct or delete it")
     return entries
 
 

@@ -1,5 +1,5 @@
-"""Plan of a pipeline's remaining work: what exists, what is needed and what it costs (for `stages/plan.py`).
+"""Plan the remaining work of a pipeline (for `stages/plan.py`).
 
-Modules build on those listed before them: `rows` (the table), `artifact_status` (what exists), `resources` (disk and
-memory), `calibration` (measurements).
+`artifact_status` finds what is finished, `estimate` counts items, disk and memory, `recorded` estimates times from
+finished work, `rows` is the table. `ablation` chooses the methods of an ablation, for `stages/ablate.py` too.
 """

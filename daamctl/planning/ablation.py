@@ -1,7 +1,7 @@
-"""Which methods an ablation uses: one to rank the layers by, and one to train on few of them.
+"""Choose the methods of an ablation: one to rank the layers by, and one to train on few of them.
 
-The settings name them, or leave the choice open (null). Then it falls on a method that the pipeline lists and that, as
-far as it is trained, learned something.
+The settings name them, or leave the choice open (null). An open choice falls on a method that the pipeline lists and
+that, if it is trained already, has learned something.
 """
 
 from __future__ import annotations
@@ -32,64 +32,64 @@ Sizes = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Choice:
-    """A method that the settings name or leave open.
+    """The choice of a method.
 
     Args:
-        name: None: none of those listed will do.
-        passed: methods that would come before it, or all where there is none, and why they will not do.
+        name: the method; None if none of those listed is suitable.
+        rejected: unsuitable methods that would have come first, with the reasons.
     """
 
     name: str | None
-    passed: dict[str, str] = field(default_factory=dict)
+    rejected: dict[str, str] = field(default_factory=dict)
 
     @property
-    def told(self) -> str:
-        """Those passed over, in words."""
-        return "; ".join(f"{name}: {why}" for name, why in self.passed.items())
+    def reasons(self) -> str:
+        """The rejected methods with their reasons, as text."""
+        return "; ".join(f"{name}: {why}" for name, why in self.rejected.items())
 
 
 def choose_ranking(layout: Layout, config: Config, sizes: Sizes) -> Choice:
-    """The method whose Importance Factor ranks the layers; one that is not trained yet counts as fit.
+    """Choose the method whose Importance Factor ranks the layers. A method that is not trained yet is suitable.
 
     Args:
-        layout: where folds lie.
+        layout: locations of artifacts.
         config: all settings.
-        sizes: of the embeddings.
+        sizes: sizes of the embeddings.
     """
     if config.ablate.rank_by is not None:
         return Choice(config.ablate.rank_by)
-    names = (
-        name
-        for name in candidates(config.methods, RANK_FIRST)
-        if (model := _built(name, config, sizes)) and model.has_density
-    )
-    return Choice(*first_fit(names, lambda name: _against(layout, config, name, ranking=True)))
+    names = []
+    for name in candidates(config.methods, RANK_FIRST):
+        model = _built(name, config, sizes)
+        if model is not None and model.has_density:
+            names.append(name)
+    return Choice(*first_fit(names, lambda name: _unsuitable(layout, config, name, ranking=True)))
 
 
 def choose_method(layout: Layout, config: Config, sizes: Sizes, numbers: Iterable[int]) -> Choice:
-    """The method that is trained on few layers; one that is not trained on all yet counts as fit.
+    """Choose the method that is trained on few layers. A method that is not trained on all of them yet is suitable.
 
-    A density is degenerate on one layer, and what attends over the batch measures the batch (D1): neither is chosen.
+    Methods with a density are not, because a density is degenerate on one layer; nor are methods that attend over the
+    batch, because they measure the batch (D1).
 
     Args:
-        layout: where folds lie.
+        layout: locations of artifacts.
         config: all settings.
-        sizes: of the embeddings.
-        numbers: of layers that it must fit, beside all of them.
+        sizes: sizes of the embeddings.
+        numbers: numbers of layers that it must fit, besides all of them.
     """
     if config.ablate.method is not None:
         return Choice(config.ablate.method)
-    wanted = {sizes[0], *numbers}
-    names = (
-        name
-        for name in candidates(config.methods, TRAIN_FIRST)
-        if all(_measures_layers(_built(name, config, (number, *sizes[1:]))) for number in wanted)
-    )
-    return Choice(*first_fit(names, lambda name: _against(layout, config, name, ranking=False)))
+    names = []
+    for name in candidates(config.methods, TRAIN_FIRST):
+        models = [_built(name, config, (number, *sizes[1:])) for number in {sizes[0], *numbers}]
+        if all(map(_measures_layers, models)):
+            names.append(name)
+    return Choice(*first_fit(names, lambda name: _unsuitable(layout, config, name, ranking=False)))
 
 
 def why_nothing(layout: Layout, config: Config, name: str) -> str | None:
-    """Why a method learned nothing, as `evaluate` judges it; None where it learned something or is not trained."""
+    """Why a method learned nothing, by the rule of `evaluate`; None if it learned something or is not trained."""
     folds = read_folds(layout.method(name))
     if not folds:
         return None
@@ -100,19 +100,24 @@ def why_nothing(layout: Layout, config: Config, name: str) -> str | None:
 
 def layer_scores(folds: Iterable[Fold]) -> dict[int, float]:
     """Layer -> mean Importance Factor of the mean map; empty without a density."""
-    found = [(fold, density["trained"]) for fold in folds if (density := fold.density()) is not None]
-    if not found:
+    maps, layers = [], list[int]()
+    for fold in folds:
+        density = fold.density()
+        if density is not None:
+            maps.append(density["trained"])
+            layers = fold.result["run"]["layers"]
+    if not maps:
         return {}
-    scores = layer_importance(mean_density([trained for _, trained in found]))
-    return dict(zip(found[0][0].result["run"]["layers"], scores.tolist(), strict=True))
+    return dict(zip(layers, layer_importance(mean_density(maps)).tolist(), strict=True))
 
 
 def tied(scores: Mapping[int, float]) -> bool:
-    """Whether a score ties all layers, so that it ranks none."""
+    """Whether all layers have the same score, so that there is no ranking."""
     return ties_all(np.array(list(scores.values())))
 
 
-def _against(layout: Layout, config: Config, name: str, *, ranking: bool) -> str | None:
+def _unsuitable(layout: Layout, config: Config, name: str, *, ranking: bool) -> str | None:
+    """Why a trained method is not suitable; None if it is, or is not trained yet."""
     note = layout.method(name) / SKIPPED_FILE
     if note.exists():
         return f"not trained, {read_json(note).get('reason', 'skipped')}"
@@ -126,7 +131,7 @@ def _measures_layers(model: FusionClassifier | None) -> bool:
 
 
 def _built(name: str, config: Config, sizes: Sizes) -> FusionClassifier | None:
-    """A method without numbers in it; None where it does not fit."""
+    """A method on the meta device; None if it does not fit these sizes."""
     try:
         with torch.device("meta"):
             return build_method(name, config, *sizes)

@@ -1,7 +1,7 @@
-"""What lies on disk of a pipeline, told as the stages tell it.
+"""Find which artifacts of a pipeline are finished and current, by the rules of the stages themselves.
 
-Tables, embeddings and tuned encoders count by the settings they were made with, folds of methods by their content keys,
-and what rests on trained folds by whether it is newer than they are. Nothing is written.
+Tables, embeddings and fine-tuned encoders are current if they were made with the present settings, folds of methods if
+their content keys match, and later results if they are newer than the folds they depend on. Nothing is written.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ from daamctl.stage_table import STAGES
 from daamctl.training.fold import Features, FoldSpec, kept_fold
 
 Runs = Collection[tuple[int, int]]
-"""Fold and seed of everything that is trained."""
+"""Fold and seed of each training."""
 
 
 class ArtifactStatus:
-    """What is finished, if it is what the settings ask for.
+    """Finished artifacts that match the settings.
 
     Args:
-        layout: where artifacts lie.
+        layout: locations of artifacts.
         config: all settings.
 
     Attributes:
-        utterances, clips: the tables; None where they are not there or other ones.
-        old_utterances, old_clips: what is wrong with those there, or None.
-        head: facts of the embeddings; `old_head` likewise.
+        utterances, clips: the tables; None if they are missing or were made with other settings.
+        old_utterances, old_clips: why an existing table does not match, or None.
+        head: metadata of the embeddings; None as for the tables.
+        old_head: why existing embeddings do not match, or None.
 
     Raises:
         ArtifactError: an artifact is damaged.
@@ -59,72 +60,77 @@ class ArtifactStatus:
 
     @functools.cached_property
     def features(self) -> Features | None:
-        """The embeddings, left on disk, to tell which folds are finished."""
+        """The embeddings, left on disk; they suffice to recognise finished folds."""
         if self.head is None:
             return None
         clips, stored = open_embeddings(self.layout.embeddings)
         return Features(self.head, clips, stored, stored.layers, self.config.train.features == "stream")
 
-    def shards(self) -> int:
-        """Clips in shards that an interrupted extraction with the settings of now has left."""
+    def extracted_clips(self) -> int:
+        """Number of clips in the shards of an interrupted extraction with the present settings."""
         if self.clips is None:
             return 0
-        found = [0]
+        most = 0
         for folder in (self.layout.work / "extract").glob(f"*-{self.config.extract.shard_clips}"):
-            done = 0
-            for path in folder.glob("embeddings-*.parquet"):
-                try:
-                    file = pq.ParquetFile(path)
-                    head = json.loads(file.metadata.metadata[METADATA_KEY])
-                    check_settings(head["settings"], self.config, self.clips.modality, what="shards", fix="")
-                except (OSError, ValueError, KeyError, TypeError, ArtifactError):
-                    continue
-                ids = pl.Series(file.read(columns=["clip_id"])["clip_id"].to_pylist(), dtype=pl.String)
-                done += len(ids) if ids.is_in(self.clips.rows["clip_id"].implode()).all() else 0
-            found.append(done)
-        return max(found)
+            most = max(most, sum(self._clips_in(path) for path in folder.glob("embeddings-*.parquet")))
+        return most
+
+    def _clips_in(self, shard: Path) -> int:
+        """Clips in a shard; 0 if it is damaged, or of other clips or settings."""
+        assert self.clips is not None
+        try:
+            file = pq.ParquetFile(shard)
+            head = json.loads(file.metadata.metadata[METADATA_KEY])
+            check_settings(head["settings"], self.config, self.clips.modality, what="shards", fix="")
+        except (OSError, ValueError, KeyError, TypeError, ArtifactError):
+            return 0
+        ids = pl.Series(file.read(columns=["clip_id"])["clip_id"].to_pylist(), dtype=pl.String)
+        return len(ids) if ids.is_in(self.clips.rows["clip_id"].implode()).all() else 0
 
     def trained(self, method: str, runs: Runs) -> list[Fold]:
-        """Finished folds of a method; none where there are no embeddings to tell them by."""
+        """Finished folds of a method; none without embeddings, because they are part of the key."""
         if self.features is None:
             return []
-        specs = [FoldSpec(self.layout.run_name, method, *run, self.config) for run in runs]
-        return [fold for spec in specs if (fold := kept_fold(self.layout.method(method), spec, self.features))]
+        specs = [FoldSpec(self.layout.run_name, method, fold, seed, self.config) for fold, seed in runs]
+        found = [kept_fold(self.layout.method(method), spec, self.features) for spec in specs]
+        return [fold for fold in found if fold is not None]
 
-    def tuned(self, method: str, splits: Sequence[Split], modality: Modality | None) -> list[Fold]:
-        """Finished folds of a way of fine-tuning, trained with the settings of now on as many clips."""
+    def finetuned(self, method: str, splits: Sequence[Split], modality: Modality | None) -> list[Fold]:
+        """Finished folds of a fine-tuning method, trained with the present settings on as many clips."""
         sizes = {split.fold: (len(split.train), len(split.dev), len(split.test)) for split in splits}
         folds = read_folds(self.layout.method(method))
         return [fold for fold in folds if sizes.get(fold.fold) == _sizes(fold) and self._is_current(fold, modality)]
 
-    def alone(self, method: str, names: Sequence[str], runs: Runs) -> list[Fold]:
-        """Finished folds of a method on groups of the ablation, whatever layers a ranking chose for them then."""
+    def ablated(self, method: str, groups: Sequence[str], runs: Runs) -> list[Fold]:
+        """Finished folds of a method on layer groups of the ablation, whichever layers a ranking chose for them."""
         if self.features is None:
             return []
         kept = []
-        for name in names:
-            folder = self.layout.stage("ablate") / f"{name}-{method}"
+        for group in groups:
+            folder = self.layout.stage("ablate") / f"{group}-{method}"
             for fold in read_folds(folder):
                 layers = tuple(fold.result["run"]["layers"])
-                if (fold.fold, fold.seed) in runs and set(layers) <= set(self.features.layers):
-                    spec = FoldSpec(self.layout.run_name, method, fold.fold, fold.seed, self.config)
-                    kept += [fold] if kept_fold(folder, spec, self.features.subset(layers)) else []
+                if (fold.fold, fold.seed) not in runs or not set(layers) <= set(self.features.layers):
+                    continue
+                spec = FoldSpec(self.layout.run_name, method, fold.fold, fold.seed, self.config)
+                if kept_fold(folder, spec, self.features.subset(layers)) is not None:
+                    kept.append(fold)
         return kept
 
-    def made(self, stage: str) -> Path | None:
-        """What a stage writes last; None where it is not there, or empty."""
+    def finished_file(self, stage: str) -> Path | None:
+        """The file that a stage writes last; None if it is missing or empty."""
         file = folder_of(self.layout, stage) / STAGES[stage].finished
         return file if file.is_file() and file.stat().st_size else None
 
     def is_outdated(self, stage: str, folders: Sequence[Path]) -> bool:
-        """Whether what a stage writes last is older than the results in the folders that it rests on."""
-        file = self.made(stage)
+        """Whether a stage's last file is older than the results in the folders that it reads."""
+        file = self.finished_file(stage)
         inputs = [path for folder in folders for path in (*folder.glob("*.json"), *folder.glob("fold*/result.json"))]
         newest = max((path.stat().st_mtime for path in inputs), default=0.0)
         return file is not None and file.stat().st_mtime < newest
 
     def _table(self, stage: Literal["download", "segment"]) -> tuple[CorpusTable | None, str | None]:
-        """The table of a stage, if it is the one that the settings ask for; else what is wrong with the one there."""
+        """A stage's table if it matches the settings; otherwise why the existing one does not."""
         layout, config = self.layout, self.config
         read, path = (read_utterances, layout.utterances) if stage == "download" else (read_clips, layout.clips)
         if not path.exists():
@@ -137,11 +143,11 @@ class ArtifactStatus:
             return None, error.message
         source = config.download.source
         if source is not None and (key := key_of(config.download.corpus, Path(source))) != table.corpus:
-            return None, f"the table is of '{table.corpus}', asked for '{key}'"
+            return None, f"the table is of '{table.corpus}', but the settings ask for '{key}'"
         return table, None
 
     def _read_head(self) -> tuple[EmbeddingsMetadata | None, str | None]:
-        """Facts of the embeddings, if they are those that the settings ask for; else why they are not."""
+        """Metadata of the embeddings if they match the settings; otherwise why they do not."""
         folder = self.layout.embeddings
         if not (folder / STAGES["extract"].finished).exists():
             return None, None
@@ -152,13 +158,14 @@ class ArtifactStatus:
             return None, error.message
         number = head.num_clips + len(head.unreadable)
         if self.clips is not None and number != len(self.clips.rows):
-            return None, f"the embeddings are of {number} clips, the clip table has {len(self.clips.rows)}"
+            return None, f"the embeddings are of {number} clips, but the clip table has {len(self.clips.rows)}"
         return head, None
 
     def _is_current(self, fold: Fold, modality: Modality | None) -> bool:
-        """Whether a tuned encoder was trained with the settings of now."""
+        """Whether an encoder was fine-tuned with the present settings."""
         made, now = fold.result["run"]["config"], self.config.section("extract")
         sections = {stage: made[stage] for stage in ("download", "segment", "extract")}
+        # fine-tuning does not read the stored embeddings, so how they are stored may differ
         sections["extract"] = {**made["extract"], **{name: now[name] for name in names("extract", Of.STORED)}}
         try:
             check_settings(sections, self.config, modality or "speech", what="folds", fix="")
@@ -168,6 +175,6 @@ class ArtifactStatus:
 
 
 def _sizes(fold: Fold) -> tuple[int, int, int]:
-    """Clips that a fold was trained, selected and tested on."""
+    """Numbers of clips of a fold's training, dev and test parts."""
     meta = fold.result["meta"]
     return meta["num_train_clips"], meta["num_dev_clips"], meta["num_test_clips"]

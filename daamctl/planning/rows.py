@@ -10,8 +10,8 @@ from daamctl.artifacts.results import Fold
 from daamctl.artifacts.skipped import Obstacle
 
 State = Literal["done", "partly", "to do", "not possible"]
-Basis = Literal["measured", "recorded", "estimated", "quick", "not known"]
-Lacking = Mapping[str, Obstacle | None]
+Basis = Literal["recorded", "estimated", "quick", "not known"]
+Blockers = Mapping[str, Obstacle | None]
 
 
 @dataclass
@@ -32,14 +32,13 @@ class Row:
         disk_left_bytes: size of the results still to be written.
         memory_bytes: peak memory.
         memory_on: kind of device with this memory: cpu, cuda or mps.
-        time_s: remaining time; 0 if it is done or takes next to none.
-        took_s: time of the finished part, if it was recorded.
-        basis: origin of `time_s`. estimated: from the time of another stage; quick: seconds or a few minutes, which are
-            not counted.
-        at_least: the figures are lower bounds: they count only what is known so far.
-        at_least_of: single figures that are lower bounds: `memory_bytes`, `time_s`.
-        at_most: `time_s` counts every allowed epoch; early stopping may end training sooner.
-        about: the figures rest on published durations, because the recordings have not been read yet.
+        memory_at_least: the memory is a lower bound, because activations are not counted.
+        time_s: remaining time; 0 if it is done, None if it is not known or so short that it is not counted.
+        took_s: recorded time of the finished part, if any.
+        basis: origin of `time_s`. recorded: time of finished work of the same kind, scaled by clips and epochs;
+            estimated: derived from the time of other work; quick: seconds or a few minutes, which are not counted.
+        at_least: the figures are lower bounds, because not all items are known yet.
+        about: the figures are based on published durations, because the recordings have not been read yet.
         notes: caveats on the figures.
     """
 
@@ -56,36 +55,40 @@ class Row:
     disk_left_bytes: int | None = None
     memory_bytes: int | None = None
     memory_on: str = "cpu"
+    memory_at_least: bool = False
     time_s: float | None = None
     took_s: float | None = None
     basis: Basis = "not known"
     at_least: bool = False
-    at_least_of: list[str] = field(default_factory=list)
-    at_most: bool = False
     about: bool = False
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.state == "done"
 
-def settle(row: Row, obstacle: Obstacle | None, upstream: Sequence[Row] = (), *, any_will_do: bool = False) -> None:
+
+def set_state(row: Row, obstacle: Obstacle | None, upstream: Sequence[Row] = (), *, any_upstream: bool = False) -> None:
     """Set a row's state from what is finished and what prevents the rest.
 
     Args:
         row: the row, with the counts of what is finished.
         obstacle: the row's own obstacle.
         upstream: rows whose results it reads.
-        any_will_do: it can run once any upstream row is possible; otherwise all must be.
+        any_upstream: it can run once any upstream row is possible; otherwise all must be.
     """
     if row.total and row.done >= row.total:
         row.state, row.reason, row.time_s, row.basis = "done", None, 0.0, "recorded"
         return
     row.state = "partly" if row.done else "to do"
     blocked = [one for one in upstream if one.state == "not possible"]
-    if obstacle is None and blocked and (not any_will_do or len(blocked) == len(upstream)):
+    if obstacle is None and blocked and (not any_upstream or len(blocked) == len(upstream)):
         obstacle = Obstacle(blocked[0].reason or "", blocked[0].fix)
     if obstacle is not None:
         row.state, row.reason, row.fix = "not possible", obstacle.reason, obstacle.fix
 
 
-def took(folds: Sequence[Fold]) -> float | None:
-    """Seconds that folds took to train; None if there are none."""
+def train_seconds(folds: Sequence[Fold]) -> float | None:
+    """Recorded training time of folds, in seconds; None if there are none."""
     return sum(fold.result["meta"]["train_s"] for fold in folds) if folds else None

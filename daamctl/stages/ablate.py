@@ -153,7 +153,9 @@ def _rank(layout: Layout, config: Config, features: Features) -> Ranking:
     """
     chosen = choose_ranking(layout, config, _sizes(features))
     if chosen.name is None:
-        why = f"no density qualifies ({chosen.told})" if chosen.passed else "no method of this pipeline has a density"
+        why = "no method of this pipeline has a density"
+        if chosen.rejected:
+            why = f"no density qualifies ({chosen.reasons})"
         return Ranking(None, {}, [NOTES["unranked"].format(why=why)], [])
     name, named = chosen.name, config.ablate.rank_by is not None
     folds = _trained(layout, name, "layers cannot be ranked")
@@ -168,7 +170,7 @@ def _rank(layout: Layout, config: Config, features: Features) -> Ranking:
             fix="train it again: " + layout.command("train", "--method", name),
         )
     notes = [NOTES["ranking"].format(rank_by=name)]
-    notes += [NOTES["passed over"].format(what="ranking method", why=chosen.told)] if chosen.passed else []
+    notes += [NOTES["passed over"].format(what="ranking method", why=chosen.reasons)] if chosen.rejected else []
     nothing = why_nothing(layout, config, name) if named else None
     cautions = [NOTES["nothing"].format(name=name, where="ablate.rank_by", why=nothing)] if nothing else []
     return Ranking(name, score, notes, cautions)
@@ -187,11 +189,11 @@ def _choose(
     chosen = choose_method(layout, config, _sizes(features), {group.k for group in groups})
     if chosen.name is None:
         why = "no method of this pipeline without a density fits these groups"
-        why = f"no method without a density qualifies ({chosen.told})" if chosen.passed else why
+        why = f"no method without a density qualifies ({chosen.reasons})" if chosen.rejected else why
         return None, [NOTES["untrained"].format(why=why)], []
     if config.ablate.method is None:
         _trained(layout, chosen.name, "the method to train on few layers cannot be chosen")
-        passed = [NOTES["passed over"].format(what="method to train", why=chosen.told)] if chosen.passed else []
+        passed = [NOTES["passed over"].format(what="method to train", why=chosen.reasons)] if chosen.rejected else []
         return chosen.name, passed, []
     nothing = why_nothing(layout, config, chosen.name)
     cautions = [NOTES["nothing"].format(name=chosen.name, where="ablate.method", why=nothing)] if nothing else []

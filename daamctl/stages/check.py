@@ -7,6 +7,7 @@ editing one pipeline does not invalidate another.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,45 +69,64 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
 
 def problems_of(config: Config) -> list[str]:
     """Problems of settings that have valid types: unknown names and contradictions."""
-    problems = []
+    return [*_data_problems(config), *_method_problems(config), *_finetune_problems(config), *_misfits(config)]
+
+
+def _data_problems(config: Config) -> Iterator[str]:
+    """Problems of corpus and encoder."""
     if config.download.corpus not in CORPORA:
-        problems.append(_unknown("download.corpus", config.download.corpus, CORPORA))
-    encoder = config.extract.encoder
-    if encoder not in ENCODERS and not HUB_ID.match(encoder) and not Path(encoder).expanduser().is_dir():
-        problems.append(_unknown("extract.encoder", encoder, ENCODERS) + "; or a Hugging Face id or a local folder")
-    named = [("methods", name) for name in config.methods]
-    named += [("method_settings", name) for name in config.method_settings]
-    ablated = {"ablate.rank_by": config.ablate.rank_by, "ablate.method": config.ablate.method}
-    named += [(where, name) for where, name in ablated.items() if name is not None]
-    problems += [_unknown(where, name, METHODS) for where, name in named if not _is_method(name)]
-    problems += [line for where, line in config.unlisted().items() if _is_method(str(ablated[where]))]
-    problems += [_unknown("finetunes", name, FINETUNES) for name in config.finetunes if name not in FINETUNES]
-    ways = [name for name in config.finetune_settings if name not in FINETUNES]
-    problems += [_unknown("finetune_settings", name, FINETUNES) for name in ways]
-    if len(set(config.finetunes)) != len(config.finetunes):
-        problems.append(f"finetunes: a fine-tuning method is listed twice in {list(config.finetunes)}")
-    for name, settings in config.method_settings.items():
-        if _is_method(name):
-            try:
-                check_settings(name, settings)
-            except MethodError as error:
-                problems.append(f"method_settings: {error}")
-    if config.extract.weights == "random" and encoder not in ENCODERS:
-        problems.append(f"extract.weights: random works with presets only, got encoder '{encoder}'")
-    if not config.methods:
-        problems.append("methods: at least one method is needed")
-    if len(set(config.methods)) != len(config.methods):
-        problems.append(f"methods: a method is listed twice in {list(config.methods)}")
-    selection = config.train.selection
-    problems += [
-        f"methods: part of '{name}' is chosen on a held-out group, which train.selection={selection} does not set aside"
-        for name in config.methods
-        if name in NEEDS_DEV and selection != "dev-group"
-    ]
+        yield _unknown("download.corpus", config.download.corpus, CORPORA)
     classes = config.download.classes
     if classes is not None and len(set(classes)) < 2:
-        problems.append(f"download.classes: at least two different classes are needed, got {list(classes)}")
-    return problems + _misfits(config)
+        yield f"download.classes: at least two different classes are needed, got {list(classes)}"
+    encoder = config.extract.encoder
+    if encoder not in ENCODERS and not HUB_ID.match(encoder) and not Path(encoder).expanduser().is_dir():
+        yield _unknown("extract.encoder", encoder, ENCODERS) + "; or a Hugging Face id or a local folder"
+    if config.extract.weights == "random" and encoder not in ENCODERS:
+        yield f"extract.weights: random works with presets only, got encoder '{encoder}'"
+
+
+def _method_problems(config: Config) -> Iterator[str]:
+    """Problems of `methods`, their settings, and the methods of the ablation."""
+    if not config.methods:
+        yield "methods: at least one method is needed"
+    if len(set(config.methods)) != len(config.methods):
+        yield f"methods: a method is listed twice in {list(config.methods)}"
+    for name in config.methods:
+        if not _is_method(name):
+            yield _unknown("methods", name, METHODS)
+    for name, settings in config.method_settings.items():
+        if not _is_method(name):
+            yield _unknown("method_settings", name, METHODS)
+            continue
+        try:
+            check_settings(name, settings)
+        except MethodError as error:
+            yield f"method_settings: {error}"
+    selection = config.train.selection
+    if selection != "dev-group":
+        for name in config.methods:
+            if name in NEEDS_DEV:
+                yield (
+                    f"methods: part of '{name}' is chosen on a held-out group, "
+                    f"which train.selection={selection} does not set aside"
+                )
+    unlisted = config.unlisted()
+    for where, chosen in (("ablate.rank_by", config.ablate.rank_by), ("ablate.method", config.ablate.method)):
+        if chosen is not None and not _is_method(chosen):
+            yield _unknown(where, chosen, METHODS)
+        elif where in unlisted:
+            yield unlisted[where]
+
+
+def _finetune_problems(config: Config) -> Iterator[str]:
+    """Problems of `finetunes` and their settings."""
+    if len(set(config.finetunes)) != len(config.finetunes):
+        yield f"finetunes: a fine-tuning method is listed twice in {list(config.finetunes)}"
+    for where, names in (("finetunes", config.finetunes), ("finetune_settings", config.finetune_settings)):
+        for name in names:
+            if name not in FINETUNES:
+                yield _unknown(where, name, FINETUNES)
 
 
 def _misfits(config: Config) -> list[str]:
@@ -116,20 +136,19 @@ def _misfits(config: Config) -> list[str]:
     if shape is None:
         return []
     num_layers, embed_dim = shape
-    fits = [("methods", method, num_layers) for method in config.methods]
-    groups = [
-        *(config.ablate.k if config.ablate.rank_by in (None, *config.methods) else ()),
-        *map(len, config.ablate.layers),
-    ]
+    to_build = [("methods", method, num_layers) for method in config.methods]
     if config.ablate.method is not None:
-        fits += [("ablate.method", config.ablate.method, k) for k in dict.fromkeys(groups) if 0 < k <= num_layers]
+        groups = [len(layers) for layers in config.ablate.layers]
+        if config.ablate.rank_by in (None, *config.methods):
+            groups = [*config.ablate.k, *groups]
+        to_build += [("ablate.method", config.ablate.method, k) for k in dict.fromkeys(groups) if 0 < k <= num_layers]
     problems = []
-    for where, method, number in fits:
+    for where, method, number in to_build:
         try:
             settings = settings_of(method, config.method_settings)
             check_settings(method, settings)
         except (UnknownNameError, MethodError):
-            continue  # said already
+            continue  # reported already
         try:
             check_fits(method, settings, num_layers=number, embed_dim=embed_dim)
         except MethodError as error:
@@ -141,7 +160,7 @@ def _misfits(config: Config) -> list[str]:
 
 
 def _repair(method: str, error: MethodError) -> str:
-    """Setting that makes a method fit; `auto` fits any number of layers."""
+    """Advice: a setting with which the method fits; `auto` fits any number of layers."""
     if error.setting is None:
         return ""
     name, value = error.setting
@@ -151,7 +170,7 @@ def _repair(method: str, error: MethodError) -> str:
 
 
 def _table_problems(root: Path) -> list[str]:
-    """Problems of the list of pipelines that `dvc repro` expands over, compared with the files."""
+    """Differences between the pipelines listed in params.yaml, which `dvc repro` runs, and the files."""
     listed, files = read_yaml(root / PARAMS_FILE).get("pipelines") or [], pipeline_names(root)
     problems = [_unknown(f"{PARAMS_FILE}: pipelines", str(name), files) for name in listed if name not in files]
     if PAPER in files:
@@ -177,20 +196,18 @@ def _unknown(where: str, name: str, known: Any) -> str:
 def _finetune_part(config: Config) -> dict[str, Any]:
     """Settings that the finetune stage reads. It opens the encoder itself and shares some settings with `train`."""
     finetune = watched_settings(config, "finetune")
-    del finetune["seeds"]  # those of `train` may hold instead
+    del finetune["seeds"]  # the seeds in effect are listed under `train`
     train = {**shared_with_finetuning(config), "seeds": list(config.seeds_of("finetune"))}
-    return {
-        "finetune": finetune,
-        "train": train,
-        "extract": watched_settings(config, "extract"),
-    }
+    return {"finetune": finetune, "train": train, "extract": watched_settings(config, "extract")}
 
 
 def _watched(config: Config, what: str) -> Any:
-    """What DVC compares: a section of the settings, a list of the pipeline, or the seeds of everything trained."""
+    """What DVC compares: a section of the settings, a list of the pipeline, or the seeds of all trainings."""
     if what == "seeds":
-        finetuned = {"finetune": list(config.seeds_of("finetune"))} if config.finetunes else {}
-        return {"train": list(config.seeds_of("train")), **finetuned}
+        seeds = {"train": list(config.seeds_of("train"))}
+        if config.finetunes:
+            seeds["finetune"] = list(config.seeds_of("finetune"))
+        return seeds
     if what in type(config).model_fields and isinstance(getattr(config, what), Section):
         return watched_settings(config, what)
     return list(getattr(config, what))
@@ -198,12 +215,12 @@ def _watched(config: Config, what: str) -> Any:
 
 def _write(root: Path, pipeline: str, config: Config) -> None:
     """Write one file per stage, and per method, with exactly the settings it reads."""
-    parts = {
-        name: {what: _watched(config, what) for what in spec.watches}
-        for name, spec in STAGES.items()
-        if spec.for_each is None
-    }
-    parts |= {f"{stage}-{name}": {"listed": False} for stage, name in stages_of(root, pipeline)}  # unless set below
+    parts: dict[str, Any] = {}
+    for name, spec in STAGES.items():
+        if spec.for_each is None:
+            parts[name] = {what: _watched(config, what) for what in spec.watches}
+    for stage, name in stages_of(root, pipeline):
+        parts[f"{stage}-{name}"] = {"listed": False}  # replaced below if the pipeline lists it
     for method in config.methods:
         settings = settings_of(method, config.method_settings)
         parts[f"train-{method}"] = {"train": _watched(config, "train"), "settings": settings}

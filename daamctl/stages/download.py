@@ -1,8 +1,8 @@
 """The stage `download`: find or obtain a corpus, read it, check it, and write its utterance table.
 
-Recordings and images stay where they are; only this machine's register (`daamctl.corpora.sources`) knows where. Every
-file header is read here, so that later stages need not expect missing or broken files. Texts are held by the table
-itself. Durations are in seconds.
+Recordings and images stay in their folder, which only the register of this machine knows (`daamctl.corpora.sources`).
+This stage reads every file header, so that later stages need not expect missing or broken files. Texts are stored in
+the table itself. Durations are in seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import polars as pl
 
 from daamctl.artifacts.io import content_key, locked, sha256_file
 from daamctl.artifacts.splits import OFFICIAL, fold_groups, is_official, split_of
-from daamctl.artifacts.terms import terms_of
+from daamctl.artifacts.terms import counted, terms_of
 from daamctl.artifacts.utterances import Modality, UtteranceTable, write_utterances
 from daamctl.audio import AudioInfo, probe
 from daamctl.config import Config, DownloadConfig
@@ -36,11 +36,11 @@ from daamctl.progress import progress
 log = logging.getLogger(__name__)
 
 END_SLACK_S = 0.01
-"""How far a piece may reach over the end of its file: tables often round times to hundredths."""
+"""Seconds that a piece may extend beyond the end of its file: tables often round times to hundredths."""
 MAX_NAMED = 10
-"""Unreadable files named in a message."""
+"""Most unreadable files to name in a message."""
 MAX_DIFFERENCES = 30
-"""Differences from the known counts named in a message."""
+"""Most differences from the published counts to name in a message."""
 PROBE_THREADS = 8
 
 
@@ -48,18 +48,18 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     """Write the utterance table of a corpus.
 
     Args:
-        layout: folders of the pipeline or ad-hoc run.
+        layout: locations of artifacts.
         config: settings; `download` is used.
-        source: the corpus folder (for `manifest`: the table, or a folder of images) on this machine; registered. None:
-            as the settings say, else where it was registered before, else obtained if that is possible.
-        force: obtain anew what daamctl itself downloaded, converted or generated.
+        source: folder of the corpus on this machine (for `manifest`: the table, or a folder of images), to be
+            registered. None: the source of the settings, else the registered one, else the corpus is obtained.
+        force: obtain again what daamctl itself downloaded, converted or generated.
 
     Returns:
         The file written.
 
     Raises:
         ConfigError: a class is not in the corpus.
-        CorpusError: the corpus is not on this machine, incomplete, or not what its fingerprint says.
+        CorpusError: the corpus is not on this machine, incomplete, or does not match its fingerprint.
     """
     settings = config.download
     corpus: Corpus = CORPORA.load(settings.corpus)
@@ -96,28 +96,30 @@ def select_classes(corpus: Corpus, rows: pl.DataFrame, asked: tuple[str, ...] | 
 
     Raises:
         ConfigError: a name is not a class of the corpus, is given twice, or there are fewer than two.
-        CorpusError: the corpus holds nothing of a class.
+        CorpusError: the corpus has no item of a class.
     """
     found = set(rows["label"].unique())
-    known = found | set(corpus.classes) | set(corpus.fingerprint.per_class if corpus.fingerprint else ())
-    names = tuple(corpus.classes or sorted(found)) if asked is None else asked
+    known = found | set(corpus.classes)
+    if corpus.fingerprint is not None:
+        known |= set(corpus.fingerprint.per_class)
+    names = asked if asked is not None else tuple(corpus.classes or sorted(found))
     classes = tuple(name if name in known else corpus.aliases.get(name, name) for name in names)
     for name in classes:
         if name not in known:
             raise UnknownNameError(f"class of corpus '{corpus.name}'", name, known)
     if len(set(classes)) < max(2, len(classes)):
         raise ConfigError(
-            f"at least two different classes are needed, met {', '.join(names) or 'none'}",
+            f"at least two different classes are needed, got {', '.join(names) or 'none'}",
             fix=f"classes of corpus '{corpus.name}': {', '.join(sorted(known))}",
         )
     absent = [name for name in classes if name not in found]
     if absent:
-        raise CorpusError(f"corpus '{corpus.name}' holds nothing of class {', '.join(absent)}", fix=corpus.how_to_get)
+        raise CorpusError(f"corpus '{corpus.name}' has no item of class {', '.join(absent)}", fix=corpus.how_to_get)
     return classes
 
 
 def _locate(layout: Layout, corpus: Corpus, settings: DownloadConfig, source: Path | None, force: bool) -> Path:
-    """What `prepare` reads: the root folder, or the manifest file."""
+    """The input of `Corpus.prepare`: the root folder, or the manifest file."""
     own = layout.corpora / corpus.name
     if source is None and settings.source is not None:
         source = layout.root / Path(settings.source).expanduser()
@@ -138,12 +140,13 @@ def _locate(layout: Layout, corpus: Corpus, settings: DownloadConfig, source: Pa
     if place is None:
         raise CorpusError(f"corpus '{corpus.name}' is not on this machine", fix=corpus.how_to_get)
     if not place.exists():
-        message = f"corpus '{corpus.name}' was registered at {place}, which is not there"
+        message = f"corpus '{corpus.name}' was registered at {place}, which does not exist"
         raise CorpusError(message, fix=corpus.how_to_get)
     return place
 
 
 def _given(place: Path, corpus: Corpus) -> Path:
+    """A source that the user named, if it exists."""
     is_manifest = corpus.name == MANIFEST
     if is_manifest and not place.exists():
         raise CorpusError(f"no manifest file {place}", fix=corpus.how_to_get)
@@ -153,50 +156,61 @@ def _given(place: Path, corpus: Corpus) -> Path:
 
 
 def _command(layout: Layout, source: Path | None, *sets: str) -> str:
-    """The command that does this again with settings changed."""
+    """The command that repeats this stage with other settings."""
     place = [] if source is None else [f"--from {shlex.quote(str(source))}"]
     return layout.command("download", *place, *(f"--set {word}" for word in sets))
 
 
 def _check_parts(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig, again: Callable[..., str]) -> None:
-    """Refuse a copy with one part of an official split, which folds would take for something else."""
+    """Refuse a copy that lacks a part of the official split, because its parts would be taken for ordinary groups.
+
+    Raises:
+        CorpusError: names the missing part.
+    """
     groups = rows["group"].drop_nulls()
     found = set(groups.unique())
     if settings.folds == "stratified" or groups.is_empty() or not found <= set(OFFICIAL) or is_official(groups):
         return
     missing = [part for part in ("train", "test") if part not in found]
-    sets = ["download.folds=stratified", *(["download.check_fingerprint=false"] if corpus.fingerprint else [])]
+    sets = ["download.folds=stratified"]
+    if corpus.fingerprint is not None:
+        sets.append("download.check_fingerprint=false")
     raise CorpusError(
-        f"corpus '{corpus.name}' has an official split, of which the part {' and '.join(missing)} is not there (found: "
+        f"corpus '{corpus.name}' lacks the part {' and '.join(missing)} of its official split (found: "
         f"{', '.join(sorted(found))})",
-        fix=f"complete the copy, or form folds from what is there: {again(*sets)}",
+        fix=f"complete the copy, or form folds from these items: {again(*sets)}",
     )
 
 
 def _check_complete(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig, again: Callable[..., str]) -> None:
+    """Compare the copy with the fingerprint of the corpus; only a warning if the settings accept differences.
+
+    Raises:
+        CorpusError: lists the differences.
+    """
     differences = validate(corpus, rows)
     if not differences:
         return
-    if len(differences) > MAX_DIFFERENCES:  # those of the groups come last
+    if len(differences) > MAX_DIFFERENCES:  # keep the last ones too: they are about the groups
         half = MAX_DIFFERENCES // 2
         differences[half:-half] = [f"... and {len(differences) - 2 * half} more ..."]
     listed = ("\n" + " " * 4).join(["", *differences])
     if settings.check_fingerprint:
         raise CorpusError(
-            f"corpus '{corpus.name}' is not the known one; differences:{listed}",
+            f"corpus '{corpus.name}' does not match its published counts; differences:{listed}",
             fix=f"complete the copy, or accept it as it is: {again('download.check_fingerprint=false')}",
         )
-    log.warning("corpus '%s' is not the known one (not checked, as set); differences:%s", corpus.name, listed)
+    log.warning("corpus '%s' does not match its published counts (accepted); differences:%s", corpus.name, listed)
     expected = corpus.fingerprint.per_speaker if corpus.fingerprint else {}
     absent = sorted(set(expected) - set(rows["speaker"].unique()))
     if absent:
-        raise CorpusError(f"corpus '{corpus.name}' holds nothing of speaker {', '.join(absent)}", fix=corpus.how_to_get)
+        raise CorpusError(f"corpus '{corpus.name}' has no item of speaker {', '.join(absent)}", fix=corpus.how_to_get)
 
 
 def _readable(
     rows: pl.DataFrame, modality: Modality, root: Path, max_unreadable_fraction: float, again: Callable[..., str]
 ) -> pl.DataFrame:
-    """Drop, or refuse, what cannot be read."""
+    """Drop rows that cannot be read, or refuse the corpus if they are too many."""
     if modality == "speech":
         return _measure(rows, root, max_unreadable_fraction, again)
     if modality == "image":
@@ -209,7 +223,7 @@ def _readable(
 
 
 def _measure(rows: pl.DataFrame, root: Path, max_unreadable_fraction: float, again: Callable[..., str]) -> pl.DataFrame:
-    """Fill in what the headers of recordings say, and drop those that cannot be read."""
+    """Fill in duration and sampling rate from the headers of recordings, and drop rows that cannot be read."""
     facts = _probe_all(rows["path"].unique().sort(), root)
     rows = rows.join(facts, on="path", how="left", maintain_order="left")
     samples, rate = pl.col("_samples"), pl.col("sampling_rate")
@@ -233,6 +247,8 @@ def _measure(rows: pl.DataFrame, root: Path, max_unreadable_fraction: float, aga
 
 
 def _probe_all(paths: pl.Series, root: Path) -> pl.DataFrame:
+    """Read the header of every file: number of samples, sampling rate and channels, or the problem."""
+
     def one(path: str) -> tuple[str, int | None, int | None, int | None, str | None]:
         try:
             info: AudioInfo = probe(root / path)
@@ -256,7 +272,7 @@ def _probe_all(paths: pl.Series, root: Path) -> pl.DataFrame:
 
 
 def _content(paths: pl.Series, root: Path) -> str:
-    """Hash of files: other recordings or images under the same names are another corpus to what is made of them."""
+    """Hash of the content of all files, so that other recordings or images under the same names give other keys."""
 
     def one(path: str) -> str:
         try:
@@ -273,6 +289,11 @@ def _content(paths: pl.Series, root: Path) -> str:
 
 
 def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float, again: Callable[..., str]) -> None:
+    """Refuse the corpus if the fraction of rows with a `_problem` exceeds `max_fraction`; otherwise warn.
+
+    Raises:
+        CorpusError: names some of the problems.
+    """
     problems = rows.filter(pl.col("_problem").is_not_null())["_problem"]
     if problems.is_empty():
         return
@@ -283,21 +304,22 @@ def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float,
     what = f"{terms_of(modality).original}s are unreadable"
     message = f"{len(problems)} of {rows.height} {what} ({fraction:.2%}):" + ("\n" + " " * 4).join(["", *shown])
     if fraction > max_fraction:
+        damaged = "the table" if modality == "text" else "the files or the table that names them"
         without = again(f"download.max_unreadable_fraction={_round_up(fraction):g}")
         raise CorpusError(
             f"{message}\n  allowed: download.max_unreadable_fraction = {max_fraction:g}",
-            fix=f"repair {'the table' if modality == 'text' else 'the files or the table that names them'}, or go on "
-            f"without them: {without}",
+            fix=f"repair {damaged}, or leave them out: {without}",
         )
     log.warning("left out: %s", message)
 
 
 def _round_up(fraction: float) -> float:
-    """The next thousandth, so that the value suggested is large enough."""
+    """Round up to thousandths, so that the suggested value is large enough."""
     return min(1.0, -(-fraction * 1000 // 1) / 1000)
 
 
 def _check_populated(rows: pl.DataFrame, classes: tuple[str, ...], modality: Modality) -> None:
+    """Refuse classes of which nothing could be read."""
     absent = sorted(set(classes) - set(rows["label"].unique()))
     if absent:
         raise CorpusError(
@@ -307,7 +329,7 @@ def _check_populated(rows: pl.DataFrame, classes: tuple[str, ...], modality: Mod
 
 
 def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig) -> pl.DataFrame:
-    """Form groups where the corpus has none or they are to be pooled, and warn where its own share speakers."""
+    """Form groups if the corpus has none or the settings ask for it; warn if its own groups share speakers."""
     stratify = settings.folds == "stratified"
     if not stratify and rows["group"].null_count() == 0:
         shared = rows.group_by("speaker").agg(pl.col("group").n_unique()).filter(pl.col("group") > 1)["speaker"]
@@ -317,12 +339,12 @@ def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig) -> 
     rows = assign_groups(rows, settings.num_groups, stratify=stratify or modality != "speech")
     if (formed := rows["group"].n_unique()) < settings.num_groups:
         speakers = rows["speaker"].n_unique()
-        log.warning("%d speakers give %d groups, %d were asked for", speakers, formed, settings.num_groups)
+        log.warning("%d speakers give %d groups instead of %d", speakers, formed, settings.num_groups)
     return rows
 
 
 def _check_folds(rows: pl.DataFrame, layout: Layout, config: Config) -> None:
-    """Try every split before hours of extraction; only a warning where no pipeline says that training will follow."""
+    """Try every split before hours of extraction; only warn without a pipeline, because training may not follow."""
     try:
         for fold in range(1, len(fold_groups(rows["group"])) + 1):
             split_of(rows, fold, config.train)
@@ -333,18 +355,17 @@ def _check_folds(rows: pl.DataFrame, layout: Layout, config: Config) -> None:
 
 
 def _warn_of_rare(rows: pl.DataFrame, classes: tuple[str, ...], modality: Modality) -> None:
-    """Name the classes that are not in every group, be it that they have fewer items than there are groups."""
+    """Warn of classes that are not in every group."""
     groups, what = rows["group"].n_unique(), terms_of(modality).original
-    counts = rows.group_by("label").agg(pl.len(), pl.col("group").n_unique()).iter_rows()
-    found = {name: (items, places) for name, items, places in counts if places < groups}
-    rare = [
-        f"{name} ({items} {what}{'s' if items > 1 else ''} in {places} of {groups} groups)"
-        for name, (items, places) in sorted(found.items(), key=lambda item: classes.index(item[0]))
-    ]
+    counts = rows.group_by("label").agg(pl.len(), pl.col("group").n_unique()).rows()
+    rare = []
+    for name, items, places in sorted(counts, key=lambda row: classes.index(row[0])):
+        if places < groups:
+            rare.append(f"{name} ({counted(items, what)} in {places} of {groups} groups)")
+    if len(rare) > MAX_NAMED:
+        rare = [*rare[:MAX_NAMED], f"and {len(rare) - MAX_NAMED} more"]
     if rare:
-        more = [f"and {len(rare) - MAX_NAMED} more"] if len(rare) > MAX_NAMED else []
-        listed = ", ".join(rare[:MAX_NAMED] + more)
-        log.warning("some folds train or test nothing of class %s; download.classes can leave it out", listed)
+        log.warning("some folds train or test no item of class %s; download.classes can leave it out", ", ".join(rare))
 
 
 def _names(values: pl.Series) -> str:
@@ -359,7 +380,7 @@ def _log_summary(table: UtteranceTable) -> None:
         facts.append(f"{float(rows['duration_s'].sum()) / 3600.0:.2f} h")
     elif table.modality == "text":
         facts.append(f"{int(rows['text'].str.len_chars().sum()) / 1e6:.2f} million characters")
-    if (rows["speaker"] != rows["utterance_id"]).any():  # else nobody is known
+    if (rows["speaker"] != rows["utterance_id"]).any():  # otherwise the speakers are unknown
         facts.append(f"{rows['speaker'].n_unique()} speakers")
     log.info("corpus '%s': %s", table.corpus, ", ".join(facts))
     log.info("classes: %s", class_counts(rows, table.classes))

@@ -12,6 +12,7 @@ import logging
 import math
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,6 +47,7 @@ from daamctl.extraction.items import ImageTables
 from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
 from daamctl.layout import Layout
 from daamctl.progress import progress
+from daamctl.provenance import device_name
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +88,31 @@ class Shard:
     def is_whole(self, config: Config) -> bool:
         """Whether the file exists and contains all clips."""
         return shard_is_whole(self.path, self.num_clips(config))
+
+
+class Stopwatch:
+    """Measures the speed of embedding, for later plans.
+
+    The first batch does not count if others follow, because it includes opening the encoder.
+    """
+
+    def __init__(self) -> None:
+        self.started = self.ended = time.monotonic()
+        self.batches = self.clips = 0
+
+    def count(self, clips: int) -> None:
+        """Count the clips of a finished batch."""
+        self.ended = time.monotonic()
+        self.batches += 1
+        self.clips += clips
+        if self.batches == 1:
+            self.first_ended, self.first_clips = self.ended, clips
+
+    def timing(self) -> dict[str, Any]:
+        """Number of clips, and the seconds that they took."""
+        if self.batches < 2:
+            return {"clips": self.clips, "seconds": round(self.ended - self.started, 3)}
+        return {"clips": self.clips - self.first_clips, "seconds": round(self.ended - self.first_ended, 3)}
 
 
 Make = Callable[[Sequence[Shard], Callable[[int], None]], Iterator[ShardResult]]
@@ -205,8 +232,10 @@ def _embed(layout: Layout, head: EmbeddingsMetadata, config: Config, make: Make,
             return _share(finished, layout, head)
         if force:
             shutil.rmtree(work, ignore_errors=True)
-        unreadable = _make_missing(work, head, make, config, layout)
-        whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable)
+        stopwatch = Stopwatch()
+        unreadable = _make_missing(work, head, make, config, layout, stopwatch)
+        timing = {**stopwatch.timing(), "device": device_name(resolve_device(config.extract.device))}
+        whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable, timing=timing)
         write_head(work, whole)
         replace_dir(work, layout.embeddings)
     made = (whole.num_clips, _unit(whole), len(whole.layers), whole.embed_dim, layout.embeddings)
@@ -269,8 +298,8 @@ def _remove_leftovers(target: Path) -> None:
 def _share(finished: Path, layout: Layout, head: EmbeddingsMetadata) -> Path:
     """Use a finished set: keep it if it is this pipeline's own, else link the other pipeline's files."""
     found, target = read_head(finished), layout.embeddings
-    # Names, and settings that do not change the vectors, may differ between pipelines: write this pipeline's.
-    own = replace(head, num_clips=found.num_clips, unreadable=found.unreadable)
+    # Settings that leave the clips as they are, and names, are this pipeline's own.
+    own = replace(head, num_clips=found.num_clips, unreadable=found.unreadable, timing=found.timing)
     if finished == target:
         log.info("embeddings in %s are up to date", target)
         if own != found:
@@ -293,6 +322,7 @@ def _make_missing(
     make: Make,
     config: Config,
     layout: Layout,
+    stopwatch: Stopwatch,
 ) -> dict[str, str]:
     """Make the missing shards; return clip_id -> reason for the unreadable clips."""
     settings = config.extract
@@ -309,7 +339,12 @@ def _make_missing(
     unreadable: dict[str, str] = {}
     marks: dict[str, list[str]] = {}
     with progress(head.num_clips, f"extracting {layout.run_name}", _unit(head), done=head.num_clips - missing) as bar:
-        for shard in make(todo, bar.advance):
+
+        def advance(clips: int) -> None:
+            stopwatch.count(clips)
+            bar.advance(clips)
+
+        for shard in make(todo, advance):
             unreadable.update(shard.unreadable)
             for name, marked in shard.marks.items():
                 marks.setdefault(name, []).extend(marked)

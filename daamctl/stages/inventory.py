@@ -13,8 +13,8 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -59,21 +59,17 @@ def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | 
         Pipeline -> reason why it cannot run, or None.
     """
     names = [str(name) for name in read_yaml(root / PARAMS_FILE).get("pipelines") or []]
-    needs = {name: list(_needs(root, name)) for name in (pipelines if pipelines is not None else names)}
-    reached = _reached({_server(need.url) for found in needs.values() for need in found if isinstance(need, Fetched)})
-    verdicts = {name: _join([*_lacking(found, reached)]) for name, found in needs.items()}
+    verdicts = _judge({name: list(_needs(root, name)) for name in (pipelines if pipelines is not None else names)})
     for name, obstacle in verdicts.items():
-        reason, fix = (obstacle.reason, obstacle.fix) if obstacle else (None, None)
-        write_json(
-            inventory_file(root, name), {"pipeline": name, "runs": obstacle is None, "reason": reason, "fix": fix}
-        )
+        why = {"reason": None, "fix": None} if obstacle is None else asdict(obstacle)
+        write_json(inventory_file(root, name), {"pipeline": name, "runs": obstacle is None, **why})
     for path in inventory_file(root, "").parent.glob("*.json"):
         if path.stem not in {*names, *verdicts}:
             path.unlink()
     return verdicts
 
 
-def lacking(root: Path, config: Config) -> dict[str, Obstacle | None]:
+def blockers(root: Path, config: Config) -> dict[str, Obstacle | None]:
     """What a pipeline is missing on this machine, separately for corpus and encoder. Writes nothing.
 
     Args:
@@ -83,17 +79,23 @@ def lacking(root: Path, config: Config) -> dict[str, Obstacle | None]:
     Returns:
         `corpus` and `encoder` -> what is missing, or None. A missing GPU is reported under the encoder.
     """
-    needs = {"corpus": list(_corpus(root, config)), "encoder": [*_encoder(config), *_gpu(config)]}
-    reached = _reached({_server(need.url) for found in needs.values() for need in found if isinstance(need, Fetched)})
-    return {name: _join([*_lacking(found, reached)]) for name, found in needs.items()}
+    return _judge({"corpus": list(_corpus(root, config)), "encoder": [*_encoder(config), *_gpu(config)]})
 
 
-def _lacking(needs: list[Obstacle | Fetched], reached: Collection[str]) -> Iterator[Obstacle]:
-    for need in needs:
-        if isinstance(need, Obstacle):
-            yield need
-        elif _server(need.url) not in reached:
-            yield need.obstacle
+def _judge(needs: Mapping[str, Sequence[Obstacle | Fetched]]) -> dict[str, Obstacle | None]:
+    """Name -> what is missing, after asking all servers at once, or None."""
+    downloads = [need for found in needs.values() for need in found if isinstance(need, Fetched)]
+    reached = _reached({_server(need.url) for need in downloads})
+    verdicts = {}
+    for name, found in needs.items():
+        obstacles = []
+        for need in found:
+            if isinstance(need, Obstacle):
+                obstacles.append(need)
+            elif _server(need.url) not in reached:
+                obstacles.append(need.obstacle)
+        verdicts[name] = _join(obstacles)
+    return verdicts
 
 
 def _join(obstacles: list[Obstacle]) -> Obstacle | None:
@@ -157,9 +159,11 @@ def _encoder(config: Config) -> Iterator[Obstacle | Fetched]:
 def _gpu(config: Config) -> Iterator[Obstacle]:
     wanted = config.extract.min_gpu_memory_gb
     if wanted and (there := gpu_memory_gb()) < wanted:
-        met = f"this machine has {there:.0f} GB" if there else "this machine has no GPU"
-        fix = "run it on another machine, or lower extract.min_gpu_memory_gb to try anyway"
-        yield Obstacle(f"encoder '{config.extract.encoder}' needs {wanted:g} GB of GPU memory, {met}", fix)
+        found = f"{there:.0f} GB" if there else "no GPU"
+        yield Obstacle(
+            f"encoder '{config.extract.encoder}' needs {wanted:g} GB of GPU memory, this machine has {found}",
+            "run it on another machine, or lower extract.min_gpu_memory_gb to try anyway",
+        )
 
 
 def gpu_memory_gb() -> float:

@@ -1,14 +1,14 @@
-"""Plan a pipeline before anything runs: what is left to do on this machine, and its disk, memory and time.
+"""Plan a pipeline before it runs: what is left to do on this machine, and its disk, memory and time.
 
-The artifacts show what is finished (`daamctl.planning.artifact_status`). Times come from folds trained here earlier, or
-from a short calibration (`daamctl.planning.calibration`). Sizes come from the clip table, or from the known counts of
-the corpus (`daamctl.planning.resources`). The command writes no files.
+The artifacts show what is finished (`daamctl.planning.artifact_status`). Disk and memory follow from the numbers of
+items, layers and parameters (`daamctl.planning.estimate`), times from finished work of the same kind
+(`daamctl.planning.recorded`). Nothing is written.
 """
 
 from __future__ import annotations
 
+import copy
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,71 +17,63 @@ from typing import Any
 import numpy as np
 import torch
 
-from daamctl.analysis.ablation import choose_groups
+from daamctl.analysis.ablation import LayerGroup, choose_groups
 from daamctl.analysis.audit import steps
 from daamctl.artifacts.io import read_json
-from daamctl.artifacts.results import read_folds
+from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.skipped import Obstacle
-from daamctl.artifacts.splits import Split
 from daamctl.artifacts.terms import counted
 from daamctl.config import Config, TrainingStage
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
-from daamctl.devices import free_memory, free_on, resolve_device
-from daamctl.errors import ConfigError
+from daamctl.devices import free_memory, free_on, resolve_device, resolve_precision
+from daamctl.encoders.encoder_size import weight_bytes
+from daamctl.errors import ConfigError, MethodError
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.planning.ablation import choose_method, choose_ranking
 from daamctl.planning.artifact_status import ArtifactStatus
-from daamctl.planning.calibration import EncoderTimes, MethodTimes, tune_epochs
-from daamctl.planning.reading import Reading
-from daamctl.planning.resources import ResourceEstimate, Way
-from daamctl.planning.rows import Lacking, Row, settle, took
+from daamctl.planning.estimate import ADAM_BYTES, MethodSize, ResourceEstimate
+from daamctl.planning.finetune_size import empty_encoder, finetune_size
+from daamctl.planning.recorded import Recorded, allowed_epochs
+from daamctl.planning.rows import Blockers, Row, set_state, train_seconds
 from daamctl.provenance import device_name
 from daamctl.stage_table import STAGES
-from daamctl.training.search import grid_of, may_stop, most_epochs, refits
-from daamctl.training.timing import MethodSpeed
+from daamctl.training.search import may_stop
 
 PICTURES_BYTES = 500_000
 """Approximate size of a method's pictures in `importance`."""
 QUICK_BYTES = {"evaluate": 1_000_000, "report": 10_000_000}
 QUICK_PREDICTIONS = 500_000
 """Above this number of test predictions, evaluate and report take minutes rather than seconds."""
+FORWARD_PASSES, FORWARD_PASSES_RECOMPUTED = 3, 4
+"""Cost of a training step in forward passes: a backward pass costs about two, and gradient checkpointing adds one."""
 
 
-def run(layout: Layout, config: Config, *, lacking: Lacking, calibrate: bool = True) -> dict[str, Any]:
-    """Work out the plan.
+def run(layout: Layout, config: Config, *, blockers: Blockers, measured: Layout | None = None) -> dict[str, Any]:
+    """Make the plan.
 
     Args:
-        layout: where artifacts lie.
+        layout: locations of artifacts.
         config: all settings.
-        lacking: `corpus` and `encoder` -> what is missing on this machine, or None.
-        calibrate: measure the speed; otherwise times come only from folds trained here earlier.
+        blockers: `corpus` and `encoder` -> what is missing on this machine, or None.
+        measured: where the pipeline was tried on a few clips, for times that finished work does not tell.
 
     Returns:
-        JSON-able: pipeline; calibrated; seconds (time of planning); machine: device, disk_free_bytes,
-        memory_available_bytes, gpu_free_bytes (None: no GPU); stages: see `Row`; totals of what is not done:
-        disk_bytes, memory_bytes, gpu_memory_bytes, time_s, at_least, at_least_of, at_most, about, possible; notes.
+        JSON-able: pipeline; machine: device, disk_free_bytes, memory_available_bytes, gpu_free_bytes (None: no GPU);
+        stages: see `Row`; totals of what is not done: disk_bytes, memory_bytes, gpu_memory_bytes, time_s, at_least
+        (not all items are known), at_least_of (single totals that are lower bounds), about, possible; notes.
 
     Raises:
         UnknownNameError: there is no such corpus or method.
         ConfigError: a device of the settings is not on this machine.
         ArtifactError: an artifact is damaged.
     """
-    started = time.monotonic()
-    planner = _Planner(layout, config, lacking, calibrate)
+    planner = _Planner(layout, config, blockers, measured)
     rows = planner.rows()
-    todo = [row for row in rows if row.state != "done"]
     gpus = free_on("cuda") if torch.cuda.is_available() else []
-
-    def on(gpu: bool) -> list[Row]:
-        return [row for row in todo if (row.memory_on == "cuda") is gpu]
-
-    least = {"time_s": todo, "memory_bytes": on(gpu=False), "gpu_memory_bytes": on(gpu=True)}
     return {
         "pipeline": layout.run_name,
-        "calibrated": calibrate,
-        "seconds": round(time.monotonic() - started, 1),
         "machine": {
             "device": device_name(planner.device),
             "disk_free_bytes": shutil.disk_usage(layout.root).free,
@@ -89,279 +81,357 @@ def run(layout: Layout, config: Config, *, lacking: Lacking, calibrate: bool = T
             "gpu_free_bytes": sum(gpus) if gpus else None,
         },
         "stages": [asdict(row) for row in rows],
-        "totals": {
-            "disk_bytes": sum(row.disk_left_bytes or 0 for row in todo),
-            "memory_bytes": max((row.memory_bytes or 0 for row in on(gpu=False)), default=0),
-            "gpu_memory_bytes": max((row.memory_bytes or 0 for row in on(gpu=True)), default=0),
-            "time_s": sum(row.time_s or 0.0 for row in todo),
-            "at_least": any(row.at_least or row.basis == "not known" for row in todo),
-            "at_least_of": [
-                name for name, own in least.items() if any(name.removeprefix("gpu_") in row.at_least_of for row in own)
-            ],
-            "at_most": any(row.at_most for row in todo),
-            "about": any(row.about for row in todo),
-            "possible": all(row.state != "not possible" for row in todo),
-        },
+        "totals": _totals(rows),
         "notes": planner.notes(rows),
+    }
+
+
+def _totals(rows: Sequence[Row]) -> dict[str, Any]:
+    todo = [row for row in rows if not row.is_done]
+    on_gpu = [row for row in todo if row.memory_on == "cuda"]
+    on_cpu = [row for row in todo if row.memory_on != "cuda"]
+    lower_bounds = {
+        "memory_bytes": any(row.memory_at_least for row in on_cpu),
+        "gpu_memory_bytes": any(row.memory_at_least for row in on_gpu),
+        "time_s": any(row.basis == "not known" for row in todo),
+    }
+    return {
+        "disk_bytes": sum(row.disk_left_bytes or 0 for row in todo),
+        "memory_bytes": max((row.memory_bytes or 0 for row in on_cpu), default=0),
+        "gpu_memory_bytes": max((row.memory_bytes or 0 for row in on_gpu), default=0),
+        "time_s": sum(row.time_s or 0.0 for row in todo),
+        "at_least": any(row.at_least for row in todo),
+        "at_least_of": [name for name, is_lower in lower_bounds.items() if is_lower],
+        "about": any(row.about for row in todo),
+        "possible": all(row.state != "not possible" for row in todo),
     }
 
 
 class _Planner:
     """Builds the rows stage by stage, each from the rows before it."""
 
-    def __init__(self, layout: Layout, config: Config, lacking: Lacking, calibrate: bool) -> None:
-        self.layout, self.config, self.lacking = layout, config, lacking
+    def __init__(self, layout: Layout, config: Config, blockers: Blockers, measured: Layout | None) -> None:
+        self.layout, self.config, self.blockers = layout, config, blockers
         self.device = resolve_device(config.train.device)
-        self.kind = self.device.partition(":")[0]
-        self.present = ArtifactStatus(layout, config)
-        self.needs = ResourceEstimate(self.present)
-        self.methods = MethodTimes(self.needs, self.device, calibrate=calibrate)
-        self.reading = Reading(self.needs, calibrate=calibrate)
-        self.encoder = EncoderTimes(self.needs, calibrate=calibrate)
+        self.status = ArtifactStatus(layout, config)
+        self.needs = ResourceEstimate(self.status)
+        self.recorded = Recorded(layout, config, measured)
 
     def rows(self) -> list[Row]:
         """Every row, in the order of the stages."""
         download = self._download()
         segment = self._segment(download)
         extract = self._extract(segment)
-        tuned = [self._finetune(name, segment) for name in self.config.finetunes]
-        self.encoder.fill(extract, tuned)
-        for row in tuned:
-            self.needs.fill_disk(row, None)
         trained = [self._train(name, extract) for name in self.config.methods]
-        evaluate = self._evaluate([*trained, *tuned])
+        finetuned = self._finetune_all(segment)
+        evaluate = self._evaluate([*trained, *finetuned])
         ablate = self._ablate(extract, trained)
         importance = self._importance(trained, ablate)
         report = self._report([evaluate, ablate, importance])
-        return [download, segment, extract, *trained, *tuned, evaluate, ablate, importance, report]
+        return [download, segment, extract, *trained, *finetuned, evaluate, ablate, importance, report]
 
     def notes(self, rows: Sequence[Row]) -> list[str]:
         """Notes on the estimates that concern more than one row."""
-        needs, config = self.needs, self.config
-        notes = [*self.encoder.notes, *self.methods.notes]
-        left = {row.stage for row in rows if row.state != "done"}
-        if (way := needs.way()) is not None and needs.number is not None and "train" in left:
-            size = f"{needs.number * (needs.vector_bytes or 0) / 1e6:,.1f} MB"
-            set_to = f"(train.features={config.train.features})"
-            notes.append(f"train: the features take {size}, {self._how_read(way)} {set_to}")
-        if slow := dict.fromkeys(self.methods.slow):
-            notes.append(f"not measured, because it would take too long: {', '.join(slow)}")
-        if needs.copies > 1 and left & {"train", "finetune"}:
+        needs, config, notes = self.needs, self.config, list[str]()
+        todo = [row for row in rows if not row.is_done]
+        stages = {row.stage for row in todo}
+        if stages & {"extract", "finetune"} and needs.encoder_size is None and needs.stats.modality is not None:
+            notes.append(f"the size of encoder '{config.extract.encoder}' is known once its files are here")
+        source = needs.feature_source()
+        if "train" in stages and source is not None and needs.num_items is not None:
+            how = {
+                "memory": "held in memory",
+                "device": "copied to the GPU once per method",
+                "stream": "read from disk in every epoch, which times scaled from smaller runs do not include",
+            }[source]
+            size = f"{needs.num_items * needs.vector_bytes / 1e6:,.1f} MB"
+            notes.append(f"train: the features take {size}, {how} (train.features={config.train.features})")
+        if needs.copies > 1 and stages & {"train", "finetune"}:
             notes.append("train, finetune: MLflow keeps a second copy of every fold, which is included under disk")
-        if any(row.at_most for row in rows):
-            notes.append(
-                "≤: assumes the maximum number of epochs; training stops early if the held-out group stops improving"
-            )
-        if any(row.about for row in rows):
+        if self.recorded.measured is None and any(
+            row.basis == "not known" and row.stage in ("extract", "train", "finetune") for row in todo
+        ):
+            after = "" if self.status.clips is not None else ", after segment"
+            command = f"daamctl plan {self.layout.pipeline} --measure"
+            notes.append(f"?: no finished work of the same kind tells the time; measure it{after}: {command}")
+        if any(row.about for row in todo):
             notes.append("≈: estimated from the published durations of the corpus until it is downloaded")
         return notes
-
-    def _how_read(self, way: Way) -> str:
-        if way == "memory":
-            return "held in memory"
-        how = "copied to the GPU once per method" if way == "device" else "read from disk in every epoch"
-        if not self.methods.calibrate:
-            return how
-        rate = self.reading.rate
-        return (
-            f"{how}, which the times do not include" if rate is None else f"{how}, at {rate / 1e6:,.0f} MB per second"
-        )
 
     def _download(self) -> Row:
         corpus: Corpus = CORPORA.load(self.config.download.corpus)
         row = Row("download", work=f"corpus {corpus.name}", unit="tables", total=1, basis="quick")
-        row.done, row.reason = int(self.present.utterances is not None), self.present.old_utterances
+        row.done, row.reason = int(self.status.utterances is not None), self.status.old_utterances
         if corpus.url is not None and not row.done and not (self.layout.corpora / corpus.name).exists():
             row.basis = "not known"
             row.notes.append("the download time depends on the network")
-        settle(row, self.lacking.get("corpus"))
+        set_state(row, self.blockers.get("corpus"))
         return self.needs.fill_disk(row, self.needs.table_bytes())
 
     def _segment(self, download: Row) -> Row:
         row = self._row("segment", work=self.needs.items(), unit="tables", total=1, basis="quick")
-        row.done, row.reason = int(self.present.clips is not None), self.present.old_clips
-        settle(row, None, [download])
+        row.done, row.reason = int(self.status.clips is not None), self.status.old_clips
+        set_state(row, None, [download])
         return self.needs.fill_disk(row, self.needs.table_bytes())
 
     def _extract(self, segment: Row) -> Row:
-        row = self._row("extract", work=self.needs.items(), unit="clips", total=self.needs.number)
-        row.reason, whole = self.present.old_head, None
-        if self.present.head is not None:
-            row.total = row.done = self.present.head.num_clips
-        elif (whole := self.needs.embeddings_bytes()) is not None:
-            row.done = self.present.shards()
-        settle(row, self.lacking.get("encoder") or self.lacking.get("corpus"), [segment])
-        return self.needs.fill_disk(row, whole)
-
-    def _train(self, method: str, extract: Row) -> Row:
-        train, closed = self.config.train, method in CLOSED_FORM
-        epochs = None if closed else most_epochs(grid_of(train), train.epochs, refit=refits(train))
-        stops = not closed and may_stop(train, train.selection)
-        needs, row = self.needs, self._folds("train", method, epochs, stops=stops)
-        kept = self.present.trained(method, needs.runs)
-        if self.present.features is None and (lying := len(read_folds(self.layout.method(method)))):
-            row.reason = f"{lying} folds are kept if the embeddings do not change"
-        row.done, row.took_s, row.memory_on = len(kept), took(kept), self.kind
-        found, problem = needs.method(method)
-        settle(row, problem or needs.no_split, [extract])
-        if found is None:
-            return needs.fill_disk(row, None)
-        maps = 8 * needs.vector_numbers if found.density else 0
-        row.memory_bytes = needs.training_bytes(needs.state_bytes(method, found))
-        needs.fill_disk(row, needs.fold_bytes(4 * found.num_parameters + maps))
-        left = len(needs.runs) - len(kept)
-        alike = [fold for fold in kept if fold.result["meta"]["device"] == device_name(self.device)]
-        if row.state == "done" or not needs.runs:
+        needs, config = self.needs, self.config.extract
+        row = self._row("extract", work=needs.items(), unit="clips", total=needs.num_items)
+        row.reason = self.status.old_head
+        if self.status.head is not None:
+            row.total = row.done = self.status.head.num_clips
+        else:
+            row.done = self.status.extracted_clips()
+        set_state(row, self._encoder_obstacle(), [segment])
+        needs.fill_disk(row, needs.embeddings_bytes())
+        if row.is_done:
             return row
-        if alike:
-            row.time_s, row.basis = left * (took(alike) or 0.0) / len(alike), "recorded"
-        elif (timed := self.methods.speed(method)) is not None:
-            each = [self._fold_s(timed[0], split, density=found.density) for split in needs.splits]
-            row.time_s, row.basis = left * float(np.mean(each)), "measured"
-            row.memory_bytes = needs.training_bytes(needs.state_bytes(method, found, taken=timed[1]))
-            row.at_least_of += ["time_s"] if self.reading.is_unknown() else []
-            row.at_most = stops
+        device = resolve_device(config.device)
+        row.memory_on = self._encoder_on(device)
+        if needs.encoder_size is not None and needs.stats.modality is not None:
+            precision = resolve_precision(config.precision, device, cpu_auto=True)
+            row.memory_bytes = weight_bytes(needs.encoder_size, config, needs.stats.modality, device, precision)
+            row.memory_at_least = True
+        rate = self.recorded.extraction()
+        if rate is not None and row.total:
+            self._set_time(row, rate.seconds * (row.total - row.done), rate.source)
         return row
 
-    def _fold_s(self, speed: MethodSpeed, split: Split, *, density: bool, layers: int | None = None) -> float:
-        return speed.fold_s(split, self.config, density=density, read=self.reading.times(split, layers))
+    def _train(self, method: str, extract: Row) -> Row:
+        needs, config = self.needs, self.config
+        epochs = None if method in CLOSED_FORM else allowed_epochs(method, config)
+        stops = epochs is not None and may_stop(config.train, config.train.selection)
+        row = self._folds("train", method, epochs, stops=stops)
+        kept = self.status.trained(method, needs.runs)
+        row.done, row.took_s, row.memory_on = len(kept), train_seconds(kept), self.device.partition(":")[0]
+        if self.status.features is None and (existing := len(read_folds(self.layout.method(method)))):
+            row.reason = f"{existing} folds are kept if the embeddings do not change"
+        size, problem = needs.method(method)
+        set_state(row, problem or needs.no_split, [extract])
+        if size is None:
+            return needs.fill_disk(row, None)
+        row.memory_bytes = needs.training_bytes(needs.state_bytes(method, size))
+        maps = 8 * needs.vector_numbers if size.density else 0
+        needs.fill_disk(row, needs.fold_bytes(4 * size.num_parameters + maps))
+        if not row.is_done:
+            self._set_training_time(row, kept, config, epochs or 1)
+        return row
 
-    def _finetune(self, name: str, segment: Row) -> Row:
-        config = self.config.for_adapter(name)
-        stops = may_stop(config.finetune, config.train.selection)
-        row = self._folds("finetune", name, tune_epochs(name, config), stops=stops)
-        kept = self.present.tuned(name, self.needs.splits, self.needs.material.modality)
-        row.done, row.took_s = len(kept), took(kept)
-        lacking = self.lacking.get("encoder") or self.lacking.get("corpus")
-        settle(row, lacking or self.needs.no_split, [segment])
-        device = device_name(resolve_device(self.config.finetune.device))
-        alike = [fold for fold in kept if fold.result["meta"]["device"] == device]
-        if alike and row.state != "done":
-            row.time_s = (len(self.needs.runs_of("finetune")) - len(kept)) * (took(alike) or 0.0) / len(alike)
-            row.basis = "recorded"
+    def _finetune_all(self, segment: Row) -> list[Row]:
+        modality, encoder = self.needs.stats.modality, None
+        if modality is not None and self.config.finetunes:
+            encoder = empty_encoder(self.config.extract, modality, self.needs.finetune_dtype)
+        return [self._finetune(name, segment, copy.deepcopy(encoder)) for name in self.config.finetunes]
+
+    def _finetune(self, name: str, segment: Row, encoder: Any | None) -> Row:
+        """Row of a fine-tuning method.
+
+        Args:
+            name: the method.
+            segment: the row that it depends on.
+            encoder: on the meta device; it is modified. None: its size is not known.
+        """
+        needs, config = self.needs, self.config.for_adapter(name)
+        epochs = allowed_epochs(name, config)
+        row = self._folds("finetune", name, epochs, stops=may_stop(config.finetune, config.train.selection))
+        kept = self.status.finetuned(name, needs.splits, needs.stats.modality)
+        row.done, row.took_s = len(kept), train_seconds(kept)
+        row.memory_on = self._encoder_on(resolve_device(config.finetune.device))
+        size, problem = None, None
+        if encoder is not None:
+            try:
+                size = finetune_size(name, encoder, needs.stats.classes or 2)
+            except MethodError as error:
+                problem = Obstacle(error.message, error.fix)
+        set_state(row, problem or self._encoder_obstacle() or needs.no_split, [segment])
+        needs.fill_disk(row, None if size is None else needs.fold_bytes(4 * size.num_kept, "finetune"))
+        if row.is_done:
+            return row
+        rate = self.recorded.training(name, needs.sizes)
+        if rate is not None and rate.peak_memory_bytes is not None:
+            row.memory_bytes = rate.peak_memory_bytes
+        elif size is not None:
+            row.memory_bytes, row.memory_at_least = size.held_bytes + ADAM_BYTES * size.num_trained, True
+        elif needs.encoder_size is not None:
+            row.memory_bytes = needs.encoder_size.num_parameters * needs.finetune_dtype.itemsize
+            row.memory_at_least = True
+        if rate is not None:
+            self._set_training_time(row, kept, config, epochs)
+        elif (extraction := self.recorded.extraction()) is not None and needs.splits:
+            passes = FORWARD_PASSES_RECOMPUTED if config.finetune.gradient_checkpointing else FORWARD_PASSES
+            row.time_s = self._clips_left(row, kept) * epochs * passes * extraction.seconds
+            row.basis = "estimated"
+            row.notes.append(f"a training step is taken as {passes} forward passes, as fast as in extract")
         return row
 
     def _evaluate(self, trained: list[Row]) -> Row:
         row = Row("evaluate", work=counted(len(trained), "method"), unit="tables", total=1)
         fresh = self._is_fresh(row, [self.layout.method(name) for name in self.config.trained])
-        if fresh and all(one.state == "done" for one in trained):
+        if fresh and all(one.is_done for one in trained):
             made = read_json(self.layout.stage("evaluate") / STAGES["evaluate"].finished)
             same_methods = set(made["methods"]) == set(self.config.trained)
             same_margin = made.get("fairness", {}).get("margin") == self.config.evaluate.margin
             row.done = int(same_methods and same_margin and made["main_unit"] == self.config.evaluate.unit)
-        settle(row, None, trained, any_will_do=True)
+        set_state(row, None, trained, any_upstream=True)
         return self._quick(row)
 
     def _ablate(self, extract: Row, trained: list[Row]) -> Row:
         needs, settings = self.needs, self.config.ablate
+        row = self._row("ablate", work="layer groups", unit="folds", memory_on=self.device.partition(":")[0])
         rank_by = choose_ranking(self.layout, self.config, needs.sizes).name if needs.sizes else settings.rank_by
-        ranking = [row for row in trained if row.method == rank_by]
-        row = self._row("ablate", work="layer groups", unit="folds", memory_on=self.kind)
+        ranking = [one for one in trained if one.method == rank_by]
         fresh = self._is_fresh(row, [self.layout.method(str(one.method)) for one in ranking])
         unlisted = "; ".join(self.config.unlisted().values())
-        settle(row, Obstacle(unlisted) if unlisted else None, [extract, *ranking])
+        set_state(row, Obstacle(unlisted) if unlisted else None, [extract, *ranking])
         if needs.sizes is None or not needs.runs or unlisted:
             return needs.fill_disk(row, None)
-        ranks = any((found := needs.method(str(one.method))[0]) is None or found.density for one in ranking)
-        stored = self.present.head.layers if self.present.head else range(1, needs.sizes[0] + 1)
-        layers = [layer for layer in stored if layer > 0]
         try:
-            groups = choose_groups(layers if ranks else [], settings.k, settings.layers, layers, settings.presets)
+            groups = self._groups(ranking)
         except ConfigError as error:
-            settle(row, Obstacle(error.message, error.fix))
+            set_state(row, Obstacle(error.message, error.fix))
             return row
-        method = choose_method(self.layout, self.config, needs.sizes, {group.k for group in groups}).name or ""
-        groups = groups if method else []
-        wanted = [(group.name, group.k) for group in groups]
-        sized = [needs.method(method, k) for _, k in wanted]
-        problem = next((problem for _, problem in sized if problem), None)
+        method = choose_method(self.layout, self.config, needs.sizes, {group.k for group in groups}).name
+        if method is None:
+            groups = []
         row.work = f"{counted(len(groups), 'group')} × {counted(len(needs.runs), 'fold')}"
-        kept = self.present.alone(method, [name for name, _ in wanted], needs.runs)
-        row.total, row.done, row.took_s = max(1, len(wanted) * len(needs.runs)), len(kept), took(kept)
-        if not fresh:
-            row.done = min(row.done, row.total - 1)  # the table is not written yet
-        elif not wanted:
-            row.done = row.total
-        settle(row, problem, [extract, *ranking])
-        needs.fill_disk(row, sum(needs.fold_bytes(4 * found.num_parameters) or 0 for found, _ in sized if found))
-        if row.state == "done" or problem is not None:
+        row.total = max(1, len(groups) * len(needs.runs))
+        if method is None or not groups:
+            row.done, row.basis = int(fresh), "quick"
+            set_state(row, None, [extract, *ranking])
+            return needs.fill_disk(row, 0)
+        kept = self.status.ablated(method, [group.name for group in groups], needs.runs)
+        row.took_s = train_seconds(kept)
+        row.done = len(kept) if fresh else min(len(kept), row.total - 1)  # the table is still to be written
+        sizes, problem = self._sizes_on(method, groups)
+        set_state(row, problem, [extract, *ranking])
+        needs.fill_disk(row, sum(needs.fold_bytes(4 * size.num_parameters) or 0 for size in sizes))
+        if row.is_done or problem is not None:
             return row
-        timed = [(one, k) for _, k in wanted if (one := self.methods.speed(method, k)) is not None]
-        if not wanted:
-            row.basis = "quick"
-        elif len(timed) == len(wanted):
-            folds = [
-                self._fold_s(one, split, density=False, layers=k) for (one, _), k in timed for split in needs.splits
-            ]
-            share = 1 - row.done / row.total
-            row.time_s, row.basis = sum(folds) * len(self.config.train.seeds) * share, "measured"
-            held = [
-                needs.state_bytes(method, found, k, taken=taken)
-                for (found, _), ((_, taken), k) in zip(sized, timed, strict=True)
-                if found
-            ]
-            row.memory_bytes = needs.training_bytes(max(held, default=0))
-            row.at_most = method not in CLOSED_FORM and may_stop(self.config.train, self.config.train.selection)
-            row.at_least_of += ["time_s"] if any(self.reading.is_unknown(k) for _, k in timed) else []
+        state = [needs.state_bytes(method, size, group.k) for size, group in zip(sizes, groups, strict=True)]
+        row.memory_bytes = needs.training_bytes(max(state))
+        rate = self.recorded.training(method, needs.sizes)
+        if rate is not None:
+            each = float(np.mean([len(split.train) for split in needs.splits]))
+            row.time_s = (row.total - row.done) * each * allowed_epochs(method, self.config) * rate.seconds
+            row.basis = "estimated"
+            row.notes.append(f"a fold on few layers is taken to last as long as a fold of '{method}' on all layers")
         return row
 
+    def _groups(self, ranking: Sequence[Row]) -> list[LayerGroup]:
+        """Layer groups of the ablation. Which layers are ranked highest is not known yet, so any will do.
+
+        Raises:
+            ConfigError: the settings name layers that are not stored.
+        """
+        settings, sizes = self.config.ablate, self.needs.sizes
+        assert sizes is not None
+        stored = self.status.head.layers if self.status.head else range(1, sizes[0] + 1)
+        layers = [layer for layer in stored if layer > 0]
+        found = [self.needs.method(str(one.method))[0] for one in ranking]
+        ranks = any(size is None or size.density for size in found)
+        return choose_groups(layers if ranks else [], settings.k, settings.layers, layers, settings.presets)
+
+    def _sizes_on(self, method: str, groups: Sequence[LayerGroup]) -> tuple[list[MethodSize], Obstacle | None]:
+        """Size of a method on each layer group, or why it cannot be built on one of them."""
+        sizes = []
+        for group in groups:
+            size, problem = self.needs.method(method, group.k)
+            if size is None:
+                return [], problem
+            sizes.append(size)
+        return sizes, None
+
     def _importance(self, trained: list[Row], ablate: Row) -> Row:
-        row = self._row("importance", work="maps", unit="tables", total=1, memory_on=self.kind)
+        row = self._row("importance", work="maps", unit="tables", total=1, memory_on=self.device.partition(":")[0])
         needs, settings = self.needs, self.config.importance
         folders = [self.layout.method(str(one.method)) for one in trained]
         fresh = self._is_fresh(row, [*folders, self.layout.stage("ablate")])
-        if fresh and all(one.state == "done" for one in (*trained, ablate)):
+        if fresh and all(one.is_done for one in (*trained, ablate)):
             made = read_json(self.layout.stage("importance") / STAGES["importance"].finished)
             row.done = int({*made["scores"], *made["without_score"]} == {*self.config.methods})
-        settle(row, None, trained, any_will_do=True)
-        found = {str(one.method): needs.method(str(one.method))[0] for one in trained}
+        set_state(row, None, trained, any_upstream=True)
         if needs.sizes is None or not needs.runs:
             return needs.fill_disk(row, None)
-        maps = sum(one.density for one in found.values() if one) * (len(needs.runs) + 1)
+        found = {str(one.method): needs.method(str(one.method))[0] for one in trained}
+        maps = sum(size.density for size in found.values() if size) * (len(needs.runs) + 1)
         needs.fill_disk(row, maps * 8 * needs.vector_numbers + len(found) * PICTURES_BYTES)
-        scored = [name for name, one in found.items() if one and one.scored]
+        scored = [name for name, size in found.items() if size and size.scored]
         if not (settings.audit and scored):
             return self._quick(row)
         row.work = f"maps, {counted(len(scored), 'audit')}"
-        if row.state == "done":
+        if row.is_done:
             return row
         row.memory_bytes = needs.training_bytes(0)
-        timed = [one for name in scored if (one := self.methods.speed(name)) is not None]
-        if len(timed) == len(scored):
+        rates = [rate.seconds for name in scored if (rate := self.recorded.training(name, needs.sizes)) is not None]
+        if len(rates) == len(scored):
             # deletion and insertion in order of the score, of the untrained score, and at random; they share both ends
-            tried = 2 * (2 + settings.audit_orders) * (len(steps(needs.sizes[0])) - 2) + 2
+            masked = 2 * (2 + settings.audit_orders) * (len(steps(needs.sizes[0])) - 2) + 2
             clips = np.mean([min(settings.audit_clips, len(split.test)) for split in needs.splits])
-            row.time_s = float(len(needs.runs) * tried * clips * sum(one.clip_s for one, _ in timed))
-            row.basis = "measured"
-            row.notes.append("the time does not include the linear probes of the audit")
+            row.time_s = float(len(needs.runs) * masked * clips * sum(rates) / FORWARD_PASSES)
+            row.basis = "estimated"
+            row.notes.append(
+                f"a prediction is taken as 1/{FORWARD_PASSES} of a training step; the linear probes of the audit are "
+                "not included"
+            )
         return row
 
     def _report(self, upstream: list[Row]) -> Row:
         row = Row("report", work="one page", unit="pages", total=1)
         fresh = self._is_fresh(row, [self.layout.stage(one.stage) for one in upstream])
-        row.done = int(fresh and all(one.state == "done" for one in upstream))
-        settle(row, None, upstream[:1])
+        row.done = int(fresh and all(one.is_done for one in upstream))
+        set_state(row, None, upstream[:1])
         return self._quick(row)
 
     def _row(self, stage: str, method: str | None = None, **fields: Any) -> Row:
         """A row whose estimates are as certain as the number of items."""
-        material = self.needs.material
-        return Row(stage, method, at_least=material.at_least, about=material.about, **fields)
+        return Row(stage, method, at_least=self.needs.stats.at_least, about=self.needs.stats.about, **fields)
 
     def _folds(self, stage: TrainingStage, method: str, epochs: int | None, *, stops: bool) -> Row:
+        """A row of training; `stops`: it may end before `epochs`, which are None for a closed-form probe."""
         row = self._row(stage, method, unit="folds", total=len(self.needs.runs_of(stage)) or None)
         seeds = len(self.config.seeds_of(stage))
         parts = [counted(len(self.needs.splits), "fold")] if self.needs.splits else []
-        parts += [f"{seeds} seeds"] if seeds > 1 else []
-        parts += [f"{'at most ' if stops else ''}{counted(epochs, 'epoch')}"] if epochs is not None else []
+        if seeds > 1:
+            parts.append(f"{seeds} seeds")
+        if epochs is not None:
+            parts.append(f"{'at most ' if stops else ''}{counted(epochs, 'epoch')}")
         row.work = " × ".join(parts)
         return row
 
+    def _encoder_obstacle(self) -> Obstacle | None:
+        """What keeps this machine from running the encoder on the corpus."""
+        return self.blockers.get("encoder") or self.blockers.get("corpus")
+
+    def _encoder_on(self, device: str) -> str:
+        """Kind of device whose memory the encoder needs."""
+        return "cuda" if self.config.extract.min_gpu_memory_gb else device.partition(":")[0]
+
+    def _clips_left(self, row: Row, kept: Sequence[Fold]) -> int:
+        """Training clips of all folds that are not finished."""
+        finished = {(fold.fold, fold.seed) for fold in kept}
+        seeds = self.config.seeds_of("finetune" if row.stage == "finetune" else "train")
+        total = 0
+        for split in self.needs.splits:
+            missing = [seed for seed in seeds if (split.fold, seed) not in finished]
+            total += len(missing) * len(split.train)
+        return total
+
+    def _set_training_time(self, row: Row, kept: Sequence[Fold], config: Config, epochs: int) -> None:
+        """Fill in the time of training from recorded folds, scaled by clips and allowed epochs."""
+        rate = self.recorded.training(str(row.method), self.needs.sizes)
+        if rate is not None and self.needs.splits:
+            self._set_time(row, rate.seconds * self._clips_left(row, kept) * epochs, rate.source)
+
+    def _set_time(self, row: Row, seconds: float, source: str) -> None:
+        row.time_s, row.basis = seconds, "recorded"
+        if source:
+            row.notes.append(f"time scaled from {source}")
+
     def _is_fresh(self, row: Row, folders: Sequence[Path]) -> bool:
         """Whether the last output of a stage exists and is newer than the results it depends on."""
-        if self.present.made(row.stage) is None:
+        if self.status.finished_file(row.stage) is None:
             return False
-        if self.present.is_outdated(row.stage, folders):
+        if self.status.is_outdated(row.stage, folders):
             row.reason = "older than its inputs"
             return False
         return True
@@ -370,8 +440,8 @@ class _Planner:
         """Fill in a stage that takes seconds, or minutes if there are many predictions."""
         config = self.config
         runs = len(config.train.seeds) * len(config.methods) + len(config.seeds_of("finetune")) * len(config.finetunes)
-        predictions = (self.needs.number or 0) * runs
-        if row.state != "done":
+        predictions = (self.needs.num_items or 0) * runs
+        if not row.is_done:
             row.basis = "quick"
             if predictions > QUICK_PREDICTIONS:
                 row.notes.append("takes minutes rather than seconds because of the number of predictions")

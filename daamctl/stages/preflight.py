@@ -53,7 +53,7 @@ from daamctl.training.run import load_features
 logger = logging.getLogger(__name__)
 
 SAMPLE_BYTES = 2_000_000_000
-"""Largest size of a sample's vectors in memory; fixed, so that every machine draws the same sample."""
+"""Largest size of a sample in memory, in bytes; fixed, so that every machine draws the same sample."""
 SAMPLE_SEED = 0
 RULE = (
     "likely: the mean gain over folds exceeds its margin. "
@@ -119,7 +119,7 @@ def sample_rows(clips: pl.DataFrame, most: int) -> NDArray[np.int64]:
 
     Args:
         clips: N rows with group and utterance_id.
-        most: total number of rows. Larger groups fill up what small groups leave.
+        most: largest total number of rows. Larger groups fill up what small groups leave.
 
     Returns:
         Row numbers, ascending.
@@ -130,7 +130,7 @@ def sample_rows(clips: pl.DataFrame, most: int) -> NDArray[np.int64]:
     chosen, left = [], most
     for number, (rows, utterances) in enumerate(groups.select("row", "utterance_id").iter_rows()):
         names, owner = np.unique(utterances, return_inverse=True)
-        rank = rng.permutation(len(names))[owner]  # of each row's utterance in a random order
+        rank = rng.permutation(len(names))[owner]  # rank of each row's utterance in a random order
         taken = np.searchsorted(np.cumsum(np.bincount(rank)), left // (groups.height - number), side="right")
         chosen.append(np.array(rows, np.int64)[rank < taken])
         left -= len(chosen[-1])
@@ -161,7 +161,7 @@ def _known(layout: Layout, features: Features) -> CorpusFacts:
 
 
 def _content(layout: Layout, features: Features) -> NDArray[np.int64] | None:
-    """Numbers (N,), equal where texts or image files are equal; None if these are not available.
+    """Numbers (N,) that are equal if texts or image files are; None if these are not available.
 
     Always None for speech, whose clips are parts of files; embeddings are compared instead.
     """
@@ -260,7 +260,7 @@ def _figures(probes: LayerProbes | None, layers: Sequence[int], sampling: str | 
 
 
 def _summary(scores: Scores) -> dict[str, Any]:
-    """Every figure with its folds."""
+    """Every result, with its values per fold."""
     return {
         name: {**summarize(values := getattr(scores, name).tolist()), "per_fold": values}
         for name in ("accuracy", "balanced_accuracy", "choice_accuracy")
@@ -310,13 +310,13 @@ def _judged(probes: LayerProbes | None, skipped: str | None) -> tuple[str, str]:
 
 def _too_few(gain: Difference) -> str:
     """Result of one or two folds, and how to get a clearer one."""
-    met = f"the best linear fusion gains {100 * gain.mean:+.1f} points of accuracy over the best single layer"
-    anew = "To find out, form folds from the same data with download: {folds: stratified, num_groups: 5}"
+    result = f"the best linear fusion gains {100 * gain.mean:+.1f} points of accuracy over the best single layer"
+    advice = "To find out, form folds from the same data with download: {folds: stratified, num_groups: 5}"
     if len(gain.per_fold) > 1:
-        return f"{len(gain.per_fold)} folds are too few to distinguish a gain from chance ({met}). {anew}."
+        return f"{len(gain.per_fold)} folds are too few to distinguish a gain from chance ({result}). {advice}."
     return (
-        f"one test part has no spread over folds (on it, {met}). {anew}. You can also repeat training on this part "
-        "with several seeds (train.seeds: [1, 2, 3]) to see how much results depend on the seed."
+        f"one test part has no spread over folds (on it, {result}). {advice}. You can also repeat training on this "
+        "part with several seeds (train.seeds: [1, 2, 3]) to see how much results depend on the seed."
     )
 
 

@@ -1,9 +1,9 @@
 """The stage `segment`: cut every utterance into consecutive clips. A text or an image is one clip as it is.
 
-Source: the published set-up cuts at 5 s and keeps the rest piece however short (docs/sources.md#clips-and-folds, D23);
-the other tails, and that they may concern only the shortest pieces, are this project's. Cuts are computed in samples of
-the file's own rate, so 5.0 s gives one clip. No audio is copied: a clip is a row that says where it lies. Times are in
-seconds.
+Source: the published set-up cuts at 5 s and keeps the last piece, however short (docs/sources.md#clips-and-folds, D23).
+The other values of `segment.tail`, and `segment.tail_below_s`, are this project's. Cuts are computed in samples at the
+rate of the file, so an utterance of exactly 5.0 s gives one clip. No audio is copied: a clip is a row with the file,
+start and duration. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def run(layout: Layout, config: Config) -> Path:
         The file written.
 
     Raises:
-        ArtifactError: the utterance table is missing, or was made with other settings than these.
-        ConfigError: audio is to be exported, but there is none.
+        ArtifactError: the utterance table is missing or was made with other settings.
+        ConfigError: `segment.write_audio` is set, but the corpus has no audio.
         AudioError: a recording to be exported cannot be read.
     """
     fix = layout.command("download")
@@ -51,7 +51,7 @@ def run(layout: Layout, config: Config) -> Path:
         rows = cut(utterances.rows, config.segment)
     else:
         _check_no_export(config.segment, utterances)
-        log.debug("settings of segment concern recordings; each %s is one clip", modality)
+        log.debug("the settings of segment apply to recordings; each %s is one clip", modality)
         rows = utterances.rows.sort("utterance_id").with_columns(clip_id=pl.col("utterance_id") + "#000")
     settings = {"download": utterances.settings, "segment": config.section("segment")}
     clips = ClipTable(utterances.corpus, utterances.classes, rows, settings, modality, utterances.content)
@@ -59,47 +59,48 @@ def run(layout: Layout, config: Config) -> Path:
     if config.segment.write_audio:
         _export(rows, files_root(layout.root, clips.corpus), audio)
     else:
-        shutil.rmtree(audio, ignore_errors=True)  # of an earlier run with other settings
+        shutil.rmtree(audio, ignore_errors=True)  # left by an earlier run with other settings
     write_clips(layout.clips, clips)
     _log_summary(clips, utterances.rows.height)
     return layout.clips
 
 
 def _check_no_export(config: SegmentConfig, table: UtteranceTable) -> None:
+    """Refuse to export audio of texts or images."""
     if config.write_audio:
         raise ConfigError(
-            f"segment.write_audio exports audio, but corpus '{table.corpus}' holds {UNITS[table.modality]}",
-            fix="leave it out: --set segment.write_audio=false",
+            f"segment.write_audio exports audio, but corpus '{table.corpus}' consists of {UNITS[table.modality]}",
+            fix="use --set segment.write_audio=false",
         )
 
 
 def _check_utterances(layout: Layout, config: Config, table: UtteranceTable) -> None:
-    """Refuse an utterance table that was made with other settings than `config` asks for.
+    """Refuse an utterance table that was made with other settings than those of `config`.
 
     Raises:
-        ArtifactError: naming every setting that differs, and the command that makes the table anew.
+        ArtifactError: names every setting that differs, and the command that makes the table again.
     """
     fix = f"make them again: {layout.command('download')}"
     check_settings({"download": table.settings}, config, table.modality, what="utterances", fix=fix)
     if config.download.source is not None:
         key = key_of(config.download.corpus, Path(config.download.source))
         if key != table.corpus:
-            raise ArtifactError(f"the utterances are those of '{table.corpus}', asked for '{key}'", fix=fix)
+            raise ArtifactError(f"the utterances are of '{table.corpus}', but the settings ask for '{key}'", fix=fix)
 
 
 def cut(utterances: pl.DataFrame, config: SegmentConfig) -> pl.DataFrame:
-    """The clips of a table of utterances.
+    """Cut a table of utterances into clips.
 
     Args:
         utterances: rows with the columns of the utterance table.
-        config: longest clip and what happens to rest pieces.
+        config: length of the clips, and what to do with the last piece.
 
     Returns:
         Rows with the columns of the clip table.
 
     Raises:
         ConfigError: the longest clip is shorter than one sample.
-        ArtifactError: an utterance holds no samples.
+        ArtifactError: an utterance has no samples.
     """
     rate = pl.col("sampling_rate").cast(pl.Int64)
     rows = utterances.sort("utterance_id").with_columns(
@@ -111,34 +112,35 @@ def cut(utterances: pl.DataFrame, config: SegmentConfig) -> pl.DataFrame:
         raise ConfigError(f"segment.max_duration_s: {config.max_duration_s:g} s is less than one sample")
     empty = rows.filter(~(pl.col("_length") >= 1).fill_null(False))
     if empty.height:
-        raise ArtifactError(f"utterance '{empty['utterance_id'][0]}' holds no samples ({empty.height} such rows)")
+        raise ArtifactError(f"utterance '{empty['utterance_id'][0]}' has no samples ({empty.height} such rows)")
     length, longest = pl.col("_length"), pl.col("_longest")
-    rows = rows.with_columns(_short=pl.min_horizontal(longest, _first_kept(config.tail_below_s, rate)))
-    count = -(-length // longest)
+    # `tail` applies to last pieces with fewer samples than `_short`
+    rows = rows.with_columns(_short=pl.min_horizontal(longest, _shortest_kept(config.tail_below_s, rate)))
+    count = -(-length // longest)  # rounded up
     if config.tail in ("merge", "drop"):
         rest = length % longest
-        gone = (rest > 0) & (rest < pl.col("_short")) & (length > longest)  # the only clip always stays
-        count -= gone.cast(pl.Int64)
+        removed = (rest > 0) & (rest < pl.col("_short")) & (length > longest)  # an only clip always stays
+        count -= removed.cast(pl.Int64)
     rows = rows.with_columns(_count=count).with_columns(_index=pl.int_ranges(0, pl.col("_count")))
     return _describe(rows.explode("_index"), config)
 
 
-def _first_kept(tail_below_s: float | None, rate: pl.Expr) -> pl.Expr:
-    """Samples of the shortest rest piece that `tail` leaves alone; null where it concerns all of them."""
+def _shortest_kept(tail_below_s: float | None, rate: pl.Expr) -> pl.Expr:
+    """Samples of the shortest last piece that `tail` does not apply to; null if it applies to all."""
     if tail_below_s is None:
         return pl.lit(None, pl.Int64)
     return (tail_below_s * rate).round(6).ceil().cast(pl.Int64)  # 1.1 * 16000 is a little more than 17600
 
 
 def _describe(rows: pl.DataFrame, config: SegmentConfig) -> pl.DataFrame:
-    """Columns of the clip table for rows that each stand for one clip."""
+    """Columns of the clip table, for rows that are one clip each."""
     index, longest = pl.col("_index"), pl.col("_longest")
     rest = pl.col("_length") - index * longest
     is_last = index == pl.col("_count") - 1
-    # with `merge` the last clip takes the rest with it, so it may be nearly twice as long
-    size = (
-        pl.when(is_last).then(rest).otherwise(longest) if config.tail == "merge" else pl.min_horizontal(rest, longest)
-    )
+    if config.tail == "merge":  # the last clip includes the rest, so it may be nearly twice as long
+        size = pl.when(is_last).then(rest).otherwise(longest)
+    else:
+        size = pl.min_horizontal(rest, longest)
     pad_to = pl.lit(None, pl.Float64)
     if config.tail == "pad":
         pad_to = pl.when(size < pl.col("_short")).then(longest / pl.col("sampling_rate")).otherwise(pad_to)
@@ -155,7 +157,7 @@ def _describe(rows: pl.DataFrame, config: SegmentConfig) -> pl.DataFrame:
 
 
 def audio_name(clip_id: str) -> str:
-    """File name of an exported clip: its id, made safe for file systems, and still different for different ids."""
+    """File name of an exported clip: its id without unsafe characters; different ids give different names."""
     safe = re.sub(r"[^\w.#@-]", "_", clip_id)[:150]
     if safe != clip_id:
         safe += "-" + hashlib.sha256(clip_id.encode()).hexdigest()[:8]
@@ -163,7 +165,7 @@ def audio_name(clip_id: str) -> str:
 
 
 def _export(rows: pl.DataFrame, root: Path, target: Path) -> None:
-    """Write every clip as FLAC; the folder appears whole or not at all."""
+    """Write every clip as FLAC; the folder is moved into place when it is complete."""
     new = target.with_name(f".{AUDIO_DIR}-{uuid.uuid4().hex[:8]}")
     new.mkdir(parents=True)
     columns = ("clip_id", "path", "start_s", "duration_s", "pad_to_s")
@@ -173,7 +175,7 @@ def _export(rows: pl.DataFrame, root: Path, target: Path) -> None:
         replace_dir(new, target)
     except OSError as error:
         raise ArtifactError(
-            f"cannot write {target}: {error.strerror or error}", fix="free space, then repeat"
+            f"cannot write {target}: {error.strerror or error}", fix="free space, then run it again"
         ) from error
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -188,7 +190,7 @@ def _write_flac(target: Path, source: Path, start_s: float, duration_s: float, p
 
     samples, rate = read_piece(source, start_s=start_s, duration_s=duration_s)
     if not np.isfinite(samples).all():
-        raise AudioError(f"{source} holds samples that are NaN or infinite")
+        raise AudioError(f"{source} has samples that are NaN or infinite")
     if pad_to_s is not None:
         samples = np.pad(samples, ((0, round(pad_to_s * rate) - len(samples)), (0, 0)))
     try:
@@ -201,6 +203,6 @@ def _log_summary(clips: ClipTable, num_utterances: int) -> None:
     per_class = class_counts(clips.rows, clips.classes)
     if clips.modality == "speech":
         hours = float(clips.rows["duration_s"].sum()) / 3600.0
-        log.info("%d clips of %d utterances, %.2f h: %s", clips.rows.height, num_utterances, hours, per_class)
+        log.info("%d clips from %d utterances, %.2f h: %s", clips.rows.height, num_utterances, hours, per_class)
     else:
-        log.info("%d %s, as they are: %s", num_utterances, UNITS[clips.modality], per_class)
+        log.info("%d %s, one clip each: %s", num_utterances, UNITS[clips.modality], per_class)

@@ -85,7 +85,7 @@ def test_values_that_are_not_finite(clips, values):
     assert not_ok(findings) == {"values": "warning"}
     assert findings["values"].numbers == {"clips": 2}
     assert findings["values"].examples == ("u3#1", "u4#1")
-    assert findings["values"].text.startswith("Values that are not finite stand in 2 clips: ")
+    assert findings["values"].text.startswith("Values that are not finite occur in 2 clips: ")
 
 
 def test_speaker_in_two_groups(clips, values):
@@ -93,7 +93,7 @@ def test_speaker_in_two_groups(clips, values):
     assert not_ok(findings) == {"speakers": "warning"}
     assert findings["speakers"].numbers == {"speakers": 10, "shared": 1, "clips": 3 + 102}
     assert findings["speakers"].examples == ("s9",)
-    assert findings["speakers"].text.startswith("More than one group holds 1 of 10 speakers (105 clips): a test group ")
+    assert findings["speakers"].text.startswith("Groups share 1 of 10 speakers (105 clips): test groups ")
 
 
 def test_utterance_in_two_groups(clips, values):
@@ -186,7 +186,7 @@ def test_classes(clips, values):
     assert absent.numbers["absent"]["g2"] == ["joy"]
     assert absent.numbers["absent"]["g0"] == ["joy", "neutral", "sadness"]
     assert absent.examples[0] == "g0: joy, neutral, sadness"
-    assert absent.text == "Classes are absent from 5 of 5 groups, whose figures leave them out."
+    assert absent.text == "Classes are absent from 5 of 5 groups, so their results leave them out."
 
 
 @pytest.mark.parametrize(("utterances", "severity"), [(15, "warning"), (21, "note"), (99, "note"), (102, "ok")])
@@ -195,7 +195,7 @@ def test_group_sizes(utterances, severity):
     finding = found(clips, make_values(clips))["group-sizes"]
     assert finding.severity == severity
     assert finding.text == (
-        f"The smallest of 5 groups, g0, holds {utterances} utterances: one of them moves its accuracy by "
+        f"The smallest of 5 groups, g0, has {utterances} utterances: one of them changes its accuracy by "
         f"{100 / utterances:.1f} points."
     )
     assert len(finding.examples) == (0 if severity == "ok" else 5)
@@ -234,10 +234,10 @@ def test_official_split_of_texts_whose_authors_are_unknown():
         "Who wrote the texts is not known: whether two groups share an author cannot be checked."
     )
     assert findings["group-sizes"].text == (
-        "The tested group, test, holds 120 texts: one of them moves its accuracy by 0.8 points."
+        "The tested group, test, has 120 texts: one of them changes its accuracy by 0.8 points."
     )
-    assert findings["lengths"].text == "Texts have 10 to 99 tokens, half of them at most 51; none was cut."
-    assert findings["utterances"].text == "No text stands in two groups."
+    assert findings["lengths"].text == "Texts have 10 to 99 tokens, half of them at most 51; none was truncated."
+    assert findings["utterances"].text == "No text is in two groups."
     assert "% of the texts" in findings["class-balance"].text
 
 
@@ -264,7 +264,7 @@ def test_equal_texts_are_found_by_what_they_say():
                      content=text_ids(texts))  # fmt: skip
     assert findings["duplicate-labels"].severity == "ok"  # both are of one class
     assert findings["duplicates"].text == (
-        "2 texts are equal (1 set), 1 of them across groups: a test group holds texts that were trained on."
+        "2 texts are equal (1 set), 1 of them across groups: test groups contain texts that were trained on."
     )
     assert findings["duplicates"].examples == ("t7#000 = t310#000",)
 
@@ -288,4 +288,4 @@ def test_authors_that_are_known_are_checked():
     items = make_items().with_columns(speaker=pl.lit("a") + (pl.int_range(pl.len()) % 7).cast(pl.String))
     finding = found(items, make_values(items), checks=TEXT_CHECKS, modality="text")["speakers"]
     assert finding.severity == "warning"
-    assert finding.text.startswith("More than one group holds 7 of 7 authors (420 texts): ")
+    assert finding.text.startswith("Groups share 7 of 7 authors (420 texts): ")

@@ -52,7 +52,7 @@ def test_what_is_lacking_is_named(two: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         check_stages(two)
     assert str(caught.value) == (
-        "stages.yaml lacks train@own-sga, lacks finetune@own-ia3\n  write it anew: daamctl check --write"
+        "stages.yaml lacks train@own-sga, lacks finetune@own-ia3\n  write it again: daamctl check --write"
     )  # fmt: skip
     (two / STAGES_FILE).unlink()
     with pytest.raises(ConfigError, match=r"lacks train@plain-none, lacks train@plain-mha, .*@own-lora-r8 and 3 more"):
@@ -65,7 +65,7 @@ def test_a_method_too_many_does_no_harm_a_pipeline_too_many_does(two: Path) -> N
     check_stages(two)
     params = two / "params.yaml"
     params.write_text(params.read_text().replace("plain, own", "plain"))
-    with pytest.raises(ConfigError, match="has stages of 'own', which the pipelines of params"):
+    with pytest.raises(ConfigError, match="has stages of 'own', which is not listed under pipelines in params"):
         check_stages(two)
 
 

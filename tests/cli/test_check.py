@@ -46,5 +46,5 @@ def test_stages_that_dvc_lacks_are_named_before_anything_runs(project: Path) -> 
     result = call()
     assert (result.exit_code, result.stderr) == (
         3,
-        "ConfigError: stages.yaml lacks finetune@demo-ia3\n  write it anew: daamctl check --write\n",
+        "ConfigError: stages.yaml lacks finetune@demo-ia3\n  write it again: daamctl check --write\n",
     )

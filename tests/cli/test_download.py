@@ -46,8 +46,8 @@ def test_export_of_texts_is_refused() -> None:
     result = call("segment", "--corpus", "demo-text", "--write-audio")
     assert result.exit_code == 3
     assert result.stderr.endswith(
-        "ConfigError: segment.write_audio exports audio, but corpus 'demo-text' holds texts\n"
-        "  leave it out: --set segment.write_audio=false\n"
+        "ConfigError: segment.write_audio exports audio, but corpus 'demo-text' consists of texts\n"
+        "  use --set segment.write_audio=false\n"
     )
 
 

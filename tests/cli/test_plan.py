@@ -21,7 +21,7 @@ def call(*words: str) -> Any:
 
 def test_table_of_the_demo(project: Path) -> None:
     before = sorted(project.rglob("*"))
-    result = call("demo", "--no-calibrate")
+    result = call("demo")
     assert result.exit_code == 0, result.output
     assert sorted(project.rglob("*")) == before
     lines = result.stdout.splitlines()
@@ -33,7 +33,8 @@ def test_table_of_the_demo(project: Path) -> None:
                      "ablate", "importance", "report"]  # fmt: skip
     assert lines[5].split() == ["train", "5", "folds", "×", "at", "most", "33", "epochs"]
     assert lines[4].split()[:7] == ["extract", "to", "do", "≈", "353", "clips,", "0.25"]
-    assert lines[4].split().count("≈") == 3  # work, disk and memory
+    assert lines[4].split().count("≈") == 2  # work and disk
+    assert lines[4].split().count("≥") == 1  # memory, without activations
     totals = {line.split("  ")[0].strip(): line for line in lines[20:]}
     assert " needed, " in totals["disk"]
     assert totals["disk"].endswith(" free")
@@ -42,7 +43,7 @@ def test_table_of_the_demo(project: Path) -> None:
 
 
 def test_brief_has_a_row_for_each_stage(project: Path) -> None:
-    lines = call("demo", "--no-calibrate", "--brief").stdout.splitlines()
+    lines = call("demo", "--brief").stdout.splitlines()
     assert [line.split()[0] for line in lines[2:10]] == [
         "download", "segment", "extract", "train", "evaluate", "ablate", "importance", "report",
     ]  # fmt: skip
@@ -52,30 +53,29 @@ def test_brief_has_a_row_for_each_stage(project: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "shown"),
     [
-        ({"at_most": True}, "≤ 60 s"),
-        ({"at_most": True, "about": True}, "≤ 60 s"),
-        ({"at_most": True, "at_least": True}, "≈ 60 s"),  # some of it is not known
-        ({"at_most": True, "at_least_of": ["time_s"]}, "≈ 60 s"),
-        ({"at_least_of": ["time_s"]}, "≥ 60 s"),
-        ({}, "60 s"),
+        ({}, "≈ 60 s"),
+        ({"about": True}, "≈ 60 s"),
+        ({"at_least": True}, "≥ 60 s"),  # not all items are known
+        ({"time_at_least": True}, "≥ 60 s"),  # nor are the times of all methods of a stage
+        ({"time_s": None, "basis": "not known"}, "?"),
+        ({"basis": "quick"}, "seconds"),
     ],
 )
-def test_time_of_a_training_that_may_stop_earlier_is_an_upper_bound(row: dict[str, Any], shown: str) -> None:
-    whole = asdict(Row("train", time_s=60.0, basis="measured"))
+def test_times_say_how_certain_they_are(row: dict[str, Any], shown: str) -> None:
+    whole = asdict(Row("train", time_s=60.0, basis="recorded"))
     assert _figures({**whole, **row})[2] == shown
 
 
 def test_json_is_the_whole_plan(project: Path) -> None:
-    result = call("demo", "--no-calibrate", "--json", "--seeds", "1,2", "--set", "methods=[mean]")
+    result = call("demo", "--json", "--seeds", "1,2", "--set", "methods=[mean]")
     value = json.loads(result.stdout)
     assert [row["method"] for row in value["stages"] if row["stage"] == "train"] == ["mean"]
     assert next(row["total"] for row in value["stages"] if row["method"] == "mean") == 10
-    assert value["calibrated"] is False
 
 
 def test_what_is_missing_is_named_once_with_its_fix(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(project / "hub"))
-    result = call("iemocap", "--no-calibrate")
+    result = call("iemocap")
     assert result.exit_code == 0, result.output
     text = " ".join(result.stdout.split())
     assert text.count("corpus 'iemocap' is not on this machine") == 1
@@ -91,7 +91,7 @@ def test_what_is_missing_is_named_once_with_its_fix(project: Path, monkeypatch: 
     [
         (["dmeo"], "ConfigError: unknown pipeline 'dmeo'\n  did you mean 'demo'?"),
         (["demo", "--set", "train.epochs=0"], "ConfigError: pipeline 'demo' with the options given: train.epochs"),
-        (["demo", "--device", "cuda:99", "--no-calibrate"], "ConfigError: device 'cuda:99' is not on this machine"),
+        (["demo", "--device", "cuda:99"], "ConfigError: device 'cuda:99' is not on this machine"),
         (["demo", "--set", "methods=[nine]"], "UnknownNameError: unknown method 'nine'"),
     ],
 )

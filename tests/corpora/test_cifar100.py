@@ -161,17 +161,17 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
     given = write_binary(tmp_path / "given", "train", "test")
     content = (given / "test.bin").read_bytes()
     (given / "test.bin").write_bytes(content[:-1])
-    with pytest.raises(CorpusError, match=r"test\.bin has 9221 bytes, no multiple of a record's 3074"):
+    with pytest.raises(CorpusError, match=r"test\.bin has 9221 bytes, which is not a multiple of 3074"):
         cifar100.adopt(given, own)
     (given / "test.bin").write_bytes(content[:1] + b"\x64" + content[2:])
-    with pytest.raises(CorpusError, match=r"test\.bin: fine class 100 met, 0 to 99 exist"):
+    with pytest.raises(CorpusError, match=r"test\.bin: fine class 100 found, 0 to 99 allowed"):
         cifar100.adopt(given, own)
     (given / "test.bin").write_bytes(content)
     (given / "fine_label_names.txt").write_text("\n".join(reversed(cifar100.CLASSES)))
-    with pytest.raises(CorpusError, match=r"fine_label_names\.txt does not name CIFAR-100's 100 classes"):
+    with pytest.raises(CorpusError, match=r"fine_label_names\.txt does not list the 100 classes of CIFAR-100"):
         cifar100.adopt(given, own)
     assert not own.exists()
-    with pytest.raises(CorpusError, match=r"holds no train\.parquet or test\.parquet"):
+    with pytest.raises(CorpusError, match=r"has no train\.parquet or test\.parquet"):
         cifar100.prepare(given)
 
 

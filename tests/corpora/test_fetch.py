@@ -243,7 +243,7 @@ def test_members_outside_the_folder_are_refused(tmp_path: Path, make: object, na
 
 def test_tar_link_to_the_outside_is_refused(tmp_path: Path) -> None:
     archive = make_tar(tmp_path / "a.tar.gz", {}, link=("link", "../../secret"))
-    with pytest.raises(DownloadError, match="holds 'link', which is neither a file nor a folder"):
+    with pytest.raises(DownloadError, match="contains 'link', which is neither a file nor a folder"):
         unpack(archive, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -38,7 +38,7 @@ def test_every_difference_is_named() -> None:
         "b: 1 found, 2 expected",
         "total: 2 found, 3 expected",
         "speaker s2: 0 found, 2 expected",
-        "speaker s3: 1 found, not expected at all",
+        "speaker s3: 1 found, none expected",
         "group g2: 1 found, 2 expected",
     ]
 

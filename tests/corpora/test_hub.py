@@ -66,10 +66,10 @@ def test_no_copy(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="lacks the column text or sentence; it has label, title, more"):
         found(tmp_path)
     (tmp_path / "test.parquet").write_bytes(b"nothing of the kind")
-    with pytest.raises(CorpusError, match="is no whole copy of a data set"):
+    with pytest.raises(CorpusError, match="is not a complete copy of a data set"):
         found(tmp_path)
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train"]}')
-    with pytest.raises(CorpusError, match="is no whole copy of a data set"):
+    with pytest.raises(CorpusError, match="is not a complete copy of a data set"):
         found(tmp_path)
 
 

@@ -116,5 +116,5 @@ def test_line_that_does_not_parse(root: Path, line: str) -> None:
 
 def test_file_without_labels(root: Path) -> None:
     write(root, 1, "Ses01F_impro02")
-    with pytest.raises(CorpusError, match=r"Ses01F_impro02\.txt holds no label lines"):
+    with pytest.raises(CorpusError, match=r"Ses01F_impro02\.txt has no label lines"):
         iemocap.prepare(root)

@@ -118,13 +118,13 @@ def test_rows_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     problems = images.header_problems(wanted, tmp_path).to_list()
     assert [problem is None for problem in problems] == [True, True, False, True, False, False, False, False, True]
     assert problems[2].startswith(f"{tmp_path}/a.parquet, row 3, cannot be read as an image")
-    assert problems[4] == f"{tmp_path}/a.parquet, row 1, holds no image"
-    assert problems[5] == f"{tmp_path}/a.parquet, row 9, holds no image"
-    assert problems[6].startswith(f"{tmp_path}/damaged.parquet is no table of images: ")
-    assert problems[7].startswith(f"{tmp_path}/gone.parquet is no table of images: ")
+    assert problems[4] == f"{tmp_path}/a.parquet, row 1, has no image"
+    assert problems[5] == f"{tmp_path}/a.parquet, row 9, has no image"
+    assert problems[6].startswith(f"{tmp_path}/damaged.parquet is not a table of images: ")
+    assert problems[7].startswith(f"{tmp_path}/gone.parquet is not a table of images: ")
 
 
 def test_a_table_without_images(tmp_path: Path) -> None:
     pl.DataFrame({"x": [1]}).write_parquet(tmp_path / "a.parquet")
     (problem,) = images.header_problems(rows(("a.parquet", 0)), tmp_path)
-    assert "a.parquet is no table of images" in problem
+    assert "a.parquet is not a table of images" in problem

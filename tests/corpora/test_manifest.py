@@ -193,7 +193,7 @@ def test_one_name_with_two_suffixes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,label\na.png,x\nb.wav,x\nc.gif,y\n", r"no image, unlike the other files, in line 3 \(b\.wav\)"),
+        ("path,label\na.png,x\nb.wav,x\nc.gif,y\n", r"not an image, unlike the other files, in line 3 \(b\.wav\)"),
         ("path,label\na.wav,x\nb.wav,x\nc.gif,y\n", r"an image, unlike the other files, in line 4 \(c\.gif\)"),
         ("path,label\na.png,x\na.png,y\n", r"more than once in line 2 \(a\.png\), line 3"),
         ("path,label,speaker\na.png,x,s\nb.png,y,\n", r"empty speaker in line 3 \(b\.png\)"),
@@ -222,7 +222,7 @@ def test_folder_of_classes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
         ("2", "cat/deep/2.JPG", None, "cat", "2", None),
         ("dog/1", "dog/1.png", None, "dog", "dog/1", None),
     ]
-    assert "1 files that are no images are left out: dog/notes.txt" in caplog.text
+    assert "left out 1 file without an image: dog/notes.txt" in caplog.text
 
 
 def test_folder_of_parts(tmp_path: Path) -> None:
@@ -243,15 +243,15 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
 
 def test_folders_without_classes(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CorpusError, match="empty holds no images"):
+    with pytest.raises(CorpusError, match="empty has no images"):
         prepare(tmp_path / "empty")
-    with pytest.raises(CorpusError, match=r"2 images lie in no class's sub-folder: .*flat/a\.png"):
+    with pytest.raises(CorpusError, match=r"2 images outside the sub-folders of the classes: .*flat/a\.png"):
         prepare(files(tmp_path / "flat", "a.png", "b.png"))
-    with pytest.raises(CorpusError, match=r"1 images lie in no class's sub-folder: .*train/a\.png"):
+    with pytest.raises(CorpusError, match=r"1 image outside the sub-folders of the classes: .*train/a\.png"):
         prepare(files(tmp_path / "parts", "train/a.png", "test/x/a.png"))
 
 
 def test_unknown_kind_of_table(tmp_path: Path) -> None:
     files(tmp_path, "list.xlsx")
-    with pytest.raises(CorpusError, match=r"list\.xlsx is of no known kind: \.csv, \.txt, \.parquet"):
+    with pytest.raises(CorpusError, match=r"list\.xlsx is of an unknown kind \(allowed: \.csv, \.txt, \.parquet"):
         prepare(tmp_path / "list.xlsx")

@@ -35,7 +35,7 @@ def test_inside_the_project_is_stored_relative(tmp_path: Path) -> None:
 
 def test_folder_that_is_gone(tmp_path: Path) -> None:
     register(tmp_path, "emodb", tmp_path / "gone")
-    with pytest.raises(CorpusError, match=r"was registered at .*gone, which is not there") as caught:
+    with pytest.raises(CorpusError, match=r"was registered at .*gone, which does not exist") as caught:
         files_root(tmp_path, "emodb")
     assert "daamctl download emodb --from DIR" in str(caught.value)
 
@@ -63,7 +63,7 @@ def test_folder_as_manifest(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"another manifest named 'pets\.v1' is registered"):
         register(tmp_path, "manifest:pets.v1", tmp_path / "b" / "pets.v1")
     (tmp_path / "pets.v1").rmdir()
-    with pytest.raises(CorpusError, match=r"was registered at .*pets\.v1, which is not there") as caught:
+    with pytest.raises(CorpusError, match=r"was registered at .*pets\.v1, which does not exist") as caught:
         files_root(tmp_path, "manifest:pets.v1")
     assert "daamctl download manifest --from pets.v1" in str(caught.value)
 

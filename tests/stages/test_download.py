@@ -109,7 +109,7 @@ def test_corpus_not_on_this_machine(project: Path) -> None:
 def test_registered_corpus_that_is_gone(project: Path, collection: Path) -> None:
     make_from(project, collection)
     collection.unlink()
-    with pytest.raises(CorpusError, match=r"was registered at .*list\.csv, which is not there"):
+    with pytest.raises(CorpusError, match=r"was registered at .*list\.csv, which does not exist"):
         make(project, corpus="manifest")
 
 
@@ -124,7 +124,7 @@ def test_classes(project: Path, collection: Path) -> None:
     assert table.settings["classes"] == ["tense", "calm"]
     with pytest.raises(UnknownNameError, match=r"unknown class of corpus 'manifest' 'tens'\n.*did you mean 'tense'"):
         make(project, collection, corpus="manifest", classes=["tens", "calm"])
-    with pytest.raises(ConfigError, match="at least two different classes are needed, met calm, calm"):
+    with pytest.raises(ConfigError, match="at least two different classes are needed, got calm, calm"):
         make(project, collection, corpus="manifest", classes=["calm", "calm"])
     with pytest.raises(ConfigError, match="at least two different classes"):
         make(project, collection, corpus="manifest", classes=["calm"])
@@ -140,7 +140,7 @@ def test_unreadable_recordings_are_named(project: Path, collection: Path, caplog
     assert "r0.wav" in message
     assert "r3.wav is empty (0 bytes)" in message
     command = f"daamctl download manifest --from {collection} --set download.max_unreadable_fraction=0.334"
-    assert message.endswith(f"or go on without them: {command}")
+    assert message.endswith(f"or leave them out: {command}")
     with caplog.at_level(logging.WARNING):
         table = make(project, collection, corpus="manifest", max_unreadable_fraction=0.334)
     assert table.rows["utterance_id"].to_list() == ["r1", "r2", "r4", "r5"]
@@ -184,7 +184,7 @@ def test_fewer_speakers_than_groups(project: Path, collection: Path, caplog: pyt
     with caplog.at_level(logging.WARNING):
         table = make(project, collection, corpus="manifest", num_groups=5)
     assert sorted(table.rows["group"].unique()) == ["group1", "group2", "group3"]
-    assert "3 speakers give 3 groups, 5 were asked for" in caplog.text
+    assert "3 speakers give 3 groups instead of 5" in caplog.text
 
 
 def test_classes_that_are_not_in_every_group_are_named_on_one_line(
@@ -197,7 +197,7 @@ def test_classes_that_are_not_in_every_group_are_named_on_one_line(
     assert not caplog.messages
     make(project, path, corpus="manifest", num_groups=4)
     assert caplog.messages == [
-        "some folds train or test nothing of class once (1 text in 1 of 4 groups), twice (2 texts in 2 of 4 groups); "
+        "some folds train or test no item of class once (1 text in 1 of 4 groups), twice (2 texts in 2 of 4 groups); "
         "download.classes can leave it out"
     ]
 
@@ -220,7 +220,7 @@ def small_emodb(root: Path) -> Path:
 
 
 def test_incomplete_corpus_is_refused_with_every_difference(project: Path, tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="corpus 'emodb' is not the known one") as caught:
+    with pytest.raises(CorpusError, match="corpus 'emodb' does not match its published counts") as caught:
         make(project, small_emodb(tmp_path / "emodb"), corpus="emodb")
     for line in ("anger: 1 found, 127 expected", "total: 4 found, 339", "speaker 16: 0 found", "group group5: 0 found"):
         assert line in str(caught.value)
@@ -230,13 +230,13 @@ def test_incomplete_corpus_is_refused_with_every_difference(project: Path, tmp_p
 
 
 def test_unchecked_corpus_without_one_speaker(project: Path, tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="corpus 'emodb' holds nothing of speaker 11, 12, 13, 14, 15, 16"):
+    with pytest.raises(CorpusError, match="corpus 'emodb' has no item of speaker 11, 12, 13, 14, 15, 16"):
         make(project, small_emodb(tmp_path / "emodb"), corpus="emodb", check_fingerprint=False)
 
 
 def test_known_class_without_utterances(tmp_path: Path) -> None:
     rows = emodb.prepare(small_emodb(tmp_path / "emodb"))
-    with pytest.raises(CorpusError, match="corpus 'emodb' holds nothing of class boredom"):
+    with pytest.raises(CorpusError, match="corpus 'emodb' has no item of class boredom"):
         download.select_classes(emodb.CORPUS, rows, ("bored", "anger"))
     assert download.select_classes(emodb.CORPUS, rows, ("joy", "angry")) == ("happiness", "anger")
 
@@ -307,7 +307,7 @@ def test_texts_of_known_authors_stay_together(project: Path, tmp_path: Path, cap
 
 def test_one_part_of_an_official_split(project: Path, tmp_path: Path) -> None:
     path = write_texts(tmp_path, "text,label,group\na,x,test\nb,y,test\nc,x,dev\nd,y,dev\n")
-    message = r"has an official split, of which the part train is not there \(found: dev, test\)"
+    message = r"lacks the part train of its official split \(found: dev, test\)"
     with pytest.raises(CorpusError, match=message) as caught:
         make_from(project, path)
     assert str(caught.value).endswith("--set download.folds=stratified")
@@ -328,7 +328,7 @@ def small_agnews(root: Path, *parts: str) -> Path:
 
 def test_agnews_with_its_test_part_alone(project: Path, tmp_path: Path) -> None:
     place = small_agnews(tmp_path / "agnews", "test")
-    with pytest.raises(CorpusError, match="the part train is not there") as caught:
+    with pytest.raises(CorpusError, match="lacks the part train of its official split") as caught:
         make(project, place, corpus="agnews", check_fingerprint=False)
     assert "--set download.folds=stratified --set download.check_fingerprint=false" in str(caught.value)
     with pytest.raises(CorpusError, match="group test: 40 found, 7600 expected"):
@@ -428,7 +428,7 @@ def small_cifar(root: Path) -> Path:
 
 def test_cifar100_is_converted_in_the_project_and_read_from_there(project: Path, tmp_path: Path) -> None:
     given = small_cifar(tmp_path / "cifar")
-    with pytest.raises(CorpusError, match="is not the known one") as caught:
+    with pytest.raises(CorpusError, match="does not match its published counts") as caught:
         make(project, given, corpus="cifar100")
     lines = [line.strip() for line in str(caught.value).splitlines()]
     assert "apple: 4 found, 600 expected" in lines

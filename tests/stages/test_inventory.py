@@ -256,11 +256,11 @@ def test_inventory_imports_nothing_heavy(project: Path) -> None:
 def test_what_is_lacking_by_itself(project: Path, tmp_path: Path) -> None:
     """For one set of settings, and without a word on disk."""
     before = sorted(project.rglob("*"))
-    found = inventory.lacking(project, load_config(project, "iemocap"))
+    found = inventory.blockers(project, load_config(project, "iemocap"))
     assert found["corpus"] == Obstacle("corpus 'iemocap' is not on this machine", CORPORA.load("iemocap").how_to_get)
     assert found["encoder"] is not None
     assert found["encoder"].fix == "with network: hf download microsoft/wavlm-large"
     small = load_config(project, "iemocap", {"extract.encoder": "wavlm-micro", "extract.min_gpu_memory_gb": 1e6})
-    assert "needs 1e+06 GB of GPU memory" in str(inventory.lacking(project, small)["encoder"])
-    assert inventory.lacking(project, load_config(project, "demo")) == {"corpus": None, "encoder": None}
+    assert "needs 1e+06 GB of GPU memory" in str(inventory.blockers(project, small)["encoder"])
+    assert inventory.blockers(project, load_config(project, "demo")) == {"corpus": None, "encoder": None}
     assert sorted(project.rglob("*")) == before

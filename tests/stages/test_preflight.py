@@ -189,7 +189,7 @@ def test_what_cannot_be_probed_is_still_checked(layout: Layout, fault: str) -> N
         clips = clips.with_columns(label=pl.when(first).then(pl.lit("anger")).otherwise("label"))
     result = result_of(layout, clips, vectors)
     reason = {
-        "values": "Values that are not finite stand in 1 clip",
+        "values": "Values that are not finite occur in 1 clip",
         "classes": "fold 1: the test part (group1) holds only class 'anger'",
     }[fault]
     assert result["skipped"].startswith(reason)
@@ -214,7 +214,7 @@ def test_set_on_disk_within_the_sample_gives_the_same(layout: Layout) -> None:
     found = result_of(layout, clips, vectors, train={"features": "stream"})
     assert (found["sample"], expected["sample"]) == ({"clips": 240, "seed": 0}, None)
     assert found["probe"].pop("note").startswith("Probed on a sample of 240 of 240 clips (whole utterances, seed 0")
-    assert found["checks"][7]["text"] == "No two groups share almost equal embeddings among 240 clips drawn."
+    assert found["checks"][7]["text"] == "No two groups share almost equal embeddings in a sample of 240 clips."
     for result in (found, expected):
         del result["sample"], result["checks"][7]
     assert found == expected
@@ -233,7 +233,7 @@ def test_set_on_disk_is_probed_on_a_sample_and_checked_whole(layout: Layout, mon
     assert set(warnings_of(result)) == {"duplicates", "duplicate-labels"}
     vectors[499, 3, 0] = np.inf
     result = result_of(layout, clips, vectors, train={"features": "stream"})
-    assert result["skipped"].startswith("Values that are not finite stand in 1 clip")
+    assert result["skipped"].startswith("Values that are not finite occur in 1 clip")
 
 
 def test_sample_takes_whole_utterances_of_every_group_alike() -> None:

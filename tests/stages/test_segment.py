@@ -152,7 +152,7 @@ def test_more_than_a_thousand_clips_stay_in_order() -> None:
 def test_impossible_inputs() -> None:
     with pytest.raises(ConfigError, match=r"segment\.max_duration_s: 1e-06 s is less than one sample"):
         segment.cut(utterances((10, 16000)), SegmentConfig(max_duration_s=1e-6))
-    with pytest.raises(ArtifactError, match="utterance 'u0' holds no samples"):
+    with pytest.raises(ArtifactError, match="utterance 'u0' has no samples"):
         segment.cut(utterances((0, 16000)), SegmentConfig())
 
 
@@ -252,7 +252,9 @@ def test_another_manifest_is_a_difference(tmp_path: Path) -> None:
     settings = {key: value for key, value in asked.section("download").items() if key != "source"}
     place = Layout.of(tmp_path, None, asked)
     write_utterances(place.utterances, UtteranceTable("manifest:old", ("x", "y"), utterances((9, 8000)), settings))
-    with pytest.raises(ArtifactError, match="the utterances are those of 'manifest:old', asked for 'manifest:new'"):
+    with pytest.raises(
+        ArtifactError, match="the utterances are of 'manifest:old', but the settings ask for 'manifest:new'"
+    ):
         segment.run(place, asked)
 
 
@@ -274,9 +276,11 @@ def test_texts_and_images_are_one_clip_each(
     assert table.rows.columns == list(clips.SCHEMAS[modality])
     assert table.rows["clip_id"].to_list() == ["u1#000", "u2#000"]
     assert table.rows.drop("clip_id").rows() == rows.drop("year").sort("utterance_id").rows()
-    assert f"2 {modality}s, as they are: x 1, y 1" in caplog.text
-    assert [record.levelname for record in caplog.records if "concern recordings" in record.message] == ["DEBUG"]
+    assert f"2 {modality}s, one clip each: x 1, y 1" in caplog.text
+    assert [record.levelname for record in caplog.records if "apply to recordings" in record.message] == ["DEBUG"]
     exporting = asked.model_copy(update={"segment": SegmentConfig(write_audio=True)})
-    with pytest.raises(ConfigError, match=f"write_audio exports audio, but corpus 'some' holds {modality}s") as caught:
+    with pytest.raises(
+        ConfigError, match=f"write_audio exports audio, but corpus 'some' consists of {modality}s"
+    ) as caught:
         segment.run(place, exporting)
     assert "--set segment.write_audio=false" in str(caught.value)

@@ -1,0 +1,148 @@
+"""Estimate times from the seconds that finished folds and extractions recorded.
+
+Work of the same kind takes as long per clip, and in training per epoch, as it took before on the same device. `same
+kind` means: the same method on as many layers and features, the same fine-tuning method on the same encoder, or
+extraction with the same encoder. A pipeline's own records come first, then those of other pipelines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from daamctl.adapters import FINETUNES
+from daamctl.artifacts.embeddings import METADATA_FILE, read_head
+from daamctl.artifacts.results import Fold, read_folds
+from daamctl.config import Config
+from daamctl.devices import resolve_device
+from daamctl.errors import ArtifactError
+from daamctl.layout import Layout
+from daamctl.methods import CLOSED_FORM
+from daamctl.provenance import device_name
+from daamctl.training import finetune_fold
+from daamctl.training.search import grid_of, most_epochs, refits
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Recorded speed.
+
+    Args:
+        seconds: per clip in extraction; per training clip and allowed epoch in training.
+        source: where it was recorded, in words; empty: in folds of the pipeline itself.
+        peak_memory_bytes: highest recorded GPU memory; None: not recorded.
+    """
+
+    seconds: float
+    source: str = ""
+    peak_memory_bytes: int | None = None
+
+
+class Recorded:
+    """Recorded speeds of extraction, training and fine-tuning.
+
+    Args:
+        layout: locations of artifacts.
+        config: all settings.
+        measured: a layout in which a few clips were extracted and trained on, to fall back on.
+    """
+
+    def __init__(self, layout: Layout, config: Config, measured: Layout | None = None) -> None:
+        self.layout, self.config, self.measured = layout, config, measured
+        self._rates: dict[str, Rate | None] = {}
+
+    def extraction(self) -> Rate | None:
+        """Speed of extraction with this encoder; None if none is recorded."""
+        device = device_name(resolve_device(self.config.extract.device))
+        for source, folder in self._folders("extract"):
+            if not (folder / METADATA_FILE).is_file():
+                continue
+            try:
+                head = read_head(folder)
+            except ArtifactError:
+                continue
+            timing, settings = head.timing, head.settings.get("extract", {})
+            same = settings.get("encoder") == self.config.extract.encoder and timing.get("device") == device
+            if same and timing["clips"]:
+                return Rate(timing["seconds"] / timing["clips"], source)
+        return None
+
+    def training(self, method: str, sizes: tuple[int, int, int] | None) -> Rate | None:
+        """Speed of a method or fine-tuning method; None if none is recorded.
+
+        Args:
+            method: a name from the table of methods or of fine-tuning methods.
+            sizes: L, D and C; None: not known yet.
+        """
+        if method not in self._rates:
+            self._rates[method] = self._training(method, sizes)
+        return self._rates[method]
+
+    def _training(self, method: str, sizes: tuple[int, int, int] | None) -> Rate | None:
+        finetuned = method in FINETUNES
+        stage = self.config.finetune if finetuned else self.config.train
+        device = device_name(resolve_device(stage.device))
+
+        def is_alike(fold: Fold) -> bool:
+            run, meta = fold.result["run"], fold.result["meta"]
+            if finetuned:
+                alike = run["config"]["extract"]["encoder"] == self.config.extract.encoder
+            else:
+                alike = sizes is not None and (len(run["layers"]), run["embed_dim"]) == sizes[:2]
+            return alike and meta["device"] == device
+
+        for source, folder in self._folders("train"):
+            try:
+                folds = read_folds(folder / method)
+            except ArtifactError:  # a damaged fold of another pipeline
+                continue
+            rate = _rate([fold for fold in folds if is_alike(fold)], source)
+            if rate is not None:
+                return rate
+        return None
+
+    def _folders(self, stage: str) -> Iterator[tuple[str, Any]]:
+        """Folders to search, each with its name in words: this pipeline's own, what was measured, other pipelines'."""
+        own = self.layout.embeddings if stage == "extract" else self.layout.stage(stage)
+        yield "", own
+        if self.measured is not None:
+            measured = self.measured.embeddings if stage == "extract" else self.measured.stage(stage)
+            yield "the clips that were measured", measured
+        for folder in sorted((self.layout.data / stage).glob("[!.]*")):
+            if folder != own:
+                yield f"'{folder.name}'", folder
+
+
+def _rate(folds: Sequence[Fold], source: str) -> Rate | None:
+    """Speed of folds of one method; None if there are none whose settings can be read."""
+    seconds, passes, peaks = 0.0, 0, []
+    for fold in folds:
+        run, meta = fold.result["run"], fold.result["meta"]
+        sections = {name: run["config"][name] for name in ("train", "finetune") if name in run["config"]}
+        try:
+            config = Config.model_validate(sections)
+        except ValidationError:  # settings of an older version
+            continue
+        seconds += meta["train_s"]
+        passes += meta["num_train_clips"] * allowed_epochs(run["method"], config)
+        peaks.append(meta["peak_memory_bytes"] or 0)
+    return Rate(seconds / passes, source, max(peaks) or None) if passes else None
+
+
+def allowed_epochs(method: str, config: Config) -> int:
+    """Most epochs that a fold of a method may train, all candidates of the search and the refit included.
+
+    Args:
+        method: a name from the table of methods or of fine-tuning methods.
+        config: all settings; for a fine-tuning method with its own applied (`Config.for_adapter`).
+    """
+    if method in CLOSED_FORM:
+        return 1
+    refit = refits(config.train)
+    if method in FINETUNES:
+        grid = finetune_fold.grid_of(finetune_fold.FinetuneSpec("", method, 1, 0, config))
+        return most_epochs(grid, config.finetune.epochs, refit=refit)
+    return most_epochs(grid_of(config.train), config.train.epochs, refit=refit)

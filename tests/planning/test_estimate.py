@@ -1,0 +1,74 @@
+"""Sizes of methods, and how many trainings are held at once, known without features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daamctl.config import Config, load_config
+from daamctl.errors import MethodError
+from daamctl.layout import Layout
+from daamctl.planning.artifact_status import ArtifactStatus
+from daamctl.planning.estimate import ResourceEstimate, method_size
+from daamctl.training.fold import build_method
+
+NO_SEARCH = {"train.search": "none"}
+SIZES = (6, 16, 3)
+
+
+def needs_of(project: Path, changes: dict[str, Any]) -> ResourceEstimate:
+    config = load_config(project, "demo", {"train.device": "cpu", "method_settings": {}, **changes})
+    return ResourceEstimate(ArtifactStatus(Layout.of(project, "demo", config), config))
+
+
+@pytest.mark.parametrize(
+    ("method", "layers", "changes", "trainings"),
+    [
+        ("none-mlp", None, NO_SEARCH, 5),
+        ("none-mlp", None, {**NO_SEARCH, "train.seeds": [1, 2, 3]}, 15),
+        ("none-mlp", None, {**NO_SEARCH, "train.seeds": list(range(1, 20))}, 20),  # their batches fill the caches
+        ("none-mlp", 1, {**NO_SEARCH, "train.seeds": list(range(1, 20))}, 32),  # the most that run jointly
+        ("none-mlp", None, {"train.search_lr": [0.001, 0.003]}, 10),  # two candidates of each fold
+        ("none-mlp", 1, {**NO_SEARCH, "train.together": "never"}, 1),
+        ("none-mlp", None, {**NO_SEARCH, "train.features": "stream"}, 1),
+        ("none-mlp", None, {**NO_SEARCH, "train.batch_size": 80}, 1),  # more numbers in a batch than pays
+        ("none-mlp", 1, {**NO_SEARCH, "train.batch_size": 80}, 5),
+        ("daam-v1", None, NO_SEARCH, 1),  # convolutions
+        ("daam-v1", None, {"train.search_lr": [0.001, 0.003]}, 2),  # one fold at a time, with all its candidates
+        ("ridge-mean", None, {}, 1),
+    ],
+)
+def test_models_that_training_holds_at_once(
+    project: Path, method: str, layers: int | None, changes: dict[str, Any], trainings: int
+) -> None:
+    needs = needs_of(project, changes)
+    assert needs.trainings(method, layers) == trainings
+    size, _ = needs.method(method, layers)
+    assert size is not None
+    each = 4 if method.startswith("ridge") else 16  # weights, and where steps are taken gradients and two means
+    assert needs.state_bytes(method, size, layers) == trainings * each * size.num_parameters
+
+
+def test_memory_of_a_kernel(project: Path) -> None:
+    needs = needs_of(project, {})
+    size, _ = needs.method("ridge-concat")
+    assert size is not None
+    clips = max(len(split.train) for split in needs.splits)
+    assert needs.state_bytes("ridge-concat", size) == 4 * size.num_parameters + 2 * 4 * clips**2
+
+
+@pytest.mark.parametrize(
+    ("method", "density", "scored"), [("none", False, False), ("weighted-sum", False, True), ("daam-v2", True, True)]
+)
+def test_size_of_a_method_is_that_of_the_built_one(method: str, density: bool, scored: bool) -> None:
+    found = method_size(method, Config(), SIZES)
+    assert (found.density, found.scored) == (density, scored)
+    built = build_method(method, Config(), *SIZES)
+    assert found.num_parameters == sum(value.numel() for value in built.state_dict().values())
+
+
+def test_method_that_does_not_fit_has_no_size() -> None:
+    with pytest.raises(MethodError, match=r"num_heads \(8\) must divide the number of layers \(6\)"):
+        method_size("daam-v1", Config(method_settings={"daam-v1": {"num_heads": 8}}), SIZES)

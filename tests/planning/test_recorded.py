@@ -1,0 +1,73 @@
+"""Speeds from finished folds: which folds count, and how their seconds are scaled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daamctl.config import Config
+from daamctl.devices import resolve_device
+from daamctl.layout import Layout
+from daamctl.planning.recorded import Recorded, allowed_epochs
+from daamctl.provenance import device_name
+from tests.fixtures.folds import make_layout, write_method
+
+TRAIN = {"epochs": 10, "search": "none", "refit": False, "device": "cpu"}
+
+
+def config(**train: Any) -> Config:
+    return Config.model_validate({"methods": ["none"], "train": {**TRAIN, **train}})
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return make_layout(tmp_path)
+
+
+def rewrite(layout: Layout, method: str, **meta: Any) -> dict[str, Any]:
+    """Change `meta` of every fold of a method; returns the last result."""
+    result: dict[str, Any] = {}
+    for path in sorted(layout.method(method).glob("fold*/result.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        result["meta"].update(meta)
+        path.write_text(json.dumps(result), encoding="utf-8")
+    return result
+
+
+def test_speed_is_per_clip_and_allowed_epoch(layout: Layout) -> None:
+    settings = config()
+    write_method(layout, settings, "none")
+    result = rewrite(layout, "none", train_s=120.0, num_train_clips=40, device=device_name(resolve_device("cpu")))
+    sizes = (len(result["run"]["layers"]), result["run"]["embed_dim"], 4)
+    epochs = allowed_epochs("none", Config.model_validate({"train": result["run"]["config"]["train"]}))
+    rate = Recorded(layout, settings).training("none", sizes)
+    assert rate is not None
+    assert rate.seconds == pytest.approx(120.0 / 40 / epochs)
+    assert rate.source == ""
+    for other in ((sizes[0] + 1, *sizes[1:]), (sizes[0], 2 * sizes[1], 4), None):
+        assert Recorded(layout, settings).training("none", other) is None  # other sizes take another time
+    rewrite(layout, "none", device="cuda (another machine)")
+    assert Recorded(layout, settings).training("none", sizes) is None
+
+
+def test_nothing_is_recorded_before_the_first_fold(layout: Layout) -> None:
+    assert Recorded(layout, config()).training("none", (24, 64, 4)) is None
+    assert Recorded(layout, config()).extraction() is None
+
+
+@pytest.mark.parametrize(
+    ("method", "train", "epochs"),
+    [
+        ("none", {}, 10),
+        ("none", {"refit": True}, 20),
+        ("none", {"search": "full", "search_lr": [1e-3, 3e-3], "search_weight_decay": [0.1]}, 20),
+        ("ridge-mean", {}, 1),
+        ("lora-r4", {}, 7),
+    ],
+)
+def test_epochs_that_a_fold_may_take(method: str, train: dict[str, Any], epochs: int) -> None:
+    settings = Config.model_validate({"train": {**TRAIN, **train}, "finetune": {"epochs": 7, "search": "none"}})
+    assert allowed_epochs(method, settings) == epochs

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import mean, stdev
 from typing import Any
 
+from daamctl.paper.numbers import Experiment
 from daamctl.reporting.document import (
     DASH,
     Cell,
@@ -19,8 +20,6 @@ from daamctl.reporting.document import (
     spread,
 )
 from daamctl.reporting.layers import paired_mean
-from daamctl.reporting.published import records
-from daamctl.reporting.published_layout import Dataset
 from daamctl.reporting.verdict import names
 
 EPOCHS = {
@@ -43,7 +42,7 @@ class Ours:
 
     Args:
         pipeline: name of the pipeline.
-        dataset: the experiment it reproduces.
+        experiment: the experiment it reproduces.
         as_published: whether it follows the released code; otherwise it corrects the code.
         evaluation: content of evaluation.json; None if missing.
         ablation: content of ablation.json; None if missing.
@@ -57,7 +56,7 @@ class Ours:
     """
 
     pipeline: str
-    dataset: Dataset
+    experiment: Experiment
     as_published: bool
     evaluation: Mapping[str, Any] | None = None
     ablation: Mapping[str, Any] | None = None
@@ -108,7 +107,7 @@ class Ours:
 
 
 Pair = tuple[Ours, Ours]
-"""The pipelines of a dataset: as published, corrected."""
+"""The pipelines of an experiment: as published, corrected."""
 
 
 def best_on_test(ours: Ours, method: str) -> float | None:
@@ -205,9 +204,10 @@ def few_layers(ours: Ours, layers: Sequence[int]) -> Linked:
 
 def high_minus_low(ours: Ours) -> Linked:
     """Layers of high Importance Factor minus layers of low, over the folds that both have."""
-    high, low = (_group(ours, layers) for layers in (ours.dataset.high, ours.dataset.low))
+    layers_high, layers_low = ours.experiment.layers("high"), ours.experiment.layers("low")
+    high, low = _group(ours, layers_high), _group(ours, layers_low)
     if high is None or low is None:
-        return _no_group(ours, ours.dataset.low if high else ours.dataset.high)
+        return _no_group(ours, layers_low if high else layers_high)
     return Linked(Number(paired_mean(high, low), "points"), _ablated(ours), ours.links(f"ablate/{ours.pipeline}"))
 
 
@@ -265,19 +265,18 @@ def mismatches(ours: Ours) -> list[str]:
     if ours.evaluation is None:
         return []
     corpus, encoder = names(ours.evaluation)
-    table = next(record for record in records() if record["dataset"] == ours.dataset.corpus)
-    pairs = (("corpus", corpus, table["dataset"]), ("encoder", encoder, table["encoder"]))
+    pairs = (("corpus", corpus, ours.experiment.key), ("encoder", encoder, ours.experiment.encoder))
     return [
         f"{ours.pipeline}: its {what} is {own}, but the published one is {theirs}. Do not compare the results."
         for what, own, theirs in pairs
-        if own.replace("-", "") != theirs.replace("-", "")
+        if own != theirs
     ]
 
 
 def _per(ours: Ours, unit: str) -> str:
     """Unit of scoring. An image or a text is one clip."""
-    speech = ours.dataset.modality == "speech"
-    return f"per {unit if speech and unit == 'clip' else ours.dataset.item}"
+    speech = ours.experiment.modality == "speech"
+    return f"per {unit if speech and unit == 'clip' else ours.experiment.item}"
 
 
 def _group(ours: Ours, layers: Sequence[int]) -> Mapping[str, Any] | None:

@@ -342,7 +342,7 @@ def test_one_layer_attention_of_the_ablation(batch: int) -> None:
     x = sample(batch, 1, 1024)
     seen = recognise(state)
     assert (seen.method, seen.sizes["num_layers"]) == ("mha-published", 1)
-    assert "give (B, 1, D)" in seen.note
+    assert "the input is (B, 1, D)" in seen.note
     check_equal(run(state, x), decoder(double(state), attention_over_batch(double(state), x.double()), (32, 32)))
 
 

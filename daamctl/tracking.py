@@ -143,7 +143,7 @@ class MLflowTracker:
                 self._failed = True
                 reason = without_credentials(str(error)).splitlines()[0][:200] if str(error) else type(error).__name__
                 log.warning(
-                    "MLflow at %s does not accept our runs (%s); the results are safe in data/. Send them later with: %s",
+                    "MLflow at %s does not accept our runs (%s). Results are safe in data/; send them later with: %s",
                     shown_store(self.root),
                     reason,
                     self.again,

@@ -290,7 +290,7 @@ def test_dead_server_never_raises_and_warns_once(
     warnings = [record.getMessage() for record in caplog.records if record.name == "daamctl.tracking"]
     assert len(warnings) == 1
     assert warnings[0].startswith(f"MLflow at {dead_server} does not accept our runs (")
-    assert warnings[0].endswith("; results are safe in data/, send them later with: daamctl track")
+    assert warnings[0].endswith("). Results are safe in data/; send them later with: daamctl track")
     assert not any(is_sent(root, fold) for fold in folds)
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     track.run(root, "dead")
@@ -440,7 +440,7 @@ def test_dead_server_never_stops_a_report(root: Path, dead_server: str, caplog: 
     send_report(root, "<p>dead</p>", 0.5)
     (message,) = caplog.messages
     assert message.startswith(f"MLflow at {dead_server} does not accept our runs (")
-    assert message.endswith("; results are safe in data/, send them later with: daamctl report --pipeline paper")
+    assert message.endswith("). Results are safe in data/; send them later with: daamctl report --pipeline paper")
 
 
 def test_fold_just_finished_is_not_sent_again(root: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from daamctl.config import read_yaml
-from daamctl.errors import ConfigError
+from daamctl.errors import ConfigError, suggest
 
 FOLDER = Path(__file__).parent
 SOURCES = ("daam-v4", "gaam-v1", "daam-blog")
@@ -202,8 +202,8 @@ def read_numbers(path: Path) -> tuple[PublishedNumber, ...]:
     """Read and check a file of printed numbers.
 
     Raises:
-        ConfigError: other columns, a value that is no number, a number without its place in the report, or a number
-            that is there twice; with file and line.
+        ConfigError: wrong columns, a value that is not a number, an unknown pipeline, a number without its place in
+            the report, or a number that is there twice; with file and line.
     """
     with path.open(encoding="utf-8", newline="") as file:
         lines = csv.reader(file)
@@ -243,6 +243,9 @@ def _check_number(number: PublishedNumber, where: str) -> None:
         float(number.value)
     except ValueError:
         raise ConfigError(f"{where}: value '{number.value}' is not a number") from None
+    known = read_claims().experiments
+    if number.pipeline and number.pipeline not in known:
+        raise ConfigError(f"{where}: unknown pipeline '{number.pipeline}'", fix=suggest(number.pipeline, known))
 
 
 def read_data(path: Path, model: type[M]) -> M:

@@ -114,7 +114,7 @@ def test_tables_that_claims_name_exist() -> None:
 
 def lines_of(**cells: str) -> str:
     """A file with one good line and a changed copy of it."""
-    good = dict.fromkeys(COLUMNS, "x") | {"source": "daam-v4", "value": "1.5"}
+    good = dict.fromkeys(COLUMNS, "x") | {"source": "daam-v4", "value": "1.5", "pipeline": "agnews"}
     changed = good | cells
     return "\n".join(",".join(line) for line in (COLUMNS, good.values(), changed.values()))
 
@@ -128,6 +128,7 @@ def lines_of(**cells: str) -> str:
         (lines_of(split="F1", value="l.5"), "line 3: value 'l.5' is not a number"),
         (lines_of(split="F1", report_row=""), "line 3: report_table, report_row and report_column must say where"),
         (lines_of(source="dwatt"), "line 3: source 'dwatt' is not in the report, so it has no place there"),
+        (lines_of(split="F1", pipeline="ag-news"), "line 3: unknown pipeline 'ag-news'\n  did you mean 'agnews'"),
         (lines_of(value="2.5"), "line 3: the same number is in line 2"),
     ],
 )

@@ -7,7 +7,7 @@ Nothing in this module imports torch: settings of methods are read from their so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -93,20 +93,21 @@ class SettingSwitch(Switch):
     @field_validator("methods")
     @classmethod
     def _known_methods(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _known("method", names, METHODS)
+        _check_known("method", names, METHODS)
+        return names
 
     @model_validator(mode="after")
     def _known_settings(self) -> SettingSwitch:
         if self.methods:
             for method in self.methods:
                 for values in (self.published, *(self.corrected or ())):
-                    _known(f"setting of {method}", values, METHODS.defaults(method))
+                    _check_known(f"setting of {method}", values, METHODS.defaults(method))
             return self
         known = _setting_paths()
         for values in (self.published, self.idle, *(self.corrected or ())):
-            _known("setting", values, known)
+            _check_known("setting", values, known)
         if self.searched:
-            _known("setting", [f"train.search_{self.searched}"], known)
+            _check_known("setting", [f"train.search_{self.searched}"], known)
         return self
 
     @property
@@ -161,7 +162,8 @@ class MethodSwitch(Switch):
     @field_validator("published", "corrected")
     @classmethod
     def _known_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _known("method", names, FINETUNES if set(names) & set(FINETUNES) else METHODS)
+        _check_known("method", names, FINETUNES if set(names) & set(FINETUNES) else METHODS)
+        return names
 
     @property
     def _name(self) -> str:
@@ -190,7 +192,8 @@ class ProcedureSwitch(Switch):
     @field_validator("name")
     @classmethod
     def _known_name(cls, name: str) -> str:
-        return _known("procedure", (name,), PROCEDURES)[0]
+        _check_known("procedure", [name], PROCEDURES)
+        return name
 
     @property
     def _name(self) -> str:
@@ -349,16 +352,15 @@ PROCEDURES: dict[str, tuple[str, Callable[[Config], Iterator[State]]]] = {
 """Name of a procedure -> its name in the table, and what a pipeline does."""
 
 
-def _known(kind: str, names: Any, known: Any) -> Any:
-    """The names, if all of them are known.
+def _check_known(kind: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Check that all names are known.
 
     Raises:
-        ValueError: one is not.
+        ValueError: one is not; pydantic adds the key.
     """
     for name in names:
         if name not in known:
             raise ValueError(f"unknown {kind} '{name}'; {suggest(name, known)}")
-    return names
 
 
 @cache

@@ -7,7 +7,7 @@ Sources: daam-v4 (arXiv 2401.11143v4), gaam-v1 (its first version), daam-blog (t
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -287,7 +287,7 @@ def rows_of(table: str) -> dict[str, tuple[PublishedNumber, ...]]:
     return {row: tuple(part) for row, part in rows.items()}
 
 
-def rows_by_experiment(table: str) -> Iterable[tuple[Experiment, str, tuple[PublishedNumber, ...]]]:
+def rows_by_experiment(table: str) -> Iterator[tuple[Experiment, str, tuple[PublishedNumber, ...]]]:
     """The rows of a table of the report that belong to an experiment, in the order of the experiments."""
     for experiment in experiments():
         for row, part in rows_of(table).items():

@@ -1,4 +1,4 @@
-"""What this machine has that matters here, and whether a method holds what every method must, as lines to read."""
+"""Examine the machine, check one method, or check the methods of a pipeline. All results are lines of text."""
 
 from __future__ import annotations
 
@@ -26,17 +26,26 @@ if TYPE_CHECKING:
     from daamctl.methods.contract import Case, Finding
 
 INPUTS = 16
-"""Items on which the methods of a pipeline are checked."""
+"""Number of items on which the methods of a pipeline are checked."""
 STARTS = range(8)
-"""Seeds of the starts at which weights must be constant, or gradients absent, to be called so."""
+"""Seeds of initial weights. A check fails only if it fails for all of them."""
 COPIES = 8 * 4
-"""Bytes for each parameter: weights, gradients and the optimiser's two averages, in float64 at most."""
+"""Bytes per parameter: weights, gradients and the optimiser's two averages, in float64."""
 MEMORY_SHARE = 0.5
-NUMERIC_WIDTH = 16  # wide enough for every check, small enough for seconds
+"""Largest part of the free memory that the check of a method may take."""
+NUMERIC_WIDTH = 16
+"""Layer width for numerical checks: wide enough for every check, and each takes seconds."""
 
 
 def examine(root: Path) -> list[tuple[str, str]]:
-    """Look around: (subject, finding) pairs in reading order."""
+    """Examine the machine and the project.
+
+    Args:
+        root: project folder.
+
+    Returns:
+        (subject, finding) pairs in reading order.
+    """
     lines = [("project", f"{root} (commit {git_commit(root) or 'none'})")]
     lines += _devices()
     lines.append(("versions", ", ".join(f"{name} {version}" for name, version in versions().items())))
@@ -52,10 +61,10 @@ def examine(root: Path) -> list[tuple[str, str]]:
 def examine_method(
     method: str, settings: Mapping[str, Any], *, num_layers: int, embed_dim: int, num_classes: int
 ) -> Iterator[Finding]:
-    """Check a method: numbers at a small width, parameters at the sizes asked for and at those of the papers.
+    """Check one method: its numbers at a small width, its parameters at the given sizes and at those of the papers.
 
     Args:
-        method: a name in the table, or a variant such as `daam-v1-mlp`.
+        method: name of a method, or a variant such as `daam-v1-mlp`.
         settings: the method's own settings.
         num_layers: L.
         embed_dim: D.
@@ -71,7 +80,10 @@ def examine_method(
 
 
 def _case(method: str, settings: Mapping[str, Any], sizes: Sizes) -> Case:
-    """Numbers are computed at the smallest part of the width, 16 or more, that the settings (heads) allow."""
+    """The method with the sizes at which it is checked.
+
+    Numbers are computed at the smallest divisor of the width, at least 16, that the settings allow (e.g. the heads).
+    """
     import torch
 
     from daamctl.methods.contract import PUBLISHED_PARAMETERS, Case
@@ -92,20 +104,21 @@ def _case(method: str, settings: Mapping[str, Any], sizes: Sizes) -> Case:
 
 
 def examine_pipeline(layout: Layout, config: Config) -> tuple[str, Iterator[Finding]]:
-    """Check that every listed method does something of its own at the pipeline's sizes and on its inputs.
+    """Check that every method of a pipeline is active at the pipeline's sizes and on its inputs.
 
-    A density or gate must depend on the input, the training loss must reach every parameter but the inert ones, and no
-    two methods may compute the same. Parameters are moved off their start first, where much is zero and says nothing.
+    A density or gate must depend on the input, every parameter except the inert ones must get a gradient, and no two
+    methods may compute the same. Parameters are first moved away from their initial values, because many of these are
+    zero and would hide a fault.
 
     Args:
         layout: where artifacts lie.
         config: all settings.
 
     Returns:
-        what is checked on, in words; and one finding for each method that is trained in steps.
+        What the methods are checked on, and one finding for each method that is trained in steps.
 
     Raises:
-        EncoderError: the sizes of the encoder, or the classes, cannot be told before the embeddings are there.
+        EncoderError: the sizes of the encoder or the number of classes are unknown until the embeddings exist.
     """
     from daamctl.planning.artifact_status import ArtifactStatus
     from daamctl.planning.estimate import ResourceEstimate
@@ -123,7 +136,7 @@ def examine_pipeline(layout: Layout, config: Config) -> tuple[str, Iterator[Find
 
 
 def _inputs(layout: Layout, config: Config, sizes: tuple[int, int, int]) -> tuple[Tensor, Tensor, str]:
-    """Some stored vectors (B, L, D) with their class ids (B,), else random ones; and what they are."""
+    """Inputs (B, L, D), class ids (B,) and their description: stored vectors if they exist, else random ones."""
     import numpy as np
     import torch
 
@@ -133,13 +146,14 @@ def _inputs(layout: Layout, config: Config, sizes: tuple[int, int, int]) -> tupl
         features = open_features(layout, config)
     except ArtifactError:
         x = torch.randn(INPUTS, *sizes[:2], generator=torch.Generator().manual_seed(0))
-        return x, torch.arange(INPUTS) % sizes[2], "random vectors (the embeddings are not there, or of other settings)"
+        return x, torch.arange(INPUTS) % sizes[2], "random vectors (there are no embeddings with these settings)"
     assert not isinstance(features.x, torch.Tensor)
     rows = np.unique(np.linspace(0, len(features.clips) - 1, INPUTS).astype(np.int64))
     return torch.from_numpy(features.x[rows]).float(), features.targets()[rows], "of its own embeddings"
 
 
 def _effects(config: Config, sizes: tuple[int, int, int], x: Tensor, y: Tensor) -> Iterator[Finding]:
+    """One finding for each method of a pipeline that is trained in steps."""
     import torch
 
     from daamctl.devices import free_memory
@@ -158,7 +172,7 @@ def _effects(config: Config, sizes: tuple[int, int, int], x: Tensor, y: Tensor) 
             yield Finding(method, False, error.message)
             continue
         if need > MEMORY_SHARE * free_memory():
-            yield Finding(method, True, f"not checked: it would take {need / 1e9:.1f} GB of memory")
+            yield Finding(method, True, f"not checked: it needs {need / 1e9:.1f} GB of memory")
             continue
         problems, text = _effect(case, x, y)
         logits = logits_after_steps(case.build(), x, y)
@@ -169,22 +183,25 @@ def _effects(config: Config, sizes: tuple[int, int, int], x: Tensor, y: Tensor) 
 
 
 def _effect(case: Case, x: Tensor, y: Tensor) -> tuple[list[str], str]:
-    """What a method lacks on these inputs, and what was seen of it."""
-    from itertools import takewhile
-
+    """What is wrong with a method on these inputs, and what was observed."""
     from daamctl.methods.activity_check import constant_weight, gradient_sizes
     from daamctl.methods.contract import SMALL
 
-    small = replace(case, settings={}, sizes=SMALL)  # weights that vary there are to vary here
+    # a weight that varies at a small size must vary at these sizes, too
+    small = replace(case, settings={}, sizes=SMALL)
     gate = constant_weight(small.make(), small.data()[0], gate=True) is None
-    x = x.double()  # rounding alone makes the density of a single layer vary in float32
-    constants = (constant_weight(case.make(seed).double(), x, gate=gate) for seed in STARTS)  # a ReLU may start dead
-    weights = list(takewhile(lambda weight: weight is not None, constants))
+    x = x.double()  # in float32, rounding alone makes the density of a single layer vary
+    weights = []
+    for seed in STARTS:  # several seeds, because a ReLU may be 0 for all inputs with one of them
+        weight = constant_weight(case.make(seed).double(), x, gate=gate)
+        if weight is None:
+            break
+        weights.append(weight)
     problems, seen = [], []
     model = case.make()
     what = "density" if model.has_density else "layer weight"
     if len(weights) == len(STARTS):
-        problems.append(f"its {what} is {weights[0]:.3g} for every input: it does nothing of its own")
+        problems.append(f"its {what} is {weights[0]:.3g} for every input, so it has no effect")
     elif model.has_density or (gate and model.weighs_layers):
         seen.append(f"{what} varies over inputs")
     lacking = set(dict(model.named_parameters())) - set(model.traits.inert)
@@ -199,6 +216,7 @@ def _effect(case: Case, x: Tensor, y: Tensor) -> tuple[list[str], str]:
 
 
 def _devices() -> list[tuple[str, str]]:
+    """CPU, GPUs, and what `auto` stands for on this machine."""
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -209,7 +227,7 @@ def _devices() -> list[tuple[str, str]]:
         facts = torch.cuda.get_device_properties(index)
         lines.append(("gpu", f"cuda:{index} {facts.name}, {facts.total_memory / 1e9:.0f} GB"))
     if not torch.cuda.is_available():
-        lines.append(("gpu", "none that torch can use"))
+        lines.append(("gpu", "none that PyTorch can use"))
     device = resolve_device("auto")
     extract = resolve_precision("auto", device, cpu_auto=True)
     small = resolve_precision("auto", device, cpu_auto=False)
@@ -219,38 +237,42 @@ def _devices() -> list[tuple[str, str]]:
 
 
 def _decoders() -> str:
+    """Audio formats that can be decoded."""
     import soundfile
 
     formats = soundfile.available_formats()
     wanted = ("WAV", "FLAC", "OGG", "MP3")
-    found = [name for name in wanted if name in formats]
-    lacking = [name for name in wanted if name not in formats]
-    return f"soundfile {soundfile.__version__}: {', '.join(found)}" + (
-        f"; lacks {', '.join(lacking)}" if lacking else ""
-    )
+    text = f"soundfile {soundfile.__version__}: {', '.join(name for name in wanted if name in formats)}"
+    missing = [name for name in wanted if name not in formats]
+    return f"{text}; missing: {', '.join(missing)}" if missing else text
 
 
 def _hub() -> str:
+    """Cached models of the Hugging Face hub."""
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 
-    cached = sorted(
-        path.name.removeprefix("models--").replace("--", "/") for path in Path(HF_HUB_CACHE).glob("models--*")
-    )
-    offline = "offline by HF_HUB_OFFLINE; " if HF_HUB_OFFLINE else ""
+    folders = Path(HF_HUB_CACHE).glob("models--*")
+    cached = sorted(folder.name.removeprefix("models--").replace("--", "/") for folder in folders)
+    offline = "offline (HF_HUB_OFFLINE); " if HF_HUB_OFFLINE else ""
     return f"{offline}cache {HF_HUB_CACHE}: {', '.join(cached) or 'no models'}"
 
 
 def _tracking(root: Path) -> str:
+    """Address of the MLflow store."""
     uri = store_uri(root)
     if uri.startswith("sqlite:///"):
         path = Path(uri.removeprefix("sqlite:///"))
-        return f"{uri} ({f'{path.stat().st_size / 1e6:.1f} MB' if path.exists() else 'not made yet'})"
+        size = f"{path.stat().st_size / 1e6:.1f} MB" if path.exists() else "does not exist yet"
+        return f"{uri} ({size})"
     return f"{shown_store(root)} (from MLFLOW_TRACKING_URI)"
 
 
 def _corpus(root: Path, name: str) -> str:
+    """Where a corpus is, or how to get it."""
     source = source_of(root, name)
     corpus = CORPORA.load(name)
     if source is None:
-        return f"not in place: {corpus.how_to_get}"
-    return str(source) if source.exists() else f"registered at {source}, which is gone: {corpus.how_to_get}"
+        return f"not available: {corpus.how_to_get}"
+    if source.exists():
+        return str(source)
+    return f"registered at {source}, which no longer exists: {corpus.how_to_get}"

@@ -1,4 +1,4 @@
-"""Provenance of results: library versions, commit, device, and a hash of the code that made them."""
+"""Provenance of results: library versions, commit, device, and a hash of the code that computed them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def versions() -> dict[str, str]:
 
 
 def git_commit(root: Path) -> str | None:
-    """Commit of the project, with `+changes` if the tree differs from it; None outside git."""
+    """Commit of the project, with `+changes` if the working tree differs from it; None outside git."""
     try:
         commit = subprocess.run(
             ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+changes"],
@@ -68,10 +68,10 @@ def device_name(device: str) -> str:
 
 @lru_cache
 def code_hash(module: str, within: str) -> str:
-    """Hash of what a module does: its syntax tree and those of the modules it imports from `within`.
+    """Hash of the code of a module and of the modules that it imports from `within`.
 
-    Comments, docstrings (every statement that is only a string) and layout do not count, so editing them does not make
-    finished results stale.
+    The hash covers the syntax trees. It ignores comments, docstrings (every statement that is only a string) and
+    layout, so editing these does not invalidate finished results.
 
     Args:
         module: dotted name; its source is read but not imported.
@@ -84,7 +84,7 @@ def code_hash(module: str, within: str) -> str:
     todo = [module]
     while todo:
         name = todo.pop()
-        if name in trees or (name == within and name != module):  # the package itself contains only the table
+        if name in trees or (name == within and name != module):  # the package itself only has the table
             continue
         source = _source(name, within)
         if source is None:
@@ -93,7 +93,7 @@ def code_hash(module: str, within: str) -> str:
             continue  # an imported name that is not a module
         tree = ast.parse(source)
         todo += [found for found in _imports(tree, name) if found.startswith(within + ".")]
-        # unlike a dumped tree, unparsed text is the same in every Python version
+        # unparsed text is the same in every Python version, a dumped tree is not
         trees[name] = ast.unparse(_without_strings(tree))
     text = "\n".join(f"{name}\n{trees[name]}" for name in sorted(trees))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -111,7 +111,7 @@ def _source(module: str, within: str) -> str | None:
 
 
 def _imports(tree: ast.Module, module: str) -> list[str]:
-    """Dotted names that a module imports, in any form; some may be functions rather than modules."""
+    """Dotted names that a module imports in any form; some may be functions, not modules."""
     names: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -124,7 +124,7 @@ def _imports(tree: ast.Module, module: str) -> list[str]:
 
 
 def _without_strings(tree: ast.Module) -> ast.Module:
-    """Take out every statement that is only a string: docstrings, also those below a constant or an attribute."""
+    """Remove every statement that is only a string: docstrings, including those below a constant or an attribute."""
     for node in ast.walk(tree):
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)

@@ -1,7 +1,7 @@
-"""One generic lazy table of named things: methods, encoders, corpora, metrics.
+"""A lazy table of named objects, e.g. methods, encoders, corpora or metrics.
 
-A table maps a name to "module:attribute". Nothing is imported before `load`, so listing names costs nothing and no
-import has a side effect.
+A table maps a name to "module:attribute". A module is imported only when one of its names is loaded, so listing names
+is cheap.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class Registry:
         return self._table[name]
 
     def summary(self, name: str) -> str:
-        """First docstring line of what defines `name`, read from its source without importing it.
+        """First line of the docstring of `name`, read from its source without importing it.
 
-        That is the function or class's own docstring, the string below an assignment, or else the module's.
+        It is the docstring of the function or class, the string below an assignment, or else that of the module.
 
         Raises:
             UnknownNameError: `name` is not in the table.
@@ -101,7 +101,7 @@ class Registry:
         return settings
 
     def choices(self, name: str) -> dict[str, tuple[Any, ...]]:
-        """Allowed values of the settings annotated `Literal[...]`, read without importing the function.
+        """Allowed values of the keyword arguments annotated `Literal[...]`, read from the source without importing it.
 
         Raises:
             UnknownNameError: `name` is not in the table.
@@ -153,7 +153,7 @@ class Registry:
 
 
 def _literal_items(annotation: ast.expr | None) -> list[ast.expr]:
-    """The values within `Literal[...]`; nothing for any other annotation."""
+    """The values in `Literal[...]`; none for other annotations."""
     if not (isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Literal"):
         return []
     return annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]

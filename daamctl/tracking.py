@@ -1,8 +1,8 @@
-"""Tracking in MLflow, which may be slow or down without ever stopping or losing a training run.
+"""Tracking in MLflow. A slow or failing store neither stops training nor loses results.
 
-Everything a run logs also lies in its fold folder, so MLflow is a copy: events go through a queue to a background
-thread; when the store fails, the thread gives up with one warning, and `daamctl track` (or the next training of the
-same pipeline) sends what is missing. A small note per fold under `.daamctl/tracking/` says what was sent.
+MLflow is a copy: everything that a run logs is also in its fold folder. A background thread sends events from a queue.
+If the store fails, the thread stops sending with one warning. `daamctl track`, or the next training of the same
+pipeline, sends what is missing. A small file per fold in `.daamctl/tracking/` records what was sent.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 60.0
 MAX_PARAM_CHARS = 500
-MAX_METRICS = 1000  # in one call of MLflow
+MAX_METRICS = 1000  # per call of MLflow
 
 
 class Tracker(Protocol):
-    """Where runs are logged: a run starts, has epochs, and finishes with a fold on disk."""
+    """A place to log runs. A run starts, logs epochs, and finishes with a fold on disk."""
 
     def start(self, name: str, method: str, fold: int, seed: int) -> None:
-        """Begin one run."""
+        """Start one run."""
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
         """Log one epoch of the run in progress."""
@@ -45,7 +45,7 @@ class Tracker(Protocol):
         """Log parameters, results and files of the finished fold and end the run."""
 
     def report(self, name: str, folder: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        """Log a report as the one run `report` of its pipeline; an earlier one is replaced."""
+        """Log a report as the run `report` of its pipeline, and replace an earlier one."""
 
     def close(self) -> None:
         """Wait, for a limited time, until everything is sent."""
@@ -81,7 +81,7 @@ class MLflowTracker:
     Args:
         root: project folder.
         close_timeout_s: longest wait in `close`, in seconds.
-        again: command that sends what the store did not take; named in warnings.
+        again: command that sends what is missing; warnings name it.
     """
 
     def __init__(self, root: Path, *, close_timeout_s: float = CLOSE_TIMEOUT_S, again: str = "daamctl track") -> None:
@@ -95,7 +95,7 @@ class MLflowTracker:
         self._thread.start()
 
     def start(self, name: str, method: str, fold: int, seed: int) -> None:
-        """Begin one run."""
+        """Start one run."""
         self._queue.put(lambda: self._sender.start(name, method, fold, seed))
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
@@ -108,13 +108,15 @@ class MLflowTracker:
         self._queue.put(lambda: self._sender.finish(fold))
 
     def report(self, name: str, folder: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        """Log a report as the one run `report` of its pipeline, unless this very one was logged already.
+        """Log a report as the run `report` of its pipeline, and replace an earlier one.
+
+        A report that was logged already is not logged again.
 
         Args:
             name: pipeline or ad-hoc run.
-            folder: holds report.html and tables/.
-            metrics: headline figures.
-            tags: what they are of.
+            folder: folder with report.html and tables/.
+            metrics: main results.
+            tags: what the results are of.
         """
         self._queue.put(lambda: self._sender.report(name, folder, metrics, tags))
 
@@ -123,12 +125,12 @@ class MLflowTracker:
         self._queue.put(lambda: self._sender.send(fold))
 
     def close(self) -> None:
-        """Wait, for a limited time, until everything is sent."""
+        """Wait until everything is sent, but not longer than `close_timeout_s`."""
         self._queue.put(None)
         self._thread.join(self.close_timeout_s)
         if self._thread.is_alive():
             log.warning(
-                "MLflow at %s is slow; what is not sent yet can be sent with: %s", shown_store(self.root), self.again
+                "MLflow at %s is slow. Send the remaining runs later with: %s", shown_store(self.root), self.again
             )
 
     def _work(self) -> None:
@@ -141,7 +143,7 @@ class MLflowTracker:
                 self._failed = True
                 reason = without_credentials(str(error)).splitlines()[0][:200] if str(error) else type(error).__name__
                 log.warning(
-                    "MLflow at %s does not take our runs (%s); results are safe in data/, send them later with: %s",
+                    "MLflow at %s does not accept our runs (%s). Results are safe in data/; send them later with: %s",
                     shown_store(self.root),
                     reason,
                     self.again,
@@ -149,7 +151,7 @@ class MLflowTracker:
 
 
 class _Sender:
-    """The calls to MLflow; used from one thread only."""
+    """The calls to MLflow. Only one thread may use it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -158,7 +160,7 @@ class _Sender:
 
     @property
     def client(self) -> MlflowClient:
-        """The client, made on first use: importing mlflow takes seconds."""
+        """The client, created on first use because importing mlflow takes seconds."""
         if self._client is None:
             os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
             os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
@@ -166,7 +168,7 @@ class _Sender:
 
             logging.getLogger("alembic").setLevel(logging.WARNING)
             uri = store_uri(self.root)
-            # Two processes that create the tables of one SQLite file at once make each other fail.
+            # Two processes that create the tables of one SQLite file at the same time make each other fail.
             alone = locked(self.root / ".daamctl" / "mlflow.lock", what="the tracking store")
             with alone if uri.startswith("sqlite:") else nullcontext():
                 self._client = MlflowClient(uri)
@@ -174,7 +176,7 @@ class _Sender:
         return self._client
 
     def send(self, fold: Fold) -> None:
-        if is_sent(self.root, fold):  # asked here, in the order of events: it may just have been finished
+        if is_sent(self.root, fold):  # checked in the order of events: an earlier event may have sent it
             return
         run = fold.result["run"]
         self.start(run["pipeline"], _address(fold), run["fold"], run["seed"])
@@ -224,11 +226,11 @@ class _Sender:
             facts["search.edges"] = ", ".join(search["edges"]) or "none"
             facts["search.candidates"] = str(len(search["candidates"]))
             self._curves(search)
-        for start in range(0, len(params), 100):  # MLflow takes at most 100 params a call
+        for start in range(0, len(params), 100):  # MLflow accepts at most 100 params per call
             self.client.log_batch(self._run_id, params=params[start : start + 100])
         self.client.log_batch(self._run_id, tags=[RunTag(key, value) for key, value in facts.items()])
         results = dict(fold.result["metrics"])
-        results["selected_dev_accuracy"] = results.pop("dev_accuracy")  # that name is an epoch's metric
+        results["selected_dev_accuracy"] = results.pop("dev_accuracy")  # an epoch has a metric of that name
         self._metrics({**results, "train_s": meta["train_s"]}, step=0)
         self.client.log_artifacts(self._run_id, str(fold.folder))
         self.client.set_terminated(self._run_id, "FINISHED")
@@ -271,10 +273,10 @@ class _Sender:
         self.client.log_batch(self._run_id, metrics=metrics)
 
     def _curves(self, search: SearchPart) -> None:
-        """Log the curve of every candidate on the held-out group, each under a name of its own.
+        """Log the curve of every candidate on the held-out group, each as its own metric.
 
         Args:
-            search: what was tried for the fold.
+            search: the candidates of the fold.
         """
         from mlflow.entities import Metric
 
@@ -295,16 +297,16 @@ class _Sender:
         found = self.client.get_experiment_by_name(name)
         if found is None:
             try:
-                tags = {"mlflow.experimentKind": "custom_model_development"}  # what the UI opens with
+                tags = {"mlflow.experimentKind": "custom_model_development"}  # the view that the UI opens
                 return str(self.client.create_experiment(name, _artifacts(self.root), tags))
-            except MlflowException:  # another process was faster
+            except MlflowException:  # another process created it first
                 found = self.client.get_experiment_by_name(name)
                 if found is None:
                     raise
         return str(found.experiment_id)
 
     def _end_interrupted(self, note: dict[str, Any]) -> None:
-        """Mark the run that was in progress when its process was killed; it would stay `running` for ever."""
+        """Mark the run that was in progress when its process was killed; otherwise it would stay `running`."""
         if note.get("key") is None and note.get("store") == shown_store(self.root):
             from mlflow.exceptions import MlflowException
 
@@ -315,12 +317,18 @@ class _Sender:
 
 
 def make_tracker(root: Path, *, enabled: bool = True, again: str = "daamctl track") -> Tracker:
-    """MLflow, or nothing when tracking is switched off; `again` is what warnings tell to run."""
+    """A tracker for MLflow, or one that logs nothing if tracking is disabled.
+
+    Args:
+        root: project folder.
+        enabled: log to MLflow.
+        again: command that sends what is missing; warnings name it.
+    """
     return MLflowTracker(root, again=again) if enabled else NoTracker()
 
 
 def is_sent(root: Path, fold: Fold) -> bool:
-    """Whether this very result is in the store in use."""
+    """Whether the current store has this result."""
     run = fold.result["run"]
     path = _note(root, run["pipeline"], _address(fold), run["fold"], run["seed"])
     if not path.exists():
@@ -330,7 +338,7 @@ def is_sent(root: Path, fold: Fold) -> bool:
 
 
 def send_missing(tracker: Tracker, folds: Iterable[Fold]) -> None:
-    """Send the folds that the store in use does not have yet."""
+    """Send the folds that the current store does not have yet."""
     if isinstance(tracker, MLflowTracker):
         for fold in folds:
             tracker.send(fold)
@@ -350,22 +358,22 @@ def _note_path(root: Path, name: str, run: str) -> Path:
 
 
 def _artifacts(root: Path) -> str | None:
-    """Artifact folder of the local store; a server decides for itself."""
+    """Artifact folder of the local store; None if a server chooses it."""
     return None if os.environ.get("MLFLOW_TRACKING_URI") else (root / "mlartifacts").as_uri()
 
 
 def shown_store(root: Path) -> str:
-    """The store's address without credentials, fit for messages and files."""
+    """Address of the store without credentials, for messages and files."""
     return without_credentials(store_uri(root))
 
 
 def without_credentials(text: str) -> str:
-    """Any text with `user:password@` cut out of the addresses in it."""
+    """A text without the `user:password@` of its addresses."""
     return re.sub(r"://[^/\s]*@", "://", text)
 
 
 def _in_metric_name(settings: Mapping[str, float | str]) -> str:
-    """Settings in the characters that MLflow allows in a metric's name, which neither = nor + is among."""
+    """Settings as text for a metric name. MLflow allows neither = nor + there."""
     words = (f"{key} {value if isinstance(value, str) else f'{value:g}'}" for key, value in settings.items())
     return " ".join(words).replace("e+", "e")
 

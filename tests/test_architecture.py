@@ -30,8 +30,9 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Higher may import lower, never the other way, and within a level only what `SIDEWAYS` names.
 LEVELS = [
-    {"cli", "pipeline", "listing", "deviations", "doctor", "__main__"},
+    {"cli", "pipeline", "listing", "doctor", "__main__"},
     {"stages"},
+    {"paper"},
     {"planning"},
     {"extraction"},
     {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
@@ -42,7 +43,6 @@ LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}
 SIDEWAYS = {
     ("cli", "pipeline"),
     ("cli", "listing"),
-    ("cli", "deviations"),
     ("cli", "doctor"),
     ("__main__", "cli"),
     ("tracking", "artifacts"),
@@ -100,6 +100,14 @@ def test_imports_point_down() -> None:
     assert pairs >= SIDEWAYS  # an exception that nothing needs any more must go
 
 
+def test_only_reports_and_commands_use_the_paper() -> None:
+    """What the papers say must not change what is computed, so that the core works without their tables."""
+    using = {
+        path.relative_to(PACKAGE).as_posix() for path in MODULES if ("paper" in {name for _, name in internal(path)})
+    }
+    assert using == {"stages/report.py", "stages/paper.py", "stages/compare.py", "cli/compare.py", "cli/deviations.py"}
+
+
 def test_stages_never_import_stages() -> None:
     for path in (PACKAGE / "stages").glob("*.py"):
         others = {name for name in imports_of(path) if name.startswith("daamctl.stages")}
@@ -130,7 +138,7 @@ def test_adapters_know_nothing_of_files_and_settings() -> None:
 
 def test_settings_and_artifacts_import_no_torch() -> None:
     parts = [*(path.relative_to(PACKAGE) for path in (PACKAGE / "config").glob("*.py")), Path("stages/check.py")]
-    parts += [Path(f"{name}.py") for name in ("layout", "errors", "registry", "listing", "deviations")]
+    parts += [Path(f"{name}.py") for name in ("layout", "errors", "registry", "listing", "paper/deviations")]
     for part in parts:
         names = {name.split(".")[0] for name in imports_of(PACKAGE / part)}
         assert names.isdisjoint({"torch", "transformers", "mlflow", "sklearn", "matplotlib"}), part
@@ -231,11 +239,11 @@ def test_command_starts_without_heavy_imports() -> None:
 def test_listing_and_check_import_no_torch() -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from daamctl.config import load_config; from daamctl.deviations import DEVIATIONS, verdict\n"
+        "from daamctl.config import load_config; from daamctl.paper.deviations import deviations, verdict\n"
         "from daamctl.listing import KINDS, entries; from daamctl.stages import check\n"
         "assert all(entries(kind) for kind in KINDS); names = check.run(Path('.'))\n"
         "configs = [load_config(Path('.'), name) for name in names]\n"
-        "assert all(verdict(row, config) for row in DEVIATIONS for config in configs)\n"
+        "assert all(verdict(row, config) for row in deviations() for config in configs)\n"
         "print([n for n in ('torch', 'transformers', 'mlflow') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=REPOSITORY)

@@ -289,8 +289,8 @@ def test_dead_server_never_raises_and_warns_once(
     tracker.close()
     warnings = [record.getMessage() for record in caplog.records if record.name == "daamctl.tracking"]
     assert len(warnings) == 1
-    assert warnings[0].startswith(f"MLflow at {dead_server} does not take our runs (")
-    assert warnings[0].endswith("; results are safe in data/, send them later with: daamctl track")
+    assert warnings[0].startswith(f"MLflow at {dead_server} does not accept our runs (")
+    assert warnings[0].endswith("). Results are safe in data/; send them later with: daamctl track")
     assert not any(is_sent(root, fold) for fold in folds)
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     track.run(root, "dead")
@@ -358,7 +358,7 @@ def test_slow_server_does_not_hold_the_training(
     assert tracker._thread.is_alive()  # close came back while the store still had not answered
     port = slow_server.getsockname()[1]
     assert caplog.messages == [
-        f"MLflow at http://127.0.0.1:{port} is slow; what is not sent yet can be sent with: daamctl track"
+        f"MLflow at http://127.0.0.1:{port} is slow. Send the remaining runs later with: daamctl track"
     ]
     assert not is_sent(root, fold)
     tracker._thread.join(60)
@@ -439,8 +439,8 @@ def test_report_interrupted_on_its_way_leaves_one_run(root: Path, monkeypatch: p
 def test_dead_server_never_stops_a_report(root: Path, dead_server: str, caplog: pytest.LogCaptureFixture) -> None:
     send_report(root, "<p>dead</p>", 0.5)
     (message,) = caplog.messages
-    assert message.startswith(f"MLflow at {dead_server} does not take our runs (")
-    assert message.endswith("; results are safe in data/, send them later with: daamctl report --pipeline paper")
+    assert message.startswith(f"MLflow at {dead_server} does not accept our runs (")
+    assert message.endswith("). Results are safe in data/; send them later with: daamctl report --pipeline paper")
 
 
 def test_fold_just_finished_is_not_sent_again(root: Path) -> None:

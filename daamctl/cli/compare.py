@@ -32,7 +32,7 @@ class Unit(StrEnum):
 
 def complete(incomplete: str) -> list[str]:
     """Shell completion: pipelines, PIPELINE/METHOD, and published tables."""
-    from daamctl.reporting.published import published_tables
+    from daamctl.paper.tables import published_tables
 
     name, slash, method = incomplete.partition("/")
     if incomplete.startswith("published:"):

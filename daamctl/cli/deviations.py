@@ -27,7 +27,7 @@ def command(
 ) -> None:
     """Show where the papers' code deviates from their text, and which variant each pipeline uses."""
     from daamctl.config import find_root, load_config, pipeline_names
-    from daamctl.deviations import DEVIATIONS, verdict
+    from daamctl.paper.deviations import deviations, verdict
 
     if definitions and pipelines:
         raise typer.BadParameter(
@@ -39,9 +39,9 @@ def command(
         configs = {name: load_config(root, name) for name in pipelines or pipeline_names(root)}
     head = ["D", "class", "finding", "switch", "as-published", "corrected", *configs]
     rows = [
-        [f"D{row.number}", row.kind, row.what, row.where, row.published, row.corrected]
+        [f"D{row.number}", row.kind, row.finding, row.where, row.published, row.corrected]
         + [verdict(row, config) for config in configs.values()]
-        for row in DEVIATIONS
+        for row in deviations()
     ]
     if markdown:
         for cells in [head, ["---"] * len(head), *rows]:
@@ -55,7 +55,7 @@ def _print(head: list[str], rows: list[list[str]]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from daamctl.deviations import ALWAYS, AS_PUBLISHED, CORRECTED, NOT_HERE
+    from daamctl.paper.deviations import ALWAYS, AS_PUBLISHED, CORRECTED, NOT_HERE
 
     styles = {AS_PUBLISHED: "yellow", CORRECTED: "green", ALWAYS: "green", NOT_HERE: "dim"}
     console = Console()

@@ -1,6 +1,7 @@
-"""Read checkpoints of the code published with the papers: which module it is, its sizes, and ours with its weights.
+"""Read checkpoints of the code published with the papers as the methods that compute the same.
 
-Key names of the published modules, and the method here that computes the same:
+The keys and shapes of a checkpoint tell which published module it is, and its sizes. Key names of the published
+modules, and the corresponding methods:
 
 | module | attention keys | method |
 |---|---|---|
@@ -12,8 +13,8 @@ Key names of the published modules, and the method here that computes the same:
 | Mixture | `daam.layers.<block>.attention_heads.<head>.c`, `.mean_offsets` | mixture-daam |
 | DensityBlock | the same without `daam.` and without a decoder | density-block: a bare `DensityBlock` |
 
-All but the last have the decoder's `conv1.*`, `conv2.*` and `fc.*`. The text scripts say `gct` for `daam` and `mha`,
-some say `daams` for `gcts`, and training with data parallelism puts `module.` in front.
+All but the last have the decoder's `conv1.*`, `conv2.*` and `fc.*`. The text scripts use `gct` for `daam` and `mha`,
+some scripts use `daams` for `gcts`, and training with data parallelism adds the prefix `module.`.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ ALIASES = (
     (r"^gct\.", "daam."),
     (r"^daam\.daams\.", "daam.gcts."),
 )
-PARAMETERS = "param/"  # the weights' folder in files that also hold inputs and outputs
+PARAMETERS = "param/"  # prefix of weights in files that also contain inputs and outputs
 DENSITY_KEY = re.compile(r"daam\.gcts\.(\d+)\.(?:c|mean_offset)")
 MIXTURE_KEY = re.compile(r"(daam\.)?layers\.(\d+)\.attention_heads\.(\d+)\.(?:c|mean_offsets)")
-MOST_HEADS = 4096  # of a module; a larger number in a key is no reason to list all below it
+MOST_HEADS = 4096  # limits the missing keys that a message lists if a key contains a huge number
 PAIR = ("weight", "bias")
 
-# Their names to ours.
+# Published names -> our names.
 DECODER = {f"{layer}.{part}": f"decoder.{layer}.{part}" for layer in ("conv1", "conv2", "fc") for part in PAIR}
 ATTENTION = {
     f"mha.{name}": f"fusion.attention.{name}"
@@ -87,10 +88,10 @@ class Recognised:
     """What a checkpoint of the published code is.
 
     Args:
-        method: a name of the table of methods, or `density-block` for the appendix module without a decoder.
+        method: a name of `METHODS`, or `density-block` for the appendix module without a decoder.
         sizes: num_layers, embed_dim and num_classes; empty for a density block.
         settings: the method's (or `DensityBlock`'s) own arguments, from the shapes.
-        note: what the file does not hold and is assumed, and where ours departs.
+        note: what is assumed because the file does not contain it, and where our method differs.
     """
 
     method: str
@@ -104,23 +105,23 @@ def load_published(
 ) -> FusionClassifier | DensityBlock:
     """Load a checkpoint trained with the published code, as the method that computes the same.
 
-    Sizes come from the shapes; how the feature row becomes an image comes from `feature_grid`. The one-layer MHA of the
-    published ablation takes (B, 1, D) here: its script picks one of the 24 layers (index 22) itself (D6).
+    The shapes determine the sizes, and `feature_grid` determines how a row of features becomes an image. The one-layer
+    MHA of the published ablation takes (B, 1, D): its script picks one of the 24 layers (index 22) itself (D6).
 
     Args:
-        source: a state dict, or a file that holds one: `.safetensors`, or else what `torch.save` writes; plain or under
-            `state_dict`, `model_state_dict` or `model`. Files are read without unpickling code.
-        norm_axis: axis of the Mixture, which its checkpoint does not hold; for a bare block one for all its layers or
-            one each, within a decoder 1 or -2 (layers), 2 or -1 (features).
-        query_heads: heads of a dot-product attention, which its checkpoint does not hold; 8 in all published scripts.
+        source: a state dict, or a file with one: `.safetensors`, or a file written by `torch.save`, plain or under
+            `state_dict`, `model_state_dict` or `model`. Files are read without running code of the pickle.
+        norm_axis: axis of the Mixture, which its checkpoint does not store; for a bare block one axis for all its
+            layers or one each, with a decoder 1 or -2 (layers), 2 or -1 (features).
+        query_heads: heads of a dot-product attention, which its checkpoint does not store; 8 in all published scripts.
 
     Returns:
-        Our module in eval mode, on CPU, in float32, with the logits and densities of the published one; a
+        Our module in eval mode, on CPU, in float32; it gives the logits and densities of the published one. A
         `DensityBlock` if there is no decoder.
 
     Raises:
-        MethodError: the file cannot be read; or the keys or shapes are not those of a published module, or of one that
-            cannot run (D9).
+        MethodError: the file cannot be read, the keys or shapes are not those of a published module, or they are those
+            of a module that cannot run (D9).
     """
     state = read_published(source) if isinstance(source, (str, Path)) else _plain(source, "the state dict")
     seen = recognise(state, norm_axis=norm_axis, query_heads=query_heads)
@@ -135,10 +136,10 @@ def load_published(
 
 
 def read_published(path: Path | str) -> dict[str, Tensor]:
-    """The state dict of a file, under the names of the table above.
+    """Read the state dict of a file, with the key names of the table above.
 
     Raises:
-        MethodError: the file is missing or damaged, carries code, or holds no state dict.
+        MethodError: the file is missing or damaged, contains code, or contains no state dict.
     """
     path = Path(path)
     if path.suffix == ".safetensors":
@@ -146,11 +147,11 @@ def read_published(path: Path | str) -> dict[str, Tensor]:
     if not path.is_file():
         raise MethodError(f"no file {path}")
     try:
-        with warnings.catch_warnings(action="ignore"):  # of torch, on pickles that it then refuses
+        with warnings.catch_warnings(action="ignore"):  # torch warns about pickles that it then refuses
             value = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds for a damaged file
+    except Exception as error:  # torch raises many kinds of error for a damaged file
         code = re.search(r"GLOBAL (\S+)", str(error))
-        reason = f"it carries code ({code[1]}), which is not run" if code else "it is damaged or of another kind"
+        reason = f"it contains code ({code[1]}), which is not run" if code else "it is damaged or of another format"
         if isinstance(error, PermissionError):
             reason = str(error.strerror)
         raise MethodError(f"{path} cannot be read as weights: {reason}") from error
@@ -161,10 +162,10 @@ def read_published(path: Path | str) -> dict[str, Tensor]:
 
 
 def recognise(state: Mapping[str, Tensor], *, norm_axis: int | Sequence[int] = 1, query_heads: int = 8) -> Recognised:
-    """Tell which published module a state dict belongs to, and its sizes; arguments as in `load_published`.
+    """Determine which published module a state dict belongs to, and its sizes; arguments as in `load_published`.
 
     Raises:
-        MethodError: it belongs to none, or to one that cannot run (D9).
+        MethodError: it belongs to none, or to a module that cannot run (D9).
     """
     state = _plain(state, "the state dict")
     method = _method(state)
@@ -222,7 +223,7 @@ def _attention(state: Mapping[str, Tensor], method: str, num_heads: int) -> Desc
         settings["attend_over"] = "batch"
         note += "; batch normalisation after the reshape, before which the published one stops (D10)"
     if _shape(state, "conv1.weight", 4)[1] == 1:
-        note += "; one layer, which the published script picks itself (D6): give (B, 1, D)"
+        note += "; one layer, which the published script picks itself (D6), so the input is (B, 1, D)"
     return _shape(state, "mha.in_proj_weight", 2)[1], settings, note
 
 
@@ -230,27 +231,31 @@ def _mixture(state: Mapping[str, Tensor], num_layers: int, inputs: int, norm_axi
     axes = {norm_axis} if isinstance(norm_axis, int) else set(norm_axis)
     names = {{1: "layers", -2: "layers", 2: "features", -1: "features"}.get(axis) for axis in axes}
     if len(names) != 1 or None in names:
-        raise MethodError(f"norm_axis within a decoder must be 1 or -2 (layers), 2 or -1 (features), met {norm_axis}")
+        raise MethodError(f"norm_axis with a decoder must be 1 or -2 (layers), 2 or -1 (features), got {norm_axis}")
     if inputs % num_layers:
         raise MethodError(f"fc.weight has {inputs} inputs, not a multiple of the {num_layers} layers")
     settings: dict[str, Any] = {"norm_axis": names.pop(), **_blocks(state)}
     for name in ("num_heads", "num_densities"):
         if len(set(settings[name])) > 1:
-            raise MethodError(f"{name} must be the same in all blocks within a decoder, met {settings[name]}")
+            raise MethodError(f"{name} must be the same in all blocks with a decoder, got {settings[name]}")
         settings[name] = settings[name][0]
     return inputs // num_layers, settings, f"norm axis '{settings['norm_axis']}' is assumed"
 
 
 def _plain(state: Any, what: str) -> dict[str, Tensor]:
-    """A published state dict under one set of names, those of the table above.
+    """A published state dict with the key names of the table above.
+
+    Args:
+        state: the state dict.
+        what: its name in messages.
 
     Raises:
-        MethodError: it is not names and tensors.
+        MethodError: it does not map names to tensors.
     """
     if not isinstance(state, Mapping) or not all(
         isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()
     ):
-        raise MethodError(f"{what} holds no state dict")
+        raise MethodError(f"{what} does not map names to tensors")
     if any(key.startswith(PARAMETERS) for key in state):
         state = {key.removeprefix(PARAMETERS): value for key, value in state.items() if key.startswith(PARAMETERS)}
     plain = {}
@@ -262,10 +267,10 @@ def _plain(state: Any, what: str) -> dict[str, Tensor]:
 
 
 def _method(state: Mapping[str, Tensor]) -> str:
-    """The method whose keys a state dict has, or resembles most.
+    """The method whose keys a state dict has, or the closest one.
 
     Raises:
-        MethodError: it has the keys of none.
+        MethodError: it has the keys of no method.
     """
 
     def has(*starts: str) -> bool:
@@ -284,10 +289,10 @@ def _method(state: Mapping[str, Tensor]) -> str:
 
 
 def _check_keys(method: str, state: Mapping[str, Tensor]) -> None:
-    """Check that all keys of the method are there, and no others.
+    """Check that the state dict has exactly the keys of the method.
 
     Raises:
-        MethodError: they are not, or a tensor holds no floating-point numbers.
+        MethodError: it does not, or a tensor is not of floating-point numbers.
     """
     wanted = set(RENAMED[method])
     if method in ("daam-v1", "daam-v2", "gqdaam-published"):
@@ -298,21 +303,21 @@ def _check_keys(method: str, state: Mapping[str, Tensor]) -> None:
     missing, unknown = wanted - state.keys(), state.keys() - wanted
     if missing or unknown:
         raise MethodError(
-            f"not a published checkpoint, most like {method}: missing {first_few(sorted(missing))}; "
+            f"not a published checkpoint, but closest to {method}: missing {first_few(sorted(missing))}; "
             f"unknown {first_few(sorted(unknown))}"
         )
     for key, value in state.items():
         if not value.is_floating_point() and key != "batch_norm.num_batches_tracked":
-            raise MethodError(f"{key} holds {value.dtype}, not floating-point numbers")
+            raise MethodError(f"{key} is {value.dtype}, not floating-point numbers")
 
 
 def _heads(state: Mapping[str, Tensor]) -> set[int]:
-    """Numbers of the DAAM heads met."""
+    """Numbers of the DAAM heads in the keys."""
     return {int(match[1]) for match in map(DENSITY_KEY.fullmatch, state) if match}
 
 
 def _mixture_heads(state: Mapping[str, Tensor]) -> dict[int, set[int]]:
-    """Numbers of the heads met, for every block up to the last."""
+    """Numbers of the heads in the keys, for every block up to the last."""
     found: dict[int, set[int]] = {}
     for match in map(MIXTURE_KEY.fullmatch, state):
         if match:
@@ -326,7 +331,7 @@ def _run(numbers: set[int]) -> range:
 
 
 def _blocks(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Arguments of a `DensityBlock` that the shapes tell."""
+    """Arguments of a `DensityBlock` that follow from the shapes."""
     start = "daam." if any(key.startswith("daam.") for key in state) else ""
     heads = _mixture_heads(state)
     densities = [_shape(state, f"{start}layers.{block}.attention_heads.0.c", 1)[0] for block in heads]
@@ -341,21 +346,21 @@ def _shape(state: Mapping[str, Tensor], key: str, num_axes: int) -> tuple[int, .
     """Shape of a tensor.
 
     Raises:
-        MethodError: it has another number of axes, or an empty one.
+        MethodError: it has another number of axes, or an empty axis.
     """
     shape = tuple(state[key].shape)
     if len(shape) != num_axes or 0 in shape:
-        raise MethodError(f"weights do not fit: {key} is {shape} where {num_axes} axes, none empty, are needed")
+        raise MethodError(f"weights do not fit: {key} is {shape} where {num_axes} non-empty axes are needed")
     return shape
 
 
 def _translate(method: str, state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors under our names, and for every name of ours theirs."""
+    """The tensors with our names, and our names -> published names."""
     names = {ours: theirs for theirs, ours in RENAMED[method].items()}
     tensors = {ours: state[theirs] for ours, theirs in names.items()}
 
     def stack(ours: str, start: str, heads: int, end: str) -> None:
-        """Join one parameter of all heads to (heads, …)."""
+        """Join one parameter of all heads into one tensor (heads, …)."""
         keys = [f"{start}.{head}.{end}" for head in range(heads)]
         for key in keys:
             if state[key].shape != state[keys[0]].shape:

@@ -27,7 +27,6 @@ from daamctl.reporting.document import (
     spread,
 )
 from daamctl.reporting.plots import DensityRun
-from daamctl.reporting.published import NO_MODULE, PublishedTable
 
 Labels = Mapping[str, str]
 DensityRuns = Mapping[str, tuple[Sequence[int], Sequence[DensityRun]]]
@@ -79,7 +78,7 @@ def importance(
 def ablation(
     result: Mapping[str, Any] | None,
     summary: Mapping[str, Any] | None,
-    table: PublishedTable | None,
+    published: Sequence[Table],
     *,
     labels: Labels,
     words: Terms,
@@ -90,7 +89,7 @@ def ablation(
     Args:
         result: result of the ablation; None if it has not run.
         summary: result of the importance stage, whose audit tests every score; None if it has not run.
-        table: published table.
+        published: tables of the papers' results for few layers.
         labels: method -> label in the report.
         words: what the modality calls its units.
         command: command that runs the ablation.
@@ -113,7 +112,7 @@ def ablation(
     blocks: list[Block] = [Text(text), *map(Text, result["notes"])]
     blocks += [Text(line, caution=True) for line in result.get("cautions", [])]
     blocks.append(Table("few-layers", caption, columns, rows, frozenset({1})))
-    blocks += [*_differences(result), *_alone(result), *_alone_by_score(summary, labels), *_published_layers(table)]
+    blocks += [*_differences(result), *_alone(result), *_alone_by_score(summary, labels), *published]
     return Section("ablation", title, blocks)
 
 
@@ -447,17 +446,3 @@ def _alone_cells(test: Mapping[str, Any]) -> list[Cell]:
         Number(test["p_groups"], "p"), layers_text(test["high"]) or DASH, layers_text(test["low"]) or DASH,
         Number(test["difference"], "points"), Number(test["p_folds"], "p"), Number(test["floor_folds"], "p"),
     ]  # fmt: skip
-
-
-def _published_layers(table: PublishedTable | None) -> list[Table]:
-    rows = [row for row in table.rows if row.method.startswith(NO_MODULE)] if table else []
-    if not rows:
-        return []
-    cells: list[list[Cell]] = [
-        [row.method, row.layers, Number(row.mean / 100, std=row.sample_std / 100)] for row in rows
-    ]
-    of = "repeats" if table and table.repeats else "folds"
-    unit = "" if of == "repeats" else ", per clip"
-    caption = f"Published results for few layers (percent{unit}, best epoch on test)"
-    columns = ["Choice", "Layers", f"Mean ± sample std of the {of}"]
-    return [Table("published-layers", caption, columns, cells, frozenset({1}))]

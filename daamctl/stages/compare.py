@@ -27,14 +27,7 @@ from daamctl.evaluation.printed import LORA_SESSIONS, Row, compare_printed, trai
 from daamctl.evaluation.summary import spread
 from daamctl.layout import Layout, split_recipe
 from daamctl.methods import counterparts
-from daamctl.reporting.published import (
-    DEFAULT_SOURCE,
-    SPEECH_PROTOCOL,
-    PublishedRow,
-    PublishedTable,
-    published_tables,
-    read_published,
-)
+from daamctl.paper.tables import DEFAULT_SOURCE, PublishedRow, PublishedTable, published_tables, read_published
 
 logger = logging.getLogger(__name__)
 
@@ -295,10 +288,10 @@ def _rows(side: Trained | Printed, methods: Sequence[str], unit: str, *, both: b
 def _told(side: Printed, method: str, *, both: bool) -> dict[str, Any]:
     """The facts that a published table states; with `both`, also those that only published tables have."""
     table, row = side.table, side.row(method)
-    speech = table.protocol == SPEECH_PROTOCOL
+    speech = not table.repeats
     known: dict[str, Any] = {
         "method": method,
-        "download.corpus": table.dataset,
+        "download.corpus": table.corpus,
         "extract.encoder": table.encoder,
         "train.selection": "best-on-test",
         "model.layers": row.layers or "all",
@@ -317,7 +310,7 @@ def _sessions(side: Printed, row: PublishedRow) -> list[int] | None:
     if not all(name.startswith("F") for name in row.folds):
         return None
     columns = [int(name[1:]) for name in row.folds]
-    grouped = side.table.dataset == "iemocap" and row.method.startswith("lora")
+    grouped = side.table.corpus == "iemocap" and row.method.startswith("lora")
     return [LORA_SESSIONS[column - 1] for column in columns] if grouped else columns
 
 
@@ -331,7 +324,7 @@ def _figures(side: Printed, method: str) -> dict[str, Any]:
         "name": f"{side.name}/{method}",
         "label": f"{side.name}/{method}",
         "fairness": None,
-        "corpus": side.table.dataset,
+        "corpus": side.table.corpus,
         "print": {
             "text": row.printed or None,
             "mean_agrees": bool(row.mean_agrees),

@@ -21,9 +21,9 @@ from daamctl.artifacts.results import SKIPPED_FILE, read_folds
 from daamctl.artifacts.skipped import Obstacle, folder_of, inventory_file, is_finished, note_of
 from daamctl.config import PIPELINES_DIR
 from daamctl.layout import Layout
-from daamctl.reporting.published_layout import DATASETS, Dataset
-from daamctl.reporting.reproduced import EIGHT_HEADS, Ours
-from daamctl.reporting.whole_paper import whole_paper
+from daamctl.paper.numbers import Experiment, experiments
+from daamctl.paper.reproduced import EIGHT_HEADS, Ours
+from daamctl.paper.whole_paper import whole_paper
 from daamctl.reporting.write import write_report
 from daamctl.stage_table import folder_stages
 
@@ -45,11 +45,11 @@ def run(root: Path) -> Path:
         ArtifactError: a file of an earlier stage is damaged.
     """
     pairs = {
-        dataset.key: (
-            _read(root, dataset, f"{dataset.key}{TWIN}", as_published=True),
-            _read(root, dataset, dataset.key, as_published=False),
+        experiment.key: (
+            _read(root, experiment, f"{experiment.key}{TWIN}", as_published=True),
+            _read(root, experiment, experiment.key, as_published=False),
         )
-        for dataset in DATASETS
+        for experiment in experiments()
     }
     path = write_report(root / "data" / "report" / PAPER, whole_paper(pairs))
     there = [one.pipeline for pair in pairs.values() for one in pair if one.evaluation]
@@ -57,7 +57,7 @@ def run(root: Path) -> Path:
     return path
 
 
-def _read(root: Path, dataset: Dataset, pipeline: str, *, as_published: bool) -> Ours:
+def _read(root: Path, experiment: Experiment, pipeline: str, *, as_published: bool) -> Ours:
     """All available results of one pipeline, and the reasons why others are missing."""
     layout = Layout(root, pipeline, pipeline, pipeline)
     evaluation = _result(layout.stage("evaluate") / "evaluation.json", "methods")
@@ -69,7 +69,7 @@ def _read(root: Path, dataset: Dataset, pipeline: str, *, as_published: bool) ->
         why[stage] = f"{one.reason}: {again}" if one.fix == again else one.reason
     return Ours(
         pipeline,
-        dataset,
+        experiment,
         as_published,
         evaluation=evaluation,
         ablation=_result(layout.stage("ablate") / "ablation.json", "groups"),

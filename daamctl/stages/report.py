@@ -34,11 +34,12 @@ from daamctl.corpora import CORPORA
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.settings_diff import differing, settings
 from daamctl.layout import Layout
-from daamctl.reporting import layers, papers, results, run_record
+from daamctl.paper import sections as paper
+from daamctl.paper.tables import read_published
+from daamctl.reporting import layers, results, run_record
 from daamctl.reporting.document import Document, Files, Picture, Section, percent
 from daamctl.reporting.fairness import fairness
 from daamctl.reporting.plots import DensityRun
-from daamctl.reporting.published import read_published
 from daamctl.reporting.recipe import AGAIN, BACK, TWIN, Recipe, gains, recipe_of, siblings
 from daamctl.reporting.run_record import CURVES, RunFacts, curve_names
 from daamctl.reporting.terms import item, terms
@@ -107,12 +108,17 @@ def _document(layout: Layout, config: Config, raw: Mapping[str, Any]) -> Documen
         results.folds(evaluation),
         results.speakers(evaluation),
         results.selection(evaluation, _recipe(layout, raw, folds)),
-        *([papers.published(evaluation, table, raw_names)] if table else []),
+        *([paper.published(evaluation, table, raw_names)] if table else []),
         layers.importance(summary, maps, pngs, labels=labels, command=command),
         layers.ablation(
-            ablated, summary, table, labels=labels, words=terms(evaluation), command=layout.command("ablate")
+            ablated,
+            summary,
+            paper.few_layers(table) if table else [],
+            labels=labels,
+            words=terms(evaluation),
+            command=layout.command("ablate"),
         ),
-        papers.learned(runs, evaluation),
+        paper.learned(runs, evaluation),
         run_record.cost(runs, evaluation),
         run_record.learning(curves, evaluation, _learning_files(history, evaluation, raw_names)),
         run_record.confusion(evaluation, _confusion_files(evaluation, raw_names)),

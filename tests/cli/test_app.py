@@ -492,7 +492,7 @@ def test_doctor_runs_here(project: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert result.exit_code == 0, result.output
     for word in ("project", "cpu", "auto means", "versions", "disk", "decoders", "hub", "tracking", "corpus iemocap"):
         assert any(line.startswith(word) for line in result.stdout.splitlines()), word
-    assert "not made yet" in result.stdout
+    assert "does not exist yet" in result.stdout
 
 
 def test_ui_without_runs_and_with_a_server(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from daamctl.cli.app import app
 from daamctl.config import load_config, pipeline_names
-from daamctl.deviations import DEVIATIONS, verdict
+from daamctl.paper.deviations import deviations, verdict
 
 
 def call(*words: str) -> Any:
@@ -32,8 +32,8 @@ def test_markdown_has_every_row_with_what_each_pipeline_uses(project: Path) -> N
     assert rule == ["---"] * 8
     assert [line[0] for line in lines] == [f"D{number}" for number in range(1, 65)]
     configs = [load_config(project, name) for name in head[6:]]
-    for row, line in zip(DEVIATIONS, lines, strict=True):
-        assert line[1:6] == [row.kind, row.what, row.where, row.published, row.corrected]
+    for row, line in zip(deviations(), lines, strict=True):
+        assert line[1:6] == [row.kind, row.finding, row.where, row.published, row.corrected]
         assert line[6:] == [verdict(row, config) for config in configs]
     assert lines[6][3:] == ["train.selection", "best-on-test", "dev-group or last", "corrected", "as-published"]
 
@@ -49,7 +49,7 @@ def test_definitions_leave_out_the_pipelines(project: Path) -> None:
     head, _, *lines = map(cells_of, call("--markdown", "--definitions").stdout.splitlines())
     assert head == ["D", "class", "finding", "switch", "as-published", "corrected"]
     assert lines == [
-        [f"D{row.number}", row.kind, row.what, row.where, row.published, row.corrected] for row in DEVIATIONS
+        [f"D{row.number}", row.kind, row.finding, row.where, row.published, row.corrected] for row in deviations()
     ]
     assert "D64" in call("--definitions").stdout
     assert call("iemocap", "--definitions").exit_code == 2
@@ -60,7 +60,7 @@ def test_table_without_a_terminal_is_plain(project: Path) -> None:
     assert result.exit_code == 0
     assert "\x1b" not in result.stdout
     firsts = [line.split()[:2] for line in result.stdout.splitlines() if line[:1] == "D"]
-    assert firsts == [["D", "class"], *([f"D{row.number}", row.kind] for row in DEVIATIONS)]
+    assert firsts == [["D", "class"], *([f"D{row.number}", row.kind] for row in deviations())]
     assert max(map(len, result.stdout.splitlines())) <= 220
 
 

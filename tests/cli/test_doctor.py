@@ -179,7 +179,7 @@ def test_methods_of_a_pipeline_have_a_line_each(project: Path) -> None:
     result = pipeline(project, TEXT)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
-        "24 layers x 64 to 4 classes, on 16 random vectors (the embeddings are not there, or of other settings)",
+        "24 layers x 64 to 4 classes, on 16 random vectors (there are no embeddings with these settings)",
         "ok      none          gradient reaches 6 of 6 trainable tensors",
         "ok      weighted-sum  gradient reaches 5 of 5 trainable tensors",
         "ok      attentive     layer weight varies over inputs; gradient reaches 7 of 7 trainable tensors",
@@ -223,7 +223,7 @@ def test_a_method_that_does_nothing_is_found(project: Path, monkeypatch: pytest.
     assert result.exit_code == 3
     line = result.stdout.splitlines()[-1]
     assert line.startswith("FAILED  daam-v1       its density is ")
-    assert line.endswith(" for every input: it does nothing of its own; computes the same as none")
+    assert line.endswith(" for every input, so it has no effect; computes the same as none")
 
 
 def test_a_gate_that_is_constant_is_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +235,7 @@ def test_a_gate_that_is_constant_is_found(project: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(AttentivePooling, "layer_weights", stuck)
     result = pipeline(project, TEXT)
     assert result.exit_code == 3
-    assert "FAILED  attentive     its layer weight is 0.25 for every input: it does nothing" in result.stdout
+    assert "FAILED  attentive     its layer weight is 0.25 for every input, so it has no effect" in result.stdout
 
 
 def test_a_parameter_without_gradient_is_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

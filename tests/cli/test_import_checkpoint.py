@@ -125,12 +125,12 @@ def test_bad_input_is_one_line_and_3(tmp_path: Path, monkeypatch: pytest.MonkeyP
     expected = {
         "gone.pth": "no file gone.pth",
         ".": "no file .",
-        "text.pth": "text.pth cannot be read as weights: it is damaged or of another kind",
+        "text.pth": "text.pth cannot be read as weights: it is damaged or of another format",
         "text.safetensors": "text.safetensors cannot be read as weights: ",
-        "evil.pth": "evil.pth cannot be read as weights: it carries code",
-        "empty.pth": "empty.pth holds no state dict",
+        "evil.pth": "evil.pth cannot be read as weights: it contains code",
+        "empty.pth": "empty.pth does not map names to tensors",
         "none.pth": "no published module has these keys: conv1.bias, ",
-        "more.safetensors": "not a published checkpoint, most like daam-v1: missing none; unknown gate",
+        "more.safetensors": "not a published checkpoint, but closest to daam-v1: missing none; unknown gate",
         "other.safetensors": "weights do not fit: fc.weight is (3, 8) where (3, 36) is needed",
     }
     before = sorted(os.listdir())

@@ -14,7 +14,7 @@ import yaml
 from daamctl.cli.app import app
 from daamctl.config import load_config, pipeline_names, read_yaml
 from daamctl.methods import METHODS, resolve_method
-from daamctl.reporting.published_layout import DATASETS
+from daamctl.paper.numbers import experiments
 from daamctl.stage_table import STAGES as SPECS
 from daamctl.stages import check
 from tests.conftest import REPOSITORY
@@ -183,7 +183,7 @@ def test_importance_waits_for_the_ablation_that_its_audit_reads() -> None:
 
 
 def test_paper_waits_for_its_six_pipelines() -> None:
-    names = [f"{dataset.key}{twin}" for dataset in DATASETS for twin in ("", "-as-published")]
+    names = [f"{one.key}{twin}" for one in experiments() for twin in ("", "-as-published")]
     assert STAGES[WHOLE_PAPER]["deps"] == [f"data/report/{name}" for name in names]
     assert STAGES[WHOLE_PAPER]["outs"] == [{"data/report/paper": {"persist": True}}]
 

@@ -342,7 +342,7 @@ def test_one_layer_attention_of_the_ablation(batch: int) -> None:
     x = sample(batch, 1, 1024)
     seen = recognise(state)
     assert (seen.method, seen.sizes["num_layers"]) == ("mha-published", 1)
-    assert "give (B, 1, D)" in seen.note
+    assert "the input is (B, 1, D)" in seen.note
     check_equal(run(state, x), decoder(double(state), attention_over_batch(double(state), x.double()), (32, 32)))
 
 
@@ -476,7 +476,7 @@ def test_truncated_file(tmp_path: Path, fraction: float) -> None:
     path = tmp_path / "best.pt"
     torch.save(SMALL, path)
     path.write_bytes(path.read_bytes()[: int(fraction * path.stat().st_size)])
-    with pytest.raises(MethodError, match=r"cannot be read as weights: it is damaged or of another kind$"):
+    with pytest.raises(MethodError, match=r"cannot be read as weights: it is damaged or of another format$"):
         load_published(path)
 
 
@@ -501,7 +501,7 @@ class Evil:
 def test_pickle_with_code_is_refused_and_not_run(tmp_path: Path) -> None:
     path, mark = tmp_path / "best.pt", tmp_path / "mark"
     torch.save({"fc.weight": Evil(str(mark))}, path)
-    with pytest.raises(MethodError, match=r"as weights: it carries code \(\w+\.mkdir\), which is not run$"):
+    with pytest.raises(MethodError, match=r"as weights: it contains code \(\w+\.mkdir\), which is not run$"):
         load_published(path)
     assert not mark.exists()
     torch.load(path, weights_only=False)  # the file does carry code: an unguarded load runs it
@@ -511,7 +511,7 @@ def test_pickle_with_code_is_refused_and_not_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [[1, 2], {"epoch": 3}, {"model": {"a": 1}}, {3: torch.zeros(1)}, torch.zeros(3)])
 def test_file_without_a_state_dict(tmp_path: Path, value: Any) -> None:
     torch.save(value, tmp_path / "best.pt")
-    with pytest.raises(MethodError, match=r"best\.pt holds no state dict$"):
+    with pytest.raises(MethodError, match=r"best\.pt does not map names to tensors$"):
         load_published(tmp_path / "best.pt")
 
 
@@ -541,7 +541,7 @@ def test_missing_and_unknown_keys_are_named(method: str) -> None:
     state = FAMILIES[method]
     assert recognise(state).method == method
     extra = refusal({**state, "gate.weight": torch.zeros(1)})
-    assert extra == f"not a published checkpoint, most like {method}: missing none; unknown gate.weight"
+    assert extra == f"not a published checkpoint, but closest to {method}: missing none; unknown gate.weight"
     for gone in state:
         text = refusal({key: value for key, value in state.items() if key != gone})
         assert gone in text or method == "mha-bn"  # without any key of the norm it is a whole other module
@@ -565,10 +565,10 @@ def test_messages_name_shapes() -> None:
         "weights do not fit: daam.gcts.1.c is (1, 17) where (1, 16) is needed"
     )
     assert refusal({**SMALL, "conv1.weight": torch.zeros(4)}) == (
-        "weights do not fit: conv1.weight is (4,) where 4 axes, none empty, are needed"
+        "weights do not fit: conv1.weight is (4,) where 4 non-empty axes are needed"
     )
     whole = {**SMALL, "conv2.bias": torch.zeros(24, dtype=torch.int64)}
-    assert refusal(whole) == "conv2.bias holds torch.int64, not floating-point numbers"
+    assert refusal(whole) == "conv2.bias is torch.int64, not floating-point numbers"
 
 
 @pytest.mark.parametrize("state", [{}, {"a": torch.zeros(1)}, decoder_state(6, 16, 4)])
@@ -578,7 +578,7 @@ def test_no_attention_at_all(state: State) -> None:
 
 
 def test_something_that_is_no_state_dict() -> None:
-    assert refusal({"fc.weight": 3}) == "the state dict holds no state dict"  # type: ignore[dict-item]
+    assert refusal({"fc.weight": 3}) == "the state dict does not map names to tensors"  # type: ignore[dict-item]
 
 
 def test_gap_in_the_heads() -> None:
@@ -612,10 +612,10 @@ def test_axes_of_the_mixture() -> None:
     state = FAMILIES["mixture-daam"]
     for norm_axis in (0, 3, [1, 2]):
         assert refusal(state, norm_axis=norm_axis) == (
-            f"norm_axis within a decoder must be 1 or -2 (layers), 2 or -1 (features), met {norm_axis}"
+            f"norm_axis with a decoder must be 1 or -2 (layers), 2 or -1 (features), got {norm_axis}"
         )
     uneven = {**mixture_state([2, 3], [3, 3]), **decoder_state(6, 16, 4)}
-    assert refusal(uneven) == "num_heads must be the same in all blocks within a decoder, met [2, 3]"
+    assert refusal(uneven) == "num_heads must be the same in all blocks with a decoder, got [2, 3]"
     assert (
         refusal({**state, "fc.weight": torch.zeros(4, 97)}) == "fc.weight has 97 inputs, not a multiple of the 6 layers"
     )

@@ -14,7 +14,7 @@ from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import nadeau_bengio
 from daamctl.layout import Layout
-from daamctl.reporting.published import read_published
+from daamctl.paper.tables import read_published
 from daamctl.stages import compare, evaluate
 from tests.fixtures.folds import write_fold, write_method
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from daamctl.methods.contract import PUBLISHED_PARAMETERS, SPEECH, TEXT, VISION
-from daamctl.reporting.counts import BUILT, counts, fits, ratios, shown
+from daamctl.paper.counts import BUILT, counts, fits, ratios, shown
 
 SIZES = {"speech": SPEECH, "vision": VISION, "text": TEXT}
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from daamctl.errors import ConfigError, UnknownNameError
-from daamctl.reporting.published import learned_ranges, published_tables, read_published
+from daamctl.paper.tables import learned_ranges, published_tables, read_published
 
 # method: printed mean, printed std, recomputed mean, population std, sample std, which std the print is
 IEMOCAP = {
@@ -68,7 +68,7 @@ def test_companion_tables_come_along():
 
 def test_protocol_and_what_it_was_made_with():
     table = read_published("T2-iemocap")
-    assert (table.source, table.dataset, table.encoder) == ("daam-v4", "iemocap", "wavlm-large")
+    assert (table.source, table.corpus, table.encoder) == ("daam-v4", "iemocap", "wavlm-large")
     assert "best on the test fold itself" in table.protocol
     assert "every clip" in table.protocol
     assert "repeats" in read_published("T2-agnews").protocol
@@ -98,10 +98,10 @@ def test_unknown_table_lists_the_known(table):
 
 def test_learned_ranges_are_those_of_the_post():
     """docs/sources.md#learned-ranges."""
-    ranges = {part.dataset: (part.encoder, part.offset, part.scaled_variance) for part in learned_ranges()}
+    ranges = {part.corpus: (part.encoder, part.offset, part.scaled_variance) for part in learned_ranges()}
     assert ranges == {
         "iemocap": ("wavlm-large", (-0.06, 0.10), (1.88, 2.06)),
-        "ag-news": ("llama2-13b", (-0.05, 0.07), (1.94, 2.02)),
+        "agnews": ("llama2-13b", (-0.05, 0.07), (1.94, 2.02)),
         "cifar100": ("beit-large", (-0.02, 0.02), (1.98, 2.03)),
     }
 

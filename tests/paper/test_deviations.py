@@ -1,46 +1,46 @@
-"""The table of deviations: complete, true to the settings it names; the pairs of pipelines stand at its two ends."""
+"""The deviations: complete, true to the settings they name; the pairs of pipelines are at their two ends."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from daamctl.config import Config, load_config
-from daamctl.deviations import (
+from daamctl.errors import ConfigError, UnknownNameError
+from daamctl.methods import METHODS
+from daamctl.paper.deviations import (
     ALWAYS,
     AS_PUBLISHED,
     CORRECTED,
-    DEVIATIONS,
     NOT_HERE,
-    Always,
-    Choice,
     Deviation,
-    Elsewhere,
-    Kept,
-    MethodSetting,
-    Only,
-    ScriptSeeds,
-    Settings,
+    Deviations,
+    MethodSwitch,
+    ProcedureSwitch,
+    SettingSwitch,
+    Switch,
+    deviations,
+    remark,
     verdict,
 )
-from daamctl.errors import UnknownNameError
-from daamctl.methods import METHODS
+from daamctl.paper.numbers import FOLDER, read_data
 from daamctl.stages.check import problems_of
 from tests.conftest import REPOSITORY
+from tests.test_sources import anchors_of
 
-ROWS = {row.number: row for row in DEVIATIONS}
+ROWS = {row.number: row for row in deviations()}
 KINDS = "AAAAAAAAAAAAAAAABAAABBBCBCBBAACBCCCBBCCBCCCCBBBBCBBACCCCBACBCCCC"
 """Classes of D1 to D64."""
-CLASS_A = {*range(1, 17), 18, 19, 20, 29, 30, 52, 58}
-"""17 is B."""
 PAIRS = [(name, f"{name}-as-published") for name in ("iemocap", "emodb", "cifar100", "agnews")]
-# Repeats of one split need seeds, of which one is published (D40); 35 epochs of Llama2-13B are out of reach (D18).
+# Repeats of one split need seeds, and only one is published (D40); 35 epochs of Llama2-13B are out of reach (D18).
 OPEN = {("cifar100", 40), ("agnews", 40), ("agnews", 18)}
 ADDED = {58: CORRECTED}
-"""The papers' twins train the controls under the published settings too, for the column beside the print."""
+"""The papers' twins also train the controls under the published settings, for the column beside the print."""
 
 
 def config(methods: tuple[str, ...] = ("none",), **sections: Any) -> Config:
@@ -49,64 +49,77 @@ def config(methods: tuple[str, ...] = ("none",), **sections: Any) -> Config:
 
 def switchable(row: Deviation) -> bool:
     """Whether a pipeline can decide the row, for the settings or methods that exist."""
-    switches = [switch.switch if isinstance(switch, Only) else switch for switch in row.switches]
-    return not all(isinstance(switch, (Always, Elsewhere, Kept)) for switch in switches)
+    fixed = [
+        switch.name in ("always", "print")
+        if isinstance(switch, ProcedureSwitch)
+        else isinstance(switch, MethodSwitch) and not switch.corrected
+        for switch in row.switches
+    ]
+    return not all(fixed)
+
+
+def settings_switches(*, of_methods: bool) -> list[tuple[Deviation, SettingSwitch]]:
+    """The switches of settings, of methods or of the pipeline, with their rows."""
+    return [
+        (row, switch)
+        for row in deviations()
+        for switch in row.switches
+        if isinstance(switch, SettingSwitch) and bool(switch.methods) == of_methods
+    ]
 
 
 def test_every_row_is_there_once_in_order() -> None:
-    assert [row.number for row in DEVIATIONS] == list(range(1, 65))
-    assert {row.number for row in DEVIATIONS if row.kind == "A"} == CLASS_A
-    assert "".join(row.kind for row in DEVIATIONS) == KINDS
-    for row in DEVIATIONS:
-        assert row.switches
-        assert all((row.what, row.published, row.corrected, row.where))
-        assert len(row.what) <= 110
+    assert [row.number for row in deviations()] == list(range(1, 65))
+    assert "".join(row.kind for row in deviations()) == KINDS
+    for row in deviations():
+        assert all((row.finding, row.published, row.corrected, row.where))
+        assert len(row.finding) <= 110
 
 
-def test_methods_and_settings_that_rows_name_exist() -> None:
+def test_definitions_are_the_sections_that_name_the_deviation() -> None:
+    text = (REPOSITORY / "docs" / "sources.md").read_text(encoding="utf-8")
+    sections = dict(zip(anchors_of(text), re.split(r"^##+ ", text, flags=re.MULTILINE)[1:], strict=True))
+    sections.pop("deviations")
+    for row in deviations():
+        naming = [anchor for anchor, section in sections.items() if re.search(rf"\bD{row.number}\b", section)]
+        assert row.definition == (naming[0] if naming else None), row.number
+
+
+def test_settings_of_methods_have_two_values() -> None:
     met = 0
-    for row in DEVIATIONS:
-        for switch in row.switches:
-            if isinstance(switch, Choice):
-                assert {*switch.published, *switch.corrected} <= set(METHODS)
-            if isinstance(switch, MethodSetting):
-                for method in switch.methods:
-                    default = METHODS.defaults(method)[switch.name]
-                    assert default in (switch.published, switch.corrected)
-                    choices = METHODS.choices(method).get(switch.name)
-                    if choices is not None:
-                        assert set(choices) == {switch.published, switch.corrected}
-                    met += 1
+    for _, switch in settings_switches(of_methods=True):
+        (name, published), *others = switch.published.items()
+        assert not others
+        values = {published, *(values[name] for values in switch.corrected or ())}
+        for method in switch.methods:
+            assert METHODS.defaults(method)[name] in values
+            choices = METHODS.choices(method).get(name)
+            assert choices is None or set(choices) == values
+            met += 1
     assert met > 20
 
 
 @pytest.mark.parametrize("value", ["published", "corrected"])
 def test_values_of_rows_are_values_of_their_settings(value: str) -> None:
     met = 0
-    for row in DEVIATIONS:
-        for outer in row.switches:
-            switch = outer.switch if isinstance(outer, Only) else outer
-            if isinstance(switch, Settings):
-                wanted: tuple[Mapping[str, Any], ...] = (switch.published,)
-                if value == "corrected":
-                    wanted = switch.corrected or ()
-                for values in wanted:
-                    made = with_values(values, outer)
-                    assert verdict(row, made) == (AS_PUBLISHED if value == "published" else CORRECTED), row.number
-                    met += 1
+    for row, switch in settings_switches(of_methods=False):
+        wanted = [switch.published] if value == "published" else switch.corrected or ()
+        for values in wanted:
+            made = with_values(values, switch)
+            assert verdict(row, made) == (AS_PUBLISHED if value == "published" else CORRECTED), row.number
+            met += 1
     assert met > (10 if value == "published" else 5)
 
 
-def with_values(values: Mapping[str, Any], switch: Any) -> Config:
-    """A pipeline that a switch concerns, with these dotted settings; refuses what is no setting or no value of it."""
-    tree: dict[str, Any] = {}
-    if isinstance(switch, Only):
-        tree = {"download": {"corpus": {"text": "agnews", "image": "digits"}.get(str(switch.modality), "demo")}}
-        tree["finetunes"] = ("lora-r8",) if switch.finetuning else ()
-    inner = switch.switch if isinstance(switch, Only) else switch
-    if inner.searched is not None:
+def with_values(values: Mapping[str, Any], switch: SettingSwitch) -> Config:
+    """A pipeline that a switch concerns, with these dotted settings; refuses an unknown setting or value."""
+    tree: dict[str, Any] = {
+        "download": {"corpus": {"text": "agnews", "image": "digits"}.get(str(switch.modality), "demo")},
+        "finetunes": ("lora-r8",) if switch.finetuning else (),
+    }
+    if switch.searched is not None:
         tree["train"] = {"search": "none"}
-    if inner.idle == {"train.loss": "cross-entropy"}:
+    if switch.idle == {"train.loss": "cross-entropy"}:
         tree["train"] = {"loss": "focal"}
     for path, value in values.items():
         section, name = path.split(".")
@@ -213,10 +226,10 @@ def test_unknown_method_is_named() -> None:
 
 
 @pytest.mark.parametrize(("corrected", "published"), PAIRS)
-def test_pairs_of_pipelines_stand_at_both_ends(corrected: str, published: str) -> None:
+def test_pairs_of_pipelines_are_at_both_ends(corrected: str, published: str) -> None:
     first, second = load_config(REPOSITORY, corrected), load_config(REPOSITORY, published)
     assert problems_of(first) == problems_of(second) == []
-    rows = [row for row in DEVIATIONS if switchable(row) and (corrected, row.number) not in OPEN]
+    rows = [row for row in deviations() if switchable(row) and (corrected, row.number) not in OPEN]
     rows = [row for row in rows if verdict(row, second) != NOT_HERE]
     assert len(rows) >= 25
     wanted = {row.number: AS_PUBLISHED for row in rows} | ({} if corrected == "emodb" else ADDED)
@@ -233,18 +246,15 @@ def test_as_published_names_every_switch(name: str) -> None:
     """A default that changes must not change what was published."""
     said = yaml.safe_load((REPOSITORY / "pipelines" / f"{name}.yaml").read_text(encoding="utf-8"))
     used = load_config(REPOSITORY, name)
-    for row in DEVIATIONS:
-        for outer in row.switches:
-            switch = outer.switch if isinstance(outer, Only) else outer
-            if isinstance(switch, Settings) and list(outer.states(used)):
-                for path in switch.published:
-                    section, setting = path.split(".")
-                    assert setting in said[section], path
-            if isinstance(switch, ScriptSeeds):
-                assert "seeds" in said["train"]
-            if isinstance(switch, MethodSetting):
-                for method in set(switch.methods) & set(said["methods"]):
-                    assert switch.name in said["method_settings"][method], (method, switch.name)
+    for _, switch in settings_switches(of_methods=False):
+        if list(switch.states(used)):
+            for path in switch.published:
+                section, setting = path.split(".")
+                assert setting in said[section], path
+    for _, switch in settings_switches(of_methods=True):
+        for method in set(switch.methods) & set(said["methods"]):
+            assert switch.published.keys() <= said["method_settings"][method].keys(), method
+    assert "seeds" in said["train"]
 
 
 def test_published_training_is_that_of_the_released_scripts() -> None:
@@ -256,3 +266,49 @@ def test_published_training_is_that_of_the_released_scripts() -> None:
     assert (train.epochs, train.batch_size, train.lr) == (35, 8, 1e-4)
     assert (train.schedule, train.plateau_factor, train.plateau_patience) == ("plateau", 0.1, 10)
     assert (train.loss, train.focal_gamma) == ("focal", 2.5)
+
+
+def test_remarks_name_the_items_of_the_modality() -> None:
+    assert remark("mha", "speech") == "attends over the clips of a batch, not over the layers (D1)"
+    assert "the images of a batch" in remark("mha-bn", "vision")
+    assert remark("daam-v2", "text") != ""
+    assert remark("daam-v2", "speech") == remark("daam-v1", "text") == ""
+
+
+def test_there_are_three_kinds_of_switch() -> None:
+    assert set(Switch.__subclasses__()) == {SettingSwitch, MethodSwitch, ProcedureSwitch}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows[6].update(clas="A"), r"deviations\.7\.clas: unknown key"),
+        (lambda rows: rows[6].pop("finding"), r"deviations\.7\.finding: missing"),
+        (lambda rows: rows[6].update(switches=[]), r"deviations\.7\.switches: "),
+        (
+            lambda rows: rows[6]["switches"][0].update(published={"train.selektion": "last"}),
+            r"deviations\.7\.switches\.1\.setting: unknown setting 'train\.selektion'; did you mean 'train\.selection'",
+        ),
+        (
+            lambda rows: rows[0]["switches"][0].update(published=["mha-publishd"]),
+            r"deviations\.1\.switches\.1\.method\.published: unknown method 'mha-publishd'; did you mean",
+        ),
+        (
+            lambda rows: rows[0]["switches"][1].update(published={"attend": "batch"}),
+            r"deviations\.1\.switches\.2\.setting: unknown setting of mha-bn 'attend'; did you mean 'attend_over'",
+        ),
+        (
+            lambda rows: rows[7]["switches"][0].update(name="never"),
+            r"deviations\.8\.switches\.1\.procedure\.name: unknown procedure 'never'",
+        ),
+        (lambda rows: rows[7]["switches"][0].update(kind="way"), r"deviations\.8\.switches\.1: "),
+        (lambda rows: rows.pop(3), r"deviations: numbers must run from 1 without gaps; number 4 is 5"),
+    ],
+)
+def test_mistakes_are_named_with_their_key(change: Callable[[Any], object], message: str, tmp_path: Path) -> None:
+    tree = yaml.safe_load((FOLDER / "deviations.yaml").read_text(encoding="utf-8"))
+    change(tree["deviations"])
+    path = tmp_path / "deviations.yaml"
+    path.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    with pytest.raises(ConfigError, match=rf"deviations\.yaml: {message}"):
+        read_data(path, Deviations)

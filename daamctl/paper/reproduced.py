@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import mean, stdev
 from typing import Any
 
+from daamctl.paper.numbers import Experiment
 from daamctl.reporting.document import (
     DASH,
     Cell,
@@ -19,8 +20,6 @@ from daamctl.reporting.document import (
     spread,
 )
 from daamctl.reporting.layers import paired_mean
-from daamctl.reporting.published import records
-from daamctl.reporting.published_layout import Dataset
 from daamctl.reporting.verdict import names
 
 EPOCHS = {
@@ -43,7 +42,7 @@ class Ours:
 
     Args:
         pipeline: name of the pipeline.
-        dataset: the experiment it reproduces.
+        experiment: the experiment it reproduces.
         as_published: whether it follows the released code; otherwise it corrects the code.
         evaluation: content of evaluation.json; None if missing.
         ablation: content of ablation.json; None if missing.
@@ -57,7 +56,7 @@ class Ours:
     """
 
     pipeline: str
-    dataset: Dataset
+    experiment: Experiment
     as_published: bool
     evaluation: Mapping[str, Any] | None = None
     ablation: Mapping[str, Any] | None = None
@@ -108,27 +107,25 @@ class Ours:
 
 
 Pair = tuple[Ours, Ours]
-"""The pipelines of a dataset: as published, corrected."""
-
-
-def best_on_test(ours: Ours, method: str) -> float | None:
-    """Mean accuracy under the published protocol, as a fraction."""
-    name = ours.own_name(method)
-    found = ours.methods[name]["selection"]["accuracy_best_on_test"] if name else None
-    return None if found is None else float(found["mean"])
-
-
-def main_figure(ours: Ours, method: str) -> float | None:
-    """Mean accuracy as the pipeline reports it, as a fraction."""
-    name = ours.own_name(method)
-    if name is None or ours.evaluation is None:
-        return None
-    return float(ours.methods[name]["summary"][ours.evaluation["main_unit"]]["accuracy"]["mean"])
+"""The pipelines of an experiment: as published, corrected."""
 
 
 def value(ours: Ours, method: str) -> float | None:
-    """The accuracy that a cell of this pipeline shows."""
-    return best_on_test(ours, method) if ours.as_published else main_figure(ours, method)
+    """The accuracy that a cell of this pipeline shows, as a fraction; None if there is none."""
+    found = _accuracy(ours, method)
+    return None if found is None else float(found["mean"])
+
+
+def _accuracy(ours: Ours, method: str) -> Mapping[str, Any] | None:
+    """Mean and deviation: best on test for as-published pipelines, otherwise the main result."""
+    name = ours.own_name(method)
+    if name is None or ours.evaluation is None:
+        return None
+    entry = ours.methods[name]
+    found: Mapping[str, Any] | None = entry["summary"][ours.evaluation["main_unit"]]["accuracy"]
+    if ours.as_published:
+        found = entry["selection"]["accuracy_best_on_test"]
+    return found
 
 
 def protocol(ours: Ours) -> str:
@@ -142,17 +139,16 @@ def protocol(ours: Ours) -> str:
 def figure(ours: Ours, method: str) -> Linked:
     """Accuracy of a method: best on test for as-published pipelines, else the main result with its interval."""
     name = ours.own_name(method)
-    if name is None or ours.evaluation is None:
+    if name is None:
         return ours.absent(method)
-    entry, how = ours.methods[name], ours.note(name, method, protocol(ours))
-    runs = ours.links(f"train/{ours.pipeline}/{name}")
-    if ours.as_published:
-        best = entry["selection"]["accuracy_best_on_test"]
-        return Linked(spread(best), how, runs) if best else Linked("not known", how)
-    unit = ours.evaluation["main_unit"]
-    interval = entry["intervals"]["metrics"]["accuracy"]
-    over = f"; pooled {percent(interval['low'])} to {percent(interval['high'])} (95 %)" if interval else ""
-    return Linked(spread(entry["summary"][unit]["accuracy"]), how + over, runs)
+    how = ours.note(name, method, protocol(ours))
+    found = _accuracy(ours, method)
+    if found is None:
+        return Linked("not known", how)
+    interval = ours.methods[name]["intervals"]["metrics"]["accuracy"]
+    if interval and not ours.as_published:
+        how += f"; pooled {percent(interval['low'])} to {percent(interval['high'])} (95 %)"
+    return Linked(spread(found), how, ours.links(f"train/{ours.pipeline}/{name}"))
 
 
 def gap(ours: Ours, method: str, printed: float) -> Cell:
@@ -161,38 +157,38 @@ def gap(ours: Ours, method: str, printed: float) -> Cell:
     return DASH if found is None else Number(found - printed / 100, "points")
 
 
-def highest(ours: Ours, methods: Sequence[str]) -> str | None:
-    """The method of highest accuracy among some; None if none was trained."""
-    known = {method: found for method in methods if (found := value(ours, method)) is not None}
-    return max(known, key=lambda method: known[method]) if known else None
+def highest(ours: Ours, group: Sequence[str]) -> tuple[str, float] | None:
+    """The method of highest accuracy in a group, and its accuracy; None if none was trained."""
+    values = {method: value(ours, method) for method in group}
+    known = {method: found for method, found in values.items() if found is not None}
+    return max(known.items(), key=lambda item: item[1]) if known else None
 
 
 def of_group(ours: Ours, group: Sequence[str]) -> Linked:
-    """Accuracy of the highest method of a group, named; with one method its own cell."""
+    """Accuracy of the highest method of a group, named; for a group of one method its own cell."""
     top = highest(ours, group)
     if top is None:
         return ours.absent(group[0])
-    cell = figure(ours, top)
-    if len(group) == 1 or str(ours.own_name(top)) in cell.note:
+    method, _ = top
+    cell = figure(ours, method)
+    if len(group) == 1 or str(ours.own_name(method)) in cell.note:
         return cell
-    return Linked(cell.cell, f"{top}; {cell.note}", cell.links)
+    return Linked(cell.cell, f"{method}; {cell.note}", cell.links)
 
 
 def lead(ours: Ours, first: Sequence[str], second: Sequence[str]) -> float | None:
     """The best method of one group minus the best of another, as a fraction; None if one was not trained."""
-    tops = [highest(ours, group) for group in (first, second)]
-    found = [None if top is None else value(ours, top) for top in tops]
-    return None if found[0] is None or found[1] is None else found[0] - found[1]
+    top, other = highest(ours, first), highest(ours, second)
+    return None if top is None or other is None else top[1] - other[1]
 
 
 def difference(ours: Ours, first: Sequence[str], second: Sequence[str]) -> Linked:
     """The best method of one group minus the best of another, in points."""
-    gained = lead(ours, first, second)
-    if gained is None:
-        return ours.absent((second if highest(ours, first) else first)[0])
-    tops = [str(ours.own_name(top)) for group in (first, second) if (top := highest(ours, group))]
-    words = " minus ".join(ours.methods[name]["label"] for name in tops)
-    return Linked(Number(gained, "points"), f"{words}; {protocol(ours)}", ours.links())
+    top, other = highest(ours, first), highest(ours, second)
+    if top is None or other is None:
+        return ours.absent((second if top else first)[0])
+    words = " minus ".join(ours.methods[str(ours.own_name(method))]["label"] for method in (top[0], other[0]))
+    return Linked(Number(top[1] - other[1], "points"), f"{words}; {protocol(ours)}", ours.links())
 
 
 def few_layers(ours: Ours, layers: Sequence[int]) -> Linked:
@@ -205,9 +201,10 @@ def few_layers(ours: Ours, layers: Sequence[int]) -> Linked:
 
 def high_minus_low(ours: Ours) -> Linked:
     """Layers of high Importance Factor minus layers of low, over the folds that both have."""
-    high, low = (_group(ours, layers) for layers in (ours.dataset.high, ours.dataset.low))
+    layers_high, layers_low = ours.experiment.layers("high"), ours.experiment.layers("low")
+    high, low = _group(ours, layers_high), _group(ours, layers_low)
     if high is None or low is None:
-        return _no_group(ours, ours.dataset.low if high else ours.dataset.high)
+        return _no_group(ours, layers_low if high else layers_high)
     return Linked(Number(paired_mean(high, low), "points"), _ablated(ours), ours.links(f"ablate/{ours.pipeline}"))
 
 
@@ -238,11 +235,10 @@ def learned(ours: Ours, method: str, parameter: str, end: str) -> Linked:
         end: lowest, highest or width.
     """
     runs = ours.learned.get(method)
+    if not runs and ours.own_name(method) is None:
+        return ours.absent(method)
     if not runs:
-        known = ours.own_name(method) is not None
-        return (
-            Linked("not known", f"there are no weights of {method} on this machine") if known else ours.absent(method)
-        )
+        return Linked("not known", f"there are no weights of {method} on this machine")
     spans = [run[parameter == "ξ"] for run in runs]
     values = {
         "lowest": [low for low, _ in spans],
@@ -265,19 +261,18 @@ def mismatches(ours: Ours) -> list[str]:
     if ours.evaluation is None:
         return []
     corpus, encoder = names(ours.evaluation)
-    table = next(record for record in records() if record["dataset"] == ours.dataset.corpus)
-    pairs = (("corpus", corpus, table["dataset"]), ("encoder", encoder, table["encoder"]))
+    pairs = (("corpus", corpus, ours.experiment.key), ("encoder", encoder, ours.experiment.encoder))
     return [
         f"{ours.pipeline}: its {what} is {own}, but the published one is {theirs}. Do not compare the results."
         for what, own, theirs in pairs
-        if own.replace("-", "") != theirs.replace("-", "")
+        if own != theirs
     ]
 
 
 def _per(ours: Ours, unit: str) -> str:
     """Unit of scoring. An image or a text is one clip."""
-    speech = ours.dataset.modality == "speech"
-    return f"per {unit if speech and unit == 'clip' else ours.dataset.item}"
+    speech = ours.experiment.modality == "speech"
+    return f"per {unit if speech and unit == 'clip' else ours.experiment.item}"
 
 
 def _group(ours: Ours, layers: Sequence[int]) -> Mapping[str, Any] | None:
@@ -287,6 +282,7 @@ def _group(ours: Ours, layers: Sequence[int]) -> Mapping[str, Any] | None:
 
 
 def _no_group(ours: Ours, layers: Sequence[int]) -> Linked:
+    """Why there is no result of training on some layers alone."""
     if ours.ablation is None:
         return ours.not_run("ablate")
     what = "layers" if len(layers) > 1 else "layer"

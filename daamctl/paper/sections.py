@@ -1,6 +1,7 @@
-"""Sections that compare our results with the papers: accuracies, and learned density parameters.
+"""Parts of a pipeline's report that compare our results with the papers.
 
-Published values are in percent, ours are fractions.
+They are the published accuracies, the results of training on few layers, and the learned density parameters. Published
+values are in percent, ours are fractions.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from daamctl.artifacts.terms import listed
-from daamctl.reporting.document import DASH, Cell, Kind, Number, Section, Table, Text, plural, spread
-from daamctl.reporting.published import NO_MODULE, PublishedRow, PublishedTable, learned_ranges
+from daamctl.paper.tables import PublishedRow, PublishedTable, learned_ranges
+from daamctl.reporting.document import DASH, Block, Cell, Kind, Number, Section, Table, Text, plural, spread
 from daamctl.reporting.run_record import RunFacts
 from daamctl.reporting.terms import Evaluation, held_out, is_official, item, terms
 from daamctl.reporting.verdict import names, order
@@ -30,28 +31,32 @@ def published(evaluation: Evaluation, table: PublishedTable, raw_names: Mapping[
         raw_names: label -> method.
     """
     corpus, encoder = names(evaluation)
-    warnings = [
-        Text(f"Our {what} is {ours}, but the published one is {theirs}. The results are not comparable.", caution=True)
-        for what, ours, theirs in (("corpus", corpus, table.dataset), ("encoder", encoder, table.encoder))
-        if ours.replace("-", "") != theirs.replace("-", "")
-    ]
-    if table.repeats != is_official(evaluation):
+    warnings = []
+    for what, ours, theirs in (("corpus", corpus, table.corpus), ("encoder", encoder, table.encoder)):
+        if ours != theirs:
+            warnings.append(f"Our {what} is {ours}, but the published one is {theirs}. The results are not comparable.")
+    official = is_official(evaluation)
+    if table.repeats != official:
         theirs, own = ("repeats of one official split", "folds") if table.repeats else ("folds", "seeds of one split")
-        text = (
+        warnings.append(
             f"The published columns are {theirs}, but our runs are {own}. Neither means nor deviations are comparable."
         )
-        warnings.append(Text(text, caution=True))
-    rows = [row for row in table.rows if not row.method.startswith(NO_MODULE)]
+    rows = table.methods
     texts = [
         table.protocol,
         f"“Ours, same protocol” is our accuracy per {terms(evaluation).clip} at the best epoch on test, scored as "
         "published; Provenance lists the other settings. “Ours, as reported” is the main result of this report: per "
         f"{item(evaluation)}, {_rule(evaluation)}, {_number_of_runs(evaluation)}.",
-        *(_repeats(evaluation, rows) if table.repeats and is_official(evaluation) else []),
-        *([_disagreements(rows)] if rows else []),
     ]
-    tables = [_published_table(evaluation, table, rows, raw_names), print_check(rows, "print-check")] if rows else []
-    return Section("published", "Published results and ours", [*warnings, *map(Text, texts), *tables])
+    blocks: list[Block] = [Text(line, caution=True) for line in warnings]
+    if rows:
+        if table.repeats and official:
+            texts.append(_repeats(evaluation, rows))
+        texts.append(_disagreements(rows))
+    blocks += map(Text, texts)
+    if rows:
+        blocks += [_published_table(evaluation, table, rows, raw_names), print_check(rows, "print-check")]
+    return Section("published", "Published results and ours", blocks)
 
 
 def _rule(evaluation: Evaluation) -> str:
@@ -69,18 +74,15 @@ def _number_of_runs(evaluation: Evaluation) -> str:
     return seeds if is_official(evaluation) else f"{plural(evaluation['num_folds'], 'fold')}, {seeds}"
 
 
-def _repeats(evaluation: Evaluation, rows: Sequence[PublishedRow]) -> list[str]:
+def _repeats(evaluation: Evaluation, rows: Sequence[PublishedRow]) -> str:
     """How published repeats and our seeds can be compared."""
     printed = sorted({len(row.folds) for row in rows})
-    if not printed:
-        return []
     seeds = len(evaluation["seeds"])
-    text = (
+    return (
         "A published repeat corresponds to one of our seeds: the same training and test items, another start. The "
         f"papers do not say how the {' or '.join(map(str, printed))} repeats were seeded, so they are not paired with "
         f"our {plural(seeds, 'seed')}. Both deviations are over repeats of one split."
     )
-    return [text]
 
 
 def print_check(rows: Sequence[PublishedRow], key: str, *, where: str = "") -> Table:
@@ -93,12 +95,11 @@ def print_check(rows: Sequence[PublishedRow], key: str, *, where: str = "") -> T
     """
     splits = list(dict.fromkeys(split for row in rows for split in row.folds))
     of = _columns(rows)
-    cells: list[list[Cell]] = [
-        [row.method, *[Number(row.folds[s] / 100) if s in row.folds else DASH for s in splits],
-         Number(row.mean / 100, "share"), Number(row.sample_std / 100, "share"),
-         Number(row.population_std / 100, "share"), row.printed or DASH, agreement(row)]
-        for row in rows
-    ]  # fmt: skip
+    cells: list[list[Cell]] = []
+    for row in rows:
+        folds: list[Cell] = [Number(row.folds[name] / 100) if name in row.folds else DASH for name in splits]
+        computed = [Number(value / 100, "share") for value in (row.mean, row.sample_std, row.population_std)]
+        cells.append([row.method, *folds, *computed, row.printed or DASH, agreement(row)])
     columns = ["Method", *splits, "Mean", "Sample std", "Population std", "Printed", "Consistent?"]
     note = f"Mean and deviations are recomputed from the printed {of}. The check allows for their rounding to 0.1."
     last = len(columns) - 1
@@ -108,27 +109,46 @@ def print_check(rows: Sequence[PublishedRow], key: str, *, where: str = "") -> T
 
 def agreement(row: PublishedRow) -> str:
     """Whether the printed mean and deviation agree with the printed folds, and which deviation was printed."""
-    mean_part = "" if row.mean_agrees else f"✗ mean printed as {row.printed_mean:.1f}; "
     if row.std_is == "not printed":
-        return mean_part + "no std printed"
-    return mean_part + (f"✗ std {row.printed_std:g} is neither" if row.std_is == "neither" else f"✓ {row.std_is} std")
+        std = "no std printed"
+    elif row.std_is == "neither":
+        std = f"✗ std {row.printed_std:g} is neither"
+    else:
+        std = f"✓ {row.std_is} std"
+    return std if row.mean_agrees else f"✗ mean printed as {row.printed_mean:.1f}; {std}"
+
+
+def few_layers(table: PublishedTable) -> list[Table]:
+    """Published results of training on few layers; nothing if the table has none."""
+    if not table.few_layers:
+        return []
+    cells: list[list[Cell]] = [
+        [row.method, row.layers, Number(row.mean / 100, std=row.sample_std / 100)] for row in table.few_layers
+    ]
+    of = _columns(table.few_layers)
+    unit = "" if table.repeats else ", per clip"
+    caption = f"Published results for few layers (percent{unit}, best epoch on test)"
+    columns = ["Choice", "Layers", f"Mean ± sample std of the {of}"]
+    return [Table("published-layers", caption, columns, cells, frozenset({1}))]
 
 
 def learned(runs: Sequence[RunFacts], evaluation: Evaluation) -> Section:
     """Learned offset and scaled variance of density methods, beside the published ranges."""
     title = "How far the density parameters moved"
-    found = {
-        name: part for name in order(evaluation) if (part := [run for run in runs if run.label == name and run.offset])
-    }
+    found: dict[str, list[RunFacts]] = {}
+    for name in order(evaluation):
+        if part := [run for run in runs if run.label == name and run.offset]:
+            found[name] = part
     if not found:
         return Section("learned", title, [Text("No finished run with stored weights has the DAAM parameters.")])
     rows = [_learned_row(name, part) for name, part in found.items()]
-    foot: list[list[Cell]] = [
-        [f"{part.dataset}, {part.encoder} (authors’ post)", Number(8, "count"), Number(part.offset[0], "signed"),
-         Number(part.offset[1], "signed"), DASH, Number(part.scaled_variance[0], "plain"),
-         Number(part.scaled_variance[1], "plain"), DASH, _weights(*part.scaled_variance, "2xi")]
-        for part in learned_ranges()
-    ]  # fmt: skip
+    foot: list[list[Cell]] = []
+    for learned_range in learned_ranges():
+        offset = [Number(value, "signed") for value in learned_range.offset]
+        scaled_variance = [Number(value, "plain") for value in learned_range.scaled_variance]
+        name = f"{learned_range.corpus}, {learned_range.encoder} (authors’ post)"
+        weights = _weights(*learned_range.scaled_variance, "2xi")
+        foot.append([name, Number(8, "count"), *offset, DASH, *scaled_variance, DASH, weights])
     columns = [
         "Method", "Heads", "δ lowest", "δ highest", "δ mean", "ξ lowest", "ξ highest", "ξ mean",
         "Weight at y² = 2",
@@ -192,7 +212,7 @@ def _published_table(
         "Method", "Published", f"Fits its {_columns(rows)}?", "Published protocol", "Ours, same protocol",
         "Ours minus published (points)", "Ours, as reported",
     ]  # fmt: skip
-    caption = f"Accuracy in percent: {table.source} {table.name} ({table.dataset}, {table.encoder}) and this run"
+    caption = f"Accuracy in percent: {table.source} {table.name} ({table.corpus}, {table.encoder}) and this run"
     note = "Deviations: published ones as printed, ours with divisor n − 1."
     if any(ours.get(f"{row.method}-published") for row in rows):
         note += " After a slash: our run of the released form of the method."
@@ -209,9 +229,9 @@ def _our_cells(entry: Mapping[str, Any] | None, unit: str, row: PublishedRow | N
 
 def _disagreements(rows: Sequence[PublishedRow]) -> str:
     wrong = [row.method for row in rows if row.disagrees]
-    if not wrong:
-        return f"All printed means and deviations agree with the printed {_columns(rows)}."
     of = _columns(rows)
+    if not wrong:
+        return f"All printed means and deviations agree with the printed {of}."
     return (
         f"Printed mean or deviation disagrees with the printed {of}, beyond rounding: {listed(wrong)}. See the second "
         "table."

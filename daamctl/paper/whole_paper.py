@@ -1,4 +1,4 @@
-"""The report on the papers: every published table beside the results of two pipelines.
+"""The report on the whole paper: every published table beside the results of two pipelines.
 
 Sources: daam-v4 (arXiv 2401.11143v4), gaam-v1 (its first version) and daam-blog (the authors' post); see
 docs/sources.md#the-papers. Each experiment has two pipelines: `<name>-as-published` follows the released code and its
@@ -11,7 +11,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from daamctl.artifacts.terms import listed
-from daamctl.reporting import published_claims, reproduced
+from daamctl.paper import claims, reproduced
+from daamctl.paper.deviations import remark
+from daamctl.paper.numbers import (
+    SOURCES,
+    Experiment,
+    PublishedNumber,
+    experiment_of,
+    experiments,
+    numbers,
+    printed,
+    rows_by_experiment,
+    rows_of,
+)
+from daamctl.paper.reproduced import EIGHT_HEADS, OURS, Ours, Pair
+from daamctl.paper.sections import agreement, print_check
+from daamctl.paper.tables import PublishedRow, read_published
 from daamctl.reporting.document import (
     DASH,
     Block,
@@ -27,20 +42,6 @@ from daamctl.reporting.document import (
     Text,
     plural,
 )
-from daamctl.reporting.papers import agreement, print_check
-from daamctl.reporting.published import NO_MODULE, PublishedRow, read_published, records, remark
-from daamctl.reporting.published_layout import (
-    BY_CORPUS,
-    DATASETS,
-    SOURCES,
-    Dataset,
-    Record,
-    ablation_row,
-    difference_row,
-    printed,
-    rows_of,
-)
-from daamctl.reporting.reproduced import EIGHT_HEADS, OURS, Ours, Pair
 
 CONTROLS = ("none", "weighted-sum", "linear-probe")
 """Our control methods, which the papers do not have (D58)."""
@@ -54,19 +55,18 @@ def whole_paper(pairs: Mapping[str, Pair]) -> Document:
     """Build the report: all published results beside ours.
 
     Args:
-        pairs: key of every dataset -> its two pipelines.
+        pairs: key of every experiment -> its two pipelines.
     """
-    ordered = [pairs[dataset.key] for dataset in DATASETS]
     sections = [
-        _overview(ordered),
-        *(_results(dataset, pairs[dataset.key]) for dataset in DATASETS),
+        _overview([pairs[one.key] for one in experiments()]),
+        *(_results(one, pairs[one.key]) for one in experiments()),
         _first_version(pairs),
         _ablation(pairs),
         _learned(pairs),
-        published_claims.parameters(),
-        published_claims.best(pairs),
-        published_claims.in_text(),
-        published_claims.repeated(),
+        claims.parameters(),
+        claims.best(pairs),
+        claims.in_text(),
+        claims.repeated(),
         _left_out(),
     ]
     return Document("Density Adaptive Attention: every published table and ours", "paper", sections)
@@ -76,9 +76,9 @@ def _overview(pairs: Sequence[Pair]) -> Section:
     pipelines = [one for pair in pairs for one in pair]
     there = [one for one in pipelines if one.evaluation]
     runs = sum(len(entry["per_fold"]) for one in there for entry in one.methods.values())
-    shown = [record for record in records() if record["source"] in SOURCES]
+    shown = sum(number.source in SOURCES for number in numbers())
     facts = [
-        ("Published numbers shown", f"{len(shown)}"),
+        ("Published numbers shown", f"{shown}"),
         ("Pipelines with results", f"{len(there)} of {len(pipelines)}"),
         ("Trained runs", f"{runs}"),
     ]
@@ -114,25 +114,27 @@ def _pipeline_row(one: Ours) -> list[Cell]:
     return [one.pipeline, figures, one.why["evaluate"] or DASH, one.fix or DASH, ", ".join(one.made) or "none"]
 
 
-def _results(dataset: Dataset, pair: Pair) -> Section:
-    table = read_published(dataset.table)
-    rows = [row for row in table.rows if not row.method.startswith(NO_MODULE)]
-    cells = [
-        [*_printed_cells(row), *_our_cells(pair, row.method, row.mean), remark(row.method, dataset.modality) or DASH]
-        for row in rows
-    ]
-    beside = [*((name, "control") for name in CONTROLS), *((name, "fine-tuning, beside LoRA") for name in TUNED)]
-    foot = [[name, "not published", DASH, *_our_cells(pair, name, None), what] for name, what in beside]
+def _results(experiment: Experiment, pair: Pair) -> Section:
+    """The main table of an experiment."""
+    table = read_published(experiment.tables[0])
+    rows = table.methods
+    cells: list[list[Cell]] = []
+    for row in rows:
+        note = remark(row.method, experiment.modality) or DASH
+        cells.append([*_printed_cells(row), *_our_cells(pair, row.method, row.mean), note])
+    foot: list[list[Cell]] = []
+    for names, what in ((CONTROLS, "control"), (TUNED, "fine-tuning, beside LoRA")):
+        foot += [[name, "not published", DASH, *_our_cells(pair, name, None), what] for name in names]
     columns = ["Method", "Published", "From its folds", OURS[0], "Ours minus published (points)", OURS[1], "Remark"]
     note = (
         "From its folds: mean ± sample std (divisor n − 1) of the printed folds, and whether the printed mean and "
         "deviation agree with them. Ours minus published: ours as published minus the mean of the printed folds. "
-        + (SEPARATE_FOLDS if dataset.modality == "speech" else "The printed columns are repeats of one split.")
+        + ("The printed columns are repeats of one split." if table.repeats else SEPARATE_FOLDS)
     )
-    main = Table(f"results-{dataset.key}", _caption(dataset, f"daam-v4 {dataset.table}"), columns, cells,
-                 frozenset({1, 2, 3, 5, 6}), note, foot)  # fmt: skip
-    folds = print_check(rows, f"folds-{dataset.key}", where=f" of {dataset.title}")
-    return Section(dataset.key, dataset.title, [Text(table.protocol), main, Folded(folds.caption, [folds])])
+    key, caption = experiment.key, _caption(experiment, experiment.tables[0])
+    main = Table(f"results-{key}", caption, columns, cells, frozenset({1, 2, 3, 5, 6}), note, foot)
+    folds = print_check(rows, f"folds-{key}", where=f" of {experiment.title}")
+    return Section(key, experiment.title, [Text(table.protocol), main, Folded(folds.caption, [folds])])
 
 
 def _printed_cells(row: PublishedRow) -> list[Cell]:
@@ -145,9 +147,9 @@ def _our_cells(pair: Pair, method: str, mean: float | None) -> list[Cell]:
     return [reproduced.figure(published, method), gap, reproduced.figure(corrected, method)]
 
 
-def _caption(dataset: Dataset, source: str) -> str:
-    encoder = next(record["encoder"] for record in records() if record["dataset"] == dataset.corpus)
-    return f"Accuracy in percent on {dataset.title} ({encoder}): {source}, and ours"
+def _caption(experiment: Experiment, table: str) -> str:
+    where = table.replace("/", " ")
+    return f"Accuracy in percent on {experiment.title} ({experiment.encoder}): {where}, and ours"
 
 
 def _first_version(pairs: Mapping[str, Pair]) -> Section:
@@ -156,49 +158,42 @@ def _first_version(pairs: Mapping[str, Pair]) -> Section:
         "the last version drops. Its other rows repeat numbers of the last version: all folds on IEMOCAP, and one best "
         "accuracy elsewhere, which is repeat R1 of the last version (D63)."
     )
+    columns = [
+        "Method", "Published", "In the last version", OURS[0], "Ours minus published (points)", OURS[1], "Remark",
+    ]  # fmt: skip
     blocks: list[Block] = [Text(text)]
-    for dataset in DATASETS:
-        rows = rows_of(f"first-{dataset.key}")
-        cells: list[list[Cell]] = [
-            [method, printed(part), _in_last(part[0]), *_our_cells(pairs[dataset.key], method, _single(part)),
-             remark(method, dataset.modality) or DASH]
-            for method, part in rows.items()
-        ]  # fmt: skip
-        columns = [
-            "Method", "Published", "In the last version", OURS[0], "Ours minus published (points)", OURS[1], "Remark",
-        ]  # fmt: skip
-        caption = _caption(dataset, f"gaam-v1 {dataset.first}")
-        blocks.append(Table(f"first-{dataset.key}", caption, columns, cells, frozenset({1, 2, 3, 5, 6})))
+    for experiment in experiments():
+        key = f"first-{experiment.key}"
+        cells: list[list[Cell]] = []
+        for method, part in rows_of(key).items():
+            ours = _our_cells(pairs[experiment.key], method, float(part[0].value))
+            note = remark(method, experiment.modality) or DASH
+            cells.append([method, printed(part), _in_last(part[0]), *ours, note])
+        caption = _caption(experiment, experiment.first)
+        blocks.append(Table(key, caption, columns, cells, frozenset({1, 2, 3, 5, 6})))
     folds = print_check(read_published("gaam-v1/T2").rows, "first-folds-iemocap", where=" of gaam-v1 T2")
     return Section("first", "The first version", [*blocks, Folded(folds.caption, [folds])])
 
 
-def _single(part: Sequence[Record]) -> float:
-    """The mean of a row, or its only number."""
-    return float(part[0]["value"])
-
-
-def _in_last(record: Record) -> str:
-    """The number of the last version for a row of the first version."""
-    row = read_published(BY_CORPUS[record["dataset"]].table).row(record["method"])
+def _in_last(number: PublishedNumber) -> str:
+    """The number of the last version for a number of the first version."""
+    row = read_published(experiment_of(number).tables[0]).row(number.method)
     if row is None:
         return "dropped"
-    shown = row.printed_mean if record["split"] == "mean" else row.folds["R1"]
-    same = "the same" if shown == float(record["value"]) else f"{shown:g}"
-    return f"{same} ({'mean' if record['split'] == 'mean' else 'R1'})"
+    shown, name = (row.printed_mean, "mean") if number.split == "mean" else (row.folds["R1"], "R1")
+    same = shown == float(number.value)
+    return f"{'the same' if same else f'{shown:g}'} ({name})"
 
 
 def _ablation(pairs: Mapping[str, Pair]) -> Section:
-    rows, table = rows_of("ablation"), read_published(DATASETS[0].table)
     cells: list[list[Cell]] = []
-    for dataset in DATASETS:
-        pair = pairs[dataset.key]
-        for kind, layers in (("high", dataset.high), ("low", dataset.low)):
-            span = str(layers[0]) if len(layers) == 1 else f"{layers[0]}-{layers[-1]}"
-            name = ablation_row(dataset, span, kind)
-            cells.append([name, printed(rows[name]), *(reproduced.few_layers(one, layers) for one in pair)])
-        name = difference_row(dataset)
-        cells.append([name, printed(rows[name]), *(reproduced.high_minus_low(one) for one in pair)])
+    for experiment, name, part in rows_by_experiment("ablation"):
+        pair = pairs[experiment.key]
+        if part[0].method == "high-minus-low":
+            ours = [reproduced.high_minus_low(one) for one in pair]
+        else:
+            ours = [reproduced.few_layers(one, part[0].layer_numbers) for one in pair]
+        cells.append([name, printed(part), *ours])
     text = (
         "The papers train only on layers of high or of low Importance Factor and take the difference as evidence for "
         "the score. The only released script for this trains attention over the batch on a single layer (D6). On a "
@@ -207,19 +202,19 @@ def _ablation(pairs: Mapping[str, Pair]) -> Section:
     caption = "Accuracy in percent after training on few layers: daam-v4 T2-if-iemocap and T2-if-text-vision, and ours"
     note = "Minus rows: from daam-blog; ours over the shared folds. For text and images, a single run is published."
     main = Table("ablation", caption, ["Layers", "Published", *OURS], cells, frozenset({1, 2, 3}), note)
-    folds = print_check([row for row in table.rows if row.method.startswith(NO_MODULE)], "ablation-folds",
-                        where=" of single layers on IEMOCAP")  # fmt: skip
+    rows = read_published(experiments()[0].tables[0]).few_layers
+    folds = print_check(rows, "ablation-folds", where=" of single layers on IEMOCAP")
     return Section(
         "ablation", "Training on few layers", [Text(text), main, Folded(folds.caption, [folds]), _picked(pairs)]
     )
 
 
 def _picked(pairs: Mapping[str, Pair]) -> Table:
-    rows: list[list[Cell]] = [
-        [dataset.title, f"high {_layers(dataset.high)}; low {_layers(dataset.low)}",
-         *(reproduced.layers_by_importance(one, EIGHT_HEADS) for one in pairs[dataset.key])]
-        for dataset in DATASETS
-    ]  # fmt: skip
+    rows: list[list[Cell]] = []
+    for experiment in experiments():
+        theirs = f"high {_layers(experiment.layers('high'))}; low {_layers(experiment.layers('low'))}"
+        ours = [reproduced.layers_by_importance(one, EIGHT_HEADS) for one in pairs[experiment.key]]
+        rows.append([experiment.title, theirs, *ours])
     note = "Published: the layers that the papers train alone. Ours: by mean Importance Factor over all features."
     caption = "Layers selected by the Importance Factor"
     return Table("layers", caption, ["Data", "Published", *OURS], rows, frozenset({1, 2, 3}), note)
@@ -230,15 +225,12 @@ def _layers(layers: Sequence[int]) -> str:
 
 
 def _learned(pairs: Mapping[str, Pair]) -> Section:
-    rows = rows_of("learned")
     cells: list[list[Cell]] = []
-    for dataset in DATASETS:
-        for name, part in rows.items():
-            if name.startswith(f"{dataset.title}: "):
-                sign, end = name.removeprefix(f"{dataset.title}: ").split()
-                start = "0" if end == "width" else f"{STARTS[sign]:g}"
-                own = (reproduced.learned(one, EIGHT_HEADS, sign, end) for one in pairs[dataset.key])
-                cells.append([name, printed(part), start, *own])
+    for experiment, name, part in rows_by_experiment("learned"):
+        sign, end = name.removeprefix(f"{experiment.title}: ").split()
+        start = "0" if end == "width" else f"{STARTS[sign]:g}"
+        ours = [reproduced.learned(one, EIGHT_HEADS, sign, end) for one in pairs[experiment.key]]
+        cells.append([name, printed(part), start, *ours])
     text = (
         "Offset δ and scaled variance ξ of the best density with eight heads. The published values hardly differ from "
         "the initial values, so the density is almost unchanged by training (D29)."
@@ -254,9 +246,9 @@ def _learned(pairs: Mapping[str, Pair]) -> Section:
 
 
 def _left_out() -> Section:
-    number = sum(record["source"] not in SOURCES for record in records())
+    left_out = sum(number.source not in SOURCES for number in numbers())
     text = (
-        f"The {number} numbers of the DWAtt paper are about tokens (named entities, perplexity) and have no "
+        f"The {left_out} numbers of the DWAtt paper are about tokens (named entities, perplexity) and have no "
         "counterpart here. Its three modules are available as the methods dwatt, concat and base-plus-n. "
         "As an adaptation of this project, they read pooled layers."
     )

@@ -1,0 +1,238 @@
+"""Sections on what the papers say of their own tables: parameters, summaries, claims in the text, repetitions.
+
+Most of it needs no run: parameters are counted on the methods, summaries and claims are computed from printed numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from daamctl.artifacts.terms import listed
+from daamctl.paper import counts, reproduced
+from daamctl.paper.numbers import (
+    Claim,
+    Comparison,
+    Experiment,
+    PublishedNumber,
+    experiments,
+    numbers,
+    printed,
+    printed_in,
+    read_claims,
+    rows_by_experiment,
+    rows_of,
+)
+from daamctl.paper.reproduced import EIGHT_HEADS, OURS, Ours, Pair
+from daamctl.paper.sections import agreement
+from daamctl.paper.tables import read_published
+from daamctl.reporting.document import DASH, Cell, Linked, Number, Section, Table, Text
+
+ROUNDING = 1e-9
+
+
+def parameters() -> Section:
+    """Published parameter counts and what they include."""
+    text = (
+        "Counted on methods built at the papers’ sizes, without any run. The papers mix three counts: the attention "
+        "only, everything but the last linear layer (without fc), and everything (D37)."
+    )
+    cells: list[list[Cell]] = [
+        [name, Linked(printed(part), printed_in(part)), *_counted(name, part)]
+        for name, part in rows_of("parameters").items()
+    ]
+    columns = ["Quantity", "Published", "Computed: speech; vision; text", "Lower end is", "Upper end is"]
+    note = "✓: computed counts that round to the published one. LoRA rows: rank 4 / rank 8."
+    caption = "Published counts and what they include"
+    main = Table("parameters", caption, columns, cells, frozenset({1, 2, 3, 4}), note)
+    return Section("parameters", "Parameters", [Text(text), main, _count_table()])
+
+
+def _counted(name: str, part: Sequence[PublishedNumber]) -> list[Cell]:
+    """Computed counts, and what the ends of a published range include."""
+    sizes = read_claims().sizes
+    if name in sizes:
+        return [sizes[name], DASH, DASH]
+    method, kind = name.split(", ")
+    if kind == "attention part":
+        same = counts.shown(method, kind)
+        return [same, "✓ attention part" if same.split("; ")[0] == part[0].value else "✗", DASH]
+    counted = method
+    if method == "gqdaam" and kind.startswith("DAAM part"):
+        counted = EIGHT_HEADS  # the density inside
+    value = {number.split: number.value for number in part}
+    ends = [counts.fits(counted, value[split]) for split in ("min", "max", "single") if split in value]
+    shown = counts.shown(counted, "total" if kind.startswith("total") else "attention part")
+    return [shown, *ends, *[DASH] * (2 - len(ends))]
+
+
+def _count_table() -> Table:
+    """All computed counts."""
+    kinds, modalities = ("attention part", "without fc", "total"), ("speech", "vision", "text")
+    cells: list[list[Cell]] = [
+        [name, *(Number(found[modality].named[kind], "count") for kind in kinds for modality in modalities)]
+        for name, found in counts.counts().items()
+    ]
+    columns = ["Method", *(f"{kind[:1].upper()}{kind[1:]}, {modality}" for kind in kinds for modality in modalities)]
+    note = (
+        "WavLM-Large on IEMOCAP, BEiT-Large on CIFAR-100, Llama2-13B on AG News. GQA and GQDAAM in the released form. "
+        "LoRA by formula: query and value projections, for rank 1 only the query. Its attention part is the adapters. "
+        "Its total includes the classifier, which the released code leaves frozen on text (D4)."
+    )
+    return Table("counts", "Trainable parameters, computed", columns, cells, note=note)
+
+
+def best(pairs: Mapping[str, Pair]) -> Section:
+    """The best row of each kind, as summarised in the post, and ours.
+
+    Args:
+        pairs: key of every experiment -> its two pipelines.
+    """
+    cells: list[list[Cell]] = []
+    for experiment, name, part in rows_by_experiment("best"):
+        terms = part[0].method.split("-minus-")
+        own = [_of_terms(one, terms) for one in pairs[experiment.key]]
+        shown = Linked(printed(part), printed_in(part))
+        cells.append([name, shown, _from_table(experiment, terms, part[0].value), *own])
+    for name, part in rows_of("best").items():
+        if not part[0].pipeline:  # the largest lead of all experiments
+            shown = Linked(f"about {printed(part)}", printed_in(part))
+            largest = [_largest_lead([pairs[one.key][side] for one in experiments()]) for side in (0, 1)]
+            cells.append([name, shown, _largest_printed(), *largest])
+    text = (
+        "The post and the abstracts summarise the main tables by the best row of each kind. Choosing the best row "
+        "after seeing the results favours the kind with more rows. Ours are chosen the same way."
+    )
+    columns = ["Row", "Published", "From the main table", *OURS]
+    caption = "Summaries in the post and the abstracts, in percent and points, and ours"
+    table = Table("best", caption, columns, cells, frozenset({1, 2, 3, 4}))
+    return Section("best", "Summaries", [Text(text), table])
+
+
+def _means(experiment: Experiment) -> dict[str, float]:
+    """Method -> printed mean in percent, of the main table."""
+    rows = read_published(experiment.tables[0]).rows
+    return {row.method: row.printed_mean for row in rows if row.printed_mean is not None}
+
+
+def _top(means: Mapping[str, float], term: str) -> str:
+    """The method of highest mean in a group."""
+    group = [name for name in read_claims().groups[term] if name in means]
+    return max(group, key=lambda name: means[name])
+
+
+def _from_table(experiment: Experiment, terms: Sequence[str], value: str) -> Linked:
+    """Value of a summary row according to the main table, and whether the summary agrees."""
+    means = _means(experiment)
+    tops = [_top(means, term) for term in terms]
+    found = means[tops[0]] - (means[tops[1]] if len(tops) > 1 else 0.0)
+    agrees = "agrees" if abs(found - float(value)) < ROUNDING else "✗ differs"
+    number = Number(found / 100, "points" if len(tops) > 1 else "percent")
+    return Linked(number, f"{' minus '.join(tops)}; {agrees}")
+
+
+def _largest_printed() -> Linked:
+    """The largest published lead of the best DAAM over attention."""
+    leads = {}
+    for experiment in experiments():
+        means = _means(experiment)
+        leads[experiment.title] = means[_top(means, "daam-best")] - means["mha"]
+    title = max(leads, key=lambda title: leads[title])
+    return Linked(Number(leads[title] / 100, "points"), title)
+
+
+def _of_terms(one: Ours, terms: Sequence[str]) -> Cell:
+    """Our best result of a group, or the difference between the best of two groups."""
+    groups = [read_claims().groups[term] for term in terms]
+    return reproduced.of_group(one, groups[0]) if len(groups) == 1 else reproduced.difference(one, groups[0], groups[1])
+
+
+def _largest_lead(pipelines: Sequence[Ours]) -> Cell:
+    """The largest lead of the best DAAM over attention, over the experiments that were run."""
+    groups = read_claims().groups
+    leads = []
+    for one in pipelines:
+        lead = reproduced.lead(one, groups["daam-best"], groups["mha"])
+        if lead is not None:
+            leads.append((lead, one))
+    if not leads:
+        return Linked("not run", f"none of {listed([one.pipeline for one in pipelines])} has both")
+    top = max(leads, key=lambda pair: pair[0])[1]
+    cell = reproduced.difference(top, groups["daam-best"], groups["mha"])
+    return Linked(cell.cell, f"{top.experiment.title}, largest of {len(leads)}; {cell.note}", cell.links)
+
+
+def in_text() -> Section:
+    """Comparisons of counts in the papers' text, recomputed."""
+    rows = rows_of("claims")
+    cells: list[list[Cell]] = []
+    for claim in read_claims().claims:
+        part = rows[claim.row]
+        values = [_values(claim, one) for one in claim.comparisons]
+        computed = [f"{one.text}: {_shown(claim, found)}" for one, found in zip(claim.comparisons, values, strict=True)]
+        verdict = claim.verdict or "; ".join(
+            (f"{one.name}: " if one.name else "") + _where(found, claim.least or 0.0)
+            for one, found in zip(claim.comparisons, values, strict=True)
+        )
+        cells.append([claim.row, Linked(printed(part), printed_in(part)), "; ".join(computed), verdict])
+    columns = ["Claim", "Published", "Computed", "Holds?"]
+    caption = "Claims on numbers of parameters in the papers’ text, and the computed counts"
+    note = "v1, v2: daam-v1, daam-v2 with the papers’ decoder (DAT). Without fc: without its last linear layer."
+    table = Table("claims", caption, columns, cells, frozenset({1, 2, 3}), note)
+    return Section("claims", "Claims in the text", [table])
+
+
+def _values(claim: Claim, comparison: Comparison) -> dict[str, float]:
+    """Modality -> first count over second, in the unit of the claim."""
+    ratios = counts.ratios(*comparison.first, *comparison.second)
+    if claim.unit == "times":
+        return ratios
+    if claim.unit == "percent":
+        return {modality: 100 * ratio for modality, ratio in ratios.items()}
+    return {modality: 100 * (1 - 1 / ratio) for modality, ratio in ratios.items()}
+
+
+def _shown(claim: Claim, values: Mapping[str, float]) -> str:
+    """Every modality with its value, e.g. `speech 1.17, vision 0.18, text 2.58`."""
+    style = {"times": "{:.2f}", "percent": "{:.2f} %", "fewer": "{:.0f} %"}[claim.unit]
+    return ", ".join(f"{modality} {style.format(value).replace('-', '−')}" for modality, value in values.items())
+
+
+def _where(values: Mapping[str, float], least: float) -> str:
+    """Modalities in which a value is large enough."""
+    held = [modality for modality, value in values.items() if value >= least]
+    if len(held) == len(values):
+        return "yes"
+    return f"{listed(held)} only" if held else "no"
+
+
+def repeated() -> Section:
+    """Numbers that are printed more than once."""
+    cells: list[list[Cell]] = []
+    for name, part in rows_of("repeated").items():
+        tables = read_claims().repeats[part[0].full_table]
+        first = [number for number in numbers() if number.full_table in tables and _same_row(number, part[0])]
+        cells.append([name, printed(part), printed_in(first), printed(first), _agrees(part, first)])
+    columns = ["Number", "Published there", "Shown above from", "Published", "Agrees?"]
+    text = "These numbers repeat a table shown above, where ours are beside them."
+    caption = "Numbers printed more than once, and whether they agree"
+    table = Table("repeated", caption, columns, cells, frozenset({1, 2, 3, 4}))
+    return Section("repeated", "Repeated elsewhere", [Text(text), table])
+
+
+def _same_row(first: PublishedNumber, second: PublishedNumber) -> bool:
+    return (first.corpus, first.method, first.layers) == (second.corpus, second.method, second.layers)
+
+
+def _agrees(part: Sequence[PublishedNumber], first: Sequence[PublishedNumber]) -> str:
+    """Whether numbers that are printed twice are the same; `single` and `best` name the same number."""
+    known = {number.split.replace("best", "single"): number.value for number in first}
+    lines = []
+    for number in part:
+        split = number.split.replace("best", "single")
+        if split not in known:
+            rows = read_published(number.full_table).rows
+            row = next(row for row in rows if (row.method, row.layers) == (number.method, number.layers))
+            lines.append(f"{split} is printed only here: {agreement(row)} of its folds")
+        elif float(known[split]) != float(number.value):
+            lines.append(f"no: {split} {number.value} here, {known[split]} there")
+    return "; ".join(lines) or "yes"

@@ -733,17 +733,18 @@ class Evaluation:
         return found
 
 
-def parse_evaluation(found: Any, path: Path, *, again: str) -> Evaluation:
-    """Evaluation from the content of its file.
+def read_evaluation(folder: Path, *, again: str) -> Evaluation:
+    """Read the evaluation of a run.
 
     Args:
-        found: parsed JSON.
-        path: the file, for messages.
-        again: command that makes the file.
+        folder: folder of the run, `data/evaluate/<run>`.
+        again: command that evaluates the run.
 
     Raises:
-        ArtifactError: a part is missing or has another type, because an older version of daamctl wrote the file.
+        ArtifactError: the file is missing, is not JSON, or was made by an older version of daamctl.
     """
+    path = folder / FILE
+    found = read_json(path, fix=f"make it: {again}")
     try:
         return _adapter().validate_python(found)
     except ValidationError as error:
@@ -755,17 +756,12 @@ def parse_evaluation(found: Any, path: Path, *, again: str) -> Evaluation:
         ) from error
 
 
-def read_evaluation(path: Path, *, again: str) -> Evaluation:
-    """Read `evaluation.json`.
-
-    Args:
-        path: the file.
-        again: command that makes the file.
-
-    Raises:
-        ArtifactError: the file is missing, is not JSON, or was made by an older version.
-    """
-    return parse_evaluation(read_json(path, fix=f"make it: {again}"), path, again=again)
+def find_evaluation(folder: Path, *, again: str) -> Evaluation | None:
+    """Like `read_evaluation`, but None if the run was not evaluated, or was skipped on this machine (an empty file)."""
+    path = folder / FILE
+    if not path.is_file() or not path.read_bytes().strip():
+        return None
+    return read_evaluation(folder, again=again)
 
 
 @cache

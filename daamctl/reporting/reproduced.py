@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import mean, stdev
 from typing import Any
 
+from daamctl.artifacts.evaluation import Evaluation, MethodEvaluation
 from daamctl.reporting.document import (
     DASH,
     Cell,
@@ -45,7 +46,7 @@ class Ours:
         pipeline: name of the pipeline.
         dataset: the experiment it reproduces.
         as_published: whether it follows the released code; otherwise it corrects the code.
-        evaluation: content of evaluation.json; None if missing.
+        evaluation: its results; None if missing.
         ablation: content of ablation.json; None if missing.
         importance: content of summary.json of the importance stage; None if missing.
         learned: method -> (delta, xi) of every run, each lowest and highest.
@@ -59,7 +60,7 @@ class Ours:
     pipeline: str
     dataset: Dataset
     as_published: bool
-    evaluation: Mapping[str, Any] | None = None
+    evaluation: Evaluation | None = None
     ablation: Mapping[str, Any] | None = None
     importance: Mapping[str, Any] | None = None
     learned: Mapping[str, Sequence[tuple[tuple[float, float], tuple[float, float]]]] = field(default_factory=dict)
@@ -70,9 +71,9 @@ class Ours:
     reported: bool = False
 
     @property
-    def methods(self) -> Mapping[str, Any]:
+    def methods(self) -> Mapping[str, MethodEvaluation]:
         """Scored methods; none without an evaluation."""
-        return self.evaluation["methods"] if self.evaluation else {}
+        return self.evaluation.methods if self.evaluation else {}
 
     def own_name(self, method: str) -> str | None:
         """Our name of a published method: its released form if the pipeline follows the released code."""
@@ -88,7 +89,7 @@ class Ours:
         """Why there is no result for a method."""
         if self.evaluation is None:
             return self.not_run("evaluate")
-        skipped = self.evaluation.get("skipped", {})
+        skipped = self.evaluation.skipped
         for name in (method, f"{method}{RELEASED}"):
             if name in skipped or name in self.untrained:
                 return Linked("not trained", skipped.get(name, {}).get("reason") or self.untrained[name])
@@ -102,8 +103,8 @@ class Ours:
     def note(self, name: str, printed: str, protocol: str) -> str:
         """Name of the trained method if it differs from the published one, protocol, and number of runs."""
         entry = self.methods[name]
-        what = f"{entry['label']}; " if entry["label"] != printed else ""
-        done, lacking = len(entry["per_fold"]), len(entry["missing"])
+        what = f"{entry.label}; " if entry.label != printed else ""
+        done, lacking = len(entry.per_fold), len(entry.missing)
         return f"{what}{protocol}, n = {done}" + (f" of {done + lacking}" if lacking else "")
 
 
@@ -114,8 +115,8 @@ Pair = tuple[Ours, Ours]
 def best_on_test(ours: Ours, method: str) -> float | None:
     """Mean accuracy under the published protocol, as a fraction."""
     name = ours.own_name(method)
-    found = ours.methods[name]["selection"]["accuracy_best_on_test"] if name else None
-    return None if found is None else float(found["mean"])
+    found = ours.methods[name].selection["accuracy_best_on_test"] if name else None
+    return None if found is None else found.mean
 
 
 def main_figure(ours: Ours, method: str) -> float | None:
@@ -123,7 +124,7 @@ def main_figure(ours: Ours, method: str) -> float | None:
     name = ours.own_name(method)
     if name is None or ours.evaluation is None:
         return None
-    return float(ours.methods[name]["summary"][ours.evaluation["main_unit"]]["accuracy"]["mean"])
+    return ours.evaluation.accuracy(name).mean
 
 
 def value(ours: Ours, method: str) -> float | None:
@@ -135,8 +136,8 @@ def protocol(ours: Ours) -> str:
     """Protocol of this pipeline in a few words."""
     if ours.as_published or ours.evaluation is None:
         return f"{_per(ours, 'clip')}, {EPOCHS['best-on-test']}"
-    rule = ours.evaluation["selection"]
-    return f"{_per(ours, ours.evaluation['main_unit'])}, {EPOCHS.get(rule, rule)}"
+    rule = ours.evaluation.selection
+    return f"{_per(ours, ours.evaluation.main_unit)}, {EPOCHS.get(rule, rule)}"
 
 
 def figure(ours: Ours, method: str) -> Linked:
@@ -147,12 +148,11 @@ def figure(ours: Ours, method: str) -> Linked:
     entry, how = ours.methods[name], ours.note(name, method, protocol(ours))
     runs = ours.links(f"train/{ours.pipeline}/{name}")
     if ours.as_published:
-        best = entry["selection"]["accuracy_best_on_test"]
+        best = entry.selection["accuracy_best_on_test"]
         return Linked(spread(best), how, runs) if best else Linked("not known", how)
-    unit = ours.evaluation["main_unit"]
-    interval = entry["intervals"]["metrics"]["accuracy"]
-    over = f"; pooled {percent(interval['low'])} to {percent(interval['high'])} (95 %)" if interval else ""
-    return Linked(spread(entry["summary"][unit]["accuracy"]), how + over, runs)
+    interval = entry.intervals.metrics["accuracy"]
+    over = f"; pooled {percent(interval.low)} to {percent(interval.high)} (95 %)" if interval else ""
+    return Linked(spread(ours.evaluation.accuracy(name)), how + over, runs)
 
 
 def gap(ours: Ours, method: str, printed: float) -> Cell:
@@ -191,7 +191,7 @@ def difference(ours: Ours, first: Sequence[str], second: Sequence[str]) -> Linke
     if gained is None:
         return ours.absent((second if highest(ours, first) else first)[0])
     tops = [str(ours.own_name(top)) for group in (first, second) if (top := highest(ours, group))]
-    words = " minus ".join(ours.methods[name]["label"] for name in tops)
+    words = " minus ".join(ours.methods[name].label for name in tops)
     return Linked(Number(gained, "points"), f"{words}; {protocol(ours)}", ours.links())
 
 
@@ -256,8 +256,9 @@ def learned(ours: Ours, method: str, parameter: str, end: str) -> Linked:
 
 def unfair(ours: Ours) -> list[str]:
     """The verdict of the evaluation if the comparison is not fair, otherwise nothing."""
-    found = (ours.evaluation or {}).get("fairness")
-    return [f"{ours.pipeline}: {found['text']}"] if found and found["verdict"] == "not fair" else []
+    if ours.evaluation is None or ours.evaluation.fairness.verdict != "not fair":
+        return []
+    return [f"{ours.pipeline}: {ours.evaluation.fairness.text}"]
 
 
 def mismatches(ours: Ours) -> list[str]:
@@ -295,7 +296,7 @@ def _no_group(ours: Ours, layers: Sequence[int]) -> Linked:
 
 def _ablated(ours: Ours) -> str:
     """What was trained on few layers, and how it is scored."""
-    made, scored = ours.ablation or {}, ours.evaluation or {}
-    rule = scored.get("selection")
+    made = ours.ablation or {}
+    rule = ours.evaluation.selection if ours.evaluation else ""
     epoch = f", {EPOCHS.get(rule, rule)}" if rule else ""
     return f"{made.get('method')}; {_per(ours, str(made.get('unit')))}{epoch}"

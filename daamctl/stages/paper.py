@@ -16,6 +16,7 @@ from typing import Any
 
 from daamctl.analysis.learned import read_learned
 from daamctl.artifacts.dag import PAPER
+from daamctl.artifacts.evaluation import find_evaluation
 from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import SKIPPED_FILE, read_folds
 from daamctl.artifacts.skipped import Obstacle, folder_of, inventory_file, is_finished, note_of
@@ -60,7 +61,7 @@ def run(root: Path) -> Path:
 def _read(root: Path, dataset: Dataset, pipeline: str, *, as_published: bool) -> Ours:
     """All available results of one pipeline, and the reasons why others are missing."""
     layout = Layout(root, pipeline, pipeline, pipeline)
-    evaluation = _result(layout.stage("evaluate") / "evaluation.json", "methods")
+    evaluation = find_evaluation(layout.stage("evaluate"), again=layout.command("evaluate"))
     obstacle = None if evaluation else _reason(layout, "evaluate", again=f"daamctl run {pipeline}")
     why = {"evaluate": obstacle.reason if obstacle else ""}
     for stage in ("ablate", "importance"):

@@ -73,7 +73,8 @@ def write_weights(layout: Layout, method: str, fold: int) -> None:
         "fusion.offset": np.array([[-0.1], [0.2]], np.float32),
         "fusion.scaled_variance": np.array([[1.9], [2.1 + fold / 10]], np.float32),
     }
-    metadata = {"daamctl": json.dumps({"method": method, "settings": {}})}
+    head = {"method": method, "settings": {}, "num_layers": 24, "embed_dim": 1024, "num_classes": 4}
+    metadata = {"daamctl": json.dumps(head)}
     save_file(tensors, layout.method(method) / f"fold{fold}-seed1" / "weights.safetensors", metadata=metadata)
 
 

@@ -137,7 +137,8 @@ def write_weights(layout: Layout, method: str, *, folds: int, num_heads: int) ->
         width = np.linspace(1.9, 2.1, num_heads * 8, dtype=np.float32).reshape(num_heads, 8)
         decoder = np.zeros((4, 250), np.float32)
         tensors = {"fusion.offset": offset, "fusion.scaled_variance": width, "decoder.fc.weight": decoder}
-        metadata = {"daamctl": json.dumps({"method": method, "settings": {}})}
+        head = {"method": method, "settings": {}, "num_layers": 6, "embed_dim": 8, "num_classes": 4}
+        metadata = {"daamctl": json.dumps(head)}
         save_file(tensors, layout.method(method) / f"fold{fold}-seed1" / "weights.safetensors", metadata=metadata)
 
 

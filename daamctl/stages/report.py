@@ -218,8 +218,8 @@ def _other_settings(layout: Layout, folds: Sequence[Fold], sibling: str, methods
         ours = [fold for fold in folds if fold.result["run"]["method"] == method]
         theirs = read_folds(layout.data / "train" / sibling / method)
         if ours and theirs:
-            rows = differing(settings(ours[0]), settings(theirs[0]))["can_change"]
-            found |= dict.fromkeys(row["name"] for row in rows)
+            rows = differing(settings(ours[0]), settings(theirs[0])).can_change
+            found |= dict.fromkeys(row.name for row in rows)
     searched = tuple(f"{stage}.search_" for stage in RECIPES["published"])
     return [name for name in found if name not in recipe and not name.startswith(searched)]
 

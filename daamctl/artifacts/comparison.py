@@ -6,14 +6,12 @@ Scores are fractions. Differences are first minus second.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
-
 from daamctl.artifacts.evaluation import Comparison, CorrectedTTest, Design, Family, MethodFairness, Spread
 from daamctl.artifacts.io import read_json
+from daamctl.artifacts.records import parse_record
 
 
 @dataclass(frozen=True)
@@ -301,12 +299,7 @@ def read_comparison(path: Path) -> ComparisonReport:
     """Read `comparison.json`.
 
     Raises:
-        ArtifactError: the file is missing or is not JSON.
+        ArtifactError: the file is missing, is not JSON, or was made by an older version of daamctl.
     """
     found = read_json(path)
-    return _adapter().validate_python({**found, "result": found})
-
-
-@cache
-def _adapter() -> TypeAdapter[ComparisonReport]:
-    return TypeAdapter(ComparisonReport)
+    return parse_record({**found, "result": found}, ComparisonReport, path=path, again="daamctl compare")

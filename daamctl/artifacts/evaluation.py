@@ -10,15 +10,11 @@ and per metric, by the names in `daamctl.evaluation.METRICS`.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
-
-from daamctl.artifacts.io import read_json
+from daamctl.artifacts.records import find_record, read_record
 from daamctl.artifacts.terms import listed
-from daamctl.errors import ArtifactError
 
 FILE = "evaluation.json"
 Scores = dict[str, int | float]
@@ -743,27 +739,9 @@ def read_evaluation(folder: Path, *, again: str) -> Evaluation:
     Raises:
         ArtifactError: the file is missing, is not JSON, or was made by an older version of daamctl.
     """
-    path = folder / FILE
-    found = read_json(path, fix=f"make it: {again}")
-    try:
-        return _adapter().validate_python(found)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ArtifactError(
-            f"{path} was made by an older version of daamctl ({place}: {first['msg'].lower()})",
-            fix=f"make it again: {again}",
-        ) from error
+    return read_record(folder / FILE, Evaluation, again=again)
 
 
 def find_evaluation(folder: Path, *, again: str) -> Evaluation | None:
-    """Like `read_evaluation`, but None if the run was not evaluated, or was skipped on this machine (an empty file)."""
-    path = folder / FILE
-    if not path.is_file() or not path.read_bytes().strip():
-        return None
-    return read_evaluation(folder, again=again)
-
-
-@cache
-def _adapter() -> TypeAdapter[Evaluation]:
-    return TypeAdapter(Evaluation)
+    """Like `read_evaluation`, but None if the run was not evaluated or was skipped on this machine."""
+    return find_record(folder / FILE, Evaluation, again=again)

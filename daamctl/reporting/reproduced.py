@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, stdev
-from typing import Any
 
+from daamctl.artifacts.ablation import Ablation, GroupAccuracy
 from daamctl.artifacts.evaluation import Evaluation, MethodEvaluation
+from daamctl.artifacts.importance import Importance
 from daamctl.reporting.document import (
     DASH,
     Cell,
@@ -47,8 +48,8 @@ class Ours:
         dataset: the experiment it reproduces.
         as_published: whether it follows the released code; otherwise it corrects the code.
         evaluation: its results; None if missing.
-        ablation: content of ablation.json; None if missing.
-        importance: content of summary.json of the importance stage; None if missing.
+        ablation: results of training on few layers; None if missing.
+        importance: Importance Factor maps; None if missing.
         learned: method -> (delta, xi) of every run, each lowest and highest.
         why: stage (evaluate, ablate, importance) -> why its result is missing.
         fix: the command that produces the missing result.
@@ -61,8 +62,8 @@ class Ours:
     dataset: Dataset
     as_published: bool
     evaluation: Evaluation | None = None
-    ablation: Mapping[str, Any] | None = None
-    importance: Mapping[str, Any] | None = None
+    ablation: Ablation | None = None
+    importance: Importance | None = None
     learned: Mapping[str, Sequence[tuple[tuple[float, float], tuple[float, float]]]] = field(default_factory=dict)
     why: Mapping[str, str] = field(default_factory=dict)
     fix: str = ""
@@ -200,7 +201,7 @@ def few_layers(ours: Ours, layers: Sequence[int]) -> Linked:
     found = _group(ours, layers)
     if found is None:
         return _no_group(ours, layers)
-    return Linked(spread(found), f"{_ablated(ours)}, n = {found['n']}", ours.links(f"ablate/{ours.pipeline}"))
+    return Linked(spread(found), f"{_ablated(ours)}, n = {found.n}", ours.links(f"ablate/{ours.pipeline}"))
 
 
 def high_minus_low(ours: Ours) -> Linked:
@@ -215,15 +216,15 @@ def layers_by_importance(ours: Ours, method: str) -> Linked:
     """Layers of highest and lowest mean Importance Factor, and those of the untrained module."""
     if ours.importance is None:
         return ours.not_run("importance")
-    entry = ours.importance["methods"].get(method)
+    entry = ours.importance.methods.get(method)
     if entry is None:
         return Linked("no map", f"{method} has no map in {ours.pipeline}")
-    if not entry["ranking"]:
+    if not entry.ranking:
         return Linked("no ranking", f"all layers have the same score under {method} in {ours.pipeline}")
-    first, last = entry["ranking"][:SHOWN_LAYERS], entry["ranking"][-SHOWN_LAYERS:]
-    before = layers_text(entry["ranking_untrained"][:SHOWN_LAYERS])
+    first, last = entry.ranking[:SHOWN_LAYERS], entry.ranking[-SHOWN_LAYERS:]
+    before = layers_text(entry.ranking_untrained[:SHOWN_LAYERS])
     words = f"{method}; untrained: {f'highest {before}' if before else 'all layers tie'}"
-    words += "; mostly geometry (D29)" if entry["caution"] else ""
+    words += "; mostly geometry (D29)" if entry.caution else ""
     text = f"highest {', '.join(map(str, first))}; lowest {', '.join(map(str, last))}"
     return Linked(text, words, ours.links())
 
@@ -281,10 +282,10 @@ def _per(ours: Ours, unit: str) -> str:
     return f"per {unit if speech and unit == 'clip' else ours.dataset.item}"
 
 
-def _group(ours: Ours, layers: Sequence[int]) -> Mapping[str, Any] | None:
+def _group(ours: Ours, layers: Sequence[int]) -> GroupAccuracy | None:
     """The results of training on some layers alone."""
-    groups: Sequence[Mapping[str, Any]] = ours.ablation["groups"] if ours.ablation else ()
-    return next((group for group in groups if list(group["layers"]) == list(layers)), None)
+    groups = ours.ablation.groups if ours.ablation else []
+    return next((group for group in groups if group.layers == list(layers)), None)
 
 
 def _no_group(ours: Ours, layers: Sequence[int]) -> Linked:
@@ -296,7 +297,9 @@ def _no_group(ours: Ours, layers: Sequence[int]) -> Linked:
 
 def _ablated(ours: Ours) -> str:
     """What was trained on few layers, and how it is scored."""
-    made = ours.ablation or {}
+    made = ours.ablation
+    if made is None:
+        return ""
     rule = ours.evaluation.selection if ours.evaluation else ""
     epoch = f", {EPOCHS.get(rule, rule)}" if rule else ""
-    return f"{made.get('method')}; {_per(ours, str(made.get('unit')))}{epoch}"
+    return f"{made.method}; {_per(ours, made.unit)}{epoch}"

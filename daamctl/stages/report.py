@@ -12,7 +12,6 @@ the report again.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,8 +25,9 @@ from safetensors import safe_open
 from daamctl.analysis.importance import layer_contribution
 from daamctl.analysis.learned import read_learned
 from daamctl.analysis.plots import confusion_picture, fold_dots, learning_curves
+from daamctl.artifacts.ablation import find_ablation
 from daamctl.artifacts.evaluation import EvalBatches, Evaluation, FoldScores, find_evaluation, read_evaluation
-from daamctl.artifacts.io import read_json
+from daamctl.artifacts.importance import Importance, find_importance
 from daamctl.artifacts.results import Fold, SearchPart, read_folds
 from daamctl.artifacts.utterances import read_frame
 from daamctl.config import PIPELINES_DIR, RECIPES, Config
@@ -84,10 +84,8 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
 
 def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     command = layout.command("importance")
-    summary, ablated = (
-        _optional(layout, layout.stage(stage) / name)
-        for stage, name in (("importance", "summary.json"), ("ablate", "ablation.json"))
-    )
+    summary = find_importance(layout.stage("importance"), again=command, hide=layout.root)
+    ablated = find_ablation(layout.stage("ablate"), again=layout.command("ablate"), hide=layout.root)
     table = read_published(config.report.published) if config.report.published else None
     labels = {name: entry.label for name, entry in raw.methods.items()}
     raw_names = {label: name for name, label in labels.items()}
@@ -122,13 +120,6 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     ]  # fmt: skip
     title = config.report.title or f"Layer probing report: {layout.run_name}"
     return Document(title, layout.run_name, [section for section in sections if section is not None])
-
-
-def _optional(layout: Layout, path: Path) -> Any:
-    """A JSON file if it is there, with paths in its texts relative to the project."""
-    if not path.exists():
-        return None
-    return json.loads(json.dumps(read_json(path)).replace(f"{layout.root}/", ""))
 
 
 def _folds(layout: Layout, config: Config, raw: Evaluation) -> tuple[list[Fold], list[str]]:
@@ -314,15 +305,11 @@ def _dots(evaluation: Evaluation) -> Picture:
     return Picture("accuracy.png", alt, fold_dots(values, label=f"Accuracy per {said}", chance=floor))
 
 
-def _importance_pictures(layout: Layout, summary: Mapping[str, Any] | None, command: str) -> dict[str, bytes]:
+def _importance_pictures(layout: Layout, summary: Importance | None, command: str) -> dict[str, bytes]:
     if summary is None:
         return {}
-    named = [entry[key] for entry in summary["methods"].values() for key in ("heatmap", "layers_picture")]
-    named += [
-        name for entry in summary.get("scores", {}).values() for key in ("band", "replacement") if (name := entry[key])
-    ]
     pictures = {}
-    for name in named:
+    for name in summary.pictures:
         path = layout.stage("importance") / name
         if not path.exists():
             raise ArtifactError(f"no picture {path}, though summary.json names it", fix=f"make it: {command}")
@@ -331,22 +318,22 @@ def _importance_pictures(layout: Layout, summary: Mapping[str, Any] | None, comm
 
 
 def _density_runs(
-    layout: Layout, summary: Mapping[str, Any] | None, labels: Mapping[str, str], command: str
+    layout: Layout, summary: Importance | None, labels: Mapping[str, str], command: str
 ) -> layers.DensityRuns:
     """The maps of every density method, the mean over folds first."""
-    if summary is None or not summary["methods"]:
+    if summary is None or not summary.methods:
         return {}
     path = layout.stage("importance") / "importance.parquet"
     if not path.exists():
         raise ArtifactError(f"no file {path}, though summary.json has its methods", fix=f"make it: {command}")
     frame, _ = read_frame(path)
     found = {}
-    for name, entry in summary["methods"].items():
+    for name, entry in summary.methods.items():
         own = frame.filter(pl.col("method") == name)
-        shape = (len(entry["layers"]), entry["num_features"])
+        shape = (len(entry.layers), entry.num_features)
         parts = own.partition_by("fold", "seed", maintain_order=True)
         runs = [_density_run(part, shape, len(parts) - 1) for part in parts]
-        found[labels.get(name, name)] = (entry["layers"], runs)
+        found[labels.get(name, name)] = (entry.layers, runs)
     return found
 
 

@@ -21,6 +21,7 @@ from daamctl.reporting.published import records
 from daamctl.reporting.published_layout import DATASETS, LARGEST, SOURCES, place
 from daamctl.stages import evaluate, paper
 from tests.fixtures.folds import make_layout, write_method
+from tests.fixtures.records import ablation_of, group_of, importance_of, maps_of
 
 PIPELINES = [name for dataset in DATASETS for name in (f"{dataset.key}-as-published", dataset.key)]
 SECTIONS = [
@@ -80,12 +81,8 @@ def write_weights(layout: Layout, method: str, fold: int) -> None:
 
 def ablation(**values: float) -> dict[str, Any]:
     """An ablation with groups of one layer: layer -> accuracy of both folds."""
-    groups = [
-        {"name": f"layers-{layer[1:]}", "layers": [int(layer[1:])], "mean": value, "sample_std": 0.01, "n": 2,
-         "per_fold": [{"fold": fold, "seed": 1, "accuracy": value} for fold in (1, 2)]}
-        for layer, value in values.items()
-    ]  # fmt: skip
-    return {"method": "mha-published", "unit": "clip", "groups": groups}
+    groups = [group_of([int(layer[1:])], value, runs=2) for layer, value in values.items()]
+    return ablation_of(groups, method="mha-published", unit="clip")
 
 
 def cells(root: Path, table: str) -> dict[str, dict[str, str]]:
@@ -138,7 +135,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_json(published.stage("ablate") / "ablation.json", ablation(l9=0.65, l23=0.60))
     write_json(
         published.stage("importance") / "summary.json",
-        {"methods": {"daam-v1": {"ranking": [9, 8, 7, 23, 22, 24], "ranking_untrained": [2, 5, 8], "caution": "yes"}}},
+        importance_of({"daam-v1": maps_of([9, 8, 7, 23, 22, 24], ranking_untrained=[2, 5, 8], caution="yes")}),
     )
     published.stage("report").mkdir(parents=True)
     (published.stage("report") / "report.html").write_text("<p>")

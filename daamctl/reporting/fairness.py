@@ -27,7 +27,7 @@ from daamctl.reporting.document import (
     spread,
 )
 from daamctl.reporting.terms import item, runs, terms
-from daamctl.reporting.verdict import order
+from daamctl.reporting.verdict import order, sentence
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ def fairness(evaluation: Evaluation, searches: Mapping[str, Sequence[SearchPart]
         "alone may explain a difference between such a method and another, so it does not count as a result."
     )
     blocks: list[Block] = [Text(found.text, caution=found.verdict == "not fair"), Text(text)]
-    blocks += [Text(_sentence(group.text), caution=True) for group in found.identical]
+    blocks += [Text(sentence(group.text), caution=True) for group in found.identical]
     if found.precision.text:
-        blocks.append(Text(_sentence(found.precision.text), caution=found.precision.mixed))
+        blocks.append(Text(sentence(found.precision.text), caution=found.precision.mixed))
     blocks.append(_table(evaluation))
     if any(one.counterpart for one in found.methods.values()):
         blocks.append(_gaps(evaluation))
@@ -164,10 +164,6 @@ def _means(curves: Sequence[Sequence[float]]) -> list[float]:
     """Mean per epoch over the curves that reach the epoch."""
     longest = max(map(len, curves))
     return [mean(curve[epoch] for curve in curves if len(curve) > epoch) for epoch in range(longest)]
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _plain(value: float | str) -> str:

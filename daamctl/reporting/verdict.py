@@ -184,7 +184,7 @@ def family_texts(evaluation: Evaluation, *, declared: bool) -> list[Text | Bulle
         bullets.append(f"Training alone may explain a difference from {listed(doubts)}, whatever the p-value.")
     if compared.left_out:
         bullets.append(f"Excluded because folds are missing: {listed(compared.left_out)}.")
-    bullets += map(_sentence, result.notes)
+    bullets += map(sentence, result.notes)
     return [
         Text("How the methods were tested. The p-values are valid only if this was fixed before seeing the results:"),
         Bullets(bullets),
@@ -238,7 +238,7 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
     if one.low is not None and one.high is not None:
         lead += f" (95 % interval {points(one.low)} to {points(one.high)}, over all test {unit}s)"
     if one.p is None or one.p_holm is None:
-        return "not tested", f"{lead}. {_sentence(result.design.reason)}"
+        return "not tested", f"{lead}. {sentence(result.design.reason)}"
     lead += (
         f"; sign-flip test over {_units(result)}: {p_value(one.p)}, {p_value(one.p_holm)} after correction over "
         f"{plural(family.size, 'comparison')}"
@@ -305,8 +305,8 @@ def _unfair(evaluation: Evaluation) -> list[str]:
     texts = []
     if reference in evaluation.methods and doubtful(evaluation, [reference]) and len(evaluation.methods) > 1:
         texts.append(f"The reference is {reference}, so training alone may explain every difference from it.")
-    texts += [_sentence(group.text) for group in fairness.identical]
-    return texts + ([_sentence(fairness.precision.text)] if fairness.precision.mixed else [])
+    texts += [sentence(group.text) for group in fairness.identical]
+    return texts + ([sentence(fairness.precision.text)] if fairness.precision.mixed else [])
 
 
 def _missing_note(evaluation: Evaluation) -> list[str]:
@@ -320,7 +320,7 @@ def _missing_note(evaluation: Evaluation) -> list[str]:
 
 
 def _changed(evaluation: Evaluation) -> list[str]:
-    return [_sentence(note) for note in evaluation.notes if note.startswith("trained with other")]
+    return [sentence(note) for note in evaluation.notes if note.startswith("trained with other")]
 
 
 def _care(evaluation: Evaluation) -> list[Text]:
@@ -368,7 +368,7 @@ def _test_bullets(result: Comparisons) -> list[str]:
     tests = [part.primary for part in parts if part.primary]
     intervals = [part.interval for part in parts if part.interval]
     if not tests or not intervals:
-        return [_sentence(design.reason), secondary]
+        return [sentence(design.reason), secondary]
     exact = all(test.exact for test in tests)
     flips = "all sign flips" if exact else f"{count(tests[0].flips)} random sign flips"
     return [
@@ -412,5 +412,6 @@ def names(evaluation: Evaluation) -> tuple[str, str]:
     return made.corpus or evaluation.run, folder.name if folder.is_absolute() else str(encoder)
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """A note as a sentence: `the folds differ` becomes `The folds differ.`."""
     return f"{text[:1].upper()}{text[1:]}."

@@ -1,16 +1,16 @@
-"""Which layers to retrain on, and what the results say (docs/sources.md#layer-ablation)."""
+"""Choice of the layers to retrain on, and tests of the results (docs/sources.md#layer-ablation)."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from daamctl.analysis.importance import ties, ties_all
 from daamctl.analysis.rank_tests import rank_test
+from daamctl.artifacts.ablation import AloneTest, Difference, GroupAccuracy, OverRuns, RunAccuracy, RunDifference
 from daamctl.errors import ConfigError
 from daamctl.methods import CLOSED_FORM, resolve_method
 from daamctl.sign_flip import paired_sign_flip
@@ -137,109 +137,117 @@ def group_name(layers: Sequence[int]) -> str:
     return "layers-" + "-".join(map(str, layers))
 
 
-def alone_tests(groups: Sequence[Mapping[str, Any]], score: Mapping[int, float]) -> list[dict[str, Any]]:
-    """Whether layers of high score classify better when they are trained alone, for every size of group.
+def alone_tests(groups: Sequence[GroupAccuracy], score: Mapping[int, float]) -> list[AloneTest]:
+    """Whether layers with a high score classify better when they are trained alone, for every size of group.
 
-    A group's score is the mean of its layers' scores. Two tests, both one-sided: over groups (rank correlation; with
-    few groups its floor is high), and over folds, seeds averaged, for the groups of highest and lowest score (sign
-    flips; it says that these two differ, not that the score predicts others).
+    The score of a group is the mean of its layers' scores. There are two tests, both one-sided: over groups (rank
+    correlation; with few groups its smallest p-value is large), and over folds with seeds averaged, for the groups with
+    the highest and the lowest score (sign flips; it shows that these two differ, not that the score predicts others).
 
     Args:
-        groups: k, layers and per_fold (fold, seed, accuracy) of each group.
+        groups: results of the groups of layers.
         score: layer -> score.
 
     Returns:
-        For every k with two groups or more: k, num_groups; spearman_rho and p_groups, None where accuracies or scores
-        are all equal; high and low (layers, empty where the scores of all groups tie), difference (mean over folds,
-        high less low), p_folds and floor_folds, None where scores tie or no fold is shared. Nothing of a score that
-        ties all layers.
+        One test per k with at least two groups; none if all layers have the same score.
     """
     if ties_all(np.array(list(score.values()))):
         return []
-    unique = {tuple(group["layers"]): group for group in groups if set(group["layers"]) <= score.keys()}
+    unique = {tuple(group.layers): group for group in groups if set(group.layers) <= score.keys()}
     tests = []
-    for k in sorted({group["k"] for group in unique.values()}):
-        same = [group for group in unique.values() if group["k"] == k]
-        if len(same) < 2:
-            continue
-        scores = [statistics.fmean(score[layer] for layer in group["layers"]) for group in same]
-        accuracies = [statistics.fmean(row["accuracy"] for row in group["per_fold"]) for group in same]
-        tied = ties_all(np.array(scores))
-        found = None if tied else rank_test(scores, accuracies)
-        high, low = same[scores.index(max(scores))], same[scores.index(min(scores))]
-        pairs = [] if tied else paired_differences(high["per_fold"], low["per_fold"])
-        flips = paired_sign_flip(_by_fold(pairs), one_sided=True) if pairs else None
-        tests.append(
-            {
-                "k": k,
-                "num_groups": len(same),
-                "spearman_rho": found[0] if found else None,
-                "p_groups": found[1] if found else None,
-                "high": [] if tied else list(high["layers"]),
-                "low": [] if tied else list(low["layers"]),
-                "difference": flips["mean"] if flips else None,
-                "p_folds": flips["p"] if flips else None,
-                "floor_folds": flips["floor"] if flips else None,
-            }
-        )
+    for k in sorted({group.k for group in unique.values()}):
+        same = [group for group in unique.values() if group.k == k]
+        if len(same) > 1:
+            tests.append(_alone_test(k, same, score))
     return tests
 
 
-def _by_fold(pairs: Sequence[Mapping[str, Any]]) -> list[float]:
+def _alone_test(k: int, groups: Sequence[GroupAccuracy], score: Mapping[int, float]) -> AloneTest:
+    scores = [statistics.fmean(score[layer] for layer in group.layers) for group in groups]
+    accuracies = [statistics.fmean(row.accuracy for row in group.per_fold) for group in groups]
+    if ties_all(np.array(scores)):
+        return AloneTest(k, len(groups), None, None, [], [], None, None, None)
+    found = rank_test(scores, accuracies)
+    high, low = groups[scores.index(max(scores))], groups[scores.index(min(scores))]
+    pairs = paired_differences(high.per_fold, low.per_fold)
+    flips = paired_sign_flip(_by_fold(pairs), one_sided=True) if pairs else None
+    return AloneTest(
+        k=k,
+        num_groups=len(groups),
+        spearman_rho=found[0] if found else None,
+        p_groups=found[1] if found else None,
+        high=list(high.layers),
+        low=list(low.layers),
+        difference=flips["mean"] if flips else None,
+        p_folds=flips["p"] if flips else None,
+        floor_folds=flips["floor"] if flips else None,
+    )
+
+
+def _by_fold(pairs: Sequence[RunDifference]) -> list[float]:
     """Differences with the seeds of each fold averaged."""
-    folds = sorted({pair["fold"] for pair in pairs})
-    return [statistics.fmean(pair["difference"] for pair in pairs if pair["fold"] == fold) for fold in folds]
+    folds = sorted({pair.fold for pair in pairs})
+    return [statistics.fmean(pair.difference for pair in pairs if pair.fold == fold) for fold in folds]
 
 
-def summarize(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, sample standard deviation (None for one value) and n."""
-    std = statistics.stdev(values) if len(values) > 1 else None
-    return {"mean": statistics.fmean(values), "sample_std": std, "n": len(values)}
+def over_runs(values: Sequence[float]) -> OverRuns:
+    """Mean and sample standard deviation over runs."""
+    return OverRuns(
+        mean=statistics.fmean(values) if values else None,
+        sample_std=statistics.stdev(values) if len(values) > 1 else None,
+        n=len(values),
+    )
 
 
-def against_probes(
-    what: str,
-    found: Mapping[str, Any],
-    probes: Mapping[int, Mapping[int, float]],
-    high: Sequence[int],
-    low: Sequence[int],
-) -> dict[str, Any]:
-    """Set a difference between two groups of layers beside that of linear probes of the same layers.
+def difference(pairs: Sequence[RunDifference]) -> Difference:
+    """Differences of several runs, with their mean."""
+    return Difference(per_fold=list(pairs), **vars(over_runs([pair.difference for pair in pairs])))
+
+
+def probe_difference(probes: Mapping[int, Mapping[int, float]], high: Sequence[int], low: Sequence[int]) -> Difference:
+    """Difference between two groups of layers in the mean accuracy of linear probes of single layers.
 
     Args:
-        what: names the difference in the caution.
-        found: mean and sample_std of the ablation's difference, high less low.
         probes: fold -> layer -> accuracy of a linear probe of that layer alone.
-        high: layers of the one group.
-        low: layers of the other.
-
-    Returns:
-        probe: per_fold (fold, difference of the mean accuracies of the groups' probes) and their summary; contradicts:
-        a caution where the two means differ in sign, and from each other by more than the sample standard deviation
-        over runs of either, else None.
+        high: layers of the first group.
+        low: layers of the second group.
     """
-    pairs = [
-        {"fold": fold, "difference": statistics.fmean(by[n] for n in high) - statistics.fmean(by[n] for n in low)}
-        for fold, by in sorted(probes.items())
-    ]
-    probe = {"per_fold": pairs, **summarize([pair["difference"] for pair in pairs])}
-    own, other = found["mean"], probe["mean"]
-    spreads = [found["sample_std"], probe["sample_std"]]
-    caution = None
-    if None not in spreads and own * other < 0 and abs(own - other) > max(spreads):
-        caution = (
-            f"{what}: the ablation finds {100 * own:+.1f} points, linear probes of the same layers {100 * other:+.1f}. "
-            f"They contradict each other by more than the spread of either over its runs ({100 * max(spreads):.1f} "
-            "points), so the ablation's difference may come from training rather than from the layers."
-        )
-    return {"probe": probe, "contradicts": caution}
+    return difference(
+        [
+            RunDifference(fold, statistics.fmean(by[n] for n in high) - statistics.fmean(by[n] for n in low))
+            for fold, by in sorted(probes.items())
+        ]
+    )
 
 
-def paired_differences(high: Sequence[dict[str, Any]], low: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Accuracy on the highest minus the lowest layers, for each fold and seed that both have."""
-    lows = {(row["fold"], row["seed"]): row["accuracy"] for row in low}
+def contradiction(what: str, found: OverRuns, probe: OverRuns) -> str | None:
+    """Caution if an ablation and linear probes contradict each other, else None.
+
+    They do if their mean differences have opposite signs and differ by more than the sample standard deviation of
+    either over its runs.
+
+    Args:
+        what: name of the difference.
+        found: difference found by the ablation.
+        probe: the same difference for linear probes.
+    """
+    if found.mean is None or probe.mean is None or found.sample_std is None or probe.sample_std is None:
+        return None
+    spread = max(found.sample_std, probe.sample_std)
+    if found.mean * probe.mean >= 0 or abs(found.mean - probe.mean) <= spread:
+        return None
+    return (
+        f"{what}: the ablation finds {100 * found.mean:+.1f} points, linear probes of the same layers "
+        f"{100 * probe.mean:+.1f}. They contradict each other by more than the spread of either over its runs "
+        f"({100 * spread:.1f} points), so the ablation's difference may come from training rather than from the layers."
+    )
+
+
+def paired_differences(high: Sequence[RunAccuracy], low: Sequence[RunAccuracy]) -> list[RunDifference]:
+    """Difference in accuracy between two groups of layers, for each run (fold and seed) that both have."""
+    lows = {(row.fold, row.seed): row.accuracy for row in low}
     return [
-        {"fold": row["fold"], "seed": row["seed"], "difference": row["accuracy"] - lows[row["fold"], row["seed"]]}
+        RunDifference(row.fold, row.accuracy - lows[row.fold, row.seed], row.seed)
         for row in high
-        if (row["fold"], row["seed"]) in lows
+        if (row.fold, row.seed) in lows
     ]

@@ -46,8 +46,8 @@ from daamctl.analysis.rank_tests import (
     standardized,
 )
 from daamctl.analysis.scores import Scored
+from daamctl.artifacts.ablation import Ablation, find_ablation
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, StoredVectors, is_held, open_embeddings, read_head
-from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
@@ -283,15 +283,14 @@ def _open_data(layout: Layout, config: Config, split_rows: SplitRows, missing: l
     return AuditData(head, partial(split_rows, clips), x, y, list(stored.layers))
 
 
-def _ablation(layout: Layout, key: str) -> dict[str, Any] | None:
-    """Ablation runs on these embeddings, if there are any."""
-    path = layout.stage("ablate") / "ablation.json"
-    found: dict[str, Any] | None = read_json(path) if path.exists() else None
-    return found if found is not None and found.get("embeddings_key") == key else None
+def _ablation(layout: Layout, key: str) -> Ablation | None:
+    """The ablation on these embeddings, if there is one."""
+    found = find_ablation(layout.stage("ablate"), again=layout.command("ablate"))
+    return found if found is not None and found.embeddings_key == key else None
 
 
 def _audit_method(
-    config: Config, method: str, scored: Scored, data: AuditData, ablation: Mapping[str, Any] | None, again: str
+    config: Config, method: str, scored: Scored, data: AuditData, ablation: Ablation | None, again: str
 ) -> tuple[dict[str, Any], list[pl.DataFrame]]:
     entry: dict[str, Any] = {
         "agreement": None,
@@ -314,8 +313,8 @@ def _audit_method(
         found = agreement(score, worth, seed=SEED) if is_ranking(score) else None
         entry[name] = asdict(found) if found else None
     if ablation is not None:
-        tests = alone_tests(ablation["groups"], dict(zip(scored.layers, scored.mean.tolist(), strict=True)))
-        entry["alone"] = [{"method": ablation["method"], "unit": ablation["unit"], **test} for test in tests]
+        tests = alone_tests(ablation.groups, dict(zip(scored.layers, scored.mean.tolist(), strict=True)))
+        entry["alone"] = [{"method": ablation.method, "unit": ablation.unit, **asdict(test)} for test in tests]
     started = time.monotonic()
     frames = []
     for fold, score, before in zip(scored.folds, scored.trained, scored.untrained, strict=True):

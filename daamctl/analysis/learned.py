@@ -1,6 +1,6 @@
-"""Where the parameters of a density ended: offset (delta) and scaled variance (xi) of a trained fold.
+"""Learned parameters of a density: offset (delta) and scaled variance (xi) of a trained fold.
 
-Those that the papers print: docs/sources.md#learned-ranges.
+The published ranges are in docs/sources.md#learned-ranges.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
-from daamctl.errors import ArtifactError
+from daamctl.methods.weights_metadata import read_metadata
 
 PREFIXES = ("fusion", "fusion.daam")
-"""Where a method keeps the parameters of its density."""
+"""Modules that can hold the parameters of a density."""
 
 
 @dataclass(frozen=True)
@@ -41,30 +40,30 @@ class Learned:
 
 
 def read_learned(path: Path) -> Learned | None:
-    """Read them from a `weights.safetensors`; None for methods without such a density.
+    """Read the parameters from a `weights.safetensors`; None for methods without such a density.
 
     Raises:
-        ArtifactError: the file cannot be read.
+        MethodError: the file cannot be read.
     """
-    try:
-        with safe_open(path, framework="np") as file:
-            settings: dict[str, Any] = yaml.safe_load((file.metadata() or {}).get("daamctl", "{}")).get("settings", {})
-            for prefix in PREFIXES:
-                if {f"{prefix}.offset", f"{prefix}.scaled_variance"} <= set(file.keys()):
-                    offset, width = (file.get_tensor(f"{prefix}.{name}") for name in ("offset", "scaled_variance"))
-                    if settings.get("scaled_variance") == "softplus":
-                        width = np.logaddexp(0, width)
-                    return Learned(
-                        num_heads=len(offset),
-                        kernel=settings.get("kernel", "2xi"),
-                        offset=_span(offset),
-                        offset_mean=float(offset.mean()),
-                        scaled_variance=_span(width),
-                        scaled_variance_mean=float(width.mean()),
-                    )
-    except (SafetensorError, OSError) as error:
-        raise ArtifactError(f"{path} cannot be read: {error}", fix=f"delete {path.parent}, train it again") from error
-    return None
+    settings = read_metadata(path).settings
+    with safe_open(path, framework="np") as file:
+        for prefix in PREFIXES:
+            names = f"{prefix}.offset", f"{prefix}.scaled_variance"
+            if set(names) <= set(file.keys()):
+                offset, width = map(file.get_tensor, names)
+                break
+        else:
+            return None
+    if settings.get("scaled_variance") == "softplus":
+        width = np.logaddexp(0, width)
+    return Learned(
+        num_heads=len(offset),
+        kernel=settings.get("kernel", "2xi"),
+        offset=_span(offset),
+        offset_mean=float(offset.mean()),
+        scaled_variance=_span(width),
+        scaled_variance_mean=float(width.mean()),
+    )
 
 
 def _span(values: Any) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,10 +14,19 @@ from daamctl.cli.common import escaped, show_line
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from daamctl.artifacts.comparison import (
+        ComparisonReport,
+        PairedMethods,
+        PairedResult,
+        PrintedPair,
+        PrintedResult,
+        SettingDifference,
+    )
+    from daamctl.artifacts.evaluation import PairedTest, Spread
+
 PLAIN_WIDTH = 160
 """Width of the tables in characters when the output is not a terminal."""
 FIGURES = {"accuracy": "WA", "balanced_accuracy": "UA"}
-HEADINGS = {"can_change": "can change the results", "cannot_change": "cannot change the results"}
 ONE_SHOWN, MANY_SHOWN = 10, 3
 """Disagreements printed per pair: for a single pair, and for several. comparison.json has ten per pair."""
 DASH = "–"
@@ -59,7 +68,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json instead of the tables.")] = False,
 ) -> None:
     """Compare two pipelines, methods or published rows: different settings and paired differences."""
-    from daamctl.artifacts.io import read_json
+    from daamctl.artifacts.comparison import read_comparison
     from daamctl.config import find_root
     from daamctl.stages import compare
 
@@ -72,147 +81,162 @@ def command(
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
-    _show(console, read_json(path))
+    _show(console, read_comparison(path))
     common.show_path(path)
 
 
-def _show(console: Console, result: dict[str, Any]) -> None:
+def _show(console: Console, report: ComparisonReport) -> None:
     """Print settings, results and notes. Without a terminal, print no colours and do not wrap lines."""
-    first, second = result["first"], result["second"]
-    pairs = result["matched"]
-    how = "1 pair" if len(pairs) == 1 else f"{len(pairs)} methods matched by name"
-    scored = result["unit"] if result["unit"] == "as printed" else f"by {result['item']}"
-    show_line(console, f"[bold]{escaped(first)}[/] (A) and [bold]{escaped(second)}[/] (B), {scored}; {how}")
-    for letter, side in (("A", "first"), ("B", "second")):
-        if result["unmatched"][side]:
-            show_line(console, escaped(f"only in {letter}: {', '.join(result['unmatched'][side])}"))
-    for group, heading in HEADINGS.items():
-        _show_settings(console, result["settings"][group], heading)
-    if result["settings"]["not_known"]:
-        show_line(console, escaped(result["settings"]["not_known"]))
-    if result["kind"] == "paired":
-        _show_paired(console, result)
+    from daamctl.artifacts.comparison import PairedResult
+
+    result = report.result
+    how = "1 pair" if len(report.matched) == 1 else f"{len(report.matched)} methods matched by name"
+    scored = f"by {report.item}" if report.item else report.unit
+    show_line(
+        console, f"[bold]{escaped(report.first)}[/] (A) and [bold]{escaped(report.second)}[/] (B), {scored}; {how}"
+    )
+    for letter, methods in (("A", report.unmatched.first), ("B", report.unmatched.second)):
+        if methods:
+            show_line(console, escaped(f"only in {letter}: {', '.join(methods)}"))
+    _show_settings(console, result.settings.can_change, "can change the results")
+    _show_settings(console, result.settings.cannot_change, "cannot change the results")
+    if result.settings.not_known:
+        show_line(console, escaped(result.settings.not_known))
+    if isinstance(result, PairedResult):
+        _show_paired(console, result, str(report.item))
     else:
-        _show_printed(console, result)
+        _show_printed(console, result, str(report.item))
     show_line(console, "\n[bold]Notes[/]")
-    for note in result["notes"]:
+    for note in result.notes:
         show_line(console, f"- {escaped(note)}")
 
 
-def _show_settings(console: Console, rows: list[dict[str, Any]], heading: str) -> None:
+def _show_settings(console: Console, rows: Sequence[SettingDifference], heading: str) -> None:
     show_line(console, f"\n[bold]Different settings that {heading}[/]: {len(rows) or 'none'}")
     if rows:
-        cells = [
-            [row["name"] + (f" ({', '.join(row['methods'])})" if row["methods"] else ""),
-             _value(row["first"]), _value(row["second"])]
-            for row in rows
-        ]  # fmt: skip
+        cells = []
+        for row in rows:
+            methods = f" ({', '.join(row.methods)})" if row.methods else ""
+            cells.append([row.name + methods, _value(row.first), _value(row.second)])
         _table(console, ["setting", "A", "B"], cells, fold=True)
 
 
-def _show_paired(console: Console, result: dict[str, Any]) -> None:
+def _show_paired(console: Console, result: PairedResult, item: str) -> None:
+    design = result.comparisons[0].design
+    show_line(
+        console,
+        "\n[bold]Results[/] over all test items, averaged over seeds. A - B in points; detectable: the difference "
+        "found with 80 % power, in points",
+    )
     head = [
         "method", "metric", "A %", "B %", "A - B", "95 % CI", "p", "p Holm", "p folds", "p folds Holm", "detectable",
     ]  # fmt: skip
-    cells, counts = [], []
-    for entry in result["comparisons"]:
-        name = _pair(entry)
-        for metric, alias in FIGURES.items():
-            one = entry["metrics"][metric]
-            interval, detectable = one["interval"], one["minimal_detectable"]
-            cells.append(
-                [name, alias, _percent(one["first_value"]), _percent(one["second_value"]), _points(one["difference"]),
-                 f"{_points(interval['low'])} to {_points(interval['high'])}" if interval else DASH,
-                 *_p(one["primary"]), *_p(one["secondary"]),
-                 f"{detectable['points']:.1f}" if detectable and detectable["points"] is not None else DASH]
-            )  # fmt: skip
-        counts.append([name, str(entry["wins"]), str(entry["losses"]), str(entry["ties"])])
-    design = result["comparisons"][0]["design"]
-    show_line(console, "\n[bold]Results[/] over all test items, averaged over seeds. A - B in points; detectable: "
-          "the difference found with 80 % power, in points")  # fmt: skip
-    _table(console, head, cells)
-    for entry in result["comparisons"]:
-        if entry["doubt"]:
-            show_line(console, f"[bold]{escaped(_pair(entry))}: {escaped(entry['doubt'])}[/]")
-    show_line(console, f"p: {_test(result, 'primary')}; p folds: {_test(result, 'secondary')}; Holm correction over "
-          f"{result['family']['size']} tests")  # fmt: skip
-    seeds = "; ".join(
-        f"{letter} {', '.join(map(str, part))}" for letter, part in zip("AB", design["seeds"].values(), strict=True)
-    )
-    sources = f"{design['n_speakers'] or 'unknown'} {design['source_word']}s"
-    show_line(console, f"Design: {design['n_items']} items, {design['n_folds']} folds, {sources}; "
-          f"{escaped(design['reason'])}; seeds {seeds}")  # fmt: skip
+    _table(console, head, [row for entry in result.comparisons for row in _paired_rows(entry)])
+    for entry in result.comparisons:
+        if entry.doubt:
+            show_line(console, f"[bold]{escaped(_pair(entry))}: {escaped(entry.doubt)}[/]")
     show_line(
         console,
-        f"\n[bold]By {result['item']}[/]: right in most seeds: only A (wins), only B (losses), both or neither (ties)",
+        f"p: {_test(result, 'primary')}; p folds: {_test(result, 'secondary')}; Holm correction over "
+        f"{result.family.size} tests",
     )
+    seeds = "; ".join(
+        f"{letter} {', '.join(map(str, part))}" for letter, part in zip("AB", design.seeds.values(), strict=True)
+    )
+    sources = f"{design.n_speakers or 'unknown'} {design.source_word}s"
+    show_line(
+        console,
+        f"Design: {design.n_items} items, {design.n_folds} folds, {sources}; {escaped(design.reason)}; seeds {seeds}",
+    )
+    show_line(
+        console,
+        f"\n[bold]By {item}[/]: right in most seeds: only A (wins), only B (losses), both or neither (ties)",
+    )
+    counts = [[_pair(entry), str(entry.wins), str(entry.losses), str(entry.ties)] for entry in result.comparisons]
     _table(console, ["method", "wins", "losses", "ties"], counts)
-    shown = MANY_SHOWN if len(result["comparisons"]) > 1 else ONE_SHOWN
-    rows = [
-        [_pair(entry), row["item"], str(row["fold"]), row["speaker"] or DASH, row["class"],
-         _share(row["first_right"]), _share(row["second_right"])]
-        for entry in result["comparisons"]
-        for row in entry["disagreements"][:shown]
-    ]  # fmt: skip
+    shown = MANY_SHOWN if len(result.comparisons) > 1 else ONE_SHOWN
+    rows = []
+    for entry in result.comparisons:
+        for row in entry.disagreements[:shown]:
+            right = [_share(row.first_right), _share(row.second_right)]
+            rows.append([_pair(entry), row.item, str(row.fold), row.speaker or DASH, row.label, *right])
     if rows:
-        show_line(console, "\n[bold]Most consistent disagreements[/]: share of seeds that are right; at most "
-              f"{shown} per method")  # fmt: skip
-        _table(console, ["method", result["item"], "fold", design["source_word"], "class", "A", "B"], rows)
+        show_line(
+            console,
+            f"\n[bold]Most consistent disagreements[/]: share of seeds that are right; at most {shown} per method",
+        )
+        _table(console, ["method", item, "fold", design.source_word, "class", "A", "B"], rows)
 
 
-def _show_printed(console: Console, result: dict[str, Any]) -> None:
-    ours = result["kind"] == "printed"
+def _paired_rows(entry: PairedMethods) -> list[list[str]]:
+    """One row per metric."""
+    rows = []
+    for metric, alias in FIGURES.items():
+        one = entry.metrics[metric]
+        points = one.minimal_detectable.points if one.minimal_detectable else None
+        row = [_pair(entry), alias, _percent(one.first_value), _percent(one.second_value), _points(one.difference)]
+        row.append(f"{_points(one.interval.low)} to {_points(one.interval.high)}" if one.interval else DASH)
+        row += [*_p(one.primary), *_p(one.secondary), DASH if points is None else f"{points:.1f}"]
+        rows.append(row)
+    return rows
+
+
+def _show_printed(console: Console, result: PrintedResult, item: str) -> None:
+    ours = result.kind == "printed"
     head = ["", "row", "printed", "mean of its folds"]
     if ours:
-        head = [*head[:3], "per clip, best on test", f"as reported by {result['item']}, WA", "UA"]
+        head = [*head[:3], "per clip, best on test", f"as reported by {item}, WA", "UA"]
     cells = []
-    for entry in result["comparisons"]:
-        for letter, side in (("A", "first"), ("B", "second")):
-            one = entry["figures"][side]
-            printed, reported = one["print"], one["as_reported"]
-            shown = (printed["text"] or DASH) + (" ✗" if printed["disagrees"] else "") if printed else DASH
-            cells.append(
-                [letter, one["label"], shown, _spread(one["as_published"])]
-                + [_spread(reported[name]) if reported else DASH for name in FIGURES if ours]
-            )
-        cells.append(["", "A - B", "", _points(entry["difference"]), *(["", ""] if ours else [])])
+    for entry in result.comparisons:
+        for letter, one in (("A", entry.figures.first), ("B", entry.figures.second)):
+            shown = DASH
+            if one.print:
+                shown = (one.print.text or DASH) + (" ✗" if one.print.disagrees else "")
+            row = [letter, one.label, shown, _spread(one.as_published)]
+            if ours:
+                row += [_spread(one.as_reported[name]) if one.as_reported else DASH for name in FIGURES]
+            cells.append(row)
+        cells.append(["", "A - B", "", _points(entry.difference), *(["", ""] if ours else [])])
     show_line(
         console,
         "\n[bold]Accuracy[/] in percent, mean ± sample standard deviation; ✗: printed value contradicts its folds",
     )
     _table(console, head, cells)
     rows = [
-        [_pair(entry), str(row["session"]), _percent(row["first"]), _percent(row["second"]), _points(row["difference"])]
-        for entry in result["comparisons"]
-        for row in entry["folds"] or []
+        [_pair(entry), str(row.session), _percent(row.first), _percent(row.second), _points(row.difference)]
+        for entry in result.comparisons
+        for row in entry.folds or []
     ]
     if rows:
         show_line(console, "\n[bold]By session[/]")
         _table(console, ["method", "session", "A", "B", "A - B"], rows)
-    tests = [entry for entry in result["comparisons"] if entry["test"]]
+    tests = [(_pair(entry), entry.test) for entry in result.comparisons if entry.test]
     if tests:
-        show_line(console, f"\n[bold]Test[/] {escaped(tests[0]['test']['label'])}")
-        cells = [[_pair(entry), _points(entry["test"]["mean"]), *_p(entry["test"])] for entry in tests]
-        _table(console, ["method", "A - B", "p", "p Holm"], cells)
-    for reason in dict.fromkeys(entry["no_test"] for entry in result["comparisons"] if entry["no_test"]):
+        show_line(console, f"\n[bold]Test[/] {escaped(tests[0][1].label)}")
+        _table(
+            console, ["method", "A - B", "p", "p Holm"], [[name, _points(test.mean), *_p(test)] for name, test in tests]
+        )
+    for reason in dict.fromkeys(entry.no_test for entry in result.comparisons if entry.no_test):
         show_line(console, escaped(reason))
 
 
-def _pair(entry: dict[str, Any]) -> str:
+def _pair(entry: PairedMethods | PrintedPair) -> str:
     """Name of the method, or both names if the two sides differ."""
-    names = [name.rpartition("/")[2] for name in (_label(entry, "first"), _label(entry, "second"))]
-    return names[0] if names[0] == names[1] else " - ".join(names)
+    from daamctl.artifacts.comparison import PairedMethods
+
+    if isinstance(entry, PairedMethods):
+        labels = entry.first_label, entry.second_label
+    else:
+        labels = entry.figures.first.label, entry.figures.second.label
+    first, second = (label.rpartition("/")[2] for label in labels)
+    return first if first == second else f"{first} - {second}"
 
 
-def _label(entry: dict[str, Any], side: str) -> str:
-    label: str = entry[f"{side}_label"] if f"{side}_label" in entry else entry["figures"][side]["label"]
-    return label
-
-
-def _test(result: dict[str, Any], name: str) -> str:
+def _test(result: PairedResult, name: Literal["primary", "secondary"]) -> str:
     """Describe the test, e.g. `sign-flip over speakers`."""
-    test = result["comparisons"][0]["metrics"]["accuracy"][name]
-    return f"{test['test']} over {test['unit']}s" if test else "no test"
+    found = result.comparisons[0].metrics["accuracy"]
+    test = found.primary if name == "primary" else found.secondary
+    return f"{test.test} over {test.unit}s" if test else "no test"
 
 
 def _table(console: Console, head: Sequence[str], cells: Sequence[Sequence[str]], *, fold: bool = False) -> None:
@@ -232,9 +256,10 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _spread(figure: dict[str, Any]) -> str:
-    std = figure["sample_std"]
-    return _percent(figure["mean"]) + (f" ± {_percent(std)} (n = {figure['n']})" if std is not None else "")
+def _spread(figure: Spread) -> str:
+    if figure.sample_std is None:
+        return _percent(figure.mean)
+    return f"{_percent(figure.mean)} ± {_percent(figure.sample_std)} (n = {figure.n})"
 
 
 def _percent(value: float) -> str:
@@ -249,9 +274,10 @@ def _share(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
-def _p(test: dict[str, Any] | None) -> list[str]:
+def _p(test: PairedTest | None) -> list[str]:
     """The p-value of a test, uncorrected and Holm-corrected."""
-    return [DASH if not test or test[name] is None else f"{test[name]:.3g}" for name in ("p", "p_holm")]
+    values = (test.p, test.p_holm) if test else (None, None)
+    return [DASH if value is None else f"{value:.3g}" for value in values]
 
 
 command.__name__ = "compare"

@@ -1,6 +1,6 @@
-"""Evaluation: the metrics, one line each in this table; every stage that scores or shows figures iterates it.
+"""Evaluation: the table of metrics, one line each. All stages that compute or show scores iterate over it.
 
-The order is the order of columns in reports.
+The order of the table is the order of columns in reports.
 """
 
 from daamctl.registry import Registry

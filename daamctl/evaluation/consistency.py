@@ -1,8 +1,8 @@
-"""Whether folds may stand in one table: made from the same embeddings, with the same training settings.
+"""Check that folds can be compared: they need the same embeddings and the same training settings.
 
-Settings that cannot change a figure (device, list of seeds) are not compared. The download, segment and extract
-settings are covered by the embeddings key. A fine-tuned encoder reads clips instead of embeddings and has training
-settings of its own: it shares with methods over stored layers the clips, the encoder's weights, loss and selection.
+Settings that cannot change a score (device, list of seeds) are ignored. The embeddings key covers the download, segment
+and extract settings. A fine-tuned encoder reads clips instead of embeddings and has its own training settings; it must
+agree with the methods over stored layers in clips, encoder weights, loss and selection.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ TRAINING = ("train", "finetune")
 """Sections of settings that are read in training."""
 COVERED_BY_EMBEDDINGS = frozenset({"download", "segment", "extract"})
 HARMLESS = without_effect(Changes.NOTHING, Changes.RUNS)
-"""Settings in which runs may differ and still be compared."""
+"""Settings in which comparable runs may differ."""
 
 
 def check_method(method: str, folds: Sequence[Fold], *, fix: str) -> None:
-    """Check that the folds of one method were made alike.
+    """Check that all folds of a method were made with the same settings.
 
     Args:
-        method: named in the error.
+        method: name of the method.
         folds: its finished folds.
-        fix: the command that trains them again.
+        fix: command that trains them again.
 
     Raises:
-        ArtifactError: a setting differs; says which, with both values.
+        ArtifactError: a setting differs.
     """
     first = folds[0]
     expected = _own(first)
     for other in folds[1:]:
-        met = _own(other)
-        for name in {**expected, **met}:
-            if met.get(name) != expected.get(name):
+        found = _own(other)
+        for name in {**expected, **found}:
+            if found.get(name) != expected.get(name):
                 raise ArtifactError(
                     f"folds of '{method}' were made with different settings: {name} is {_show(expected.get(name))} in "
-                    f"{first.folder.name}, {_show(met.get(name))} in {other.folder.name}",
+                    f"{first.folder.name}, {_show(found.get(name))} in {other.folder.name}",
                     fix=f"train them again: {fix}",
                 )
 
@@ -53,18 +53,18 @@ def check_methods(folds: Mapping[str, Sequence[Fold]], config: Config, *, fix: s
     """Check that different methods share embeddings, folds, classes and training settings, as far as they have them.
 
     Args:
-        folds: finished folds by method.
-        config: settings; what `finetune_settings` gives to one way of fine-tuning is not shared.
-        fix: the command that trains them again.
+        folds: method -> its finished folds.
+        config: settings; those that `finetune_settings` gives to one method need not be shared.
+        fix: command that trains them again.
 
     Raises:
-        ArtifactError: a setting differs between two methods; says which, with both values.
+        ArtifactError: a setting differs between two methods.
     """
     seen: dict[str, tuple[Any, str]] = {}
-    for method, items in folds.items():
-        way = config.finetune_settings.get(method)
-        own = {f"finetune.{name}" for name in way.own} if way else set[str]()
-        for fold in items:
+    for method, part in folds.items():
+        adapter = config.finetune_settings.get(method)
+        own = {f"finetune.{name}" for name in adapter.own} if adapter else set[str]()
+        for fold in part:
             for name, value in _shared(fold).items():
                 if name in own:
                     continue
@@ -78,7 +78,7 @@ def check_methods(folds: Mapping[str, Sequence[Fold]], config: Config, *, fix: s
 
 
 def differences(fold: Fold, config: Config) -> list[str]:
-    """Training settings in which a fold differs from the settings of now, as `train.epochs: 3 (now 35)`."""
+    """Training settings in which a fold differs from the current settings, e.g. `train.epochs: 3 (now 35)`."""
     if fold.result["run"].get("finetune"):
         config = config.for_adapter(fold.result["run"]["method"])
     made, now = _training(fold), flat({stage: config.section(stage) for stage in TRAINING})
@@ -90,20 +90,21 @@ def differences(fold: Fold, config: Config) -> list[str]:
 
 
 def _training(fold: Fold) -> dict[str, Any]:
-    """The settings that a fold was trained with, under dotted names."""
+    """Settings that a fold was trained with, by dotted name."""
     config = fold.result["run"]["config"]
     return flat({stage: config[stage] for stage in TRAINING if stage in config})
 
 
 def _shared(fold: Fold) -> dict[str, Any]:
+    """Facts that all methods of a comparison must share."""
     run, meta = fold.result["run"], fold.result["meta"]
     encoder = meta["encoder"]
-    # the published forms read the same clips in their own way (D14, D47)
+    # the published variants prepare the same clips differently (D14, D47)
     data = f"data_key{SUFFIX if is_published(run['method']) else ''}" if run.get("finetune") else "embeddings_key"
-    held = encoder.get("weights_dtype", "float32")  # the hash of the weights is that of this format
+    dtype = encoder.get("weights_dtype", "float32")  # the hash of the weights depends on their number format
     values = {
         data: meta["embeddings_key"],
-        f"hash of the encoder's weights in {held}": encoder.get("weights_sha256"),
+        f"hash of the encoder's weights in {dtype}": encoder.get("weights_sha256"),
         "classes": run["classes"],
         "num_folds": run["num_folds"],
         f"test group of fold {run['fold']}": run["test_group"],
@@ -114,6 +115,7 @@ def _shared(fold: Fold) -> dict[str, Any]:
 
 
 def _own(fold: Fold) -> dict[str, Any]:
+    """Facts that all folds of a method must share."""
     run = fold.result["run"]
     own = {name: part for name, part in run["config"].items() if name not in COVERED_BY_EMBEDDINGS}
     per_fold = f" of fold {run['fold']}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from scipy import stats
 
+from daamctl.artifacts.evaluation import Fairness, Identical, MethodFairness, Precision, Status
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.terms import listed
 from daamctl.errors import UnknownNameError
@@ -26,9 +26,6 @@ from daamctl.evaluation.comparison import item_table
 from daamctl.evaluation.scoring import Items, items_of
 from daamctl.methods import CLOSED_FORM, METHODS, counterparts, resolve_method
 
-Status = Literal["fair", "undertrained", "learned nothing", "not checked", "closed form"]
-MARKS: tuple[Status, ...] = ("undertrained", "learned nothing")
-"""States that are shown in the label of a method."""
 LEVEL = 0.95
 """Level of the one-sided interval for an accuracy above chance."""
 LEAST_FOLDS = 3
@@ -38,103 +35,6 @@ LAST_SHARE = 0.1
 SAME_LOGITS = 1e-6
 """Largest relative difference between logits that count as equal (rounding)."""
 ROUNDING = 1e-12
-
-
-@dataclass(frozen=True)
-class MethodFairness:
-    """How well one method was trained.
-
-    Args:
-        status: fair, undertrained, learned nothing, not checked (no probe and no search) or closed form.
-        reasons: reasons for the status.
-        counterpart: closed-form probe among the methods that it should reach; None if there is none.
-        gap: accuracy minus the counterpart's accuracy, mean over the shared folds; None without a counterpart.
-        gaps: fold number -> gap in that fold, averaged over seeds.
-        runs: number of runs (folds and seeds).
-        unfinished: number of runs that selected one of the last epochs; None if no run selects an epoch.
-        chosen: setting -> value -> number of runs that chose it in a search.
-        edges: setting -> number of runs that chose the lowest or highest value tried.
-    """
-
-    status: Status
-    reasons: list[str]
-    counterpart: str | None
-    gap: float | None
-    gaps: dict[str, float]
-    runs: int
-    unfinished: int | None
-    chosen: dict[str, dict[str, int]]
-    edges: dict[str, int]
-
-    @property
-    def mark(self) -> str:
-        """Addition to the label of the method; empty if there is nothing to report."""
-        return self.status if self.status in MARKS else ""
-
-
-@dataclass(frozen=True)
-class Identical:
-    """Methods whose predictions are the same in every fold.
-
-    Args:
-        methods: at least two.
-        reason: why they are the same; None if unknown.
-    """
-
-    methods: list[str]
-    reason: str | None
-
-
-@dataclass(frozen=True)
-class Precision:
-    """Number formats of training.
-
-    Args:
-        usual: format of most methods trained over layers.
-        others: method -> format, for methods with another format.
-        text: description; empty if all methods use the same format.
-        mixed: whether the methods trained over layers use different formats.
-    """
-
-    usual: str
-    others: dict[str, str]
-    text: str
-    mixed: bool
-
-
-@dataclass(frozen=True)
-class Fairness:
-    """The verdict on a comparison.
-
-    Args:
-        verdict: fair, not fair or not checked.
-        text: the verdict in one or two sentences that name the methods.
-        margin: largest acceptable gap to the counterpart.
-        methods: method -> evidence on its training.
-        identical: groups of methods with the same predictions.
-        precision: number formats of training.
-    """
-
-    verdict: Literal["fair", "not fair", "not checked"]
-    text: str
-    margin: float
-    methods: dict[str, MethodFairness]
-    identical: list[Identical]
-    precision: Precision
-
-    @property
-    def notes(self) -> list[str]:
-        """Notes for the reader of the results, one line per method or group."""
-        lines = [f"{name}: {one.status}: {'; '.join(one.reasons)}" for name, one in self.methods.items() if one.mark]
-        lines += [identical_text(group.methods, group.reason) for group in self.identical]
-        return lines + ([self.precision.text] if self.precision.mixed else [])
-
-    def as_json(self) -> dict[str, Any]:
-        """JSON-able content; each method also has its mark."""
-        found = asdict(self)
-        for name, one in self.methods.items():
-            found["methods"][name]["mark"] = one.mark
-        return found
 
 
 def assess(
@@ -154,7 +54,14 @@ def assess(
     """
     methods = {name: assess_method(name, folds, items[name], tables, margin=margin) for name in folds}
     verdict, text = _verdict(methods, margin)
-    return Fairness(verdict, text, margin, methods, identical_groups(folds, items), precision_of(folds))
+    return Fairness(
+        verdict=verdict,
+        text=text,
+        margin=margin,
+        methods=methods,
+        identical=identical_groups(folds, items),
+        precision=precision_of(folds),
+    )
 
 
 def assess_method(
@@ -192,11 +99,19 @@ def assess_method(
     elif held_back:
         status, reasons = "undertrained", held_back
     elif gap is None and not any("search" in fold.result for fold in own):
-        status, reasons = (
-            "not checked",
-            [f"no closed-form probe such as {counterparts(method)[0]} is among the methods"],
-        )
-    return MethodFairness(status, reasons, counterpart, gap, gaps, len(own), unfinished, chosen, edges)
+        status = "not checked"
+        reasons = [f"no closed-form probe such as {counterparts(method)[0]} is among the methods"]
+    return MethodFairness(
+        status=status,
+        reasons=reasons,
+        counterpart=counterpart,
+        gap=gap,
+        gaps=gaps,
+        runs=len(own),
+        unfinished=unfinished,
+        chosen=chosen,
+        edges=edges,
+    )
 
 
 def learned_nothing(
@@ -247,11 +162,6 @@ def identical_groups(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Se
     return groups
 
 
-def identical_text(methods: Sequence[str], reason: str | None) -> str:
-    """Note on methods with the same predictions."""
-    return f"the predictions of {listed(methods)} are identical in every fold: {reason or 'the reason is unknown'}"
-
-
 def precision_of(folds: Mapping[str, Sequence[Fold]]) -> Precision:
     """Number format that every method was trained in, and the methods that differ from the majority."""
     found = {
@@ -263,7 +173,10 @@ def precision_of(folds: Mapping[str, Sequence[Fold]]) -> Precision:
     others = {name: value for name, value in found.items() if value != usual}
     text = ""
     if others:
-        named = [f"{name}{f' ({kinds[name]})' if kinds[name] else ''} in {value}" for name, value in others.items()]
+        named = []
+        for name, value in others.items():
+            kind = f" ({kinds[name]})" if kinds[name] else ""
+            named.append(f"{name}{kind} in {value}")
         text = f"the methods were trained in different precisions: {listed(named)}, the others in {usual}"
     return Precision(usual, others, text, any(not kinds[name] for name in others))
 

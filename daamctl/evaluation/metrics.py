@@ -1,8 +1,8 @@
 """The metrics, per-class recall and the confusion matrix, computed by scikit-learn.
 
 All values are fractions in [0, 1], except the log loss, which is in nats. scikit-learn has no expected calibration
-error (scikit-learn/scikit-learn#18268 is open), so that one is written here. A new metric is one `Metric` object here
-(or in a file of its own) and one line in `daamctl.evaluation.METRICS`.
+error (scikit-learn/scikit-learn#18268 is open), so this module computes it. A new metric is one `Metric` object in this
+or another file, and one line in `daamctl.evaluation.METRICS`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ECE_BINS = 15
 
 
 class Scored(Protocol):
-    """What a metric is computed from, N items of C classes: `daamctl.evaluation.scoring.Items`, or anything alike."""
+    """Input of a metric, N items of C classes, e.g. `daamctl.evaluation.scoring.Items`."""
 
     @property
     def targets(self) -> ClassIds:
@@ -43,11 +43,11 @@ class Scored(Protocol):
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure computed from true classes, predicted classes and predicted probabilities.
+    """A score computed from true classes, predicted classes and predicted probabilities.
 
     Args:
         name: key in tables and files.
-        alias: what the field calls it; heading in reports.
+        alias: heading in reports.
         higher_is_better: direction.
         unit: "fraction" (in [0, 1], shown in percent) or "nats".
         compute: items -> value; called by `score`, which checks the items first.
@@ -61,17 +61,17 @@ class Metric:
 
 
 def _accuracy(items: Scored) -> float:
-    """Share of items predicted rightly; every item counts the same."""
+    """Share of items predicted correctly; all items have equal weights."""
     return float(accuracy_score(items.targets, items.predictions))
 
 
 def _balanced_accuracy(items: Scored) -> float:
     """Mean of the recalls of the classes present in the targets.
 
-    A class without a target has no recall; it is left out rather than counted as zero, so a fold that lacks a class
-    stays comparable. Predictions of such a class still count as errors of the class they were taken from.
+    A class without a target has no recall. It is skipped rather than counted as zero, so that a fold without that class
+    remains comparable. Predictions of such a class still count as errors of the true class.
     """
-    # balanced_accuracy_score gives the same, but warns when an absent class is predicted.
+    # balanced_accuracy_score gives the same value, but warns if an absent class is predicted.
     present = np.unique(items.targets)
     return float(recall_score(items.targets, items.predictions, labels=present, average="macro", zero_division=0.0))
 
@@ -79,7 +79,7 @@ def _balanced_accuracy(items: Scored) -> float:
 def _macro_f1(items: Scored) -> float:
     """Mean of the F1 of the classes present in targets or predictions.
 
-    A class predicted but never true has F1 = 0 and is counted; a class in neither is left out.
+    A class that is predicted but never true counts with F1 = 0; a class in neither is skipped.
     """
     present = np.union1d(items.targets, items.predictions)
     return float(f1_score(items.targets, items.predictions, labels=present, average="macro", zero_division=0.0))
@@ -103,8 +103,8 @@ def _log_loss(items: Scored) -> float:
 def _ece(items: Scored) -> float:
     """Expected calibration error (Guo et al. 2017, eq. 3), with 15 bins of equal width.
 
-    Items are binned by their top probability, bin b holding ((b - 1) / 15, b / 15]. The figure is the mean over items
-    of their bin's gap, |share predicted rightly - mean top probability|. It is biased upwards when bins hold few items.
+    Items are binned by their top probability; bin b is ((b - 1) / 15, b / 15]. The error is the mean over items of the
+    gap of their bin, |share predicted correctly - mean top probability|. It is biased upwards if bins have few items.
     """
     confidence = items.probabilities.max(axis=1)  # (N,)
     surplus = (items.predictions == items.targets) - confidence
@@ -114,7 +114,7 @@ def _ece(items: Scored) -> float:
 
 
 ACCURACY = Metric("accuracy", "Accuracy (WA)", True, "fraction", _accuracy)
-"""Share of items predicted rightly (the field's WA)."""
+"""Share of items predicted correctly (the field's WA)."""
 BALANCED_ACCURACY = Metric("balanced_accuracy", "Balanced accuracy (UA)", True, "fraction", _balanced_accuracy)
 """Mean recall of the classes present (the field's UA)."""
 MACRO_F1 = Metric("macro_f1", "Macro-F1", True, "fraction", _macro_f1)

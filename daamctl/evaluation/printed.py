@@ -1,23 +1,33 @@
-"""Compare a published row with ours, or two published rows. Published rows have only their folds and mean.
+"""Compare a published row with a trained method, or two published rows. A published row has only its folds and mean.
 
-Our results are given under the published scoring (per clip, best epoch on the test group) and as reported. Values are
-fractions; differences are first minus second.
+A trained method is shown under the published scoring (per clip, best epoch on the test group) and as reported. Scores
+are fractions; differences are first minus second.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from daamctl.artifacts.comparison import (
+    FoldAccuracy,
+    PairFigures,
+    PrintedFamily,
+    PrintedPair,
+    PrintedResult,
+    PrintedTest,
+    RowFigures,
+    SessionDifference,
+)
 from daamctl.evaluation.comparison import COMPARED
-from daamctl.evaluation.paired import TrainedMethod, fill_holm
+from daamctl.evaluation.paired import TrainedMethod
 from daamctl.evaluation.scoring import score_items
 from daamctl.evaluation.settings_diff import differing, merged
-from daamctl.evaluation.statistics import nadeau_bengio
+from daamctl.evaluation.statistics import nadeau_bengio, with_holm
 from daamctl.evaluation.summary import spread
 
 LORA_SESSIONS = (5, 3, 1, 2, 4)
@@ -34,70 +44,65 @@ PRINTED_TEST = (
     "is the best epoch on its own test session"
 )
 PRINTED_RATIO = 0.25
-"""n_test / n_train of five sessions of about one size, one of them tested."""
+"""n_test / n_train of five sessions of similar size, one of which is tested."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A printed row, or a trained method reduced to what a printed row has.
+    """A published row, or a trained method reduced to what a published row has.
 
     Args:
-        method: the method.
-        told: the facts that a published table tells.
-        figures: name, label, corpus; fairness (None in print); print (text, mean_agrees, std_is, disagrees; None for
-            ours); as_published and as_reported (metric -> `spread`; None in print); folds (each with fold, session,
-            value).
-        notes: what must be known of the figures.
+        method: name of the method.
+        stated: the facts that a published table states, by dotted name.
+        figures: scores.
+        notes: notes for the reader of the scores.
     """
 
     method: str
-    told: dict[str, Any]
-    figures: dict[str, Any]
+    stated: dict[str, Any]
+    figures: RowFigures
     notes: list[str]
 
 
 def trained_row(trained: TrainedMethod, unit: str) -> Row:
-    """A trained method beside a printed row; `unit` is what its items are."""
-    return Row(trained.method, _told(trained, unit), _figures(trained), trained.notes)
+    """A trained method as a row; `unit` is the unit of its scores as reported."""
+    return Row(trained.method, _stated(trained, unit), _figures(trained), trained.notes)
 
 
-def compare_printed(pairs: Sequence[tuple[Row, Row]]) -> dict[str, Any]:
-    """Set rows beside one another, fold by fold where folds are the same sessions.
+def compare_printed(pairs: Sequence[tuple[Row, Row]]) -> PrintedResult:
+    """Compare rows, by fold if the folds are the same sessions.
 
     Args:
-        pairs: at least one; the first ones are of one side, the second ones of another.
-
-    Returns:
-        kind ("printed", or "both-printed" without any of ours); settings (can_change, cannot_change, not_known);
-        family (None without a test); comparisons; notes.
+        pairs: rows of the first side and rows of the second side; at least one pair.
     """
-    settings = {first.method: differing(_spelt(first.told), _spelt(second.told)) for first, second in pairs}
-    comparisons = [_entry(first.figures, second.figures) for first, second in pairs]
-    fill_holm([entry["test"] for entry in comparisons])
+    settings = {first.method: differing(_spelt(first.stated), _spelt(second.stated)) for first, second in pairs}
+    comparisons = [_pair(first.figures, second.figures) for first, second in pairs]
+    tests = with_holm([entry.test for entry in comparisons])
+    comparisons = [replace(entry, test=test) for entry, test in zip(comparisons, tests, strict=True)]
     notes = [note for side in zip(*pairs, strict=True) for row in side for note in row.notes]
     notes += [note for entry in comparisons for note in _notes(entry)]
-    tested = any(entry["test"] for entry in comparisons)
-    family = {"methods": [first.method for first, _ in pairs], "size": len(pairs), "correction": "holm"}
-    return {
-        "kind": "both-printed" if all(row.figures["print"] for pair in pairs for row in pair) else "printed",
-        "settings": {**merged(settings), "not_known": NOT_PRINTED},
-        "family": family if tested else None,
-        "comparisons": comparisons,
-        "notes": list(dict.fromkeys(notes)),
-    }
+    family = PrintedFamily([first.method for first, _ in pairs], len(pairs)) if any(tests) else None
+    published = all(row.figures.print for pair in pairs for row in pair)
+    return PrintedResult(
+        settings=merged(settings, NOT_PRINTED),
+        family=family,
+        comparisons=comparisons,
+        notes=list(dict.fromkeys(notes)),
+        kind="both-printed" if published else "printed",
+    )
 
 
-def _spelt(told: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts with the corpus spelt as daamctl does: the tables print `ag-news`."""
-    return {name: _plain(value) if name == "download.corpus" else value for name, value in told.items()}
+def _spelt(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts with the corpus as daamctl spells it: the tables print `ag-news`."""
+    return {name: _plain(value) if name == "download.corpus" else value for name, value in stated.items()}
 
 
 def _plain(corpus: str) -> str:
     return corpus.replace("-", "")
 
 
-def _told(trained: TrainedMethod, unit: str) -> dict[str, Any]:
-    """Of a trained method, the facts that a published table tells too."""
+def _stated(trained: TrainedMethod, unit: str) -> dict[str, Any]:
+    """Those facts of a trained method that a published table states too."""
     known, layers = trained.facts, trained.facts["model.layers"]
     whole = layers == list(range(1, known.get("encoder.num_layers", 0) + 1))
     return {
@@ -109,26 +114,24 @@ def _told(trained: TrainedMethod, unit: str) -> dict[str, Any]:
     }
 
 
-def _figures(trained: TrainedMethod) -> dict[str, Any]:
-    """Ours under the published scoring (per clip, best epoch on test), and as reported."""
+def _figures(trained: TrainedMethod) -> RowFigures:
+    """Scores of a trained method under the published scoring, and as reported."""
     best = [float(fold.result["metrics"]["accuracy_best_on_test"] or 0.0) for fold in trained.folds]
     scores = [score_items(part, len(trained.facts["data.classes"])) for part in trained.items]
     by_fold: dict[int, list[float]] = {}
     for fold, value in zip(trained.folds, best, strict=True):
         by_fold.setdefault(fold.fold, []).append(value)
     folds = zip(trained.facts["data.test_groups"], by_fold.values(), strict=True)
-    return {
-        "name": trained.name,
-        "label": trained.label,
-        "fairness": asdict(trained.fairness),
-        "corpus": trained.facts["download.corpus"],
-        "print": None,
-        "as_published": spread(best),
-        "as_reported": {name: spread([score[name] for score in scores]) for name in COMPARED},
-        "folds": [
-            {"fold": group, "session": _last_number(group), "value": float(np.mean(values))} for group, values in folds
-        ],
-    }
+    return RowFigures(
+        name=trained.name,
+        label=trained.label,
+        corpus=trained.facts["download.corpus"],
+        fairness=trained.fairness,
+        print=None,
+        as_published=spread(best),
+        as_reported={name: spread([score[name] for score in scores]) for name in COMPARED},
+        folds=[FoldAccuracy(group, _last_number(group), float(np.mean(values))) for group, values in folds],
+    )
 
 
 def _last_number(group: str) -> int | None:
@@ -137,67 +140,66 @@ def _last_number(group: str) -> int | None:
     return int(digits[0]) if digits else None
 
 
-def _entry(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of two rows side by side."""
+def _pair(first: RowFigures, second: RowFigures) -> PrintedPair:
+    """Compare two rows."""
     not_aligned, folds = _not_aligned(first, second), None
-    sides = [{fold["session"]: fold["value"] for fold in side["folds"]} for side in (first, second)]
+    ours, theirs = ({fold.session: fold.value for fold in row.folds} for row in (first, second))
     if not_aligned is None:
-        pairs = {session: (sides[0][session], sides[1][session]) for session in sorted(sides[0])}
         folds = [
-            {"session": session, "first": one, "second": other, "difference": one - other}
-            for session, (one, other) in pairs.items()
+            SessionDifference(session, ours[session], theirs[session], ours[session] - theirs[session])
+            for session in sorted(session for session in ours if session is not None)
         ]
     test, no_test = _test(first, second, folds)
-    return {
-        "first": first["name"],
-        "second": second["name"],
-        "figures": {"first": first, "second": second},
-        "difference": first["as_published"]["mean"] - second["as_published"]["mean"],
-        "folds": folds,
-        "not_aligned": not_aligned,
-        "same_columns": folds is not None and list(sides[0]) == list(sides[1]),
-        "test": test,
-        "no_test": no_test,
-    }
+    return PrintedPair(
+        first=first.name,
+        second=second.name,
+        figures=PairFigures(first, second),
+        difference=first.as_published.mean - second.as_published.mean,
+        folds=folds,
+        not_aligned=not_aligned,
+        same_columns=folds is not None and list(ours) == list(theirs),
+        test=test,
+        no_test=no_test,
+    )
 
 
-def _not_aligned(first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None:
-    """Why folds of two sides cannot be set beside one another; None if they are the same sessions."""
-    if _plain(first["corpus"]) != _plain(second["corpus"]):
-        return f"the corpora differ: {first['corpus']} and {second['corpus']}"
-    sessions = [[fold["session"] for fold in side["folds"]] for side in (first, second)]
-    if any(None in part for part in sessions):
+def _not_aligned(first: RowFigures, second: RowFigures) -> str | None:
+    """Why the folds of two rows cannot be paired; None if they are the same sessions."""
+    if _plain(first.corpus) != _plain(second.corpus):
+        return f"the corpora differ: {first.corpus} and {second.corpus}"
+    ours, theirs = ([fold.session for fold in row.folds if fold.session is not None] for row in (first, second))
+    if len(ours) < len(first.folds) or len(theirs) < len(second.folds):
         return "columns or groups are not numbered sessions"
-    if sorted(sessions[0]) != sorted(sessions[1]) or len(set(sessions[0])) < len(sessions[0]):
-        return f"the folds are not the same sessions: {sessions[0]} and {sessions[1]}"
+    if sorted(ours) != sorted(theirs) or len(set(ours)) < len(ours):
+        return f"the folds are not the same sessions: {ours} and {theirs}"
     return None
 
 
 def _test(
-    first: Mapping[str, Any], second: Mapping[str, Any], folds: Sequence[Mapping[str, Any]] | None
-) -> tuple[dict[str, Any] | None, str | None]:
-    """A test between two printed rows of IEMOCAP; else None and why."""
-    if first["print"] is None or second["print"] is None:
+    first: RowFigures, second: RowFigures, folds: Sequence[SessionDifference] | None
+) -> tuple[PrintedTest | None, str | None]:
+    """A test between two published rows of IEMOCAP; else None and the reason."""
+    if first.print is None or second.print is None:
         return None, NO_TEST
     if folds is None:
         return None, "no test: the published columns cannot be paired"
-    if first["corpus"] != "iemocap":
-        return None, f"no test: n_test / n_train of the folds of {first['corpus']} is unknown"
-    result = nadeau_bengio([fold["difference"] for fold in folds], PRINTED_RATIO, 1.0)
-    return {"test": "nadeau-bengio", "unit": "printed fold", "label": PRINTED_TEST, **result, "p_holm": None}, None
+    if first.corpus != "iemocap":
+        return None, f"no test: n_test / n_train of the folds of {first.corpus} is unknown"
+    result = nadeau_bengio([fold.difference for fold in folds], PRINTED_RATIO, 1.0, unit="printed fold")
+    return PrintedTest(**vars(result), label=PRINTED_TEST), None
 
 
-def _notes(entry: Mapping[str, Any]) -> list[str]:
-    """What must be known of one comparison with a printed row."""
-    notes, name = [], f"{entry['first']} and {entry['second']}"
-    if entry["not_aligned"]:
-        notes.append(f"{name}: not compared by fold, because {entry['not_aligned']}")
-    elif not entry["same_columns"]:
+def _notes(entry: PrintedPair) -> list[str]:
+    """Notes on one pair of rows."""
+    notes, name = [], f"{entry.first} and {entry.second}"
+    if entry.not_aligned:
+        notes.append(f"{name}: not compared by fold, because {entry.not_aligned}")
+    elif not entry.same_columns:
         order = ", ".join(map(str, LORA_SESSIONS))
         notes.append(f"{name}: the columns of a LoRA row are sessions {order} (D15), so folds are paired by session")
-    for side in entry["figures"].values():
-        if side["print"] and side["print"]["disagrees"]:
-            wrong = [] if side["print"]["mean_agrees"] else ["mean"]
-            wrong += ["deviation"] if side["print"]["std_is"] == "neither" else []
-            notes.append(f"{side['name']}: the printed {' and '.join(wrong)} cannot come from the printed folds")
+    for side in (entry.figures.first, entry.figures.second):
+        if side.print and side.print.disagrees:
+            wrong = [] if side.print.mean_agrees else ["mean"]
+            wrong += ["deviation"] if side.print.std_is == "neither" else []
+            notes.append(f"{side.name}: the printed {' and '.join(wrong)} cannot come from the printed folds")
     return notes

@@ -1,12 +1,13 @@
-"""From the logits of clips to scores per clip and per utterance.
+"""Scores per clip and per utterance from the logits of clips.
 
-An utterance's logits are the mean of its clips' logits, each clip counting the same whatever its length; its
-probabilities are the softmax of that mean, not the mean of the clips' probabilities. The published figures score every
-clip by itself (D22).
+The logits of an utterance are the mean of its clips' logits; all clips have equal weights, whatever their length. Its
+probabilities are the softmax of that mean, not the mean of the clips' probabilities. The published scores are per clip
+(D22).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from daamctl.artifacts.evaluation import Scores
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.metrics import ClassIds, Probabilities, score
 
@@ -23,11 +25,11 @@ UNITS = ("utterance", "clip")
 
 @dataclass(frozen=True)
 class Items:
-    """What is scored: N clips or utterances of C classes.
+    """N scored clips or utterances of C classes.
 
     Args:
         ids: clip or utterance ids, sorted for utterances.
-        speakers: who speaks, or wherever else an item comes from; None where the corpus does not say.
+        speakers: speaker, author or other source of each item; None if unknown.
         targets: true class ids, shape (N,).
         predictions: class ids of the largest logit; the lowest id on ties; shape (N,).
         probabilities: softmax of the logits, shape (N, C).
@@ -66,8 +68,8 @@ def items_of(predictions: pl.DataFrame, unit: str) -> Items:
     return _pool(predictions["utterance_id"].to_numpy(), speakers, targets, logits)
 
 
-def join(parts: list[Items]) -> Items:
-    """The items of several test passes as one."""
+def join(parts: Sequence[Items]) -> Items:
+    """Concatenate the items of several test passes."""
     return Items(
         [name for part in parts for name in part.ids],
         [name for part in parts for name in part.speakers],
@@ -77,11 +79,11 @@ def join(parts: list[Items]) -> Items:
     )
 
 
-def score_items(items: Items, num_classes: int) -> dict[str, Any]:
+def score_items(items: Items, num_classes: int) -> Scores:
     """Every metric, and `n`, the number of items.
 
     Raises:
-        ValueError: the items were predicted among another number of classes than `num_classes`.
+        ValueError: the predictions do not have `num_classes` classes.
     """
     if items.probabilities.shape[1] != num_classes:
         raise ValueError(f"predictions are among {items.probabilities.shape[1]} classes; need {num_classes}")
@@ -94,10 +96,12 @@ def _items(ids: list[str], speakers: list[str | None], targets: ClassIds, logits
 
 def _logits(predictions: pl.DataFrame) -> NDArray[np.float64]:
     if predictions.is_empty():
-        raise ArtifactError("predictions hold no test clip")
+        raise ArtifactError("the predictions have no test clip")
     sizes = sorted(set(predictions["logits"].list.len()))
     if len(sizes) > 1:
-        raise ArtifactError(f"predictions hold {sizes[0]} to {sizes[-1]} logits per clip; need as many in all")
+        raise ArtifactError(
+            f"predictions have {sizes[0]} to {sizes[-1]} logits per clip; every clip needs the same number"
+        )
     logits = predictions["logits"].explode().to_numpy().astype(np.float64).reshape(len(predictions), -1)
     finite = np.isfinite(logits).all(axis=1)
     if not finite.all():

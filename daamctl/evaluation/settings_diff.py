@@ -1,17 +1,19 @@
-"""In what two trained methods differ: settings, data, model, runs, code, versions and machines.
+"""Differences between two trained methods: settings, data, model, runs, code, versions and machines.
 
-Facts are read from the finished folds, not from the settings of now. Each is a dotted name and a JSON value; where the
-folds of a method do not agree on it (say, two machines) its value is the list of what they say. What is not listed as
-unable to change accuracy or balanced accuracy counts as able to.
+Facts are read from the finished folds, not from the current settings. Each has a dotted name and a JSON value. If the
+folds of a method do not agree on a fact, e.g. because they ran on two machines, its value is the list of their values.
+A fact counts as able to change accuracy or balanced accuracy unless it is listed as unable to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 
+from daamctl.artifacts.comparison import SettingDifference, SettingDifferences
 from daamctl.artifacts.io import content_key
 from daamctl.artifacts.results import Fold
 from daamctl.config.keys import without_effect
@@ -22,18 +24,18 @@ from daamctl.methods import METHODS, resolve_method
 from daamctl.methods.heads import resolved
 
 ABSENT = "–"
-"""Stands for a fact that one side does not have."""
+"""Value of a fact that one side does not have."""
 CANNOT = without_effect(*Changes) | {
-    "encoder.source",  # where the weights came from; their hash is a fact of its own
+    "encoder.source",  # where the weights came from; their hash is another fact
     "methods",
 }
-"""Facts that cannot change a compared figure."""
+"""Facts that cannot change a compared score."""
 CANNOT_SECTIONS = ("evaluate", "importance", "ablate", "report")
-"""Sections of settings that are read after training; the unit of scoring is the same on both sides of a comparison."""
+"""Sections of settings that are read after training. Both sides of a comparison have the same unit of scoring."""
 
 
 def facts(folds: Sequence[Fold], predictions: Sequence[pl.DataFrame]) -> dict[str, Any]:
-    """Everything known of how one method was trained and tested.
+    """Everything recorded about the training and the test of one method.
 
     Args:
         folds: its finished folds.
@@ -43,14 +45,14 @@ def facts(folds: Sequence[Fold], predictions: Sequence[pl.DataFrame]) -> dict[st
         Dotted name -> JSON value. `method.*` are the method's settings with the builder's defaults filled in;
         `data.*_key` are hashes of the test items of all folds; lists under `data` go by fold.
     """
-    met: dict[str, list[Any]] = {}
+    found: dict[str, list[Any]] = {}
     for fold in folds:
         for name, value in flat(_of_fold(fold)).items():
-            values = met.setdefault(name, [])
+            values = found.setdefault(name, [])
             if value not in values:
                 values.append(value)
-    one = {name: values[0] if len(values) == 1 else values for name, values in met.items()}
-    return {**one, **_of_all(folds, predictions)}
+    per_fold = {name: values[0] if len(values) == 1 else values for name, values in found.items()}
+    return {**per_fold, **_of_all(folds, predictions)}
 
 
 def settings(fold: Fold) -> dict[str, Any]:
@@ -61,50 +63,54 @@ def settings(fold: Fold) -> dict[str, Any]:
     return flat({"method": method, **sections})
 
 
-def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The facts in which two sides differ.
+def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> SettingDifferences:
+    """The facts in which two sides differ; `ABSENT` is the value of a fact that a side does not have.
 
     Args:
         first: dotted name -> value.
         second: likewise.
-
-    Returns:
-        can_change, cannot_change: lists of name, first, second; `ABSENT` where a side has no such fact.
     """
     rows = [
-        {"name": name, "first": first.get(name, ABSENT), "second": second.get(name, ABSENT)}
+        SettingDifference(name, first.get(name, ABSENT), second.get(name, ABSENT))
         for name in {**first, **second}
         if first.get(name, ABSENT) != second.get(name, ABSENT)
     ]
-    return {
-        "can_change": [row for row in rows if can_change(row["name"])],
-        "cannot_change": [row for row in rows if not can_change(row["name"])],
-    }
+    return SettingDifferences(
+        can_change=[row for row in rows if can_change(row.name)],
+        cannot_change=[row for row in rows if not can_change(row.name)],
+    )
 
 
-def merged(parts: Mapping[str, Mapping[str, list[dict[str, Any]]]]) -> dict[str, list[dict[str, Any]]]:
-    """The differences of several pairs of methods, each named once.
+def merged(parts: Mapping[str, SettingDifferences], not_known: str | None = None) -> SettingDifferences:
+    """The differences of several pairs of methods, each listed once with the pairs that have it.
 
     Args:
-        parts: method -> what `differing` says of its pair.
-
-    Returns:
-        As `differing`, each entry with `methods`: the pairs it holds for, None for all of them.
+        parts: method -> differences of its pair.
+        not_known: what a published table leaves open.
     """
-    result: dict[str, list[dict[str, Any]]] = {"can_change": [], "cannot_change": []}
-    for group, rows in result.items():
-        for method, part in parts.items():
-            for entry in part[group]:
-                known = next((row for row in rows if all(row[key] == entry[key] for key in entry)), None)
-                if known is None:
-                    rows.append({**entry, "methods": [method]})
-                else:
-                    known["methods"].append(method)
-        order = list(dict.fromkeys(row["name"] for row in rows))
-        rows.sort(key=lambda row: order.index(row["name"]))
+    return SettingDifferences(
+        can_change=_merged({method: part.can_change for method, part in parts.items()}),
+        cannot_change=_merged({method: part.cannot_change for method, part in parts.items()}),
+        not_known=not_known,
+    )
+
+
+def _merged(parts: Mapping[str, Sequence[SettingDifference]]) -> list[SettingDifference]:
+    found: list[SettingDifference] = []
+    methods: list[list[str]] = []
+    for method, rows in parts.items():
         for row in rows:
-            row["methods"] = None if len(row["methods"]) == len(parts) else row["methods"]
-    return result
+            if row in found:
+                methods[found.index(row)].append(method)
+            else:
+                found.append(row)
+                methods.append([method])
+    order = list(dict.fromkeys(row.name for row in found))
+    named = [
+        replace(row, methods=None if len(having) == len(parts) else having)
+        for row, having in zip(found, methods, strict=True)
+    ]
+    return sorted(named, key=lambda row: order.index(row.name))
 
 
 def can_change(name: str) -> bool:
@@ -113,7 +119,7 @@ def can_change(name: str) -> bool:
 
 
 def code_changed(first: Sequence[Fold], second: Sequence[Fold]) -> bool:
-    """Whether folds of the same number and seed differ in their content key alone: what is left is the code."""
+    """Whether folds of the same number and seed differ only in their content key, so that the code must differ."""
     others = {(fold.fold, fold.seed): fold for fold in second}
     pairs = [(fold, others[fold.fold, fold.seed]) for fold in first if (fold.fold, fold.seed) in others]
     return any(
@@ -123,7 +129,7 @@ def code_changed(first: Sequence[Fold], second: Sequence[Fold]) -> bool:
 
 
 def _of_fold(fold: Fold) -> dict[str, Any]:
-    """What one fold says that does not depend on its number or seed."""
+    """Facts of one fold that do not depend on its number or seed."""
     run, meta = fold.result["run"], fold.result["meta"]
     return {
         "method": run["method"],
@@ -133,7 +139,7 @@ def _of_fold(fold: Fold) -> dict[str, Any]:
         "data": {
             "modality": fold.modality,
             "classes": run["classes"],
-            "streamed": "yes" if meta.get("features") == "stream" else "no",  # in another order than from memory
+            "streamed": "yes" if meta.get("features") == "stream" else "no",  # streaming changes the order of clips
         },
         "model": {
             "layers": run["layers"],
@@ -150,7 +156,7 @@ def _of_fold(fold: Fold) -> dict[str, Any]:
 
 
 def _settings(method: str, stored: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
-    """A method's settings as built, those left alone at their default; of a method that is gone, only those stored."""
+    """Settings of a method, with the builder's defaults. For a method that no longer exists, only the stored ones."""
     try:
         base, preset = resolve_method(method)
     except UnknownNameError:
@@ -159,7 +165,7 @@ def _settings(method: str, stored: Mapping[str, Any], num_layers: int) -> dict[s
 
 
 def _of_all(folds: Sequence[Fold], predictions: Sequence[pl.DataFrame]) -> dict[str, Any]:
-    """What all folds say together."""
+    """Facts of all folds together."""
     by_fold = {fold.fold: fold for fold in sorted(folds, key=lambda fold: fold.fold)}  # seeds share the data
     runs = [fold.result["run"] for fold in by_fold.values()]
     metas = [fold.result["meta"] for fold in by_fold.values()]
@@ -189,7 +195,7 @@ def _of_all(folds: Sequence[Fold], predictions: Sequence[pl.DataFrame]) -> dict[
 
 
 def _keyed(fold: Fold) -> dict[str, Any]:
-    """What enters a fold's content key, as far as it is recorded by itself."""
+    """Parts of a fold's content key that are also recorded separately."""
     run = fold.result["run"]
     made = {stage: run["config"].get(stage) for stage in TRAINING}
     return {

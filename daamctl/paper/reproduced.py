@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, stdev
-from typing import Any
 
+from daamctl.artifacts.ablation import Ablation, GroupAccuracy
+from daamctl.artifacts.evaluation import Evaluation, MethodEvaluation, Spread
+from daamctl.artifacts.importance import Importance
 from daamctl.paper.numbers import Experiment
 from daamctl.reporting.document import (
     DASH,
@@ -44,9 +46,9 @@ class Ours:
         pipeline: name of the pipeline.
         experiment: the experiment it reproduces.
         as_published: whether it follows the released code; otherwise it corrects the code.
-        evaluation: content of evaluation.json; None if missing.
-        ablation: content of ablation.json; None if missing.
-        importance: content of summary.json of the importance stage; None if missing.
+        evaluation: its results; None if missing.
+        ablation: results of training on few layers; None if missing.
+        importance: Importance Factor maps; None if missing.
         learned: method -> (delta, xi) of every run, each lowest and highest.
         why: stage (evaluate, ablate, importance) -> why its result is missing.
         fix: the command that produces the missing result.
@@ -58,9 +60,9 @@ class Ours:
     pipeline: str
     experiment: Experiment
     as_published: bool
-    evaluation: Mapping[str, Any] | None = None
-    ablation: Mapping[str, Any] | None = None
-    importance: Mapping[str, Any] | None = None
+    evaluation: Evaluation | None = None
+    ablation: Ablation | None = None
+    importance: Importance | None = None
     learned: Mapping[str, Sequence[tuple[tuple[float, float], tuple[float, float]]]] = field(default_factory=dict)
     why: Mapping[str, str] = field(default_factory=dict)
     fix: str = ""
@@ -69,9 +71,9 @@ class Ours:
     reported: bool = False
 
     @property
-    def methods(self) -> Mapping[str, Any]:
+    def methods(self) -> Mapping[str, MethodEvaluation]:
         """Scored methods; none without an evaluation."""
-        return self.evaluation["methods"] if self.evaluation else {}
+        return self.evaluation.methods if self.evaluation else {}
 
     def own_name(self, method: str) -> str | None:
         """Our name of a published method: its released form if the pipeline follows the released code."""
@@ -87,7 +89,7 @@ class Ours:
         """Why there is no result for a method."""
         if self.evaluation is None:
             return self.not_run("evaluate")
-        skipped = self.evaluation.get("skipped", {})
+        skipped = self.evaluation.skipped
         for name in (method, f"{method}{RELEASED}"):
             if name in skipped or name in self.untrained:
                 return Linked("not trained", skipped.get(name, {}).get("reason") or self.untrained[name])
@@ -101,8 +103,8 @@ class Ours:
     def note(self, name: str, printed: str, protocol: str) -> str:
         """Name of the trained method if it differs from the published one, protocol, and number of runs."""
         entry = self.methods[name]
-        what = f"{entry['label']}; " if entry["label"] != printed else ""
-        done, lacking = len(entry["per_fold"]), len(entry["missing"])
+        what = f"{entry.label}; " if entry.label != printed else ""
+        done, lacking = len(entry.per_fold), len(entry.missing)
         return f"{what}{protocol}, n = {done}" + (f" of {done + lacking}" if lacking else "")
 
 
@@ -113,27 +115,25 @@ Pair = tuple[Ours, Ours]
 def value(ours: Ours, method: str) -> float | None:
     """The accuracy that a cell of this pipeline shows, as a fraction; None if there is none."""
     found = _accuracy(ours, method)
-    return None if found is None else float(found["mean"])
+    return None if found is None else found.mean
 
 
-def _accuracy(ours: Ours, method: str) -> Mapping[str, Any] | None:
+def _accuracy(ours: Ours, method: str) -> Spread | None:
     """Mean and deviation: best on test for as-published pipelines, otherwise the main result."""
     name = ours.own_name(method)
     if name is None or ours.evaluation is None:
         return None
-    entry = ours.methods[name]
-    found: Mapping[str, Any] | None = entry["summary"][ours.evaluation["main_unit"]]["accuracy"]
     if ours.as_published:
-        found = entry["selection"]["accuracy_best_on_test"]
-    return found
+        return ours.methods[name].selection["accuracy_best_on_test"]
+    return ours.evaluation.accuracy(name)
 
 
 def protocol(ours: Ours) -> str:
     """Protocol of this pipeline in a few words."""
     if ours.as_published or ours.evaluation is None:
         return f"{_per(ours, 'clip')}, {EPOCHS['best-on-test']}"
-    rule = ours.evaluation["selection"]
-    return f"{_per(ours, ours.evaluation['main_unit'])}, {EPOCHS.get(rule, rule)}"
+    rule = ours.evaluation.selection
+    return f"{_per(ours, ours.evaluation.main_unit)}, {EPOCHS.get(rule, rule)}"
 
 
 def figure(ours: Ours, method: str) -> Linked:
@@ -145,9 +145,9 @@ def figure(ours: Ours, method: str) -> Linked:
     found = _accuracy(ours, method)
     if found is None:
         return Linked("not known", how)
-    interval = ours.methods[name]["intervals"]["metrics"]["accuracy"]
+    interval = ours.methods[name].intervals.metrics["accuracy"]
     if interval and not ours.as_published:
-        how += f"; pooled {percent(interval['low'])} to {percent(interval['high'])} (95 %)"
+        how += f"; pooled {percent(interval.low)} to {percent(interval.high)} (95 %)"
     return Linked(spread(found), how, ours.links(f"train/{ours.pipeline}/{name}"))
 
 
@@ -187,7 +187,7 @@ def difference(ours: Ours, first: Sequence[str], second: Sequence[str]) -> Linke
     top, other = highest(ours, first), highest(ours, second)
     if top is None or other is None:
         return ours.absent((second if top else first)[0])
-    words = " minus ".join(ours.methods[str(ours.own_name(method))]["label"] for method in (top[0], other[0]))
+    words = " minus ".join(ours.methods[str(ours.own_name(method))].label for method in (top[0], other[0]))
     return Linked(Number(top[1] - other[1], "points"), f"{words}; {protocol(ours)}", ours.links())
 
 
@@ -196,7 +196,7 @@ def few_layers(ours: Ours, layers: Sequence[int]) -> Linked:
     found = _group(ours, layers)
     if found is None:
         return _no_group(ours, layers)
-    return Linked(spread(found), f"{_ablated(ours)}, n = {found['n']}", ours.links(f"ablate/{ours.pipeline}"))
+    return Linked(spread(found), f"{_ablated(ours)}, n = {found.n}", ours.links(f"ablate/{ours.pipeline}"))
 
 
 def high_minus_low(ours: Ours) -> Linked:
@@ -212,15 +212,15 @@ def layers_by_importance(ours: Ours, method: str) -> Linked:
     """Layers of highest and lowest mean Importance Factor, and those of the untrained module."""
     if ours.importance is None:
         return ours.not_run("importance")
-    entry = ours.importance["methods"].get(method)
+    entry = ours.importance.methods.get(method)
     if entry is None:
         return Linked("no map", f"{method} has no map in {ours.pipeline}")
-    if not entry["ranking"]:
+    if not entry.ranking:
         return Linked("no ranking", f"all layers have the same score under {method} in {ours.pipeline}")
-    first, last = entry["ranking"][:SHOWN_LAYERS], entry["ranking"][-SHOWN_LAYERS:]
-    before = layers_text(entry["ranking_untrained"][:SHOWN_LAYERS])
+    first, last = entry.ranking[:SHOWN_LAYERS], entry.ranking[-SHOWN_LAYERS:]
+    before = layers_text(entry.ranking_untrained[:SHOWN_LAYERS])
     words = f"{method}; untrained: {f'highest {before}' if before else 'all layers tie'}"
-    words += "; mostly geometry (D29)" if entry["caution"] else ""
+    words += "; mostly geometry (D29)" if entry.caution else ""
     text = f"highest {', '.join(map(str, first))}; lowest {', '.join(map(str, last))}"
     return Linked(text, words, ours.links())
 
@@ -252,8 +252,9 @@ def learned(ours: Ours, method: str, parameter: str, end: str) -> Linked:
 
 def unfair(ours: Ours) -> list[str]:
     """The verdict of the evaluation if the comparison is not fair, otherwise nothing."""
-    found = (ours.evaluation or {}).get("fairness")
-    return [f"{ours.pipeline}: {found['text']}"] if found and found["verdict"] == "not fair" else []
+    if ours.evaluation is None or ours.evaluation.fairness.verdict != "not fair":
+        return []
+    return [f"{ours.pipeline}: {ours.evaluation.fairness.text}"]
 
 
 def mismatches(ours: Ours) -> list[str]:
@@ -275,10 +276,10 @@ def _per(ours: Ours, unit: str) -> str:
     return f"per {unit if speech and unit == 'clip' else ours.experiment.item}"
 
 
-def _group(ours: Ours, layers: Sequence[int]) -> Mapping[str, Any] | None:
+def _group(ours: Ours, layers: Sequence[int]) -> GroupAccuracy | None:
     """The results of training on some layers alone."""
-    groups: Sequence[Mapping[str, Any]] = ours.ablation["groups"] if ours.ablation else ()
-    return next((group for group in groups if list(group["layers"]) == list(layers)), None)
+    groups = ours.ablation.groups if ours.ablation else []
+    return next((group for group in groups if group.layers == list(layers)), None)
 
 
 def _no_group(ours: Ours, layers: Sequence[int]) -> Linked:
@@ -291,7 +292,9 @@ def _no_group(ours: Ours, layers: Sequence[int]) -> Linked:
 
 def _ablated(ours: Ours) -> str:
     """What was trained on few layers, and how it is scored."""
-    made, scored = ours.ablation or {}, ours.evaluation or {}
-    rule = scored.get("selection")
+    made = ours.ablation
+    if made is None:
+        return ""
+    rule = ours.evaluation.selection if ours.evaluation else ""
     epoch = f", {EPOCHS.get(rule, rule)}" if rule else ""
-    return f"{made.get('method')}; {_per(ours, str(made.get('unit')))}{epoch}"
+    return f"{made.method}; {_per(ours, made.unit)}{epoch}"

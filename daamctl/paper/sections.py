@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
-from typing import Any
 
 import numpy as np
 
+from daamctl.artifacts.evaluation import Evaluation, MethodEvaluation
 from daamctl.artifacts.terms import listed
 from daamctl.paper.tables import PublishedRow, PublishedTable, learned_ranges
 from daamctl.reporting.document import DASH, Block, Cell, Kind, Number, Section, Table, Text, plural, spread
 from daamctl.reporting.run_record import RunFacts
-from daamctl.reporting.terms import Evaluation, held_out, is_official, item, terms
+from daamctl.reporting.terms import held_out, is_official, item, terms
 from daamctl.reporting.verdict import names, order
 
 
@@ -63,21 +63,21 @@ def _rule(evaluation: Evaluation) -> str:
     test = "test part" if is_official(evaluation) else "test fold"
     return {
         "dev-group": f"best epoch on {held_out(evaluation, article=True)}"
-        + (", then trained again with it" if evaluation.get("refit") else ""),
+        + (", then trained again with it" if evaluation.refit else ""),
         "best-on-test": f"best epoch on the {test}",
         "last": "last epoch",
-    }[evaluation["selection"]]
+    }[evaluation.selection]
 
 
 def _number_of_runs(evaluation: Evaluation) -> str:
-    seeds = plural(len(evaluation["seeds"]), "seed")
-    return seeds if is_official(evaluation) else f"{plural(evaluation['num_folds'], 'fold')}, {seeds}"
+    seeds = plural(len(evaluation.seeds), "seed")
+    return seeds if is_official(evaluation) else f"{plural(evaluation.num_folds, 'fold')}, {seeds}"
 
 
 def _repeats(evaluation: Evaluation, rows: Sequence[PublishedRow]) -> str:
     """How published repeats and our seeds can be compared."""
     printed = sorted({len(row.folds) for row in rows})
-    seeds = len(evaluation["seeds"])
+    seeds = len(evaluation.seeds)
     return (
         "A published repeat corresponds to one of our seeds: the same training and test items, another start. The "
         f"papers do not say how the {' or '.join(map(str, printed))} repeats were seeded, so they are not paired with "
@@ -194,8 +194,8 @@ def _weights(lowest: float, highest: float, kernel: str) -> str:
 def _published_table(
     evaluation: Evaluation, table: PublishedTable, rows: Sequence[PublishedRow], raw_names: Mapping[str, str]
 ) -> Table:
-    unit = evaluation["main_unit"]
-    ours = {raw_names.get(label, label): label for label in evaluation["methods"]}
+    unit = evaluation.main_unit
+    ours = {raw_names.get(label, label): label for label in evaluation.methods}
     cells: list[list[Cell]] = []
     shown = set()
     for row in rows:
@@ -204,10 +204,10 @@ def _published_table(
         shown |= set(labels)
         for label in labels or [""]:
             name = f"{row.method} / {label}" if label not in ("", row.method) else row.method
-            cells.append([name, *printed, *_our_cells(evaluation["methods"].get(label), unit, row)])
+            cells.append([name, *printed, *_our_cells(evaluation.methods.get(label), unit, row)])
     for label in order(evaluation):
         if label not in shown:
-            cells.append([label, "not published", DASH, DASH, *_our_cells(evaluation["methods"][label], unit, None)])
+            cells.append([label, "not published", DASH, DASH, *_our_cells(evaluation.methods[label], unit, None)])
     columns = [
         "Method", "Published", f"Fits its {_columns(rows)}?", "Published protocol", "Ours, same protocol",
         "Ours minus published (points)", "Ours, as reported",
@@ -219,12 +219,12 @@ def _published_table(
     return Table("published", caption, columns, cells, frozenset({1, 2, 3}), note)
 
 
-def _our_cells(entry: Mapping[str, Any] | None, unit: str, row: PublishedRow | None) -> list[Cell]:
+def _our_cells(entry: MethodEvaluation | None, unit: str, row: PublishedRow | None) -> list[Cell]:
     if entry is None:
         return ["no counterpart", DASH, "no counterpart"]
-    best = entry["selection"]["accuracy_best_on_test"]
-    gap = None if best is None or row is None else best["mean"] - row.mean / 100
-    return [spread(best), Number(gap, "points"), spread(entry["summary"][unit]["accuracy"])]
+    best = entry.selection["accuracy_best_on_test"]
+    gap = None if best is None or row is None else best.mean - row.mean / 100
+    return [spread(best), Number(gap, "points"), spread(entry.summary[unit]["accuracy"])]
 
 
 def _disagreements(rows: Sequence[PublishedRow]) -> str:

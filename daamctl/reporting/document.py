@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 DASH = "–"
 """Stands for a figure that does not exist."""
@@ -300,9 +300,21 @@ def _unfolded(blocks: Sequence[Block]) -> Iterator[Block]:
             yield from _unfolded(block.blocks)
 
 
-def spread(figures: Mapping[str, Any] | None, kind: Kind = "percent") -> Number:
-    """A `spread` of the evaluation as a number with its deviation."""
-    return Number(None, kind) if figures is None else Number(figures["mean"], kind, std=figures["sample_std"])
+class MeanOverRuns(Protocol):
+    """A mean and its sample standard deviation."""
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over runs."""
+
+    @property
+    def sample_std(self) -> float | None:
+        """Standard deviation with divisor n - 1."""
+
+
+def spread(found: MeanOverRuns | None, kind: Kind = "percent") -> Number:
+    """A mean as a number with its deviation."""
+    return Number(None, kind) if found is None else Number(found.mean, kind, std=found.sample_std)
 
 
 def percent(fraction: float | None) -> str:

@@ -1,6 +1,6 @@
 """Section "Is this comparison fair?": gaps to closed-form probes, whether training converged, and the searches.
 
-Input: evaluation.json after `verdict.labelled`, and the searches recorded in the folds.
+Input: an evaluation after `verdict.labelled`, and the searches recorded in the folds.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import Any
 
+from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.results import SearchPart
-from daamctl.artifacts.terms import listed
 from daamctl.reporting import pictures, plots
 from daamctl.reporting.document import (
     DASH,
@@ -27,8 +26,8 @@ from daamctl.reporting.document import (
     points,
     spread,
 )
-from daamctl.reporting.terms import Evaluation, item, runs, terms
-from daamctl.reporting.verdict import order
+from daamctl.reporting.terms import item, runs, terms
+from daamctl.reporting.verdict import order, sentence
 
 
 @dataclass(frozen=True)
@@ -50,17 +49,17 @@ class SearchCurve:
 
 def search_curves(searches: Sequence[SearchPart]) -> list[SearchCurve]:
     """Candidates of one method over all its runs, sorted by their settings. Closed-form probes have no epochs."""
-    met: dict[str, list[list[float]]] = {}
+    curves: dict[str, list[list[float]]] = {}
     chosen: dict[str, int] = {}
     order: dict[str, list[float | str]] = {}
     for search in searches:
         for number, candidate in enumerate(search["candidates"]):
             name = ", ".join(f"{key} {_plain(value)}" for key, value in candidate["settings"].items())
-            met.setdefault(name, []).append(candidate["dev_accuracy"])
+            curves.setdefault(name, []).append(candidate["dev_accuracy"])
             chosen[name] = chosen.get(name, 0) + (number == search["chosen"])
             order[name] = list(candidate["settings"].values())
-    names = sorted(met, key=lambda name: [(isinstance(value, str), value) for value in order[name]])
-    return [SearchCurve(name, _means(met[name]), chosen[name], len(searches)) for name in names]
+    names = sorted(curves, key=lambda name: [(isinstance(value, str), value) for value in order[name]])
+    return [SearchCurve(name, _means(curves[name]), chosen[name], len(searches)) for name in names]
 
 
 def fairness(evaluation: Evaluation, searches: Mapping[str, Sequence[SearchPart]]) -> Section:
@@ -70,56 +69,53 @@ def fairness(evaluation: Evaluation, searches: Mapping[str, Sequence[SearchPart]
         evaluation: output of `verdict.labelled`.
         searches: label -> the searches of its runs; methods without a search may be absent.
     """
-    found = evaluation["fairness"]
-    probes = any(one["counterpart"] for one in found["methods"].values())
+    found = evaluation.fairness
     text = (
         "A method counts as undertrained if one of these holds: its accuracy is more than "
-        f"{points(found['margin']).removeprefix('+')} points below a closed-form probe of the same input; most of its "
+        f"{points(found.margin).removeprefix('+')} points below a closed-form probe of the same input; most of its "
         "runs selected one of the last epochs; most of its searches chose the lowest or highest value tried. Training "
         "alone may explain a difference between such a method and another, so it does not count as a result."
     )
-    blocks: list[Block] = [Text(found["text"], caution=found["verdict"] == "not fair"), Text(text)]
-    blocks += [Text(f"The predictions of {listed(group['methods'])} are identical in every fold: "
-                    f"{group['reason'] or 'the reason is unknown'}.", caution=True)
-               for group in found["identical"]]  # fmt: skip
-    if found["precision"]["text"]:
-        said = found["precision"]["text"]
-        blocks.append(Text(f"{said[:1].upper()}{said[1:]}.", caution=found["precision"]["mixed"]))
+    blocks: list[Block] = [Text(found.text, caution=found.verdict == "not fair"), Text(text)]
+    blocks += [Text(sentence(group.text), caution=True) for group in found.identical]
+    if found.precision.text:
+        blocks.append(Text(sentence(found.precision.text), caution=found.precision.mixed))
     blocks.append(_table(evaluation))
-    if probes:
+    if any(one.counterpart for one in found.methods.values()):
         blocks.append(_gaps(evaluation))
-    curves = {name: part for name in order(evaluation) if (part := search_curves(searches.get(name, ())))}
-    curves = {name: part for name, part in curves.items() if _trained(evaluation, name)["status"] != "closed form"}
+    curves = {}
+    for name in order(evaluation):
+        searched = search_curves(searches.get(name, ()))
+        if searched and found.methods[name].status != "closed form":
+            curves[name] = searched
     if curves:
         blocks.append(_searches(evaluation, curves))
     return Section("fairness", "Is this comparison fair?", blocks)
 
 
-def _trained(evaluation: Evaluation, name: str) -> Mapping[str, Any]:
-    """Evidence on the training of one method."""
-    entry: Mapping[str, Any] = evaluation["fairness"]["methods"][name]
-    return entry
-
-
 def _table(evaluation: Evaluation) -> Table:
-    unit = evaluation["main_unit"]
     rows: list[list[Cell]] = []
     for name in order(evaluation):
-        one = _trained(evaluation, name)
-        gaps = list(one["gaps"].values())
-        gap = Number(one["gap"], "points", std=stdev(gaps) if len(gaps) > 1 else None)
-        late, number = one["unfinished"], one["runs"]
-        chosen = "; ".join(
-            f"{setting} {', '.join(f'{value} ({times})' for value, times in values.items())}"
-            for setting, values in one["chosen"].items()
-        )
-        edges = ", ".join(f"{setting} in {times} of {number}" for setting, times in one["edges"].items())
-        reasons = f": {'; '.join(one['reasons'])}" if one["reasons"] else ""
+        one = evaluation.fairness.methods[name]
+        gaps = list(one.gaps.values())
+        settings = []
+        for setting, values in one.chosen.items():
+            runs_by_value = ", ".join(f"{value} ({number})" for value, number in values.items())
+            settings.append(f"{setting} {runs_by_value}")
+        edges = ", ".join(f"{setting} in {number} of {one.runs}" for setting, number in one.edges.items())
+        reasons = f": {'; '.join(one.reasons)}" if one.reasons else ""
         rows.append(
-            [name, spread(evaluation["methods"][name]["summary"][unit]["accuracy"]), one["counterpart"] or DASH, gap,
-             DASH if late is None else f"{number - late} of {number}", chosen or "not searched",
-             edges or ("none" if one["chosen"] else DASH), f"{one['status']}{reasons}"]
-        )  # fmt: skip
+            [
+                name,
+                spread(evaluation.accuracy(name)),
+                one.counterpart or DASH,
+                Number(one.gap, "points", std=stdev(gaps) if len(gaps) > 1 else None),
+                DASH if one.unfinished is None else f"{one.runs - one.unfinished} of {one.runs}",
+                "; ".join(settings) or "not searched",
+                edges or ("none" if one.chosen else DASH),
+                f"{one.status}{reasons}",
+            ]
+        )
     columns = [
         "Method", "Accuracy", "Closed-form probe", "Gap to probe (points)", "Converged runs", "Chosen (runs)",
         "At edge of search", "Verdict",
@@ -134,27 +130,25 @@ def _table(evaluation: Evaluation) -> Table:
 
 
 def _gaps(evaluation: Evaluation) -> Plot:
-    margin = evaluation["fairness"]["margin"]
-    found = {
-        name: list(one["gaps"].values()) for name in order(evaluation) if (one := _trained(evaluation, name))["gaps"]
-    }
+    methods, margin = evaluation.fairness.methods, evaluation.fairness.margin
+    found = {name: list(methods[name].gaps.values()) for name in order(evaluation) if methods[name].gaps}
     means = ", ".join(f"{name} {points(mean(part))}" for name, part in found.items())
     label = (
         f"Accuracy of every method minus the accuracy of its closed-form probe, in points, mean over folds: {means}."
     )
     png, pdf = pictures.gap_rows(found, margin)
-    probes = {name: str(_trained(evaluation, name)["counterpart"]) for name in found}
+    probes = {name: str(methods[name].counterpart) for name in found}
     data = plots.gap_data(found, probes, margin)
     return Plot("gaps", "gaps", label, data, [Picture("gaps.png", label, png, pdf)])
 
 
 def _searches(evaluation: Evaluation, curves: Mapping[str, Sequence[SearchCurve]]) -> Plot:
     clip = terms(evaluation).clip
-    tops = [
-        f"{name} {top.name} ({percent(max(top.accuracy))} %)"
-        for name, part in curves.items()
-        if (top := max(part, key=lambda one: one.chosen)).accuracy
-    ]
+    tops = []
+    for name, part in curves.items():
+        top = max(part, key=lambda one: one.chosen)
+        if top.accuracy:
+            tops.append(f"{name} {top.name} ({percent(max(top.accuracy))} %)")
     label = (
         f"Held-out accuracy per {clip} over the epochs of the search, one curve per candidate, mean over "
         f"{runs(evaluation)}. Most frequent choices and their highest accuracy: {', '.join(tops)}."

@@ -1,13 +1,14 @@
 """Sections about layers: Importance Factor maps, reliability of layer scores, and training on few layers.
 
-Input: summary.json of the importance stage and ablation.json. If one is missing, the report names the command.
+Input: the results of the importance stage and of the ablation. If one is missing, the report names the command.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from daamctl.artifacts.ablation import Ablation, AloneTest, GroupAccuracy, LayerAccuracy, ProbedDifference
+from daamctl.artifacts.importance import Audit, AuditRow, DensityMaps, Importance, LayerScores
 from daamctl.artifacts.terms import Terms, listed
 from daamctl.reporting import pictures, plots
 from daamctl.reporting.document import (
@@ -44,7 +45,7 @@ UNRANKED = "does not rank layers"
 
 
 def importance(
-    summary: Mapping[str, Any] | None, runs: DensityRuns, pngs: Mapping[str, bytes], *, labels: Labels, command: str
+    summary: Importance | None, runs: DensityRuns, pngs: Mapping[str, bytes], *, labels: Labels, command: str
 ) -> Section:
     """Importance Factor maps, layer scores, their stability and their audit.
 
@@ -59,25 +60,22 @@ def importance(
     if summary is None:
         return Section("importance", title, [Text(f"Not computed yet. Run: {command}")])
     blocks: list[Block] = []
-    if summary["methods"]:
+    if summary.methods:
         blocks += _maps(summary, runs, labels)
     else:
-        blocks.append(Text(summary["note"]))
-    scores = summary.get("scores") or {}
-    blocks += _scores(scores, labels, command) if scores else [Text(f"No layer scores are stored. Run: {command}")]
-    blocks += _audit(summary.get("audit"), labels, command)
-    unscored = {labels.get(name, name): why for name, why in (summary.get("without_score") or {}).items()}
+        blocks.append(Text(summary.note))
+    blocks += _scores(summary.scores, labels) if summary.scores else [Text("No method has a layer score.")]
+    blocks += _audit(summary.audit, labels)
+    unscored = [f"{labels.get(name, name)}: {why}" for name, why in summary.without_score.items()]
     if unscored:
-        blocks.append(
-            Folded("Methods without a layer score", [Bullets([f"{k}: {why}" for k, why in unscored.items()])])
-        )
-    blocks += _gallery(summary, scores, pngs, labels)
+        blocks.append(Folded("Methods without a layer score", [Bullets(unscored)]))
+    blocks += _gallery(summary, pngs, labels)
     return Section("importance", title, blocks)
 
 
 def ablation(
-    result: Mapping[str, Any] | None,
-    summary: Mapping[str, Any] | None,
+    result: Ablation | None,
+    summary: Importance | None,
     published: Sequence[Table],
     *,
     labels: Labels,
@@ -97,57 +95,62 @@ def ablation(
     title = "Training on few layers"
     if result is None:
         return Section("ablation", title, [Text(f"Not computed yet. Run: {command}")])
-    if not result["groups"]:
-        return Section("ablation", title, [Text("No layers were chosen, so nothing was trained on few layers."),
-                                           *map(Text, result["notes"])])  # fmt: skip
-    baseline = result["baseline"]
-    rows = [_group_row("baseline", baseline, baseline)]
-    rows += [_group_row(group["name"], group, baseline) for group in result["groups"]]
-    text = f"The method “{result['method']}” is trained again on the chosen layers only."
-    if result["ranking"]:
-        ranking = ", ".join(map(str, result["ranking"]))
-        text = f"Layers by Importance Factor of {result['rank_by']}, highest first: {ranking}. {text}"
+    notes = [Text(note) for note in result.notes]
+    if not result.groups:
+        return Section(
+            "ablation", title, [Text("No layers were chosen, so nothing was trained on few layers."), *notes]
+        )
+    baseline = result.baseline
+    rows: list[list[Cell]] = [
+        ["baseline", layers_text(baseline.layers), spread(baseline), Number(baseline.n, "count"), DASH]
+    ]
+    rows += [_group_row(group, baseline) for group in result.groups]
+    text = f"The method “{result.method}” is trained again on the chosen layers only."
+    if result.ranking:
+        ranking = ", ".join(map(str, result.ranking))
+        text = f"Layers by Importance Factor of {result.rank_by}, highest first: {ranking}. {text}"
     columns = ["Layers chosen", "Numbers", "Mean ± std", "n", "Minus baseline (points)"]
-    caption = f"Accuracy per {words.unit(result['unit'])} in percent, trained on few layers"
-    blocks: list[Block] = [Text(text), *map(Text, result["notes"])]
-    blocks += [Text(line, caution=True) for line in result.get("cautions", [])]
+    caption = f"Accuracy per {words.unit(result.unit)} in percent, trained on few layers"
+    blocks: list[Block] = [Text(text), *notes]
+    blocks += [Text(line, caution=True) for line in result.cautions]
     blocks.append(Table("few-layers", caption, columns, rows, frozenset({1})))
     blocks += [*_differences(result), *_alone(result), *_alone_by_score(summary, labels), *published]
     return Section("ablation", title, blocks)
 
 
-def _maps(summary: Mapping[str, Any], runs: DensityRuns, labels: Labels) -> list[Block]:
-    methods = {labels.get(name, name): entry for name, entry in summary["methods"].items()}
+def _maps(summary: Importance, runs: DensityRuns, labels: Labels) -> list[Block]:
+    methods = {labels.get(name, name): entry for name, entry in summary.methods.items()}
     text = (
         "The Importance Factor is the mean density, scaled to 0..1 over the whole map. A high value means that a "
         "feature is close to the mean of its head. Layer 1 is at the bottom. Patterns that the untrained map also "
         "shows were not learned, so look at the difference."
     )
-    without = [labels.get(name, name) for name in summary["without_density"]]
-    cautions = {name: entry["caution"] for name, entry in methods.items() if entry["caution"]}
+    without = [labels.get(name, name) for name in summary.without_density]
+    cautions = {name: entry.caution for name, entry in methods.items() if entry.caution}
     blocks: list[Block] = [Text(text)]
     if without:
         blocks.append(Text(f"These methods have no density and therefore no map: {listed(without)}."))
     if cautions:
-        told = f"{len(cautions)} of {len(methods)} maps mostly reflect geometry, not what was learned: "
-        blocks.append(Text(f"{told}{listed(list(cautions))}.", caution=True))
+        text = f"{len(cautions)} of {len(methods)} maps mostly reflect geometry, not what was learned: "
+        blocks.append(Text(f"{text}{listed(list(cautions))}.", caution=True))
         blocks.append(Folded("Reasons", [Bullets([f"{name}: {why}" for name, why in cautions.items()])]))
     blocks += [*_places_table(methods), *_explorer(methods, runs)]
     return [*blocks, _geometry_table(methods), _contribution_table(methods)]
 
 
-def _places_table(methods: Mapping[str, Any]) -> list[Table]:
+def _places_table(methods: Mapping[str, DensityMaps]) -> list[Table]:
     """Mean scores of the layers at the same position inside their heads; empty if no map has such positions."""
-    placed = {name: entry for name, entry in methods.items() if entry.get("head_positions")}
-    most = max((len(entry["head_positions"]["means"]) for entry in placed.values()), default=0)
+    placed = {name: entry.head_positions for name, entry in methods.items() if entry.head_positions}
+    most = max((len(found.means) for found in placed.values()), default=0)
     rows: list[list[Cell]] = []
-    for name, entry in placed.items():
-        counts = entry["head_positions"]["counts"]
-        for which, key in ((name, "head_positions"), (f"{name}, untrained", "head_positions_untrained")):
-            means = [*entry[key]["means"], *[None] * (most - len(counts))]
-            flag = ("yes" if entry["caution"] else "no") if which == name else DASH
-            heads, layers = Number(entry["num_heads"], "count"), ", ".join(map(str, counts))
-            rows.append([which, flag, heads, layers, *(Number(mean, "plain") for mean in means)])
+    for name, found in placed.items():
+        flag = "yes" if methods[name].caution else "no"
+        before = methods[name].head_positions_untrained or found
+        for which, mark, scores in ((name, flag, found), (f"{name}, untrained", DASH, before)):
+            means = [*scores.means, *[None] * (most - len(scores.means))]
+            counts = ", ".join(map(str, found.counts))
+            cells = [Number(value, "plain") for value in means]
+            rows.append([which, mark, Number(methods[name].num_heads, "count"), counts, *cells])
     positions = (f"Position {i + 1}" for i in range(most))
     columns = ["Method", "Mostly geometry?", "Heads", "Layers at each position", *positions]
     note = (
@@ -159,7 +162,7 @@ def _places_table(methods: Mapping[str, Any]) -> list[Table]:
     return [Table("places", caption, columns, rows, frozenset({1, 3}), note)] if rows else []
 
 
-def _explorer(methods: Mapping[str, Any], runs: DensityRuns) -> list[Block]:
+def _explorer(methods: Mapping[str, DensityMaps], runs: DensityRuns) -> list[Block]:
     shown = {name: runs[name] for name in methods if name in runs}
     if not shown:
         return []
@@ -169,7 +172,7 @@ def _explorer(methods: Mapping[str, Any], runs: DensityRuns) -> list[Block]:
     }
     alt = "; ".join(
         f"{name}: {_top(entry)}, contribution from "
-        f"{min(entry['contribution_percent'].values()):.2f} to {max(entry['contribution_percent'].values()):.2f} %"
+        f"{min(entry.contribution_percent.values()):.2f} to {max(entry.contribution_percent.values()):.2f} %"
         for name, entry in methods.items()
     )
     alt = f"Importance Factor and layer contribution, trained beside untrained. {alt}. The numbers are in the tables."
@@ -177,15 +180,22 @@ def _explorer(methods: Mapping[str, Any], runs: DensityRuns) -> list[Block]:
     return [Plot("importance", "explorer", alt, plots.explorer_data(shown), drawn)]
 
 
-def _geometry_table(methods: Mapping[str, Any]) -> Table:
+def _geometry_table(methods: Mapping[str, DensityMaps]) -> Table:
     rows: list[list[Cell]] = []
     for name, entry in methods.items():
-        place = entry.get("head_positions") or {}
+        position = entry.head_positions
         rows.append(
-            [name, _first(entry["ranking"]) or UNRANKED, _first(entry["ranking_untrained"]) or UNRANKED,
-             Number(entry["correlation_with_untrained"], "signed"), Number(entry["num_heads"], "count"),
-             Number(place.get("share")), Number(place.get("adjusted_share")), Number(place.get("p"), "p")]
-        )  # fmt: skip
+            [
+                name,
+                _first(entry.ranking) or UNRANKED,
+                _first(entry.ranking_untrained) or UNRANKED,
+                Number(entry.correlation_with_untrained, "signed"),
+                Number(entry.num_heads, "count"),
+                Number(position.share if position else None),
+                Number(position.adjusted_share if position else None),
+                Number(position.p if position else None, "p"),
+            ]
+        )
     columns = [
         "Method", "Highest layers, trained", "Highest, untrained", "Pearson r with untrained", "Heads",
         "Explained by position in head (%)", "Adjusted (%)", "p",
@@ -199,30 +209,37 @@ def _geometry_table(methods: Mapping[str, Any]) -> Table:
     return Table("geometry", caption, columns, rows, frozenset({1, 2}), note)
 
 
-def _contribution_table(methods: Mapping[str, Any]) -> Folded:
-    layers = list(dict.fromkeys(str(layer) for entry in methods.values() for layer in entry["layers"]))
-    columns, rows = ["Layer"], [[layer] for layer in sorted(layers, key=int)]
-    cells: list[list[Cell]] = [list(row) for row in rows]
-    for name, entry in methods.items():
+def _contribution_table(methods: Mapping[str, DensityMaps]) -> Folded:
+    columns = ["Layer"]
+    for name in methods:
         columns += [name, f"{name}, untrained"]
-        for row in cells:
-            for key in ("contribution_percent", "contribution_percent_untrained"):
-                share = entry[key].get(str(row[0]))
+    rows: list[list[Cell]] = []
+    for layer in sorted({layer for entry in methods.values() for layer in entry.layers}):
+        row: list[Cell] = [str(layer)]
+        for entry in methods.values():
+            for shares in (entry.contribution_percent, entry.contribution_percent_untrained):
+                share = shares.get(str(layer))
                 row.append(Number(None if share is None else share / 100, "share"))
-    table = Table("contribution", "Layer contribution in percent of the density, mean over runs", columns, cells)
+        rows.append(row)
+    table = Table("contribution", "Layer contribution in percent of the density, mean over runs", columns, rows)
     return Folded(table.caption, [table])
 
 
-def _scores(scores: Mapping[str, Any], labels: Labels, command: str) -> list[Block]:
+def _scores(scores: Mapping[str, LayerScores], labels: Labels) -> list[Block]:
     rows: list[list[Cell]] = []
     for name, entry in scores.items():
-        stable, before = entry["stability"], entry["stability_untrained"]
         rows.append(
-            [labels.get(name, name), SCORE_KINDS.get(entry["kind"], entry["kind"]), _score_first(entry),
-             Number(stable["tau_mean"], "signed"), Number(stable["tau_min"], "signed"),
-             Number(stable["pairs"], "count"), Number(before["tau_mean"], "signed"),
-             Number(entry["tau_with_untrained"], "signed")]
-        )  # fmt: skip
+            [
+                labels.get(name, name),
+                SCORE_KINDS.get(entry.kind, entry.kind),
+                _score_first(entry),
+                Number(entry.stability.tau_mean, "signed"),
+                Number(entry.stability.tau_min, "signed"),
+                Number(entry.stability.pairs, "count"),
+                Number(entry.stability_untrained.tau_mean, "signed"),
+                Number(entry.tau_with_untrained, "signed"),
+            ]
+        )
     columns = [
         "Method", "Score", "Highest layers", "τ between runs, mean", "Lowest", "Pairs", "Untrained, mean",
         "τ with untrained",
@@ -233,20 +250,18 @@ def _scores(scores: Mapping[str, Any], labels: Labels, command: str) -> list[Blo
     )
     caption = "Layer scores and how stable they are over runs"
     table = Table("stability", caption, columns, rows, frozenset({1, 2}), note)
-    tied = [labels.get(name, name) for name, entry in scores.items() if not entry["ranking"]]
+    tied = [labels.get(name, name) for name, entry in scores.items() if not entry.ranking]
     text = f"{listed(tied)}: every layer has the same score, so the layers are not ranked."
     return [Text(text), table] if tied else [table]
 
 
-def _audit(audit: Mapping[str, Any] | None, labels: Labels, command: str) -> list[Block]:
-    if not audit:
-        return [Text(f"The layer scores were not tested against the usefulness of the layers. Run: {command}")]
-    compared = audit.get("comparison") or {}
-    blocks: list[Block] = [Text(compared["sentence"])] if compared.get("sentence") else []
-    lacking = [line for entry in audit.get("methods", {}).values() for line in entry.get("missing", [])]
-    lines = [*audit.get("missing", []), audit.get("no_ablation"), *lacking]
-    blocks += [Text(line, caution=True) for line in lines if line]
-    rows = [_audit_row(row, labels) for row in compared.get("table") or []]
+def _audit(audit: Audit, labels: Labels) -> list[Block]:
+    compared = audit.comparison
+    blocks: list[Block] = [Text(compared.sentence)] if compared.sentence else []
+    missing = [*audit.missing, *([audit.no_ablation] if audit.no_ablation else [])]
+    missing += [line for entry in audit.methods.values() for line in entry.missing]
+    blocks += [Text(line, caution=True) for line in missing]
+    rows = [_audit_row(row, labels) for row in compared.table]
     if rows:
         columns = [
             "Method", "Score", "ρ with probe", "p (probe)", "Tracks the probe?", "ρ, untrained",
@@ -256,90 +271,89 @@ def _audit(audit: Mapping[str, Any] | None, labels: Labels, command: str) -> lis
         note = (
             "Probe: accuracy of a linear classifier on each layer alone. Deletion and insertion: area between the "
             "accuracy curve in the order of the score and the curve of random orders; above 0 is better than random. "
-            f"Untrained: the same for the score before training. {compared.get('note', '')}"
+            f"Untrained: the same for the score before training. {compared.note}"
         )
         table = Table("audit", "Do layer scores reflect how useful the layers are?", columns, rows,
                       frozenset({1, 4, 8, 12}), note)  # fmt: skip
         blocks += [table, *_probe(audit)]
-    skipped = {labels.get(name, name): why for name, why in (audit.get("not_audited") or {}).items()}
+    skipped = [f"{labels.get(name, name)}: {why}" for name, why in audit.not_audited.items()]
     if skipped:
-        blocks.append(
-            Folded("Scores that were not tested", [Bullets([f"{name}: {why}" for name, why in skipped.items()])])
-        )
+        blocks.append(Folded("Scores that were not tested", [Bullets(skipped)]))
     return blocks
 
 
-def _audit_row(row: Mapping[str, Any], labels: Labels) -> list[Cell]:
-    cells: list[Cell] = [
-        labels.get(row["method"], row["label"]),
-        SCORE_KINDS.get(row["kind"], row["kind"]) + ("" if row["learned"] else ", not learned"),
-        Number(row["spearman_rho"], "signed"), Number(row["p"], "p"), row["tracks_probe"] or DASH,
-        Number(row["spearman_rho_untrained"], "signed"),
-    ]  # fmt: skip
-    for kind in ("deletion", "insertion"):
-        cells += [
-            Number(row[f"{kind}_advantage"], "points"), Number(row[f"{kind}_p"], "p"),
-            row[f"{kind}_beats_random"] or DASH,
-            Number(row[f"{kind}_advantage_untrained"], "points"),
-        ]  # fmt: skip
-    return cells
+def _audit_row(row: AuditRow, labels: Labels) -> list[Cell]:
+    return [
+        labels.get(row.method, row.label),
+        SCORE_KINDS.get(row.kind, row.kind) + ("" if row.learned else ", not learned"),
+        Number(row.spearman_rho, "signed"),
+        Number(row.p, "p"),
+        row.tracks_probe or DASH,
+        Number(row.spearman_rho_untrained, "signed"),
+        Number(row.deletion_advantage, "points"),
+        Number(row.deletion_p, "p"),
+        row.deletion_beats_random or DASH,
+        Number(row.deletion_advantage_untrained, "points"),
+        Number(row.insertion_advantage, "points"),
+        Number(row.insertion_p, "p"),
+        row.insertion_beats_random or DASH,
+        Number(row.insertion_advantage_untrained, "points"),
+    ]
 
 
-def _probe(audit: Mapping[str, Any]) -> list[Block]:
-    probe = audit.get("probe")
-    if not probe:
+def _probe(audit: Audit) -> list[Block]:
+    probe, unit = audit.probe, audit.settings.unit
+    if probe is None:
         return []
-    rows: list[list[Cell]] = [[layer, Number(value)] for layer, value in probe["layers"].items()]
-    unit = audit.get("settings", {}).get("unit", "clip")
+    rows: list[list[Cell]] = [[layer, Number(value)] for layer, value in probe.layers.items()]
     caption = f"Accuracy per {unit} in percent of a linear probe on each layer alone"
-    note = f"Mean over the test groups of {probe['folds']} folds." if probe["folds"] > 1 else "On the test part."
-    if probe.get("most_clips"):
-        note += f" Fitted on at most {count(probe['most_clips'])} training {unit}s and scored on as many test {unit}s."
+    note = f"Mean over the test groups of {probe.folds} folds." if probe.folds > 1 else "On the test part."
+    if probe.most_clips:
+        note += f" Fitted on at most {count(probe.most_clips)} training {unit}s and scored on as many test {unit}s."
     table = Table("probe", caption, ["Layer", "Accuracy"], rows, note=note)
     return [Folded(caption, [table])]
 
 
-def _gallery(
-    summary: Mapping[str, Any], scores: Mapping[str, Any], pngs: Mapping[str, bytes], labels: Labels
-) -> list[Block]:
+def _gallery(summary: Importance, pngs: Mapping[str, bytes], labels: Labels) -> list[Block]:
     """The pictures of the importance stage, collapsed by method."""
     blocks: list[Block] = []
-    for name in dict.fromkeys([*summary["methods"], *scores]):
-        label, entry, score = labels.get(name, name), summary["methods"].get(name), scores.get(name)
-        alts: dict[str | None, str] = {}
+    for name in dict.fromkeys([*summary.methods, *summary.scores]):
+        label, entry, score = labels.get(name, name), summary.methods.get(name), summary.scores.get(name)
+        alts: dict[str, str] = {}
         if entry:
-            alts |= {entry["heatmap"]: _heatmap_alt(label, entry), entry["layers_picture"]: _bars_alt(label, entry)}
+            alts |= {entry.heatmap: _heatmap_alt(label, entry), entry.layers_picture: _bars_alt(label, entry)}
         if score:
-            alts |= {score["band"]: _band_alt(label, score), score["replacement"]: _replacement_alt(label)}
-        shown = [Picture(file, alt, pngs[file]) for file, alt in alts.items() if file]
-        blocks += [Folded(label, shown)] if shown else []
+            alts[score.band] = _band_alt(label, score)
+        if score and score.replacement:
+            alts[score.replacement] = _replacement_alt(label)
+        blocks.append(Folded(label, [Picture(file, alt, pngs[file]) for file, alt in alts.items()]))
     return [Folded(f"Pictures of every method ({len(blocks)})", blocks)] if blocks else []
 
 
-def _heatmap_alt(label: str, entry: Mapping[str, Any]) -> str:
-    correlation = entry["correlation_with_untrained"]
+def _heatmap_alt(label: str, entry: DensityMaps) -> str:
+    correlation = entry.correlation_with_untrained
     same = "" if correlation is None else f" Their correlation is {correlation:.2f}."
     return (
-        f"Importance Factor of {label}, {len(entry['layers'])} layers by {entry['num_features']} features, trained "
+        f"Importance Factor of {label}, {len(entry.layers)} layers by {entry.num_features} features, trained "
         f"beside untrained. On average: {_top(entry)}.{same}"
     )
 
 
-def _bars_alt(label: str, entry: Mapping[str, Any]) -> str:
-    shares = entry["contribution_percent"]
-    if not entry["ranking"]:
+def _bars_alt(label: str, entry: DensityMaps) -> str:
+    shares = entry.contribution_percent
+    if not entry.ranking:
         return f"Layer contribution in {label}, trained beside untrained bars: the same for every layer."
-    high, low = max(shares, key=shares.get), min(shares, key=shares.get)
+    high, low = max(shares, key=lambda layer: shares[layer]), min(shares, key=lambda layer: shares[layer])
     return (
         f"Layer contribution in {label}, trained beside untrained bars: from {shares[low]:.2f} % (layer {low}) to "
         f"{shares[high]:.2f} % (layer {high})."
     )
 
 
-def _band_alt(label: str, score: Mapping[str, Any]) -> str:
+def _band_alt(label: str, score: LayerScores) -> str:
     return (
-        f"{SCORE_KINDS.get(score['kind'], score['kind']).capitalize()} per layer of {label}: mean and range over "
-        f"{len(score['folds'])} runs, trained beside untrained. Highest layers: {_score_first(score)}."
+        f"{SCORE_KINDS.get(score.kind, score.kind).capitalize()} per layer of {label}: mean and range over "
+        f"{len(score.folds)} runs, trained beside untrained. Highest layers: {_score_first(score)}."
     )
 
 
@@ -350,85 +364,81 @@ def _replacement_alt(label: str) -> str:
     )
 
 
-def _score_first(entry: Mapping[str, Any]) -> str:
+def _score_first(entry: LayerScores) -> str:
     """The highest layers, unless the score does not rank layers."""
-    distinct = {round(value, 9) for value in entry["trained"].values()}
-    return _first(entry["ranking"]) if entry["ranking"] and len(distinct) >= LEAST_DISTINCT else UNRANKED
+    distinct = {round(value, 9) for value in entry.trained.values()}
+    return _first(entry.ranking) if entry.ranking and len(distinct) >= LEAST_DISTINCT else UNRANKED
 
 
-def _top(entry: Mapping[str, Any]) -> str:
+def _top(entry: DensityMaps) -> str:
     """The layer with the highest mean Importance Factor, as a clause."""
-    return f"highest on layer {entry['ranking'][0]}" if entry["ranking"] else "the same on every layer"
+    return f"highest on layer {entry.ranking[0]}" if entry.ranking else "the same on every layer"
 
 
 def _first(ranking: Sequence[int]) -> str:
     return ", ".join(map(str, ranking[:SHOWN_LAYERS]))
 
 
-def _group_row(name: str, group: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[Cell]:
-    gap: Cell = DASH if group is baseline else Number(paired_mean(group, baseline), "points")
-    return [name, layers_text(group["layers"]), spread(group), Number(group["n"], "count"), gap]
+def _group_row(group: GroupAccuracy, baseline: LayerAccuracy) -> list[Cell]:
+    gap = Number(paired_mean(group, baseline), "points")
+    return [group.name, layers_text(group.layers), spread(group), Number(group.n, "count"), gap]
 
 
-def paired_mean(group: Mapping[str, Any], baseline: Mapping[str, Any]) -> float | None:
+def paired_mean(group: LayerAccuracy, baseline: LayerAccuracy) -> float | None:
     """Mean difference in accuracy between two groups of layers, over the runs (fold and seed) that both have."""
-    base = {(row["fold"], row["seed"]): row["accuracy"] for row in baseline["per_fold"]}
-    gaps = [row["accuracy"] - base[key] for row in group["per_fold"] if (key := (row["fold"], row["seed"])) in base]
+    base = {(row.fold, row.seed): row.accuracy for row in baseline.per_fold}
+    gaps = [row.accuracy - base[key] for row in group.per_fold if (key := (row.fold, row.seed)) in base]
     return sum(gaps) / len(gaps) if gaps else None
 
 
-def _differences(result: Mapping[str, Any]) -> list[Table]:
-    named = [(f"{part['k']} highest minus {part['k']} lowest", part) for part in result["differences"]]
-    named += [
-        (f"{part['name']}: {layers_text(part['high'])} minus {layers_text(part['low'])}", part)
-        for part in result.get("presets", [])
-    ]
-    probed = any(part.get("probe") for _, part in named)
-    rows: list[list[Cell]] = [
-        [name, spread(part, "points"), Number(part["n"], "count"),
-         f"{sum(row['difference'] > 0 for row in part['per_fold'])} of {len(part['per_fold'])}",
-         *([spread(part["probe"], "points"), "yes" if part["contradicts"] else "no"] if probed else [])]
-        for name, part in named
-    ]  # fmt: skip
+def _differences(result: Ablation) -> list[Table]:
+    named: list[tuple[str, ProbedDifference]] = []
+    named += [(f"{part.k} highest minus {part.k} lowest", part) for part in result.differences]
+    named += [(f"{part.name}: {layers_text(part.high)} minus {layers_text(part.low)}", part) for part in result.presets]
+    rows: list[list[Cell]] = []
+    for name, part in named:
+        ahead = sum(row.difference > 0 for row in part.per_fold)
+        rows.append(
+            [
+                name,
+                spread(part, "points"),
+                Number(part.n, "count"),
+                f"{ahead} of {len(part.per_fold)}",
+                spread(part.probe, "points"),
+                "yes" if part.contradicts else "no",
+            ]
+        )
     if not rows:
         return []
-    columns = ["Layers", "Mean ± std (points)", "n", "Ahead in"]
-    columns += ["Linear probes (points)", "Contradicted?"] if probed else []
+    columns = ["Layers", "Mean ± std (points)", "n", "Ahead in", "Linear probes (points)", "Contradicted?"]
     note = (
         "Linear probes: the same difference, for the mean accuracy of ridge probes of single layers on test items. "
         "Contradicted: the two differences have opposite signs and differ by more than either std."
     )
     caption = "Accuracy on layers of high importance minus accuracy on layers of low importance, run by run, in points"
-    return [
-        Table("high-low", caption, columns, rows, frozenset({5}) if probed else frozenset(), note if probed else "")
-    ]
+    return [Table("high-low", caption, columns, rows, frozenset({5}), note)]
 
 
-def _alone(result: Mapping[str, Any]) -> list[Table]:
-    rows = [_alone_cells(test) for test in result.get("alone", [])]
+def _alone(result: Ablation) -> list[Table]:
+    rows = [_alone_cells(test) for test in result.alone]
     if not rows:
         return []
     note = (
-        f"Score: Importance Factor of {result['rank_by']}. ρ: rank correlation between the score of a group and its "
+        f"Score: Importance Factor of {result.rank_by}. ρ: rank correlation between the score of a group and its "
         "accuracy. p over folds: sign-flip test. Both p-values are one-sided."
     )
     caption = "Do layers of high importance give a higher accuracy when trained alone?"
     return [Table("alone", caption, ALONE, rows, frozenset({4, 5}), note)]
 
 
-def _alone_by_score(summary: Mapping[str, Any] | None, labels: Labels) -> list[Table]:
+def _alone_by_score(summary: Importance | None, labels: Labels) -> list[Table]:
     """The test of `_alone` for the score of every method."""
-    scores = (summary or {}).get("scores") or {}
-    audited = ((summary or {}).get("audit") or {}).get("methods") or {}
-    rows: list[list[Cell]] = [
-        [
-            labels.get(name, name),
-            SCORE_KINDS.get(kind := scores.get(name, {}).get("kind", ""), kind),
-            *_alone_cells(test),
-        ]
-        for name, entry in audited.items()
-        for test in entry.get("alone") or []
-    ]
+    if summary is None:
+        return []
+    rows: list[list[Cell]] = []
+    for name, entry in summary.audit.methods.items():
+        kind = summary.scores[name].kind if name in summary.scores else ""
+        rows += [[labels.get(name, name), SCORE_KINDS.get(kind, kind), *_alone_cells(test)] for test in entry.alone]
     if not rows:
         return []
     note = (
@@ -440,9 +450,15 @@ def _alone_by_score(summary: Mapping[str, Any] | None, labels: Labels) -> list[T
     return [Table("alone-scores", caption, ["Method", "Score", *ALONE], rows, frozenset({1, 6, 7}), note)]
 
 
-def _alone_cells(test: Mapping[str, Any]) -> list[Cell]:
+def _alone_cells(test: AloneTest) -> list[Cell]:
     return [
-        str(test["k"]), Number(test["num_groups"], "count"), Number(test["spearman_rho"], "signed"),
-        Number(test["p_groups"], "p"), layers_text(test["high"]) or DASH, layers_text(test["low"]) or DASH,
-        Number(test["difference"], "points"), Number(test["p_folds"], "p"), Number(test["floor_folds"], "p"),
-    ]  # fmt: skip
+        str(test.k),
+        Number(test.num_groups, "count"),
+        Number(test.spearman_rho, "signed"),
+        Number(test.p_groups, "p"),
+        layers_text(test.high) or DASH,
+        layers_text(test.low) or DASH,
+        Number(test.difference, "points"),
+        Number(test.p_folds, "p"),
+        Number(test.floor_folds, "p"),
+    ]

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from typing import Any
 
+from daamctl.artifacts.evaluation import EpochRule, Evaluation, MethodEvaluation
 from daamctl.artifacts.terms import listed
 from daamctl.methods import CLOSED_FORM
 from daamctl.reporting.document import points
-from daamctl.reporting.terms import Evaluation, terms
+from daamctl.reporting.terms import terms
 
 AGAIN = "-published-recipe"
 """Suffix of a run's name: the pipeline, trained with the published recipe."""
 BACK = "-searched-recipe"
 """Suffix of a run's name: a pipeline that uses the published recipe, trained with the searched recipe."""
 TWIN = "-as-published"
-READINGS = {"accuracy": "as reported", "accuracy_last": "at the last epoch"}
+READINGS: dict[EpochRule, str] = {"accuracy": "as reported", "accuracy_last": "at the last epoch"}
 NAMED_AT_MOST = 8
 
 
@@ -38,8 +38,8 @@ class Sibling:
 
     name: str
     searched: bool
-    reading: str = "accuracy"
-    own_reading: str = "accuracy"
+    reading: EpochRule = "accuracy"
+    own_reading: EpochRule = "accuracy"
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,9 @@ class Recipe:
     """
 
     gains: Mapping[str, float]
-    searched: tuple[str, str]
-    published: tuple[str, str]
+    searched: tuple[str, EpochRule]
+    published: tuple[str, EpochRule]
     others: Sequence[str]
-
-
-def recipe_of(evaluation: Evaluation) -> str:
-    """The recipe recorded in the folds of a run. Folds that record none used the published recipe."""
-    return str(evaluation["provenance"]["config"].get("train", {}).get("recipe", "published"))
 
 
 def siblings(run: str, recipe: str) -> list[Sibling]:
@@ -84,22 +79,22 @@ def siblings(run: str, recipe: str) -> list[Sibling]:
     return [Sibling(run + AGAIN, searched=False), Sibling(run + TWIN, searched=False, reading="accuracy_last")]
 
 
-def gains(searched: tuple[Evaluation, str], published: tuple[Evaluation, str]) -> dict[str, float]:
+def gains(searched: tuple[Evaluation, EpochRule], published: tuple[Evaluation, EpochRule]) -> dict[str, float]:
     """Accuracy with the searched recipe minus accuracy with the published one, for every shared method.
 
     Args:
-        searched: evaluation.json of the run with the searched recipe, and which accuracy per clip to use.
+        searched: evaluation of the run with the searched recipe, and which accuracy per clip to use.
         published: the same for the published recipe.
 
     Returns:
         Method -> mean over the folds that tested the same group and number of clips, averaged over seeds. Closed-form
         probes are skipped, because a recipe does not affect them.
     """
+    (first, first_rule), (second, second_rule) = searched, published
     found = {}
-    for name in searched[0]["methods"]:
-        if name in published[0]["methods"] and name not in CLOSED_FORM:
-            ours, theirs = (_by_fold(evaluation["methods"][name], reading) for evaluation, reading in
-                            (searched, published))  # fmt: skip
+    for name, entry in first.methods.items():
+        if name in second.methods and name not in CLOSED_FORM:
+            ours, theirs = _by_fold(entry, first_rule), _by_fold(second.methods[name], second_rule)
             if shared := ours.keys() & theirs.keys():
                 found[name] = mean(mean(ours[key]) - mean(theirs[key]) for key in shared)
     return found
@@ -131,10 +126,11 @@ def recipe_note(recipe: Recipe, evaluation: Evaluation) -> str:
     return text
 
 
-def _by_fold(entry: Mapping[str, Any], reading: str) -> dict[tuple[Any, ...], list[float]]:
+def _by_fold(entry: MethodEvaluation, rule: EpochRule) -> dict[tuple[int, str, int | float], list[float]]:
     """(fold, test group, number of clips) -> accuracy of every seed."""
-    found: dict[tuple[Any, ...], list[float]] = {}
-    for row in entry["per_fold"]:
-        if row[reading] is not None:
-            found.setdefault((row["fold"], row["test_group"], row["clip"]["n"]), []).append(row[reading])
+    found: dict[tuple[int, str, int | float], list[float]] = {}
+    for row in entry.per_fold:
+        value = row.at_epoch(rule)
+        if value is not None:
+            found.setdefault((row.fold, row.test_group, row.clip["n"]), []).append(value)
     return found

@@ -1,17 +1,27 @@
 """Sections with results: comparison with the reference, metrics, folds, speakers, and the effect of epoch selection.
 
-Input: evaluation.json after `verdict.labelled`. Methods are sorted by accuracy, best first. "Speaker" is the source of
-an item, whatever the modality calls it. With one official test part, seeds take the place of folds.
+The functions take an evaluation after `verdict.labelled`. Methods are sorted by accuracy, best first. "Speaker" is the
+source of an item, whatever the modality calls it. With one official test part, seeds take the place of folds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from statistics import mean
-from typing import Any
 
 import numpy as np
 
+from daamctl.artifacts.evaluation import (
+    Chance,
+    EpochRule,
+    Evaluation,
+    Interval,
+    MethodEvaluation,
+    MetricInfo,
+    Ranks,
+    Spread,
+)
 from daamctl.artifacts.terms import listed
 from daamctl.reporting import pictures, plots
 from daamctl.reporting.document import (
@@ -36,7 +46,7 @@ from daamctl.reporting.document import (
     spread,
 )
 from daamctl.reporting.recipe import Recipe, recipe_note, recipe_text
-from daamctl.reporting.terms import Evaluation, is_official, item, runs, selection_rule, terms, tested
+from daamctl.reporting.terms import is_official, item, runs, selection_rule, terms, tested
 from daamctl.reporting.verdict import Against, against, doubtful, family_texts, order
 
 COMPARED = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy"}
@@ -46,33 +56,41 @@ MAX_SPEAKERS = 200
 QUANTILES = {"Lowest": 0.0, "10 %": 0.1, "Median": 0.5, "90 %": 0.9, "Highest": 1.0}
 MAX_CLASS_COLUMNS = 12
 """Above this number, classes become the rows of a collapsed table."""
-RULES = {"accuracy": "As reported", "accuracy_best_on_test": "Best on test", "accuracy_last": "Last epoch"}
+RULES: dict[EpochRule, str] = {
+    "accuracy": "As reported",
+    "accuracy_best_on_test": "Best on test",
+    "accuracy_last": "Last epoch",
+}
+"""Rule for choosing the epoch -> heading."""
+Speakers = Mapping[str, Mapping[str, float]]
+"""Method -> speaker -> accuracy."""
 
 
 def results(evaluation: Evaluation, *, declared: bool, dots: Picture) -> Section:
     """Mean, interval and difference from the reference for every method, and the tests."""
     blocks: list[Block] = [_main_table(evaluation), dots, *family_texts(evaluation, declared=declared)]
-    if evaluation["comparison"]["result"] is not None:
+    result = evaluation.comparison.result
+    if result is not None:
         blocks += [_test_table(evaluation, metric) for metric in COMPARED if against(evaluation, metric)]
-        blocks += _ranks(evaluation)
+        blocks += _ranks(evaluation, result.ranks)
     return Section("results", "Results and tests", blocks)
 
 
 def metrics(evaluation: Evaluation) -> Section:
     """Every metric of every method, the metrics without a model, and the recall of every class."""
-    described, chance = evaluation["metrics"], evaluation["chance"][evaluation["main_unit"]]
-    rows: list[list[Cell]] = [
-        [name, *(_metric(evaluation, name, metric) for metric in described), Number(_n(evaluation, name), "count")]
-        for name in order(evaluation)
-    ]
+    described = evaluation.metrics
+    rows: list[list[Cell]] = []
+    for name in order(evaluation):
+        cells = [_metric(evaluation.summary(name)[metric], info) for metric, info in described.items()]
+        rows.append([name, *cells, _n(evaluation, name)])
     table = Table(
         "metrics",
         f"All metrics per {item(evaluation)}, mean ± sample std over {runs(evaluation)}; percent, log loss in nats",
         ["Method", *map(_heading, described.values()), "n"],
         rows,
         note=f"{UP} higher is better, {DOWN} lower is better. ECE (15 bins) is biased upwards if bins hold few items.",
-        foot=_no_model(chance, list(described)),
-    )  # fmt: skip
+        foot=_no_model(evaluation.main_chance, list(described)),
+    )
     return Section("metrics", "All metrics", [table, *_recalls(evaluation)])
 
 
@@ -80,17 +98,13 @@ def folds(evaluation: Evaluation) -> Section:
     """Accuracy by method and fold (by seed for an official split), and in the other unit of scoring."""
     if is_official(evaluation):
         return Section("folds", "Results by seed", [_seed_table(evaluation), *_unknown(evaluation)])
-    unit, groups = evaluation["main_unit"], evaluation["counts"]["groups"]
-    seeds = len(evaluation["seeds"])
-    numbers = range(1, evaluation["num_folds"] + 1)
+    groups, seeds = evaluation.counts.groups, len(evaluation.seeds)
+    numbers = range(1, evaluation.num_folds + 1)
     headings = [f"Fold {number}" + (f" ({groups[str(number)]})" if str(number) in groups else "") for number in numbers]
     rows: list[list[Cell]] = []
     for name in order(evaluation):
-        entry = evaluation["methods"][name]
-        rows.append(
-            [name, *[_fold_cell(entry, number, unit) for number in numbers], spread(entry["summary"][unit]["accuracy"]),
-             Number(_n(evaluation, name), "count")]
-        )  # fmt: skip
+        cells = [_fold_cell(evaluation.methods[name], number, evaluation.main_unit) for number in numbers]
+        rows.append([name, *cells, spread(evaluation.accuracy(name)), _n(evaluation, name)])
     note = "Std is the sample standard deviation (divisor n − 1) over folds" + (
         f" and seeds. The cell of a fold is the mean over its {seeds} seeds." if seeds > 1 else "."
     )
@@ -103,24 +117,25 @@ def folds(evaluation: Evaluation) -> Section:
 
 def _unknown(evaluation: Evaluation) -> list[Text]:
     """Text shown instead of the section on speakers if speakers are unknown."""
-    if any(_by_speaker(evaluation, name) for name in evaluation["methods"]):
+    if any(_by_speaker(entry) for entry in evaluation.methods.values()):
         return []
     said = terms(evaluation)
     return [Text(f"{said.unknown}, so there are no results by {said.source}.")]
 
 
 def _seed_table(evaluation: Evaluation) -> Table:
-    unit, rows = evaluation["main_unit"], list[list[Cell]]()
-    known = {row["seed"] for entry in evaluation["methods"].values() for row in entry["per_fold"]}
-    seeds = [*evaluation["seeds"], *sorted(known - {*evaluation["seeds"]})]  # fine-tuning may have its own
+    known = {row.seed for entry in evaluation.methods.values() for row in entry.per_fold}
+    seeds = [*evaluation.seeds, *sorted(known - {*evaluation.seeds})]  # fine-tuning may have its own seeds
+    rows: list[list[Cell]] = []
     for name in order(evaluation):
-        entry = evaluation["methods"][name]
-        found = {row["seed"]: row[unit]["accuracy"] for row in entry["per_fold"]}
-        lacking = {seed for _, seed in entry["missing"]}
-        cells: list[Cell] = [
-            Number(found[seed]) if seed in found else "missing" if seed in lacking else "–" for seed in seeds
-        ]
-        rows.append([name, *cells, spread(entry["summary"][unit]["accuracy"]), Number(_n(evaluation, name), "count")])
+        entry = evaluation.methods[name]
+        found = {row.seed: row.scores(evaluation.main_unit)["accuracy"] for row in entry.per_fold}
+        lacking = {seed for _, seed in entry.missing}
+        cells: list[Cell] = []
+        for seed in seeds:
+            absent = "missing" if seed in lacking else DASH
+            cells.append(Number(found[seed]) if seed in found else absent)
+        rows.append([name, *cells, spread(evaluation.accuracy(name)), _n(evaluation, name)])
     caption = f"Accuracy per {item(evaluation)} in percent on the official test part, by seed"
     note = (
         "All seeds use the same training and test items. The sample standard deviation (divisor n − 1) therefore shows "
@@ -134,7 +149,7 @@ def speakers(evaluation: Evaluation) -> Section | None:
     said, unit = terms(evaluation), item(evaluation)
     who = said.source
     title = f"Results by {who}"
-    found = {name: _by_speaker(evaluation, name) for name in order(evaluation)}
+    found = {name: _by_speaker(evaluation.methods[name]) for name in order(evaluation)}
     known = sorted({speaker for part in found.values() for speaker in part})
     if not known:
         return None
@@ -144,7 +159,7 @@ def speakers(evaluation: Evaluation) -> Section | None:
         f"Accuracy per {unit} of every {who} over all {runs(evaluation)}. Each line is one {who}. Parallel lines: the "
         f"methods differ by the same amount for every {who}. Crossing lines: some {who}s gain and others lose."
     )
-    chance = evaluation["chance"][evaluation["main_unit"]]["majority_fraction"]
+    chance = evaluation.main_chance.majority_fraction
     data = plots.speaker_data(found, known, chance, unit=unit, source=who)
     alt = (
         f"Accuracy per {unit} of {len(known)} {who}s under {len(found)} methods; means over {who}s: "
@@ -169,27 +184,27 @@ def selection(evaluation: Evaluation, recipe: Recipe | str | None = None) -> Sec
     if recipe is not None:
         blocks.append(Text(recipe_text(recipe) if isinstance(recipe, Recipe) else recipe))
     blocks.append(_selection_table(evaluation, recipe if isinstance(recipe, Recipe) else None))
-    reference = evaluation["comparison"]["reference"]
-    if reference in evaluation["methods"] and len(evaluation["methods"]) > 1:
+    reference = evaluation.comparison.reference
+    if reference in evaluation.methods and len(evaluation.methods) > 1:
         blocks += [Text(_lead_text(evaluation, reference)), _lead_table(evaluation, reference)]
     title = f"Effect of choosing the epoch on the {_test(evaluation)}"
     return Section("selection", title, blocks)
 
 
 def _main_table(evaluation: Evaluation) -> Table:
-    unit, reference = evaluation["main_unit"], evaluation["comparison"]["reference"]
+    reference = evaluation.comparison.reference
     others = against(evaluation, "accuracy")
     rows: list[list[Cell]] = []
     for name in order(evaluation):
-        entry = evaluation["methods"][name]
         row: list[Cell] = [name]
         for metric in COMPARED:
-            row += [spread(entry["summary"][unit][metric]), _interval(entry["intervals"]["metrics"][metric])]
+            interval = evaluation.methods[name].intervals.metrics[metric]
+            row += [spread(evaluation.summary(name)[metric]), _interval(interval)]
         one = others.get(name)
         gap: Cell = "reference" if name == reference else DASH
-        tested: list[Cell] = [_gap(one) if one else gap, Number(one.p_holm if one else None, "p")]
-        rows.append([*row, *tested, Number(_n(evaluation, name), "count")])
-    over = next(iter(evaluation["methods"].values()))["intervals"]["unit_word"]
+        row += [_gap(one) if one else gap, Number(one.p_holm if one else None, "p"), _n(evaluation, name)]
+        rows.append(row)
+    over = next(iter(evaluation.methods.values())).intervals.unit_word
     columns = [
         "Method", f"Accuracy (WA)\u00a0{UP}", f"WA pooled{INTERVAL}", f"Balanced accuracy (UA)\u00a0{UP}",
         f"UA pooled{INTERVAL}", f"WA minus {reference}{INTERVAL}", "p, corrected", "n",
@@ -200,20 +215,21 @@ def _main_table(evaluation: Evaluation) -> Table:
         f"{f'the interval resamples {over}s' if over else 'no interval is available'}. Differences are in points over "
         "the same items. p: primary test after correction (see the next tables)."
     )
-    if any(entry.get("finetune") for entry in evaluation["methods"].values()):
+    if any(entry.finetune for entry in evaluation.methods.values()):
         note += " Fine-tuned: the encoder, or adapters in it, is trained too. In all other rows the encoder is frozen."
     caption = f"Accuracy and balanced accuracy per {item(evaluation)} in percent, and the difference from {reference}"
     return Table("results", caption, columns, rows, note=note)
 
 
 def _test_table(evaluation: Evaluation, metric: str) -> Table:
-    reference = evaluation["comparison"]["reference"]
+    reference = evaluation.comparison.reference
     found = against(evaluation, metric)
-    official = is_official(evaluation)  # then there is no secondary test, but how often a method is ahead
+    official = is_official(evaluation)  # without a secondary test, show how often a method is ahead instead
     rows: list[list[Cell]] = []
     for one in (found[name] for name in order(evaluation) if name in found):
         second: list[Cell] = [Number(one.secondary_p, "p"), Number(one.secondary_p_holm, "p")]
-        second = [f"{one.ahead} of {one.runs}"] if official else second
+        if official:
+            second = [f"{one.ahead} of {one.runs}"]
         primary = [Number(value, "p") for value in (one.p, one.p_holm, one.floor)]
         counts = [Number(value, "count") for value in (one.wins, one.losses)]
         rows.append([one.method, _gap(one), *primary, *second, *counts, Number(one.detectable, "size")])
@@ -230,35 +246,33 @@ def _test_table(evaluation: Evaluation, metric: str) -> Table:
     return Table(f"tests-{metric.replace('_', '-')}", caption, columns, rows, note=note)
 
 
-def _ranks(evaluation: Evaluation) -> list[Block]:
-    ranks = evaluation["comparison"]["result"]["ranks"]
-    first = ranks["accuracy"]
+def _ranks(evaluation: Evaluation, ranks: Mapping[str, Ranks | None]) -> list[Block]:
     if is_official(evaluation):
         return [Text("Methods are not ranked over folds, because there is only one test part.")]
+    first = ranks["accuracy"]
     if first is None:
         return [Text("Methods are not ranked over folds: this needs at least three methods with all their folds.")]
+    by_metric = [found.average_ranks for metric in COMPARED if (found := ranks[metric])]
     rows: list[list[Cell]] = [
-        [name, *(Number(ranks[metric]["average_ranks"][name], "plain") for metric in COMPARED)]
-        for name in first["average_ranks"]
+        [name, *(Number(average[name], "plain") for average in by_metric)] for name in first.average_ranks
     ]
-    critical = first["critical_difference"]
-    together = len(first["groups"]) == 1 and len(first["groups"][0]) == first["k"]
+    together = len(first.groups) == 1 and len(first.groups[0]) == first.k
     text = (
-        f"Ranks over {first['n']} folds (1 is best). Methods whose ranks differ by less than the critical difference "
-        f"{critical:.2f} do not differ significantly at level {first['alpha']:g} (Nemenyi). Friedman’s test: "
-        f"χ² = {first['chi2']:.1f}, {p_value(first['p'])}. "
+        f"Ranks over {first.n} folds (1 is best). Methods whose ranks differ by less than the critical difference "
+        f"{first.critical_difference:.2f} do not differ significantly at level {first.alpha:g} (Nemenyi). Friedman’s "
+        f"test: χ² = {first.chi2:.1f}, {p_value(first.p)}. "
         f"{'No two methods differ significantly. ' if together else ''}Both tests assume independent folds, but the "
         "folds share training data, so both are optimistic."
     )
-    if doubts := doubtful(evaluation, list(first["average_ranks"])):
+    if doubts := doubtful(evaluation, list(first.average_ranks)):
         text += f" Training alone may explain the ranks of {listed(doubts)}."
     alt = (
-        f"Average ranks of {first['k']} methods over {first['n']} folds, best first: "
-        + ", ".join(f"{name} {rank:.1f}" for name, rank in first["average_ranks"].items())
-        + f". Bars join methods whose ranks differ by less than {critical:.2f}."
+        f"Average ranks of {first.k} methods over {first.n} folds, best first: "
+        + ", ".join(f"{name} {rank:.1f}" for name, rank in first.average_ranks.items())
+        + f". Bars join methods whose ranks differ by less than {first.critical_difference:.2f}."
     )
-    png, pdf = pictures.rank_rows(first)
-    note = f"Critical difference {critical:.3f} (Nemenyi, {first['n']} folds, {first['k']} methods)."
+    png, pdf = pictures.rank_rows(asdict(first))
+    note = f"Critical difference {first.critical_difference:.3f} (Nemenyi, {first.n} folds, {first.k} methods)."
     columns = ["Method", "By accuracy", "By balanced accuracy"]
     table = Table("ranks", "Average rank over folds (1 is best)", columns, rows, note=note)
     return [Text(text), Picture("ranks.png", alt, png, pdf), Folded(table.caption, [table])]
@@ -266,64 +280,55 @@ def _ranks(evaluation: Evaluation) -> list[Block]:
 
 def _recalls(evaluation: Evaluation) -> list[Block]:
     """Recall of every class. Of many classes only the extremes, with the full table collapsed."""
-    unit, classes, methods = evaluation["main_unit"], evaluation["classes"], order(evaluation)
-    if len(classes) <= MAX_CLASS_COLUMNS:
-        return [_recall_table(evaluation)]
-    counts = evaluation["chance"][unit]["per_class"]
-    found = {name: evaluation["methods"][name]["recalls"][unit] for name in methods}
-    rows: list[list[Cell]] = [
-        [label, Number(counts[label], "count"), *(Number(found[name][label]) for name in methods)] for label in classes
-    ]
-    best = {label: value for label, value in found[methods[0]].items() if value is not None}
-    ends = sorted(best, key=lambda label: best[label])
-    low, high = ([f"{label} ({percent(best[label])} %)" for label in part] for part in (ends[:3], ends[:-4:-1]))
-    text = f"Of {len(classes)} classes, {methods[0]} recalls {listed(high)} best and {listed(low)} worst."
+    classes, methods = evaluation.classes, order(evaluation)
+    counts = evaluation.main_chance.per_class
+    found = {name: evaluation.methods[name].recalls[evaluation.main_unit] for name in methods}
     caption = f"Recall of every class per {item(evaluation)} in percent"
     note = f"All {runs(evaluation)} together. n counts test items, once per seed."
+    if len(classes) <= MAX_CLASS_COLUMNS:
+        columns = ["Method", *(f"{label} (n\u00a0=\u00a0{count(counts[label])})" for label in classes)]
+        rows: list[list[Cell]] = [[name, *(Number(found[name][label]) for label in classes)] for name in methods]
+        return [Table("recalls", caption, columns, rows, note=note)]
+    rows = [
+        [label, Number(counts[label], "count"), *(Number(found[name][label]) for name in methods)] for label in classes
+    ]
     table = Table("recalls", caption, ["Class", "n", *methods], rows, note=note)
+    best = {label: value for label, value in found[methods[0]].items() if value is not None}
+    shown = [f"{label} ({percent(best[label])} %)" for label in sorted(best, key=lambda label: best[label])]
+    text = (
+        f"Of {len(classes)} classes, {methods[0]} recalls {listed(shown[:-4:-1])} best and {listed(shown[:3])} worst."
+    )
     return [Text(text), Folded(caption, [table])]
 
 
-def _recall_table(evaluation: Evaluation) -> Table:
-    unit = evaluation["main_unit"]
-    counts = evaluation["chance"][unit]["per_class"]
-    rows: list[list[Cell]] = [
-        [name, *(Number(evaluation["methods"][name]["recalls"][unit][label]) for label in evaluation["classes"])]
-        for name in order(evaluation)
-    ]
-    columns = ["Method", *(f"{label} (n\u00a0=\u00a0{count(counts[label])})" for label in evaluation["classes"])]
-    note = f"All {runs(evaluation)} together. n counts test items, once per seed."
-    return Table("recalls", f"Recall of every class per {item(evaluation)} in percent", columns, rows, note=note)
-
-
-def _no_model(chance: Mapping[str, Any], described: Sequence[str]) -> list[list[Cell]]:
+def _no_model(chance: Chance, described: Sequence[str]) -> list[list[Cell]]:
     known: dict[str, dict[str, Cell]] = {
-        f"always “{chance['majority_class']}”": {
-            "accuracy": Number(chance["majority_fraction"]),
-            "balanced_accuracy": Number(chance["uniform_fraction"]),
+        f"always “{chance.majority_class}”": {
+            "accuracy": Number(chance.majority_fraction),
+            "balanced_accuracy": Number(chance.uniform_fraction),
         },
-        "uniform probabilities": {"log_loss": Number(chance["uniform_log_loss"], "nats")},
-        "class frequencies": {"log_loss": Number(chance["share_log_loss"], "nats")},
+        "uniform probabilities": {"log_loss": Number(chance.uniform_log_loss, "nats")},
+        "class frequencies": {"log_loss": Number(chance.share_log_loss, "nats")},
     }
     return [[name, *(part.get(metric, DASH) for metric in described), DASH] for name, part in known.items()]
 
 
 def _unit_table(evaluation: Evaluation) -> Table:
     columns: list[str] = ["Method"]
-    rows: list[list[Cell]] = []
-    for unit in evaluation["units"]:
+    for unit in evaluation.units:
         columns += [f"Per {unit}, mean of folds", f"Per {unit}, pooled"]
+    rows: list[list[Cell]] = []
     for name in order(evaluation):
-        entry = evaluation["methods"][name]
+        entry = evaluation.methods[name]
         cells: list[Cell] = []
-        for unit in evaluation["units"]:
-            cells += [spread(entry["summary"][unit]["accuracy"]), Number(entry["pooled"][unit]["accuracy"])]
+        for unit in evaluation.units:
+            cells += [spread(entry.summary[unit]["accuracy"]), Number(entry.pooled[unit]["accuracy"])]
         rows.append([name, *cells])
     note = "Pooled: all test items of all folds and seeds are scored as one set, so larger folds weigh more."
     return Table("units", "Accuracy in percent, per utterance and per clip", columns, rows, note=note)
 
 
-def _many_speakers(evaluation: Evaluation, found: Mapping[str, Mapping[str, float]], number: int) -> Table:
+def _many_speakers(evaluation: Evaluation, found: Speakers, number: int) -> Table:
     """Quantiles of the accuracy over many speakers."""
     said = terms(evaluation)
     rows: list[list[Cell]] = [
@@ -336,18 +341,17 @@ def _many_speakers(evaluation: Evaluation, found: Mapping[str, Mapping[str, floa
     )
 
 
-def _by_speaker(evaluation: Evaluation, name: str) -> dict[str, float]:
-    rows = evaluation["methods"][name]["per_speaker"]
-    return {row["speaker"]: row["accuracy"] for row in rows if row["speaker"] is not None}
+def _by_speaker(entry: MethodEvaluation) -> dict[str, float]:
+    return {row.speaker: row.accuracy for row in entry.per_speaker if row.speaker is not None}
 
 
-def _speaker_table(evaluation: Evaluation, found: Mapping[str, Mapping[str, float]], known: Sequence[str]) -> Table:
+def _speaker_table(evaluation: Evaluation, found: Speakers, known: Sequence[str]) -> Table:
     unit = item(evaluation)
     sizes: dict[str, int] = {}
-    for entry in evaluation["methods"].values():
-        for row in entry["per_speaker"]:
-            if row["speaker"] is not None:
-                sizes[row["speaker"]] = max(row["n"], sizes.get(row["speaker"], 0))
+    for entry in evaluation.methods.values():
+        for row in entry.per_speaker:
+            if row.speaker is not None:
+                sizes[row.speaker] = max(row.n, sizes.get(row.speaker, 0))
     rows: list[list[Cell]] = [
         [name, *(Number(part.get(speaker)) for speaker in known), Number(min(part.values(), default=None)),
          Number(max(part.values(), default=None))]
@@ -366,11 +370,14 @@ def _speaker_table(evaluation: Evaluation, found: Mapping[str, Mapping[str, floa
 def _selection_table(evaluation: Evaluation, recipe: Recipe | None) -> Table:
     rows: list[list[Cell]] = []
     for name in order(evaluation):
-        part = evaluation["methods"][name]["selection"]
-        rows.append([name, *(spread(part[rule]) for rule in RULES), Number(_inflation(part), "points")])
-        rows[-1] += [Number(recipe.gains.get(name), "points")] if recipe else []
-    rule = evaluation["selection"]
-    columns = ["Method", f"{RULES['accuracy']} ({rule})", *list(RULES.values())[1:], "Inflation (points)"]
+        entry = evaluation.methods[name]
+        row: list[Cell] = [name, *(spread(entry.selection[rule]) for rule in RULES)]
+        row.append(Number(_inflation(entry), "points"))
+        if recipe:
+            row.append(Number(recipe.gains.get(name), "points"))
+        rows.append(row)
+    reported, *others = RULES.values()
+    columns = ["Method", f"{reported} ({evaluation.selection})", *others, "Inflation (points)"]
     columns += ["Recipe (points)"] if recipe else []
     clip = terms(evaluation).clip
     caption = (
@@ -384,24 +391,22 @@ def _selection_table(evaluation: Evaluation, recipe: Recipe | None) -> Table:
 
 
 def _selection_text(evaluation: Evaluation) -> str:
-    gains = {name: gain for name in order(evaluation)
-             if (gain := _inflation(evaluation["methods"][name]["selection"])) is not None}  # fmt: skip
     text = (
         f"The published code reports the best epoch on the {_test(evaluation)} itself. The table shows the effect of "
         f"that choice: accuracies of the same runs under three rules. In this report {selection_rule(evaluation)}."
     )
-    if evaluation.get("refit"):
+    if evaluation.refit:
         text += " The table reads that second training, and the last epoch is the one reported."
-    if evaluation["selection"] == "best-on-test" or not gains:
+    inflation = {name: _inflation(evaluation.methods[name]) for name in order(evaluation)}
+    gains = {name: gain for name, gain in inflation.items() if gain is not None}
+    if evaluation.selection == "best-on-test" or not gains:
         return text
     most = max(gains, key=lambda name: gains[name])
     tops = {label: top for rule, label in RULES.items() if (top := _top(evaluation, rule))}
-    agree = len(set(tops.values())) == 1
-    which = (
-        "the same under all three rules"
-        if agree
-        else ", ".join(f"{label.lower()}: {top}" for label, top in tops.items())
-    )
+    if len(set(tops.values())) == 1:
+        which = "the same under all three rules"
+    else:
+        which = ", ".join(f"{label.lower()}: {top}" for label, top in tops.items())
     return (
         f"{text} Choosing the epoch on the {_test(evaluation)} would add {points(mean(gains.values()))} points on "
         f"average, most to {most} ({points(gains[most])}). The best method is {which}."
@@ -423,14 +428,12 @@ def _lead_table(evaluation: Evaluation, reference: str) -> Table:
 
 
 def _lead_text(evaluation: Evaluation, reference: str) -> str:
-    leads = {
-        name: [_lead(evaluation, name, reference, rule) for rule in RULES]
-        for name in evaluation["methods"]
-        if name != reference
-    }
-    turned = [
-        name for name, (own, best, _) in leads.items() if own is not None and best is not None and own <= 0 < best
-    ]
+    turned = []
+    for name in evaluation.methods:
+        own = _lead(evaluation, name, reference, "accuracy")
+        best = _lead(evaluation, name, reference, "accuracy_best_on_test")
+        if name != reference and own is not None and best is not None and own <= 0 < best:
+            turned.append(name)
     text = f"Selection also inflates the reference {reference}. The next table therefore shows its effect on the leads."
     if turned:
         text += f" Ahead only if the epoch is chosen on the {_test(evaluation)}: {listed(turned)}."
@@ -441,50 +444,48 @@ def _test(evaluation: Evaluation) -> str:
     return tested(evaluation) if is_official(evaluation) else "test fold"
 
 
-def _lead(evaluation: Evaluation, name: str, reference: str, rule: str) -> float | None:
+def _lead(evaluation: Evaluation, name: str, reference: str, rule: EpochRule) -> float | None:
     """Mean paired difference under one rule for choosing the epoch."""
-    tables = [
-        {
-            (row["fold"], row["seed"]): row[rule]
-            for row in evaluation["methods"][one]["per_fold"]
-            if row[rule] is not None
-        }
-        for one in (name, reference)
-    ]
-    gaps = [tables[0][key] - tables[1][key] for key in sorted(tables[0].keys() & tables[1].keys())]
+    theirs = {row.run: row.at_epoch(rule) for row in evaluation.methods[reference].per_fold}
+    gaps = []
+    for row in evaluation.methods[name].per_fold:
+        own, other = row.at_epoch(rule), theirs.get(row.run)
+        if own is not None and other is not None:
+            gaps.append(own - other)
     return mean(gaps) if gaps else None
 
 
-def _top(evaluation: Evaluation, rule: str) -> str | None:
-    known = {name: part["mean"] for name, entry in evaluation["methods"].items() if (part := entry["selection"][rule])}
+def _top(evaluation: Evaluation, rule: EpochRule) -> str | None:
+    known = {name: found.mean for name, entry in evaluation.methods.items() if (found := entry.selection[rule])}
     return max(known, key=lambda name: known[name]) if known else None
 
 
-def _inflation(part: Mapping[str, Any]) -> float | None:
-    chosen, best = part["accuracy"], part["accuracy_best_on_test"]
-    return None if chosen is None or best is None else best["mean"] - chosen["mean"]
+def _inflation(entry: MethodEvaluation) -> float | None:
+    chosen, best = entry.selection["accuracy"], entry.selection["accuracy_best_on_test"]
+    return None if chosen is None or best is None else best.mean - chosen.mean
 
 
-def _metric(evaluation: Evaluation, name: str, metric: str) -> Number:
-    kind: Kind = "nats" if evaluation["metrics"][metric]["unit"] == "nats" else "percent"
-    return spread(evaluation["methods"][name]["summary"][evaluation["main_unit"]][metric], kind)
+def _metric(found: Spread, info: MetricInfo) -> Number:
+    kind: Kind = "nats" if info.unit == "nats" else "percent"
+    return spread(found, kind)
 
 
-def _heading(described: Mapping[str, Any]) -> str:
-    return f"{described['alias']}\u00a0{UP if described['higher_is_better'] else DOWN}"
+def _heading(info: MetricInfo) -> str:
+    return f"{info.alias}\u00a0{UP if info.higher_is_better else DOWN}"
 
 
-def _fold_cell(entry: Mapping[str, Any], number: int, unit: str) -> Cell:
-    values = [row[unit]["accuracy"] for row in entry["per_fold"] if row["fold"] == number]
+def _fold_cell(entry: MethodEvaluation, number: int, unit: str) -> Cell:
+    values = [row.scores(unit)["accuracy"] for row in entry.per_fold if row.fold == number]
     return Number(mean(values)) if values else "missing"
 
 
-def _n(evaluation: Evaluation, name: str) -> int:
-    return int(evaluation["methods"][name]["summary"][evaluation["main_unit"]]["accuracy"]["n"])
+def _n(evaluation: Evaluation, name: str) -> Number:
+    """Number of runs of a method."""
+    return Number(evaluation.accuracy(name).n, "count")
 
 
-def _interval(found: Mapping[str, Any] | None) -> Number:
-    return Number(None) if found is None else Number(found["value"], low=found["low"], high=found["high"])
+def _interval(found: Interval | None) -> Number:
+    return Number(None) if found is None else Number(found.value, low=found.low, high=found.high)
 
 
 def _gap(one: Against) -> Number:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from daamctl.artifacts.evaluation import AdapterEffect, EvalBatches, Evaluation
 from daamctl.artifacts.terms import listed
 from daamctl.reporting import pictures, plots
 from daamctl.reporting.document import (
@@ -27,7 +28,7 @@ from daamctl.reporting.document import (
     count,
     percent,
 )
-from daamctl.reporting.terms import Evaluation, held_out, is_official, item, runs, terms, tested
+from daamctl.reporting.terms import held_out, is_official, item, runs, terms, tested
 from daamctl.reporting.verdict import order
 
 CURVES = ("train", "dev", "test")
@@ -58,8 +59,7 @@ class RunFacts:
         selected_epoch: 1-based.
         device: device of the training.
         settings: settings of the method that differ from its defaults.
-        eval_batches: size, order and hash of the order, for methods whose predictions depend on their batch.
-        effect: effect of the adapters of a fine-tuned encoder, see `adapters.activity_check`; None for other methods.
+        eval_batches: for methods whose predictions depend on their batch.
         adapted: number of adapted modules.
         num_heads: H of a density; 0 without a density.
         kernel: kernel of a density.
@@ -79,8 +79,7 @@ class RunFacts:
     selected_epoch: int | None
     device: str
     settings: Mapping[str, Any]
-    eval_batches: Mapping[str, Any] | None
-    effect: Mapping[str, Any] | None = None
+    eval_batches: EvalBatches | None
     adapted: int = 0
     num_heads: int = 0
     kernel: str = "2xi"
@@ -101,7 +100,7 @@ def cost(facts: Sequence[RunFacts], evaluation: Evaluation) -> Section:
     if not by_method:
         return Section("cost", title, [Text("The cost is unknown, because the trained folds are not on this machine.")])
     rows = [_cost_row(name, part) for name, part in by_method.items()]
-    tuned = any(run.effect is not None for run in facts)
+    tuned = any(evaluation.methods[name].effect is not None for name in by_method)
     inner, head = ("fusion or adapters", "decoder or classifier") if tuned else ("fusion", "decoder")
     columns = [
         "Method", "Trainable parameters", f"In {inner}", f"In {head}",
@@ -126,17 +125,11 @@ def _effects(by_method: Mapping[str, Sequence[RunFacts]], evaluation: Evaluation
     """Whether the tensors that fine-tuning trains in the encoder have any effect."""
     rows: list[list[Cell]] = []
     for name, part in by_method.items():
-        effect = part[0].effect
-        if effect is None:
-            continue
-        tensors, reached = effect["tensors"], effect["with_gradient"]
-        acts = "none are trained" if not tensors else "yes" if reached == tensors else f"{tensors - reached} do not"
-        if tensors and not (reached and effect["output_change"]):
-            acts = "no: the adapters have no effect"
-        rows.append(
-            [name, Number(part[0].adapted, "count"), Number(tensors, "count"), Number(reached, "count"),
-             Number(effect["output_change"], "plain"), acts]
-        )  # fmt: skip
+        effect = evaluation.methods[name].effect
+        if effect is not None:
+            counts = (part[0].adapted, effect.tensors, effect.with_gradient)
+            cells = [Number(number, "count") for number in counts]
+            rows.append([name, *cells, Number(effect.output_change, "plain"), _effect(effect)])
     if not rows:
         return []
     columns = [
@@ -147,11 +140,21 @@ def _effects(by_method: Mapping[str, Sequence[RunFacts]], evaluation: Evaluation
         "Measured on one batch before training, with noise added to the trained tensors of the encoder: which of them "
         "receive a gradient, and how much the noise changes a logit. The classifier is not counted."
     )
-    notes = [note for name in by_method for note in evaluation["methods"][name].get("notes", [])]
+    notes = [note for name in by_method for note in evaluation.methods[name].notes]
     table = Table("effects", "What fine-tuning changes in the encoder", columns, rows, frozenset({5}), note)
     if not notes:
         return [table]
     return [table, Text("Notes on these methods:"), Bullets(notes)]
+
+
+def _effect(effect: AdapterEffect) -> str:
+    """Whether the tensors trained in the encoder have an effect, in a few words."""
+    if not effect.tensors:
+        return "none are trained"
+    if not effect.is_active:
+        return "no: the adapters have no effect"
+    inactive = effect.tensors - effect.with_gradient
+    return f"{inactive} do not" if inactive else "yes"
 
 
 def learning(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], evaluation: Evaluation, files: Files) -> Section:
@@ -162,16 +165,16 @@ def learning(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], evaluation: 
         evaluation: output of `verdict.labelled`.
         files: files with one picture per method.
     """
-    chance, clip = evaluation["chance"]["clip"]["majority_fraction"], terms(evaluation).clip
+    chance, clip = evaluation.chance["clip"].majority_fraction, terms(evaluation).clip
     parts, over = curve_names(evaluation), runs(evaluation)
     named = {name: {parts[key]: part for key, part in curves[name].items()} for name in order(evaluation)}
-    rule = evaluation["selection"]
+    rule = evaluation.selection
     text = f"Mean over {over}; the shaded area spans the lowest to the highest value. " + (
         "The epoch was chosen on the test curve."
         if rule == "best-on-test"
         else "The test curve was not used for any choice."
     )
-    if evaluation.get("refit"):
+    if evaluation.refit:
         text += (
             f" The curve of {held_out(evaluation, article=True)} is from the training that chose the number of epochs, "
             "the other curves are from the second training, which includes that group."
@@ -198,8 +201,8 @@ def learning(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], evaluation: 
 
 def confusion(evaluation: Evaluation, files: Files) -> Section:
     """Confusion matrices of every method."""
-    unit, classes = evaluation["main_unit"], evaluation["classes"]
-    counts = {name: evaluation["methods"][name]["confusion"][unit] for name in order(evaluation)}
+    unit, classes = evaluation.main_unit, evaluation.classes
+    counts = {name: evaluation.methods[name].confusion[unit] for name in order(evaluation)}
     shares = {name: row_shares(part) for name, part in counts.items()}
     text = f"All test {item(evaluation)}s of all {runs(evaluation)}. Rows are the actual classes and sum to 100 %."
     many = len(classes) > MAX_MATRIX_COLUMNS
@@ -224,7 +227,7 @@ def confusion(evaluation: Evaluation, files: Files) -> Section:
 
 def _counts(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
     """Whole matrices."""
-    classes = evaluation["classes"]
+    classes = evaluation.classes
     rows: list[list[Cell]] = [
         [name, label, *(Number(value, "count") for value in row)]
         for name, part in counts.items()
@@ -237,7 +240,7 @@ def _counts(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
 
 def _confusions(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
     """The most frequent confusions of each method."""
-    classes = evaluation["classes"]
+    classes = evaluation.classes
     rows: list[list[Cell]] = []
     for name, part in counts.items():
         wrong, shares = np.array(part), row_shares(part)
@@ -266,9 +269,9 @@ def row_shares(counts: Sequence[Sequence[int]]) -> Any:
 def missing(evaluation: Evaluation) -> Section:
     """Folds without a result, and methods that were excluded."""
     rows: list[list[Cell]] = [
-        [name, str(fold), str(seed)] for name, entry in evaluation["methods"].items() for fold, seed in entry["missing"]
+        [name, str(fold), str(seed)] for name, entry in evaluation.methods.items() for fold, seed in entry.missing
     ]
-    skipped = list(evaluation.get("skipped", {}))
+    skipped = list(evaluation.skipped)
     texts = [] if rows else [f"Every {'run' if is_official(evaluation) else 'fold'} of every method is finished."]
     if skipped:
         texts.append(f"Excluded, because training skipped them: {listed(skipped)}.")
@@ -291,26 +294,26 @@ def provenance(
         texts: settings as YAML, by title.
         commands: commands that reproduce this report from scratch.
     """
-    facts = evaluation["provenance"]
-    tuned = {row["seed"] for part in evaluation["methods"].values() if part.get("finetune") for row in part["per_fold"]}
+    facts = evaluation.provenance
+    tuned = {row.seed for entry in evaluation.methods.values() if entry.finetune for row in entry.per_fold}
     own: list[list[Cell]] = [["Seeds of fine-tuning", ", ".join(map(str, sorted(tuned)))]]
     rows: list[list[Cell]] = [
-        ["Git commit", ", ".join(facts["git_commits"])],
-        ["daamctl", ", ".join(facts["daamctl"])],
-        *[[name, version] for name, version in facts["versions"].items()],
-        ["Embeddings key", facts["embeddings_key"]],
-        ["Seeds", ", ".join(map(str, evaluation["seeds"]))],
-        *(own if tuned - {*evaluation["seeds"]} else []),
-        ["Device", ", ".join(facts["devices"])],
-        ["Precision", ", ".join(facts["precisions"])],
-        ["Training time, all methods (s)", f"{sum(facts['train_s'].values()):,.0f}"],
+        ["Git commit", ", ".join(facts.git_commits)],
+        ["daamctl", ", ".join(facts.daamctl)],
+        *[[name, version] for name, version in facts.versions.items()],
+        ["Embeddings key", facts.embeddings_key],
+        ["Seeds", ", ".join(map(str, evaluation.seeds))],
+        *(own if tuned - {*evaluation.seeds} else []),
+        ["Device", ", ".join(facts.devices)],
+        ["Precision", ", ".join(facts.precisions)],
+        ["Training time, all methods (s)", f"{sum(facts.train_s.values()):,.0f}"],
     ]
-    encoder: list[list[Cell]] = [[str(name), _plain(value)] for name, value in facts["encoder"].items()]
+    encoder: list[list[Cell]] = [[str(name), _plain(value)] for name, value in facts.encoder.items()]
     clips: list[list[Cell]] = [
-        [str(row[0]), *(Number(cell, "count") for cell in row[1:])] for row in facts["clips_per_fold"]
+        [str(row[0]), *(Number(cell, "count") for cell in row[1:])] for row in facts.clips_per_fold
     ]
     caption = f"{terms(evaluation).clip.capitalize()}s per fold"
-    blocks: list[Block] = _code_notes(facts["git_commits"])
+    blocks: list[Block] = _code_notes(facts.git_commits)
     blocks += [
         Text("To reproduce this report:"),
         Code("\n".join(commands)),
@@ -355,8 +358,8 @@ def _run_table(found: Sequence[RunFacts]) -> Table:
 
 def _batches(found: Sequence[RunFacts], clip: str) -> list[Block]:
     rows: list[list[Cell]] = [
-        [run.label, str(run.fold), str(run.seed), str(run.eval_batches["size"]), str(run.eval_batches["order"]),
-         str(run.eval_batches["clips_sha256"])]
+        [run.label, str(run.fold), str(run.seed), str(run.eval_batches.size), run.eval_batches.order,
+         run.eval_batches.clips_sha256]
         for run in found if run.eval_batches
     ]  # fmt: skip
     if not rows:
@@ -368,9 +371,7 @@ def _batches(found: Sequence[RunFacts], clip: str) -> list[Block]:
 
 
 def _readings(evaluation: Evaluation) -> list[Block]:
-    found = [
-        f"{name}: {entry['reconstructed']}" for name, entry in evaluation["methods"].items() if entry["reconstructed"]
-    ]
+    found = [f"{name}: {entry.reconstructed}" for name, entry in evaluation.methods.items() if entry.reconstructed]
     return [Text("Reconstructed methods and the interpretation chosen:"), Bullets(found)] if found else []
 
 

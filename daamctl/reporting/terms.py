@@ -5,34 +5,30 @@ They depend on the modality, and on whether there are folds or one official test
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.terms import Terms, terms_of
-
-Evaluation = Mapping[str, Any]
 
 
 def terms(evaluation: Evaluation) -> Terms:
     """What this modality calls clips, utterances and speakers."""
-    return terms_of(evaluation.get("modality", "speech"))
+    return terms_of(evaluation.modality)
 
 
 def item(evaluation: Evaluation, unit: str | None = None) -> str:
     """The word for a unit of scoring; None means the main unit."""
-    return terms(evaluation).unit(unit or evaluation["main_unit"])
+    return terms(evaluation).unit(unit or evaluation.main_unit)
 
 
 def is_official(evaluation: Evaluation) -> bool:
     """Whether there is one official test part, so that only seeds repeat the experiment."""
-    return bool(evaluation["num_folds"] == 1)
+    return evaluation.num_folds == 1
 
 
 def runs(evaluation: Evaluation) -> str:
     """What means and deviations run over."""
     if is_official(evaluation):
         return "seeds"
-    return "folds and seeds" if len(evaluation["seeds"]) > 1 else "folds"
+    return "folds and seeds" if len(evaluation.seeds) > 1 else "folds"
 
 
 def tested(evaluation: Evaluation) -> str:
@@ -42,13 +38,13 @@ def tested(evaluation: Evaluation) -> str:
 
 def held_out(evaluation: Evaluation, *, article: bool = False) -> str:
     """What the epoch is chosen on."""
-    rows = (row for entry in evaluation["methods"].values() for row in entry["per_fold"])
-    name = next((row["dev_group"] for row in rows if row.get("dev_group")), None)
+    rows = (row for entry in evaluation.methods.values() for row in entry.per_fold)
+    name = next((row.dev_group for row in rows if row.dev_group), None)
     if not is_official(evaluation):
         return "a held-out training group" if article else "held-out training group"
     if name == "dev":
         return "the official dev part" if article else "official dev part"
-    share = f" ({str(name).replace('%', ' %', 1)})" if name else ""
+    share = f" ({name.replace('%', ' %', 1)})" if name else ""
     return f"held-out training {terms(evaluation).clip}s{share}"
 
 
@@ -57,7 +53,7 @@ def selection_rule(evaluation: Evaluation) -> str:
     test = tested(evaluation)
     group = held_out(evaluation, article=True) if is_official(evaluation) else "one held-out training group"
     rule = f"the reported epoch is the best on {group}, never on the {test}"
-    if evaluation.get("refit"):
+    if evaluation.refit:
         rule = (
             f"the number of epochs is the best on {group}, never on the {test}, and the model is then trained again "
             "with that group included"
@@ -66,4 +62,4 @@ def selection_rule(evaluation: Evaluation) -> str:
         "dev-group": rule,
         "best-on-test": f"the reported epoch is the best on the {test} itself, as published, so results are optimistic",
         "last": "the reported epoch is the last one, so no data is used to choose it",
-    }[evaluation["selection"]]
+    }[evaluation.selection]

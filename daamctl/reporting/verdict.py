@@ -1,16 +1,16 @@
 """Headline and test results in words: which method is best, what was tested, and what the design could not detect.
 
-Input: evaluation.json after `labelled`. Every comparison is reversed, so that it reads "method minus reference".
+The functions take an evaluation after `labelled`. Comparisons are reversed, so that they read "method minus reference".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
+from daamctl.artifacts.evaluation import Comparison, Comparisons, Evaluation, Ranks, ReferenceComparison
 from daamctl.artifacts.terms import listed, with_article
 from daamctl.reporting.document import (
     Bullets,
@@ -24,7 +24,7 @@ from daamctl.reporting.document import (
     points,
     spread,
 )
-from daamctl.reporting.terms import Evaluation, is_official, item, selection_rule, terms
+from daamctl.reporting.terms import is_official, item, selection_rule, terms
 
 CORRECTIONS = {"holm": "Holm"}
 MAX_NAMED = 12
@@ -67,50 +67,64 @@ class Against:
     runs: int
     ahead: int
 
+    @classmethod
+    def of(cls, pair: Comparison, metric: str) -> Against:
+        """The second method of a pair compared with the first."""
+        found = pair.metrics[metric]
+        interval, primary, secondary = found.interval, found.primary, found.secondary
+        detectable = found.minimal_detectable.points if found.minimal_detectable else None
+        return cls(
+            method=pair.second,
+            difference=-found.difference,
+            low=-interval.high if interval else None,
+            high=-interval.low if interval else None,
+            p=primary.p if primary else None,
+            p_holm=primary.p_holm if primary else None,
+            secondary_p=secondary.p if secondary else None,
+            secondary_p_holm=secondary.p_holm if secondary else None,
+            floor=primary.floor if primary else None,
+            detectable=None if detectable is None else detectable / 100,
+            wins=pair.losses,
+            losses=pair.wins,
+            runs=pair.runs,
+            ahead=pair.behind,
+        )
 
-def labelled(evaluation: Evaluation) -> dict[str, Any]:
+
+def labelled(evaluation: Evaluation) -> Evaluation:
     """Copy of the evaluation with methods renamed to their labels, e.g. `sga (reconstructed)`."""
-    names = {name: entry["label"] for name, entry in evaluation["methods"].items()}
-    compared = evaluation["comparison"]
-    facts, fairness = evaluation["provenance"], evaluation["fairness"]
-    return {
-        **evaluation,
-        "methods": {names[name]: entry for name, entry in evaluation["methods"].items()},
-        "comparison": {
-            "reference": names.get(compared["reference"], compared["reference"]),
-            "left_out": [names[name] for name in compared["left_out"]],
-            "result": _relabelled(compared["result"], names) if compared["result"] else None,
-        },
-        "fairness": {
-            **fairness,
-            "methods": {
-                names[name]: {**one, "counterpart": names.get(one["counterpart"], one["counterpart"])}
-                for name, one in fairness["methods"].items()
-            },
-            "identical": [
-                {**group, "methods": [names[name] for name in group["methods"]]} for group in fairness["identical"]
-            ],
-        },
-        "provenance": {**facts, "train_s": {names.get(name, name): s for name, s in facts["train_s"].items()}},
+    names = {name: entry.label for name, entry in evaluation.methods.items()}
+    fairness, provenance = evaluation.fairness, evaluation.provenance
+    trained = {
+        names[name]: replace(one, counterpart=names.get(str(one.counterpart), one.counterpart))
+        for name, one in fairness.methods.items()
     }
+    identical = [replace(group, methods=[names[name] for name in group.methods]) for group in fairness.identical]
+    return replace(
+        evaluation,
+        methods={names[name]: entry for name, entry in evaluation.methods.items()},
+        comparison=_relabelled(evaluation.comparison, names),
+        fairness=replace(fairness, methods=trained, identical=identical),
+        provenance=replace(
+            provenance, train_s={names.get(name, name): value for name, value in provenance.train_s.items()}
+        ),
+    )
 
 
 def order(evaluation: Evaluation) -> list[str]:
-    """Methods sorted by mean accuracy in the main unit, best first. Ties keep the order of the report."""
-    unit = evaluation["main_unit"]
-    methods = evaluation["methods"]
-    return sorted(methods, key=lambda name: -methods[name]["summary"][unit]["accuracy"]["mean"])
+    """Methods sorted by mean accuracy in the main unit, best first. Ties keep the order of the evaluation."""
+    return sorted(evaluation.methods, key=lambda name: -evaluation.accuracy(name).mean)
 
 
 def doubtful(evaluation: Evaluation, methods: Sequence[str]) -> list[str]:
     """Methods that are undertrained or learned nothing, so that training alone may explain their differences."""
-    return [name for name in methods if evaluation["fairness"]["methods"][name]["mark"]]
+    return [name for name in methods if evaluation.fairness.methods[name].mark]
 
 
 def against(evaluation: Evaluation, metric: str) -> dict[str, Against]:
     """Compare every method with the reference; empty if nothing was compared."""
-    result = evaluation["comparison"]["result"]
-    return {} if result is None else {part["second"]: _against(part, metric) for part in result["comparisons"]}
+    result = evaluation.comparison.result
+    return {pair.second: Against.of(pair, metric) for pair in result.comparisons} if result else {}
 
 
 def headline(evaluation: Evaluation, *, declared: bool, stale: list[str]) -> Section:
@@ -121,146 +135,115 @@ def headline(evaluation: Evaluation, *, declared: bool, stale: list[str]) -> Sec
         declared: whether the settings name the reference.
         stale: notes on folds that no longer match the evaluation.
     """
-    chance = evaluation["chance"][evaluation["main_unit"]]
     best = order(evaluation)[0]
-    entry = evaluation["methods"][best]
-    top = entry["summary"][evaluation["main_unit"]]["accuracy"]
-    interval = entry["intervals"]["metrics"]["accuracy"]
-    done = sum(len(part["per_fold"]) for part in evaluation["methods"].values())
-    wanted = done + sum(len(part["missing"]) for part in evaluation["methods"].values())
+    top, chance, fairness = evaluation.accuracy(best), evaluation.main_chance, evaluation.fairness
+    interval = evaluation.methods[best].intervals.metrics["accuracy"]
+    done = sum(len(part.per_fold) for part in evaluation.methods.values())
+    wanted = done + sum(len(part.missing) for part in evaluation.methods.values())
     short, verdict = _verdict(evaluation, best, declared=declared)
-    fairness = evaluation["fairness"]
     facts = [
-        ("Is the comparison fair?", {"fair": "yes", "not fair": "no"}.get(fairness["verdict"], fairness["verdict"])),
+        ("Is the comparison fair?", {"fair": "yes", "not fair": "no"}.get(fairness.verdict, fairness.verdict)),
         ("Best method", best),
-        (f"Accuracy per {item(evaluation)}, mean ± sample std (n = {top['n']})", f"{spread(top)} %"),
-        *(
-            [("95 % confidence interval, pooled", f"{percent(interval['low'])} to {percent(interval['high'])} %")]
-            if interval
-            else []
-        ),
+        (f"Accuracy per {item(evaluation)}, mean ± sample std (n = {top.n})", f"{spread(top)} %"),
+    ]
+    if interval:
+        ends = f"{percent(interval.low)} to {percent(interval.high)} %"
+        facts.append(("95 % confidence interval, pooled", ends))
+    finished = "Finished runs (method × seed)" if is_official(evaluation) else "Finished runs (method × fold × seed)"
+    facts += [
         ("Lead over the reference", short),
-        (f"Accuracy of always answering “{chance['majority_class']}”", f"{percent(chance['majority_fraction'])} %"),
-        (
-            f"Finished runs (method{'' if is_official(evaluation) else ' × fold'} × seed)",
-            f"{count(done)} of {count(wanted)}",
-        ),
+        (f"Accuracy of always answering “{chance.majority_class}”", f"{percent(chance.majority_fraction)} %"),
+        (finished, f"{count(done)} of {count(wanted)}"),
     ]
     warnings = [*_unfair(evaluation), *_missing_note(evaluation), *stale, *_changed(evaluation)]
-    texts = [verdict, _what(evaluation), _guess(evaluation, top)]
-    first = Text(fairness["text"], caution=fairness["verdict"] == "not fair")
+    texts = [verdict, _what(evaluation), _guess(evaluation, best)]
+    first = Text(fairness.text, caution=fairness.verdict == "not fair")
     cautions = [Text(text, caution=True) for text in warnings]
     return Section("headline", "Headline", [first, Facts(facts), *cautions, *map(Text, texts), *_care(evaluation)])
 
 
 def family_texts(evaluation: Evaluation, *, declared: bool) -> list[Text | Bullets]:
     """Describe the family of tests, its smallest possible p-values, the intervals and the detectable difference."""
-    compared = evaluation["comparison"]
-    result, reference = compared["result"], compared["reference"]
+    compared = evaluation.comparison
+    result, reference = compared.result, compared.reference
     if result is None:
-        why = f"{reference} has missing folds" if reference in compared["left_out"] else "no method has all its folds"
+        why = f"{reference} has missing folds" if reference in compared.left_out else "no method has all its folds"
         return [Text(f"No methods were tested against each other: {why}.", caution=True)]
-    family, design = result["family"], result["design"]
-    items = f"{count(design['n_items'])} test {item(evaluation)}s"
-    if not family["size"]:
+    family = result.family
+    items = f"{count(result.design.n_items)} test {item(evaluation)}s"
+    if not family.size:
         return [Text(f"Only {reference} has all its folds, so nothing was tested ({items}).")]
-    notes = [f"{note[:1].upper()}{note[1:]}." for note in result["notes"]]
-    out = [f"Excluded because folds are missing: {listed(compared['left_out'])}."] if compared["left_out"] else []
     bullets = [
-        f"Family: {plural(family['size'], 'other method')} against {reference}, {_declared(declared)}, on the same "
-        f"{items}. {CORRECTIONS[family['correction']]} correction within each metric; two-sided tests at level "
-        f"{family['alpha']:g}.",
-        *_test_bullets(evaluation),
-        *_seen(evaluation),
-        *_doubts(evaluation),
-        *out,
-        *notes,
+        f"Family: {plural(family.size, 'other method')} against {reference}, {_declared(declared)}, on the same "
+        f"{items}. {CORRECTIONS[family.correction]} correction within each metric; two-sided tests at level "
+        f"{family.alpha:g}.",
+        *_test_bullets(result),
+        *_detectable(evaluation, result),
     ]
+    if doubts := doubtful(evaluation, family.methods):
+        bullets.append(f"Training alone may explain a difference from {listed(doubts)}, whatever the p-value.")
+    if compared.left_out:
+        bullets.append(f"Excluded because folds are missing: {listed(compared.left_out)}.")
+    bullets += map(sentence, result.notes)
     return [
         Text("How the methods were tested. The p-values are valid only if this was fixed before seeing the results:"),
         Bullets(bullets),
     ]
 
 
-def _relabelled(result: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    family, ranks = result["family"], result["ranks"]
-    return {
-        **result,
-        "family": {
-            **family,
-            "methods": [names[name] for name in family["methods"]],
-            "reference": names.get(family["reference"], family["reference"]),
-        },
-        "comparisons": [
-            {**part, "first": names[part["first"]], "second": names[part["second"]]} for part in result["comparisons"]
-        ],
-        "ranks": {
-            metric: found
-            and {
-                **found,
-                "average_ranks": {names[name]: rank for name, rank in found["average_ranks"].items()},
-                "groups": [[names[name] for name in group] for group in found["groups"]],
-            }
-            for metric, found in ranks.items()
-        },
-    }
+def _relabelled(compared: ReferenceComparison, names: dict[str, str]) -> ReferenceComparison:
+    """Rename the methods in a comparison."""
+    reference = names.get(str(compared.reference), compared.reference)
+    left_out = [names[name] for name in compared.left_out]
+    result = compared.result
+    if result is not None:
+        family = replace(result.family, methods=[names[name] for name in result.family.methods], reference=reference)
+        pairs = [replace(one, first=names[one.first], second=names[one.second]) for one in result.comparisons]
+        ranks = {metric: _relabelled_ranks(found, names) for metric, found in result.ranks.items()}
+        result = replace(result, family=family, comparisons=pairs, ranks=ranks)
+    return ReferenceComparison(reference, left_out, result)
 
 
-def _against(part: Mapping[str, Any], metric: str) -> Against:
-    found = part["metrics"][metric]
-    interval, primary, secondary = (found[name] or {} for name in ("interval", "primary", "secondary"))
-    low, high, detectable = interval.get("low"), interval.get("high"), (found["minimal_detectable"] or {}).get("points")
-    return Against(
-        part["second"],
-        -found["difference"],
-        None if high is None else -high,
-        None if low is None else -low,
-        primary.get("p"),
-        primary.get("p_holm"),
-        secondary.get("p"),
-        secondary.get("p_holm"),
-        primary.get("floor"),
-        None if detectable is None else detectable / 100,
-        wins=part["losses"],
-        losses=part["wins"],
-        runs=part["runs"],
-        ahead=part["behind"],
-    )
+def _relabelled_ranks(ranks: Ranks | None, names: dict[str, str]) -> Ranks | None:
+    if ranks is None:
+        return None
+    average = {names[name]: rank for name, rank in ranks.average_ranks.items()}
+    return replace(ranks, average_ranks=average, groups=[[names[name] for name in group] for group in ranks.groups])
 
 
 def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str, str]:
     """Whether the lead of the best method is significant: as a few words, and as a text."""
-    unit, methods = item(evaluation), evaluation["methods"]
-    top = methods[best]["summary"][evaluation["main_unit"]]["accuracy"]
-    text = f"{best} has the highest mean accuracy per {unit}, {spread(top)} % (n = {top['n']})"
-    if len(methods) == 1:
+    unit, top = item(evaluation), evaluation.accuracy(best)
+    text = f"{best} has the highest mean accuracy per {unit}, {spread(top)} % (n = {top.n})"
+    if len(evaluation.methods) == 1:
         return "no other method", f"{text}. No other method was run."
-    compared = evaluation["comparison"]
-    result, reference = compared["result"], compared["reference"]
-    if result is None or best in compared["left_out"]:
+    compared = evaluation.comparison
+    result, reference = compared.result, compared.reference
+    if result is None or best in compared.left_out:
         return "not tested", f"{text}. It was not tested against {reference} because folds are missing."
     others = against(evaluation, "accuracy")
-    alpha = result["family"]["alpha"]
+    family, alpha = result.family, result.family.alpha
     if best == reference:
         below = [one.method for one in others.values() if one.p_holm is not None and one.p_holm <= alpha]
         doubts = below if doubtful(evaluation, [best]) else doubtful(evaluation, below)
         doubt = f" Training alone may explain the lead over {listed(doubts)}." if doubts else ""
+        named = f": {listed(below)}" if below else ""
         return "it is the reference", (
             f"{text}. It is the reference, {_declared(declared)}, so no method beats the reference. Of "
             f"{plural(len(others), 'other method')}, {len(below)} {'is' if len(below) == 1 else 'are'} significantly "
-            f"worse at level {alpha:g} after correction{': ' + listed(below) if below else ''}.{doubt}"
+            f"worse at level {alpha:g} after correction{named}.{doubt}"
         )
     one = others[best]
     lead = f"{text}. Its lead over the reference {reference}, {_declared(declared)}, is {points(one.difference)} points"
     if one.low is not None and one.high is not None:
         lead += f" (95 % interval {points(one.low)} to {points(one.high)}, over all test {unit}s)"
     if one.p is None or one.p_holm is None:
-        return "not tested", f"{lead}. {_sentence(result['design']['reason'])}"
+        return "not tested", f"{lead}. {sentence(result.design.reason)}"
     lead += (
         f"; sign-flip test over {_units(result)}: {p_value(one.p)}, {p_value(one.p_holm)} after correction over "
-        f"{plural(result['family']['size'], 'comparison')}"
+        f"{plural(family.size, 'comparison')}"
     )
-    if doubts := doubtful(evaluation, [best, reference]):
+    if doubts := doubtful(evaluation, [best, str(reference)]):
         return "training may explain it", (
             f"{lead}. Whatever the p-value, training alone may explain this lead because of {listed(doubts)}; see “Is "
             "this comparison fair?”."
@@ -271,30 +254,31 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
     )
     if one.p_holm <= alpha and one.difference > 0:
         return "significant", f"{lead}. The lead is significant at level {alpha:g}.{chosen}"
-    least = result["family"]["floor_holm"]
-    if least is not None and least > alpha:
+    if family.floor_holm is not None and family.floor_holm > alpha:
         return "too few data to test", (
             f"{lead}. The lead is not significant, and no lead could be: with {_units(result)} and this many "
-            f"comparisons, no corrected p-value below {least:.3g} is possible.{chosen}"
+            f"comparisons, no corrected p-value below {family.floor_holm:.3g} is possible.{chosen}"
         )
     return "not significant", f"{lead}. The lead is not significant at level {alpha:g}.{chosen}"
 
 
 def _what(evaluation: Evaluation) -> str:
-    counts, said = evaluation["counts"], terms(evaluation)
+    """What was run: corpus, encoder, items, classes, folds and seeds."""
+    counts, said = evaluation.counts, terms(evaluation)
     corpus, encoder = names(evaluation)
-    clips = "" if said.item == said.clip else f" ({count(counts['clip'])} {said.clip}s)"
-    seeds = plural(len(evaluation["seeds"]), "seed")
-    folds = f"{evaluation['num_folds']} folds with {seeds} each; a fold tests one group that it does not train on"
+    clips = "" if said.item == said.clip else f" ({count(counts.clip)} {said.clip}s)"
+    seeds = plural(len(evaluation.seeds), "seed")
     if is_official(evaluation):
-        _, train, dev, _ = evaluation["provenance"]["clips_per_fold"][0]
-        select = f", {count(dev)} for choosing the epoch" if dev else ""
-        folds = f"the official split ({count(train)} {said.clip}s for training{select}), with {seeds}"
-    tuned = [name for name, entry in evaluation["methods"].items() if (entry.get("effect") or {}).get("with_gradient")]
+        sizes = evaluation.provenance.clips_per_fold[0]
+        select = f", {count(sizes.dev)} for choosing the epoch" if sizes.dev else ""
+        folds = f"the official split ({count(sizes.train)} {said.clip}s for training{select}), with {seeds}"
+    else:
+        folds = f"{evaluation.num_folds} folds with {seeds} each; a fold tests one group that it does not train on"
+    tuned = [name for name, entry in evaluation.methods.items() if entry.effect and entry.effect.with_gradient]
     trained = f" The encoder, or adapters in it, is also trained in {listed(tuned)}." if tuned else ""
     return (
-        f"Corpus {corpus}, frozen encoder {encoder}: {count(counts['utterance'])} test {said.item}s{clips} of "
-        f"{_classes(evaluation['classes'])}, in {folds}. The main figure is accuracy per {item(evaluation)}; "
+        f"Corpus {corpus}, frozen encoder {encoder}: {count(counts.utterance)} test {said.item}s{clips} of "
+        f"{_classes(evaluation.classes)}, in {folds}. The main figure is accuracy per {item(evaluation)}; "
         f"{selection_rule(evaluation)}.{trained}"
     )
 
@@ -305,38 +289,28 @@ def _classes(found: Sequence[str]) -> str:
     return f"{len(found)} classes ({', '.join(shown)})"
 
 
-def _guess(evaluation: Evaluation, top: Mapping[str, Any]) -> str:
-    chance = evaluation["chance"][evaluation["main_unit"]]
-    lost = "" if chance["majority_fraction"] < top["mean"] else " No method is better than that."
+def _guess(evaluation: Evaluation, best: str) -> str:
+    chance = evaluation.main_chance
+    lost = "" if chance.majority_fraction < evaluation.accuracy(best).mean else " No method is better than that."
     return (
-        f"Always answering “{chance['majority_class']}”, the most frequent class, gives "
-        f"{percent(chance['majority_fraction'])} % accuracy and {percent(chance['uniform_fraction'])} % balanced "
+        f"Always answering “{chance.majority_class}”, the most frequent class, gives "
+        f"{percent(chance.majority_fraction)} % accuracy and {percent(chance.uniform_fraction)} % balanced "
         f"accuracy.{lost}"
     )
 
 
 def _unfair(evaluation: Evaluation) -> list[str]:
     """Warnings about an undertrained reference, identical predictions and different number formats."""
-    fairness, reference = evaluation["fairness"], evaluation["comparison"]["reference"]
+    fairness, reference = evaluation.fairness, evaluation.comparison.reference
     texts = []
-    if reference in evaluation["methods"] and doubtful(evaluation, [reference]) and len(evaluation["methods"]) > 1:
+    if reference in evaluation.methods and doubtful(evaluation, [reference]) and len(evaluation.methods) > 1:
         texts.append(f"The reference is {reference}, so training alone may explain every difference from it.")
-    texts += [
-        f"The predictions of {listed(group['methods'])} are identical in every fold: "
-        f"{group['reason'] or 'the reason is unknown'}."
-        for group in fairness["identical"]
-    ]
-    return texts + ([_sentence(fairness["precision"]["text"])] if fairness["precision"]["mixed"] else [])
-
-
-def _doubts(evaluation: Evaluation) -> list[str]:
-    """Differences that training alone may explain."""
-    found = doubtful(evaluation, evaluation["comparison"]["result"]["family"]["methods"])
-    return [f"Training alone may explain a difference from {listed(found)}, whatever the p-value."] if found else []
+    texts += [sentence(group.text) for group in fairness.identical]
+    return texts + ([sentence(fairness.precision.text)] if fairness.precision.mixed else [])
 
 
 def _missing_note(evaluation: Evaluation) -> list[str]:
-    lacking = [name for name, entry in evaluation["methods"].items() if entry["missing"]]
+    lacking = [name for name, entry in evaluation.methods.items() if entry.missing]
     if not lacking:
         return []
     return [
@@ -346,85 +320,83 @@ def _missing_note(evaluation: Evaluation) -> list[str]:
 
 
 def _changed(evaluation: Evaluation) -> list[str]:
-    return [f"{note[:1].upper()}{note[1:]}." for note in evaluation["notes"] if note.startswith("trained with other")]
+    return [sentence(note) for note in evaluation.notes if note.startswith("trained with other")]
 
 
 def _care(evaluation: Evaluation) -> list[Text]:
     """Notes on methods whose name can mislead: reconstructions, batch-dependent predictions, inactive adapters."""
-    methods = evaluation["methods"]
+    methods = evaluation.methods
     texts = []
-    if rebuilt := [name for name, entry in methods.items() if entry["reconstructed"]]:
+    if rebuilt := [name for name, entry in methods.items() if entry.reconstructed]:
         texts.append(
             f"Reconstructions rather than replications, because the original definition was not available: "
             f"{listed(rebuilt)}. Provenance lists the interpretations chosen."
         )
-    if batched := [name for name, entry in methods.items() if entry["eval_batches"]]:
+    if batched := [name for name, entry in methods.items() if entry.eval_batches]:
         clips = f"{terms(evaluation).clip}s"
         texts.append(
             f"Predictions of {listed(batched)} depend on the other {clips} in their batch (D1). Provenance lists the "
             "batch sizes and the order."
         )
-    return [*(Text(text) for text in texts), *_without_effect(evaluation)]
+    return [*map(Text, texts), *_without_effect(evaluation)]
 
 
 def _without_effect(evaluation: Evaluation) -> list[Text]:
     """Warnings about fine-tuned encoders with inactive trained tensors."""
     texts = []
-    for name, entry in evaluation["methods"].items():
-        effect = entry.get("effect") or {}
-        of = f"{effect.get('with_gradient')} of {effect.get('tensors')} tensors receive a gradient"
-        if not effect.get("tensors"):
+    for name, entry in evaluation.methods.items():
+        effect = entry.effect
+        if effect is None or not effect.tensors:
             continue
-        if not effect["with_gradient"] or not effect["output_change"]:
+        of = f"{effect.with_gradient} of {effect.tensors} tensors receive a gradient"
+        if not effect.is_active:
             text = f"{name}: the adapters have no effect ({of}), so the encoder is not changed (D2)."
             texts.append(Text(text, caution=True))
-        elif effect["silent"]:
+        elif effect.silent:
             texts.append(Text(f"{name}: {of}; the others have no effect."))
     return texts
 
 
-def _test_bullets(evaluation: Evaluation) -> list[str]:
-    result = evaluation["comparison"]["result"]
-    family, design = result["family"], result["design"]
-    folds = plural(design["n_folds"], "fold")
+def _test_bullets(result: Comparisons) -> list[str]:
+    """Describe the two tests and the intervals."""
+    family, design = result.family, result.design
+    folds = plural(design.n_folds, "fold")
     secondary = f"Secondary test: Nadeau and Bengio’s corrected t-test over {folds}, a heuristic."
-    if design["n_folds"] == 1:
+    if design.n_folds == 1:
         secondary = "Secondary test: none, because there is only one fold."
-    if design["unit"] is None:
-        return [_sentence(design["reason"]), secondary]
-    parts = [part["metrics"]["accuracy"]["primary"] for part in result["comparisons"]]
-    exact = (
-        "all sign flips" if all(part["exact"] for part in parts) else f"{count(parts[0]['flips'])} random sign flips"
-    )
-    intervals = [part["metrics"]["accuracy"]["interval"] for part in result["comparisons"]]
+    parts = [pair.metrics["accuracy"] for pair in result.comparisons]
+    tests = [part.primary for part in parts if part.primary]
+    intervals = [part.interval for part in parts if part.interval]
+    if not tests or not intervals:
+        return [sentence(design.reason), secondary]
+    exact = all(test.exact for test in tests)
+    flips = "all sign flips" if exact else f"{count(tests[0].flips)} random sign flips"
     return [
-        f"Primary test: sign-flip test over {_units(result)} ({exact}), after averaging over seeds. {secondary}",
-        f"Smallest possible p-value with {_units(result)}: {family['floor']:.3g}, or {family['floor_holm']:.3g} after "
+        f"Primary test: sign-flip test over {_units(result)} ({flips}), after averaging over seeds. {secondary}",
+        f"Smallest possible p-value with {_units(result)}: {family.floor:.3g}, or {family.floor_holm:.3g} after "
         f"correction. It is higher for a method that does not differ from the reference on "
-        f"{with_article(design['unit_word'])}.",
-        f"Confidence intervals: {100 * intervals[0]['level']:g} % percentile bootstrap over {design['unit_word']}s, "
-        f"{count(intervals[0]['resamples'])} resamples.",
+        f"{with_article(design.unit_word)}.",
+        f"Confidence intervals: {100 * intervals[0].level:g} % percentile bootstrap over {design.unit_word}s, "
+        f"{count(intervals[0].resamples)} resamples.",
     ]
 
 
-def _seen(evaluation: Evaluation) -> list[str]:
+def _detectable(evaluation: Evaluation, result: Comparisons) -> list[str]:
     """The smallest differences that the design could have detected."""
     found = [one.detectable for one in against(evaluation, "accuracy").values() if one.detectable is not None]
     if not found:
         return []
-    result = evaluation["comparison"]["result"]
     spans = f"; {100 * min(found):.1f} to {100 * max(found):.1f} across methods" if len(found) > 1 else ""
     return [
         f"Smallest detectable difference: {100 * median(found):.1f} points of accuracy (median{spans}). A paired test "
         f"over {_units(result)} detects a true difference of this size with 80 % power at level "
-        f"{result['family']['alpha']:g} without correction, given the observed spread. With correction it is larger. "
+        f"{result.family.alpha:g} without correction, given the observed spread. With correction it is larger. "
         "A smaller difference may exist although no test found it."
     ]
 
 
-def _units(result: Mapping[str, Any]) -> str:
-    design = result["design"]
-    return plural(design["n_units"], design["unit_word"])
+def _units(result: Comparisons) -> str:
+    return plural(result.design.n_units or 0, result.design.unit_word)
 
 
 def _declared(declared: bool) -> str:
@@ -433,14 +405,13 @@ def _declared(declared: bool) -> str:
 
 def names(evaluation: Evaluation) -> tuple[str, str]:
     """Names of the corpus and the encoder in the settings or the embeddings."""
-    made = evaluation["provenance"]["config"]
-    corpus = made.get("download", {}).get("corpus", evaluation["run"])
-    encoder = made.get("extract", {}).get("encoder") or evaluation["provenance"]["encoder"].get("id", "unknown")
+    made = evaluation.provenance
+    encoder = made.config.get("extract", {}).get("encoder") or made.encoder.get("id", "unknown")
     folder = Path(str(encoder)).expanduser()
-    return str(corpus), folder.name if folder.is_absolute() else str(
-        encoder
-    )  # reports may be shared, so show no local path
+    # Reports may be shared, so they show no local path.
+    return made.corpus or evaluation.run, folder.name if folder.is_absolute() else str(encoder)
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """A note as a sentence: `the folds differ` becomes `The folds differ.`."""
     return f"{text[:1].upper()}{text[1:]}."

@@ -1,9 +1,6 @@
 """Stage `ablate`: retrain on the layers of highest and lowest Importance Factor, the papers' layers, and given layers.
 
-Writes `data/ablate/<run>/<group>-<method>/fold*/` and ablation.json: rank_by, method, unit, embeddings_key, ranking,
-baseline (all layers), groups (accuracy per fold), differences (highest minus lowest, per k) and presets (the papers'
-high minus low layers), both with the same difference for linear probes (see `against_probes`), alone (whether layers of
-high Importance Factor have a higher accuracy alone, see `alone_tests`), notes and cautions.
+Writes `data/ablate/<run>/<group>-<method>/fold*/` and ablation.json, see `daamctl.artifacts.ablation`.
 """
 
 from __future__ import annotations
@@ -22,17 +19,28 @@ import torch
 from daamctl.analysis.ablation import (
     PRESETS,
     LayerGroup,
-    against_probes,
     alone_tests,
     choose_groups,
+    contradiction,
     cut_ties,
+    difference,
     group_name,
+    over_runs,
     paired_differences,
-    summarize,
+    probe_difference,
 )
 from daamctl.analysis.audit import PROBE_CLIPS, few
 from daamctl.analysis.importance import order_layers
 from daamctl.analysis.probe import ridge_probe
+from daamctl.artifacts.ablation import (
+    FILE,
+    Ablation,
+    GroupAccuracy,
+    LayerAccuracy,
+    PresetDifference,
+    RankedDifference,
+    RunAccuracy,
+)
 from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.io import write_json
 from daamctl.artifacts.results import Fold, read_folds
@@ -120,12 +128,36 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         send_missing(tracker, [fold for folds in results.values() for fold in folds])
     finally:
         tracker.close()
-    result = _table(config, ranking.score, order, features, baseline, groups, results)
-    cautions += [one["contradicts"] for one in (*result["differences"], *result["presets"]) if one["contradicts"]]
-    label = next((fold.label for folds in [baseline, *results.values()] for fold in folds), chosen)
-    path = folder / "ablation.json"
-    write_json(path, {"rank_by": ranking.rank_by, "method": label, **result, "notes": notes, "cautions": cautions})
-    return path
+    rows = {group.name: _scores(results[group.name], config.evaluate.unit) for group in groups}
+    tables = [
+        GroupAccuracy(
+            name=group.name,
+            kind=group.kind,
+            k=group.k,
+            layers=list(group.layers),
+            per_fold=rows[group.name],
+            **_over_runs(rows[group.name]),
+        )
+        for group in groups
+    ]
+    differences, presets = _differences(config, order, features, groups, rows)
+    base = _scores(baseline, config.evaluate.unit)
+    result = Ablation(
+        rank_by=ranking.rank_by,
+        method=next((fold.label for folds in [baseline, *results.values()] for fold in folds), chosen),
+        unit=config.evaluate.unit,
+        embeddings_key=features.head.key,
+        ranking=order,
+        baseline=LayerAccuracy(layers=list(features.layers), per_fold=base, **_over_runs(base)),
+        groups=tables,
+        differences=differences,
+        presets=presets,
+        alone=alone_tests(tables, ranking.score),
+        notes=notes,
+        cautions=[*cautions, *(one.contradicts for one in (*differences, *presets) if one.contradicts)],
+    )
+    write_json(folder / FILE, result.as_json())
+    return folder / FILE
 
 
 @dataclass(frozen=True)
@@ -302,82 +334,58 @@ def _remove_strays(folder: Path, wanted: set[str]) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _scores(folds: list[Fold], unit: str) -> list[dict[str, Any]]:
+def _scores(folds: Sequence[Fold], unit: str) -> list[RunAccuracy]:
     rows = []
     for fold in folds:
         items = items_of(fold.predictions(), unit)
         score = score_items(items, len(fold.result["run"]["classes"]))
-        rows.append({"fold": fold.fold, "seed": fold.seed, "accuracy": score["accuracy"]})
+        rows.append(RunAccuracy(fold.fold, fold.seed, float(score["accuracy"])))
     return rows
 
 
-def _table(
+def _over_runs(rows: Sequence[RunAccuracy]) -> dict[str, Any]:
+    return vars(over_runs([row.accuracy for row in rows]))
+
+
+def _differences(
     config: Config,
-    score: Mapping[int, float],
-    ranking: list[int],
+    ranking: Sequence[int],
     features: Features,
-    baseline: list[Fold],
-    groups: list[LayerGroup],
-    results: dict[str, list[Fold]],
-) -> dict[str, Any]:
-    unit, settings = config.evaluate.unit, config.ablate
-    rows = {name: _scores(folds, unit) for name, folds in results.items()}
-    base = _scores(baseline, unit)
-    layers = {group.name: group.layers for group in groups}
-    probes = _probe(features, config, _compared(settings, ranking, groups))
-    differences = []
-    for k in dict.fromkeys(settings.k if ranking and groups else ()):
-        high, low = f"highest-{k}", f"lowest-{k}"
-        found = _difference(rows[high], rows[low])
-        beside = against_probes(f"{high} minus {low}", found, probes, layers[high], layers[low])
-        differences.append({"k": k, **found, **beside})
-    tables = [
-        {
-            "name": group.name,
-            "kind": group.kind,
-            "k": group.k,
-            "layers": list(group.layers),
-            "per_fold": rows[group.name],
-            **summarize([row["accuracy"] for row in rows[group.name]]),
-        }
-        for group in groups
-    ]
-    return {
-        "unit": unit,
-        "embeddings_key": features.head.key,
-        "ranking": ranking,
-        "baseline": {
-            "layers": list(features.layers),
-            "per_fold": base,
-            **(summarize([row["accuracy"] for row in base]) if base else {}),
-        },
-        "groups": tables,
-        "differences": differences,
-        "presets": [_preset(name, rows, probes) for name in dict.fromkeys(settings.presets if groups else ())],
-        "alone": alone_tests(tables, score),
-    }
-
-
-def _preset(
-    name: str, rows: Mapping[str, list[dict[str, Any]]], probes: Mapping[int, Mapping[int, float]]
-) -> dict[str, Any]:
-    """Difference between the papers' high and low layers."""
-    high, low = PRESETS[name]
-    found = _difference(rows[group_name(high)], rows[group_name(low)])
-    return {"name": name, "high": list(high), "low": list(low), **found,
-            **against_probes(name, found, probes, high, low)}  # fmt: skip
-
-
-def _difference(high: Sequence[dict[str, Any]], low: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Difference in accuracy between two groups of layers, by run and summarised."""
-    pairs = paired_differences(high, low)
-    return {"per_fold": pairs, **summarize([pair["difference"] for pair in pairs])}
-
-
-def _compared(settings: AblateConfig, ranking: Sequence[int], groups: Sequence[LayerGroup]) -> list[int]:
-    """The layers between which differences are taken."""
+    groups: Sequence[LayerGroup],
+    rows: Mapping[str, list[RunAccuracy]],
+) -> tuple[list[RankedDifference], list[PresetDifference]]:
+    """Highest minus lowest layers for every k, and the papers' high minus low layers, beside linear probes."""
     if not groups:
-        return []
+        return [], []
+    layers = {group.name: group.layers for group in groups}
+    probes = _probe(features, config, _compared(config.ablate, groups))
+    ranked = []
+    for k in dict.fromkeys(config.ablate.k if ranking else ()):
+        high, low = f"highest-{k}", f"lowest-{k}"
+        found = difference(paired_differences(rows[high], rows[low]))
+        probe = probe_difference(probes, layers[high], layers[low])
+        caution = contradiction(f"{high} minus {low}", found, probe)
+        ranked.append(RankedDifference(k=k, probe=probe, contradicts=caution, **vars(found)))
+    presets = []
+    for name in dict.fromkeys(config.ablate.presets):
+        given, other = PRESETS[name]
+        found = difference(paired_differences(rows[group_name(given)], rows[group_name(other)]))
+        probe = probe_difference(probes, given, other)
+        presets.append(
+            PresetDifference(
+                name=name,
+                high=list(given),
+                low=list(other),
+                probe=probe,
+                contradicts=contradiction(name, found, probe),
+                **vars(found),
+            )
+        )
+    return ranked, presets
+
+
+def _compared(settings: AblateConfig, groups: Sequence[LayerGroup]) -> list[int]:
+    """The layers between which differences are taken."""
     compared = {layer for group in groups if group.kind in ("highest", "lowest") for layer in group.layers}
     return sorted(compared.union(*(group for name in settings.presets for group in PRESETS[name])))
 

@@ -1,8 +1,7 @@
 """`compare`: compare two pipelines, methods or published rows: their settings and their results.
 
-Reads `data/train/<run>/<method>/` of both sides and the published tables; writes `data/compare/<A>__<B>/
-comparison.json`. Not a stage of the DAG. All values are fractions, published ones too. Differences are first minus
-second.
+Reads `data/train/<run>/<method>/` of both sides and the published tables. Writes `data/compare/<A>__<B>/
+comparison.json`, see `daamctl.artifacts.comparison`. It is not a stage of the DAG.
 """
 
 from __future__ import annotations
@@ -15,6 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from daamctl.adapters import FINETUNES
+from daamctl.artifacts.comparison import (
+    ComparisonReport,
+    FoldAccuracy,
+    PairedResult,
+    PrintCheck,
+    PrintedResult,
+    RowFigures,
+    Unmatched,
+)
 from daamctl.artifacts.io import write_json
 from daamctl.artifacts.results import Fold, read_fold, read_folds
 from daamctl.artifacts.terms import terms_of
@@ -90,10 +98,7 @@ def run(root: Path, first: str, second: str, *, unit: str | None = None) -> Path
         unit: "utterance" or "clip"; None: `evaluate.unit` of the sides, which must agree.
 
     Returns:
-        Path of comparison.json: first, second (as named); kind ("paired", "printed" for a published row and ours,
-        "both-printed"); unit; item (the word for it: utterance, clip, text or image; None of printed rows alone);
-        matched (pairs of methods); unmatched; settings (can_change, cannot_change, not_known); family; comparisons;
-        notes.
+        Path of comparison.json.
 
     Raises:
         UnknownNameError: the pipeline, run, method or row does not exist.
@@ -107,28 +112,27 @@ def run(root: Path, first: str, second: str, *, unit: str | None = None) -> Path
     if isinstance(a, Trained) and isinstance(b, Trained):
         loaded = list(zip(_load(a, firsts, chosen), _load(b, seconds, chosen), strict=True))
         modality: str | None = loaded[0][0].modality
-        result = compare_paired(loaded, chosen, f"daamctl compare {first} {second}")
+        result: PairedResult | PrintedResult = compare_paired(loaded, chosen, f"daamctl compare {first} {second}")
     else:
         both = isinstance(a, Printed) and isinstance(b, Printed)
         rows = zip(_rows(a, firsts, chosen, both=both), _rows(b, seconds, chosen, both=both), strict=True)
         corpora = [side.config.download.corpus for side in (a, b) if isinstance(side, Trained)]
         modality = CORPORA.load(corpora[0]).modality if corpora else None
         result = compare_printed(list(rows))
-    report = {
-        "first": first,
-        "second": second,
-        "kind": result.pop("kind"),
-        "unit": chosen,
-        "item": terms_of(modality or "speech").unit(chosen) if chosen != "as printed" else None,
-        "matched": [list(pair) for pair in pairs],
-        "unmatched": {
-            "first": [name for name in a.methods if name not in {pair[0] for pair in pairs}],
-            "second": [name for name in b.methods if name not in {pair[1] for pair in pairs}],
-        },
-        **result,
-    }
+    report = ComparisonReport(
+        first=first,
+        second=second,
+        unit=chosen,
+        item=terms_of(modality).unit(chosen) if modality else None,
+        matched=pairs,
+        unmatched=Unmatched(
+            first=[name for name in a.methods if name not in firsts],
+            second=[name for name in b.methods if name not in seconds],
+        ),
+        result=result,
+    )
     path = root / "data" / "compare" / f"{_safe(first)}__{_safe(second)}" / "comparison.json"
-    write_json(path, report)
+    write_json(path, report.as_json())
     logger.info("comparison: %s", path)
     return path
 
@@ -144,10 +148,10 @@ def _side(root: Path, text: str) -> Trained | Printed:
     name, _, method = text.partition("/")
     layout, config = _run(root, name)
     there = _trained_methods(layout)
-    listed = config.trained if layout.pipeline else there
+    chosen = config.trained if layout.pipeline else there
     if not method:
-        return Trained(name, layout, config, tuple(listed), one=False)
-    known = dict.fromkeys([*listed, *there])
+        return Trained(name, layout, config, tuple(chosen), one=False)
+    known = dict.fromkeys([*chosen, *there])
     if method not in known:
         raise UnknownNameError(f"method of '{name}'", method, known)
     return Trained(name, layout, config, (method,), one=True)
@@ -225,8 +229,8 @@ def _unit(a: Trained | Printed, b: Trained | Printed, wanted: str | None) -> str
             raise ConfigError("--unit does not apply to two published rows, which are compared as printed")
         return "as printed"
     if wanted is None and len(set(units.values())) > 1:
-        met = ", ".join(f"{unit} for '{name}'" for name, unit in units.items())
-        raise ConfigError(f"evaluate.unit differs: {met}", fix="choose one for both: --unit utterance or --unit clip")
+        found = ", ".join(f"{unit} for '{name}'" for name, unit in units.items())
+        raise ConfigError(f"evaluate.unit differs: {found}", fix="choose one for both: --unit utterance or --unit clip")
     return wanted or next(iter(units.values()))
 
 
@@ -239,12 +243,12 @@ def _load(side: Trained, methods: Sequence[str], unit: str) -> list[TrainedMetho
     found: dict[str, list[Fold]] = {}
     for method in methods:
         stage: TrainingStage = "finetune" if method in FINETUNES else "train"
-        fix, listed = side.layout.command(stage, "--method", method), side.seeds(stage)
-        folds = read_folds(side.layout.method(method))
-        folds = [fold for fold in folds if listed is None or fold.seed in listed]
+        fix = side.layout.command(stage, "--method", method)
+        folds = _with_seeds(read_folds(side.layout.method(method)), side.seeds(stage))
         if not folds:
             raise ArtifactError(f"'{side.name}/{method}' has no finished fold", fix=f"train it: {fix}")
-        seeds, done = listed or {fold.seed for fold in folds}, {(fold.fold, fold.seed) for fold in folds}
+        seeds = side.seeds(stage) or {fold.seed for fold in folds}
+        done = {(fold.fold, fold.seed) for fold in folds}
         numbers = range(1, folds[0].result["run"]["num_folds"] + 1)
         missing = [(fold, seed) for fold in numbers for seed in sorted(seeds) if (fold, seed) not in done]
         if missing:
@@ -261,17 +265,18 @@ def _load(side: Trained, methods: Sequence[str], unit: str) -> list[TrainedMetho
     ]
 
 
+def _with_seeds(folds: Sequence[Fold], seeds: Sequence[int] | None) -> list[Fold]:
+    """The folds with one of these seeds; None: all folds."""
+    return [fold for fold in folds if seeds is None or fold.seed in seeds]
+
+
 def _probes(side: Trained, method: str, folds: Sequence[Fold]) -> dict[str, list[Fold]]:
     """The closest closed-form probe of a method, trained in the same run on the same embeddings."""
     keys = {fold.result["meta"]["embeddings_key"] for fold in folds}
-    listed = side.seeds("train")
     for name in counterparts(method):
-        found = [
-            fold
-            for fold in read_folds(side.layout.method(name))
-            if (listed is None or fold.seed in listed)
-            and (method in FINETUNES or fold.result["meta"]["embeddings_key"] in keys)
-        ]
+        found = _with_seeds(read_folds(side.layout.method(name)), side.seeds("train"))
+        if method not in FINETUNES:  # a fine-tuned encoder has no embeddings
+            found = [fold for fold in found if fold.result["meta"]["embeddings_key"] in keys]
         if found:
             return {name: found}
     return {}
@@ -282,10 +287,10 @@ def _rows(side: Trained | Printed, methods: Sequence[str], unit: str, *, both: b
     if isinstance(side, Trained):
         return [trained_row(loaded, unit) for loaded in _load(side, methods, unit)]
     notes = [f"{side.name}: {side.table.protocol}"]
-    return [Row(name, _told(side, name, both=both), _figures(side, name), notes) for name in methods]
+    return [Row(name, _stated(side, name, both=both), _figures(side, name), notes) for name in methods]
 
 
-def _told(side: Printed, method: str, *, both: bool) -> dict[str, Any]:
+def _stated(side: Printed, method: str, *, both: bool) -> dict[str, Any]:
     """The facts that a published table states; with `both`, also those that only published tables have."""
     table, row = side.table, side.row(method)
     speech = not table.repeats
@@ -314,24 +319,18 @@ def _sessions(side: Printed, row: PublishedRow) -> list[int] | None:
     return [LORA_SESSIONS[column - 1] for column in columns] if grouped else columns
 
 
-def _figures(side: Printed, method: str) -> dict[str, Any]:
-    """A published row, with mean and deviation of its folds."""
+def _figures(side: Printed, method: str) -> RowFigures:
+    """Scores of a published row, with mean and deviation of its folds."""
     row = side.row(method)
     values = [value / 100 for value in row.folds.values()]
     sessions: Sequence[int | None] = _sessions(side, row) or [None] * len(values)
-    folds = zip(row.folds, sessions, values, strict=True)
-    return {
-        "name": f"{side.name}/{method}",
-        "label": f"{side.name}/{method}",
-        "fairness": None,
-        "corpus": side.table.corpus,
-        "print": {
-            "text": row.printed or None,
-            "mean_agrees": bool(row.mean_agrees),
-            "std_is": row.std_is,
-            "disagrees": bool(row.disagrees),
-        },
-        "as_published": spread(values),
-        "as_reported": None,
-        "folds": [{"fold": name, "session": session, "value": value} for name, session, value in folds],
-    }
+    return RowFigures(
+        name=f"{side.name}/{method}",
+        label=f"{side.name}/{method}",
+        corpus=side.table.corpus,
+        fairness=None,
+        print=PrintCheck(row.printed or None, bool(row.mean_agrees), row.std_is, bool(row.disagrees)),
+        as_published=spread(values),
+        as_reported=None,
+        folds=[FoldAccuracy(*fold) for fold in zip(row.folds, sessions, values, strict=True)],
+    )

@@ -10,9 +10,7 @@ Reads `data/train/<run>/<method>/fold*/` and, for the audit, `data/extract/<run>
   draw from 1) and number of layers touched; accuracy is a fraction of clips.
 - pictures: `<method>-heatmap.png` and `<method>-layers.png` of methods with a density, `<method>-band.png` of every
   method with a score, `<method>-replacement.png` of every method with curves.
-- summary.json: methods (those with a density: ranking, contribution in percent, correlation with the untrained map,
-  head positions, caution), without_density, note; scores (every method with a score: kind, ranking, stability over
-  folds and seeds) and without_score (method -> reason); audit (see `daamctl.analysis.audit.audit_scores`).
+- summary.json: see `daamctl.artifacts.importance`; its audit is described in `daamctl.analysis.audit.audit_scores`.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -42,7 +39,9 @@ from daamctl.analysis.importance import (
     stability,
 )
 from daamctl.analysis.scores import Maps, Scored, read_maps, read_scores
-from daamctl.artifacts.io import read_json, write_json
+from daamctl.artifacts.ablation import Ablation, find_ablation
+from daamctl.artifacts.importance import FILE, DensityMaps, LayerScores, PositionScores, Stability
+from daamctl.artifacts.io import write_json
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.splits import make_split
 from daamctl.artifacts.terms import terms_of
@@ -101,7 +100,7 @@ def run(layout: Layout, config: Config) -> Path:
         scores |= {method: scored} if scored else {}
     audited, curves = audit_scores(layout, config, scores, _split_rows)
     if audited["methods"] and audited["no_ablation"] is None:
-        audited["no_ablation"] = _nothing_alone(layout)
+        audited["no_ablation"] = _nothing_alone(find_ablation(layout.stage("ablate"), again=layout.command("ablate")))
     _write_pictures(folder, {**_map_pictures(config, maps, scores), **_score_pictures(config, scores, curves)})
     frames = [_rows(method, part, scores[method].layers) for method, parts in maps.items() for part in parts]
     rows = pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA)
@@ -109,17 +108,22 @@ def run(layout: Layout, config: Config) -> Path:
     write_frame(folder / "audit-curves.parquet", curves, {"run": layout.run_name})
     drawn = set(curves["method"].unique())
     without = [method for method in folds if method not in maps]
+    note = _note(maps, without)
+    densities = {method: _summary(config, method, parts, scores[method]) for method, parts in maps.items()}
+    scored_methods = {
+        method: _score_summary(method, scored, curves=method in drawn) for method, scored in scores.items()
+    }
     summary = {
         "run": layout.run_name,
-        "methods": {method: _summary(config, method, parts, scores[method]) for method, parts in maps.items()},
+        "methods": {method: asdict(entry) for method, entry in densities.items()},
         "without_density": without,
-        "note": _note(maps, without),
-        "scores": {method: _score_summary(method, scored, curves=method in drawn) for method, scored in scores.items()},
+        "note": note,
+        "scores": {method: asdict(entry) for method, entry in scored_methods.items()},
         "without_score": {method: UNSCORED[bool(found)] for method, found in folds.items() if method not in scores},
         "audit": audited,
     }
-    write_json(folder / "summary.json", summary)
-    logger.info(summary["note"])
+    write_json(folder / FILE, summary)
+    logger.info(note)
     lacking = [line for entry in audited["methods"].values() for line in entry["missing"]]
     for line in (*audited["missing"], audited["no_ablation"], *lacking, audited["comparison"]["sentence"]):
         if line is not None:
@@ -128,7 +132,7 @@ def run(layout: Layout, config: Config) -> Path:
         logger.info(
             "audit: %(probe).0f s for linear probes, %(replacement).0f s for replacing layers", audited["seconds"]
         )
-    return folder / "summary.json"
+    return folder / FILE
 
 
 def _split_rows(clips: pl.DataFrame, fold: Fold) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -139,10 +143,9 @@ def _split_rows(clips: pl.DataFrame, fold: Fold) -> tuple[NDArray[np.int64], NDA
     return split.train, split.test
 
 
-def _nothing_alone(layout: Layout) -> str | None:
+def _nothing_alone(ablation: Ablation | None) -> str | None:
     """Note if the ablation has too few groups for a test, otherwise None."""
-    groups = read_json(layout.stage("ablate") / "ablation.json")["groups"]
-    sizes = Counter(map(len, {tuple(group["layers"]) for group in groups}))
+    sizes = Counter(len(layers) for layers in {tuple(group.layers) for group in (ablation.groups if ablation else [])})
     return NO_GROUPS if max(sizes.values(), default=0) < 2 else None
 
 
@@ -163,29 +166,29 @@ def _rows(method: str, part: Maps, layers: list[int]) -> pl.DataFrame:
     return pl.DataFrame(columns).cast(SCHEMA)  # type: ignore[arg-type]
 
 
-def _summary(config: Config, method: str, parts: list[Maps], scored: Scored) -> dict[str, Any]:
+def _summary(config: Config, method: str, parts: list[Maps], scored: Scored) -> DensityMaps:
     mean, folds, layers = parts[0], parts[1:], scored.layers
     correlation = map_correlation(mean.trained, mean.untrained)
     num_heads = _num_heads(config, method, scored.folds[0])
     positions, before = (head_positions(values, num_heads) for values in (scored.mean, scored.mean_untrained))
-    return {
-        "folds": [[part.fold, part.seed] for part in folds],
-        "layers": layers,
-        "num_features": mean.trained.shape[1],
-        "num_heads": num_heads,
-        "ranking": order_layers(scored.mean, layers),
-        "ranking_untrained": order_layers(scored.mean_untrained, layers),
-        "mean_importance": _per_layer(layers, scored.mean),
-        "mean_importance_untrained": _per_layer(layers, scored.mean_untrained),
-        "contribution_percent": _per_layer(layers, layer_contribution(mean.trained)),
-        "contribution_percent_untrained": _per_layer(layers, layer_contribution(mean.untrained)),
-        "correlation_with_untrained": correlation,
-        "head_positions": asdict(positions) if positions else None,
-        "head_positions_untrained": asdict(before) if before else None,
-        "caution": geometry_caution(correlation, positions),
-        "heatmap": f"{method}-heatmap.png",
-        "layers_picture": f"{method}-layers.png",
-    }
+    return DensityMaps(
+        folds=[(part.fold, part.seed) for part in folds],
+        layers=layers,
+        num_features=mean.trained.shape[1],
+        num_heads=num_heads,
+        ranking=order_layers(scored.mean, layers),
+        ranking_untrained=order_layers(scored.mean_untrained, layers),
+        mean_importance=_per_layer(layers, scored.mean),
+        mean_importance_untrained=_per_layer(layers, scored.mean_untrained),
+        contribution_percent=_per_layer(layers, layer_contribution(mean.trained)),
+        contribution_percent_untrained=_per_layer(layers, layer_contribution(mean.untrained)),
+        correlation_with_untrained=correlation,
+        head_positions=PositionScores(**vars(positions)) if positions else None,
+        head_positions_untrained=PositionScores(**vars(before)) if before else None,
+        caution=geometry_caution(correlation, positions),
+        heatmap=f"{method}-heatmap.png",
+        layers_picture=f"{method}-layers.png",
+    )
 
 
 def _num_heads(config: Config, method: str, fold: Fold) -> int:
@@ -198,22 +201,22 @@ def _num_heads(config: Config, method: str, fold: Fold) -> int:
     return int(settings.get("num_heads") or settings.get("num_groups") or 1)
 
 
-def _score_summary(method: str, scored: Scored, *, curves: bool) -> dict[str, Any]:
-    return {
-        "label": scored.label,
-        "kind": scored.kind,
-        "folds": [[fold.fold, fold.seed] for fold in scored.folds],
-        "layers": scored.layers,
-        "trained": _per_layer(scored.layers, scored.mean),
-        "untrained": _per_layer(scored.layers, scored.mean_untrained),
-        "ranking": order_layers(scored.mean, scored.layers),
-        "ranking_untrained": order_layers(scored.mean_untrained, scored.layers),
-        "stability": stability(list(scored.trained)),
-        "stability_untrained": stability(list(scored.untrained)),
-        "tau_with_untrained": rank_correlation(scored.mean, scored.mean_untrained),
-        "band": f"{method}-band.png",
-        "replacement": f"{method}-replacement.png" if curves else None,
-    }
+def _score_summary(method: str, scored: Scored, *, curves: bool) -> LayerScores:
+    return LayerScores(
+        label=scored.label,
+        kind=scored.kind,
+        folds=[(fold.fold, fold.seed) for fold in scored.folds],
+        layers=scored.layers,
+        trained=_per_layer(scored.layers, scored.mean),
+        untrained=_per_layer(scored.layers, scored.mean_untrained),
+        ranking=order_layers(scored.mean, scored.layers),
+        ranking_untrained=order_layers(scored.mean_untrained, scored.layers),
+        stability=Stability(**stability(list(scored.trained))),
+        stability_untrained=Stability(**stability(list(scored.untrained))),
+        tau_with_untrained=rank_correlation(scored.mean, scored.mean_untrained),
+        band=f"{method}-band.png",
+        replacement=f"{method}-replacement.png" if curves else None,
+    )
 
 
 def _per_layer(layers: list[int], values: Map) -> dict[str, float]:

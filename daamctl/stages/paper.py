@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from daamctl.analysis.learned import read_learned
+from daamctl.artifacts.ablation import find_ablation
 from daamctl.artifacts.dag import PAPER
+from daamctl.artifacts.evaluation import find_evaluation
+from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import SKIPPED_FILE, read_folds
 from daamctl.artifacts.skipped import Obstacle, folder_of, inventory_file, is_finished, note_of
@@ -60,7 +63,7 @@ def run(root: Path) -> Path:
 def _read(root: Path, experiment: Experiment, pipeline: str, *, as_published: bool) -> Ours:
     """All available results of one pipeline, and the reasons why others are missing."""
     layout = Layout(root, pipeline, pipeline, pipeline)
-    evaluation = _result(layout.stage("evaluate") / "evaluation.json", "methods")
+    evaluation = find_evaluation(layout.stage("evaluate"), again=layout.command("evaluate"))
     obstacle = None if evaluation else _reason(layout, "evaluate", again=f"daamctl run {pipeline}")
     why = {"evaluate": obstacle.reason if obstacle else ""}
     for stage in ("ablate", "importance"):
@@ -72,8 +75,8 @@ def _read(root: Path, experiment: Experiment, pipeline: str, *, as_published: bo
         experiment,
         as_published,
         evaluation=evaluation,
-        ablation=_result(layout.stage("ablate") / "ablation.json", "groups"),
-        importance=_result(layout.stage("importance") / "summary.json", "methods"),
+        ablation=find_ablation(layout.stage("ablate"), again=layout.command("ablate")),
+        importance=find_importance(layout.stage("importance"), again=layout.command("importance")),
         learned={EIGHT_HEADS: _learned(layout, EIGHT_HEADS)},
         why=why,
         fix=(obstacle and obstacle.fix) or "",
@@ -81,14 +84,6 @@ def _read(root: Path, experiment: Experiment, pipeline: str, *, as_published: bo
         made=_made(layout),
         reported=(layout.stage("report") / "report.html").is_file(),
     )
-
-
-def _result(path: Path, part: str) -> dict[str, Any] | None:
-    """Result of a stage; None if it did not run and left no file or an empty one."""
-    if not path.is_file() or not path.read_bytes().strip():
-        return None
-    found = read_json(path, fix=f"delete {path} and make it again")
-    return found if isinstance(found, dict) and part in found else None
 
 
 def _reason(layout: Layout, stage: str, *, again: str) -> Obstacle:

@@ -21,7 +21,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from daamctl.analysis.ablation import summarize
+from daamctl.analysis.ablation import over_runs
 from daamctl.analysis.data_checks import CorpusFacts, Drawn, Finding, check_data, numbered, text_ids
 from daamctl.analysis.probe import (
     CONFIDENCE,
@@ -262,7 +262,7 @@ def _figures(probes: LayerProbes | None, layers: Sequence[int], sampling: str | 
 def _summary(scores: Scores) -> dict[str, Any]:
     """Every result, with its values per fold."""
     return {
-        name: {**summarize(values := getattr(scores, name).tolist()), "per_fold": values}
+        name: {**vars(over_runs(values := getattr(scores, name).tolist())), "per_fold": values}
         for name in ("accuracy", "balanced_accuracy", "choice_accuracy")
     }
 

@@ -12,7 +12,6 @@ the report again.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,12 +20,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 import yaml
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from daamctl.analysis.importance import layer_contribution
 from daamctl.analysis.learned import read_learned
 from daamctl.analysis.plots import confusion_picture, fold_dots, learning_curves
-from daamctl.artifacts.io import read_json
+from daamctl.artifacts.ablation import find_ablation
+from daamctl.artifacts.evaluation import EvalBatches, Evaluation, FoldScores, find_evaluation, read_evaluation
+from daamctl.artifacts.importance import Importance, find_importance
 from daamctl.artifacts.results import Fold, SearchPart, read_folds
 from daamctl.artifacts.utterances import read_frame
 from daamctl.config import PIPELINES_DIR, RECIPES, Config
@@ -34,13 +35,14 @@ from daamctl.corpora import CORPORA
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.settings_diff import differing, settings
 from daamctl.layout import Layout
+from daamctl.methods.weights_metadata import read_metadata
 from daamctl.paper import sections as paper
 from daamctl.paper.tables import read_published
 from daamctl.reporting import layers, results, run_record
 from daamctl.reporting.document import Document, Files, Picture, Section, percent
 from daamctl.reporting.fairness import fairness
 from daamctl.reporting.plots import DensityRun
-from daamctl.reporting.recipe import AGAIN, BACK, TWIN, Recipe, gains, recipe_of, siblings
+from daamctl.reporting.recipe import AGAIN, BACK, TWIN, Recipe, gains, siblings
 from daamctl.reporting.run_record import CURVES, RunFacts, curve_names
 from daamctl.reporting.terms import item, terms
 from daamctl.reporting.verdict import against, headline, labelled, order
@@ -68,10 +70,7 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
         ArtifactError: there is no evaluation, or one of an older version, or a picture of the importance stage is gone.
         UnknownNameError: `report.published` names no published table.
     """
-    path = layout.stage("evaluate") / "evaluation.json"
-    evaluation = read_json(path, fix=f"make it: {layout.command('evaluate')}")
-    if not {"modality", "fairness"} <= evaluation.keys():
-        raise ArtifactError(f"{path} was made by an older version", fix=f"make it again: {layout.command('evaluate')}")
+    evaluation = read_evaluation(layout.stage("evaluate"), again=layout.command("evaluate"))
     document = _document(layout, config, evaluation)
     folder = layout.stage("report")
     page = write_report(folder, document, interactive=config.report.interactive)
@@ -84,14 +83,12 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
     return page
 
 
-def _document(layout: Layout, config: Config, raw: Mapping[str, Any]) -> Document:
+def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     command = layout.command("importance")
-    summary, ablated = (
-        _optional(layout, layout.stage(stage) / name)
-        for stage, name in (("importance", "summary.json"), ("ablate", "ablation.json"))
-    )
+    summary = find_importance(layout.stage("importance"), again=command, hide=layout.root)
+    ablated = find_ablation(layout.stage("ablate"), again=layout.command("ablate"), hide=layout.root)
     table = read_published(config.report.published) if config.report.published else None
-    labels = {name: entry["label"] for name, entry in raw["methods"].items()}
+    labels = {name: entry.label for name, entry in raw.methods.items()}
     raw_names = {label: name for name, label in labels.items()}
     evaluation = labelled(raw)
     folds, stale = _folds(layout, config, raw)
@@ -99,7 +96,7 @@ def _document(layout: Layout, config: Config, raw: Mapping[str, Any]) -> Documen
     declared = config.evaluate.reference is not None
     history, pngs = _history(layout), _importance_pictures(layout, summary, command)
     maps = _density_runs(layout, summary, labels, command)  # all is read before anything is drawn
-    curves = {label: _curves(history.filter(pl.col("method") == label)) for label in evaluation["methods"]}
+    curves = {label: _curves(history.filter(pl.col("method") == label)) for label in evaluation.methods}
     sections: list[Section | None] = [
         headline(evaluation, declared=declared, stale=stale),
         results.results(evaluation, declared=declared, dots=_dots(evaluation)),
@@ -131,25 +128,18 @@ def _document(layout: Layout, config: Config, raw: Mapping[str, Any]) -> Documen
     return Document(title, layout.run_name, [section for section in sections if section is not None])
 
 
-def _optional(layout: Layout, path: Path) -> Any:
-    """A JSON file if it is there, with paths in its texts relative to the project."""
-    if not path.exists():
-        return None
-    return json.loads(json.dumps(read_json(path)).replace(f"{layout.root}/", ""))
-
-
-def _folds(layout: Layout, config: Config, raw: Mapping[str, Any]) -> tuple[list[Fold], list[str]]:
+def _folds(layout: Layout, config: Config, raw: Evaluation) -> tuple[list[Fold], list[str]]:
     """The folds behind the evaluation, and notes on folds that no longer match it."""
     again = layout.command("evaluate")
     found: list[Fold] = []
     absent, changed = [], []
-    for name, entry in raw["methods"].items():
+    for name, entry in raw.methods.items():
         there = {(fold.fold, fold.seed): fold for fold in read_folds(layout.method(name))}
-        rows = {(row["fold"], row["seed"]): row for row in entry["per_fold"]}
+        rows = {row.run: row for row in entry.per_fold}
         found += [there[key] for key in rows if key in there]
         absent += [name] if rows.keys() - there.keys() else []
         changed += [name] if any(not _scored(there[key], rows[key]) for key in rows if key in there) else []
-    new = [name for name in config.trained if name not in raw["methods"] and name not in raw.get("skipped", {})]
+    new = [name for name in config.trained if name not in raw.methods and name not in raw.skipped]
     stale = []
     if absent:
         stale.append(
@@ -162,24 +152,26 @@ def _folds(layout: Layout, config: Config, raw: Mapping[str, Any]) -> tuple[list
     return found, stale
 
 
-def _recipe(layout: Layout, raw: Mapping[str, Any], folds: Sequence[Fold]) -> Recipe | str | None:
+def _recipe(layout: Layout, raw: Evaluation, folds: Sequence[Fold]) -> Recipe | str | None:
     """Effect of the training recipe from a run with the other recipe, or a text on how to get such a run.
 
     None if there can be no such run.
     """
-    own = recipe_of(raw)
+    own = raw.provenance.recipe
     unfit = ""
     for sibling in siblings(layout.run_name, own):
-        path = layout.data / "evaluate" / sibling.name / "evaluation.json"
-        other = read_json(path) if path.is_file() and path.stat().st_size else {}
-        if "methods" not in other:  # not made, or left out on this machine
+        try:
+            other = find_evaluation(layout.data / "evaluate" / sibling.name, again=f"daamctl run {sibling.name}")
+        except ArtifactError:
+            unfit = f" ('{sibling.name}' was evaluated by an older version of daamctl)"
             continue
-        recipes = {own, recipe_of(other)}
-        if len(recipes) == 1:
+        if other is None:  # not made, or left out on this machine
+            continue
+        if own == other.provenance.recipe:
             unfit = f" ('{sibling.name}' has the same recipe)"
             continue
-        keys = {part["provenance"]["embeddings_key"] for part in (raw, other)}
-        if len(keys) > 1 and AGAIN in layout.run_name + sibling.name:  # twins extract in their own ways
+        keys = {part.provenance.embeddings_key for part in (raw, other)}
+        if len(keys) > 1 and AGAIN in layout.run_name + sibling.name:  # twins extract with other settings
             unfit = f" ('{sibling.name}' was trained on other embeddings)"
             continue
         ours, theirs = (raw, sibling.own_reading), (other, sibling.reading)
@@ -190,7 +182,7 @@ def _recipe(layout: Layout, raw: Mapping[str, Any], folds: Sequence[Fold]) -> Re
             continue
         names = (layout.run_name, sibling.name)
         return Recipe(
-            {raw["methods"][name]["label"]: gain for name, gain in found.items()},
+            {raw.methods[name].label: gain for name, gain in found.items()},
             searched=(names[sibling.searched], searched[1]),
             published=(names[not sibling.searched], published[1]),
             others=_other_settings(layout, folds, sibling.name, list(found)),
@@ -223,16 +215,16 @@ def _other_settings(layout: Layout, folds: Sequence[Fold], sibling: str, methods
         ours = [fold for fold in folds if fold.result["run"]["method"] == method]
         theirs = read_folds(layout.data / "train" / sibling / method)
         if ours and theirs:
-            rows = differing(settings(ours[0]), settings(theirs[0]))["can_change"]
-            found |= dict.fromkeys(row["name"] for row in rows)
+            rows = differing(settings(ours[0]), settings(theirs[0])).can_change
+            found |= dict.fromkeys(row.name for row in rows)
     searched = tuple(f"{stage}.search_" for stage in RECIPES["published"])
     return [name for name in found if name not in recipe and not name.startswith(searched)]
 
 
-def _scored(fold: Fold, row: Mapping[str, Any]) -> bool:
+def _scored(fold: Fold, row: FoldScores) -> bool:
     """Whether a row of the evaluation was made from this very fold."""
     run_part, meta = fold.result["run"], fold.result["meta"]
-    return bool(row["train_s"] == meta["train_s"] and row["num_parameters"] == run_part["num_parameters"])
+    return row.train_s == meta["train_s"] and row.num_parameters == run_part["num_parameters"]
 
 
 def _searches(folds: Sequence[Fold], labels: Mapping[str, str]) -> dict[str, list[SearchPart]]:
@@ -247,6 +239,7 @@ def _searches(folds: Sequence[Fold], labels: Mapping[str, str]) -> dict[str, lis
 def _facts(fold: Fold, label: str) -> RunFacts:
     run_part, metrics, meta = fold.result["run"], fold.result["metrics"], fold.result["meta"]
     epochs, selected = metrics.get("epochs"), metrics.get("selected_epoch")
+    batches = run_part.get("eval_batches")
     return RunFacts(
         label=label,
         fold=fold.fold,
@@ -259,8 +252,7 @@ def _facts(fold: Fold, label: str) -> RunFacts:
         selected_epoch=None if selected is None else int(selected),
         device=meta["device"],
         settings=run_part["config"].get("method", {}),
-        eval_batches=run_part.get("eval_batches"),
-        effect=run_part.get("effect"),
+        eval_batches=EvalBatches(**batches) if batches else None,  # type: ignore[arg-type]
         adapted=len(run_part.get("adapted", [])),
         **_weights(fold.folder / "weights.safetensors"),
     )
@@ -270,18 +262,11 @@ def _weights(path: Path) -> dict[str, Any]:
     """Size of the decoder or classifier, and the learned offset and scaled variance of a density."""
     if not path.is_file():
         return {"decoder_parameters": None}
-    try:
+    found: dict[str, Any] = {"decoder_parameters": read_metadata(path).head_parameters}  # of a fine-tuned encoder
+    if found["decoder_parameters"] is None:
         with safe_open(path, framework="np") as file:
-            names = list(file.keys())
-            decoder = sum(
-                int(np.prod(file.get_slice(name).get_shape())) for name in names if name.startswith("decoder.")
-            )
-            said = yaml.safe_load((file.metadata() or {}).get("daamctl", "{}"))
-            found: dict[str, Any] = {"decoder_parameters": said.get("head_parameters", decoder)}  # of a tuned encoder
-    except (SafetensorError, OSError) as error:
-        raise ArtifactError(
-            f"{path} cannot be read: {error}", fix=f"delete {path.parent} and train it again"
-        ) from error
+            shapes = [file.get_slice(name).get_shape() for name in list(file.keys()) if name.startswith("decoder.")]
+        found["decoder_parameters"] = sum(int(np.prod(shape)) for shape in shapes)
     learned = read_learned(path)
     if learned is not None:
         found |= {
@@ -314,25 +299,23 @@ def _curves(history: pl.DataFrame) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _dots(evaluation: Mapping[str, Any]) -> Picture:
-    unit, said = evaluation["main_unit"], item(evaluation)
-    methods = evaluation["methods"]
-    values = {name: [row[unit]["accuracy"] for row in methods[name]["per_fold"]] for name in order(evaluation)}
-    floor = evaluation["chance"][unit]["majority_fraction"]
+def _dots(evaluation: Evaluation) -> Picture:
+    said = item(evaluation)
+    values = {}
+    for name in order(evaluation):
+        rows = evaluation.methods[name].per_fold
+        values[name] = [row.scores(evaluation.main_unit)["accuracy"] for row in rows]
+    floor = evaluation.main_chance.majority_fraction
     means = ", ".join(f"{name} {percent(float(np.mean(part)))} %" for name, part in values.items())
     alt = f"Accuracy per {said} of every run, with the mean of each method: {means}; the numbers are in the tables."
     return Picture("accuracy.png", alt, fold_dots(values, label=f"Accuracy per {said}", chance=floor))
 
 
-def _importance_pictures(layout: Layout, summary: Mapping[str, Any] | None, command: str) -> dict[str, bytes]:
+def _importance_pictures(layout: Layout, summary: Importance | None, command: str) -> dict[str, bytes]:
     if summary is None:
         return {}
-    named = [entry[key] for entry in summary["methods"].values() for key in ("heatmap", "layers_picture")]
-    named += [
-        name for entry in summary.get("scores", {}).values() for key in ("band", "replacement") if (name := entry[key])
-    ]
     pictures = {}
-    for name in named:
+    for name in summary.pictures:
         path = layout.stage("importance") / name
         if not path.exists():
             raise ArtifactError(f"no picture {path}, though summary.json names it", fix=f"make it: {command}")
@@ -341,22 +324,22 @@ def _importance_pictures(layout: Layout, summary: Mapping[str, Any] | None, comm
 
 
 def _density_runs(
-    layout: Layout, summary: Mapping[str, Any] | None, labels: Mapping[str, str], command: str
+    layout: Layout, summary: Importance | None, labels: Mapping[str, str], command: str
 ) -> layers.DensityRuns:
     """The maps of every density method, the mean over folds first."""
-    if summary is None or not summary["methods"]:
+    if summary is None or not summary.methods:
         return {}
     path = layout.stage("importance") / "importance.parquet"
     if not path.exists():
         raise ArtifactError(f"no file {path}, though summary.json has its methods", fix=f"make it: {command}")
     frame, _ = read_frame(path)
     found = {}
-    for name, entry in summary["methods"].items():
+    for name, entry in summary.methods.items():
         own = frame.filter(pl.col("method") == name)
-        shape = (len(entry["layers"]), entry["num_features"])
+        shape = (len(entry.layers), entry.num_features)
         parts = own.partition_by("fold", "seed", maintain_order=True)
         runs = [_density_run(part, shape, len(parts) - 1) for part in parts]
-        found[labels.get(name, name)] = (entry["layers"], runs)
+        found[labels.get(name, name)] = (entry.layers, runs)
     return found
 
 
@@ -369,8 +352,8 @@ def _density_run(part: pl.DataFrame, shape: tuple[int, int], others: int) -> Den
     return DensityRun(name, maps["importance"], maps["untrained_importance"], *shares)
 
 
-def _learning_files(history: pl.DataFrame, evaluation: Mapping[str, Any], raw_names: Mapping[str, str]) -> Files:
-    floor = evaluation["chance"]["clip"]["majority_fraction"]
+def _learning_files(history: pl.DataFrame, evaluation: Evaluation, raw_names: Mapping[str, str]) -> Files:
+    floor = evaluation.chance["clip"].majority_fraction
     found = []
     for label in order(evaluation):
         own = history.filter(pl.col("method") == label)
@@ -386,20 +369,20 @@ def _learning_files(history: pl.DataFrame, evaluation: Mapping[str, Any], raw_na
     return Files("Learning curves, one file per method", found)
 
 
-def _confusion_files(evaluation: Mapping[str, Any], raw_names: Mapping[str, str]) -> Files:
-    unit, classes = evaluation["main_unit"], evaluation["classes"]
+def _confusion_files(evaluation: Evaluation, raw_names: Mapping[str, str]) -> Files:
+    unit, classes = evaluation.main_unit, evaluation.classes
     found = []
     for label in order(evaluation):
-        counts = np.asarray(evaluation["methods"][label]["confusion"][unit])
+        counts = np.asarray(evaluation.methods[label].confusion[unit])
         data = confusion_picture(counts, classes, title=label)
         found.append(Picture(f"{raw_names[label]}-confusion.png", f"Confusion matrix of {label}.", data))
     return Files("Confusion matrices, one file per method", found)
 
 
-def _settings(config: Config, evaluation: Mapping[str, Any], runs: list[RunFacts]) -> dict[str, str]:
+def _settings(config: Config, evaluation: Evaluation, runs: list[RunFacts]) -> dict[str, str]:
     """Settings as YAML, by title."""
     now = config.model_dump(mode="json", exclude={"pipelines"})
-    made = {stage: part for stage, part in evaluation["provenance"]["config"].items() if stage != "method"}
+    made = {stage: part for stage, part in evaluation.provenance.config.items() if stage != "method"}
     texts = {"Settings of the pipeline (YAML)": now}
     if any(now.get(stage) != part for stage, part in made.items()):
         texts["Settings of the folds, if different (YAML)"] = {
@@ -410,11 +393,10 @@ def _settings(config: Config, evaluation: Mapping[str, Any], runs: list[RunFacts
     return {title: yaml.safe_dump(value, sort_keys=False, allow_unicode=True) for title, value in texts.items()}
 
 
-def _commands(layout: Layout, evaluation: Mapping[str, Any]) -> list[str]:
+def _commands(layout: Layout, evaluation: Evaluation) -> list[str]:
     """Commands that reproduce this report from scratch."""
-    facts = evaluation["provenance"]
-    corpus = facts["config"].get("download", {}).get("corpus", "")
-    commit = facts["git_commits"][-1].partition("+")[0]
+    corpus = evaluation.provenance.corpus or ""
+    commit = evaluation.provenance.git_commits[-1].partition("+")[0]
     lines = [f"git checkout {commit}", "make install"]
     if corpus in CORPORA and corpus != "manifest":
         found = CORPORA.load(corpus)
@@ -429,18 +411,22 @@ def _commands(layout: Layout, evaluation: Mapping[str, Any]) -> list[str]:
     return [*lines, *(layout.command(stage) for stage in folder_stages())]
 
 
-def _tracked(evaluation: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
+def _tracked(evaluation: Evaluation) -> tuple[dict[str, float], dict[str, str]]:
     """Headline metrics and tags for the tracking store."""
-    best, unit = order(evaluation)[0], evaluation["main_unit"]
-    summary = evaluation["methods"][best]["summary"][unit]
-    compared = evaluation["comparison"]
+    best = order(evaluation)[0]
+    summary = evaluation.summary(best)
     one = against(evaluation, "accuracy").get(best)
-    found = {f"best_{name}": summary[name]["mean"] for name in evaluation["metrics"]}
-    found["best_accuracy_sample_std"] = summary["accuracy"]["sample_std"]
-    found["majority_fraction"] = evaluation["chance"][unit]["majority_fraction"]
-    found |= {"difference_to_reference": one.difference, "p_holm": one.p_holm} if one else {}
-    found["methods"] = len(evaluation["methods"])
-    found["missing_folds"] = sum(len(entry["missing"]) for entry in evaluation["methods"].values())
-    tags = {"best_method": best, "reference": str(compared["reference"]), "unit": unit}
-    tags["fairness"] = evaluation["fairness"]["verdict"]
+    found: dict[str, float | None] = {f"best_{name}": summary[name].mean for name in evaluation.metrics}
+    found["best_accuracy_sample_std"] = summary["accuracy"].sample_std
+    found["majority_fraction"] = evaluation.main_chance.majority_fraction
+    if one:
+        found |= {"difference_to_reference": one.difference, "p_holm": one.p_holm}
+    found["methods"] = len(evaluation.methods)
+    found["missing_folds"] = sum(len(entry.missing) for entry in evaluation.methods.values())
+    tags = {
+        "best_method": best,
+        "reference": str(evaluation.comparison.reference),
+        "unit": evaluation.main_unit,
+        "fairness": evaluation.fairness.verdict,
+    }
     return {name: float(value) for name, value in found.items() if value is not None}, tags

@@ -6,13 +6,16 @@ import pytest
 
 from daamctl.analysis.ablation import (
     PRESETS,
-    against_probes,
     alone_tests,
     choose_groups,
+    contradiction,
     cut_ties,
+    difference,
+    over_runs,
     paired_differences,
-    summarize,
+    probe_difference,
 )
+from daamctl.artifacts.ablation import AloneTest, GroupAccuracy, OverRuns, RunAccuracy, RunDifference
 from daamctl.errors import ConfigError
 
 LAYERS = tuple(range(1, 7))
@@ -48,11 +51,15 @@ def test_groups_that_do_not_fit(ks: tuple[int, ...], given: tuple[tuple[int, ...
 
 
 def test_summary_and_pairs() -> None:
-    assert summarize([0.5, 0.7]) == {"mean": 0.6, "sample_std": pytest.approx(0.02**0.5), "n": 2}
-    assert summarize([0.5])["sample_std"] is None
-    high = [{"fold": 1, "seed": 1, "accuracy": 0.7}, {"fold": 2, "seed": 1, "accuracy": 0.5}]
-    low = [{"fold": 2, "seed": 1, "accuracy": 0.6}, {"fold": 3, "seed": 1, "accuracy": 0.9}]
-    assert paired_differences(high, low) == [{"fold": 2, "seed": 1, "difference": pytest.approx(-0.1)}]
+    found = over_runs([0.5, 0.7])
+    assert (found.mean, found.sample_std, found.n) == (0.6, pytest.approx(0.02**0.5), 2)
+    assert over_runs([0.5]).sample_std is None
+    assert over_runs([]) == OverRuns(mean=None, sample_std=None, n=0)
+    high = [RunAccuracy(1, 1, 0.7), RunAccuracy(2, 1, 0.5)]
+    low = [RunAccuracy(2, 1, 0.6), RunAccuracy(3, 1, 0.9)]
+    pairs = paired_differences(high, low)
+    assert [(pair.fold, pair.seed, pair.difference) for pair in pairs] == [(2, 1, pytest.approx(-0.1))]
+    assert difference([RunDifference(1, 0.2, 1), RunDifference(2, 0.4, 1)]).mean == pytest.approx(0.3)
 
 
 def test_groups_whose_border_cuts_through_a_tie() -> None:
@@ -76,17 +83,17 @@ def test_groups_whose_border_cuts_through_a_tie() -> None:
 )
 def test_a_difference_that_contradicts_the_probes(mean: float, std: float | None, told: bool) -> None:
     probes = {1: {9: 0.9, 10: 0.76, 23: 0.7}, 2: {9: 0.8, 10: 0.76, 23: 0.71}}
-    found = against_probes("high minus low", {"mean": mean, "sample_std": std}, probes, (9, 10), (23,))
-    assert found["probe"]["mean"] == pytest.approx(0.1)
-    assert [row["difference"] for row in found["probe"]["per_fold"]] == pytest.approx([0.13, 0.07])
+    found, probe = OverRuns(mean=mean, sample_std=std, n=5), probe_difference(probes, (9, 10), (23,))
+    assert probe.mean == pytest.approx(0.1)
+    assert [row.difference for row in probe.per_fold] == pytest.approx([0.13, 0.07])
     noisy = {1: {9: 0.9, 10: 0.9, 23: 0.6}, 2: {9: 0.8, 10: 0.8, 23: 0.9}}  # +10 points too, give or take 28
-    assert against_probes("", {"mean": mean, "sample_std": std}, noisy, (9, 10), (23,))["contradicts"] is None
+    assert contradiction("", found, probe_difference(noisy, (9, 10), (23,))) is None
     expected = (
         f"high minus low: the ablation finds {100 * mean:+.1f} points, linear probes of the same layers +10.0. They "
         f"contradict each other by more than the spread of either over its runs ({100 * max(std or 0, 0.0018**0.5):.1f}"
         " points), so the ablation's difference may come from training rather than from the layers."
     )
-    assert found["contradicts"] == (expected if told else None)
+    assert contradiction("high minus low", found, probe) == (expected if told else None)
 
 
 def test_presets_are_the_layers_of_the_papers() -> None:
@@ -109,30 +116,32 @@ def test_preset_of_a_deeper_encoder() -> None:
         choose_groups((), (), (), range(1, 25), ("text-19-21-37-39",))
 
 
-def group(layers: tuple[int, ...], accuracies: list[float]) -> dict[str, object]:
-    """A row of the table, five folds with two seeds."""
-    rows = [{"fold": i // 2 + 1, "seed": i % 2, "accuracy": value} for i, value in enumerate(accuracies)]
-    return {"k": len(layers), "layers": list(layers), "per_fold": rows}
+def group(layers: tuple[int, ...], accuracies: list[float]) -> GroupAccuracy:
+    """Results of a group, five folds with two seeds."""
+    rows = [RunAccuracy(i // 2 + 1, i % 2, value) for i, value in enumerate(accuracies)]
+    return GroupAccuracy(
+        name="", kind="given", k=len(layers), layers=list(layers), per_fold=rows, **vars(over_runs(accuracies))
+    )
 
 
 def test_layers_of_high_score_alone() -> None:
     high, middle, low = ([start + 0.01 * i for i in range(10)] for start in (0.7, 0.6, 0.5))
     groups = [group((9,), high), group((9,), high), group((5,), middle), group((23,), low), group((4, 5), high)]
     (found,) = alone_tests(groups, {9: 0.8, 5: 0.5, 23: 0.1, 4: 0.3})
-    assert found == {
-        "k": 1, "num_groups": 3, "spearman_rho": pytest.approx(1), "p_groups": pytest.approx(1 / 6), "high": [9],
-        "low": [23], "difference": pytest.approx(0.2), "p_folds": 1 / 32, "floor_folds": 1 / 32,
-    }  # fmt: skip
+    assert found == AloneTest(
+        k=1, num_groups=3, spearman_rho=pytest.approx(1), p_groups=pytest.approx(1 / 6), high=[9], low=[23],
+        difference=pytest.approx(0.2), p_folds=1 / 32, floor_folds=1 / 32,
+    )  # fmt: skip
     (reversed_,) = alone_tests(groups, {9: 0.1, 5: 0.5, 23: 0.8, 4: 0.3})
-    assert (reversed_["spearman_rho"], reversed_["p_groups"], reversed_["p_folds"]) == (pytest.approx(-1), 1, 1)
+    assert (reversed_.spearman_rho, reversed_.p_groups, reversed_.p_folds) == (pytest.approx(-1), 1, 1)
 
 
 def test_what_cannot_be_tested_alone() -> None:
     groups = [group((9,), [0.5] * 10), group((23,), [0.5] * 10), group((30,), [0.9] * 10)]
     (found,) = alone_tests(groups, {9: 0.8, 23: 0.8, 24: 0.1})  # layer 30 has no score
-    assert (found["num_groups"], found["spearman_rho"], found["difference"]) == (2, None, None)
-    assert (found["high"], found["low"]) == ([], [])  # neither is the higher
+    assert (found.num_groups, found.spearman_rho, found.difference) == (2, None, None)
+    assert (found.high, found.low) == ([], [])  # neither is the higher
     assert alone_tests(groups, {9: 0.8, 23: 0.8, 30: 0.8}) == []  # the score ties all layers
     assert alone_tests(groups[:1], {9: 0.8}) == []
     (small,) = alone_tests([group((1, 2, 3), [0.8]), group((4, 5, 6), [0.6])], {layer: -layer for layer in range(1, 7)})
-    assert (small["high"], small["low"], small["p_folds"]) == ([1, 2, 3], [4, 5, 6], 0.5)
+    assert (small.high, small.low, small.p_folds) == ([1, 2, 3], [4, 5, 6], 0.5)

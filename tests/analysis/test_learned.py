@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from daamctl.analysis.learned import read_learned
-from daamctl.errors import ArtifactError
+from daamctl.errors import MethodError
 
 OFFSET = np.array([[-0.5, 0.25], [0.0, 0.125]], np.float32)
 WIDTH = np.array([[1.5, 2.0], [2.5, 0.0]], np.float32)
@@ -18,7 +18,8 @@ WIDTH = np.array([[1.5, 2.0], [2.5, 0.0]], np.float32)
 
 def weights(path: Path, prefix: str, **settings: str) -> Path:
     tensors = {f"{prefix}.offset": OFFSET, f"{prefix}.scaled_variance": WIDTH, "decoder.fc.weight": OFFSET}
-    save_file(tensors, path, metadata={"daamctl": json.dumps({"method": "m", "settings": settings})})
+    head = {"method": "m", "settings": settings, "num_layers": 2, "embed_dim": 2, "num_classes": 2}
+    save_file(tensors, path, metadata={"daamctl": json.dumps(head)})
     return path
 
 
@@ -42,5 +43,5 @@ def test_other_methods_have_none(tmp_path: Path) -> None:
 def test_damaged_weights_are_named(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     path.write_bytes(b"no")
-    with pytest.raises(ArtifactError, match=r"w\.safetensors cannot be read"):
+    with pytest.raises(MethodError, match=r"w\.safetensors cannot be read"):
         read_learned(path)

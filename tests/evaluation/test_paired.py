@@ -4,11 +4,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from daamctl.artifacts.comparison import SettingDifference
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import COMPARED, compare_methods
-from daamctl.evaluation.paired import TrainedMethod, compare_paired, disagreements, fill_holm
+from daamctl.evaluation.paired import TrainedMethod, compare_paired, disagreements
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import holm
 from tests.fixtures.folds import make_layout, write_fold, write_items, write_method
@@ -53,26 +54,26 @@ def test_figures_equal_compare_methods_with_holm_over_the_pairs(tmp_path):
     ]
     result = compare_paired(pairs, "utterance", COMMAND)
     expected = [compare_methods({part.name: part.table for part in pair}) for pair in pairs]
-    assert result["kind"] == "paired"
-    assert [entry["first"] for entry in result["comparisons"]] == ["left/mha", "left/daam-v1"]
+    assert result.kind == "paired"
+    assert [entry.first for entry in result.comparisons] == ["left/mha", "left/daam-v1"]
     for metric in COMPARED:
         for test in ("primary", "secondary"):
-            raw = [alone["comparisons"][0]["metrics"][metric][test]["p"] for alone in expected]
-            met = [entry["metrics"][metric][test]["p_holm"] for entry in result["comparisons"]]
-            assert met == pytest.approx(holm(raw))
-            assert met != pytest.approx(raw)
-    for entry, alone in zip(result["comparisons"], expected, strict=True):
-        other = alone["comparisons"][0]
-        assert [entry[name] for name in ("wins", "losses", "ties")] == [other[n] for n in ("wins", "losses", "ties")]
-        for metric, figures in entry["metrics"].items():
+            raw = [getattr(alone.comparisons[0].metrics[metric], test).p for alone in expected]
+            corrected = [getattr(entry.metrics[metric], test).p_holm for entry in result.comparisons]
+            assert corrected == pytest.approx(holm(raw))
+            assert corrected != pytest.approx(raw)
+    for entry, alone in zip(result.comparisons, expected, strict=True):
+        other = alone.comparisons[0]
+        assert (entry.wins, entry.losses, entry.ties) == (other.wins, other.losses, other.ties)
+        for metric, figures in entry.metrics.items():
             for name in ("first_value", "second_value", "difference", "interval", "minimal_detectable"):
-                assert figures[name] == other["metrics"][metric][name]
-            assert figures["primary"]["p"] == other["metrics"][metric]["primary"]["p"]
-            assert figures["secondary"]["t"] == other["metrics"][metric]["secondary"]["t"]
-        assert entry["design"]["n_items"] == 200
-        assert entry["design"]["seeds"] == {entry["first"]: [1, 2], entry["second"]: [1, 2]}
-    assert result["family"]["size"] == 2
-    assert result["family"]["floor_holm"] == pytest.approx(2 * 2.0**-9)
+                assert getattr(figures, name) == getattr(other.metrics[metric], name)
+            assert figures.primary.p == other.metrics[metric].primary.p
+            assert figures.secondary.t == other.metrics[metric].secondary.t
+        assert entry.design.n_items == 200
+        assert entry.design.seeds == {entry.first: [1, 2], entry.second: [1, 2]}
+    assert result.family.size == 2
+    assert result.family.floor_holm == pytest.approx(2 * 2.0**-9)
 
 
 def test_swapped_sides_swap_signs_and_keep_p(tmp_path):
@@ -81,17 +82,16 @@ def test_swapped_sides_swap_signs_and_keep_p(tmp_path):
     right = trained(tmp_path, "right", skill=0.7, edit=noise())
     there, back = (one(pair) for pair in ((left, right), (right, left)))
     for metric in COMPARED:
-        first, second = (result["comparisons"][0]["metrics"][metric] for result in (there, back))
-        assert first["difference"] == pytest.approx(-second["difference"])
-        assert first["secondary"]["p"] == pytest.approx(second["secondary"]["p"])
-        assert first["secondary"]["ratio"] == second["secondary"]["ratio"]
+        first, second = (result.comparisons[0].metrics[metric] for result in (there, back))
+        assert first.difference == pytest.approx(-second.difference)
+        assert first.secondary.p == pytest.approx(second.secondary.p)
+        assert first.secondary.ratio == second.secondary.ratio
     sizes = [fold.result["meta"] for fold in left.folds if fold.seed == 1]
     expected = np.mean([meta["num_test_clips"] / meta["num_train_clips"] for meta in sizes])
-    assert there["comparisons"][0]["metrics"]["accuracy"]["secondary"]["ratio"] == pytest.approx(expected)
-    assert any("the test over folds uses the larger one" in note for note in there["notes"])
-    assert [there["comparisons"][0][name] for name in ("wins", "losses")] == [
-        back["comparisons"][0][name] for name in ("losses", "wins")
-    ]
+    assert there.comparisons[0].metrics["accuracy"].secondary.ratio == pytest.approx(expected)
+    assert any("the test over folds uses the larger one" in note for note in there.notes)
+    one_way, other_way = there.comparisons[0], back.comparisons[0]
+    assert (one_way.wins, one_way.losses) == (other_way.losses, other_way.wins)
 
 
 def test_what_one_pair_differs_in_names_its_method(tmp_path):
@@ -99,25 +99,25 @@ def test_what_one_pair_differs_in_names_its_method(tmp_path):
         (trained(tmp_path, "left", method), trained(tmp_path, "right", method, run__num_parameters=number))
         for method, number in (("mha", 1234), ("daam-v1", 9))
     ]
-    listed = compare_paired(pairs, "utterance", COMMAND)["settings"]["can_change"]
-    assert listed == [{"name": "model.num_parameters", "first": 1234, "second": 9, "methods": ["daam-v1"]}]
+    listed = compare_paired(pairs, "utterance", COMMAND).settings.can_change
+    assert listed == [SettingDifference("model.num_parameters", 1234, 9, ["daam-v1"])]
 
 
 def test_settings_read_after_training_are_listed_as_harmless(tmp_path):
     config = settings(report={"title": "Other"}, methods=["mha", "gqa"])
     pair = trained(tmp_path, "left"), trained(tmp_path, "right", config=config)
-    listed = one(pair)["settings"]
-    assert listed["can_change"] == []
-    assert [row["name"] for row in listed["cannot_change"]] == ["report.title", "methods"]
+    listed = one(pair).settings
+    assert listed.can_change == []
+    assert [row.name for row in listed.cannot_change] == ["report.title", "methods"]
 
 
 def test_identical_sides_differ_in_nothing(tmp_path):
     result = one((trained(tmp_path, "left"), trained(tmp_path, "right")))
-    entry = result["comparisons"][0]
-    assert (result["settings"]["can_change"], result["settings"]["cannot_change"]) == ([], [])
-    assert (entry["wins"], entry["losses"], entry["disagreements"]) == (0, 0, [])
-    assert entry["metrics"]["accuracy"]["difference"] == 0.0
-    assert result["notes"][-1] == "no recorded setting that can change the results differs"
+    entry = result.comparisons[0]
+    assert (result.settings.can_change, result.settings.cannot_change) == ([], [])
+    assert (entry.wins, entry.losses, entry.disagreements) == (0, 0, [])
+    assert entry.metrics["accuracy"].difference == 0.0
+    assert result.notes[-1] == "no recorded setting that can change the results differs"
 
 
 def test_most_consistent_disagreements_come_first(tmp_path):
@@ -137,11 +137,11 @@ def test_most_consistent_disagreements_come_first(tmp_path):
     gaps = {name: sides[0][name] - sides[1][name] for name in sides[0]}
     ranked = sorted((name for name in gaps if gaps[name][0]), key=lambda n: (-abs(gaps[n][0]), -abs(gaps[n][1]), n))
     assert len(ranked) > 10
-    assert [row["item"] for row in found] == ranked[:10]
+    assert [row.item for row in found] == ranked[:10]
     for row in found:
-        assert [row["first_right"], row["first_probability"]] == pytest.approx(sides[0][row["item"]])
-        assert [row["second_right"], row["second_probability"]] == pytest.approx(sides[1][row["item"]])
-    assert {abs(row["first_right"] - row["second_right"]) for row in found} == {1.0}
+        assert [row.first_right, row.first_probability] == pytest.approx(sides[0][row.item])
+        assert [row.second_right, row.second_probability] == pytest.approx(sides[1][row.item])
+    assert {abs(row.first_right - row.second_right) for row in found} == {1.0}
 
 
 def test_notes_name_selection_on_test_reconstruction_batches_and_stale_settings(tmp_path):
@@ -157,14 +157,14 @@ def test_notes_name_selection_on_test_reconstruction_batches_and_stale_settings(
         "right/sga: trained with other settings than the current ones: train.epochs: 34 (now 100)",
     ]
     result = one((left, right))
-    assert set(result["notes"]) >= {*left.notes, *right.notes}
-    assert result["comparisons"][0]["first_label"] == "left/sga (reconstructed)"
-    assert result["comparisons"][0]["second_label"] == "right/sga"
+    assert set(result.notes) >= {*left.notes, *right.notes}
+    assert result.comparisons[0].first_label == "left/sga (reconstructed)"
+    assert result.comparisons[0].second_label == "right/sga"
 
 
 def test_changed_code_is_noted(tmp_path):
     pair = trained(tmp_path, "left", seeds=(1,)), trained(tmp_path, "right", seeds=(1,), run__key="other")
-    assert any("code of the method has changed" in note for note in one(pair)["notes"])
+    assert any("code of the method has changed" in note for note in one(pair).notes)
 
 
 def test_family_too_large_for_its_floor_is_noted(tmp_path):
@@ -178,14 +178,8 @@ def test_family_too_large_for_its_floor_is_noted(tmp_path):
         for method in ("none", "mean", "mha", "gqa", "daam-v1")
     ]
     result = compare_paired(pairs, "utterance", COMMAND)
-    assert result["family"]["floor"] == pytest.approx(1 / 32)
-    assert any("after correction over 5 methods, no p below 0.1562 is possible" in note for note in result["notes"])
-
-
-def test_a_pair_without_a_test_still_counts_in_the_family():
-    results = [{"p": 0.01}, None, {"p": 0.04}]
-    fill_holm(results)
-    assert [result and result["p_holm"] for result in results] == [0.03, None, 0.08]
+    assert result.family.floor == pytest.approx(1 / 32)
+    assert any("after correction over 5 methods, no p-value below 0.1562 is possible" in note for note in result.notes)
 
 
 # refusals
@@ -227,8 +221,8 @@ def test_clips_cut_differently_are_compared_by_utterance_only(tmp_path):
         trained(tmp_path, "right", config=config, edit=lambda part: part.unique("utterance_id", maintain_order=True)),
     ]
     result = one(pair)
-    assert "data.test_clips_key" in {row["name"] for row in result["settings"]["can_change"]}
-    assert result["comparisons"][0]["design"]["n_items"] == 200
+    assert "data.test_clips_key" in {row.name for row in result.settings.can_change}
+    assert result.comparisons[0].design.n_items == 200
 
 
 def test_texts_are_compared_as_units_of_their_own(tmp_path):
@@ -237,30 +231,30 @@ def test_texts_are_compared_as_units_of_their_own(tmp_path):
         layout = make_layout(tmp_path, side)
         write_items(layout, config, "mha", seeds=(1,), skill=skill)
         sides.append(TrainedMethod.of(side, "mha", read_folds(layout.method("mha")), "clip", config, f"make {side}"))
-    (entry,) = one(tuple(sides), "clip")["comparisons"]
+    (entry,) = one(tuple(sides), "clip").comparisons
     assert sides[0].modality == "text"
-    assert (entry["design"]["unit"], entry["design"]["source_word"]) == ("item", "author")
-    assert entry["metrics"]["accuracy"]["primary"]["unit"] == "text"
-    assert {row["speaker"] for row in entry["disagreements"]} == {None}
+    assert (entry.design.unit, entry.design.source_word) == ("item", "author")
+    assert entry.metrics["accuracy"].primary.unit == "text"
+    assert {row.speaker for row in entry.disagreements} == {None}
 
 
 def test_an_undertrained_side_is_marked_and_explains_the_difference(tmp_path):
     late = {"metrics__selected_epoch": 100, "metrics__epochs": 100}
     left, right = trained(tmp_path, "left", **late), trained(tmp_path, "right", skill=0.7, edit=noise())
     result = one((left, right))
-    (entry,) = result["comparisons"]
-    assert (entry["first"], entry["first_label"]) == ("left/mha", "left/mha (undertrained)")
-    assert entry["second_label"] == "right/mha"
-    assert entry["doubt"] == (
+    (entry,) = result.comparisons
+    assert (entry.first, entry.first_label) == ("left/mha", "left/mha (undertrained)")
+    assert entry.second_label == "right/mha"
+    assert entry.doubt == (
         "training alone may explain this difference, whatever the p-value: left/mha (undertrained)"
     )  # fmt: skip
-    assert entry["fairness"]["first"]["unfinished"] == 10
-    assert "left/mha: undertrained: selected one of its last epochs in 10 of 10 runs" in result["notes"]
-    fair = one((trained(tmp_path, "other"), right))["comparisons"][0]
-    assert fair["doubt"] is None
+    assert entry.fairness.first.unfinished == 10
+    assert "left/mha: undertrained: selected one of its last epochs in 10 of 10 runs" in result.notes
+    fair = one((trained(tmp_path, "other"), right)).comparisons[0]
+    assert fair.doubt is None
 
 
 def test_identical_predictions_are_noted(tmp_path):
     result = one((trained(tmp_path, "left"), trained(tmp_path, "right")))
     said = "the predictions of left/mha and right/mha are identical in every fold: "
-    assert said + "they are the same method with the same settings" in result["notes"]
+    assert said + "they are the same method with the same settings" in result.notes

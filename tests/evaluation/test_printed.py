@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from daamctl.artifacts.comparison import FoldAccuracy, PrintCheck, PrintedFamily, RowFigures
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
 from daamctl.evaluation.paired import TrainedMethod
@@ -19,50 +20,48 @@ def row(
     name, values=FIRST, *, sessions=(1, 2, 3, 4, 5), corpus="iemocap", printed=True, mean_agrees=True, std_is="sample"
 ):
     disagrees = not mean_agrees or std_is == "neither"
-    text = {"text": "", "mean_agrees": mean_agrees, "std_is": std_is, "disagrees": disagrees}
-    figures = {
-        "name": f"published:T/{name}", "label": name, "corpus": corpus, "print": text if printed else None,
-        "as_published": spread(values), "as_reported": None,
-        "folds": [
-            {"fold": f"F{column}", "session": session, "value": value}
-            for column, (session, value) in enumerate(zip(sessions, values, strict=True), 1)
-        ],
-    }  # fmt: skip
+    columns = enumerate(zip(sessions, values, strict=True), 1)
+    figures = RowFigures(
+        name=f"published:T/{name}", label=name, corpus=corpus, fairness=None,
+        print=PrintCheck("", mean_agrees, std_is, disagrees) if printed else None,
+        as_published=spread(values), as_reported=None,
+        folds=[FoldAccuracy(f"F{column}", session, value) for column, (session, value) in columns],
+    )  # fmt: skip
     return Row(name, {"method": name, "runs.num_folds": len(values)}, figures, [f"note of {name}"])
 
 
 def entry_of(first, second):
-    return compare_printed([(first, second)])["comparisons"][0]
+    return compare_printed([(first, second)]).comparisons[0]
 
 
 def test_same_sessions_are_paired_and_tested():
     result = compare_printed([(row("a"), row("b", SECOND))])
-    entry = result["comparisons"][0]
+    entry = result.comparisons[0]
     gaps = np.subtract(FIRST, SECOND)
-    assert result["kind"] == "both-printed"
-    assert [fold["difference"] for fold in entry["folds"]] == pytest.approx(gaps)
-    assert entry["difference"] == pytest.approx(gaps.mean())
-    assert entry["test"]["p"] == pytest.approx(nadeau_bengio(gaps.tolist(), 1, 4)["p"])
-    assert entry["test"]["p_holm"] == entry["test"]["p"]
-    assert (entry["no_test"], entry["not_aligned"], entry["same_columns"]) == (None, None, True)
-    assert result["family"] == {"methods": ["a"], "size": 1, "correction": "holm"}
-    assert result["notes"] == ["note of a", "note of b"]
-    assert [one["name"] for one in result["settings"]["can_change"]] == ["method"]
+    assert result.kind == "both-printed"
+    assert [fold.difference for fold in entry.folds] == pytest.approx(gaps)
+    assert entry.difference == pytest.approx(gaps.mean())
+    assert entry.test.p == pytest.approx(nadeau_bengio(gaps.tolist(), 1, 4).p)
+    assert entry.test.p_holm == entry.test.p
+    assert (entry.no_test, entry.not_aligned, entry.same_columns) == (None, None, True)
+    assert result.family == PrintedFamily(["a"], 1)
+    assert result.notes == ["note of a", "note of b"]
+    assert [one.name for one in result.settings.can_change] == ["method"]
 
 
 def test_p_is_corrected_over_all_pairs():
     result = compare_printed([(row("a"), row("a2", SECOND)), (row("b"), row("b2", SECOND))])
-    for entry in result["comparisons"]:
-        assert entry["test"]["p_holm"] == pytest.approx(min(1.0, 2 * entry["test"]["p"]))
-    assert result["notes"] == ["note of a", "note of b", "note of a2", "note of b2"]
+    for entry in result.comparisons:
+        assert entry.test.p_holm == pytest.approx(min(1.0, 2 * entry.test.p))
+    assert result.notes == ["note of a", "note of b", "note of a2", "note of b2"]
 
 
 def test_columns_in_another_order_are_paired_by_session():
     order = (5, 3, 1, 2, 4)
     entry = entry_of(row("lora", [FIRST[session - 1] for session in order], sessions=order), row("b", SECOND))
-    assert [fold["difference"] for fold in entry["folds"]] == pytest.approx(np.subtract(FIRST, SECOND))
-    assert not entry["same_columns"]
-    notes = compare_printed([(row("lora", sessions=order), row("b"))])["notes"]
+    assert [fold.difference for fold in entry.folds] == pytest.approx(np.subtract(FIRST, SECOND))
+    assert not entry.same_columns
+    notes = compare_printed([(row("lora", sessions=order), row("b"))]).notes
     assert "the columns of a LoRA row are sessions 5, 3, 1, 2, 4 (D15)" in notes[-1]
 
 
@@ -77,19 +76,19 @@ def test_columns_in_another_order_are_paired_by_session():
 )
 def test_what_is_not_the_same_sessions_is_not_paired(second, reason):
     result = compare_printed([(row("a"), second)])
-    entry = result["comparisons"][0]
-    assert entry["not_aligned"].startswith(reason)
-    assert (entry["folds"], entry["test"], result["family"]) == (None, None, None)
-    assert entry["no_test"] == "no test: the published columns cannot be paired"
-    assert any(f"not compared by fold, because {reason}" in note for note in result["notes"])
+    entry = result.comparisons[0]
+    assert entry.not_aligned.startswith(reason)
+    assert (entry.folds, entry.test, result.family) == (None, None, None)
+    assert entry.no_test == "no test: the published columns cannot be paired"
+    assert any(f"not compared by fold, because {reason}" in note for note in result.notes)
 
 
 def test_no_test_against_ours_or_where_the_sizes_are_not_known():
     entry = entry_of(row("a", printed=False), row("b", SECOND))
-    assert (entry["test"], entry["no_test"]) == (None, NO_TEST)
-    assert compare_printed([(row("a", printed=False), row("b"))])["kind"] == "printed"
+    assert (entry.test, entry.no_test) == (None, NO_TEST)
+    assert compare_printed([(row("a", printed=False), row("b"))]).kind == "printed"
     entry = entry_of(row("a", corpus="emodb"), row("b", SECOND, corpus="emodb"))
-    assert (entry["test"], entry["no_test"]) == (
+    assert (entry.test, entry.no_test) == (
         None,
         "no test: n_test / n_train of the folds of emodb is unknown",
     )
@@ -101,7 +100,7 @@ def test_no_test_against_ours_or_where_the_sizes_are_not_known():
      ({"mean_agrees": False, "std_is": "neither"}, "mean and deviation")],
 )  # fmt: skip
 def test_a_print_that_contradicts_its_folds_is_noted(options, wrong):
-    notes = compare_printed([(row("a", **options), row("b", SECOND))])["notes"]
+    notes = compare_printed([(row("a", **options), row("b", SECOND))]).notes
     found = [note for note in notes if "cannot come from the printed folds" in note]
     text = f"published:T/a: the printed {wrong} cannot come from the printed folds"
     assert found == ([text] if wrong else [])
@@ -115,16 +114,14 @@ def test_ours_is_reduced_to_what_a_printed_row_has(tmp_path):
     trained = TrainedMethod.of("toy", "mha", folds, "utterance", config, "make it")
     made = trained_row(trained, "utterance")
     best = [fold.result["metrics"]["accuracy_best_on_test"] for fold in folds]
-    assert made.figures["as_published"] == spread(best)
-    assert made.figures["folds"] == [
-        {"fold": f"Ses0{number}", "session": number, "value": pytest.approx(np.mean(best[2 * number - 2 : 2 * number]))}
-        for number in range(1, 6)
-    ]
+    assert made.figures.as_published == spread(best)
+    assert [(fold.fold, fold.session) for fold in made.figures.folds] == [(f"Ses0{n}", n) for n in range(1, 6)]
+    assert [fold.value for fold in made.figures.folds] == pytest.approx(np.reshape(best, (5, 2)).mean(axis=1))
     scores = [score_items(part, 4)["balanced_accuracy"] for part in trained.items]
-    assert made.figures["as_reported"]["balanced_accuracy"] == spread(scores)
-    assert made.figures["label"] == "toy/mha (reconstructed)"
+    assert made.figures.as_reported["balanced_accuracy"] == spread(scores)
+    assert made.figures.label == "toy/mha (reconstructed)"
     assert made.notes == trained.notes != []
-    assert made.told == {
+    assert made.stated == {
         "method": "mha",
         "download.corpus": "iemocap",
         "extract.encoder": "wavlm-micro",
@@ -136,7 +133,7 @@ def test_ours_is_reduced_to_what_a_printed_row_has(tmp_path):
     }
     write_method(layout, config, "none", changes={"run.layers": [9, 12]})
     few = TrainedMethod.of("toy", "none", read_folds(layout.method("none")), "clip", config, "make it")
-    assert trained_row(few, "clip").told["model.layers"] == "9, 12"
+    assert trained_row(few, "clip").stated["model.layers"] == "9, 12"
 
 
 def test_seeds_of_texts_stand_beside_printed_repeats(tmp_path):
@@ -146,9 +143,9 @@ def test_seeds_of_texts_stand_beside_printed_repeats(tmp_path):
     ours = trained_row(
         TrainedMethod.of("toy", "mha", read_folds(layout.method("mha")), "utterance", config, "make it"), "utterance"
     )
-    assert (ours.told["scoring.unit"], ours.told["runs.num_folds"], ours.told["runs.per_fold"]) == ("item", 1, 3)
+    assert (ours.stated["scoring.unit"], ours.stated["runs.num_folds"], ours.stated["runs.per_fold"]) == ("item", 1, 3)
     printed = row("mha", FIRST[:3], sessions=(None, None, None), corpus="ag-news")
-    printed.told.update({name: ours.told[name] for name in ours.told} | {"download.corpus": "ag-news"})
+    printed.stated.update(ours.stated | {"download.corpus": "ag-news"})
     result = compare_printed([(ours, printed)])
-    assert result["settings"]["can_change"] == []
-    assert result["comparisons"][0]["not_aligned"] == "columns or groups are not numbered sessions"
+    assert result.settings.can_change == []
+    assert result.comparisons[0].not_aligned == "columns or groups are not numbered sessions"

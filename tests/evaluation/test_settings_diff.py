@@ -2,6 +2,7 @@
 
 import pytest
 
+from daamctl.artifacts.comparison import SettingDifference, SettingDifferences
 from daamctl.artifacts.results import MetaPart, RunPart, read_folds
 from daamctl.config import Config
 from daamctl.evaluation.settings_diff import ABSENT, can_change, code_changed, differing, facts, merged
@@ -63,20 +64,22 @@ def plain(tmp_path_factory):
 
 
 def named(difference):
-    return {group: [row["name"] for row in rows] for group, rows in difference.items()}
+    return {
+        "can_change": [row.name for row in difference.can_change],
+        "cannot_change": [row.name for row in difference.cannot_change],
+    }
 
 
 def test_the_same_folds_differ_in_nothing(tmp_path, plain):
-    assert differing(plain[1], told(tmp_path)[1]) == {"can_change": [], "cannot_change": []}
+    assert differing(plain[1], told(tmp_path)[1]) == SettingDifferences([], [])
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_is_listed_alone_and_in_its_group(tmp_path, plain, name):
     before = plain[1][name]
     found = differing(plain[1], told(tmp_path, changes={f"run.config.{name}": "other"})[1])
-    group, other = ("cannot_change", "can_change") if name in HARMLESS else ("can_change", "cannot_change")
-    assert found[group] == [{"name": name, "first": before, "second": "other"}]
-    assert found[other] == []
+    rows = [SettingDifference(name, before, "other")]
+    assert (found.can_change, found.cannot_change) == (([], rows) if name in HARMLESS else (rows, []))
 
 
 def test_harmless_settings_exist():
@@ -107,8 +110,8 @@ def test_nothing_recorded_is_forgotten():
 
 
 def test_seeds_and_folds_count(tmp_path, plain):
-    found = differing(plain[1], told(tmp_path, seeds=(1, 2))[1])["can_change"]
-    assert {"name": "runs.seeds", "first": [1], "second": [1, 2]} in found
+    found = differing(plain[1], told(tmp_path, seeds=(1, 2))[1]).can_change
+    assert SettingDifference("runs.seeds", [1], [1, 2]) in found
 
 
 @pytest.mark.parametrize(
@@ -129,7 +132,7 @@ def test_a_default_written_out_is_no_difference(tmp_path, plain):
     default = METHODS.defaults("mha")["num_heads"]
     changed = {"run.config.method.num_heads": default}
     assert plain[1]["method.num_heads"] == default
-    assert differing(plain[1], told(tmp_path, changes=changed)[1]) == {"can_change": [], "cannot_change": []}
+    assert differing(plain[1], told(tmp_path, changes=changed)[1]) == SettingDifferences([], [])
 
 
 def test_settings_of_a_variant_and_of_a_method_that_is_gone(tmp_path):
@@ -139,8 +142,8 @@ def test_settings_of_a_variant_and_of_a_method_that_is_gone(tmp_path):
 
 
 def test_what_only_one_side_has_is_shown_as_absent(plain):
-    found = differing({**plain[1], "encoder.new": None}, plain[1])["can_change"]
-    assert found == [{"name": "encoder.new", "first": None, "second": ABSENT}]
+    found = differing({**plain[1], "encoder.new": None}, plain[1]).can_change
+    assert found == [SettingDifference("encoder.new", None, ABSENT)]
 
 
 def test_folds_that_disagree_show_all_they_say(tmp_path):
@@ -153,21 +156,15 @@ def test_folds_that_disagree_show_all_they_say(tmp_path):
 
 
 def test_merged_names_each_difference_once():
-    def row(name, first, second):
-        return {"name": name, "first": first, "second": second}
-
+    row = SettingDifference
     parts = {
-        "a": {"can_change": [row("train.lr", 1, 2), row("method.k", 1, 2)], "cannot_change": []},
-        "b": {"can_change": [row("train.lr", 1, 2), row("method.k", 1, 3)], "cannot_change": [row("methods", 1, 2)]},
+        "a": SettingDifferences([row("train.lr", 1, 2), row("method.k", 1, 2)], []),
+        "b": SettingDifferences([row("train.lr", 1, 2), row("method.k", 1, 3)], [row("methods", 1, 2)]),
     }
-    assert merged(parts) == {
-        "can_change": [
-            {**row("train.lr", 1, 2), "methods": None},
-            {**row("method.k", 1, 2), "methods": ["a"]},
-            {**row("method.k", 1, 3), "methods": ["b"]},
-        ],
-        "cannot_change": [{**row("methods", 1, 2), "methods": ["b"]}],
-    }
+    assert merged(parts) == SettingDifferences(
+        [row("train.lr", 1, 2), row("method.k", 1, 2, ["a"]), row("method.k", 1, 3, ["b"])],
+        [row("methods", 1, 2, ["b"])],
+    )
 
 
 def test_what_is_read_after_training_cannot_change_a_figure():

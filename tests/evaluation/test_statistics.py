@@ -15,8 +15,9 @@ from daamctl.evaluation.statistics import (
     holm,
     minimal_detectable_difference,
     nadeau_bengio,
+    with_holm,
 )
-from daamctl.sign_flip import paired_sign_flip, sign_flip_floor
+from daamctl.sign_flip import paired_sign_flip
 
 # Published accuracy on the five IEMOCAP folds in percent (gaam-v1, Table 2), and what follows from it for the
 # difference to the first row: mean, plain t-test, corrected t-test, the latter after Holm
@@ -49,18 +50,18 @@ def test_corrected_t_test_on_the_published_folds(method):
     _, mean, plain, corrected, _ = PUBLISHED[method]
     differences = published(method)
     result = nadeau_bengio(differences, n_test=1, n_train=4)
-    assert result["mean"] == pytest.approx(mean, abs=PRINTED)
-    assert result["p"] == pytest.approx(corrected, abs=PRINTED)
-    assert (result["ratio"], result["df"], result["n"]) == (0.25, 4, 5)
+    assert result.mean == pytest.approx(mean, abs=PRINTED)
+    assert result.p == pytest.approx(corrected, abs=PRINTED)
+    assert (result.ratio, result.df, result.n) == (0.25, 4, 5)
     deviations = differences - sum(differences) / 5
     t = sum(differences) / 5 / np.sqrt((0.2 + 0.25) * sum(deviations**2) / 4)
-    assert result["t"] == pytest.approx(t)
-    assert result["p"] == pytest.approx(t_with_four_degrees(t))
+    assert result.t == pytest.approx(t)
+    assert result.p == pytest.approx(t_with_four_degrees(t))
     assert t_with_four_degrees(1.5 * t) == pytest.approx(plain, abs=PRINTED)  # standard error without the correction
 
 
 def test_holm_on_the_published_folds():
-    p_values = [nadeau_bengio(published(method), 1, 4)["p"] for method in PUBLISHED]
+    p_values = [nadeau_bengio(published(method), 1, 4).p for method in PUBLISHED]
     assert holm(p_values) == pytest.approx([row[-1] for row in PUBLISHED.values()], abs=PRINTED)
     smallest, next_one = sorted(p_values)[:2]
     assert sorted(holm(p_values))[:2] == pytest.approx([6 * smallest, 5 * next_one])
@@ -75,79 +76,15 @@ def test_five_folds_cannot_show_the_published_differences_exactly():
 def test_corrected_t_test_takes_the_mean_ratio_and_needs_variation():
     differences = [0.01, 0.03, 0.02]
     result = nadeau_bengio(differences, n_test=[10, 20, 30], n_train=[50, 40, 30])
-    assert result["ratio"] == pytest.approx((0.2 + 0.5 + 1.0) / 3)
-    assert result["t"] == pytest.approx(0.02 / np.sqrt((1 / 3 + 1.7 / 3) * 0.0001))
-    assert nadeau_bengio(differences, n_test=1e-9, n_train=1)["p"] == pytest.approx(
+    assert result.ratio == pytest.approx((0.2 + 0.5 + 1.0) / 3)
+    assert result.t == pytest.approx(0.02 / np.sqrt((1 / 3 + 1.7 / 3) * 0.0001))
+    assert nadeau_bengio(differences, n_test=1e-9, n_train=1).p == pytest.approx(
         stats.ttest_1samp(differences, 0).pvalue
     )
     for same in ([0.1, 0.1, 0.1], [0.0, 0.0], [0.3]):
-        assert nadeau_bengio(same, 1, 4)["p"] is None
+        assert nadeau_bengio(same, 1, 4).p is None
     with pytest.raises(ValueError, match="must be positive"):
         nadeau_bengio(differences, 1, 0)
-
-
-@pytest.mark.parametrize(("n", "floor"), [(1, 1.0), (5, 0.0625), (10, 0.001953125), (20, 2**-19)])
-def test_floor_is_reached_when_every_difference_points_the_same_way(n, floor):
-    result = paired_sign_flip(np.linspace(0.01, 0.02, n))
-    assert result["p"] == result["floor"] == sign_flip_floor(n) == floor
-    assert result["exact"]
-    assert result["flips"] == 2**n
-
-
-def test_sign_flip_by_hand():
-    assert paired_sign_flip([1.0, 2.0, 3.0])["p"] == 2 / 8
-    assert paired_sign_flip([1.0, 2.0, -3.0])["p"] == 1.0
-    assert paired_sign_flip([-1.0, 2.0, 6.0])["p"] == 4 / 8  # 9, 7, 5, 3 and their negatives; 7 was observed
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_sign_flip_equals_scipy(seed):
-    rng = np.random.default_rng(seed)
-    differences = rng.integers(-4, 8, 11) / 550  # many ties among the sums
-    theirs = stats.permutation_test(
-        (differences,), np.mean, permutation_type="samples", n_resamples=np.inf, vectorized=False
-    )
-    result = paired_sign_flip(differences)
-    assert result["p"] == pytest.approx(theirs.pvalue)
-    assert result["mean"] == pytest.approx(theirs.statistic)
-
-
-def test_differences_of_zero_raise_the_floor():
-    result = paired_sign_flip([0.1, 0.1, 0.1, 0.0, 0.0])
-    assert result["p"] == result["floor"] == 0.25
-    assert paired_sign_flip([0.0, 0.0])["p"] == paired_sign_flip([0.0])["floor"] == 1.0
-
-
-def test_random_signs_beyond_twenty():
-    rng = np.random.default_rng(0)
-    clear = paired_sign_flip(np.full(24, 0.02))
-    assert (clear["exact"], clear["flips"]) == (False, 100_000)
-    assert clear["p"] == clear["floor"] == 1 / 100_001
-    differences = rng.normal(0.3, 1.0, 91)
-    result = paired_sign_flip(differences, seed=1)
-    normal = 2 * stats.norm.sf(abs(differences.sum()) / np.sqrt((differences**2).sum()))
-    assert result["p"] == pytest.approx(normal, abs=0.003)
-    assert result == paired_sign_flip(differences, seed=1)
-    assert result["p"] != paired_sign_flip(differences, seed=2)["p"]
-
-
-def test_equal_differences_are_flipped_together():
-    """Thousands of right and wrong answers: among differences of one size the test is McNemar's."""
-    won, lost = 620, 540
-    differences = np.concatenate([np.ones(won), -np.ones(lost), np.zeros(8840)])
-    result = paired_sign_flip(differences)
-    exact = mcnemar([[0, won], [lost, 0]], exact=True).pvalue
-    assert (result["n"], result["exact"]) == (10_000, False)
-    assert result["p"] == pytest.approx(exact, abs=0.001)
-    mixed = np.concatenate([differences, 0.5 * differences, np.full(3, 1 / 3), np.full(2, -(1 - 2 / 3))])
-    normal = 2 * stats.norm.sf(abs(mixed.sum()) / np.sqrt((mixed**2).sum()))
-    assert paired_sign_flip(mixed)["p"] == pytest.approx(normal, abs=0.003)
-
-
-def test_zeros_among_thousands_leave_an_exact_test():
-    result = paired_sign_flip(np.concatenate([np.zeros(9990), np.full(8, 1.0), np.full(2, -1.0)]))
-    assert (result["exact"], result["flips"]) == (True, 1024)
-    assert result["p"] == stats.binomtest(8, 10).pvalue
 
 
 @pytest.mark.parametrize("wrong", [[], [0.1, np.nan], [[0.1]]])
@@ -172,7 +109,7 @@ def test_what_each_test_rejects_when_nothing_differs():
         speakers = (only[:, 0] - only[:, 1]) / 550
         first, second = only[:, 0].sum(), only[:, 1].sum()
         rejected["sign-flip"] += paired_sign_flip(speakers)["p"] < 0.05
-        rejected["nadeau-bengio"] += nadeau_bengio(speakers.reshape(5, 2).mean(axis=1), 1, 4)["p"] < 0.05
+        rejected["nadeau-bengio"] += nadeau_bengio(speakers.reshape(5, 2).mean(axis=1), 1, 4).p < 0.05
         rejected["mcnemar"] += mcnemar([[0, first], [second, 0]], exact=False).pvalue < 0.05
     assert 0.03 < rejected["sign-flip"] / 1000 < 0.065
     assert rejected["nadeau-bengio"] / 1000 < 0.04
@@ -183,6 +120,13 @@ def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.01, None, 0.03]) == [pytest.approx(0.03), None, pytest.approx(0.06)]  # a missing p counts as 1
     assert holm([]) == []
+
+
+def test_a_comparison_without_a_test_counts_in_the_family():
+    tests = [nadeau_bengio([0.01, 0.02, 0.03], 1, 4), None, nadeau_bengio([0.01, -0.02, 0.03], 1, 4)]
+    found = with_holm(tests)
+    assert found[1] is None
+    assert [test.p_holm for test in found if test] == pytest.approx([3 * tests[0].p, min(1, 2 * tests[2].p)])
 
 
 def enumerated(values, clusters, figure, level):
@@ -216,13 +160,13 @@ def balanced(values, classes):
 def test_bootstrap_equals_enumeration(answers):
     values, clusters, classes = answers
     result = cluster_bootstrap(values, clusters, level=0.9, resamples=100_000)
-    assert result["value"] == pytest.approx(values.mean())
-    assert (result["low"], result["high"]) == pytest.approx(
+    assert result.value == pytest.approx(values.mean())
+    assert (result.low, result.high) == pytest.approx(
         enumerated(values, clusters, lambda rows: values[rows].mean(), 0.9), abs=0.003
     )
     result = cluster_bootstrap(values, clusters, classes=classes, level=0.9, resamples=100_000)
-    assert result["value"] == pytest.approx(balanced(values, classes))
-    assert (result["low"], result["high"]) == pytest.approx(
+    assert result.value == pytest.approx(balanced(values, classes))
+    assert (result.low, result.high) == pytest.approx(
         enumerated(values, clusters, lambda rows: balanced(values[rows], classes[rows]), 0.9), abs=0.003
     )
 
@@ -249,7 +193,7 @@ def test_few_speakers_give_an_optimistic_interval_and_utterances_a_worse_one():
     for _ in range(500):
         values = (rng.random(1000) < 0.7 + np.repeat(rng.normal(0, 0.1, 10), 100)).astype(float)
         result = cluster_bootstrap(values, clusters, resamples=500)
-        covered += result["low"] <= 0.7 <= result["high"]
+        covered += result.low <= 0.7 <= result.high
         naive += abs(values.mean() - 0.7) <= 1.96 * values.std() / np.sqrt(1000)
     assert 0.84 < covered / 500 < 0.94
     assert naive / 500 < 0.7
@@ -257,10 +201,10 @@ def test_few_speakers_give_an_optimistic_interval_and_utterances_a_worse_one():
 
 def test_interval_says_how_many_clusters_it_rests_on():
     values = np.arange(40.0)
-    assert cluster_bootstrap(values, values % 20, resamples=50)["warning"] is None
+    assert cluster_bootstrap(values, values % 20, resamples=50).warning is None
     few = cluster_bootstrap(values, values % 19, resamples=50)
-    assert few["warning"] == "only 19 clusters: the interval is optimistic (too narrow)"
-    assert (few["n_clusters"], few["level"], few["resamples"]) == (19, 0.95, 50)
+    assert few.warning == "only 19 clusters: the interval is optimistic (too narrow)"
+    assert (few.n_clusters, few.level, few.resamples) == (19, 0.95, 50)
     with pytest.raises(ValueError, match="1 clusters; an interval needs at least 2"):
         cluster_bootstrap([0.0, 1.0], ["a", "a"])
     with pytest.raises(ValueError, match="2 values, 1 clusters, 2 classes"):
@@ -270,7 +214,7 @@ def test_interval_says_how_many_clusters_it_rests_on():
 def test_an_end_at_zero_is_zero():
     """Rounding in the sums may not put an end of the interval beside zero, nor write it as -0.0."""
     result = cluster_bootstrap([-1e-17, 0.1 + 0.2], ["a", "b"], resamples=500)
-    assert json.dumps([result["low"], result["high"]]) == "[0.0, 0.3]"
+    assert json.dumps([result.low, result.high]) == "[0.0, 0.3]"
 
 
 def test_grouped_means_by_hand():
@@ -284,8 +228,8 @@ def test_detectable_difference_has_its_power(n):
     """The power is the wanted one, also for the n at which other searches for the root fail."""
     differences = np.random.default_rng(n).normal(0.01, 0.03, n)
     result = minimal_detectable_difference(differences)
-    assert result["std"] == pytest.approx(differences.std(ddof=1))
-    shift = result["points"] / 100 / result["std"] * np.sqrt(n)
+    assert result.std == pytest.approx(differences.std(ddof=1))
+    shift = result.points / 100 / result.std * np.sqrt(n)
     limit = stats.t.isf(0.025, n - 1)
     power = stats.nct.sf(limit, n - 1, shift) + np.nan_to_num(stats.nct.cdf(-limit, n - 1, shift))
     assert power == pytest.approx(0.8, abs=1e-4)
@@ -294,16 +238,16 @@ def test_detectable_difference_has_its_power(n):
 def test_detectable_difference_by_simulation():
     rng = np.random.default_rng(0)
     differences = rng.normal(size=10)
-    points = minimal_detectable_difference(differences, alpha=0.01)["points"]
+    points = minimal_detectable_difference(differences, alpha=0.01).points
     drawn = rng.normal(points / 100, differences.std(ddof=1), (4000, 10))
     assert (stats.ttest_1samp(drawn, 0.0, axis=1).pvalue < 0.01).mean() == pytest.approx(0.8, abs=0.02)
 
 
 def test_detectable_difference_needs_spread():
-    assert minimal_detectable_difference([0.1])["points"] is None
-    assert minimal_detectable_difference([0.1, 0.1, 0.1]) == {
-        "points": None, "std": pytest.approx(0.0, abs=1e-12), "power": 0.8, "alpha": 0.05, "n": 3,
-    }  # fmt: skip
+    assert minimal_detectable_difference([0.1]).points is None
+    result = minimal_detectable_difference([0.1, 0.1, 0.1])
+    assert (result.points, result.power, result.alpha, result.n) == (None, 0.8, 0.05, 3)
+    assert result.std == pytest.approx(0.0, abs=1e-12)
 
 
 # Demšar (2006), table 6: AUC of C4.5, C4.5+m, C4.5+cf and C4.5+m+cf on 14 data sets. "voting" is ranked there without
@@ -318,35 +262,33 @@ def test_critical_difference_as_published():
     table = np.array([row.split() for row in DEMSAR.replace("\n", ";").split(";")], dtype=float)  # (14, 4)
     names = ("C4.5", "C4.5+m", "C4.5+cf", "C4.5+m+cf")
     result = friedman_nemenyi(dict(zip(names, table.T, strict=True)), alpha=0.10)
-    ranks = result["average_ranks"]
+    ranks = result.average_ranks
     assert {name: round(rank, 3) for name, rank in ranks.items()} == {
         "C4.5": 3.143, "C4.5+m": 2.0, "C4.5+cf": 2.893, "C4.5+m+cf": 1.964,
     }  # fmt: skip
     assert list(ranks) == ["C4.5+m+cf", "C4.5+m", "C4.5+cf", "C4.5"]
-    assert result["critical_difference"] == pytest.approx(1.12, abs=0.005)
-    assert result["groups"] == [["C4.5+m+cf", "C4.5+m", "C4.5+cf"], ["C4.5+cf", "C4.5"]]
+    assert result.critical_difference == pytest.approx(1.12, abs=0.005)
+    assert result.groups == [["C4.5+m+cf", "C4.5+m", "C4.5+cf"], ["C4.5+cf", "C4.5"]]
     untied = 12 * 14 / (4 * 5) * (sum(rank**2 for rank in ranks.values()) - 4 * 25 / 4)
     assert untied == pytest.approx(9.28, abs=0.01)
-    assert result["chi2"] > untied  # scipy corrects for ties, the paper does not
-    assert (result["n"], result["k"]) == (14, 4)
+    assert result.chi2 > untied  # scipy corrects for ties, the paper does not
+    assert (result.n, result.k) == (14, 4)
 
 
 @pytest.mark.parametrize(("k", "q"), [(3, 2.343), (5, 2.728), (7, 2.949), (10, 3.164)])
 def test_critical_values_as_published(k, q):
     """Demšar (2006), table 5a, at .05."""
     scores = {f"m{index}": np.random.default_rng(index).random(6) for index in range(k)}
-    assert friedman_nemenyi(scores)["critical_difference"] == pytest.approx(q * np.sqrt(k * (k + 1) / 36), rel=3e-4)
+    assert friedman_nemenyi(scores).critical_difference == pytest.approx(q * np.sqrt(k * (k + 1) / 36), rel=3e-4)
 
 
 def test_ranks_over_folds():
     scores = {"a": [0.7, 0.8, 0.9], "b": [0.6, 0.8, 0.7], "c": [0.5, 0.5, 0.5]}
     result = friedman_nemenyi(scores)
-    assert result["average_ranks"] == pytest.approx({"a": 3.5 / 3, "b": 5.5 / 3, "c": 3.0})
-    assert list(friedman_nemenyi(scores, higher_is_better=False)["average_ranks"]) == ["c", "b", "a"]
-    assert "3 folds, which share training data" in result["note"]
-    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    assert result.average_ranks == pytest.approx({"a": 3.5 / 3, "b": 5.5 / 3, "c": 3.0})
+    assert "3 folds, which share training data" in result.note
     tied = friedman_nemenyi({name: [0.5, 0.6] for name in "abc"})
-    assert (tied["p"], tied["groups"]) == (1.0, [["a", "b", "c"]])
+    assert (tied.p, tied.groups) == (1.0, [["a", "b", "c"]])
     two, one, uneven = {"a": [1, 2], "b": [1, 2]}, {"a": [1], "b": [2], "c": [3]}, {"a": [1, 2], "b": [1, 2], "c": [1]}
     for wrong in (two, one, uneven):
         with pytest.raises(ValueError, match="ranks need 3 methods or more"):
@@ -371,7 +313,7 @@ def test_draws_in_blocks_are_the_draws_at_once(monkeypatch, block, balanced):
             means = [row[items[classes[items] == c]].mean() for c in np.unique(classes[items])]
             figures.append(np.mean(means) if balanced else row[items].mean())
         low, high = np.percentile(figures, [2.5, 97.5])
-        assert (result["low"], result["high"]) == pytest.approx((low, high))
+        assert (result.low, result.high) == pytest.approx((low, high))
         assert result == cluster_bootstrap(row, clusters, classes=classes if balanced else None, resamples=80, seed=3)
 
 
@@ -380,7 +322,7 @@ def test_thousands_of_clusters_of_one_item_each():
     values = rng.random(3000) < 0.8
     result = cluster_bootstrap(values, np.arange(3000), resamples=500)
     error = np.sqrt(values.mean() * (1 - values.mean()) / 3000)
-    assert (result["low"], result["high"]) == pytest.approx(
+    assert (result.low, result.high) == pytest.approx(
         (values.mean() - 1.96 * error, values.mean() + 1.96 * error), abs=0.003
     )
-    assert result["warning"] is None
+    assert result.warning is None

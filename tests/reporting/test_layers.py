@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from daamctl.artifacts.importance import Importance
+from daamctl.artifacts.records import parse_record
 from daamctl.reporting.document import Document, Section, Table, Text
 from daamctl.reporting.layers import UNRANKED, importance
 from daamctl.reporting.render import to_html, to_markdown
+from tests.fixtures.records import importance_of, maps_of
 
 NO_ABLATION = "No layers trained alone; train them: daamctl ablate -p toy, then daamctl importance -p toy"
 
 
 def entry(num_heads: int, means: list[float] | None, counts: list[int], caution: str | None = None) -> dict[str, Any]:
     places = {"num_heads": num_heads, "means": means, "counts": counts, "share": 0.75, "adjusted_share": 0.7, "p": 0.01}
-    layers = [str(layer) for layer in range(1, 8)]
-    shares = dict.fromkeys(layers, 100 / 7)
     before = {**places, "means": [mean / 2 for mean in means or []]}
-    return {
-        "layers": list(range(1, 8)), "num_features": 4, "num_heads": num_heads, "caution": caution,
-        "ranking": list(range(1, 8)), "ranking_untrained": list(range(7, 0, -1)), "correlation_with_untrained": 0.25,
-        "contribution_percent": shares, "contribution_percent_untrained": shares,
-        "head_positions": places if means else None, "head_positions_untrained": before if means else None,
-        "heatmap": "h.png", "layers_picture": "l.png",
-    }  # fmt: skip
+    return maps_of(
+        list(range(1, 8)), num_heads=num_heads, caution=caution, head_positions=places if means else None,
+        head_positions_untrained=before if means else None,
+    )  # fmt: skip
 
 
 def section(methods: dict[str, Any], *, scores: dict[str, Any] | None = None, **audit: Any) -> Section:
-    found = {
-        "methods": methods, "without_density": [], "note": "", "scores": scores or {}, "without_score": {},
-        "audit": {"missing": [], "no_ablation": None, "not_audited": {}, "methods": {}, **audit},
-    }  # fmt: skip
+    found = importance_of(methods, scores=scores or {})
+    found["audit"] |= audit
+    summary = parse_record(found, Importance, path=Path("summary.json"), again="daamctl importance")
     pngs = {"h.png": b"", "l.png": b""}
-    return importance(found, {}, pngs, labels={"daam-v1": "DAAM 1"}, command="daamctl importance -p toy")
+    return importance(summary, {}, pngs, labels={"daam-v1": "DAAM 1"}, command="daamctl importance -p toy")
 
 
 def tables(part: Section) -> dict[str, Table]:

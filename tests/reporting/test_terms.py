@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
+from daamctl.artifacts.evaluation import Evaluation
 from daamctl.reporting import terms
+from tests.fixtures.records import evaluation_of, method_of, parsed
 
 
-def evaluation(*, folds: int = 1, seeds: int = 2, dev: str | None = None, **more: Any) -> dict[str, Any]:
-    methods = {"none": {"per_fold": [{"dev_group": dev}]}}
-    return {"num_folds": folds, "seeds": list(range(seeds)), "methods": methods, "main_unit": "utterance",
-            "selection": "dev-group", "modality": "text", **more}  # fmt: skip
+def evaluation(*, folds: int = 1, seeds: int = 2, dev: str | None = None, **changes: Any) -> Evaluation:
+    methods = {"none": method_of(0.5, label="none", folds=folds, dev=dev)}
+    changes = {"modality": "text", **changes}
+    return parsed(evaluation_of(methods, num_folds=folds, seeds=list(range(seeds)), **changes))
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""What may be said of the best method: every case of lead, floor, missing folds and reference."""
+"""What the report says about the best method: every case of lead, floor, missing folds and reference."""
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -10,35 +9,26 @@ import pytest
 from daamctl.artifacts.results import marked
 from daamctl.reporting.document import Bullets, Facts, Section, Text
 from daamctl.reporting.verdict import against, family_texts, headline, labelled, order
-
-
-def figures(value: float) -> dict[str, Any]:
-    return {"mean": value, "sample_std": 0.02, "n": 5}
-
-
-def method(value: float, *, label: str, missing: list[list[int]] | None = None) -> dict[str, Any]:
-    interval = {"value": value, "low": value - 0.05, "high": value + 0.05, "level": 0.95}
-    return {
-        "label": label, "reconstructed": "", "eval_batches": None, "missing": missing or [], "per_fold": [{}] * 5,
-        "summary": {"utterance": {"accuracy": figures(value)}},
-        "intervals": {"metrics": {"accuracy": interval}},
-    }  # fmt: skip
+from tests.fixtures.records import evaluation_of, fairness_of, interval_of, method_of, parsed
 
 
 def compared(first: str, second: str, difference: float, p_holm: float | None) -> dict[str, Any]:
-    test = {"p": 0.002, "p_holm": p_holm, "floor": 0.002, "exact": True, "flips": 1024}
-    interval = {"low": difference - 0.01, "high": difference + 0.02, "level": 0.95, "resamples": 10_000}
+    primary = {
+        "test": "sign-flip", "unit": "speaker", "mean": difference, "n": 10, "p": 0.002, "p_holm": p_holm,
+        "floor": 0.002, "exact": True, "flips": 1024,
+    }  # fmt: skip
+    secondary = {
+        "test": "nadeau-bengio", "unit": "fold", "mean": difference, "n": 5, "p": 0.01, "p_holm": 0.02, "t": 3.0,
+        "df": 4, "ratio": 0.25,
+    }  # fmt: skip
     part = {
-        "difference": difference, "interval": interval, "primary": test if p_holm is not None else None,
-        "secondary": {"p": 0.01, "p_holm": 0.02}, "minimal_detectable": {"points": 4.0},
+        "first_value": 0.5, "second_value": 0.5 - difference, "difference": difference,
+        "interval": interval_of(difference, difference - 0.01, difference + 0.02),
+        "primary": primary if p_holm is not None else None, "secondary": secondary,
+        "minimal_detectable": {"points": 4.0, "std": 0.03, "power": 0.8, "alpha": 0.05, "n": 10},
     }  # fmt: skip
     counts = {"wins": 3, "losses": 7, "ties": 90, "runs": 5, "ahead": 1, "behind": 4}
     return {"first": first, "second": second, **counts, "metrics": {"accuracy": part}}
-
-
-def trained(status: str) -> dict[str, Any]:
-    mark = status if status in ("undertrained", "learned nothing") else ""
-    return {"status": status, "mark": mark, "reasons": [], "counterpart": None}
 
 
 def evaluation(
@@ -49,7 +39,11 @@ def evaluation(
     status: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     """Methods with a mean accuracy each; every comparison has the same p; `status` of those not trained well."""
-    states = {name: trained((status or {}).get(name, "fair")) for name in values}
+    states = {name: (status or {}).get(name, "fair") for name in values}
+    methods = {}
+    for name, value in values.items():
+        label = f"{name} (reconstructed)" if name == "sga" else name
+        methods[name] = method_of(value, label=marked(label, "" if states[name] == "fair" else states[name]))
     pairs = [
         compared(reference, name, values[reference] - value, p_holm)
         for name, value in values.items()
@@ -58,26 +52,19 @@ def evaluation(
     result = {
         "family": {"methods": list(values), "reference": reference, "size": len(pairs), "alpha": 0.05,
                    "correction": "holm", "floor": 0.002, "floor_holm": floor_holm},
-        "design": {"unit": "speaker" if p_holm is not None else None, "unit_word": "speaker", "n_units": 10,
-                   "n_speakers": 10, "n_folds": 5, "n_items": 100,
-                   "reason": "no test is available: there is one fold"},
+        "design": {"unit": "speaker" if p_holm is not None else None, "unit_word": "speaker", "source_word": "speaker",
+                   "reason": "no test is available: there is one fold", "n_units": 10, "n_items": 100,
+                   "n_speakers": 10, "n_folds": 5, "seeds": {}},
         "comparisons": pairs,
         "ranks": {"accuracy": None, "balanced_accuracy": None},
-        "notes": ["intervals redraw only 10 speakers"],
+        "notes": ["intervals resample only 10 speakers"],
     }  # fmt: skip
-    return {
-        "run": "toy", "main_unit": "utterance", "classes": ["a", "b"], "num_folds": 5, "seeds": [1], "notes": [],
-        "selection": "dev-group", "counts": {"utterance": 100, "clip": 150, "groups": {}},
-        "chance": {"utterance": {"majority_class": "a", "majority_fraction": 0.4, "uniform_fraction": 0.5}},
-        "methods": {name: method(value, label=marked(f"{name} (reconstructed)" if name == "sga" else name,
-                                                     states[name]["mark"]))
-                    for name, value in values.items()},
-        "fairness": {"verdict": "not fair" if status else "fair", "text": "The verdict.", "margin": 0.02,
-                     "methods": states, "identical": [],
-                     "precision": {"usual": "float32", "others": {}, "text": "", "mixed": False}},
-        "comparison": {"reference": reference, "left_out": [], "result": result},
-        "provenance": {"config": {"download": {"corpus": "demo"}, "extract": {"encoder": "tiny"}}, "train_s": {}},
-    }  # fmt: skip
+    found = evaluation_of(methods, comparison={"reference": reference, "left_out": [], "result": result})
+    found["fairness"] |= {
+        "verdict": "not fair" if status else "fair",
+        "methods": {name: fairness_of(state) for name, state in states.items()},
+    }
+    return found
 
 
 def words(section: Section) -> str:
@@ -90,7 +77,7 @@ def fact(section: Section) -> str:
 
 
 def said(data: dict[str, Any]) -> tuple[str, str]:
-    section = headline(labelled(data), declared=True, stale=[])
+    section = headline(labelled(parsed(data)), declared=True, stale=[])
     return fact(section), words(section)
 
 
@@ -151,7 +138,7 @@ def test_one_method_alone() -> None:
 
 
 def test_differences_are_turned_round() -> None:
-    found = against(labelled(evaluation({"none": 0.5, "sga": 0.6})), "accuracy")["sga (reconstructed)"]
+    found = against(labelled(parsed(evaluation({"none": 0.5, "sga": 0.6}))), "accuracy")["sga (reconstructed)"]
     assert (found.difference, found.low, found.high) == pytest.approx((0.1, 0.08, 0.11))
     assert (found.wins, found.losses, found.detectable) == (7, 3, 0.04)
     assert (found.runs, found.ahead) == (5, 4)
@@ -160,20 +147,24 @@ def test_differences_are_turned_round() -> None:
 def test_labels_reach_ranks_and_leave_the_input_alone() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6, "mha": 0.4})
     data["comparison"]["result"]["ranks"]["accuracy"] = {
-        "average_ranks": {"sga": 1.0, "none": 2.0, "mha": 3.0},
-        "groups": [["sga", "none"]],
-    }
-    before = copy.deepcopy(data)
-    result = labelled(data)["comparison"]["result"]
-    assert data == before
-    assert list(result["ranks"]["accuracy"]["average_ranks"]) == ["sga (reconstructed)", "none", "mha"]
-    assert result["ranks"]["accuracy"]["groups"] == [["sga (reconstructed)", "none"]]
-    assert result["family"]["methods"] == ["none", "sga (reconstructed)", "mha"]
-    assert order(labelled(data)) == ["sga (reconstructed)", "none", "mha"]
+        "average_ranks": {"sga": 1.0, "none": 2.0, "mha": 3.0}, "critical_difference": 1.5, "groups": [["sga", "none"]],
+        "chi2": 5.0, "p": 0.1, "n": 5, "k": 3, "alpha": 0.05, "note": "",
+    }  # fmt: skip
+    found = parsed(data)
+    renamed = labelled(found)
+    assert found == parsed(data)
+    result = renamed.comparison.result
+    assert result is not None
+    ranks = result.ranks["accuracy"]
+    assert ranks is not None
+    assert list(ranks.average_ranks) == ["sga (reconstructed)", "none", "mha"]
+    assert ranks.groups == [["sga (reconstructed)", "none"]]
+    assert result.family.methods == ["none", "sga (reconstructed)", "mha"]
+    assert order(renamed) == ["sga (reconstructed)", "none", "mha"]
 
 
 def lines(data: dict[str, Any], *, declared: bool = False) -> str:
-    blocks = family_texts(labelled(data), declared=declared)
+    blocks = family_texts(labelled(parsed(data)), declared=declared)
     return " ".join(line for block in blocks if isinstance(block, Bullets) for line in block.lines) + " ".join(
         block.text for block in blocks if isinstance(block, Text)
     )
@@ -186,7 +177,7 @@ def test_family_is_told_in_words() -> None:
     assert "sign-flip test over 10 speakers (all sign flips), after averaging over seeds" in text
     assert "Smallest possible p-value with 10 speakers: 0.002, or 0.004 after correction." in text
     assert "Smallest detectable difference: 4.0 points of accuracy" in text
-    assert "Intervals redraw only 10 speakers." in text
+    assert "Intervals resample only 10 speakers." in text
 
 
 def test_family_without_whole_methods_says_why() -> None:
@@ -198,14 +189,16 @@ def test_family_without_whole_methods_says_why() -> None:
 def test_changed_settings_and_stale_folds_are_cautions() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6})
     data["notes"] = ["trained with other settings than the current ones: lr 0.1", "sga: something else"]
-    section = headline(labelled(data), declared=False, stale=["Score them again."])
+    section = headline(labelled(parsed(data)), declared=False, stale=["Score them again."])
     cautions = [block.text for block in section.blocks if isinstance(block, Text) and block.caution]
     assert cautions == ["Score them again.", "Trained with other settings than the current ones: lr 0.1."]
 
 
 def test_the_verdict_on_the_comparison_comes_first() -> None:
     for status, caution in ((None, False), ({"sga": "undertrained"}, True)):
-        section = headline(labelled(evaluation({"none": 0.5, "sga": 0.6}, status=status)), declared=True, stale=[])
+        section = headline(
+            labelled(parsed(evaluation({"none": 0.5, "sga": 0.6}, status=status))), declared=True, stale=[]
+        )
         assert section.blocks[0] == Text("The verdict.", caution=caution)
         (facts,) = [block for block in section.blocks if isinstance(block, Facts)]
         assert facts.pairs[0] == ("Is the comparison fair?", "no" if caution else "yes")
@@ -246,7 +239,7 @@ def test_equal_predictions_and_precisions_are_cautions() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6})
     data["fairness"]["identical"] = [{"methods": ["none", "sga"], "reason": None}]
     data["fairness"]["precision"] |= {"text": "not all: sga in bfloat16", "mixed": True}
-    section = headline(labelled(data), declared=True, stale=[])
+    section = headline(labelled(parsed(data)), declared=True, stale=[])
     cautions = [block.text for block in section.blocks if isinstance(block, Text) and block.caution]
     assert cautions == [
         "The predictions of none and sga (reconstructed) are identical in every fold: the reason is unknown.",

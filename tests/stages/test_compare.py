@@ -281,7 +281,7 @@ def test_lora_columns_are_other_sessions(project):
     column = {5: "F1", 3: "F2", 1: "F3", 2: "F4", 4: "F5"}
     gaps = [(lora[column[session]] - mha[f"F{session}"]) / 100 for session in range(1, 6)]
     assert [fold["difference"] for fold in entry["folds"]] == pytest.approx(gaps)
-    assert entry["test"]["p"] == pytest.approx(nadeau_bengio(gaps, 1, 4)["p"])
+    assert entry["test"]["p"] == pytest.approx(nadeau_bengio(gaps, 1, 4).p)
     assert not entry["same_columns"]
     assert any("paired by session" in note and "(D15)" in note for note in result["notes"])
     both = result_of(compare.run(project, "published:T2-iemocap/lora-r4", "published:T2-iemocap/lora-r8"))

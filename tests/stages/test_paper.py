@@ -20,6 +20,7 @@ from daamctl.layout import Layout
 from daamctl.paper.numbers import SOURCES, experiments, numbers
 from daamctl.stages import evaluate, paper
 from tests.fixtures.folds import make_layout, write_method
+from tests.fixtures.records import ablation_of, group_of, importance_of, maps_of
 
 LARGEST = "Largest of the three: best DAAM minus MHA"
 PIPELINES = [name for one in experiments() for name in (f"{one.key}-as-published", one.key)]
@@ -73,18 +74,15 @@ def write_weights(layout: Layout, method: str, fold: int) -> None:
         "fusion.offset": np.array([[-0.1], [0.2]], np.float32),
         "fusion.scaled_variance": np.array([[1.9], [2.1 + fold / 10]], np.float32),
     }
-    metadata = {"daamctl": json.dumps({"method": method, "settings": {}})}
+    head = {"method": method, "settings": {}, "num_layers": 24, "embed_dim": 1024, "num_classes": 4}
+    metadata = {"daamctl": json.dumps(head)}
     save_file(tensors, layout.method(method) / f"fold{fold}-seed1" / "weights.safetensors", metadata=metadata)
 
 
 def ablation(**values: float) -> dict[str, Any]:
     """An ablation with groups of one layer: layer -> accuracy of both folds."""
-    groups = [
-        {"name": f"layers-{layer[1:]}", "layers": [int(layer[1:])], "mean": value, "sample_std": 0.01, "n": 2,
-         "per_fold": [{"fold": fold, "seed": 1, "accuracy": value} for fold in (1, 2)]}
-        for layer, value in values.items()
-    ]  # fmt: skip
-    return {"method": "mha-published", "unit": "clip", "groups": groups}
+    groups = [group_of([int(layer[1:])], value, runs=2) for layer, value in values.items()]
+    return ablation_of(groups, method="mha-published", unit="clip")
 
 
 def cells(root: Path, table: str) -> dict[str, dict[str, str]]:
@@ -137,7 +135,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_json(published.stage("ablate") / "ablation.json", ablation(l9=0.65, l23=0.60))
     write_json(
         published.stage("importance") / "summary.json",
-        {"methods": {"daam-v1": {"ranking": [9, 8, 7, 23, 22, 24], "ranking_untrained": [2, 5, 8], "caution": "yes"}}},
+        importance_of({"daam-v1": maps_of([9, 8, 7, 23, 22, 24], ranking_untrained=[2, 5, 8], caution="yes")}),
     )
     published.stage("report").mkdir(parents=True)
     (published.stage("report") / "report.html").write_text("<p>")

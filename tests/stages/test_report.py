@@ -20,6 +20,7 @@ from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.stages import evaluate, importance, report
 from tests.fixtures.folds import make_layout, tuned, write_fold, write_items, write_method
+from tests.fixtures.records import ablation_of, difference_of, group_of
 
 SETTINGS = {
     "methods": ["none", "daam-v1", "daam-v2", "sga", "mha-published"],
@@ -78,26 +79,21 @@ class Page(HTMLParser):
 
 
 def ablation() -> dict[str, Any]:
-    def group(value: float, **more: Any) -> dict[str, Any]:
-        rows = [{"fold": fold, "seed": 1, "accuracy": value} for fold in range(1, 6)]
-        return {**more, "per_fold": rows, "mean": value, "sample_std": 0.01, "n": 5}
-
-    pairs = [{"fold": fold, "seed": 1, "difference": 0.03} for fold in range(1, 6)]
-    gap = {"per_fold": pairs, "mean": 0.03, "sample_std": 0.0, "n": 5}
-    return {
-        "rank_by": "daam-v1",
-        "method": "none",
-        "ranking": [2, 1, 3, 6, 5, 4],
-        "baseline": group(0.62, layers=[1, 2, 3, 4, 5, 6]),
-        "groups": [group(0.55, name="highest-1", kind="highest", k=1, layers=[2]),
-                   group(0.52, name="lowest-1", kind="lowest", k=1, layers=[4])],
-        "differences": [{"k": 1, **gap}],
-        "presets": [{"name": "speech-9-23", "high": [9], "low": [23], **gap}],
-        "alone": [{"k": 1, "num_groups": 2, "spearman_rho": 1.0, "p_groups": 0.5, "high": [2], "low": [4],
-                   "difference": 0.03, "p_folds": 0.03125, "floor_folds": 0.03125}],
-        "unit": "utterance",
-        "notes": ["A one-layer DAAM is the identity at start."],
-    }  # fmt: skip
+    gap = {**difference_of(0.03), "probe": difference_of(0.02), "contradicts": None}
+    groups = [
+        group_of([2], 0.55, name="highest-1", kind="highest"),
+        group_of([4], 0.52, name="lowest-1", kind="lowest"),
+    ]
+    return ablation_of(
+        groups,
+        ranking=[2, 1, 3, 6, 5, 4],
+        baseline=group_of([1, 2, 3, 4, 5, 6], 0.62),
+        differences=[{"k": 1, **gap}],
+        presets=[{"name": "speech-9-23", "high": [9], "low": [23], **gap}],
+        alone=[{"k": 1, "num_groups": 2, "spearman_rho": 1.0, "p_groups": 0.5, "high": [2], "low": [4],
+                "difference": 0.03, "p_folds": 0.03125, "floor_folds": 0.03125}],
+        notes=["A one-layer DAAM is the identity at start."],
+    )  # fmt: skip
 
 
 def alone(difference: float) -> dict[str, Any]:
@@ -137,7 +133,8 @@ def write_weights(layout: Layout, method: str, *, folds: int, num_heads: int) ->
         width = np.linspace(1.9, 2.1, num_heads * 8, dtype=np.float32).reshape(num_heads, 8)
         decoder = np.zeros((4, 250), np.float32)
         tensors = {"fusion.offset": offset, "fusion.scaled_variance": width, "decoder.fc.weight": decoder}
-        metadata = {"daamctl": json.dumps({"method": method, "settings": {}})}
+        head = {"method": method, "settings": {}, "num_layers": 6, "embed_dim": 8, "num_classes": 4}
+        metadata = {"daamctl": json.dumps(head)}
         save_file(tensors, layout.method(method) / f"fold{fold}-seed1" / "weights.safetensors", metadata=metadata)
 
 

@@ -1,0 +1,185 @@
+"""Result of the `ablate` stage: `data/ablate/<run>/ablation.json`.
+
+Accuracies are fractions, in the unit of the evaluation. The JSON has the same names and nesting as the classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from daamctl.artifacts.records import find_record
+
+FILE = "ablation.json"
+
+
+@dataclass(frozen=True)
+class RunAccuracy:
+    """Accuracy of one run."""
+
+    fold: int
+    seed: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class RunDifference:
+    """Difference between two accuracies of one run; `seed` is None for linear probes, which have no seed."""
+
+    fold: int
+    difference: float
+    seed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverRuns:
+    """Mean over runs.
+
+    Args:
+        mean: None without runs.
+        sample_std: standard deviation with divisor n - 1; None for fewer than two runs.
+        n: number of runs.
+    """
+
+    mean: float | None
+    sample_std: float | None
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerAccuracy(OverRuns):
+    """Accuracy after training on some layers."""
+
+    layers: list[int]
+    per_fold: list[RunAccuracy]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupAccuracy(LayerAccuracy):
+    """Accuracy after training on a group of layers.
+
+    Args:
+        name: e.g. `highest-3`.
+        kind: highest, lowest, given or preset.
+        k: number of layers.
+    """
+
+    name: str
+    kind: str
+    k: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference(OverRuns):
+    """Difference in accuracy between two groups of layers, by run."""
+
+    per_fold: list[RunDifference]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbedDifference(Difference):
+    """Difference between layers of high and of low importance, beside that of linear probes.
+
+    Args:
+        probe: the same difference for the mean accuracy of linear probes of single layers.
+        contradicts: caution if the two differences contradict each other, else None.
+    """
+
+    probe: Difference
+    contradicts: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedDifference(ProbedDifference):
+    """The k layers of highest importance minus the k layers of lowest importance."""
+
+    k: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PresetDifference(ProbedDifference):
+    """The papers' layers of high importance minus their layers of low importance."""
+
+    name: str
+    high: list[int]
+    low: list[int]
+
+
+@dataclass(frozen=True)
+class AloneTest:
+    """Whether layers with a high score have a higher accuracy when they are trained alone. p-values are one-sided.
+
+    Args:
+        k: number of layers per group.
+        num_groups: number of groups with k layers.
+        spearman_rho: rank correlation between the scores and the accuracies of the groups; None if either are all
+            equal.
+        p_groups: its p-value, by permutation.
+        high: layers of the group with the highest score; empty if all scores are equal.
+        low: layers of the group with the lowest score.
+        difference: accuracy of `high` minus accuracy of `low`, mean over the shared folds; None without any.
+        p_folds: p-value of the sign-flip test over folds.
+        floor_folds: smallest p-value that these differences allow.
+    """
+
+    k: int
+    num_groups: int
+    spearman_rho: float | None
+    p_groups: float | None
+    high: list[int]
+    low: list[int]
+    difference: float | None
+    p_folds: float | None
+    floor_folds: float | None
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """Results of training on few layers.
+
+    Args:
+        rank_by: method whose Importance Factor ranks the layers; None if no method qualifies.
+        method: label of the method that is trained; None if no method qualifies.
+        unit: "utterance" or "clip".
+        embeddings_key: content key of the embeddings.
+        ranking: layers by Importance Factor, highest first; empty if they are not ranked.
+        baseline: training on all layers; without runs if there are no groups.
+        groups: training on few layers.
+        differences: highest minus lowest, per number of layers.
+        presets: the papers' high minus low layers.
+        alone: whether layers of high importance have a higher accuracy alone, per number of layers.
+        notes: how layers and method were chosen.
+        cautions: reasons to distrust the results.
+    """
+
+    rank_by: str | None
+    method: str | None
+    unit: str
+    embeddings_key: str
+    ranking: list[int]
+    baseline: LayerAccuracy
+    groups: list[GroupAccuracy]
+    differences: list[RankedDifference]
+    presets: list[PresetDifference]
+    alone: list[AloneTest]
+    notes: list[str]
+    cautions: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Content of the file."""
+        return asdict(self)
+
+
+def find_ablation(folder: Path, *, again: str, hide: Path | None = None) -> Ablation | None:
+    """Read the ablation of a run; None if there is none, or if it was skipped on this machine.
+
+    Args:
+        folder: folder of the run, `data/ablate/<run>`.
+        again: command that makes the file.
+        hide: folder to remove from paths in texts.
+
+    Raises:
+        ArtifactError: the file is not JSON, or was made by an older version of daamctl.
+    """
+    return find_record(folder / FILE, Ablation, again=again, hide=hide)

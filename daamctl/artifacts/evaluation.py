@@ -1,0 +1,747 @@
+"""Result of the `evaluate` stage: `data/evaluate/<run>/evaluation.json`.
+
+`evaluate` builds an `Evaluation` and writes it; the report, the report of the papers and the recipe comparison read it
+with `read_evaluation`. The JSON has the same names and nesting as the classes.
+
+Scores are fractions, log losses are in nats, and times are in seconds. Scores exist per unit, "utterance" and "clip",
+and per metric, by the names in `daamctl.evaluation.METRICS`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from daamctl.artifacts.records import find_record, read_record
+from daamctl.artifacts.terms import listed
+
+FILE = "evaluation.json"
+Scores = dict[str, int | float]
+"""Metric -> value, and `n`, the number of items."""
+EpochRule = Literal["accuracy", "accuracy_best_on_test", "accuracy_last"]
+"""Accuracy per clip at the reported epoch, at the best epoch on the test clips, and at the last epoch."""
+EPOCH_RULES: tuple[EpochRule, ...] = ("accuracy", "accuracy_best_on_test", "accuracy_last")
+Status = Literal["fair", "undertrained", "learned nothing", "not checked", "closed form"]
+MARKS: tuple[Status, ...] = ("undertrained", "learned nothing")
+"""States that are shown in the label of a method."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and deviation of one figure over folds and seeds.
+
+    Args:
+        mean: mean of the n values.
+        sample_std: standard deviation with divisor n - 1; None for n = 1. This project reports it.
+        population_std: standard deviation with divisor n, as in many published rows
+            (docs/sources.md#means-and-standard-deviations).
+        n: number of values.
+    """
+
+    mean: float
+    sample_std: float | None
+    population_std: float
+    n: int
+
+
+@dataclass(frozen=True)
+class MetricInfo:
+    """Properties of a metric.
+
+    Args:
+        alias: heading in reports.
+        higher_is_better: direction.
+        unit: "fraction" or "nats".
+    """
+
+    alias: str
+    higher_is_better: bool
+    unit: str
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Number of tested items; every item counts once, whatever the number of seeds.
+
+    Args:
+        utterance: number of test utterances.
+        clip: number of test clips.
+        groups: fold number -> test group.
+    """
+
+    utterance: int
+    clip: int
+    groups: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Chance:
+    """Scores of constant predictions, which need no model.
+
+    Args:
+        majority_class: the most frequent class.
+        majority_fraction: its share of the items, the accuracy of always predicting it.
+        uniform_fraction: 1 / C for C classes, the balanced accuracy of a constant prediction.
+        uniform_log_loss: ln C.
+        share_log_loss: log loss of always predicting the class frequencies, that is, their entropy.
+        per_class: class -> number of items.
+    """
+
+    majority_class: str
+    majority_fraction: float
+    uniform_fraction: float
+    uniform_log_loss: float
+    share_log_loss: float
+    per_class: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Percentile bootstrap interval of one figure.
+
+    Args:
+        value: figure over all items.
+        low: lower end.
+        high: upper end.
+        level: level of the interval, e.g. 0.95.
+        n_clusters: number of units that are resampled.
+        resamples: number of draws.
+        warning: set if there are too few units for a reliable interval.
+    """
+
+    value: float
+    low: float
+    high: float
+    level: float
+    n_clusters: int
+    resamples: int
+    warning: str | None
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Intervals of the scores of one method.
+
+    Args:
+        unit: "speaker", "item", "fold", or None if there is no interval: what is resampled.
+        unit_word: name of the unit, e.g. "author".
+        reason: why that unit.
+        metrics: metric -> interval; None without a unit.
+    """
+
+    unit: str | None
+    unit_word: str
+    reason: str
+    metrics: dict[str, Interval | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedTest:
+    """A two-sided test that the mean of paired differences is zero.
+
+    Args:
+        unit: name of the unit that the test takes as independent.
+        mean: mean difference.
+        n: number of units.
+        p: p-value; None if the differences do not vary.
+        p_holm: `p` after Holm's correction within the family; None before the correction.
+    """
+
+    unit: str
+    mean: float
+    n: int
+    p: float | None
+    p_holm: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignFlipTest(PairedTest):
+    """Result of `daamctl.sign_flip.paired_sign_flip`.
+
+    Args:
+        floor: smallest p-value that these differences allow.
+        exact: whether all sign flips were tried.
+        flips: number of sign flips tried.
+    """
+
+    test: str = "sign-flip"
+    floor: float
+    exact: bool
+    flips: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorrectedTTest(PairedTest):
+    """Result of `daamctl.evaluation.statistics.nadeau_bengio`.
+
+    Args:
+        t: statistic; None if the differences do not vary.
+        df: degrees of freedom.
+        ratio: n_test / n_train.
+    """
+
+    test: str = "nadeau-bengio"
+    t: float | None
+    df: int
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Detectable:
+    """Smallest true difference that a paired t-test on as many units would detect.
+
+    Args:
+        points: the difference in percentage points; None for one unit or without spread.
+        std: sample standard deviation of the differences (fraction); None for one unit.
+        power: probability of detection.
+        alpha: two-sided level.
+        n: number of units.
+    """
+
+    points: float | None
+    std: float | None
+    power: float
+    alpha: float
+    n: int
+
+
+@dataclass(frozen=True)
+class MetricComparison:
+    """Two methods compared in one metric. Values are over all test items, averaged over seeds.
+
+    Args:
+        first_value: score of the first method.
+        second_value: score of the second method.
+        difference: first minus second.
+        primary: sign-flip test over the unit of the design; None without a unit.
+        secondary: corrected t-test over folds; None with one fold.
+        minimal_detectable: for the unit of the design; None without a unit.
+        interval: interval of the difference; None without a unit.
+    """
+
+    first_value: float
+    second_value: float
+    difference: float
+    primary: SignFlipTest | None
+    secondary: CorrectedTTest | None
+    minimal_detectable: Detectable | None
+    interval: Interval | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two methods compared on the same test items.
+
+    Args:
+        first: name of the first method.
+        second: name of the second method.
+        wins: number of items that only `first` got right in more than half of its seeds.
+        losses: number of items that only `second` got right in more than half of its seeds.
+        ties: number of the other items.
+        runs: number of runs (fold and seed) that both have.
+        ahead: number of these runs in which `first` has the higher accuracy.
+        behind: number of these runs in which `second` has the higher accuracy.
+        metrics: metric -> comparison.
+    """
+
+    first: str
+    second: str
+    wins: int
+    losses: int
+    ties: int
+    runs: int
+    ahead: int
+    behind: int
+    metrics: dict[str, MetricComparison]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Tests that are corrected together, separately for each metric.
+
+    Args:
+        methods: the methods compared.
+        size: number of comparisons per metric.
+        alpha: two-sided level of the tests.
+        correction: "holm".
+        floor: smallest possible p-value of the primary test; None without a test.
+        floor_holm: `floor` after the correction.
+        reference: the method that all others are compared with; None if there is none.
+    """
+
+    methods: list[str]
+    size: int
+    alpha: float
+    correction: str
+    floor: float | None
+    floor_holm: float | None
+    reference: str | None = None
+
+
+@dataclass(frozen=True)
+class Design:
+    """What the tests of a family have in common.
+
+    Args:
+        unit: "speaker", "item" (every item is its own speaker), "fold", or None if there is no test.
+        unit_word: name of the unit, e.g. "author".
+        source_word: name of what an item comes from, e.g. "speaker".
+        reason: why that unit.
+        n_units: number of units; None without a unit.
+        n_items: number of test items.
+        n_speakers: number of speakers; None if unknown.
+        n_folds: number of folds.
+        seeds: method -> its seeds.
+    """
+
+    unit: str | None
+    unit_word: str
+    source_word: str
+    reason: str
+    n_units: int | None
+    n_items: int
+    n_speakers: int | None
+    n_folds: int
+    seeds: dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Average ranks of methods over folds (Friedman's test, Nemenyi's critical difference).
+
+    Args:
+        average_ranks: method -> average rank, best first; 1 is best.
+        critical_difference: methods whose ranks differ by less do not differ significantly.
+        groups: groups of methods whose ranks span less than that; each as large as possible, best first.
+        chi2: Friedman's statistic.
+        p: Friedman's p-value.
+        n: number of folds.
+        k: number of methods.
+        alpha: level of the critical difference.
+        note: assumption that folds violate.
+    """
+
+    average_ranks: dict[str, float]
+    critical_difference: float
+    groups: list[list[str]]
+    chi2: float
+    p: float
+    n: int
+    k: int
+    alpha: float
+    note: str
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """Methods compared in pairs.
+
+    Args:
+        family: tests that are corrected together.
+        design: unit of the tests, and the data.
+        comparisons: one per pair.
+        ranks: metric -> ranks over folds; None with fewer than three methods or two folds.
+        notes: notes for the reader of the results.
+    """
+
+    family: Family
+    design: Design
+    comparisons: list[Comparison]
+    ranks: dict[str, Ranks | None]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class ReferenceComparison:
+    """Every method compared with the reference.
+
+    Args:
+        reference: name of the reference; None if no method has all its folds and none is set.
+        left_out: methods with missing folds, which are not compared.
+        result: None if the reference is left out.
+    """
+
+    reference: str | None
+    left_out: list[str]
+    result: Comparisons | None
+
+
+@dataclass(frozen=True)
+class MethodFairness:
+    """How well one method was trained.
+
+    Args:
+        status: fair, undertrained, learned nothing, not checked (no probe and no search) or closed form.
+        reasons: reasons for the status.
+        counterpart: closed-form probe among the methods that it should reach; None if there is none.
+        gap: accuracy minus the counterpart's accuracy, mean over the shared folds; None without a counterpart.
+        gaps: fold number -> gap in that fold, averaged over seeds.
+        runs: number of runs (folds and seeds).
+        unfinished: number of runs that selected one of the last epochs; None if no run selects an epoch.
+        chosen: setting -> value -> number of runs that chose it in a search.
+        edges: setting -> number of runs that chose the lowest or highest value tried.
+    """
+
+    status: Status
+    reasons: list[str]
+    counterpart: str | None
+    gap: float | None
+    gaps: dict[str, float]
+    runs: int
+    unfinished: int | None
+    chosen: dict[str, dict[str, int]]
+    edges: dict[str, int]
+
+    @property
+    def mark(self) -> str:
+        """Addition to the label of the method; empty if there is nothing to report."""
+        return self.status if self.status in MARKS else ""
+
+
+@dataclass(frozen=True)
+class Identical:
+    """Methods whose predictions are the same in every fold.
+
+    Args:
+        methods: at least two.
+        reason: why they are the same; None if unknown.
+    """
+
+    methods: list[str]
+    reason: str | None
+
+    @property
+    def text(self) -> str:
+        """Note on these methods."""
+        reason = self.reason or "the reason is unknown"
+        return f"the predictions of {listed(self.methods)} are identical in every fold: {reason}"
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Number formats of training.
+
+    Args:
+        usual: format of most methods trained over layers.
+        others: method -> format, for methods with another format.
+        text: description; empty if all methods use the same format.
+        mixed: whether the methods trained over layers use different formats.
+    """
+
+    usual: str
+    others: dict[str, str]
+    text: str
+    mixed: bool
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """Whether the methods of a comparison were trained well enough to be compared.
+
+    Args:
+        verdict: fair, not fair or not checked.
+        text: the verdict in one or two sentences that name the methods.
+        margin: largest acceptable gap to the counterpart.
+        methods: method -> how well it was trained.
+        identical: groups of methods with the same predictions.
+        precision: number formats of training.
+    """
+
+    verdict: Literal["fair", "not fair", "not checked"]
+    text: str
+    margin: float
+    methods: dict[str, MethodFairness]
+    identical: list[Identical]
+    precision: Precision
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes for the reader of the results, one line per method or group."""
+        lines = [f"{name}: {one.status}: {'; '.join(one.reasons)}" for name, one in self.methods.items() if one.mark]
+        lines += [group.text for group in self.identical]
+        return lines + ([self.precision.text] if self.precision.mixed else [])
+
+
+@dataclass(frozen=True)
+class EvalBatches:
+    """Test batches of a method whose predictions depend on them.
+
+    Args:
+        size: number of clips per batch.
+        order: order of the clips.
+        clips_sha256: hash of the clip names in that order.
+    """
+
+    size: int
+    order: str
+    clips_sha256: str
+
+
+@dataclass(frozen=True)
+class AdapterEffect:
+    """Effect of what fine-tuning trains in the encoder, see `daamctl.adapters.activity_check`.
+
+    Args:
+        tensors: number of trained tensors within the encoder.
+        with_gradient: number of them that receive a gradient.
+        output_change: largest change of a logit when all of them are moved.
+        silent: names of those without a gradient.
+    """
+
+    tensors: int
+    with_gradient: int
+    output_change: float
+    silent: list[str]
+
+    @property
+    def is_active(self) -> bool:
+        """Whether training changes the encoder at all."""
+        return bool(self.with_gradient and self.output_change)
+
+
+@dataclass(frozen=True)
+class FoldScores:
+    """One run: a fold with a seed.
+
+    Args:
+        fold: 1-based fold number.
+        seed: seed of the run.
+        test_group: group that was tested.
+        dev_group: group that selected the epoch; None if there is none.
+        selection: rule that selected the epoch.
+        selected_epoch: 1-based; None if no epoch is selected.
+        num_parameters: number of trainable parameters.
+        train_s: wall time of training.
+        device: device of training.
+        accuracy: accuracy per clip at the reported epoch, as training recorded it; None if not recorded.
+        accuracy_best_on_test: accuracy per clip at the best epoch on the test clips.
+        accuracy_last: accuracy per clip at the last epoch.
+        utterance: scores per utterance.
+        clip: scores per clip.
+    """
+
+    fold: int
+    seed: int
+    test_group: str
+    dev_group: str | None
+    selection: str
+    selected_epoch: int | None
+    num_parameters: int
+    train_s: float
+    device: str
+    accuracy: float | None
+    accuracy_best_on_test: float | None
+    accuracy_last: float | None
+    utterance: Scores
+    clip: Scores
+
+    @property
+    def run(self) -> tuple[int, int]:
+        """Fold and seed."""
+        return self.fold, self.seed
+
+    def scores(self, unit: str) -> Scores:
+        """Scores in a unit."""
+        return self.clip if unit == "clip" else self.utterance
+
+    def at_epoch(self, rule: EpochRule) -> float | None:
+        """Accuracy per clip under a rule for choosing the epoch."""
+        value: float | None = getattr(self, rule)
+        return value
+
+
+@dataclass(frozen=True)
+class SpeakerAccuracy:
+    """Accuracy of one speaker over all folds and seeds.
+
+    Args:
+        speaker: None for the items whose speaker is unknown.
+        n: number of items.
+        accuracy: in the main unit.
+    """
+
+    speaker: str | None
+    n: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class MethodEvaluation:
+    """Results of one method.
+
+    Args:
+        label: name in results, e.g. `sga (reconstructed)`.
+        reconstructed: the interpretation chosen, for methods whose original definition was not available; else empty.
+        eval_batches: for methods whose predictions depend on their batch.
+        notes: notes of training.
+        finetune: whether the encoder is trained too.
+        effect: effect of fine-tuning on the encoder; None for methods over stored layers.
+        num_parameters: number of trainable parameters.
+        layers: layer numbers.
+        embed_dim: number of features per layer.
+        per_fold: the finished runs.
+        missing: (fold, seed) of the runs without a result.
+        summary: unit -> metric -> mean over the runs.
+        selection: rule for choosing the epoch -> accuracy per clip; None if not recorded.
+        pooled: unit -> scores of all test items as one set.
+        recalls: unit -> class -> recall; None for a class without test items.
+        confusion: unit -> counts, C rows (actual class) of C columns (predicted class).
+        intervals: intervals of accuracy and balanced accuracy in the main unit.
+        per_speaker: accuracy of every speaker; empty if speakers are unknown.
+    """
+
+    label: str
+    reconstructed: str
+    eval_batches: EvalBatches | None
+    notes: list[str]
+    finetune: bool
+    effect: AdapterEffect | None
+    num_parameters: int
+    layers: list[int]
+    embed_dim: int
+    per_fold: list[FoldScores]
+    missing: list[tuple[int, int]]
+    summary: dict[str, dict[str, Spread]]
+    selection: dict[EpochRule, Spread | None]
+    pooled: dict[str, Scores]
+    recalls: dict[str, dict[str, float | None]]
+    confusion: dict[str, list[list[int]]]
+    intervals: Intervals
+    per_speaker: list[SpeakerAccuracy]
+
+
+class FoldClips(NamedTuple):
+    """Number of clips of one fold."""
+
+    fold: int
+    train: int
+    dev: int
+    test: int
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Code, machines, encoder and settings that made the folds.
+
+    Args:
+        git_commits: commits of the code.
+        daamctl: versions of daamctl.
+        versions: package -> versions.
+        devices: devices of training.
+        precisions: number formats of training.
+        embeddings_key: content key of the embeddings.
+        encoder: facts about the encoder.
+        train_s: method -> wall time of training, all runs together.
+        peak_memory_bytes: largest GPU memory of a run; None if not recorded.
+        clips_per_fold: number of clips of every fold.
+        config: settings of the first fold, by section.
+    """
+
+    git_commits: list[str]
+    daamctl: list[str]
+    versions: dict[str, str]
+    devices: list[str]
+    precisions: list[str]
+    embeddings_key: str
+    encoder: dict[str, Any]
+    train_s: dict[str, float]
+    peak_memory_bytes: int | None
+    clips_per_fold: list[FoldClips]
+    config: dict[str, Any]
+
+    @property
+    def corpus(self) -> str | None:
+        """Name of the corpus in the settings."""
+        corpus: str | None = self.config.get("download", {}).get("corpus")
+        return corpus
+
+    @property
+    def recipe(self) -> str:
+        """Training recipe in the settings. Folds that record none used the published recipe."""
+        return str(self.config.get("train", {}).get("recipe", "published"))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Results of all methods of one run.
+
+    Args:
+        run: name of the run.
+        pipeline: name of the pipeline; None for an ad-hoc run.
+        modality: speech, text or image.
+        main_unit: "utterance" or "clip".
+        units: both units.
+        metrics: metric -> its properties, in the order of reports.
+        classes: class names.
+        num_folds: 1 for an official split.
+        seeds: seeds of the methods over stored layers.
+        selection: rule that selected the epoch: "dev-group", "best-on-test" or "last".
+        refit: whether the held-out group joined the training part at the end.
+        counts: number of tested items.
+        chance: unit -> scores of constant predictions.
+        methods: method -> results.
+        fairness: whether the methods were trained well.
+        comparison: every method compared with the reference.
+        notes: notes for the reader of the results.
+        provenance: code, machines, encoder and settings.
+        skipped: method -> content of its `skipped.json`, for methods that were not trained.
+    """
+
+    run: str
+    pipeline: str | None
+    modality: str
+    main_unit: str
+    units: list[str]
+    metrics: dict[str, MetricInfo]
+    classes: list[str]
+    num_folds: int
+    seeds: list[int]
+    selection: str
+    refit: bool
+    counts: Counts
+    chance: dict[str, Chance]
+    methods: dict[str, MethodEvaluation]
+    fairness: Fairness
+    comparison: ReferenceComparison
+    notes: list[str]
+    provenance: Provenance
+    skipped: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def main_chance(self) -> Chance:
+        """Scores of constant predictions in the main unit."""
+        return self.chance[self.main_unit]
+
+    def summary(self, method: str) -> dict[str, Spread]:
+        """Metric -> mean over the runs of a method, in the main unit."""
+        return self.methods[method].summary[self.main_unit]
+
+    def accuracy(self, method: str) -> Spread:
+        """Accuracy of a method in the main unit, mean over its runs."""
+        return self.summary(method)["accuracy"]
+
+    def as_json(self) -> dict[str, Any]:
+        """Content of the file. The fairness of a method also has its mark."""
+        found = asdict(self)
+        for name, one in self.fairness.methods.items():
+            found["fairness"]["methods"][name]["mark"] = one.mark
+        return found
+
+
+def read_evaluation(folder: Path, *, again: str) -> Evaluation:
+    """Read the evaluation of a run.
+
+    Args:
+        folder: folder of the run, `data/evaluate/<run>`.
+        again: command that evaluates the run.
+
+    Raises:
+        ArtifactError: the file is missing, is not JSON, or was made by an older version of daamctl.
+    """
+    return read_record(folder / FILE, Evaluation, again=again)
+
+
+def find_evaluation(folder: Path, *, again: str) -> Evaluation | None:
+    """Like `read_evaluation`, but None if the run was not evaluated or was skipped on this machine."""
+    return find_record(folder / FILE, Evaluation, again=again)

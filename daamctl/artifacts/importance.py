@@ -1,0 +1,278 @@
+"""Result of the `importance` stage: `data/importance/<run>/summary.json`.
+
+The JSON has the same names and nesting as the classes. Its audit has more parts than the classes below, which are those
+that the report shows; `daamctl.analysis.audit.audit_scores` lists all of them. Layer numbers are the indices of Hugging
+Face's hidden states; as keys they are strings. Accuracies and differences of accuracies are fractions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from daamctl.artifacts.ablation import AloneTest
+from daamctl.artifacts.records import find_record
+
+FILE = "summary.json"
+PerLayer = dict[str, float]
+"""Layer number -> value."""
+
+
+@dataclass(frozen=True)
+class PositionScores:
+    """How much the position of a layer inside its head explains of its score.
+
+    Args:
+        num_heads: number of heads.
+        means: mean score of the layers at position 1, 2, … of their heads.
+        counts: number of layers at each position.
+        share: share of the differences between layers that the position explains (R^2); None for a constant score.
+        adjusted_share: `share` corrected for the number of positions.
+        p: p-value, by permutation of the layers.
+    """
+
+    num_heads: int
+    means: list[float]
+    counts: list[int]
+    share: float | None
+    adjusted_share: float | None
+    p: float | None
+
+
+@dataclass(frozen=True)
+class DensityMaps:
+    """Importance Factor map of a method with a density, mean over its runs.
+
+    Args:
+        folds: (fold, seed) of the runs.
+        layers: layer numbers.
+        num_features: number of features per layer.
+        num_heads: number of heads that split the layers.
+        ranking: layers by mean Importance Factor, highest first; empty if all are equal.
+        ranking_untrained: likewise for the untrained map.
+        mean_importance: mean Importance Factor of each layer.
+        mean_importance_untrained: likewise for the untrained map.
+        contribution_percent: share of each layer in the density, in percent.
+        contribution_percent_untrained: likewise for the untrained map.
+        correlation_with_untrained: Pearson correlation with the untrained map; None for a constant map.
+        head_positions: effect of the position inside the head; None if every head has one layer or there is one head.
+        head_positions_untrained: likewise for the untrained map.
+        caution: why the map mostly reflects geometry; None if it does not.
+        heatmap: file name of a picture.
+        layers_picture: file name of a picture.
+    """
+
+    folds: list[tuple[int, int]]
+    layers: list[int]
+    num_features: int
+    num_heads: int
+    ranking: list[int]
+    ranking_untrained: list[int]
+    mean_importance: PerLayer
+    mean_importance_untrained: PerLayer
+    contribution_percent: PerLayer
+    contribution_percent_untrained: PerLayer
+    correlation_with_untrained: float | None
+    head_positions: PositionScores | None
+    head_positions_untrained: PositionScores | None
+    caution: str | None
+    heatmap: str
+    layers_picture: str
+
+
+@dataclass(frozen=True)
+class Stability:
+    """Kendall's tau between the layer scores of every pair of runs.
+
+    Args:
+        tau_mean: mean over the pairs; None without any.
+        tau_min: lowest value.
+        pairs: number of pairs; constant scores have no tau.
+    """
+
+    tau_mean: float | None
+    tau_min: float | None
+    pairs: int
+
+
+@dataclass(frozen=True)
+class LayerScores:
+    """One score per layer of a method, mean over its runs.
+
+    Args:
+        label: name of the method in results.
+        kind: "importance" (mean Importance Factor) or "weight" (learned layer weight).
+        folds: (fold, seed) of the runs.
+        layers: layer numbers.
+        trained: score of each layer.
+        untrained: score before training.
+        ranking: layers by score, highest first; empty if all are equal.
+        ranking_untrained: likewise before training.
+        stability: agreement between runs.
+        stability_untrained: likewise before training.
+        tau_with_untrained: Kendall's tau between the scores after and before training; None if one is constant.
+        band: file name of a picture.
+        replacement: file name of a picture; None without curves.
+    """
+
+    label: str
+    kind: str
+    folds: list[tuple[int, int]]
+    layers: list[int]
+    trained: PerLayer
+    untrained: PerLayer
+    ranking: list[int]
+    ranking_untrained: list[int]
+    stability: Stability
+    stability_untrained: Stability
+    tau_with_untrained: float | None
+    band: str
+    replacement: str | None
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """Whether the score of one method reflects how useful the layers are. None: not known.
+
+    Args:
+        method: name of the method.
+        label: its name in results.
+        kind: kind of the score, see `LayerScores`.
+        learned: whether training changed the score.
+        tracks_probe: verdict on the rank correlation with linear probes of the layers.
+        spearman_rho: that correlation.
+        p: its one-sided p-value.
+        spearman_rho_untrained: the correlation before training.
+        deletion_beats_random: verdict on replacing layers in the order of the score.
+        deletion_advantage: area between the accuracy curve in the order of the score and that of random orders.
+        deletion_p: its p-value.
+        deletion_advantage_untrained: the area for the score before training.
+        insertion_beats_random: the same for putting layers back.
+        insertion_advantage: likewise.
+        insertion_p: likewise.
+        insertion_advantage_untrained: likewise.
+    """
+
+    method: str
+    label: str
+    kind: str
+    learned: bool
+    tracks_probe: str | None
+    spearman_rho: float | None
+    p: float | None
+    spearman_rho_untrained: float | None
+    deletion_beats_random: str | None
+    deletion_advantage: float | None
+    deletion_p: float | None
+    deletion_advantage_untrained: float | None
+    insertion_beats_random: str | None
+    insertion_advantage: float | None
+    insertion_p: float | None
+    insertion_advantage_untrained: float | None
+
+
+@dataclass(frozen=True)
+class AuditComparison:
+    """Audit of all methods: one row each, a sentence that sums them up, and a note on the tests."""
+
+    table: list[AuditRow]
+    sentence: str | None
+    note: str
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """Settings of the audit: `unit` is the word for a clip."""
+
+    unit: str
+
+
+@dataclass(frozen=True)
+class ProbeAccuracy:
+    """Accuracy of a linear probe on each layer alone.
+
+    Args:
+        layers: accuracy per layer, mean over the folds.
+        folds: number of folds.
+        most_clips: largest number of training clips, and of test clips, of a fold; None: all clips.
+    """
+
+    layers: PerLayer
+    folds: int
+    most_clips: int | None
+
+
+@dataclass(frozen=True)
+class AuditedMethod:
+    """Audit of one method: `missing` says what could not be tested, `alone` tests layers trained alone."""
+
+    missing: list[str]
+    alone: list[AloneTest]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Whether layer scores reflect how useful the layers are.
+
+    Args:
+        missing: why there is no audit, with the command that makes it.
+        no_ablation: why there are no tests on layers trained alone; else None.
+        not_audited: method -> reason.
+        settings: settings of the audit.
+        probe: linear probes; None if there are none.
+        methods: method -> its audit.
+        comparison: all methods.
+    """
+
+    missing: list[str]
+    no_ablation: str | None
+    not_audited: dict[str, str]
+    settings: AuditSettings
+    probe: ProbeAccuracy | None
+    methods: dict[str, AuditedMethod]
+    comparison: AuditComparison
+
+
+@dataclass(frozen=True)
+class Importance:
+    """Importance Factor maps, layer scores and their audit.
+
+    Args:
+        run: name of the run.
+        methods: method with a density -> its map.
+        without_density: methods without a density.
+        note: which methods have maps.
+        scores: method with a layer score -> its score.
+        without_score: method -> why it has no score.
+        audit: audit of the scores.
+    """
+
+    run: str
+    methods: dict[str, DensityMaps]
+    without_density: list[str]
+    note: str
+    scores: dict[str, LayerScores]
+    without_score: dict[str, str]
+    audit: Audit
+
+    @property
+    def pictures(self) -> list[str]:
+        """File names of all pictures."""
+        names = [name for entry in self.methods.values() for name in (entry.heatmap, entry.layers_picture)]
+        for score in self.scores.values():
+            names += [name for name in (score.band, score.replacement) if name]
+        return names
+
+
+def find_importance(folder: Path, *, again: str, hide: Path | None = None) -> Importance | None:
+    """Read the summary of a run; None if there is none, or if the stage was skipped on this machine.
+
+    Args:
+        folder: folder of the run, `data/importance/<run>`.
+        again: command that makes the file.
+        hide: folder to remove from paths in texts.
+
+    Raises:
+        ArtifactError: the file is not JSON, or was made by an older version of daamctl.
+    """
+    return find_record(folder / FILE, Importance, again=again, hide=hide)

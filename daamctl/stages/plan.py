@@ -154,7 +154,7 @@ class _Planner:
             after = "" if self.status.clips is not None else ", after segment"
             command = f"daamctl plan {self.layout.pipeline} --measure"
             notes.append(f"?: no finished work of the same kind tells the time; measure it{after}: {command}")
-        if any(row.basis == "measured" and "at most" in row.work for row in todo):
+        if any(row.basis == "measured" for row in todo) and may_stop(config.train, config.train.selection):
             notes.append("measured: times for the maximum number of epochs; training that stops early takes less")
         if any(row.about for row in todo):
             notes.append("≈: estimated from the published durations of the corpus until it is downloaded")

@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 MEASURED_CLIPS = 48
 """Approximate number of clips on which `measured` tries a pipeline."""
-MEASURED_EPOCHS = 3
+MEASURED_EPOCHS = 10
+"""Epochs of a method in the trial. The first one is slow; fine-tuning takes long, so it trains for one epoch only."""
 
 
 def run(layout: Layout, config: Config, *, source: Path | None = None, track: bool = True) -> Path:
@@ -75,12 +76,12 @@ def measured(layout: Layout, config: Config) -> Iterator[Layout]:
     clips = read_clips(layout.clips, fix=f"make them: {layout.command('segment')}")
     each = -(-MEASURED_CLIPS // clips.rows["group"].n_unique())
     rows = clips.rows.sample(fraction=1.0, shuffle=True, seed=0).group_by("group", maintain_order=True).head(each)
-    short = {"epochs": MEASURED_EPOCHS, "search": "none", "patience": None}
-    own = {name: settings.model_copy(update=short) for name, settings in config.finetune_settings.items()}
+    plain = {"search": "none", "patience": None}
+    once = {**plain, "epochs": 1}
     changes = {
-        "train": config.train.model_copy(update={**short, "refit": False}),
-        "finetune": config.finetune.model_copy(update=short),
-        "finetune_settings": own,
+        "train": config.train.model_copy(update={**plain, "epochs": MEASURED_EPOCHS, "refit": False}),
+        "finetune": config.finetune.model_copy(update=once),
+        "finetune_settings": {name: own.model_copy(update=once) for name, own in config.finetune_settings.items()},
     }
     config = config.model_copy(update=changes)
     with TemporaryDirectory(prefix=".measure-", dir=layout.data) as folder:
@@ -88,13 +89,23 @@ def measured(layout: Layout, config: Config) -> Iterator[Layout]:
         write_clips(trial.clips, replace(clips, rows=rows.sort("clip_id")))
         if (source := source_of(layout.root, clips.corpus)) is not None:
             register(trial.root, clips.corpus, source)
-        importlib.import_module("daamctl.stages.extract").run(trial, config)
-        for stage, methods in (("train", config.methods), ("finetune", config.finetunes)):
-            run_stage = importlib.import_module(f"daamctl.stages.{stage}").run
-            seed = config.train.seeds[0]
-            for method in methods:
-                try:
-                    run_stage(trial, config, method=method, fold=1, seed=seed, track=False)
-                except (MethodError, TrainingError) as error:
-                    log.warning("%s: not measured: %s", method, error.message)
+        logger = logging.getLogger("daamctl")
+        level = logger.level
+        logger.setLevel(logging.WARNING)  # the results of the trial mean nothing
+        try:
+            _try_stages(trial, config)
+        finally:
+            logger.setLevel(level)
         yield trial
+
+
+def _try_stages(trial: Layout, config: Config) -> None:
+    """Run extraction, and train one fold of every method."""
+    importlib.import_module("daamctl.stages.extract").run(trial, config)
+    for stage, methods in (("train", config.methods), ("finetune", config.finetunes)):
+        run_stage = importlib.import_module(f"daamctl.stages.{stage}").run
+        for method in methods:
+            try:
+                run_stage(trial, config, method=method, fold=1, seed=config.train.seeds[0], track=False)
+            except (MethodError, TrainingError) as error:
+                log.warning("%s: not measured: %s", method, error.message)

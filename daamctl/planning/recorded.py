@@ -25,6 +25,9 @@ from daamctl.provenance import device_name
 from daamctl.training import finetune_fold
 from daamctl.training.search import grid_of, most_epochs, refits
 
+MEASURED = "measured"
+"""Source of speeds from a trial on a few clips."""
+
 
 @dataclass(frozen=True)
 class Rate:
@@ -32,12 +35,12 @@ class Rate:
 
     Args:
         seconds: per clip in extraction; per training clip and allowed epoch in training.
-        source: where it was recorded, in words; empty: in folds of the pipeline itself.
+        source: `MEASURED`, or name of the pipeline that recorded it.
         peak_memory_bytes: highest recorded GPU memory; None: not recorded.
     """
 
     seconds: float
-    source: str = ""
+    source: str
     peak_memory_bytes: int | None = None
 
 
@@ -105,15 +108,14 @@ class Recorded:
         return None
 
     def _folders(self, stage: str) -> Iterator[tuple[str, Any]]:
-        """Folders to search, each with its name in words: this pipeline's own, what was measured, other pipelines'."""
+        """Source and folder of results to search: this pipeline's, those of the trial, those of other pipelines."""
         own = self.layout.embeddings if stage == "extract" else self.layout.stage(stage)
-        yield "", own
+        yield own.name, own
         if self.measured is not None:
-            measured = self.measured.embeddings if stage == "extract" else self.measured.stage(stage)
-            yield "the clips that were measured", measured
+            yield MEASURED, self.measured.embeddings if stage == "extract" else self.measured.stage(stage)
         for folder in sorted((self.layout.data / stage).glob("[!.]*")):
             if folder != own:
-                yield f"'{folder.name}'", folder
+                yield folder.name, folder
 
 
 def _rate(folds: Sequence[Fold], source: str) -> Rate | None:

@@ -10,7 +10,7 @@ from daamctl.artifacts.results import Fold
 from daamctl.artifacts.skipped import Obstacle
 
 State = Literal["done", "partly", "to do", "not possible"]
-Basis = Literal["recorded", "estimated", "quick", "not known"]
+Basis = Literal["recorded", "measured", "estimated", "quick", "not known"]
 Blockers = Mapping[str, Obstacle | None]
 
 
@@ -36,7 +36,8 @@ class Row:
         time_s: remaining time; 0 if it is done, None if it is not known or so short that it is not counted.
         took_s: recorded time of the finished part, if any.
         basis: origin of `time_s`. recorded: time of finished work of the same kind, scaled by clips and epochs;
-            estimated: derived from the time of other work; quick: seconds or a few minutes, which are not counted.
+            measured: the same from a trial on a few clips; estimated: derived from the time of other work; quick:
+            seconds or a few minutes, which are not counted.
         at_least: the figures are lower bounds, because not all items are known yet.
         about: the figures are based on published durations, because the recordings have not been read yet.
         notes: caveats on the figures.

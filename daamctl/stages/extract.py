@@ -53,6 +53,7 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1  # raise it when pooled values change for the same settings
 NAMED_AT_MOST = 10
+SMALL_PART = 0.1
 DECISIVE = {
     "speech": ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate"),
     "text": ("weights_sha256", "precision", "final_norm", "tokenizer_sha256", "max_tokens", "special_tokens"),
@@ -93,7 +94,7 @@ class Shard:
 class Stopwatch:
     """Measures the speed of embedding, for later plans.
 
-    The first batch does not count if others follow, because it includes opening the encoder.
+    The first batch does not count if it is a small part of all, because it may include opening the encoder.
     """
 
     def __init__(self) -> None:
@@ -110,7 +111,7 @@ class Stopwatch:
 
     def timing(self) -> dict[str, Any]:
         """Number of clips, and the seconds that they took."""
-        if self.batches < 2:
+        if self.batches == 0 or self.first_clips > SMALL_PART * self.clips:
             return {"clips": self.clips, "seconds": round(self.ended - self.started, 3)}
         return {"clips": self.clips - self.first_clips, "seconds": round(self.ended - self.first_ended, 3)}
 

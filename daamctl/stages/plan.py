@@ -35,7 +35,7 @@ from daamctl.planning.ablation import choose_method, choose_ranking
 from daamctl.planning.artifact_status import ArtifactStatus
 from daamctl.planning.estimate import ADAM_BYTES, MethodSize, ResourceEstimate
 from daamctl.planning.finetune_size import empty_encoder, finetune_size
-from daamctl.planning.recorded import Recorded, allowed_epochs
+from daamctl.planning.recorded import MEASURED, Recorded, allowed_epochs
 from daamctl.planning.rows import Blockers, Row, set_state, train_seconds
 from daamctl.provenance import device_name
 from daamctl.stage_table import STAGES
@@ -154,6 +154,8 @@ class _Planner:
             after = "" if self.status.clips is not None else ", after segment"
             command = f"daamctl plan {self.layout.pipeline} --measure"
             notes.append(f"?: no finished work of the same kind tells the time; measure it{after}: {command}")
+        if any(row.basis == "measured" for row in todo) and may_stop(config.train, config.train.selection):
+            notes.append("measured: times for the maximum number of epochs; training that stops early takes less")
         if any(row.about for row in todo):
             notes.append("≈: estimated from the published durations of the corpus until it is downloaded")
         return notes
@@ -423,9 +425,9 @@ class _Planner:
             self._set_time(row, rate.seconds * self._clips_left(row, kept) * epochs, rate.source)
 
     def _set_time(self, row: Row, seconds: float, source: str) -> None:
-        row.time_s, row.basis = seconds, "recorded"
-        if source:
-            row.notes.append(f"time scaled from {source}")
+        row.time_s, row.basis = seconds, "measured" if source == MEASURED else "recorded"
+        if source not in (MEASURED, self.layout.run_name):
+            row.notes.append(f"time scaled from '{source}'")
 
     def _is_fresh(self, row: Row, folders: Sequence[Path]) -> bool:
         """Whether the last output of a stage exists and is newer than the results it depends on."""

@@ -46,7 +46,7 @@ def test_speed_is_per_clip_and_allowed_epoch(layout: Layout) -> None:
     rate = Recorded(layout, settings).training("none", sizes)
     assert rate is not None
     assert rate.seconds == pytest.approx(120.0 / 40 / epochs)
-    assert rate.source == ""
+    assert rate.source == layout.run_name
     for other in ((sizes[0] + 1, *sizes[1:]), (sizes[0], 2 * sizes[1], 4), None):
         assert Recorded(layout, settings).training("none", other) is None  # other sizes take another time
     rewrite(layout, "none", device="cuda (another machine)")

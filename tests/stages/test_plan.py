@@ -300,7 +300,8 @@ def test_measured_on_a_few_clips(project: Path) -> None:
     for name in ("extract", "mean", "daam-v1-mlp", "linear-probe", "ablate", "importance"):
         assert rows[name]["time_s"] > 0, name
         assert rows[name]["state"] == "to do", name
-    assert rows["linear-probe"]["notes"] == ["time scaled from the clips that were measured"]
+    for name in ("extract", "mean", "linear-probe"):
+        assert (rows[name]["basis"], rows[name]["notes"]) == ("measured", [])
     assert not any("--measure" in note for note in result["notes"])
 
 

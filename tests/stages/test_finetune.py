@@ -31,7 +31,7 @@ from tests.fixtures.recordings import write_pipeline
 MORE = (
     "methods: [none]\n"
     "finetunes: [linear-probe]\n"
-    "finetune: {epochs: 2, lr: 0.01, device: cpu}\n"
+    "finetune: {epochs: 2, lr: 0.01, search: none, device: cpu}\n"
     "report: {interactive: false}\n"
 )
 
@@ -311,9 +311,8 @@ def test_fine_tuning_with_seeds_of_its_own_is_evaluated(tmp_path: Path) -> None:
     assert {row["seed"] for row in found["methods"]["none"]["per_fold"]} == {1}
     assert {row["seed"] for row in found["methods"]["lora-r8"]["per_fold"]} == {42}
     assert found["methods"]["lora-r8"]["missing"] == []
-    with pytest.raises(
-        ArtifactError, match=r"no finished fold of method 'lora-r8' in .* with seed 1 \(available: 42\)"
-    ):
+    message = r"no finished fold of method 'lora-r8' in .* with seed 1 \(available: 42\)"
+    with pytest.raises(ArtifactError, match=message):
         evaluate.run(layout, config.model_copy(update={"finetune": Config().finetune}))
 
 

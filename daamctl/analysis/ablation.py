@@ -238,8 +238,8 @@ def contradiction(what: str, found: OverRuns, probe: OverRuns) -> str | None:
         return None
     return (
         f"{what}: the ablation finds {100 * found.mean:+.1f} points, linear probes of the same layers "
-        f"{100 * probe.mean:+.1f}. They contradict each other by more than the spread of either over its runs "
-        f"({100 * spread:.1f} points), so the ablation's difference may come from training rather than from the layers."
+        f"{100 * probe.mean:+.1f}. They contradict each other by more than either varies over its runs "
+        f"({100 * spread:.1f} points), so the ablation's difference may be due to training rather than to the layers."
     )
 
 

@@ -75,7 +75,7 @@ def whole_paper(pairs: Mapping[str, Pair]) -> Document:
 def _overview(pairs: Sequence[Pair]) -> Section:
     pipelines = [one for pair in pairs for one in pair]
     there = [one for one in pipelines if one.evaluation]
-    runs = sum(len(entry["per_fold"]) for one in there for entry in one.methods.values())
+    runs = sum(len(entry.per_fold) for one in there for entry in one.methods.values())
     shown = sum(number.source in SOURCES for number in numbers())
     facts = [
         ("Published numbers shown", f"{shown}"),
@@ -108,7 +108,7 @@ def _overview(pairs: Sequence[Pair]) -> Section:
 def _pipeline_row(one: Ours) -> list[Cell]:
     figures: Cell = "none"
     if one.evaluation:
-        lacking = sum(len(entry["missing"]) for entry in one.methods.values())
+        lacking = sum(len(entry.missing) for entry in one.methods.values())
         missing = f"{plural(lacking, 'run')} missing" if lacking else "no run missing"
         figures = Linked(plural(len(one.methods), "method"), missing, one.links())
     return [one.pipeline, figures, one.why["evaluate"] or DASH, one.fix or DASH, ", ".join(one.made) or "none"]

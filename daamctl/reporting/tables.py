@@ -10,11 +10,11 @@ from io import StringIO
 from daamctl.reporting.document import DASH, DOWN, FORMATS, INTERVAL, UP, Cell, Linked, Number, Table, number_of
 
 LONG = 45
-"""More rows than this do not fit a page; they become a longtable."""
+"""Tables with more rows do not fit on a page and become a longtable."""
 WIDE_TEXT = 28
-"""Characters above which a column of words gets a width and breaks its lines."""
+"""Columns of text with more characters get a fixed width, so that their lines break."""
 WIDE_TABLE = 95
-"""Characters of a row above which the table is scaled down to the width of the text."""
+"""Tables whose rows have more characters are scaled down to the width of the page."""
 SYMBOLS = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -58,9 +58,9 @@ SYMBOLS = {
 
 
 def to_csv(table: Table) -> str:
-    """Comma-separated values; deviations, ends of intervals and notes get columns of their own.
+    """Comma-separated values, with separate columns for deviations, ends of intervals and notes.
 
-    Numbers stand in the unit shown (percent, points), to nine digits; what does not exist is empty.
+    Numbers have the unit that the report shows (percent, points) and nine digits; missing values are empty.
     """
     grid = list(zip(*table.all_rows, strict=True)) or [()] * len(table.columns)
     columns: list[list[str]] = []
@@ -68,7 +68,7 @@ def to_csv(table: Table) -> str:
         numbers = [number for cell in cells if (number := number_of(cell))]
         name = heading.removesuffix(INTERVAL).translate({ord(UP): None, ord(DOWN): None}).strip()
         units = {FORMATS[number.kind][2] for number in numbers}
-        unit = units.pop() if len(units) == 1 else ""  # rows of several units say theirs themselves
+        unit = units.pop() if len(units) == 1 else ""  # if units differ, the rows name them
         suffix = f" [{unit}]" if unit and unit not in name else ""
         for part in dict.fromkeys(part for number in numbers or [Number(None)] for part in number.parts):
             columns.append([f"{name}, {part}{suffix}" if part else name + suffix, *(_csv(c, part) for c in cells)])
@@ -80,11 +80,11 @@ def to_csv(table: Table) -> str:
 
 
 def to_latex(table: Table, *, label: str) -> str:
-    r"""A `table` (a `longtable` for many rows) that compiles with booktabs; numbers as shown in the report.
+    r"""A `table` (a `longtable` for many rows) for booktabs, with the numbers as in the report.
 
     Args:
-        table: what to write.
-        label: for `\ref`, without its `tab:`.
+        table: table to write.
+        label: label for `\ref`, without `tab:`.
     """
     long, wide = len(table.all_rows) > LONG, _width(table) > WIDE_TABLE
     environment = "longtable" if long else "tabular"
@@ -111,7 +111,7 @@ def to_latex(table: Table, *, label: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Plain text for LaTeX."""
+    """Escape plain text for LaTeX."""
     return "".join(SYMBOLS.get(sign, sign) for sign in " ".join(text.split()))
 
 
@@ -129,7 +129,7 @@ def _note(cell: Cell) -> str:
 
 def _row(cells: Sequence[Cell]) -> str:
     text = " & ".join(escape(str(cell)) for cell in cells) + r" \\"
-    return f"{{}}{text}" if text[0] in "[*" else text  # the line break before it would take them as its own
+    return f"{{}}{text}" if text[0] in "[*" else text  # the preceding \\ would read [ or * as its option
 
 
 def _alignment(table: Table) -> str:
@@ -143,7 +143,7 @@ def _alignment(table: Table) -> str:
 
 
 def _width(table: Table) -> int:
-    """Characters of a row, columns of many words as wide as they are set."""
+    """Characters per row; columns of text count at most `WIDE_TEXT`."""
     grid = zip(table.columns, *table.all_rows, strict=True)
     return sum(min(max(len(str(cell)) for cell in column), WIDE_TEXT) + 2 for column in grid)
 

@@ -123,15 +123,16 @@ def examine_pipeline(layout: Layout, config: Config) -> tuple[str, Iterator[Find
     from daamctl.planning.artifact_status import ArtifactStatus
     from daamctl.planning.estimate import ResourceEstimate
 
-    sizes = ResourceEstimate(ArtifactStatus(layout, config)).sizes
-    if sizes is None:
+    known = ResourceEstimate(ArtifactStatus(layout, config)).sizes
+    if known is None:
         raise EncoderError(
             f"depth and width of encoder '{config.extract.encoder}', or the classes of corpus "
             f"'{config.download.corpus}', are not known on this machine",
             fix=layout.command("extract"),
         )
+    sizes = Sizes(*known)
     x, y, source = _inputs(layout, config, sizes)
-    words = f"{sizes[0]} layers x {sizes[1]} to {sizes[2]} classes, on {len(x)} {source}"
+    words = f"{sizes.num_layers} layers x {sizes.embed_dim} to {sizes.num_classes} classes, on {len(x)} {source}"
     return words, _effects(config, sizes, x, y)
 
 
@@ -152,7 +153,7 @@ def _inputs(layout: Layout, config: Config, sizes: tuple[int, int, int]) -> tupl
     return torch.from_numpy(features.x[rows]).float(), features.targets()[rows], "of its own embeddings"
 
 
-def _effects(config: Config, sizes: tuple[int, int, int], x: Tensor, y: Tensor) -> Iterator[Finding]:
+def _effects(config: Config, sizes: Sizes, x: Tensor, y: Tensor) -> Iterator[Finding]:
     """One finding for each method of a pipeline that is trained in steps."""
     import torch
 

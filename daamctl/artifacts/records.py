@@ -64,5 +64,5 @@ def find_record(path: Path, kind: type[Record], *, again: str, hide: Path | None
 
 
 @cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)

@@ -24,6 +24,7 @@ from daamctl.artifacts.evaluation import (
     EPOCH_RULES,
     FILE,
     AdapterEffect,
+    EpochRule,
     EvalBatches,
     Evaluation,
     Fairness,
@@ -32,7 +33,9 @@ from daamctl.artifacts.evaluation import (
     MethodEvaluation,
     MetricInfo,
     ReferenceComparison,
+    Scores,
     SpeakerAccuracy,
+    Spread,
 )
 from daamctl.artifacts.io import read_json, write_json, write_text
 from daamctl.artifacts.results import SKIPPED_FILE, Fold, marked, read_folds
@@ -242,7 +245,10 @@ def _method(
     done = {row.run for row in per_fold}
     wanted = [(fold, seed) for fold in range(1, run_part["num_folds"] + 1) for seed in sorted(seeds)]
     batches, effect = run_part.get("eval_batches"), run_part.get("effect")
-    summary, pooled, recalls, confusion = {}, {}, {}, {}
+    summary: dict[str, dict[str, Spread]] = {}
+    pooled: dict[str, Scores] = {}
+    recalls: dict[str, dict[str, float | None]] = {}
+    confusion: dict[str, list[list[int]]] = {}
     for unit in UNITS:
         joined = join(items[unit])
         found = class_recalls(joined.targets, joined.predictions, size)
@@ -250,7 +256,7 @@ def _method(
         pooled[unit] = score_items(joined, size)
         recalls[unit] = dict(zip(classes, found, strict=True))
         confusion[unit] = confusion_matrix(joined.targets, joined.predictions, size).tolist()
-    selection = {}
+    selection: dict[EpochRule, Spread | None] = {}
     for rule in EPOCH_RULES:
         values = [value for row in per_fold if (value := row.at_epoch(rule)) is not None]
         selection[rule] = spread(values) if values else None

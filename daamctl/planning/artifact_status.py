@@ -29,7 +29,10 @@ from daamctl.errors import ArtifactError
 from daamctl.evaluation.consistency import differences
 from daamctl.layout import Layout
 from daamctl.stage_table import STAGES
-from daamctl.training.fold import Features, FoldSpec, kept_fold
+from daamctl.training.features import Features
+from daamctl.training.runner import kept_fold
+from daamctl.training.trial import FoldSpec
+from daamctl.training.trials.fusion import FusionTrial
 
 Runs = Collection[tuple[int, int]]
 """Fold and seed of everything that is trained."""
@@ -88,8 +91,10 @@ class ArtifactStatus:
         """Finished folds of a method; none where there are no embeddings to tell them by."""
         if self.features is None:
             return []
+        folder = self.layout.method(method)
         specs = [FoldSpec(self.layout.run_name, method, *run, self.config) for run in runs]
-        return [fold for spec in specs if (fold := kept_fold(self.layout.method(method), spec, self.features))]
+        found = [kept_fold(folder, FusionTrial(spec, self.features)) for spec in specs]
+        return [fold for fold in found if fold is not None]
 
     def tuned(self, method: str, splits: Sequence[Split], modality: Modality | None) -> list[Fold]:
         """Finished folds of a way of fine-tuning, trained with the settings of now on as many clips."""
@@ -108,7 +113,7 @@ class ArtifactStatus:
                 layers = tuple(fold.result["run"]["layers"])
                 if (fold.fold, fold.seed) in runs and set(layers) <= set(self.features.layers):
                     spec = FoldSpec(self.layout.run_name, method, fold.fold, fold.seed, self.config)
-                    kept += [fold] if kept_fold(folder, spec, self.features.subset(layers)) else []
+                    kept += [fold] if kept_fold(folder, FusionTrial(spec, self.features.subset(layers))) else []
         return kept
 
     def made(self, stage: str) -> Path | None:

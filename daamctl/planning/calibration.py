@@ -32,9 +32,9 @@ from daamctl.extraction.timing import PeakMemory, RandomItems, Speed, items_to_t
 from daamctl.planning.finetune_size import FinetuneSize, empty_encoder, finetune_size
 from daamctl.planning.resources import ResourceEstimate
 from daamctl.planning.rows import Row, settle
-from daamctl.training.finetune_fold import FinetuneSpec, grid_of
 from daamctl.training.search import may_stop, most_epochs, refits
 from daamctl.training.timing import ADAM_BYTES, MethodSpeed, time_finetune, time_method
+from daamctl.training.trials.adapter import adapter_grid
 
 EMBEDDING_S, TUNING_S, TRAINING_S = 6.0, 8.0, 10.0
 """About how long the calibration of the encoder, of all ways of fine-tuning and of all methods may take, in seconds."""
@@ -307,9 +307,7 @@ def tune_epochs(method: str, config: Config) -> int:
         method: a name from the table of ways of fine-tuning.
         config: all settings, as this way has them.
     """
-    return most_epochs(
-        grid_of(FinetuneSpec("", method, 1, 0, config)), config.finetune.epochs, refit=refits(config.train)
-    )
+    return most_epochs(adapter_grid(method, config), config.finetune.epochs, refit=refits(config.train))
 
 
 def _as_tuned(sizes: NDArray[np.int64], method: str, config: Config, modality: Modality) -> NDArray[np.int64]:

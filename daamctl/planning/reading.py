@@ -24,7 +24,7 @@ from daamctl.artifacts.splits import Split
 from daamctl.devices import free_memory
 from daamctl.errors import ArtifactError
 from daamctl.planning.resources import ResourceEstimate
-from daamctl.training.fold import HELD_SHARE
+from daamctl.training.features import HELD_SHARE
 from daamctl.training.timing import ReadTimes
 
 READING_S = 2.0

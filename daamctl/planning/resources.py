@@ -28,11 +28,11 @@ from daamctl.methods.ridge import MAX_KERNEL_CLIPS
 from daamctl.planning.artifact_status import ArtifactStatus
 from daamctl.planning.rows import Row
 from daamctl.training.feature_split import POOL_CLIPS
-from daamctl.training.fold import Features, FoldSpec
-from daamctl.training.group import most_members
-from daamctl.training.run import gpu_room
+from daamctl.training.features import Features, gpu_room
 from daamctl.training.search import grid_of
 from daamctl.training.timing import ADAM_BYTES, MethodSize, method_size
+from daamctl.training.trial import FoldSpec
+from daamctl.training.trials.fusion import most_members
 
 Way = Literal["memory", "device", "stream"]
 """Where training takes features from: memory, a GPU that holds them all, or the disk, epoch by epoch."""

@@ -47,7 +47,7 @@ from daamctl.extraction.items import ImageTables
 from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
 from daamctl.layout import Layout
 from daamctl.progress import progress
-from daamctl.training.fold import build_method
+from daamctl.training.trials.fusion import build_method
 
 log = logging.getLogger(__name__)
 

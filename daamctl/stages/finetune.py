@@ -21,8 +21,6 @@ from daamctl.adapters import FINETUNES
 from daamctl.adapters.released import is_published, own_input
 from daamctl.artifacts.clips import ClipTable, read_clips
 from daamctl.artifacts.embeddings import check_settings
-from daamctl.artifacts.results import SKIPPED_FILE, read_folds
-from daamctl.artifacts.splits import chosen_folds
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
@@ -34,10 +32,9 @@ from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import open_items
 from daamctl.layout import Layout
 from daamctl.progress import progress
-from daamctl.tracking import make_tracker, send_missing
-from daamctl.training.finetune import ItemSet
-from daamctl.training.finetune_fold import FinetuneSpec, Opened, Source, finetune_all
-from daamctl.training.fold_files import remove_strays
+from daamctl.training.adapter_training import ItemSet, Opened
+from daamctl.training.runner import run_method
+from daamctl.training.trials.adapter import EncoderSource, adapter_trials
 
 log = logging.getLogger(__name__)
 
@@ -86,27 +83,19 @@ def run(
     if method not in FINETUNES:
         raise UnknownNameError(FINETUNES.kind, method, FINETUNES)
     config = config.for_adapter(method)
-    folder = layout.method(method)
-    (folder / SKIPPED_FILE).unlink(missing_ok=True)
     command = layout.command("segment")
     clips = read_clips(layout.clips, fix=f"make them: {command}")
     made = {stage: clips.settings[stage] for stage in ("download", "segment")}
     check_settings(made, config, clips.modality, what="clips", fix=f"make them again: {command}")
-    source = Source(clips, partial(_open, layout, config, clips, method))
+    source = EncoderSource(clips, partial(_open, layout, config, clips, method))
     if config.extract.max_unreadable_fraction > 0:
         source = _readable(source, layout, config, method)
-    rows, seeds = source.clips.rows, config.seeds_of("finetune") if seed is None else (seed,)
-    chosen = chosen_folds(rows["group"], fold)
-    specs = [FinetuneSpec(layout.run_name, method, number, one, config) for number in chosen for one in seeds]
-    if fold is None and seed is None:
-        remove_strays(folder, [(spec.fold, spec.seed) for spec in specs])
-    tracker = make_tracker(layout.root, enabled=track)
-    try:
-        finetune_all(specs, source, folder, layout, tracker, force=force, engine=engine)
-        send_missing(tracker, read_folds(folder))
-    finally:
-        tracker.close()
-    return folder
+    seeds = None if seed is None else (seed,)
+    trials = adapter_trials(layout.run_name, method, source, config, fold=fold, seeds=seeds)
+    if engine is not None:
+        source.ask_worker(engine, config.finetune.device)
+    whole = fold is None and seed is None
+    return run_method(trials, layout, force=force, track=track, remove_others=whole, engine=engine)
 
 
 def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Opened:
@@ -137,7 +126,7 @@ def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Open
     return Opened(encoder, opened.facts, ItemSet(targets, items.sizes, items.read, plan))
 
 
-def _readable(source: Source, layout: Layout, config: Config, method: str) -> Source:
+def _readable(source: EncoderSource, layout: Layout, config: Config, method: str) -> EncoderSource:
     """Leave out the clips that cannot be read, as extraction does under the same tolerance.
 
     Raises:
@@ -173,4 +162,4 @@ def _readable(source: Source, layout: Layout, config: Config, method: str) -> So
     log.warning("%s and are left out: %s", words, named)
     kept = np.array([row not in unreadable for row in range(len(clips.rows))])
     clips = replace(clips, rows=clips.rows.filter(pl.Series(kept)))
-    return Source(clips, partial(_open, layout, config, clips, method))
+    return EncoderSource(clips, partial(_open, layout, config, clips, method))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from daamctl.artifacts.results import SKIPPED_FILE, read_folds
 from daamctl.config import Config
 from daamctl.engines.base import Engine
 from daamctl.layout import Layout
 from daamctl.methods import resolve_method
-from daamctl.tracking import make_tracker, send_missing
-from daamctl.training.fold_files import remove_strays
-from daamctl.training.run import fold_specs, open_features, train_all
+from daamctl.training.features import open_features
+from daamctl.training.runner import run_method
+from daamctl.training.trials.fusion import fusion_trials
 
 
 def run(
@@ -49,17 +48,8 @@ def run(
     """
     engine = None if engine is None or engine.runs_here() else engine
     resolve_method(method)
-    folder = layout.method(method)
-    (folder / SKIPPED_FILE).unlink(missing_ok=True)
     features = open_features(layout, config)
     seeds = None if seed is None else (seed,)
-    specs = fold_specs(layout.run_name, method, features, config, fold=fold, seeds=seeds)
-    if fold is None and seed is None:
-        remove_strays(folder, [(spec.fold, spec.seed) for spec in specs])
-    tracker = make_tracker(layout.root, enabled=track)
-    try:
-        train_all(specs, features, folder, layout, tracker, force=force, engine=engine)
-        send_missing(tracker, read_folds(folder))
-    finally:
-        tracker.close()
-    return folder
+    trials = fusion_trials(layout.run_name, method, features, config, fold=fold, seeds=seeds)
+    whole = fold is None and seed is None
+    return run_method(trials, layout, force=force, track=track, remove_others=whole, engine=engine)

@@ -26,11 +26,11 @@ from daamctl.methods.base import FusionClassifier
 from daamctl.methods.ridge import MAX_KERNEL_CLIPS, PENALTIES
 from daamctl.training.batched import Program
 from daamctl.training.feature_split import POOL_CLIPS, InMemorySplit
-from daamctl.training.fold import build_method, train_precision
+from daamctl.training.fusion_training import FusionTraining, train_precision
 from daamctl.training.inference import eval_batch, predict
-from daamctl.training.loop import Training
 from daamctl.training.losses import build_loss
 from daamctl.training.search import grid_of, most_epochs, refits
+from daamctl.training.trials.fusion import build_method
 
 FEW_CLIPS = 2
 """A step is first tried with this many clips. If a whole batch takes too long, its time is scaled up from a part."""
@@ -259,10 +259,10 @@ class _Trial:
             training = self._training(self.model, self._part(clips * steps), work, epochs=1, batch_size=clips)
             return training.complete().train_s / steps
 
-    def _training(self, model: FusionClassifier, part: InMemorySplit, work: str, **settings: int) -> Training:
+    def _training(self, model: FusionClassifier, part: InMemorySplit, work: str, **settings: int) -> FusionTraining:
         changed = self.settings.model_copy(update=settings)
         dev = self.few if changed.selection == "dev-group" else None
-        return Training(model, part, dev, self.few, changed, seed=0, device=self.device, precision=self.precision,
+        return FusionTraining(model, part, dev, self.few, changed, seed=0, device=self.device, precision=self.precision,
                         work=Path(work), key="")  # fmt: skip
 
     def _part(self, clips: int) -> InMemorySplit:

@@ -8,9 +8,10 @@ from typing import Any
 
 from daamctl.extraction.shards import ShardResult
 from daamctl.stages.extract import Extractor, Shard
-from daamctl.training.fold import FoldSpec
-from daamctl.training.group import train_fold
-from daamctl.training.run import shared_features
+from daamctl.training.features import Features
+from daamctl.training.runner import train_fold
+from daamctl.training.trial import FoldSpec
+from daamctl.training.trials.fusion import FusionTrial
 from tests.engines.workers import die_once, note
 
 
@@ -27,7 +28,7 @@ class MortalExtractor(Extractor):
             note(self.root, f"made {shard.number}")
 
 
-def mortal_fold(shared: tuple[Any, Any], spec: FoldSpec, *, folder: Path, work: Path, root: Path, tasks: int) -> Path:
+def mortal_fold(data: Features, spec: FoldSpec, *, folder: Path, work: Path, root: Path, **_: Any) -> Path:
     """A fold from its features, but the worker of the second fold dies once, after an epoch."""
 
     def on_epoch(entry: Any) -> None:
@@ -35,4 +36,4 @@ def mortal_fold(shared: tuple[Any, Any], spec: FoldSpec, *, folder: Path, work: 
         if spec.fold == 2:
             die_once(root)
 
-    return train_fold(spec, shared_features(*shared), folder, work, root=root, on_epoch=on_epoch).folder
+    return train_fold(FusionTrial(spec, data), folder, work, root=root, on_epoch=on_epoch).folder

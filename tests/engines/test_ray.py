@@ -22,7 +22,7 @@ from daamctl.engines.ray import RayEngine, Share, share_of
 from daamctl.errors import ArtifactError, ConfigError, CorpusError, EncoderError, UnknownNameError, WorkerError
 from daamctl.layout import Layout
 from daamctl.stages import download, extract, finetune, segment, train
-from daamctl.training import run
+from daamctl.training import runner
 from tests.engines.mortals import MortalExtractor, mortal_fold
 from tests.engines.workers import Squares, notes
 from tests.fixtures.embeddings import config as train_config
@@ -83,7 +83,7 @@ def test_a_fold_whose_worker_dies_goes_on_and_no_other_is_trained_again(
     for one in (alone, layout):
         write_embeddings(one.embeddings, config)
     train.run(alone, config, method="weighted-sum", track=False)
-    monkeypatch.setattr(run, "_train_one", mortal_fold)
+    monkeypatch.setattr(runner, "train_in_worker", mortal_fold)
     with RayEngine() as engine:
         train.run(layout, config, method="weighted-sum", track=False, engine=engine)
         expected = [f"{fold} epoch {epoch}" for fold in range(1, 6) for epoch in (1, 2, 3)]

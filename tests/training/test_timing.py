@@ -126,7 +126,7 @@ def test_part_of_a_batch_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
         def complete(self) -> Trained:
             return Trained(train_s=self.train_s)
 
-    monkeypatch.setattr(timing, "Training", Slow)
+    monkeypatch.setattr(timing, "FusionTraining", Slow)
     found = time_method("mean", config(batch_size=100), SIZES, device="cpu", within_s=20.0)
     assert found.step_s == pytest.approx(100.0)
     assert tried == [(2, 1), (2, 1), (10, 1), (10, 1)]

@@ -1,0 +1,213 @@
+"""A trial: one fold of one method with one seed, from its data to the files of the finished fold.
+
+There are two kinds: a fusion over stored layers (`trials/fusion.py`) and an adapter in an encoder
+(`trials/adapter.py`). A kind says what its data, key and model are. The runner (`runner.py`) does the rest for both:
+resume, search, refit, writing the result, placing on engines and tracking.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
+
+import polars as pl
+from torch import Tensor
+
+from daamctl.artifacts.splits import Split, split_of
+from daamctl.config import Config, TrainingStage
+from daamctl.devices import resolve_device
+from daamctl.training.loop import Training
+from daamctl.training.search import Grid, Settings, most_epochs, refits
+
+
+@dataclass(frozen=True)
+class FoldSpec:
+    """Which fold to train, and with which settings.
+
+    Args:
+        name: pipeline or ad-hoc run name.
+        method: a name from the table of methods, or of adapters.
+        fold: 1-based.
+        seed: initial weights and order of batches.
+        config: all settings; those of the method itself have been applied.
+    """
+
+    name: str
+    method: str
+    fold: int
+    seed: int
+    config: Config
+
+
+class TrialData(Protocol):
+    """Data that all trials of a run share. It is pickled when it is sent to a worker process."""
+
+    def prepare_in_process(self, config: Config) -> Self:
+        """Read the data to where this process trains on them."""
+
+    def prepare_for_workers(self, config: Config) -> Self:
+        """Read what is to be sent to the workers of an engine."""
+
+    def prepare_in_worker(self, config: Config, tasks: int) -> Self:
+        """Place the data in a worker that shares its device with `tasks` workers in all."""
+
+
+@dataclass(frozen=True)
+class ResultParts:
+    """The parts of a fold's result that only its kind knows; see `FoldResult`.
+
+    Args:
+        targets: (N_test,) class ids of the test clips.
+        run: entries of `run`.
+        metrics: entries of `metrics`, replacing the usual ones.
+        meta: entries of `meta`.
+    """
+
+    targets: Tensor
+    run: Mapping[str, Any]
+    metrics: Mapping[str, float | int | None] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Trial(ABC):
+    """One fold of one method with one seed.
+
+    Args:
+        spec: which fold, and the settings.
+        data: shared by all trials of the run.
+
+    Attributes:
+        stage: stage that trains this kind; also its section of the settings, and its folder of unfinished work.
+        title: what the progress bar says.
+        unit: what the progress bar counts.
+        trials_per_gpu: default limit of trials that share a GPU on a cluster.
+    """
+
+    stage: ClassVar[TrainingStage]
+    title: ClassVar[str]
+    unit: ClassVar[str]
+    trials_per_gpu: ClassVar[int]
+
+    def __init__(self, spec: FoldSpec, data: Any) -> None:
+        self.spec, self.data = spec, data
+
+    @property
+    @abstractmethod
+    def clips(self) -> pl.DataFrame:
+        """Rows with clip_id, utterance_id, label, speaker and group; the groups are the folds."""
+
+    @property
+    @abstractmethod
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, by class id."""
+
+    @property
+    @abstractmethod
+    def modality(self) -> str:
+        """Modality of the clips: speech, text or image."""
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """Content key of everything that affects the result; the machine does not."""
+
+    @property
+    def accepted_keys(self) -> set[str]:
+        """Keys with which a finished fold is kept."""
+        return {self.key}
+
+    @property
+    @abstractmethod
+    def grid(self) -> Grid | None:
+        """The candidates of the search; a new grid at every call; None without a search."""
+
+    @abstractmethod
+    def starter(self, advance: Callable[[int], None]) -> Callable[[Settings | None, Path, str], Training]:
+        """Return a function that starts a training, fresh or resumed from its checkpoint.
+
+        Its arguments are the settings of a candidate (None without a search), its work folder and its content key. The
+        trainings that it starts share what they can.
+
+        Args:
+            advance: called with the number of finished units of work.
+        """
+
+    @abstractmethod
+    def refit(self, first: Training, work: Path, key: str, advance: Callable[[int], None]) -> Training:
+        """Return a training on the training part plus the held-out group, with the choices made on that group.
+
+        It must keep no reference to `first`, only to its results.
+
+        Args:
+            first: the chosen training, ended and paused.
+            work: folder for its resume file.
+            key: its content key.
+            advance: called with the number of finished units of work.
+        """
+
+    @abstractmethod
+    def result_parts(self, training: Training) -> ResultParts:
+        """What only this kind knows of a completed training's result."""
+
+    @abstractmethod
+    def write_weights(self, folder: Path, training: Training) -> None:
+        """Write the weights of a completed training, and what else only this kind has."""
+
+    @property
+    def config(self) -> Config:
+        """All settings."""
+        return self.spec.config
+
+    @property
+    def device_setting(self) -> str:
+        """The setting: auto, cpu, mps, cuda or cuda:N."""
+        device: str = getattr(self.config, self.stage).device
+        return device
+
+    @property
+    def device(self) -> str:
+        """The resolved device.
+
+        Raises:
+            ConfigError: this machine does not have it.
+        """
+        return resolve_device(self.device_setting)
+
+    @cached_property
+    def split(self) -> Split:
+        """Rows of the training, held-out and test part."""
+        return split_of(self.clips, self.spec.fold, self.config.train)
+
+    @property
+    def epochs(self) -> int:
+        """Largest number of epochs of one training."""
+        epochs: int = getattr(self.config, self.stage).epochs
+        return epochs
+
+    @property
+    def refits(self) -> bool:
+        """Whether to train again with the held-out group once the settings and the epoch are chosen."""
+        return refits(self.config.train)
+
+    @property
+    def most_epochs(self) -> int:
+        """Upper bound on the epochs of all trainings of this fold."""
+        return most_epochs(self.grid, self.epochs, refit=self.refits)
+
+    @property
+    def units(self) -> int:
+        """Upper bound on the units that the progress bar counts."""
+        return self.most_epochs
+
+    @property
+    def most_members(self) -> int:
+        """Largest number of trainings like this one that can be batched; 1: only on its own."""
+        return 1
+
+    def with_data(self, data: Any) -> Self:
+        """The same trial on other data."""
+        return type(self)(self.spec, data)

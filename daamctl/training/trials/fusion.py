@@ -1,0 +1,375 @@
+"""Trials that fuse the stored layers of a frozen encoder: content key, model, and files of a finished fold."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from copy import deepcopy
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import polars as pl
+import torch
+from safetensors.torch import save_file
+
+from daamctl.artifacts.io import content_key
+from daamctl.artifacts.splits import chosen_folds, joined
+from daamctl.config import Config
+from daamctl.config.keys import key_settings, probe_settings
+from daamctl.devices import resolve_device
+from daamctl.errors import MethodError
+from daamctl.methods import CLOSED_FORM, METHODS, build, resolve_method, save_weights, settings_of
+from daamctl.methods.base import FusionClassifier, Standardize
+from daamctl.methods.probes import RidgeProbe
+from daamctl.methods.weights_metadata import Origin
+from daamctl.provenance import code_hash
+from daamctl.training.batched import separable
+from daamctl.training.closed_form import ClosedFormTraining
+from daamctl.training.features import Features, is_on, part_of, source_of, split_features
+from daamctl.training.fusion_training import FusionTraining, train_precision
+from daamctl.training.loop import Trained, Training, seed_everything
+from daamctl.training.search import Grid, Settings, grid_of
+from daamctl.training.standardize import fit_standardize
+from daamctl.training.trial import FoldSpec, ResultParts, Trial
+
+log = logging.getLogger(__name__)
+
+KEY_FORMAT = 2  # raise it when a change of the loop makes finished folds wrong
+CPU_BATCH_NUMBERS = 100_000
+"""Largest batch per training, B * L * D numbers, for which batching folds pays on a CPU. Beyond it, memory traffic
+limits the speed, not the number of kernels (benchmarks/training.py)."""
+CPU_PARAMETERS = 300_000
+"""Largest number of trainable parameters for which batching folds pays on a CPU (same benchmark)."""
+CPU_STEP_NUMBERS = 1_000_000
+"""Numbers in the batches of all trainings that fit in a CPU's caches beside everything else."""
+MOST_MEMBERS = 32
+
+
+class FusionTrial(Trial):
+    """One fold of a method over stored layers.
+
+    Args:
+        spec: which fold; `train` and the settings of the method apply.
+        data: the embeddings.
+    """
+
+    stage = "train"
+    title = "training"
+    unit = "epochs"
+    trials_per_gpu = 4  # the models are small, their features are not
+    data: Features
+
+    @property
+    def clips(self) -> pl.DataFrame:
+        """See `Trial.clips`."""
+        return self.data.clips
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """See `Trial.classes`."""
+        return self.data.head.classes
+
+    @property
+    def modality(self) -> str:
+        """See `Trial.modality`."""
+        return self.data.head.modality
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of this method, defaults included."""
+        return settings_of(self.spec.method, self.config.method_settings)
+
+    @property
+    def closed_form(self) -> bool:
+        """Whether the method is solved instead of trained in steps."""
+        return self.spec.method in CLOSED_FORM
+
+    @cached_property
+    def key(self) -> str:
+        """Content key of everything that affects the result; the machine does not."""
+        return self._key(stream=self.data.stream)
+
+    @property
+    def accepted_keys(self) -> set[str]:
+        """The key; under `train.features=auto` also that of features read from elsewhere."""
+        if self.config.train.features == "auto":
+            return {self._key(stream=stream) for stream in (False, True)}
+        return {self.key}
+
+    @property
+    def grid(self) -> Grid | None:
+        """See `Trial.grid`."""
+        return None if self.closed_form else grid_of(self.config.train)
+
+    @property
+    def refits(self) -> bool:
+        """See `Trial.refits`; a closed-form probe refits by itself."""
+        return super().refits and not self.closed_form
+
+    @property
+    def epochs(self) -> int:
+        """See `Trial.epochs`; a closed-form probe is solved in one."""
+        return 1 if self.closed_form else super().epochs
+
+    @property
+    def most_members(self) -> int:
+        """See `Trial.most_members`."""
+        return most_members(self.spec, self.data)
+
+    def starter(self, advance: Callable[[int], None]) -> Callable[[Settings | None, Path, str], Training]:
+        """See `Trial.starter`; the trainings share features, standardisation and untrained maps."""
+        spec, features, device = self.spec, self.data, self.device
+        parts = split_features(features, self.split, device)
+        if self.closed_form:
+
+            def solve(settings: Settings | None, work: Path, key: str) -> Training:
+                return ClosedFormTraining(
+                    cast(RidgeProbe, self.build()),
+                    *parts,
+                    self.config.train,
+                    layers=features.layers,
+                    seed=spec.seed,
+                    device=device,
+                    work=work,
+                    key=key,
+                    advance=advance,
+                )
+
+            return solve
+        standards: dict[str, Standardize] = {}
+        untrained: dict[str, Trained] = {}
+
+        def start(settings: Settings | None, work: Path, key: str) -> Training:
+            config = self.config.train.model_copy(update=settings or {})
+            kind = config.standardize
+            model = self.build()
+            if model.traits.batch_dependent and not untrained:
+                log.warning(
+                    "%s: a prediction depends on the other clips of its batch (D1); evaluated %d at a time, in the "
+                    "order of the clip table",
+                    spec.method,
+                    config.batch_size,
+                )
+            if kind != "none":
+                if kind not in standards:
+                    standards[kind] = fit_standardize(parts[0], kind, device)
+                model.standardize = deepcopy(standards[kind])
+            training = FusionTraining(
+                model,
+                *parts,
+                config,
+                seed=spec.seed,
+                device=device,
+                precision=train_precision(model, config, device),
+                work=work,
+                key=key,
+                may_diverge=settings is not None,
+                untrained=untrained.get(kind),
+                advance=advance,
+            )
+            untrained.setdefault(kind, training.done)
+            return training
+
+        return start
+
+    def refit(self, first: Training, work: Path, key: str, advance: Callable[[int], None]) -> Training:
+        """See `Trial.refit`; learning rates are repeated, and a layer chosen on the held-out group stays chosen."""
+        assert isinstance(first, FusionTraining)
+        train = part_of(self.data, joined(self.split).train, self.device)
+        model = self.build()
+        if first.config.standardize != "none":
+            model.standardize = fit_standardize(train, first.config.standardize, self.device)
+        if model.traits.needs_dev:
+            model.load_state_dict({"fusion.chosen": first.best["fusion.chosen"]}, strict=False)
+        return FusionTraining(
+            model,
+            train,
+            None,
+            first.test,
+            first.config,
+            seed=self.spec.seed,
+            device=self.device,
+            precision=first.precision,
+            work=work,
+            key=key,
+            first=first.done,
+            advance=advance,
+        )
+
+    def build(self) -> FusionClassifier:
+        """Build the method, initialised from the seed."""
+        seed_everything(self.spec.seed, self.device)
+        sizes = (len(self.data.layers), self.data.head.embed_dim, len(self.classes))
+        return build_method(self.spec.method, self.config, *sizes)
+
+    def result_parts(self, training: Training) -> ResultParts:
+        """See `Trial.result_parts`."""
+        assert isinstance(training, FusionTraining | ClosedFormTraining)
+        model, features = training.model, self.data
+        config = {stage: self.config.section(stage) for stage in ("download", "segment", "extract", "train")}
+        metrics: dict[str, float | int | None] = {}
+        if self.closed_form:
+            config["train"] = probe_settings(self.config)
+            metrics["finished"] = True
+        chosen = dict(model.named_buffers()).get("fusion.chosen")  # index of the layer that a method has selected
+        if chosen is not None:
+            metrics["chosen_layer"] = features.layers[int(chosen)]
+        return ResultParts(
+            targets=features.targets()[self.split.test],
+            run={
+                "layers": list(features.layers),
+                "embed_dim": features.head.embed_dim,
+                "num_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+                "reconstructed": model.traits.reconstructed,
+                "eval_batches": self._eval_batches(model),
+                "config": {**config, "method": self.settings},
+                **({"notes": training.done.notes} if training.done.notes else {}),
+            },
+            metrics=metrics,
+            meta={
+                "embeddings_key": features.head.key,
+                "encoder": features.head.encoder,
+                "features": source_of(training.train),
+            },
+        )
+
+    def write_weights(self, folder: Path, training: Training) -> None:
+        """Write the weights, the density maps and the layer weights."""
+        assert isinstance(training, FusionTraining | ClosedFormTraining)
+        head, done = self.data.head, training.done
+        save_weights(
+            training.model,
+            folder / "weights.safetensors",
+            method=self.spec.method,
+            num_layers=len(self.data.layers),
+            embed_dim=head.embed_dim,
+            num_classes=len(head.classes),
+            settings=self.settings,
+            origin=Origin.of(
+                head.encoder,
+                classes=head.classes,
+                layers=self.data.layers,
+                modality=head.modality,
+                settings=head.settings,
+            ),
+        )
+        if done.density is not None and done.untrained_density is not None:
+            maps = {"trained": done.density.contiguous(), "untrained": done.untrained_density.cpu().contiguous()}
+            save_file(maps, folder / "density.safetensors")
+        if done.layer_weights is not None and done.untrained_layer_weights is not None:
+            weights = {"trained": done.layer_weights, "untrained": done.untrained_layer_weights}
+            save_file(weights, folder / "layer_weights.safetensors")
+
+    def _key(self, *, stream: bool) -> str:
+        train = probe_settings(self.config) if self.closed_form else key_settings(self.config, "train")
+        parts: dict[str, Any] = {
+            "format": KEY_FORMAT,
+            "embeddings": self.data.head.key,
+            "layers": self.data.layers,
+            "method": self.spec.method,
+            "settings": self.settings,
+            "code": code_hash(METHODS.module_of(resolve_method(self.spec.method)[0]), "daamctl.methods"),
+            "train": train,
+            "fold": self.spec.fold,
+            "seed": self.spec.seed,
+        }
+        if stream and not self.closed_form:  # the order of batches differs
+            parts["stream"] = True
+        return content_key(parts)
+
+    def _eval_batches(self, model: FusionClassifier) -> dict[str, int | str] | None:
+        """How the test clips were batched, for methods whose predictions depend on it; else None."""
+        if not model.traits.batch_dependent:
+            return None
+        order = "\n".join(self.clips["clip_id"].gather(self.split.test).to_list())
+        return {
+            "size": self.config.train.batch_size,
+            "order": "clip table",
+            "clips_sha256": hashlib.sha256(order.encode()).hexdigest(),
+        }
+
+
+def fusion_trials(
+    name: str,
+    method: str,
+    features: Features,
+    config: Config,
+    *,
+    fold: int | None = None,
+    seeds: tuple[int, ...] | None = None,
+) -> list[FusionTrial]:
+    """List the trials of a method: each fold with every seed.
+
+    Args:
+        name: pipeline or ad-hoc run name.
+        method: a name from the table of methods.
+        features: the embeddings; their groups are the folds.
+        config: all settings.
+        fold: one fold, 1-based; None: all.
+        seeds: seeds to train with; None: those of the settings.
+
+    Raises:
+        TrainingError: there is no such fold.
+    """
+    chosen = chosen_folds(features.clips["group"], fold)
+    specs = [FoldSpec(name, method, number, seed, config) for number in chosen for seed in seeds or config.train.seeds]
+    return [FusionTrial(spec, features) for spec in specs]
+
+
+def build_method(method: str, config: Config, num_layers: int, embed_dim: int, num_classes: int) -> FusionClassifier:
+    """Build a method with its settings.
+
+    Raises:
+        MethodError: the method does not fit these sizes, or needs a held-out group that the settings do not set aside;
+            the message names the setting to change.
+    """
+    settings = settings_of(method, config.method_settings)
+    try:
+        model = build(method, num_layers=num_layers, embed_dim=embed_dim, num_classes=num_classes, **settings)
+    except MethodError as error:
+        raise MethodError(
+            f"{method}: {error.message}", fix=error.fix or _fix(method, error), setting=error.setting
+        ) from error
+    if model.traits.needs_dev and config.train.selection != "dev-group":
+        raise MethodError(
+            f"{method}: part of it is chosen on a held-out group, which train.selection={config.train.selection} "
+            "does not set aside",
+            fix="leave the method out, or use --set train.selection=dev-group",
+        )
+    return model
+
+
+def _fix(method: str, error: MethodError) -> str:
+    """Suggest how to repair settings with which a method cannot be built."""
+    if error.setting is None:
+        return f"correct method_settings.{method}, or leave the method out"
+    name, value = error.setting
+    return (
+        f"add --set method_settings.{method}.{name}={value}, write that into the pipeline's file, or leave the method "
+        "out"
+    )
+
+
+def most_members(spec: FoldSpec, features: Features) -> int:
+    """Largest number of trainings like this one that can be batched; 1 means only on its own.
+
+    Raises:
+        MethodError: the method does not fit these sizes.
+        ConfigError: the requested device or precision is not available.
+    """
+    train, device = spec.config.train, resolve_device(spec.config.train.device)
+    if train.together == "never" or not is_on(features.x, device):
+        return 1
+    with torch.device("meta"):
+        sizes = (len(features.layers), features.head.embed_dim, len(features.head.classes))
+        model = build_method(spec.method, spec.config, *sizes)
+    if not separable(model) or train.density_maps == "all-epochs" or train_precision(model, train, device) == "float16":
+        return 1
+    numbers = train.batch_size * sizes[0] * sizes[1]
+    if train.together == "always":
+        return MOST_MEMBERS
+    if device != "cpu" or numbers > CPU_BATCH_NUMBERS or sum(p.numel() for p in model.parameters()) > CPU_PARAMETERS:
+        return 1
+    return min(MOST_MEMBERS, CPU_STEP_NUMBERS // numbers)

@@ -36,6 +36,7 @@ from daamctl.training.fusion_training import (
     order_weights,
     train_precision,
 )
+from daamctl.training.loop import TrainingSetup
 from daamctl.training.losses import build_loss
 
 CLASSES = 4
@@ -105,9 +106,8 @@ def training(
     """A training of ours, before its first epoch; little is tested, as evaluation is not measured."""
     model, few = model_of(method, part, seed), InMemorySplit(part.x[:2], part.y[:2])
     precision = train_precision(model, config, device)
-    return FusionTraining(
-        model, part, None, few, config, seed=seed, device=device, precision=precision, work=work, key=""
-    )
+    setup = TrainingSetup(seed, device, precision, work, key="")
+    return FusionTraining(model, part, None, few, config, setup)
 
 
 def timed(run: Callable[[], Any], steps: int) -> Measure:

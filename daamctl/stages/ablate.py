@@ -48,7 +48,8 @@ from daamctl.planning.ablation import TIED, choose_method, choose_ranking, layer
 from daamctl.tracking import Tracker, make_tracker, send_missing
 from daamctl.training.features import Features, load_features, place_features
 from daamctl.training.runner import kept_fold, train_all
-from daamctl.training.trials.fusion import build_method, fusion_trials
+from daamctl.training.trial import trials_of
+from daamctl.training.trials.fusion import FusionTrial, build_method
 
 NOTES = {
     "ranking": "Layers are ranked by the mean Importance Factor of '{rank_by}' over all folds, as in the papers. The "
@@ -279,7 +280,7 @@ def _check_fits(method: str, config: Config, features: Features, sizes: Mapping[
 def _train(
     method: str, features: Features, folder: Path, layout: Layout, config: Config, tracker: Tracker, force: bool
 ) -> list[Fold]:
-    trials = fusion_trials(layout.run_name, method, features, config)
+    trials = trials_of(FusionTrial, layout.run_name, method, features, config)
     return train_all(trials, folder, layout, tracker, force=force)
 
 
@@ -287,7 +288,7 @@ def _baseline(
     method: str, features: Features, folder: Path, layout: Layout, config: Config, tracker: Tracker, *, force: bool
 ) -> list[Fold]:
     """Folds on all layers: those of the train stage if their inputs are the same, else trained here."""
-    trials = fusion_trials(layout.run_name, method, features, config)
+    trials = trials_of(FusionTrial, layout.run_name, method, features, config)
     kept = [kept_fold(layout.method(method), trial) for trial in trials]
     if all(kept):
         return [fold for fold in kept if fold is not None]

@@ -90,7 +90,7 @@ class Shard:
         return shard_is_whole(self.path, self.num_clips(config))
 
 
-Make = Callable[[Sequence[Shard], Callable[[int], None]], Iterator[ShardResult]]
+Make = Callable[..., Iterator[ShardResult]]
 
 
 class Extractor:
@@ -193,7 +193,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
         with torch.device("meta"):
             for method in config.methods:
                 build_method(method, config, sum(layer > 0 for layer in head.layers), head.embed_dim, len(head.classes))
-    make = partial(engine.work, open_worker, config.extract.device)
+    make = partial(engine.map, open_worker, device=config.extract.device)
     folder = _embed(layout, head, config, make, force=force)
     _remove_leftovers(folder)
     return folder
@@ -316,7 +316,7 @@ def _make_missing(
     unreadable: dict[str, str] = {}
     marks: dict[str, list[str]] = {}
     with progress(head.num_clips, f"extracting {layout.run_name}", _unit(head), done=head.num_clips - missing) as bar:
-        for shard in make(todo, bar.advance):
+        for shard in make(todo, advance=bar.advance):
             unreadable.update(shard.unreadable)
             for name, marked in shard.marks.items():
                 marks.setdefault(name, []).extend(marked)

@@ -1,7 +1,7 @@
-"""Fine-tune the encoder of a pipeline in one way: every fold and seed, or one; finished folds are kept.
+"""Fine-tune the encoder of a pipeline with one adapter: every fold and seed, or one; finished folds are kept.
 
-It reads the clip table and opens the encoder itself, anew for every fold, so it needs no embeddings. Splits, selection,
-loss and seeds are those of `train`, and so are the files: `data/train/<run>/<name>/fold<k>-seed<s>/`.
+It reads the clip table and opens a fresh encoder for every fold, so it needs no embeddings. Splits, selection, loss and
+seeds are those of `train`, and so are the files: `data/train/<run>/<name>/fold<k>-seed<s>/`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.training.adapter_training import ItemSet, Opened
 from daamctl.training.runner import run_method
-from daamctl.training.trials.adapter import EncoderSource, adapter_trials
+from daamctl.training.trial import trials_of
+from daamctl.training.trials.adapter import AdapterTrial, EncoderSource
 
 log = logging.getLogger(__name__)
 
@@ -58,28 +59,26 @@ def run(
     Args:
         layout: where artifacts lie.
         config: all settings.
-        method: a name from the table of ways of fine-tuning.
+        method: a name from the table of adapters.
         fold: 1-based fold; None: all.
         seed: one seed instead of those of the settings.
         force: train again even what is finished.
         track: log to MLflow.
-        engine: where to train; None: here, one fold after the other.
+        engine: where to train; None: in this process, one fold after the other.
 
     Returns:
         The folder of its folds.
 
     Raises:
-        ConfigError: the engine cannot train with the workers asked for.
-        UnknownNameError: no such way of fine-tuning.
+        UnknownNameError: no such adapter.
         ArtifactError: no clips, or clips made with other settings.
         EncoderError: the encoder cannot be opened, or reads something else.
         AudioError: more clips are unreadable than tolerated.
         CorpusError: more texts or images are unreadable than tolerated.
-        MethodError: the encoder cannot be fine-tuned in this way.
+        MethodError: the encoder does not support this adapter.
         TrainingError: no such fold, or the data, numbers or memory do not allow training.
         WorkerError: a worker of the engine died too often.
     """
-    engine = None if engine is None or engine.runs_here() else engine
     if method not in FINETUNES:
         raise UnknownNameError(FINETUNES.kind, method, FINETUNES)
     config = config.for_adapter(method)
@@ -91,21 +90,21 @@ def run(
     if config.extract.max_unreadable_fraction > 0:
         source = _readable(source, layout, config, method)
     seeds = None if seed is None else (seed,)
-    trials = adapter_trials(layout.run_name, method, source, config, fold=fold, seeds=seeds)
-    if engine is not None:
+    trials = trials_of(AdapterTrial, layout.run_name, method, source, config, fold=fold, seeds=seeds)
+    if engine is not None and not engine.in_process:
         source.ask_worker(engine, config.finetune.device)
     whole = fold is None and seed is None
     return run_method(trials, layout, force=force, track=track, remove_others=whole, engine=engine)
 
 
 def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Opened:
-    """A fresh encoder, and the items as it reads them: as set, or as the method itself demands."""
+    """Open a fresh encoder and its items, with the settings given or those that the method requires."""
     device = resolve_device(config.finetune.device)
     own = own_input(method, clips.modality)
     extract = config.extract.model_copy(
         update={path.removeprefix("extract."): value for path, value in own.items() if path.startswith("extract.")}
     )
-    if extract.weights_dtype == "auto":  # half would do for a frozen encoder, but here it is evaluated as it is held
+    if extract.weights_dtype == "auto":  # half precision is for frozen encoders; this one is evaluated as it is
         extract = extract.model_copy(update={"weights_dtype": "float32"})
     opened = open_encoder(
         extract,
@@ -116,7 +115,7 @@ def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Open
         keep_pooler=is_published(method) and clips.modality == "image",
     )
     encoder = opened.encoder
-    # texts stand in the table itself, wherever they were read from
+    # texts are in the table itself
     root = layout.root if clips.modality == "text" else files_root(layout.root, clips.corpus)
     longest = own.get("finetune.max_tokens", config.finetune.max_tokens)
     items = open_items(clips.rows, clips.modality, root, encoder, config, max_tokens=longest)
@@ -127,7 +126,7 @@ def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Open
 
 
 def _readable(source: EncoderSource, layout: Layout, config: Config, method: str) -> EncoderSource:
-    """Leave out the clips that cannot be read, as extraction does under the same tolerance.
+    """Leave out clips that cannot be read, with the tolerance of extraction.
 
     Raises:
         AudioError: more clips are unreadable than tolerated.

@@ -1,4 +1,4 @@
-"""Train one method of a pipeline: every fold and seed, or one; finished folds made from identical inputs are kept."""
+"""Train one method of a pipeline: every fold and seed, or one; keep finished folds whose inputs are identical."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from daamctl.layout import Layout
 from daamctl.methods import resolve_method
 from daamctl.training.features import open_features
 from daamctl.training.runner import run_method
-from daamctl.training.trials.fusion import fusion_trials
+from daamctl.training.trial import trials_of
+from daamctl.training.trials.fusion import FusionTrial
 
 
 def run(
@@ -34,22 +35,20 @@ def run(
         seed: one seed instead of `train.seeds`.
         force: train again even what is finished.
         track: log to MLflow.
-        engine: where to train; None: here, one fold after the other.
+        engine: where to train; None: in this process, one fold after the other.
 
     Returns:
         The method's folder.
 
     Raises:
-        ConfigError: the engine cannot train with the workers asked for.
         UnknownNameError: no such method.
         ArtifactError: no embeddings, or embeddings made with other settings.
         TrainingError: no such fold, or the data or numbers do not allow training.
         WorkerError: a worker of the engine died too often.
     """
-    engine = None if engine is None or engine.runs_here() else engine
     resolve_method(method)
     features = open_features(layout, config)
     seeds = None if seed is None else (seed,)
-    trials = fusion_trials(layout.run_name, method, features, config, fold=fold, seeds=seeds)
+    trials = trials_of(FusionTrial, layout.run_name, method, features, config, fold=fold, seeds=seeds)
     whole = fold is None and seed is None
     return run_method(trials, layout, force=force, track=track, remove_others=whole, engine=engine)

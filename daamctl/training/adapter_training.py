@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -24,7 +23,7 @@ from daamctl.devices import autocast, release_memory
 from daamctl.errors import TrainingError
 from daamctl.training.batches import pieces, read_ahead, shuffled_batches
 from daamctl.training.inference import accuracy_of, cross_entropy_of
-from daamctl.training.loop import Epoch, Trained, Training, seed_everything
+from daamctl.training.loop import Epoch, Training, TrainingSetup, seed_everything
 from daamctl.training.losses import build_loss
 from daamctl.training.rng import generator_states, restore_generators, seed_generators
 
@@ -135,15 +134,9 @@ class AdapterTraining(Training):
         open_model: opens a fresh encoder and adapts it; called again after a pause.
         split: rows of the training, held-out and test part.
         config: the section `finetune`; loss and selection come from `train`.
+        setup: see `TrainingSetup`. `advance` is called with the number of items trained on or evaluated, also by an
+            earlier process if it left a resume file.
         patience: see `Training`.
-        seed: batch order and dropout.
-        device: resolved device.
-        precision: resolved precision of the training step; evaluation does not use autocast.
-        work: folder for the resume file.
-        key: content key of the training.
-        may_diverge: see `Training`.
-        first: for a refit, the result of the training that it repeats.
-        advance: called with the number of items just trained on or evaluated, or found in the resume file.
 
     Attributes:
         effect: what the activity check found before training; None before that.
@@ -155,31 +148,17 @@ class AdapterTraining(Training):
         open_model: Callable[[], tuple[Opened, FineTuned]],
         split: Split,
         config: Config,
+        setup: TrainingSetup,
         *,
         patience: int | None,
-        seed: int,
-        device: str,
-        precision: str,
-        work: Path,
-        key: str,
-        may_diverge: bool = False,
-        first: Trained | None = None,
-        advance: Callable[[int], None] = lambda units: None,
     ) -> None:
         settings = config.finetune
         super().__init__(
+            setup,
             section="finetune",
             epochs=settings.epochs,
             selection=config.train.selection,
             patience=patience if len(split.dev) else None,
-            seed=seed,
-            device=device,
-            precision=precision,
-            work=work,
-            key=key,
-            may_diverge=may_diverge,
-            first=first,
-            advance=advance,
         )
         self.open_model, self.split, self.config, self.settings = open_model, split, config, settings
         self.loss = build_loss(config.train)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,7 +14,7 @@ from daamctl.config import TrainConfig
 from daamctl.methods.probes import Layers, RidgeProbe, Solution
 from daamctl.training.feature_split import InMemorySplit, Part, StreamedSplit
 from daamctl.training.inference import accuracy_of, eval_batch, mean_layer_weights, predict, scores
-from daamctl.training.loop import Epoch, Training
+from daamctl.training.loop import Epoch, Training, TrainingSetup
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +30,9 @@ class ClosedFormTraining(Training):
         dev: held-out group that chooses the penalty; None: leave-one-out on the training part.
         test: test part; used for evaluation only.
         config: training settings.
+        setup: see `TrainingSetup`. The seed selects training clips if there are too many for the probe; the device is
+            that of the evaluation.
         layers: the L stored layer numbers.
-        seed: selects training clips if there are too many for the probe.
-        device: resolved device of the evaluation.
-        work: folder for unfinished work; stays empty, because a probe is never half solved.
-        key: content key of the fold.
-        advance: called with 1 once the probe is solved.
     """
 
     def __init__(
@@ -47,26 +42,11 @@ class ClosedFormTraining(Training):
         dev: Part | None,
         test: Part,
         config: TrainConfig,
+        setup: TrainingSetup,
         *,
         layers: tuple[int, ...],
-        seed: int,
-        device: str,
-        work: Path,
-        key: str,
-        advance: Callable[[int], None] = lambda units: None,
     ) -> None:
-        super().__init__(
-            section="train",
-            epochs=1,
-            selection="last",
-            patience=None,
-            seed=seed,
-            device=device,
-            precision="float32",
-            work=work,
-            key=key,
-            advance=advance,
-        )
+        super().__init__(setup, section="train", epochs=1, selection="last", patience=None)
         self.model, self.train, self.dev, self.test, self.config = model, train, dev, test, config
         self.layers = layers
 

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import torch
 
+from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.embeddings import (
     EmbeddingsMetadata,
     StoredVectors,
@@ -24,6 +25,7 @@ from daamctl.config import Config
 from daamctl.devices import free_memory, resolve_device
 from daamctl.layout import Layout
 from daamctl.training.feature_split import InMemorySplit, Part, StreamedSplit
+from daamctl.training.trial import TrialData
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ instead."""
 
 
 @dataclass(frozen=True)
-class Features:
+class Features(TrialData):
     """Embeddings of a corpus, in memory, on a GPU or on disk.
 
     A tensor in memory is pickled as an array, which the worker processes of a machine can share.
@@ -53,6 +55,12 @@ class Features:
     x: torch.Tensor | StoredVectors
     layers: tuple[int, ...]
     stream: bool = False
+
+    @property
+    def table(self) -> ClipTable:
+        """See `TrialData.table`."""
+        head = self.head
+        return ClipTable(head.corpus, head.classes, self.clips, head.settings, head.modality)
 
     def targets(self) -> torch.Tensor:
         """Class ids (N,)."""
@@ -74,9 +82,9 @@ class Features:
         """Read the features into memory if they fit."""
         return place_features(self, config)
 
-    def prepare_in_worker(self, config: Config, tasks: int) -> Features:
+    def prepare_in_worker(self, config: Config, per_gpu: int) -> Features:
         """Move the features to the worker's share of its GPU if they fit."""
-        return to_gpu(self, config, tasks=tasks)
+        return to_gpu(self, config, tasks=per_gpu)
 
     def __getstate__(self) -> dict[str, Any]:
         x = self.x.numpy() if isinstance(self.x, torch.Tensor) else self.x

@@ -67,11 +67,11 @@ def fold_result(trial: Trial, training: Training, root: Path) -> tuple[FoldResul
         "method": spec.method,
         "fold": spec.fold,
         "num_folds": split.num_folds,
-        "modality": trial.modality,
+        "modality": trial.clips.modality,
         "seed": spec.seed,
         "test_group": split.test_group,
         "dev_group": split.dev_group,
-        "classes": list(trial.classes),
+        "classes": list(trial.clips.classes),
         **own.run,
     }
     metrics = metrics_of(done, trial.epochs, spec.config.train.selection)
@@ -112,7 +112,7 @@ def write_fold(folder: Path, trial: Trial, training: Training, root: Path, *, to
         result["meta"]["together"] = together
     trial.write_weights(folder, training)
     head = {"key": result["run"]["key"], "classes": result["run"]["classes"]}
-    clips = trial.clips[trial.split.test]
+    clips = trial.clips.rows[trial.split.test]
     predictions = clips.select("clip_id", "utterance_id", "label", "speaker", "group").with_columns(
         pl.Series("target", targets.numpy()),
         pl.Series("logits", training.done.logits.numpy().tolist(), dtype=pl.List(pl.Float32)),

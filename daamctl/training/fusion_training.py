@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +22,7 @@ from daamctl.training.inference import (
     predict,
     scores,
 )
-from daamctl.training.loop import Epoch, Trained, Training
+from daamctl.training.loop import Epoch, Trained, Training, TrainingSetup
 from daamctl.training.losses import build_loss
 
 log = logging.getLogger(__name__)
@@ -39,15 +37,9 @@ class FusionTraining(Training):
         dev: part that selects the epoch; None unless selection is `dev-group`.
         test: test part; its accuracy is recorded at every epoch and selects only under `best-on-test`.
         config: training settings.
-        seed: order of batches and dropout.
-        device: resolved device.
-        precision: resolved precision of the training step; evaluation is float32.
-        work: folder for the resume file.
-        key: content key of the training.
-        may_diverge: see `Training`.
+        setup: see `TrainingSetup`. A refit also repeats the learning rates of the first training. `advance` is called
+            with 1 after each epoch trained in this process (not for resumed ones).
         untrained: results of the same model on the same parts; its untrained density and layer weights are reused.
-        first: for a refit, the result of the training that it repeats; learning rates are repeated too.
-        advance: called with 1 after each epoch trained in this process (not for resumed ones).
 
     Raises:
         TrainingError: the model needs a dev part and there is none.
@@ -60,36 +52,18 @@ class FusionTraining(Training):
         dev: Part | None,
         test: Part,
         config: TrainConfig,
+        setup: TrainingSetup,
         *,
-        seed: int,
-        device: str,
-        precision: str,
-        work: Path,
-        key: str,
-        may_diverge: bool = False,
         untrained: Trained | None = None,
-        first: Trained | None = None,
-        advance: Callable[[int], None] = lambda units: None,
     ) -> None:
-        if model.traits.needs_dev and dev is None and first is None:
+        if model.traits.needs_dev and dev is None and setup.first is None:
             raise TrainingError(
                 "part of this method is chosen on a held-out group, which only train.selection=dev-group sets aside",
                 fix="leave the method out, or train with --set train.selection=dev-group",
             )
-        super().__init__(
-            section="train",
-            epochs=config.epochs,
-            selection=config.selection,
-            patience=None if dev is None else config.patience,
-            seed=seed,
-            device=device,
-            precision=precision,
-            work=work,
-            key=key,
-            may_diverge=may_diverge,
-            first=first,
-            advance=advance,
-        )
+        patience = None if dev is None else config.patience
+        super().__init__(setup, section="train", epochs=config.epochs, selection=config.selection, patience=patience)
+        device, precision = setup.device, setup.precision
         self.model, self.train, self.dev, self.test, self.config = model.to(device), train, dev, test, config
         if channels_last(device, precision):
             order_weights(model, torch.channels_last)

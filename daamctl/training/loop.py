@@ -79,20 +79,14 @@ def seed_everything(seed: int, device: str) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-class Training:
-    """Train one model epoch by epoch; base class of the kinds of training.
-
-    Subclasses implement `one_pass`, `evaluate`, `weights`, `state`, `restore` and `finish`, and call `resume` when
-    their model exists. One that is expensive to hold also implements `prepare` and `release`.
+@dataclass(frozen=True)
+class TrainingSetup:
+    """What every training takes besides its model, data and settings.
 
     Args:
-        section: section of the settings, `train` or `finetune`; for error messages.
-        epochs: largest number of epochs.
-        selection: rule that selects the epoch; see `improves`.
-        patience: stop after this many epochs without progress on the held-out group; None: never.
         seed: order of batches and dropout.
         device: resolved device.
-        precision: resolved precision of the training step.
+        precision: resolved precision of the training step; evaluation does not use autocast.
         work: folder for the resume file.
         key: content key of the training; a resume file with another key is ignored.
         may_diverge: if the loss is not finite, end this training instead of raising, so that other candidates continue.
@@ -101,31 +95,49 @@ class Training:
         advance: called with the number of finished units of work.
     """
 
+    seed: int
+    device: str
+    precision: str
+    work: Path
+    key: str
+    may_diverge: bool = False
+    first: Trained | None = None
+    advance: Callable[[int], None] = lambda units: None
+
+
+class Training:
+    """Train one model epoch by epoch; base class of the kinds of training.
+
+    Subclasses implement `one_pass`, `evaluate`, `weights`, `state`, `restore` and `finish`, and call `resume` when
+    their model exists. One that is expensive to hold also implements `prepare` and `release`.
+
+    Args:
+        setup: see `TrainingSetup`.
+        section: section of the settings, `train` or `finetune`; for error messages.
+        epochs: largest number of epochs.
+        selection: rule that selects the epoch; see `improves`.
+        patience: stop after this many epochs without progress on the held-out group; None: never.
+    """
+
     def __init__(
         self,
+        setup: TrainingSetup,
         *,
         section: Literal["train", "finetune"],
         epochs: int,
         selection: str,
         patience: int | None,
-        seed: int,
-        device: str,
-        precision: str,
-        work: Path,
-        key: str,
-        may_diverge: bool = False,
-        first: Trained | None = None,
-        advance: Callable[[int], None] = lambda units: None,
     ) -> None:
-        self.section, self.seed, self.device, self.precision = section, seed, device, precision
-        self.work, self.key, self.advance = work, key, advance
-        self.epochs = epochs if first is None else first.selected_epoch
-        self.selection = selection if first is None else "last"
-        self.patience = patience if first is None else None
-        self.may_diverge, self.diverged = may_diverge, False
-        self.first = first
+        self.setup, self.section = setup, section
+        self.seed, self.device, self.precision = setup.seed, setup.device, setup.precision
+        self.work, self.key, self.advance, self.first = setup.work, setup.key, setup.advance, setup.first
+        self.epochs, self.selection, self.patience = epochs, selection, patience
+        self.done = Trained()
+        if self.first is not None:
+            self.epochs, self.selection, self.patience = self.first.selected_epoch, "last", None
+            self.done.search = self.first.search
+        self.diverged = False
         self.before_s = 0.0  # seconds spent in other trainings of this fold
-        self.done = Trained(search=None if first is None else first.search)
         self.best: dict[str, Tensor] = {}
         self.on_epoch: Callable[[Epoch], None] = lambda entry: None
         self.save_timer = SaveTimer(every_s=CHECKPOINT_EVERY_S, fraction=SAVING_FRACTION)
@@ -279,7 +291,7 @@ class Training:
             self.on_epoch(entry)
 
     def _diverge(self, what: str, loss: float, epoch: int) -> None:
-        if not self.may_diverge:
+        if not self.setup.may_diverge:
             raise DivergedError(
                 f"the {what} loss is {loss} in epoch {epoch}",
                 fix=f"lower {self.section}.lr, or train with --set {self.section}.precision=float32",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -54,7 +55,6 @@ def run_method(
         The folder of the method.
 
     Raises:
-        ConfigError: the engine cannot train with the workers asked for.
         TrainingError: see `train_all`.
     """
     folder = layout.method(trials[0].spec.method)
@@ -99,7 +99,7 @@ def train_all(
     if len(missing) < len(trials):
         log.info("%s: %d of %d folds are finished and kept", folder.name, len(trials) - len(missing), len(trials))
     made: dict[tuple[int, int], Fold] = {}
-    if missing and engine is None:
+    if missing and (engine is None or engine.in_process):
         made = _train_in_process(missing, folder, layout, tracker)
     elif missing and engine is not None:
         made = _train_on_engine(missing, folder, layout, tracker, engine)
@@ -132,16 +132,14 @@ def _train_in_process(
     with progress(sum(trial.units for trial in trials), f"{first.title} {folder.name}", first.unit) as bar:
         ended = 0
         for group in in_groups(trials):
-            spec = group[0].spec
-            if len(group) == 1:  # tracked epoch by epoch
+            where: dict[str, Any] = {"folder": folder, "work": work, "root": layout.root, "advance": bar.advance}
+            if len(group) == 1:  # tracked epoch by epoch; the folds of a larger group once they are finished
+                spec = group[0].spec
                 tracker.start(spec.name, folder.name, spec.fold, spec.seed)
-                on_epoch: OnEpoch = lambda _, entry: tracker.epoch(entry)  # noqa: E731
-            else:
-                on_epoch = ignore_epoch
-            made = train_folds(group, folder, work, root=layout.root, on_epoch=on_epoch, advance=bar.advance)
-            if len(group) == 1:
+                made = [train_fold(group[0], **where, on_epoch=tracker.epoch)]
                 tracker.finish(made[0])
             else:
+                made = train_folds(group, **where)
                 send_missing(tracker, made)
             ended += sum(trial.units for trial in group)
             bar.advance(ended - bar.done)  # training may have ended early
@@ -313,39 +311,67 @@ def _train_on_engine(
     first = trials[0]
     data = first.data.prepare_for_workers(first.config)
     waiting = {(trial.spec.fold, trial.spec.seed): trial.with_data(data) for trial in trials}
-    call = partial(
-        train_in_worker,
-        kind=type(first),
-        folder=folder,
-        work=layout.work / first.stage / layout.run_name,
+    open_worker = partial(
+        FoldWorker,
+        type(first),
+        data,
+        folder,
+        work_dir=layout.work / first.stage / layout.run_name,
         root=layout.root,
-        tasks=min(first.trials_per_gpu, len(trials)),
+        per_gpu=min(first.trials_per_gpu, len(trials)),
     )
     specs = [trial.spec for trial in trials]
-    results = engine.each(call, data, specs, device=first.device_setting, per_gpu=first.trials_per_gpu)
+    results = engine.map(open_worker, specs, device=first.device_setting, per_gpu=first.trials_per_gpu)
     folds: dict[tuple[int, int], Fold] = {}
     with progress(len(trials), f"{first.title} {folder.name}", "folds") as bar:
-        for spec, path in results:
+        for (number, seed), path in results:
             await_files([path / "result.json"])
-            fold = kept_fold(folder, waiting[spec.fold, spec.seed])
+            fold = kept_fold(folder, waiting[number, seed])
             if fold is None:
                 raise TrainingError(
-                    f"{folder.name} fold {spec.fold} seed {spec.seed}: a worker trained it on other inputs",
+                    f"{folder.name} fold {number} seed {seed}: a worker trained it on other inputs",
                     fix="install the same packages on every machine of the cluster, then run it again",
                 )
             send_missing(tracker, [fold])
             log.info("%s", summary_line(fold))
-            folds[spec.fold, spec.seed] = fold
+            folds[number, seed] = fold
             bar.advance()
     return folds
 
 
-def train_in_worker(
-    data: TrialData, spec: FoldSpec, *, kind: type[Trial], folder: Path, work: Path, root: Path, tasks: int
-) -> Path:
-    """Train one trial in a worker that shares its device with `tasks` workers in all; return the fold's folder."""
-    trial = kind(spec, data.prepare_in_worker(spec.config, tasks))
-    return train_fold(trial, folder, work, root=root).folder
+class FoldWorker:
+    """A worker of an engine that trains trials; its tasks are their specs.
+
+    Args:
+        kind: kind of the trials.
+        data: their data.
+        folder: will hold the folds.
+        device: device of this worker; of several GPUs, the one that `cuda` and `auto` then stand for.
+        work_dir: folder for unfinished work.
+        root: project folder, for the commit.
+        per_gpu: number of workers that share a GPU.
+    """
+
+    facts = None
+    num_devices = 1
+
+    def __init__(
+        self, kind: type[Trial], data: TrialData, folder: Path, device: str, *, work_dir: Path, root: Path, per_gpu: int
+    ) -> None:
+        self.kind, self.data, self.folder = kind, data, folder
+        self.work_dir, self.root, self.per_gpu = work_dir, root, per_gpu
+        self.placed = False
+        if device.startswith("cuda:"):
+            torch.cuda.set_device(device)
+
+    def work(self, tasks: Sequence[FoldSpec], advance: Callable[[int], None]) -> Iterator[tuple[tuple[int, int], Path]]:
+        """Train the trials; yield fold number and seed, and the folder, of each finished fold."""
+        for spec in tasks:
+            if not self.placed:
+                self.data = self.data.prepare_in_worker(spec.config, self.per_gpu)
+                self.placed = True
+            fold = train_fold(self.kind(spec, self.data), self.folder, self.work_dir, root=self.root)
+            yield (spec.fold, spec.seed), fold.folder
 
 
 def summary_line(fold: Fold) -> str:

@@ -28,6 +28,7 @@ from daamctl.training.batched import Program
 from daamctl.training.feature_split import POOL_CLIPS, InMemorySplit
 from daamctl.training.fusion_training import FusionTraining, train_precision
 from daamctl.training.inference import eval_batch, predict
+from daamctl.training.loop import TrainingSetup
 from daamctl.training.losses import build_loss
 from daamctl.training.search import grid_of, most_epochs, refits
 from daamctl.training.trials.fusion import build_method
@@ -262,8 +263,8 @@ class _Trial:
     def _training(self, model: FusionClassifier, part: InMemorySplit, work: str, **settings: int) -> FusionTraining:
         changed = self.settings.model_copy(update=settings)
         dev = self.few if changed.selection == "dev-group" else None
-        return FusionTraining(model, part, dev, self.few, changed, seed=0, device=self.device, precision=self.precision,
-                        work=Path(work), key="")  # fmt: skip
+        setup = TrainingSetup(0, self.device, self.precision, Path(work), key="")
+        return FusionTraining(model, part, dev, self.few, changed, setup)
 
     def _part(self, clips: int) -> InMemorySplit:
         x = torch.randn(min(clips, MOST_CLIPS), *self.sizes[:2]).to(self.storage)

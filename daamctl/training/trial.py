@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self, TypeVar
 
-import polars as pl
 from torch import Tensor
 
-from daamctl.artifacts.splits import Split, split_of
+from daamctl.artifacts.clips import ClipTable
+from daamctl.artifacts.splits import Split, chosen_folds, split_of
 from daamctl.config import Config, TrainingStage
 from daamctl.devices import resolve_device
 from daamctl.training.loop import Training
@@ -43,17 +43,25 @@ class FoldSpec:
     config: Config
 
 
-class TrialData(Protocol):
-    """Data that all trials of a run share. It is pickled when it is sent to a worker process."""
+class TrialData:
+    """Data that all trials of a run share; pickled when they are sent to a worker process."""
+
+    @property
+    def table(self) -> ClipTable:
+        """The clips; their groups are the folds."""
+        raise NotImplementedError
 
     def prepare_in_process(self, config: Config) -> Self:
         """Read the data to where this process trains on them."""
+        return self
 
     def prepare_for_workers(self, config: Config) -> Self:
         """Read what is to be sent to the workers of an engine."""
+        return self
 
-    def prepare_in_worker(self, config: Config, tasks: int) -> Self:
-        """Place the data in a worker that shares its device with `tasks` workers in all."""
+    def prepare_in_worker(self, config: Config, per_gpu: int) -> Self:
+        """Place the data in a worker of an engine; `per_gpu` workers share its device."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -94,21 +102,6 @@ class Trial(ABC):
 
     def __init__(self, spec: FoldSpec, data: Any) -> None:
         self.spec, self.data = spec, data
-
-    @property
-    @abstractmethod
-    def clips(self) -> pl.DataFrame:
-        """Rows with clip_id, utterance_id, label, speaker and group; the groups are the folds."""
-
-    @property
-    @abstractmethod
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes, by class id."""
-
-    @property
-    @abstractmethod
-    def modality(self) -> str:
-        """Modality of the clips: speech, text or image."""
 
     @property
     @abstractmethod
@@ -158,6 +151,12 @@ class Trial(ABC):
         """Write the weights of a completed training, and what else only this kind has."""
 
     @property
+    def clips(self) -> ClipTable:
+        """The clips; their groups are the folds."""
+        table: ClipTable = self.data.table
+        return table
+
+    @property
     def config(self) -> Config:
         """All settings."""
         return self.spec.config
@@ -180,7 +179,7 @@ class Trial(ABC):
     @cached_property
     def split(self) -> Split:
         """Rows of the training, held-out and test part."""
-        return split_of(self.clips, self.spec.fold, self.config.train)
+        return split_of(self.clips.rows, self.spec.fold, self.config.train)
 
     @property
     def epochs(self) -> int:
@@ -211,3 +210,35 @@ class Trial(ABC):
     def with_data(self, data: Any) -> Self:
         """The same trial on other data."""
         return type(self)(self.spec, data)
+
+
+Kind = TypeVar("Kind", bound=Trial)
+
+
+def trials_of(
+    kind: type[Kind],
+    name: str,
+    method: str,
+    data: TrialData,
+    config: Config,
+    *,
+    fold: int | None = None,
+    seeds: tuple[int, ...] | None = None,
+) -> list[Kind]:
+    """List the trials of a method: each fold with every seed.
+
+    Args:
+        kind: kind of the trials.
+        name: pipeline or ad-hoc run name.
+        method: name of the method.
+        data: data of this kind.
+        config: all settings, with the method's overrides applied.
+        fold: one fold, 1-based; None: all.
+        seeds: seeds to train with; None: those of the settings.
+
+    Raises:
+        TrainingError: there is no such fold.
+    """
+    seeds = seeds or config.seeds_of(kind.stage)
+    folds = chosen_folds(data.table.rows["group"], fold)
+    return [kind(FoldSpec(name, method, number, seed, config), data) for number in folds for seed in seeds]

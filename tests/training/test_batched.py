@@ -170,7 +170,7 @@ def test_what_another_process_finished_is_taken(features: Features, project: Pat
         ("sls", {}),  # batch normalisation
         ("best-layer", {}),  # chooses on the held-out group
         ("mha-published-mlp", {}),  # sees its batch
-        ("weighted-sum", {"together": "never"}),
+        ("weighted-sum", {"batch_folds": "never"}),
         ("daam-v1-mlp", {"density_maps": "all-epochs"}),
     ],
 )
@@ -243,6 +243,6 @@ def test_each_member_is_clipped_by_its_own_norm() -> None:
 
 
 def test_settings_alone_decide_the_key(features: Features) -> None:
-    alone, batched = specs(together="never")[0], specs()[0]
+    alone, batched = specs(batch_folds="never")[0], specs()[0]
     assert FusionTrial(alone, features).key == FusionTrial(batched, features).key
-    assert isinstance(Config().train.together, str)
+    assert isinstance(Config().train.batch_folds, str)

@@ -150,7 +150,7 @@ def test_settings_of_steps_are_no_part_of_the_key(features: Features, project: P
 
 
 def test_probes_are_solved_one_by_one(features: Features) -> None:
-    specs = [FoldSpec("test", "ridge-last", fold, 1, config(together="always")) for fold in (1, 2, 3)]
+    specs = [FoldSpec("test", "ridge-last", fold, 1, config(batch_folds="always")) for fold in (1, 2, 3)]
     trials = [FusionTrial(spec, features) for spec in specs]
     assert in_groups(trials) == [[trial] for trial in trials]
 

@@ -19,7 +19,7 @@ from daamctl.training.checkpoint import FILE, load_state, save_state
 from daamctl.training.feature_split import InMemorySplit
 from daamctl.training.fusion_training import FusionTraining, check_gradients
 from daamctl.training.inference import mean_density, predict
-from daamctl.training.loop import Trained
+from daamctl.training.loop import Trained, TrainingSetup
 from tests.fixtures.gpu import GPU, needs_gpu
 
 LAYERS, DIM, CLASSES = 2, 3, 2
@@ -46,11 +46,7 @@ def train(model: FusionClassifier, work: Path, data: InMemorySplit | None = None
         dev,
         part(6, 3),
         config,
-        seed=seed,
-        device=device,
-        precision=precision,
-        work=work,
-        key="k",
+        TrainingSetup(seed, device, precision, work, key="k"),
     ).complete()
 
 
@@ -148,11 +144,7 @@ def test_selection_keeps_the_first_of_equals(tmp_path: Path, monkeypatch: Any, s
         part(6, 2) if selection == "dev-group" else None,
         part(6, 3),
         TrainConfig(epochs=5, lr=0.1, selection=selection),
-        seed=1,
-        device="cpu",
-        precision="float32",
-        work=tmp_path,
-        key="k",
+        TrainingSetup(1, "cpu", "float32", tmp_path, key="k"),
     )
     training.follow(lambda _: snapshots.append(model.decoder.weight.detach().clone()))
     done = training.complete()
@@ -453,8 +445,8 @@ def test_choices_are_made_on_the_held_out_group_after_every_epoch(tmp_path: Path
 def half_precision(model: FusionClassifier, config: TrainConfig, device: str, work: Path) -> FusionTraining:
     """A training whose steps the tests take themselves, under a loss scale."""
     dev = part(6, 2) if config.selection == "dev-group" else None
-    options = {"seed": 1, "device": device, "precision": "float16", "work": work, "key": "k"}
-    return FusionTraining(model, part(4), dev, part(6, 3), config, **options)
+    setup = TrainingSetup(1, device, "float16", work, key="k")
+    return FusionTraining(model, part(4), dev, part(6, 3), config, setup)
 
 
 @pytest.mark.parametrize(("clip", "expected"), [("scaled", 1 / 1024), ("unscaled", 1.0)])

@@ -144,7 +144,7 @@ def test_a_probe_fitted_to_the_same_clips_again_is_the_same(
 
 
 def test_together_it_is_the_same(features: Features, project: Path) -> None:
-    settings = [spec("none-mlp", number, **SEARCH, together="always") for number in (1, 2, 3)]
+    settings = [spec("none-mlp", number, **SEARCH, batch_folds="always") for number in (1, 2, 3)]
     wanted = [FusionTrial(one, features) for one in settings]
     ours = train_folds(wanted, project / "together", project / "w", root=project)
     assert {fold.result["meta"]["together"] for fold in ours} == {3}

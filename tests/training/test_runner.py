@@ -24,8 +24,8 @@ from daamctl.training import features as features_module
 from daamctl.training import runner
 from daamctl.training.features import Features, load_features, open_features, place_features, to_gpu
 from daamctl.training.runner import summary_line, train_all
-from daamctl.training.trial import Trial
-from daamctl.training.trials.fusion import FusionTrial, fusion_trials
+from daamctl.training.trial import Trial, trials_of
+from daamctl.training.trials.fusion import FusionTrial
 from tests.fixtures.embeddings import config, write_embeddings
 from tests.fixtures.folds import make_layout, predictions_frame, write_fold
 from tests.fixtures.gpu import needs_gpu
@@ -101,7 +101,7 @@ def test_training_asks_the_gpu_before_it_reads(layout: Layout, monkeypatch: pyte
     """Folds here share what is there; memory too small for the set does not matter."""
     settings = config(epochs=1)
     features = open_features(layout, settings)
-    trials = fusion_trials("test", "daam-v1", features, settings)[:2]
+    trials = trials_of(FusionTrial, "test", "daam-v1", features, settings)[:2]
     gpu, seen = Gpu(monkeypatch, BYTES), []
     monkeypatch.setattr(embeddings, "free_memory", lambda: 0)
     real = runner.train_folds
@@ -140,9 +140,9 @@ def test_folds_on_a_gpu_index_it(layout: Layout, method: str) -> None:
     """The second method is trained together there."""
     accuracies = {}
     for device in ("cpu", "cuda"):
-        settings = config(device=device, together="always", precision="float32", epochs=6)
+        settings = config(device=device, batch_folds="always", precision="float32", epochs=6)
         features = open_features(layout, settings)
-        trials, folder = fusion_trials("test", method, features, settings), layout.method(method) / device
+        trials, folder = trials_of(FusionTrial, "test", method, features, settings), layout.method(method) / device
         folds = train_all(trials, folder, layout, NoTracker(), force=False)
         assert {fold.result["meta"]["features"] for fold in folds} == {"memory" if device == "cpu" else "device"}
         assert {fold.result["meta"].get("together") for fold in folds} == {5 if method == "weighted-sum" else None}
@@ -174,7 +174,7 @@ def test_what_is_left_on_disk_is_said(layout: Layout, caplog: pytest.LogCaptureF
 def test_every_fold_is_trained_from_disk_and_kept(layout: Layout) -> None:
     settings = config(features="stream", epochs=1)
     features = load_features(layout, settings)
-    trials = fusion_trials("test", "weighted-sum", features, settings)
+    trials = trials_of(FusionTrial, "test", "weighted-sum", features, settings)
     tracker = make_tracker(layout.root, enabled=False)
     first = train_all(trials, layout.method("weighted-sum"), layout, tracker, force=False)
     stamps = [(fold.folder / "result.json").stat().st_mtime_ns for fold in first]
@@ -186,18 +186,15 @@ def test_every_fold_is_trained_from_disk_and_kept(layout: Layout) -> None:
 class Elsewhere(EngineBase):
     """An engine that is not here, as far as anyone can tell: its tasks see what would have travelled."""
 
+    in_process = False
+
     def facts(self, open_worker: Any, device: str) -> Any:
         raise NotImplementedError
 
-    def work(self, open_worker: Any, device: str, tasks: Any, advance: Any) -> Iterator[Any]:
-        raise NotImplementedError
-
-    def each(
-        self, call: Callable[[Any, Any], Any], shared: Any, tasks: Sequence[Any], *, device: str, per_gpu: int
-    ) -> Iterator[tuple[Any, Any]]:
-        call, shared = pickle.loads(pickle.dumps((call, shared)))
+    def map(self, open_worker: Callable[[str], Any], tasks: Sequence[Any], *, device: str, **_: Any) -> Iterator[Any]:
+        worker = pickle.loads(pickle.dumps(open_worker))(device)
         for task in reversed(tasks):
-            yield task, call(shared, pickle.loads(pickle.dumps(task)))
+            yield from worker.work([pickle.loads(pickle.dumps(task))], lambda units: None)
 
 
 class Listing(NoTracker):
@@ -216,11 +213,11 @@ def test_folds_elsewhere_ask_for_their_part_of_a_gpu(
 ) -> None:
     settings = config(epochs=1)
     features = open_features(layout, settings)
-    trials, gpu = fusion_trials("test", "weighted-sum", features, settings)[:number], Gpu(monkeypatch, BYTES)
+    trials, gpu = trials_of(FusionTrial, "test", "weighted-sum", features, settings)[:number], Gpu(monkeypatch, BYTES)
     monkeypatch.setattr(embeddings, "free_memory", lambda: 0)
     folder = layout.method("weighted-sum")
     folds = train_all(trials, folder, layout, NoTracker(), force=False, engine=Elsewhere())
-    assert gpu.asked == [("cpu", share)] * number
+    assert gpu.asked == [("cpu", share)]  # once for a worker, whatever it trains
     assert {fold.result["meta"]["features"] for fold in folds} == {"memory"}
 
 
@@ -228,7 +225,7 @@ def test_folds_elsewhere_ask_for_their_part_of_a_gpu(
 def test_folds_trained_elsewhere_are_those_trained_here(layout: Layout, wanted: str) -> None:
     settings = config(features=wanted, epochs=1)
     features = load_features(layout, settings)
-    trials = fusion_trials("test", "weighted-sum", features, settings)
+    trials = trials_of(FusionTrial, "test", "weighted-sum", features, settings)
     tracker = Listing()
     folder = layout.method("weighted-sum")
     there = train_all(trials, folder, layout, tracker, force=False, engine=Elsewhere())
@@ -243,7 +240,7 @@ def test_folds_trained_elsewhere_are_those_trained_here(layout: Layout, wanted: 
 def test_a_worker_with_other_inputs_is_found_out(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(epochs=1)
     features = load_features(layout, settings)
-    trials = fusion_trials("test", "weighted-sum", features, settings, fold=2)
+    trials = trials_of(FusionTrial, "test", "weighted-sum", features, settings, fold=2)
     real = runner.train_fold
 
     def other_version(trial: Trial, *words: Any, **options: Any) -> Fold:

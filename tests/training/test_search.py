@@ -131,7 +131,7 @@ def test_every_candidate_diverged() -> None:
 
 def test_the_chosen_candidate_is_what_it_would_be_alone(features: Features, project: Path) -> None:
     """A search is bookkeeping: training with the chosen rate gives the same weights, epochs and predictions."""
-    found = train(features, project, "searched", together="never")
+    found = train(features, project, "searched", batch_folds="never")
     search = found.result["search"]
     assert [part["settings"]["lr"] for part in search["candidates"]][:3] == [1e-4, 1e-3, 1e-2]
     lengths = [len(part["dev_accuracy"]) for part in search["candidates"]]
@@ -147,10 +147,10 @@ def test_the_chosen_candidate_is_what_it_would_be_alone(features: Features, proj
 
 
 def test_side_by_side_chooses_as_one_by_one(features: Features, project: Path) -> None:
-    wanted = [FusionTrial(spec(number=number, together="always"), features) for number in (1, 2, 3)]
+    wanted = [FusionTrial(spec(number=number, batch_folds="always"), features) for number in (1, 2, 3)]
     joint = train_folds(wanted, project / "joint", project / "work/joint", root=project)
     for fold in joint:
-        alone = train(features, project, "apart", number=fold.fold, together="never")
+        alone = train(features, project, "apart", number=fold.fold, batch_folds="never")
         for name in ("chosen", "edges", "epochs"):
             assert fold.result["search"][name] == alone.result["search"][name]  # type: ignore[literal-required]
         assert fold.result["metrics"] == pytest.approx(alone.result["metrics"], abs=1e-4)
@@ -164,7 +164,7 @@ def test_nothing_of_it_sees_the_test_group(features: Features, project: Path, to
     labels[rows] = np.random.default_rng(0).permutation(labels[rows])
     other = replace(features, clips=features.clips.with_columns(pl.Series("label", labels)))
     assert not other.targets().equal(features.targets())
-    options = {"standardize": "feature", "patience": 2, "together": together}
+    options = {"standardize": "feature", "patience": 2, "batch_folds": together}
     ours, theirs = (train(data, project, name, **options) for name, data in (("true", features), ("permuted", other)))
     assert ours.result["run"]["test_group"] == "group2"
     assert ours.result["search"] == theirs.result["search"]
@@ -185,8 +185,8 @@ def test_a_rate_that_diverges_is_only_not_chosen(features: Features, project: Pa
 def test_an_interrupted_search_goes_on_where_it_was(
     features: Features, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = FusionTrial(spec(together="never"), features)  # side by side, rounding depends on who else is there
-    whole = train(features, project, "whole", together="never")
+    one = FusionTrial(spec(batch_folds="never"), features)  # side by side, rounding depends on who else is there
+    whole = train(features, project, "whole", batch_folds="never")
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
     monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
     where = (project / "cut", project / "work/cut")

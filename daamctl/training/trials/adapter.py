@@ -5,19 +5,17 @@ Every training opens its own encoder, so that nothing trained in one fold can re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
-
-import polars as pl
 
 from daamctl.adapters import FINETUNES, FineTuned, build_finetune
 from daamctl.adapters.released import departures, is_published, own_input
 from daamctl.artifacts.clips import ClipTable, clips_key
 from daamctl.artifacts.io import content_key
-from daamctl.artifacts.splits import Split, chosen_folds, joined
+from daamctl.artifacts.splits import Split, joined
 from daamctl.config import Config
 from daamctl.config.keys import finetuning_data_settings, key_settings, shared_with_finetuning
 from daamctl.devices import resolve_precision
@@ -26,16 +24,16 @@ from daamctl.methods.weights import write_weights
 from daamctl.methods.weights_metadata import ADAPTER, Origin, WeightsMetadata
 from daamctl.provenance import code_hash
 from daamctl.training.adapter_training import AdapterTraining, Opened, notes_on
-from daamctl.training.loop import Training
+from daamctl.training.loop import Training, TrainingSetup
 from daamctl.training.search import Grid, Settings
-from daamctl.training.trial import FoldSpec, ResultParts, Trial
+from daamctl.training.trial import ResultParts, Trial, TrialData
 
 KEY_FORMAT = 2  # raise it when a change of the loop makes finished folds wrong
 FREE_FACTS = frozenset({"name", "source", "revision", "transformers", "num_layers", "precision", "storage"})
 """Facts of an encoder that cannot change what it computes, given the other facts."""
 
 
-class EncoderSource:
+class EncoderSource(TrialData):
     """The clips of a corpus, and a function that opens a fresh encoder for them.
 
     An encoder that is open is not pickled.
@@ -51,6 +49,11 @@ class EncoderSource:
         self._facts: Mapping[str, Any] | None = None
 
     @property
+    def table(self) -> ClipTable:
+        """See `TrialData.table`."""
+        return self.clips
+
+    @property
     def facts(self) -> Mapping[str, Any]:
         """Recorded facts of the encoder. Opens it if necessary; `take` then returns that encoder first."""
         if self._facts is None:
@@ -61,7 +64,8 @@ class EncoderSource:
     def ask_worker(self, engine: Engine, device: str) -> None:
         """Let a worker open the encoder and report its facts; this machine may lack the memory for it."""
         if self._facts is None:
-            ((_, self._facts),) = engine.each(_facts_of, self, [0], device=device, per_gpu=1)
+            self._facts = engine.facts(partial(_FactsWorker, self), device)
+            self._opened = None
 
     def take(self) -> Opened:
         """Return a fresh encoder, without keeping a reference to it."""
@@ -78,25 +82,21 @@ class EncoderSource:
         settings = finetuning_data_settings(config, self.clips.modality)
         return content_key({"clips": clips_key(self.clips), "encoder": facts, "settings": settings})
 
-    def prepare_in_process(self, config: Config) -> EncoderSource:
-        """Return the source itself: every training opens its own encoder."""
-        return self
-
-    def prepare_for_workers(self, config: Config) -> EncoderSource:
-        """Return the source itself, without an encoder that is already open."""
-        self._opened = None
-        return self
-
-    def prepare_in_worker(self, config: Config, tasks: int) -> EncoderSource:
-        """Return the source itself."""
-        return self
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
 
 
-def _facts_of(source: EncoderSource, _: int) -> dict[str, Any]:
-    return dict(source.facts)
+class _FactsWorker:
+    """A worker that opens an encoder and has no tasks."""
+
+    num_devices = 1
+
+    def __init__(self, source: EncoderSource, device: str) -> None:
+        self.facts = dict(source.facts)
+
+    def work(self, tasks: Sequence[None], advance: Callable[[int], None]) -> Iterator[None]:
+        """Do nothing."""
+        yield from tasks
 
 
 class AdapterTrial(Trial):
@@ -113,21 +113,6 @@ class AdapterTrial(Trial):
     unit = "items"
     trials_per_gpu = 1
     data: EncoderSource
-
-    @property
-    def clips(self) -> pl.DataFrame:
-        """See `Trial.clips`."""
-        return self.data.clips.rows
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """See `Trial.classes`."""
-        return self.data.clips.classes
-
-    @property
-    def modality(self) -> str:
-        """See `Trial.modality`."""
-        return self.data.clips.modality
 
     @cached_property
     def key(self) -> str:
@@ -163,14 +148,15 @@ class AdapterTrial(Trial):
         def start(settings: Settings | None, work: Path, key: str) -> Training:
             finetune = self.config.finetune.model_copy(update=settings or {})
             config = self.config.model_copy(update={"finetune": finetune})
-            return self._training(self.split, config, work, key, advance=advance, may_diverge=settings is not None)
+            setup = self._setup(work, key, advance, may_diverge=settings is not None)
+            return self._training(self.split, config, setup)
 
         return start
 
     def refit(self, first: Training, work: Path, key: str, advance: Callable[[int], None]) -> Training:
         """See `Trial.refit`."""
         assert isinstance(first, AdapterTraining)
-        return self._training(joined(self.split), first.config, work, key, advance=advance, first=first.done)
+        return self._training(joined(self.split), first.config, self._setup(work, key, advance, first=first.done))
 
     def result_parts(self, training: Training) -> ResultParts:
         """See `Trial.result_parts`."""
@@ -211,43 +197,39 @@ class AdapterTrial(Trial):
             settings={},
             num_layers=1,
             embed_dim=opened.encoder.embed_dim,
-            num_classes=len(self.classes),
+            num_classes=len(self.clips.classes),
             head_parameters=sum(head),
             **vars(self._origin(opened)),
         )
         write_weights(folder / "weights.safetensors", model.trainable_state(), metadata)
 
-    def _training(self, split: Split, config: Config, work: Path, key: str, **options: Any) -> AdapterTraining:
-        """Training of a fresh encoder with these settings; `options` are those of `AdapterTraining`."""
+    def _setup(self, work: Path, key: str, advance: Callable[[int], None], **options: Any) -> TrainingSetup:
+        precision = resolve_precision(self.config.finetune.precision, self.device, cpu_auto=False)
+        return TrainingSetup(self.spec.seed, self.device, precision, work, key, advance=advance, **options)
+
+    def _training(self, split: Split, config: Config, setup: TrainingSetup) -> AdapterTraining:
+        """Training of a fresh encoder with these settings."""
 
         def open_model() -> tuple[Opened, FineTuned]:
             opened = self.data.take()
-            model = build_finetune(self.spec.method, opened.encoder, num_classes=len(self.classes), seed=self.spec.seed)
+            model = build_finetune(
+                self.spec.method, opened.encoder, num_classes=len(self.clips.classes), seed=self.spec.seed
+            )
             sections = {name: config.section(name) for name in ("extract", "finetune")}
-            model.notes += departures(self.spec.method, self.modality, sections)
+            model.notes += departures(self.spec.method, self.clips.modality, sections)
             return opened, model
 
-        return AdapterTraining(
-            open_model,
-            split,
-            config,
-            patience=None if is_published(self.spec.method) else config.finetune.patience,
-            seed=self.spec.seed,
-            device=self.device,
-            precision=resolve_precision(config.finetune.precision, self.device, cpu_auto=False),
-            work=work,
-            key=key,
-            **options,
-        )
+        patience = None if is_published(self.spec.method) else config.finetune.patience
+        return AdapterTraining(open_model, split, config, setup, patience=patience)
 
     def _origin(self, opened: Opened) -> Origin:
         """What was read, and how; some published methods set their own input."""
         sections = {
             "segment": key_settings(self.config, "segment"),
-            "extract": finetuning_data_settings(self.config, self.data.clips.modality),
+            "extract": finetuning_data_settings(self.config, self.clips.modality),
         }
         max_tokens = self.config.finetune.max_tokens
-        for path, value in own_input(self.spec.method, self.data.clips.modality).items():
+        for path, value in own_input(self.spec.method, self.clips.modality).items():
             section, name = path.split(".")
             if section in sections:
                 sections[section][name] = value
@@ -258,34 +240,9 @@ class AdapterTrial(Trial):
         if "max_tokens" in facts:
             facts["max_tokens"] = min(facts["max_tokens"], max_tokens)
         last = (max(opened.encoder.layers),)
-        return Origin.of(facts, classes=self.classes, layers=last, modality=self.modality, settings=sections)
-
-
-def adapter_trials(
-    name: str,
-    method: str,
-    source: EncoderSource,
-    config: Config,
-    *,
-    fold: int | None = None,
-    seeds: tuple[int, ...] | None = None,
-) -> list[AdapterTrial]:
-    """List the trials of a method: each fold with every seed.
-
-    Args:
-        name: pipeline or ad-hoc run name.
-        method: a name from the table of adapters.
-        source: the clips and the encoder; the groups of the clips are the folds.
-        config: all settings, with this method's overrides applied.
-        fold: one fold, 1-based; None: all.
-        seeds: seeds to train with; None: those of the settings.
-
-    Raises:
-        TrainingError: there is no such fold.
-    """
-    chosen = chosen_folds(source.clips.rows["group"], fold)
-    seeds = seeds or config.seeds_of("finetune")
-    return [AdapterTrial(FoldSpec(name, method, number, seed, config), source) for number in chosen for seed in seeds]
+        return Origin.of(
+            facts, classes=self.clips.classes, layers=last, modality=self.clips.modality, settings=sections
+        )
 
 
 def adapter_grid(method: str, config: Config) -> Grid | None:

@@ -10,12 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-import polars as pl
 import torch
 from safetensors.torch import save_file
 
 from daamctl.artifacts.io import content_key
-from daamctl.artifacts.splits import chosen_folds, joined
+from daamctl.artifacts.splits import joined
 from daamctl.config import Config
 from daamctl.config.keys import key_settings, probe_settings
 from daamctl.devices import resolve_device
@@ -29,7 +28,7 @@ from daamctl.training.batched import separable
 from daamctl.training.closed_form import ClosedFormTraining
 from daamctl.training.features import Features, is_on, part_of, source_of, split_features
 from daamctl.training.fusion_training import FusionTraining, train_precision
-from daamctl.training.loop import Trained, Training, seed_everything
+from daamctl.training.loop import Trained, Training, TrainingSetup, seed_everything
 from daamctl.training.search import Grid, Settings, grid_of
 from daamctl.training.standardize import fit_standardize
 from daamctl.training.trial import FoldSpec, ResultParts, Trial
@@ -60,21 +59,6 @@ class FusionTrial(Trial):
     unit = "epochs"
     trials_per_gpu = 4  # the models are small, their features are not
     data: Features
-
-    @property
-    def clips(self) -> pl.DataFrame:
-        """See `Trial.clips`."""
-        return self.data.clips
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """See `Trial.classes`."""
-        return self.data.head.classes
-
-    @property
-    def modality(self) -> str:
-        """See `Trial.modality`."""
-        return self.data.head.modality
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -125,17 +109,8 @@ class FusionTrial(Trial):
         if self.closed_form:
 
             def solve(settings: Settings | None, work: Path, key: str) -> Training:
-                return ClosedFormTraining(
-                    cast(RidgeProbe, self.build()),
-                    *parts,
-                    self.config.train,
-                    layers=features.layers,
-                    seed=spec.seed,
-                    device=device,
-                    work=work,
-                    key=key,
-                    advance=advance,
-                )
+                probe, setup = cast(RidgeProbe, self.build()), self._setup("float32", work, key, advance)
+                return ClosedFormTraining(probe, *parts, self.config.train, setup, layers=features.layers)
 
             return solve
         standards: dict[str, Standardize] = {}
@@ -156,19 +131,9 @@ class FusionTrial(Trial):
                 if kind not in standards:
                     standards[kind] = fit_standardize(parts[0], kind, device)
                 model.standardize = deepcopy(standards[kind])
-            training = FusionTraining(
-                model,
-                *parts,
-                config,
-                seed=spec.seed,
-                device=device,
-                precision=train_precision(model, config, device),
-                work=work,
-                key=key,
-                may_diverge=settings is not None,
-                untrained=untrained.get(kind),
-                advance=advance,
-            )
+            precision = train_precision(model, config, device)
+            setup = self._setup(precision, work, key, advance, may_diverge=settings is not None)
+            training = FusionTraining(model, *parts, config, setup, untrained=untrained.get(kind))
             untrained.setdefault(kind, training.done)
             return training
 
@@ -183,25 +148,13 @@ class FusionTrial(Trial):
             model.standardize = fit_standardize(train, first.config.standardize, self.device)
         if model.traits.needs_dev:
             model.load_state_dict({"fusion.chosen": first.best["fusion.chosen"]}, strict=False)
-        return FusionTraining(
-            model,
-            train,
-            None,
-            first.test,
-            first.config,
-            seed=self.spec.seed,
-            device=self.device,
-            precision=first.precision,
-            work=work,
-            key=key,
-            first=first.done,
-            advance=advance,
-        )
+        setup = self._setup(first.precision, work, key, advance, first=first.done)
+        return FusionTraining(model, train, None, first.test, first.config, setup)
 
     def build(self) -> FusionClassifier:
         """Build the method, initialised from the seed."""
         seed_everything(self.spec.seed, self.device)
-        sizes = (len(self.data.layers), self.data.head.embed_dim, len(self.classes))
+        sizes = (len(self.data.layers), self.data.head.embed_dim, len(self.data.head.classes))
         return build_method(self.spec.method, self.config, *sizes)
 
     def result_parts(self, training: Training) -> ResultParts:
@@ -262,6 +215,11 @@ class FusionTrial(Trial):
             weights = {"trained": done.layer_weights, "untrained": done.untrained_layer_weights}
             save_file(weights, folder / "layer_weights.safetensors")
 
+    def _setup(
+        self, precision: str, work: Path, key: str, advance: Callable[[int], None], **options: Any
+    ) -> TrainingSetup:
+        return TrainingSetup(self.spec.seed, self.device, precision, work, key, advance=advance, **options)
+
     def _key(self, *, stream: bool) -> str:
         train = probe_settings(self.config) if self.closed_form else key_settings(self.config, "train")
         parts: dict[str, Any] = {
@@ -283,39 +241,12 @@ class FusionTrial(Trial):
         """How the test clips were batched, for methods whose predictions depend on it; else None."""
         if not model.traits.batch_dependent:
             return None
-        order = "\n".join(self.clips["clip_id"].gather(self.split.test).to_list())
+        order = "\n".join(self.data.clips["clip_id"].gather(self.split.test).to_list())
         return {
             "size": self.config.train.batch_size,
             "order": "clip table",
             "clips_sha256": hashlib.sha256(order.encode()).hexdigest(),
         }
-
-
-def fusion_trials(
-    name: str,
-    method: str,
-    features: Features,
-    config: Config,
-    *,
-    fold: int | None = None,
-    seeds: tuple[int, ...] | None = None,
-) -> list[FusionTrial]:
-    """List the trials of a method: each fold with every seed.
-
-    Args:
-        name: pipeline or ad-hoc run name.
-        method: a name from the table of methods.
-        features: the embeddings; their groups are the folds.
-        config: all settings.
-        fold: one fold, 1-based; None: all.
-        seeds: seeds to train with; None: those of the settings.
-
-    Raises:
-        TrainingError: there is no such fold.
-    """
-    chosen = chosen_folds(features.clips["group"], fold)
-    specs = [FoldSpec(name, method, number, seed, config) for number in chosen for seed in seeds or config.train.seeds]
-    return [FusionTrial(spec, features) for spec in specs]
 
 
 def build_method(method: str, config: Config, num_layers: int, embed_dim: int, num_classes: int) -> FusionClassifier:
@@ -360,7 +291,7 @@ def most_members(spec: FoldSpec, features: Features) -> int:
         ConfigError: the requested device or precision is not available.
     """
     train, device = spec.config.train, resolve_device(spec.config.train.device)
-    if train.together == "never" or not is_on(features.x, device):
+    if train.batch_folds == "never" or not is_on(features.x, device):
         return 1
     with torch.device("meta"):
         sizes = (len(features.layers), features.head.embed_dim, len(features.head.classes))
@@ -368,7 +299,7 @@ def most_members(spec: FoldSpec, features: Features) -> int:
     if not separable(model) or train.density_maps == "all-epochs" or train_precision(model, train, device) == "float16":
         return 1
     numbers = train.batch_size * sizes[0] * sizes[1]
-    if train.together == "always":
+    if train.batch_folds == "always":
         return MOST_MEMBERS
     if device != "cpu" or numbers > CPU_BATCH_NUMBERS or sum(p.numel() for p in model.parameters()) > CPU_PARAMETERS:
         return 1

@@ -2,7 +2,8 @@
 
 Sources: Lester et al. 2021, who find little gain beyond 20 vectors and start from rows of the embedding table; Jia et
 al. 2022, whose start is uniform within sqrt(6 / (patch values + D)). peft's form wraps the model and changes its call;
-here hooks put the vectors in and take their positions off the last hidden state again, so that masks still fit.
+this one uses hooks, which insert the vectors and remove their positions from the last hidden state, so that masks
+still fit.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _image(model: Any) -> str:
     start = torch.empty(NUM_VECTORS, width).uniform_(-bound, bound).to(patches.weight.device)
     embeddings.add_module("prompt", Prompt(start))
     embeddings.register_forward_hook(_insert)
-    for module in model.modules():  # BEiT: the vectors stand outside the grid that relative positions are of
+    for module in model.modules():  # BEiT: the vectors are outside the grid of its relative positions
         if type(module).__name__.endswith("RelativePositionBias"):
             module.register_forward_hook(_no_bias)
     return "embeddings.prompt"

@@ -181,6 +181,8 @@ class RayEngine(EngineBase):
                     if left:
                         following, task = left.popleft()
                         running[actor.work.remote(task)] = (actor, following)
+                    else:
+                        ray.kill(actor)  # what it has reserved may be needed to restart one that has died
                     if number is not None:
                         done += 1
                         yield received(message, advance)

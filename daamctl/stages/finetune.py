@@ -1,4 +1,4 @@
-"""Fine-tune the encoder of a pipeline with one adapter: every fold and seed, or one; finished folds are kept.
+"""Fine-tune the encoder of a pipeline with one method: every fold and seed, or one; finished folds are kept.
 
 It reads the clip table and opens a fresh encoder for every fold, so it needs no embeddings. Splits, selection, loss and
 seeds are those of `train`, and so are the files: `data/train/<run>/<name>/fold<k>-seed<s>/`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from daamctl.adapters import FINETUNES
 from daamctl.adapters.released import is_published, own_input
 from daamctl.artifacts.clips import ClipTable, read_clips
 from daamctl.artifacts.embeddings import check_settings
+from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
@@ -32,8 +34,9 @@ from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import open_items
 from daamctl.layout import Layout
 from daamctl.progress import progress
+from daamctl.tracking import make_tracker, send_missing
 from daamctl.training.adapter_training import ItemSet, Opened
-from daamctl.training.runner import run_method
+from daamctl.training.runner import train_all
 from daamctl.training.trial import trials_of
 from daamctl.training.trials.adapter import AdapterTrial, EncoderSource
 
@@ -59,7 +62,7 @@ def run(
     Args:
         layout: where artifacts lie.
         config: all settings.
-        method: a name from the table of adapters.
+        method: a name from the table of fine-tuning methods.
         fold: 1-based fold; None: all.
         seed: one seed instead of those of the settings.
         force: train again even what is finished.
@@ -70,12 +73,12 @@ def run(
         The folder of its folds.
 
     Raises:
-        UnknownNameError: no such adapter.
+        UnknownNameError: no such fine-tuning method.
         ArtifactError: no clips, or clips made with other settings.
         EncoderError: the encoder cannot be opened, or reads something else.
         AudioError: more clips are unreadable than tolerated.
         CorpusError: more texts or images are unreadable than tolerated.
-        MethodError: the encoder does not support this adapter.
+        MethodError: the encoder does not support this method.
         TrainingError: no such fold, or the data, numbers or memory do not allow training.
         WorkerError: a worker of the engine died too often.
     """
@@ -93,8 +96,12 @@ def run(
     trials = trials_of(AdapterTrial, layout.run_name, method, source, config, fold=fold, seeds=seeds)
     if engine is not None and not engine.in_process:
         source.ask_worker(engine, config.finetune.device)
+    folder = layout.method(method)
     whole = fold is None and seed is None
-    return run_method(trials, layout, force=force, track=track, remove_others=whole, engine=engine)
+    with closing(make_tracker(layout.root, enabled=track)) as tracker:
+        train_all(trials, folder, layout, tracker, force=force, remove_others=whole, engine=engine)
+        send_missing(tracker, read_folds(folder))
+    return folder
 
 
 def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Opened:
@@ -157,7 +164,7 @@ def _readable(source: EncoderSource, layout: Layout, config: Config, method: str
         again = layout.command("finetune", f"--set extract.max_unreadable_fraction={share:g}")
         kind = AudioError if clips.modality == "speech" else CorpusError
         tolerated = f" (tolerated: {config.extract.max_unreadable_fraction:.1%}): {named}"
-        raise kind(words + tolerated, fix=f"repair the files, or go on without them: {again}")
+        raise kind(words + tolerated, fix=f"repair the files, or continue without them: {again}")
     log.warning("%s and are left out: %s", words, named)
     kept = np.array([row not in unreadable for row in range(len(clips.rows))])
     clips = replace(clips, rows=clips.rows.filter(pl.Series(kept)))

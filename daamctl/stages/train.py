@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
+from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
 from daamctl.engines.base import Engine
 from daamctl.layout import Layout
 from daamctl.methods import resolve_method
+from daamctl.tracking import make_tracker, send_missing
 from daamctl.training.features import open_features
-from daamctl.training.runner import run_method
+from daamctl.training.runner import train_all
 from daamctl.training.trial import trials_of
 from daamctl.training.trials.fusion import FusionTrial
 
@@ -50,5 +53,9 @@ def run(
     features = open_features(layout, config)
     seeds = None if seed is None else (seed,)
     trials = trials_of(FusionTrial, layout.run_name, method, features, config, fold=fold, seeds=seeds)
+    folder = layout.method(method)
     whole = fold is None and seed is None
-    return run_method(trials, layout, force=force, track=track, remove_others=whole, engine=engine)
+    with closing(make_tracker(layout.root, enabled=track)) as tracker:
+        train_all(trials, folder, layout, tracker, force=force, remove_others=whole, engine=engine)
+        send_missing(tracker, read_folds(folder))
+    return folder

@@ -23,9 +23,9 @@ from daamctl.devices import autocast, release_memory
 from daamctl.errors import TrainingError
 from daamctl.training.batches import pieces, read_ahead, shuffled_batches
 from daamctl.training.inference import accuracy_of, cross_entropy_of
-from daamctl.training.loop import Epoch, Training, TrainingSetup, seed_everything
+from daamctl.training.loop import Epoch, Training, TrainingSetup
 from daamctl.training.losses import build_loss
-from daamctl.training.rng import generator_states, restore_generators, seed_generators
+from daamctl.training.rng import generator_states, restore_generators, seed_everything, seed_generators
 
 log = logging.getLogger(__name__)
 
@@ -210,12 +210,12 @@ class AdapterTraining(Training):
         if self._loaded is not None:
             super().pause()
 
-    def one_pass(self) -> tuple[float, float]:
+    def one_pass(self, order_seed: int) -> tuple[float, float]:
         """Run one pass over the training part, or the rest of a resumed one; return its mean loss and accuracy."""
         items = self.loaded.opened.items
         epoch = len(self.done.history) + 1
-        batches = self._batches(epoch)
-        seed_generators(self.order_seed)  # so that dropout, too, repeats after a resume
+        batches = self._batches(order_seed)
+        seed_generators(order_seed)  # so that dropout, too, repeats after a resume
         self.under_way = seen = self.under_way or self._start()
         if self.generators is not None:
             restore_generators(self.generators)
@@ -306,7 +306,7 @@ class AdapterTraining(Training):
     def _check_effect(self) -> Effect:
         """Check whether the adapters act, on the first piece of the first batch."""
         opened, model = self.loaded.opened, self.loaded.model
-        rows = self._batches(1)[0]
+        rows = self._batches(self.order_seed)[0]
         read = [opened.items.read(row) for row in rows.tolist()]
 
         def check(most: int) -> Effect:
@@ -317,10 +317,10 @@ class AdapterTraining(Training):
 
         return self._within_memory(check, len(rows))
 
-    def _batches(self, epoch: int) -> list[np.ndarray]:
-        """Rows of each batch of an epoch (1-based), in training order."""
+    def _batches(self, order_seed: int) -> list[np.ndarray]:
+        """Rows of each batch of an epoch, in training order."""
         train, sizes = self.split.train, self.loaded.opened.items.sizes
-        order = shuffled_batches(sizes[train], self.settings.batch_size, self.seed * 1_000_003 + epoch)
+        order = shuffled_batches(sizes[train], self.settings.batch_size, order_seed)
         return [train[batch] for batch in order]
 
     def _rate_factor(self, step: int) -> float:

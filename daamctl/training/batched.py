@@ -27,6 +27,8 @@ from daamctl.training.feature_split import InMemorySplit, on_device
 from daamctl.training.fusion_training import FusionTraining, Seen
 from daamctl.training.loop import Training
 
+MOST_MEMBERS = 32
+"""Largest number of models in one program."""
 SEPARATE = (nn.Conv2d, nn.Dropout, _BatchNorm)
 """Modules that rule out joint training: convolutions already fill the processor; the others hold state or draw random
 numbers that members would share."""
@@ -40,36 +42,34 @@ def separable(model: FusionClassifier) -> bool:
     return plain and free and not any(isinstance(module, SEPARATE) for module in model.modules())
 
 
-def joint_batches(trainings: Sequence[Training], members: int) -> list[list[Training]]:
-    """Divide trainings into batches for `train_jointly`.
+def train_together(
+    trainings: Sequence[Training], epochs: int | None, *, members: int = MOST_MEMBERS, pause: bool = False
+) -> None:
+    """Train each of several trainings until `epochs` epochs are done; with None, to its end.
 
     Args:
-        trainings: trainings of one method.
-        members: largest number of trainings in a batch.
+        trainings: trainings of one method; fusions with the same tensors are trained jointly.
+        epochs: see above.
+        members: largest number to train jointly; 1: one after the other.
+        pause: pause each training afterwards.
     """
-    alike: dict[tuple[str, ...], list[Training]] = {}  # jointly trained models must have the same tensors
+    alike: dict[tuple[str, ...], list[Training]] = {}
     for training in trainings:
         names = tuple(training.model.state_dict()) if isinstance(training, FusionTraining) else ()
         alike.setdefault(names, []).append(training)
-    return [same[start : start + members] for same in alike.values() for start in range(0, len(same), members)]
-
-
-def train_jointly(trainings: Sequence[Training], epochs: int | None = None) -> None:
-    """Train each of the trainings until `epochs` epochs are done; with None, to its end.
-
-    Args:
-        trainings: one training of any kind, or several fusions with the same tensors, which are trained jointly.
-        epochs: see above.
-    """
-    if len(trainings) == 1:
-        trainings[0].train_until(epochs)
-        return
-    going = [training for training in trainings if not training.reached(epochs)]
-    while going:
-        program = Program([training for training in going if isinstance(training, FusionTraining)])
-        while not any(training.reached(epochs) for training in going):
-            program.epoch()
-        going = [training for training in going if not training.reached(epochs)]
+    for same in alike.values():
+        for start in range(0, len(same), members):
+            batch = same[start : start + members]
+            going = [one for one in batch if isinstance(one, FusionTraining) and not one.reached(epochs)]
+            while len(batch) > 1 and going:
+                program = Program(going)
+                while not any(training.reached(epochs) for training in going):
+                    program.epoch()
+                going = [training for training in going if not training.reached(epochs)]
+            for training in batch:
+                training.train_until(epochs)
+                if pause:
+                    training.pause()
 
 
 class Program:

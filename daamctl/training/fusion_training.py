@@ -87,12 +87,12 @@ class FusionTraining(Training):
         self.maps = _EpochMaps() if model.has_density and config.density_maps == "all-epochs" else None
         self.resume()
 
-    def one_pass(self) -> tuple[float, float]:
-        """Run one pass over the training part; return its mean loss and accuracy."""
-        torch.manual_seed(self.order_seed)  # so that dropout, too, repeats after a resume
+    def one_pass(self, order_seed: int) -> tuple[float, float]:
+        """See `Training.one_pass`."""
+        torch.manual_seed(order_seed)  # so that dropout, too, repeats after a resume
         self.model.train()
         seen = Seen()
-        for x, y in self.train.batches(self.config.batch_size, self.order_seed):
+        for x, y in self.train.batches(self.config.batch_size, order_seed):
             seen.add(*self.step(x, y))
         return seen.means()
 
@@ -142,6 +142,7 @@ class FusionTraining(Training):
         elif self.config.schedule == "plateau":
             watched = {"dev-group": dev_accuracy, "best-on-test": test_accuracy, "last": loss}
             self.schedule.step(watched[self.selection] or 0.0)
+        self.advance(1)
         return {
             "epoch": epoch,
             "lr": lr,
@@ -151,17 +152,6 @@ class FusionTraining(Training):
             "dev_loss": dev_loss,
             "test_accuracy": test_accuracy,
         }
-
-    def end_epoch(self, loss: float, accuracy: float, pass_s: float) -> None:
-        """Count the epoch as done, besides what every training does; see `Training.end_epoch`."""
-        super().end_epoch(loss, accuracy, pass_s)
-        self.advance(1)
-
-    def select(self, epoch: int) -> None:
-        """Select the epoch that has just ended and keep its weights, and its maps if they are means over epochs."""
-        super().select(epoch)
-        if self.maps is not None:
-            self.maps.keep()
 
     def finish(self) -> None:
         """Load the weights of the selected epoch; compute predictions, density and layer weights on the test part."""
@@ -179,7 +169,9 @@ class FusionTraining(Training):
             group["lr"] = rate
 
     def weights(self) -> dict[str, Tensor]:
-        """Copy of all tensors of the model, on CPU."""
+        """Copy of all tensors of the model, on CPU; also keeps the maps, if they are means over the epochs so far."""
+        if self.maps is not None:
+            self.maps.keep()
         return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
 
     def state(self) -> dict[str, Any]:

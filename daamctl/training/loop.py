@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +20,6 @@ import torch
 from torch import Tensor
 
 from daamctl.artifacts.results import SearchPart
-from daamctl.devices import full_float32
 from daamctl.errors import DivergedError
 from daamctl.training.checkpoint import SaveTimer, load_state, save_state
 
@@ -66,17 +64,6 @@ class Trained:
     train_s: float = 0.0
     search: SearchPart | None = None
     notes: list[str] = field(default_factory=list)
-
-
-def seed_everything(seed: int, device: str) -> None:
-    """Seed torch's generators; on a GPU also request deterministic kernels and full float32."""
-    torch.manual_seed(seed)
-    if device.startswith("cuda"):
-        full_float32()  # evaluation is float32 whatever the precision of the training step
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses deterministic mode
-        torch.backends.cudnn.benchmark = False
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 @dataclass(frozen=True)
@@ -143,8 +130,12 @@ class Training:
         self.save_timer = SaveTimer(every_s=CHECKPOINT_EVERY_S, fraction=SAVING_FRACTION)
         self._pass_started: float | None = None
 
-    def one_pass(self) -> tuple[float, float]:
-        """Run one pass over the training part; return its mean loss and accuracy."""
+    def one_pass(self, order_seed: int) -> tuple[float, float]:
+        """Run one pass over the training part; return its mean loss and accuracy.
+
+        Args:
+            order_seed: seed of the batch order and dropout of this epoch.
+        """
         raise NotImplementedError
 
     def evaluate(self, epoch: int, loss: float, accuracy: float) -> Epoch:
@@ -152,7 +143,7 @@ class Training:
         raise NotImplementedError
 
     def weights(self) -> dict[str, Tensor]:
-        """Copy of the trained tensors, on CPU."""
+        """Copy of the trained tensors, on CPU, for the epoch that has just been selected."""
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
@@ -215,7 +206,7 @@ class Training:
     def train_epoch(self) -> None:
         """Train one epoch: one pass over the training part, then evaluation, selection and checkpointing."""
         started = self._pass_started = time.monotonic()
-        loss, accuracy = self.one_pass()
+        loss, accuracy = self.one_pass(self.order_seed)
         self._pass_started = None
         self.end_epoch(loss, accuracy, time.monotonic() - started)
 
@@ -245,16 +236,12 @@ class Training:
             entry |= {name: before[name] for name in ("dev_accuracy", "dev_loss")}
         done.history.append(entry)
         if improves(done.history, done.selected_epoch, self.selection):
-            self.select(epoch)
+            done.selected_epoch = epoch
+            self.best = self.weights()
         done.train_s += pass_s + time.monotonic() - started
         self.on_epoch(entry)
         if not self.ended:
             self.save_timer.save_if_due(self.save)
-
-    def select(self, epoch: int) -> None:
-        """Select the epoch that has just ended and keep its weights."""
-        self.done.selected_epoch = epoch
-        self.best = self.weights()
 
     def complete(self) -> Trained:
         """Train the remaining epochs, load the selected epoch's weights and return the results.

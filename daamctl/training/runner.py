@@ -8,20 +8,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from daamctl.artifacts.io import content_key, locked, replace_dir
-from daamctl.artifacts.results import SKIPPED_FILE, Fold, fold_dir, read_fold, read_folds
+from daamctl.artifacts.results import SKIPPED_FILE, Fold, fold_dir, read_fold
 from daamctl.artifacts.terms import percent, terms_of
 from daamctl.engines.base import Engine, await_files
 from daamctl.errors import ArtifactError, TrainingError
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.progress import progress
-from daamctl.tracking import Tracker, make_tracker, send_missing
-from daamctl.training.batched import joint_batches, train_jointly
+from daamctl.tracking import Tracker, send_missing
+from daamctl.training.batched import train_together
 from daamctl.training.fold_files import remove_strays, result_mtime_ns, write_fold
 from daamctl.training.loop import Epoch, Training
 from daamctl.training.search import Search
@@ -32,44 +31,6 @@ log = logging.getLogger(__name__)
 OnEpoch = Callable[[Trial, Epoch], None]
 
 
-def run_method(
-    trials: Sequence[Trial],
-    layout: Layout,
-    *,
-    force: bool = False,
-    track: bool = True,
-    remove_others: bool = False,
-    engine: Engine | None = None,
-) -> Path:
-    """Train a method of a pipeline and track it.
-
-    Args:
-        trials: trials of one method.
-        layout: where artifacts lie.
-        force: train finished folds again.
-        track: log to MLflow.
-        remove_others: remove folds of the method that are not among `trials`.
-        engine: where to train; see `train_all`.
-
-    Returns:
-        The folder of the method.
-
-    Raises:
-        TrainingError: see `train_all`.
-    """
-    folder = layout.method(trials[0].spec.method)
-    (folder / SKIPPED_FILE).unlink(missing_ok=True)
-    if remove_others:
-        remove_strays(folder, [(trial.spec.fold, trial.spec.seed) for trial in trials])
-    tracker = make_tracker(layout.root, enabled=track)
-    try:
-        train_all(trials, folder, layout, tracker, force=force, engine=engine)
-        send_missing(tracker, read_folds(folder))
-    finally:
-        tracker.close()
-    return folder
-
-
 def train_all(
     trials: Sequence[Trial],
     folder: Path,
@@ -77,6 +38,7 @@ def train_all(
     tracker: Tracker,
     *,
     force: bool = False,
+    remove_others: bool = False,
     engine: Engine | None = None,
 ) -> list[Fold]:
     """Train the trials whose folds are not finished; return all folds, in the order of `trials`.
@@ -87,6 +49,7 @@ def train_all(
         layout: provides the folder for unfinished work.
         tracker: logs the folds.
         force: train finished folds again.
+        remove_others: remove other folds from the folder.
         engine: where to train; None: in this process, one group after another.
 
     Raises:
@@ -94,6 +57,9 @@ def train_all(
         MethodError: the method does not fit the data.
         WorkerError: a worker died too often.
     """
+    (folder / SKIPPED_FILE).unlink(missing_ok=True)
+    if remove_others:
+        remove_strays(folder, [(trial.spec.fold, trial.spec.seed) for trial in trials])
     finished = [None if force else kept_fold(folder, trial) for trial in trials]
     missing = [trial for trial, fold in zip(trials, finished, strict=True) if fold is None]
     if len(missing) < len(trials):
@@ -129,17 +95,20 @@ def _train_in_process(
     trials = [trial.with_data(data) for trial in trials]
     work = layout.work / first.stage / layout.run_name
     folds: dict[tuple[int, int], Fold] = {}
+
+    def track_epoch(trial: Trial, entry: Epoch) -> None:
+        tracker.epoch(entry)
+
     with progress(sum(trial.units for trial in trials), f"{first.title} {folder.name}", first.unit) as bar:
         ended = 0
         for group in in_groups(trials):
-            where: dict[str, Any] = {"folder": folder, "work": work, "root": layout.root, "advance": bar.advance}
             if len(group) == 1:  # tracked epoch by epoch; the folds of a larger group once they are finished
                 spec = group[0].spec
                 tracker.start(spec.name, folder.name, spec.fold, spec.seed)
-                made = [train_fold(group[0], **where, on_epoch=tracker.epoch)]
+                made = train_folds(group, folder, work, root=layout.root, on_epoch=track_epoch, advance=bar.advance)
                 tracker.finish(made[0])
             else:
-                made = train_folds(group, **where)
+                made = train_folds(group, folder, work, root=layout.root, advance=bar.advance)
                 send_missing(tracker, made)
             ended += sum(trial.units for trial in group)
             bar.advance(ended - bar.done)  # training may have ended early
@@ -261,43 +230,30 @@ def _train(
     Returns:
         each trial with its ended training.
     """
-    trials = list(works)
-    if not trials:
+    if not works:
         return []
+    trials = list(works)
     members = trials[0].most_members
-    chosen = _search(works, members, advance)
+    # one training for each trial, or one for each candidate until a single one is left
+    searches = [Search(trial.starter(advance), trial.grid, works[trial], trial.key) for trial in trials]
+    while pending := [pair for search in searches for pair in search.pending()]:
+        for until in dict.fromkeys(until for _, until in pending):
+            waiting = [training for training, epochs in pending if epochs == until]
+            train_together(waiting, until, members=members, pause=True)
+    chosen = [search.choose() for search in searches]
+    del searches
     if trials[0].refits:
-        _train_until(chosen, None, members)
+        train_together(chosen, None, members=members, pause=True)
         for index, trial in enumerate(trials):  # one at a time, to free each first training before the next refit
             chosen[index] = _start_refit(trial, chosen[index], advance)
     for trial, training in zip(trials, chosen, strict=True):
         training.follow(partial(on_epoch, trial))
-    _train_until(chosen, None, members)
+    train_together(chosen, None, members=members)
     return list(zip(trials, chosen, strict=True))
-
-
-def _search(works: Mapping[Trial, Path], members: int, advance: Callable[[int], None]) -> list[Training]:
-    """Train candidates until one is left for each trial; without a search, start the only training of each."""
-    searches = [Search(trial.starter(advance), trial.grid, work, trial.key) for trial, work in works.items()]
-    while pending := [pair for search in searches for pair in search.pending()]:
-        for until in dict.fromkeys(until for _, until in pending):
-            waiting = [training for training, epochs in pending if epochs == until]
-            _train_until(waiting, until, members, pause=True)
-    return [search.choose() for search in searches]
-
-
-def _train_until(trainings: Sequence[Training], epochs: int | None, members: int, *, pause: bool = False) -> None:
-    """Train until `epochs` epochs are done (None: to the end), up to `members` jointly; then pause if asked."""
-    for batch in joint_batches(trainings, members):
-        train_jointly(batch, epochs)
-        for training in batch:
-            if pause:
-                training.pause()
 
 
 def _start_refit(trial: Trial, first: Training, advance: Callable[[int], None]) -> Training:
     """Start the training that repeats `first` with the held-out group included."""
-    first.pause()  # so that an interruption during the refit loses none of it
     key = content_key({"fold": first.key, "refit": first.done.selected_epoch})
     refit = trial.refit(first, first.work / "refit", key, advance)
     refit.before_s = first.before_s + first.done.train_s

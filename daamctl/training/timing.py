@@ -138,7 +138,7 @@ class ProbeSpeed(MethodSpeed):
 
 
 @dataclass(frozen=True)
-class TuneSpeed:
+class FinetuneSpeed:
     """Measured speed of a fine-tuning method.
 
     Args:
@@ -191,7 +191,7 @@ def time_method(
     """
     if method in CLOSED_FORM:
         return _time_probe(method, config, sizes, device, within_s)
-    trial = _Trial(method, config, sizes, device)
+    trial = _RandomData(method, config, sizes, device)
     step = trial.step_s(within_s)
     clip = trial.clip_s(FEW_CLIPS)
     clip = trial.clip_s(max(FEW_CLIPS, min(MOST_CLIPS, int(within_s / 4 / clip))))
@@ -201,7 +201,7 @@ def time_method(
 
 
 def _time_probe(method: str, config: Config, sizes: tuple[int, int, int], device: str, within_s: float) -> ProbeSpeed:
-    trial = _Trial(method, config, sizes, device)
+    trial = _RandomData(method, config, sizes, device)
     clip = trial.clip_s(FEW_CLIPS)
     clip = trial.clip_s(max(FEW_CLIPS, min(MOST_CLIPS, int(within_s / 4 / clip))))
     x = torch.randn(TRIED_SIDE, TRIED_SIDE)
@@ -214,7 +214,7 @@ def _time_probe(method: str, config: Config, sizes: tuple[int, int, int], device
     return ProbeSpeed(seconds[1], clip, seconds[0] / TRIED_SIDE**3, method, sizes)
 
 
-class _Trial:
+class _RandomData:
     """A method on random vectors; for the arguments see `time_method`."""
 
     def __init__(self, method: str, config: Config, sizes: tuple[int, int, int], device: str) -> None:
@@ -274,7 +274,7 @@ class _Trial:
 
 def time_finetune(
     name: str, encoder: Any, item: Tensor, config: Config, *, num_classes: int, device: str, within_s: float
-) -> TuneSpeed:
+) -> FinetuneSpeed:
     """Time a fine-tuning method, with the steps of the real loop.
 
     Args:
@@ -322,4 +322,4 @@ def time_finetune(
         took = seconds([item] * number, train=True)
     forward = seconds([item] * number, train=False)
     trained = sum(value.numel() for value in model.trained().values())
-    return TuneSpeed(took / number / size, forward / number / size, trained, number * size)
+    return FinetuneSpeed(took / number / size, forward / number / size, trained, number * size)

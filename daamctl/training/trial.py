@@ -30,7 +30,7 @@ class FoldSpec:
 
     Args:
         name: pipeline or ad-hoc run name.
-        method: a name from the table of methods, or of adapters.
+        method: a name from the table of methods, or of fine-tuning methods.
         fold: 1-based.
         seed: initial weights and order of batches.
         config: all settings; those of the method itself have been applied.
@@ -93,6 +93,11 @@ class Trial(ABC):
         title: what the progress bar says.
         unit: what the progress bar counts.
         trials_per_gpu: default limit of trials that share a GPU on a cluster.
+        config: all settings.
+        clips: the clips; their groups are the folds.
+        device_setting: auto, cpu, mps, cuda or cuda:N.
+        epochs: largest number of epochs of one training.
+        refits: whether to train again with the held-out group once the settings and the epoch are chosen.
     """
 
     stage: ClassVar[TrainingStage]
@@ -101,7 +106,11 @@ class Trial(ABC):
     trials_per_gpu: ClassVar[int]
 
     def __init__(self, spec: FoldSpec, data: Any) -> None:
-        self.spec, self.data = spec, data
+        self.spec, self.data, self.config = spec, data, spec.config
+        self.clips: ClipTable = data.table
+        section = self.config.finetune if self.stage == "finetune" else self.config.train
+        self.device_setting, self.epochs = section.device, section.epochs
+        self.refits = refits(self.config.train)
 
     @property
     @abstractmethod
@@ -151,23 +160,6 @@ class Trial(ABC):
         """Write the weights of a completed training, and what else only this kind has."""
 
     @property
-    def clips(self) -> ClipTable:
-        """The clips; their groups are the folds."""
-        table: ClipTable = self.data.table
-        return table
-
-    @property
-    def config(self) -> Config:
-        """All settings."""
-        return self.spec.config
-
-    @property
-    def device_setting(self) -> str:
-        """The setting: auto, cpu, mps, cuda or cuda:N."""
-        device: str = getattr(self.config, self.stage).device
-        return device
-
-    @property
     def device(self) -> str:
         """The resolved device.
 
@@ -182,25 +174,9 @@ class Trial(ABC):
         return split_of(self.clips.rows, self.spec.fold, self.config.train)
 
     @property
-    def epochs(self) -> int:
-        """Largest number of epochs of one training."""
-        epochs: int = getattr(self.config, self.stage).epochs
-        return epochs
-
-    @property
-    def refits(self) -> bool:
-        """Whether to train again with the held-out group once the settings and the epoch are chosen."""
-        return refits(self.config.train)
-
-    @property
-    def most_epochs(self) -> int:
-        """Upper bound on the epochs of all trainings of this fold."""
-        return most_epochs(self.grid, self.epochs, refit=self.refits)
-
-    @property
     def units(self) -> int:
-        """Upper bound on the units that the progress bar counts."""
-        return self.most_epochs
+        """Upper bound on what the progress bar counts; here, the epochs of all trainings."""
+        return most_epochs(self.grid, self.epochs, refit=self.refits)
 
     @property
     def most_members(self) -> int:

@@ -167,7 +167,7 @@ def test_missing_clips_and_unknown_names_say_what_to_do(project: Path) -> None:
     layout, config = settings(project)
     with pytest.raises(ArtifactError, match="make them: daamctl segment --pipeline tiny"):
         finetune.run(layout, config, method="linear-probe", track=False)
-    with pytest.raises(UnknownNameError, match="unknown way of fine-tuning 'lora-r9'\n  did you mean 'lora-r"):
+    with pytest.raises(UnknownNameError, match="unknown fine-tuning method 'lora-r9'\n  did you mean 'lora-r"):
         finetune.run(layout, config, method="lora-r9", track=False)
 
 
@@ -311,7 +311,8 @@ def test_fine_tuning_with_seeds_of_its_own_is_evaluated(tmp_path: Path) -> None:
     assert {row["seed"] for row in found["methods"]["none"]["per_fold"]} == {1}
     assert {row["seed"] for row in found["methods"]["lora-r8"]["per_fold"]} == {42}
     assert found["methods"]["lora-r8"]["missing"] == []
-    with pytest.raises(ArtifactError, match=r"no finished fold of method 'lora-r8' in .* with seed 1 \(available: 42\)"):
+    message = r"no finished fold of method 'lora-r8' in .* with seed 1 \(available: 42\)"
+    with pytest.raises(ArtifactError, match=message):
         evaluate.run(layout, config.model_copy(update={"finetune": Config().finetune}))
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from daamctl.config import TrainConfig
+from daamctl.devices import full_float32
 from daamctl.errors import ArtifactError, TrainingError
 from daamctl.methods import FusionClassifier, Traits, build
 from daamctl.training import fusion_training, inference, loop
@@ -565,7 +566,7 @@ def test_channels_last_by_machine_and_precision(monkeypatch: Any, native: bool) 
 
 @needs_gpu
 def test_training_on_a_gpu_is_that_on_a_cpu(tmp_path: Path) -> None:
-    loop.full_float32()
+    full_float32()
     found = [train(conv(), tmp_path / on, on=on, lr=0.01, grad_clip_norm=1.0) for on in ("cpu", "cuda")]
     torch.testing.assert_close(found[1].logits, found[0].logits, atol=1e-4, rtol=1e-3)
     assert [entry["train_loss"] for entry in found[1].history] == pytest.approx(

@@ -140,7 +140,7 @@ class AdapterTrial(Trial):
     def units(self) -> int:
         """Upper bound on the items trained on and evaluated."""
         split = self.split
-        return (len(split.train) + len(split.dev) + len(split.test)) * self.most_epochs
+        return (len(split.train) + len(split.dev) + len(split.test)) * super().units
 
     def starter(self, advance: Callable[[int], None]) -> Callable[[Settings | None, Path, str], Training]:
         """See `Trial.starter`; every training has an encoder of its own."""

@@ -24,11 +24,12 @@ from daamctl.methods.base import FusionClassifier, Standardize
 from daamctl.methods.probes import RidgeProbe
 from daamctl.methods.weights_metadata import Origin
 from daamctl.provenance import code_hash
-from daamctl.training.batched import separable
+from daamctl.training.batched import MOST_MEMBERS, separable
 from daamctl.training.closed_form import ClosedFormTraining
 from daamctl.training.features import Features, is_on, part_of, source_of, split_features
 from daamctl.training.fusion_training import FusionTraining, train_precision
-from daamctl.training.loop import Trained, Training, TrainingSetup, seed_everything
+from daamctl.training.loop import Trained, Training, TrainingSetup
+from daamctl.training.rng import seed_everything
 from daamctl.training.search import Grid, Settings, grid_of
 from daamctl.training.standardize import fit_standardize
 from daamctl.training.trial import FoldSpec, ResultParts, Trial
@@ -43,7 +44,6 @@ CPU_PARAMETERS = 300_000
 """Largest number of trainable parameters for which batching folds pays on a CPU (same benchmark)."""
 CPU_STEP_NUMBERS = 1_000_000
 """Numbers in the batches of all trainings that fit in a CPU's caches beside everything else."""
-MOST_MEMBERS = 32
 
 
 class FusionTrial(Trial):
@@ -60,15 +60,12 @@ class FusionTrial(Trial):
     trials_per_gpu = 4  # the models are small, their features are not
     data: Features
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings of this method, defaults included."""
-        return settings_of(self.spec.method, self.config.method_settings)
-
-    @property
-    def closed_form(self) -> bool:
-        """Whether the method is solved instead of trained in steps."""
-        return self.spec.method in CLOSED_FORM
+    def __init__(self, spec: FoldSpec, data: Features) -> None:
+        super().__init__(spec, data)
+        self.settings = settings_of(spec.method, spec.config.method_settings)  # of the method, defaults included
+        self.closed_form = spec.method in CLOSED_FORM
+        if self.closed_form:  # a probe is solved in one go, and then refits by itself
+            self.epochs, self.refits = 1, False
 
     @cached_property
     def key(self) -> str:
@@ -86,16 +83,6 @@ class FusionTrial(Trial):
     def grid(self) -> Grid | None:
         """See `Trial.grid`."""
         return None if self.closed_form else grid_of(self.config.train)
-
-    @property
-    def refits(self) -> bool:
-        """See `Trial.refits`; a closed-form probe refits by itself."""
-        return super().refits and not self.closed_form
-
-    @property
-    def epochs(self) -> int:
-        """See `Trial.epochs`; a closed-form probe is solved in one."""
-        return 1 if self.closed_form else super().epochs
 
     @property
     def most_members(self) -> int:

@@ -250,9 +250,9 @@ def test_tensors_of_another_way_are_refused(tmp_path: Path) -> None:
         entry = json.loads(file.metadata()["daamctl"])
     for change, message in (
         ({"method": "lora-r8"}, "weights do not fit lora-r8: "),
-        ({"method": "lora-r5"}, "unknown way of fine-tuning 'lora-r5'"),
+        ({"method": "lora-r5"}, "unknown fine-tuning method 'lora-r5'"),
         ({"num_classes": 3, "classes": ["a", "b", "c"]}, "weights do not fit lora-r4: "),
-        ({"num_classes": 1, "classes": ["a"]}, "lora-r4: num_classes must be at least 2, met 1"),
+        ({"num_classes": 1, "classes": ["a"]}, "lora-r4: num_classes must be at least 2, got 1"),
     ):
         save_file(load_file(path), tmp_path / "w.safetensors", metadata={"daamctl": json.dumps(entry | change)})
         found = refusal(tmp_path / "w.safetensors", Made().source.take())

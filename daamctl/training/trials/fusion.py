@@ -91,15 +91,7 @@ class FusionTrial(Trial):
 
     def starter(self, advance: Callable[[int], None]) -> Callable[[Settings | None, Path, str], Training]:
         """See `Trial.starter`; the trainings share features, standardisation and untrained maps."""
-        spec, features, device = self.spec, self.data, self.device
-        parts = split_features(features, self.split, device)
-        if self.closed_form:
-
-            def solve(settings: Settings | None, work: Path, key: str) -> Training:
-                probe, setup = cast(RidgeProbe, self.build()), self._setup("float32", work, key, advance)
-                return ClosedFormTraining(probe, *parts, self.config.train, setup, layers=features.layers)
-
-            return solve
+        parts = split_features(self.data, self.split, self.device)
         standards: dict[str, Standardize] = {}
         untrained: dict[str, Trained] = {}
 
@@ -107,18 +99,21 @@ class FusionTrial(Trial):
             config = self.config.train.model_copy(update=settings or {})
             kind = config.standardize
             model = self.build()
+            if self.closed_form:
+                setup = self._setup("float32", work, key, advance)
+                return ClosedFormTraining(cast(RidgeProbe, model), *parts, config, setup, layers=self.data.layers)
             if model.traits.batch_dependent and not untrained:
                 log.warning(
                     "%s: a prediction depends on the other clips of its batch (D1); evaluated %d at a time, in the "
                     "order of the clip table",
-                    spec.method,
+                    self.spec.method,
                     config.batch_size,
                 )
             if kind != "none":
                 if kind not in standards:
-                    standards[kind] = fit_standardize(parts[0], kind, device)
+                    standards[kind] = fit_standardize(parts[0], kind, self.device)
                 model.standardize = deepcopy(standards[kind])
-            precision = train_precision(model, config, device)
+            precision = train_precision(model, config, self.device)
             setup = self._setup(precision, work, key, advance, may_diverge=settings is not None)
             training = FusionTraining(model, *parts, config, setup, untrained=untrained.get(kind))
             untrained.setdefault(kind, training.done)

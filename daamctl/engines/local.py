@@ -112,9 +112,9 @@ def _map_in_processes(
     running: dict[Connection, tuple[BaseProcess, str]] = {}
     try:
         for device in devices:
-            pipe, process = _start(open_worker, device, threads)
-            running[pipe] = process, device
-            pipe.send(left.popleft())
+            connection, process = _start(open_worker, device, threads)
+            running[connection] = process, device
+            connection.send(left.popleft())
         while running:
             for pipe in wait(list(running)):
                 assert isinstance(pipe, Connection)

@@ -6,7 +6,7 @@ import logging
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import polars as pl
 import torch
@@ -89,7 +89,7 @@ def fold_result(trial: Trial, training: Training, root: Path) -> tuple[FoldResul
         "num_test_clips": len(split.test),
         **own.meta,
     }
-    result = {"run": run, "metrics": {**metrics, **own.metrics}, "meta": meta}
+    result: dict[str, Any] = {"run": run, "metrics": {**metrics, **own.metrics}, "meta": meta}
     if done.search is not None:
         result["search"] = done.search
     return cast(FoldResult, result), own.targets

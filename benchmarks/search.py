@@ -34,8 +34,10 @@ from daamctl.artifacts.results import Fold, SearchPart
 from daamctl.config import Config
 from daamctl.layout import Layout
 from daamctl.tracking import NoTracker
-from daamctl.training.fold import Features, FoldSpec
-from daamctl.training.run import train_all
+from daamctl.training.features import Features
+from daamctl.training.runner import train_all
+from daamctl.training.trial import FoldSpec
+from daamctl.training.trials.fusion import FusionTrial
 
 NAME = "searched"
 METHODS = ["mean", "weighted-sum", "none-mlp", "daam-v1-mlp", "daam-v2-mlp", "mha-mlp"]
@@ -108,7 +110,8 @@ def train(method: str, settings: dict[str, Any], features: Features) -> list[Fol
     with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as folder:
         layout = Layout(Path(folder), NAME, NAME, NAME)
         specs = [FoldSpec(NAME, method, fold, 1, config) for fold in range(1, GROUPS + 1)]
-        return train_all(specs, features, layout.method(method), layout, NoTracker(), force=False)
+        trials = [FusionTrial(spec, features) for spec in specs]
+        return train_all(trials, layout.method(method), layout, NoTracker(), force=False)
 
 
 def measure(method: str, settings: dict[str, Any], features: Features) -> dict[str, float]:

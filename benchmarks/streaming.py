@@ -144,20 +144,21 @@ def read(root: Path, clips: int) -> dict[str, float]:
 
 def train(root: Path, method: str, settings: dict[str, Any]) -> dict[str, float]:
     """Train on one set; see `measure`."""
-    from daamctl.training.fold import FoldSpec
-    from daamctl.training.group import train_fold
-    from daamctl.training.run import load_features, to_gpu
+    from daamctl.training.features import load_features, to_gpu
+    from daamctl.training.runner import train_fold
+    from daamctl.training.trial import FoldSpec
+    from daamctl.training.trials.fusion import FusionTrial
 
     marks = [time.perf_counter()]
     config = Config.model_validate({"train": settings})
     features = to_gpu(load_features(layout_of(root), config), config)
     load_s = time.perf_counter() - marks[0]
-    spec, work = FoldSpec(NAME, method, 1, 1, config), root / f"work-{os.getpid()}"
+    trial, work = FusionTrial(FoldSpec(NAME, method, 1, 1, config), features), root / f"work-{os.getpid()}"
 
     def on_epoch(_: object) -> None:
         marks.append(time.perf_counter())
 
-    fold = train_fold(spec, features, work / method, work, root=root, on_epoch=on_epoch)
+    fold = train_fold(trial, work / method, work, root=root, on_epoch=on_epoch)
     epoch_s, accuracy = marks[-1] - marks[-2], fold.result["metrics"]["accuracy_last"]
     assert accuracy is not None
     per_s = fold.result["meta"]["num_train_clips"] / epoch_s

@@ -29,8 +29,14 @@ from daamctl.methods import FusionClassifier, build
 from daamctl.methods.decoder import ConvDecoder
 from daamctl.training.batched import Program
 from daamctl.training.feature_split import InMemorySplit
-from daamctl.training.fold import train_precision
-from daamctl.training.loop import Training, build_optimizer, channels_last, order_weights
+from daamctl.training.fusion_training import (
+    FusionTraining,
+    build_optimizer,
+    channels_last,
+    order_weights,
+    train_precision,
+)
+from daamctl.training.loop import TrainingSetup
 from daamctl.training.losses import build_loss
 
 CLASSES = 4
@@ -94,11 +100,14 @@ def model_of(method: str, part: InMemorySplit, seed: int = 0) -> FusionClassifie
     return build(method, num_layers=part.x.shape[1], embed_dim=part.x.shape[2], num_classes=CLASSES)
 
 
-def training(method: str, part: InMemorySplit, config: TrainConfig, device: str, work: Path, seed: int = 0) -> Training:
+def training(
+    method: str, part: InMemorySplit, config: TrainConfig, device: str, work: Path, seed: int = 0
+) -> FusionTraining:
     """A training of ours, before its first epoch; little is tested, as evaluation is not measured."""
     model, few = model_of(method, part, seed), InMemorySplit(part.x[:2], part.y[:2])
     precision = train_precision(model, config, device)
-    return Training(model, part, None, few, config, seed=seed, device=device, precision=precision, work=work, key="")
+    setup = TrainingSetup(seed, device, precision, work, key="")
+    return FusionTraining(model, part, None, few, config, setup)
 
 
 def timed(run: Callable[[], Any], steps: int) -> Measure:
@@ -112,17 +121,17 @@ def timed(run: Callable[[], Any], steps: int) -> Measure:
     return measure
 
 
-def alone(members: list[Training]) -> Measure:
+def alone(members: list[FusionTraining]) -> Measure:
     """Our loop: a training pass of one after the other, until its loss is known."""
 
     def run() -> None:
         for member in members:
-            member.run.one_pass(member.train, 1).means()
+            member.one_pass(1)
 
     return timed(run, sum(-(-len(member.train) // member.config.batch_size) for member in members))
 
 
-def together(members: list[Training]) -> Measure:
+def together(members: list[FusionTraining]) -> Measure:
     """Our loop: a training pass of all in one program."""
     program, size = Program(members), members[0].config.batch_size
 

@@ -6,8 +6,8 @@ else. This package does not depend on configuration files, folders or the comman
 `model`, `modality`, `embed_dim` and `hidden(inputs)`:
 
     from daamctl.adapters import build_finetune
-    tuned = build_finetune("lora-r8", encoder, num_classes=4, seed=1)
-    logits = tuned(*encoder.collate(items))
+    model = build_finetune("lora-r8", encoder, num_classes=4, seed=1)
+    logits = model(*encoder.collate(items))
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from daamctl.adapters.base import FineTuned
 
 FINETUNES = Registry(
-    "way of fine-tuning",
+    "fine-tuning method",
     {
         "linear-probe": "daamctl.adapters.probe:linear_probe",
         # low-rank updates
@@ -76,7 +76,7 @@ def build_finetune(name: str, encoder: Any, *, num_classes: int, seed: int) -> F
 
     builder = FINETUNES.load(name)
     if num_classes < 2:
-        raise MethodError(f"{name}: num_classes must be at least 2, met {num_classes}")
+        raise MethodError(f"{name}: num_classes must be at least 2, got {num_classes}")
     model = encoder.model
     pretrained = list(model.parameters())
     model.requires_grad_(False)

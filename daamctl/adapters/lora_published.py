@@ -71,7 +71,7 @@ def _published(encoder: Any, rank: int, *, plus: bool = False) -> Adaptation:
     names = projections(model, TARGETS)
     for name in names:
         linear = model.get_submodule(name)
-        device = linear.get_parameter("weight").device  # layers may lie on several GPUs
+        device = linear.get_parameter("weight").device  # layers may be on several GPUs
         linear.add_module("low_rank", LowRank(*linear_sizes(linear), rank).to(device))
         linear.register_forward_hook(_add)
     head, note = _head(encoder)

@@ -71,7 +71,7 @@ def _image(model: Any) -> str:
     start = torch.empty(NUM_VECTORS, width).uniform_(-bound, bound).to(patches.weight.device)
     embeddings.add_module("prompt", Prompt(start))
     embeddings.register_forward_hook(_insert)
-    for module in model.modules():  # BEiT: the vectors stand outside the grid that relative positions are of
+    for module in model.modules():  # BEiT: the vectors are outside the grid of its relative positions
         if type(module).__name__.endswith("RelativePositionBias"):
             module.register_forward_hook(_no_bias)
     return "embeddings.prompt"

@@ -9,6 +9,8 @@ from daamctl.config.schema import Config, Section
 
 Modality = Literal["speech", "text", "image"]
 MODALITIES = {Of.SPEECH, Of.TEXT, Of.IMAGES}
+FORMER_NAMES = frozenset({"train.together"})
+"""Names in older results of settings that can change nothing: `train.together` is now `train.batch_folds`."""
 
 
 def names(section: str, *marks: Changes | Of) -> tuple[str, ...]:
@@ -58,6 +60,8 @@ def probe_settings(config: Config) -> dict[str, Any]:
 
 
 def without_effect(*changes: Changes) -> frozenset[str]:
-    """Dotted names of all settings with one of these marks."""
+    """Dotted names of all settings with one of these marks; with `Changes.NOTHING`, former names too."""
     sections = [name for name, value in Config() if isinstance(value, Section)]
-    return frozenset(f"{section}.{name}" for section in sections for name in names(section, *changes))
+    marked = {f"{section}.{name}" for section in sections for name in names(section, *changes)}
+    former = FORMER_NAMES if Changes.NOTHING in changes else frozenset()
+    return former | marked

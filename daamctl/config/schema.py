@@ -211,10 +211,10 @@ class TrainConfig(Section):
     CUDA, float32 elsewhere (D42). Evaluation is always float32."""
     device: Annotated[Device, Changes.NOTHING] = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
-    together: Annotated[Literal["auto", "always", "never"], Changes.NOTHING] = "auto"
-    """Train several folds and seeds of a method jointly; results agree with separate training up to rounding. auto: on
-    a CPU, for methods whose steps are so small that launching them dominates; always: for every method that allows it,
-    also on a GPU; never: one by one."""
+    batch_folds: Annotated[Literal["auto", "always", "never"], Changes.NOTHING] = "auto"
+    """Train several folds and seeds of a method in one program; results agree with separate training up to rounding.
+    auto: on a CPU, for methods whose steps are so small that launching them dominates; always: for every method that
+    allows it, also on a GPU; never: one by one."""
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Changes.RUNS] = (1,)
     """Seeds; every fold is trained once with each (published: only 1, D40)."""
 

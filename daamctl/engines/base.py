@@ -1,7 +1,7 @@
 """Engine and worker protocols, and the messages by which workers answer.
 
-Messages are pickled bytes between processes of one run; they are never written to files. Errors are pickled unchanged,
-so a failure reads the same wherever it happens.
+A task is a shard to extract or a fold to train. Messages are pickled bytes between processes of one run; they are never
+written to files. Errors are pickled unchanged, so a failure reads the same wherever it happens.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ from daamctl.errors import ArtifactError
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
-S = TypeVar("S")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-AGAIN = "the same command goes on where it was"
+AGAIN = "run the same command again to resume"
 VISIBLE_WITHIN_S = 90.0  # NFS caches attributes of folders for up to 60 s (acdirmax)
-MOST_TASKS = 8
-"""Most tasks per chunk; a worker reads ahead only within a chunk."""
 
 
 class Worker(Protocol[T_contra, R_co]):
@@ -56,12 +53,9 @@ class Worker(Protocol[T_contra, R_co]):
 class Engine(Protocol):
     """Runs tasks somewhere. Arguments must be picklable. Use it as a context manager, which closes it at the end."""
 
-    def runs_here(self) -> bool:
-        """Whether `each` would run in this process.
-
-        Raises:
-            ConfigError: several workers were asked for, and `each` has only this process.
-        """
+    @property
+    def in_process(self) -> bool:
+        """Whether a single worker is wanted, which is this process."""
 
     def facts(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
         """Open one worker where the workers will run, and return its facts.
@@ -71,33 +65,26 @@ class Engine(Protocol):
             device: the setting: auto, cpu, mps, cuda or cuda:N.
         """
 
-    def work(
+    def map(
         self,
         open_worker: Callable[[str], Worker[T, R]],
-        device: str,
         tasks: Sequence[T],
-        advance: Callable[[int], None],
+        *,
+        device: str,
+        per_gpu: int | None = None,
+        advance: Callable[[int], None] = lambda units: None,
     ) -> Iterator[R]:
         """Distribute tasks over workers; yield results as they finish, in any order.
 
-        Raises:
-            WorkerError: a worker died, and no other can do its work.
-        """
-
-    def each(
-        self, call: Callable[[S, T], R], shared: S, tasks: Sequence[T], *, device: str, per_gpu: int
-    ) -> Iterator[tuple[T, R]]:
-        """Run independent tasks in parallel; yield (task, result) as they finish, in any order.
-
         Args:
-            call: function of `shared` and a task.
-            shared: data for all tasks; its arrays are read-only and shared by the workers of a machine.
+            open_worker: opens a worker on a device; arrays in it are shared by the workers of a machine, and read-only.
             tasks: what to do.
             device: the setting: auto, cpu, mps, cuda or cuda:N.
-            per_gpu: default limit of tasks that share a GPU.
+            per_gpu: default limit of workers that share a GPU; None: a worker fills a GPU, or without GPUs a machine.
+            advance: called in this process with the number of finished units.
 
         Raises:
-            WorkerError: a worker died too often.
+            WorkerError: a worker died, and no other can do its work.
         """
 
     def close(self) -> None:
@@ -127,14 +114,8 @@ class EngineBase:
         self.close()
 
 
-def chunks(tasks: Sequence[T], workers: int) -> list[Sequence[T]]:
-    """Split tasks into chunks of 1 to `MOST_TASKS`, larger for long lists."""
-    size = max(1, min(MOST_TASKS, len(tasks) // (8 * workers)))
-    return [tasks[start : start + size] for start in range(0, len(tasks), size)]
-
-
-def answers(open_worker: Callable[[], Worker[T, R]], tasks: Sequence[T]) -> Iterator[bytes]:
-    """In a worker: do tasks; yield one message per result, and one for an error that stopped it."""
+def answer(work: Callable[[Callable[[int], None]], R]) -> bytes:
+    """In a worker: return the message with the result of `work` and the units that it counted, or with its error."""
     counted = 0
 
     def advance(units: int) -> None:
@@ -142,19 +123,20 @@ def answers(open_worker: Callable[[], Worker[T, R]], tasks: Sequence[T]) -> Iter
         counted += units
 
     try:
-        for result in open_worker().work(tasks, advance):
-            yield pickle.dumps((counted, result, None))
-            counted = 0
-    except Exception as error:
-        yield failure(error)
-
-
-def answer(call: Callable[[], R]) -> bytes:
-    """In a worker: call a function and return the message with its result or its error."""
-    try:
-        return pickle.dumps((0, call(), None))
+        result = work(advance)
+        return pickle.dumps((counted, result, None))
     except Exception as error:
         return failure(error)
+
+
+def answer_task(open_worker: Callable[[], Worker[T, R]], task: T) -> bytes:
+    """In a worker: do one task and return the message with its result or its error."""
+
+    def work(advance: Callable[[int], None]) -> R:
+        (result,) = open_worker().work([task], advance)
+        return result
+
+    return answer(work)
 
 
 def failure(error: Exception) -> bytes:

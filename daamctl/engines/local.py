@@ -1,13 +1,14 @@
-"""Local engine: work in this process, or in one process per device.
+"""Local engine: work in this process, or in several processes of this machine.
 
-Processes are spawned, because CUDA cannot be forked. Each has its own worker, opened at its first task. They end with
-this process, whose exit closes their pipes.
+Processes are spawned, because CUDA cannot be forked. Each opens its own worker at its first task. They end with this
+process, whose exit closes their pipes.
 """
 
 from __future__ import annotations
 
 import logging
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -15,12 +16,10 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from daamctl.devices import release_memory
-from daamctl.engines.base import AGAIN, EngineBase, R, S, T, Worker, answers, chunks, received, set_up_worker
+from daamctl.engines.base import AGAIN, EngineBase, R, T, Worker, answer_task, received, set_up_worker
 from daamctl.errors import ConfigError, WorkerError
 
 log = logging.getLogger(__name__)
-
-PORTION_DONE = b""
 
 
 class LocalEngine(EngineBase):
@@ -41,54 +40,46 @@ class LocalEngine(EngineBase):
                 fix="leave it out, or use --engine ray",
             )
         self.workers = workers
-        self._worker: Worker[Any, Any] | None = None
+        self._opened: tuple[Callable[[str], Worker[Any, Any]], Worker[Any, Any]] | None = None
 
-    def runs_here(self) -> bool:
-        """See `Engine.runs_here`: only `work` starts processes."""
-        if (self.workers or 1) > 1:
-            raise ConfigError(
-                f"--workers {self.workers}: the local engine trains one fold after the other (allowed: 1)",
-                fix=f"leave --workers out, or train folds side by side: --engine ray --workers {self.workers}",
-            )
-        return True
+    @property
+    def in_process(self) -> bool:
+        """Whether one worker is enough; see `Engine`."""
+        return (self.workers or 1) == 1
 
     def facts(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
         """Open a worker in this process and return its facts. It is kept, in case no further process is needed."""
-        self._worker = open_worker(device)
-        return self._worker.facts
+        worker = open_worker(device)
+        self._opened = open_worker, worker
+        return worker.facts
 
-    def work(
+    def map(
         self,
         open_worker: Callable[[str], Worker[T, R]],
-        device: str,
         tasks: Sequence[T],
-        advance: Callable[[int], None],
+        *,
+        device: str,
+        per_gpu: int | None = None,
+        advance: Callable[[int], None] = lambda units: None,
     ) -> Iterator[R]:
         """Do tasks in this process, or in one process per device if that gives several; see `Engine`."""
-        worker = self._worker or open_worker(device)
+        opened, self._opened = self._opened, None
+        worker = opened[1] if opened is not None and opened[0] is open_worker else open_worker(device)
         devices = worker_devices(device, self.workers)
         if len(devices) > 1 and devices[0] != device:  # one device each is enough, unless a worker needs several
             devices = worker_devices(device, self.workers, worker.num_devices)
-        parts = chunks(tasks, len(devices))
-        if min(len(devices), len(parts)) < 2:
+        devices = devices[: len(tasks)]
+        if len(devices) < 2:
             yield from worker.work(tasks, advance)
             return
-        self._worker = None
-        del worker  # free its memory
+        del worker, opened  # free their memory
         release_memory()
         log.info("%d worker processes: %s", len(devices), ", ".join(devices))
-        yield from _by_processes(open_worker, devices[: len(parts)], parts, advance)
-
-    def each(
-        self, call: Callable[[S, T], R], shared: S, tasks: Sequence[T], *, device: str, per_gpu: int
-    ) -> Iterator[tuple[T, R]]:
-        """Run tasks one after another in this process; see `Engine.each`."""
-        for task in tasks:
-            yield task, call(shared, task)
+        yield from _map_in_processes(open_worker, tasks, devices, advance)
 
     def close(self) -> None:
         """Release the worker."""
-        self._worker = None
+        self._opened = None
 
 
 def worker_devices(device: str, workers: int | None, taken: int = 1) -> list[str]:
@@ -107,34 +98,33 @@ def worker_devices(device: str, workers: int | None, taken: int = 1) -> list[str
     return [f"cuda:{number % gpus}" for number in range(workers or gpus)]
 
 
-def _by_processes(
+def _map_in_processes(
     open_worker: Callable[[str], Worker[T, R]],
+    tasks: Sequence[T],
     devices: Sequence[str],
-    parts: Sequence[Sequence[T]],
     advance: Callable[[int], None],
 ) -> Iterator[R]:
-    """Hand out chunks, each to the next idle process."""
+    """Hand out tasks, each to the next idle process; there is one process per entry of `devices`."""
     import torch
 
     threads = max(1, torch.get_num_threads() // len(devices))
-    left = iter(parts)
+    left = deque(tasks)
     running: dict[Connection, tuple[BaseProcess, str]] = {}
     try:
         for device in devices:
-            here, process = _start(open_worker, device, threads)
-            running[here] = process, device
-            here.send(next(left))
+            connection, process = _start(open_worker, device, threads)
+            running[connection] = process, device
+            connection.send(left.popleft())
         while running:
             for pipe in wait(list(running)):
                 assert isinstance(pipe, Connection)
                 message = _message(pipe, *running[pipe])
-                if message != PORTION_DONE:
-                    yield received(message, advance)
-                elif (following := next(left, None)) is not None:
-                    pipe.send(following)
+                if left:
+                    pipe.send(left.popleft())
                 else:
                     pipe.close()
                     running.pop(pipe)[0].join()
+                yield received(message, advance)
     finally:
         for process, _ in running.values():
             process.kill()  # safe: files are written atomically
@@ -143,11 +133,11 @@ def _by_processes(
 
 def _start(open_worker: Callable[[str], Worker[T, R]], device: str, threads: int) -> tuple[Connection, BaseProcess]:
     context = get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(there, open_worker, device, threads), daemon=True)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, open_worker, device, threads), daemon=True)
     process.start()
-    there.close()
-    return here, process
+    theirs.close()
+    return ours, process
 
 
 def _message(pipe: Connection, process: BaseProcess, device: str) -> bytes:
@@ -162,7 +152,7 @@ def _message(pipe: Connection, process: BaseProcess, device: str) -> bytes:
 
 
 def _serve(pipe: Connection, open_worker: Callable[[str], Worker[T, R]], device: str, threads: int) -> None:
-    """Main loop of a worker process: receives chunks and sends messages until the pipe is closed."""
+    """Main loop of a worker process: receives tasks and sends messages until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     set_up_worker(threads)
     opened: list[Worker[T, R]] = []
@@ -174,9 +164,6 @@ def _serve(pipe: Connection, open_worker: Callable[[str], Worker[T, R]], device:
 
     while True:
         try:
-            tasks = pipe.recv()
-            for message in answers(worker, tasks):
-                pipe.send_bytes(message)
-            pipe.send_bytes(PORTION_DONE)
+            pipe.send_bytes(answer_task(worker, pipe.recv()))
         except (EOFError, ConnectionError):
             return

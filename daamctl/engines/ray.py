@@ -1,9 +1,8 @@
-"""Ray engine: work on a cluster. Long-lived workers are actors of Ray Data; independent tasks are Ray tasks.
+"""Ray engine: work on a cluster, where every worker is an actor.
 
 It joins a cluster if there is one (`RAY_ADDRESS`, or one started on this machine); otherwise it starts Ray on this
-machine for the duration of the command. Ray restarts a dead worker and hands out its tasks again. Finished results are
-in files, so only work in progress is repeated. Source: docs.ray.io, "Ray Data: stateful transforms" and "Ray Core:
-fault tolerance".
+machine for the duration of the command. Ray restarts a dead worker and gives it its task again. Finished results are in
+files, so only work in progress is repeated. Source: docs.ray.io, "Ray Core: actor fault tolerance".
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import logging
 import os
 import secrets
 import socket
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,13 +23,10 @@ from daamctl.engines.base import (
     AGAIN,
     EngineBase,
     R,
-    S,
     T,
     Worker,
     answer,
-    answers,
-    chunks,
-    failure,
+    answer_task,
     received,
     set_up_worker,
 )
@@ -72,11 +68,11 @@ def share_of(
     Args:
         nodes: resources of each machine, by Ray's names: CPU, GPU.
         device: the setting: auto, cpu, mps, cuda; unless it is cpu, GPUs are used if there are any.
-        workers: number of workers; None: as many as the GPUs allow; without GPUs one per machine for long-lived
-            workers, one per task otherwise.
-        gpus_per_worker: GPUs per worker; None: one, or a fraction if several tasks share a GPU.
+        workers: number of workers; None: as many as the GPUs allow; without GPUs, one per task or, if `per_gpu` is
+            None, one per machine.
+        gpus_per_worker: GPUs per worker; None: one, or a fraction if several workers share a GPU.
         tasks: number of tasks; more workers would be idle.
-        per_gpu: limit of tasks that share a GPU; None: workers are long-lived and get a GPU each.
+        per_gpu: limit of workers that share a GPU; None: one, and without GPUs one worker per machine.
 
     Raises:
         ConfigError: the device names a particular GPU, a worker needs more GPUs than a machine has, or
@@ -131,8 +127,9 @@ class RayEngine(EngineBase):
         self.workers, self.gpus_per_worker = workers, gpus_per_worker
         self._connected = False
 
-    def runs_here(self) -> bool:
-        """See `Engine.runs_here`."""
+    @property
+    def in_process(self) -> bool:
+        """See `Engine.in_process`."""
         return False
 
     def facts(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
@@ -140,63 +137,58 @@ class RayEngine(EngineBase):
         ray = self._connect()
         share = self._share(device, tasks=1)
         ask = ray.remote(num_cpus=1, num_gpus=share.num_gpus, max_retries=RETRIES)(_facts)
-        with _in_our_words():
+        with _ray_errors():
             return received(ray.get(ask.remote(open_worker, self._device(device), share.num_gpus)))
 
-    def work(
+    def map(
         self,
         open_worker: Callable[[str], Worker[T, R]],
-        device: str,
         tasks: Sequence[T],
-        advance: Callable[[int], None],
+        *,
+        device: str,
+        per_gpu: int | None = None,
+        advance: Callable[[int], None] = lambda units: None,
     ) -> Iterator[R]:
-        """Do tasks as a dataset of chunk numbers, mapped by a pool of actors; see `Engine`."""
+        """Hand out tasks, each to the next idle actor; see `Engine`."""
         if not tasks:
             return
         ray = self._connect()
-        from ray.data import ActorPoolStrategy, DataContext, from_items
+        from ray.exceptions import RayActorError
 
-        share = self._share(device, tasks=len(tasks))
-        parts = chunks(tasks, share.workers)
-        log.info("%d worker(s) with %d CPU(s) and %g GPU(s) each", share.workers, share.num_cpus, share.num_gpus)
-        context = DataContext.get_current()
-        context.enable_progress_bars = False
-        context.print_on_execution_start = False
-        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors come as messages, or are raised
-        dataset = from_items([{"part": part} for part in range(len(parts))], override_num_blocks=len(parts))
-        begun = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Begun).remote()
-        results = dataset.map_batches(
-            _Actor,
-            fn_constructor_args=(open_worker, self._device(device), share.num_gpus, parts, begun),
-            batch_size=None,
-            compute=ActorPoolStrategy(size=share.workers, max_tasks_in_flight_per_actor=2),
-            num_cpus=share.num_cpus,
-            num_gpus=share.num_gpus,
-        )
-        with _in_our_words():
-            for row in results.iter_rows():
-                yield received(row["message"], advance)
-
-    def each(
-        self, call: Callable[[S, T], R], shared: S, tasks: Sequence[T], *, device: str, per_gpu: int
-    ) -> Iterator[tuple[T, R]]:
-        """Run tasks as Ray tasks; shared data is sent to each machine once. See `Engine`."""
-        if not tasks:
-            return
-        ray = self._connect()
         share = self._share(device, tasks=len(tasks), per_gpu=per_gpu)
-        remote = ray.remote(num_cpus=share.num_cpus, num_gpus=share.num_gpus, max_retries=RETRIES)(_called)
-        put = ray.put(shared)
-        waiting = {remote.remote(call, put, task, share.num_gpus): task for task in tasks}
+        log.info("%d worker(s) with %d CPU(s) and %g GPU(s) each", share.workers, share.num_cpus, share.num_gpus)
+        shared = ray.put(open_worker)  # sent to each machine once
+        options = {"num_cpus": share.num_cpus, "num_gpus": share.num_gpus}
+        kind = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **options)(_Actor)
+        actors = [kind.remote(shared, self._device(device), share.num_gpus) for _ in range(share.workers)]
+        # a task is given to an actor only once Ray has found room for the actor
+        running: dict[Any, tuple[Any, int | None]] = {actor.ready.remote(): (actor, None) for actor in actors}
+        left = deque(enumerate(tasks))
+        done = 0
         try:
-            with _in_our_words():
-                while waiting:
-                    (done,), _ = ray.wait(list(waiting), num_returns=1)
-                    result = received(ray.get(done))
-                    yield waiting.pop(done), result
+            with _ray_errors():
+                while done < len(tasks):
+                    (reference,), _ = ray.wait(list(running), num_returns=1)
+                    actor, number = running.pop(reference)
+                    try:
+                        message = ray.get(reference)
+                    except RayActorError as error:
+                        if number is None:
+                            raise
+                        raise WorkerError(
+                            f"{RETRIES + 1} workers died at the same work, number {number + 1}", fix=AGAIN
+                        ) from error
+                    if left:
+                        following, task = left.popleft()
+                        running[actor.work.remote(task)] = (actor, following)
+                    else:
+                        ray.kill(actor)  # what it has reserved may be needed to restart one that has died
+                    if number is not None:
+                        done += 1
+                        yield received(message, advance)
         finally:
-            for reference in waiting:
-                ray.cancel(reference, force=True)
+            for actor in actors:
+                ray.kill(actor)
 
     def close(self) -> None:
         """Leave the cluster; shut it down if this engine started it."""
@@ -278,7 +270,7 @@ def _start() -> None:
 
 
 @contextmanager
-def _in_our_words() -> Iterator[None]:
+def _ray_errors() -> Iterator[None]:
     """Report failures of Ray itself as one short message; let errors of the tasks pass unchanged."""
     from ray.exceptions import RayError
 
@@ -298,52 +290,23 @@ def _set_up(num_gpus: float) -> None:
 
 def _facts(open_worker: Callable[[str], Worker[Any, Any]], device: str, num_gpus: float) -> bytes:
     _set_up(num_gpus)
-    return answer(lambda: open_worker(device).facts)
-
-
-def _called(call: Callable[[S, T], R], shared: S, task: T, num_gpus: float) -> bytes:
-    _set_up(num_gpus)
-    return answer(lambda: call(shared, task))
-
-
-class _Begun:
-    """Counts how often each chunk was started, because Ray Data itself retries without limit."""
-
-    def __init__(self) -> None:
-        self._times: Counter[int] = Counter()
-
-    def count(self, part: int) -> int:
-        """Count one more start and return the total."""
-        self._times[part] += 1
-        return self._times[part]
+    return answer(lambda advance: open_worker(device).facts)
 
 
 class _Actor:
-    """A worker as an actor of Ray Data; the worker is opened at the first chunk, so that its errors are returned."""
+    """A worker as an actor; the worker is opened at the first task, so that its errors are returned."""
 
-    def __init__(
-        self,
-        open_worker: Callable[[str], Worker[T, R]],
-        device: str,
-        num_gpus: float,
-        parts: Sequence[Sequence[T]],
-        begun: Any,
-    ) -> None:
+    def __init__(self, open_worker: Callable[[str], Worker[Any, Any]], device: str, num_gpus: float) -> None:
         _set_up(num_gpus)
-        self._open, self._parts, self._begun = partial(open_worker, device), parts, begun
+        self._open = partial(open_worker, device)
         self._worker: Worker[Any, Any] | None = None
 
-    def __call__(self, batch: Mapping[str, Any]) -> Iterator[dict[str, list[bytes]]]:
-        import ray
+    def ready(self) -> None:
+        """Return once the actor runs."""
 
-        for part in batch["part"].tolist():
-            times = ray.get(self._begun.count.remote(part))
-            if times > RETRIES + 1:
-                error = WorkerError(f"{times - 1} workers died at the same work, number {part + 1}", fix=AGAIN)
-                yield {"message": [failure(error)]}
-                return
-            for message in answers(self._opened, self._parts[part]):
-                yield {"message": [message]}
+    def work(self, task: Any) -> bytes:
+        """Do one task; return the message with its result."""
+        return answer_task(self._opened, task)
 
     def _opened(self) -> Worker[Any, Any]:
         if self._worker is None:

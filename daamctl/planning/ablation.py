@@ -22,7 +22,7 @@ from daamctl.evaluation.fairness import learned_nothing
 from daamctl.layout import Layout
 from daamctl.methods import counterparts
 from daamctl.methods.base import FusionClassifier
-from daamctl.training.fold import build_method
+from daamctl.training.trials.fusion import build_method
 
 TIED = "its scores tie all layers"
 

@@ -29,7 +29,10 @@ from daamctl.errors import ArtifactError
 from daamctl.evaluation.consistency import differences
 from daamctl.layout import Layout
 from daamctl.stage_table import STAGES
-from daamctl.training.fold import Features, FoldSpec, kept_fold
+from daamctl.training.features import Features
+from daamctl.training.runner import kept_fold
+from daamctl.training.trial import FoldSpec
+from daamctl.training.trials.fusion import FusionTrial
 
 Runs = Collection[tuple[int, int]]
 """Fold and seed of each training."""
@@ -91,8 +94,9 @@ class ArtifactStatus:
         """Finished folds of a method; none without embeddings, because they are part of the key."""
         if self.features is None:
             return []
-        specs = [FoldSpec(self.layout.run_name, method, fold, seed, self.config) for fold, seed in runs]
-        found = [kept_fold(self.layout.method(method), spec, self.features) for spec in specs]
+        folder = self.layout.method(method)
+        specs = [FoldSpec(self.layout.run_name, method, *run, self.config) for run in runs]
+        found = [kept_fold(folder, FusionTrial(spec, self.features)) for spec in specs]
         return [fold for fold in found if fold is not None]
 
     def finetuned(self, method: str, splits: Sequence[Split], modality: Modality | None) -> list[Fold]:
@@ -113,7 +117,7 @@ class ArtifactStatus:
                 if (fold.fold, fold.seed) not in runs or not set(layers) <= set(self.features.layers):
                     continue
                 spec = FoldSpec(self.layout.run_name, method, fold.fold, fold.seed, self.config)
-                if kept_fold(folder, spec, self.features.subset(layers)) is not None:
+                if kept_fold(folder, FusionTrial(spec, self.features.subset(layers))) is not None:
                     kept.append(fold)
         return kept
 

@@ -22,8 +22,8 @@ from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.provenance import device_name
-from daamctl.training import finetune_fold
 from daamctl.training.search import grid_of, most_epochs, refits
+from daamctl.training.trials.adapter import adapter_grid
 
 MEASURED = "measured"
 """Source of speeds from a trial on a few clips."""
@@ -145,6 +145,5 @@ def allowed_epochs(method: str, config: Config) -> int:
         return 1
     refit = refits(config.train)
     if method in FINETUNES:
-        grid = finetune_fold.grid_of(finetune_fold.FinetuneSpec("", method, 1, 0, config))
-        return most_epochs(grid, config.finetune.epochs, refit=refit)
+        return most_epochs(adapter_grid(method, config), config.finetune.epochs, refit=refit)
     return most_epochs(grid_of(config.train), config.train.epochs, refit=refit)

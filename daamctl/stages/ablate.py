@@ -54,8 +54,10 @@ from daamctl.methods.activity_check import constant_weight
 from daamctl.methods.base import FusionClassifier
 from daamctl.planning.ablation import TIED, choose_method, choose_ranking, layer_scores, tied, why_nothing
 from daamctl.tracking import Tracker, make_tracker, send_missing
-from daamctl.training.fold import Features, build_method, kept_fold
-from daamctl.training.run import fold_specs, load_features, settle, train_all
+from daamctl.training.features import Features, load_features, place_features
+from daamctl.training.runner import kept_fold, train_all
+from daamctl.training.trial import trials_of
+from daamctl.training.trials.fusion import FusionTrial, build_method
 
 NOTES = {
     "ranking": "Layers are ranked by the mean Importance Factor of '{rank_by}' over all folds, as in the papers. The "
@@ -120,7 +122,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         baseline = _baseline(method, features, folder, layout, config, tracker, force=force) if groups else []
         results = {}
         for group in groups:
-            subset = settle(features.subset(group.layers), config)  # few layers may fit where all do not
+            subset = place_features(features.subset(group.layers), config)  # few layers may fit where all do not
             results[group.name] = _train(
                 method, subset, folder / f"{group.name}-{method}", layout, config, tracker, force
             )
@@ -312,16 +314,16 @@ def _check_fits(method: str, config: Config, features: Features, sizes: Mapping[
 def _train(
     method: str, features: Features, folder: Path, layout: Layout, config: Config, tracker: Tracker, force: bool
 ) -> list[Fold]:
-    specs = fold_specs(layout.run_name, method, features, config)
-    return train_all(specs, features, folder, layout, tracker, force=force)
+    trials = trials_of(FusionTrial, layout.run_name, method, features, config)
+    return train_all(trials, folder, layout, tracker, force=force)
 
 
 def _baseline(
     method: str, features: Features, folder: Path, layout: Layout, config: Config, tracker: Tracker, *, force: bool
 ) -> list[Fold]:
     """Folds on all layers: those of the train stage if their inputs are the same, else trained here."""
-    specs = fold_specs(layout.run_name, method, features, config)
-    kept = [kept_fold(layout.method(method), spec, features) for spec in specs]
+    trials = trials_of(FusionTrial, layout.run_name, method, features, config)
+    kept = [kept_fold(layout.method(method), trial) for trial in trials]
     if all(kept):
         return [fold for fold in kept if fold is not None]
     return _train(method, features, folder / f"all-{method}", layout, config, tracker, force)

@@ -116,7 +116,7 @@ class Stopwatch:
         return {"clips": self.clips - self.first_clips, "seconds": round(self.ended - self.first_ended, 3)}
 
 
-Make = Callable[[Sequence[Shard], Callable[[int], None]], Iterator[ShardResult]]
+Make = Callable[..., Iterator[ShardResult]]
 
 
 class Extractor:
@@ -214,7 +214,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
     engine = engine or make_engine("local")
     open_worker = partial(Extractor, layout, config, seen=layout.clips.is_file())
     head: EmbeddingsMetadata = engine.facts(open_worker, config.extract.device)
-    make = partial(engine.work, open_worker, config.extract.device)
+    make = partial(engine.map, open_worker, device=config.extract.device)
     folder = _embed(layout, head, config, make, force=force)
     _remove_leftovers(folder)
     return folder
@@ -345,7 +345,7 @@ def _make_missing(
             stopwatch.count(clips)
             bar.advance(clips)
 
-        for shard in make(todo, advance):
+        for shard in make(todo, advance=advance):
             unreadable.update(shard.unreadable)
             for name, marked in shard.marks.items():
                 marks.setdefault(name, []).extend(marked)

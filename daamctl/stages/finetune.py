@@ -1,7 +1,7 @@
-"""Fine-tune the encoder of a pipeline in one way: every fold and seed, or one; finished folds are kept.
+"""Fine-tune the encoder of a pipeline with one method: every fold and seed, or one; finished folds are kept.
 
-It reads the clip table and opens the encoder itself, anew for every fold, so it needs no embeddings. Splits, selection,
-loss and seeds are those of `train`, and so are the files: `data/train/<run>/<name>/fold<k>-seed<s>/`.
+It reads the clip table and opens a fresh encoder for every fold, so it needs no embeddings. Splits, selection, loss and
+seeds are those of `train`, and so are the files: `data/train/<run>/<name>/fold<k>-seed<s>/`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,8 +22,7 @@ from daamctl.adapters import FINETUNES
 from daamctl.adapters.released import is_published, own_input
 from daamctl.artifacts.clips import ClipTable, read_clips
 from daamctl.artifacts.embeddings import check_settings
-from daamctl.artifacts.results import SKIPPED_FILE, read_folds
-from daamctl.artifacts.splits import chosen_folds
+from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
@@ -35,9 +35,10 @@ from daamctl.extraction.items import open_items
 from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.tracking import make_tracker, send_missing
-from daamctl.training.finetune import ItemSet
-from daamctl.training.finetune_fold import FinetuneSpec, Opened, Source, finetune_all
-from daamctl.training.fold_files import remove_strays
+from daamctl.training.adapter_training import ItemSet, Opened
+from daamctl.training.runner import train_all
+from daamctl.training.trial import trials_of
+from daamctl.training.trials.adapter import AdapterTrial, EncoderSource
 
 log = logging.getLogger(__name__)
 
@@ -61,62 +62,56 @@ def run(
     Args:
         layout: where artifacts lie.
         config: all settings.
-        method: a name from the table of ways of fine-tuning.
+        method: a name from the table of fine-tuning methods.
         fold: 1-based fold; None: all.
         seed: one seed instead of those of the settings.
         force: train again even what is finished.
         track: log to MLflow.
-        engine: where to train; None: here, one fold after the other.
+        engine: where to train; None: in this process, one fold after the other.
 
     Returns:
         The folder of its folds.
 
     Raises:
-        ConfigError: the engine cannot train with the workers asked for.
-        UnknownNameError: no such way of fine-tuning.
+        UnknownNameError: no such fine-tuning method.
         ArtifactError: no clips, or clips made with other settings.
         EncoderError: the encoder cannot be opened, or reads something else.
         AudioError: more clips are unreadable than tolerated.
         CorpusError: more texts or images are unreadable than tolerated.
-        MethodError: the encoder cannot be fine-tuned in this way.
+        MethodError: the encoder does not support this method.
         TrainingError: no such fold, or the data, numbers or memory do not allow training.
         WorkerError: a worker of the engine died too often.
     """
-    engine = None if engine is None or engine.runs_here() else engine
     if method not in FINETUNES:
         raise UnknownNameError(FINETUNES.kind, method, FINETUNES)
     config = config.for_adapter(method)
-    folder = layout.method(method)
-    (folder / SKIPPED_FILE).unlink(missing_ok=True)
     command = layout.command("segment")
     clips = read_clips(layout.clips, fix=f"make them: {command}")
     made = {stage: clips.settings[stage] for stage in ("download", "segment")}
     check_settings(made, config, clips.modality, what="clips", fix=f"make them again: {command}")
-    source = Source(clips, partial(_open, layout, config, clips, method))
+    source = EncoderSource(clips, partial(_open, layout, config, clips, method))
     if config.extract.max_unreadable_fraction > 0:
         source = _readable(source, layout, config, method)
-    rows, seeds = source.clips.rows, config.seeds_of("finetune") if seed is None else (seed,)
-    chosen = chosen_folds(rows["group"], fold)
-    specs = [FinetuneSpec(layout.run_name, method, number, one, config) for number in chosen for one in seeds]
-    if fold is None and seed is None:
-        remove_strays(folder, [(spec.fold, spec.seed) for spec in specs])
-    tracker = make_tracker(layout.root, enabled=track)
-    try:
-        finetune_all(specs, source, folder, layout, tracker, force=force, engine=engine)
+    seeds = None if seed is None else (seed,)
+    trials = trials_of(AdapterTrial, layout.run_name, method, source, config, fold=fold, seeds=seeds)
+    if engine is not None and not engine.in_process:
+        source.ask_worker(engine, config.finetune.device)
+    folder = layout.method(method)
+    whole = fold is None and seed is None
+    with closing(make_tracker(layout.root, enabled=track)) as tracker:
+        train_all(trials, folder, layout, tracker, force=force, remove_others=whole, engine=engine)
         send_missing(tracker, read_folds(folder))
-    finally:
-        tracker.close()
     return folder
 
 
 def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Opened:
-    """A fresh encoder, and the items as it reads them: as set, or as the method itself demands."""
+    """Open a fresh encoder and its items, with the settings given or those that the method requires."""
     device = resolve_device(config.finetune.device)
     own = own_input(method, clips.modality)
     extract = config.extract.model_copy(
         update={path.removeprefix("extract."): value for path, value in own.items() if path.startswith("extract.")}
     )
-    if extract.weights_dtype == "auto":  # half would do for a frozen encoder, but here it is evaluated as it is held
+    if extract.weights_dtype == "auto":  # half precision is for frozen encoders; this one is evaluated as it is
         extract = extract.model_copy(update={"weights_dtype": "float32"})
     opened = open_encoder(
         extract,
@@ -127,7 +122,7 @@ def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Open
         keep_pooler=is_published(method) and clips.modality == "image",
     )
     encoder = opened.encoder
-    # texts stand in the table itself, wherever they were read from
+    # texts are in the table itself
     root = layout.root if clips.modality == "text" else files_root(layout.root, clips.corpus)
     longest = own.get("finetune.max_tokens", config.finetune.max_tokens)
     items = open_items(clips.rows, clips.modality, root, encoder, config, max_tokens=longest)
@@ -137,8 +132,8 @@ def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Open
     return Opened(encoder, opened.facts, ItemSet(targets, items.sizes, items.read, plan))
 
 
-def _readable(source: Source, layout: Layout, config: Config, method: str) -> Source:
-    """Leave out the clips that cannot be read, as extraction does under the same tolerance.
+def _readable(source: EncoderSource, layout: Layout, config: Config, method: str) -> EncoderSource:
+    """Leave out clips that cannot be read, with the tolerance of extraction.
 
     Raises:
         AudioError: more clips are unreadable than tolerated.
@@ -169,8 +164,8 @@ def _readable(source: Source, layout: Layout, config: Config, method: str) -> So
         again = layout.command("finetune", f"--set extract.max_unreadable_fraction={share:g}")
         kind = AudioError if clips.modality == "speech" else CorpusError
         tolerated = f" (tolerated: {config.extract.max_unreadable_fraction:.1%}): {named}"
-        raise kind(words + tolerated, fix=f"repair the files, or go on without them: {again}")
+        raise kind(words + tolerated, fix=f"repair the files, or continue without them: {again}")
     log.warning("%s and are left out: %s", words, named)
     kept = np.array([row not in unreadable for row in range(len(clips.rows))])
     clips = replace(clips, rows=clips.rows.filter(pl.Series(kept)))
-    return Source(clips, partial(_open, layout, config, clips, method))
+    return EncoderSource(clips, partial(_open, layout, config, clips, method))

@@ -47,8 +47,7 @@ from daamctl.extraction.items import ImageTables
 from daamctl.layout import Layout
 from daamctl.methods.ridge import MAX_KERNEL_CLIPS
 from daamctl.progress import progress
-from daamctl.training.fold import Features
-from daamctl.training.run import load_features
+from daamctl.training.features import Features, load_features
 
 logger = logging.getLogger(__name__)
 

@@ -24,8 +24,11 @@ from torch.optim.adamw import adamw
 from daamctl.devices import autocast
 from daamctl.methods.base import FusionClassifier
 from daamctl.training.feature_split import InMemorySplit, on_device
-from daamctl.training.loop import Seen, Training
+from daamctl.training.fusion_training import FusionTraining, Seen
+from daamctl.training.loop import Training
 
+MOST_MEMBERS = 32
+"""Largest number of models in one program."""
 SEPARATE = (nn.Conv2d, nn.Dropout, _BatchNorm)
 """Modules that rule out joint training: convolutions already fill the processor; the others hold state or draw random
 numbers that members would share."""
@@ -39,14 +42,34 @@ def separable(model: FusionClassifier) -> bool:
     return plain and free and not any(isinstance(module, SEPARATE) for module in model.modules())
 
 
-def train_jointly(trainings: Sequence[Training], epochs: int | None = None) -> None:
-    """Train models of one kind jointly until each has done `epochs` epochs; with None, each to its end."""
-    going = [training for training in trainings if not training.reached(epochs)]
-    while going:
-        program = Program(going)
-        while not any(training.reached(epochs) for training in going):
-            program.epoch()
-        going = [training for training in going if not training.reached(epochs)]
+def train_together(
+    trainings: Sequence[Training], epochs: int | None, *, members: int = MOST_MEMBERS, pause: bool = False
+) -> None:
+    """Train each of several trainings until `epochs` epochs are done; with None, to its end.
+
+    Args:
+        trainings: trainings of one method; fusions with the same tensors are trained jointly.
+        epochs: see above.
+        members: largest number to train jointly; 1: one after the other.
+        pause: pause each training afterwards.
+    """
+    alike: dict[tuple[str, ...], list[Training]] = {}
+    for training in trainings:
+        names = tuple(training.model.state_dict()) if isinstance(training, FusionTraining) else ()
+        alike.setdefault(names, []).append(training)
+    for same in alike.values():
+        for start in range(0, len(same), members):
+            batch = same[start : start + members]
+            going = [one for one in batch if isinstance(one, FusionTraining) and not one.reached(epochs)]
+            while len(batch) > 1 and going:
+                program = Program(going)
+                while not any(training.reached(epochs) for training in going):
+                    program.epoch()
+                going = [training for training in going if not training.reached(epochs)]
+            for training in batch:
+                training.train_until(epochs)
+                if pause:
+                    training.pause()
 
 
 class Program:
@@ -58,7 +81,7 @@ class Program:
         trainings: at least one; all over the same features in memory.
     """
 
-    def __init__(self, trainings: Sequence[Training]) -> None:
+    def __init__(self, trainings: Sequence[FusionTraining]) -> None:
         # most steps first, so that the members that still have a full batch are always a prefix
         self.members = sorted(trainings, key=lambda training: -len(training.train))
         models = [member.model for member in self.members]
@@ -70,8 +93,8 @@ class Program:
             for name, tensor in one.items():
                 tensor.data = self.stacks[name][index]
         for member in self.members:
-            member.run.align()
-        self.run = self.members[0].run
+            member.align()
+        self.lead = self.members[0]
 
     def epoch(self) -> None:
         """Train every member for one epoch."""
@@ -79,22 +102,22 @@ class Program:
         seen = self.one_pass()
         pass_s = (time.monotonic() - started) / len(self.members)
         for member, one in zip(self.members, seen, strict=True):
-            member.end_epoch(one, pass_s)
+            member.end_epoch(*one.means(), pass_s)
 
     def one_pass(self) -> list[Seen]:
         """Run one pass over every member's training part."""
-        size, seen = self.run.config.batch_size, [Seen() for _ in self.members]
+        size, seen = self.lead.config.batch_size, [Seen() for _ in self.members]
         orders = [_part(member).order(member.order_seed) for member in self.members]
         full = [len(y) // size for _, y in orders]
         x = _part(self.members[0]).x
         for member in self.members:
             member.model.train()
         first = 0
-        if any(not member.run.optimizer.state for member in self.members):
+        if any(not member.optimizer.state for member in self.members):
             first = 1  # the very first step creates the optimiser's state and checks the gradients
             for member, one, (rows, y), steps in zip(self.members, seen, orders, full, strict=True):
                 if steps:
-                    one.add(*member.run.step(x[rows[:size]], y[:size]))
+                    one.add(*member.step(x[rows[:size]], y[:size]))
         step = first
         while step < full[0]:
             count = sum(steps > step for steps in full)
@@ -110,7 +133,7 @@ class Program:
             step = last
         for member, one, (rows, y), steps in zip(self.members, seen, orders, full, strict=True):
             if steps * size < len(y):  # the last, smaller batch
-                one.add(*member.run.step(x[rows[steps * size :]], y[steps * size :]))
+                one.add(*member.step(x[rows[steps * size :]], y[steps * size :]))
         return seen
 
 
@@ -123,13 +146,13 @@ class JointStep:
     """
 
     def __init__(self, program: Program, count: int) -> None:
-        self.run = program.run
+        self.lead = program.lead
         self.members = program.members[:count]
         self.values = {name: stack[:count].detach() for name, stack in program.stacks.items()}
         self.leaves = [self.values[name].requires_grad_() for name in program.trained]
-        parameters = dict(self.run.model.named_parameters())
+        parameters = dict(self.lead.model.named_parameters())
         trained = [parameters[name] for name in program.trained]
-        self.update = JointAdam([member.run.optimizer for member in self.members], self.leaves, trained)
+        self.update = JointAdam([member.optimizer for member in self.members], self.leaves, trained)
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Train on one batch for each of the M members.
@@ -141,21 +164,21 @@ class JointStep:
         Returns:
             losses (M,) and logits (M, B, C).
         """
-        run = self.run
+        lead = self.lead
         with (
-            autocast(run.device, run.precision),
+            autocast(lead.device, lead.precision),
             sdpa_kernel(SDPBackend.MATH),
         ):  # the other attention kernels cannot be batched over models
-            losses, logits = vmap(self._loss)(self.values, on_device(x, run.device), y)
+            losses, logits = vmap(self._loss)(self.values, on_device(x, lead.device), y)
         gradients = torch.autograd.grad(losses.sum(), self.leaves)
-        if run.config.grad_clip_norm is not None:
-            gradients = clipped(gradients, run.config.grad_clip_norm)
+        if lead.config.grad_clip_norm is not None:
+            gradients = clipped(gradients, lead.config.grad_clip_norm)
         self.update(gradients)
         return losses.detach(), logits.detach()
 
     def _loss(self, values: dict[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        logits = functional_call(self.run.model, values, (x,))
-        return self.run.loss(logits, y), logits
+        logits = functional_call(self.lead.model, values, (x,))
+        return self.lead.loss(logits, y), logits
 
 
 def clipped(gradients: Sequence[Tensor], most: float) -> tuple[Tensor, ...]:
@@ -253,6 +276,6 @@ def _stack(tensors: Sequence[Tensor], transposed: bool) -> Tensor:
     return torch.stack([one.t() for one in tensors]).transpose(1, 2) if transposed else torch.stack(list(tensors))
 
 
-def _part(training: Training) -> InMemorySplit:
+def _part(training: FusionTraining) -> InMemorySplit:
     assert isinstance(training.train, InMemorySplit)
     return training.train

@@ -14,24 +14,23 @@ from daamctl.files import atomic_path
 FILE = "resume.pt"
 
 
-class Saving:
+class SaveTimer:
     """Rate-limited checkpointing.
 
     Args:
-        save: writes the checkpoint.
         every_s: shortest time between two checkpoints, in seconds.
         fraction: largest share of the time to spend on saving; some states take gigabytes.
     """
 
-    def __init__(self, save: Callable[[], None], *, every_s: float, fraction: float = float("inf")) -> None:
-        self.save, self.every_s, self.fraction = save, every_s, fraction
+    def __init__(self, *, every_s: float, fraction: float = float("inf")) -> None:
+        self.every_s, self.fraction = every_s, fraction
         self.last, self.took_s = time.monotonic(), 0.0
 
-    def if_due(self) -> None:
-        """Save if the interval has passed."""
+    def save_if_due(self, save: Callable[[], None]) -> None:
+        """Call `save` if the interval has passed."""
         started = time.monotonic()
         if started - self.last >= max(self.every_s, self.took_s / self.fraction):
-            self.save()
+            save()
             self.last = time.monotonic()
             self.took_s = self.last - started
 

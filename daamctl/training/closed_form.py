@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -16,21 +14,13 @@ from daamctl.config import TrainConfig
 from daamctl.methods.probes import Layers, RidgeProbe, Solution
 from daamctl.training.feature_split import InMemorySplit, Part, StreamedSplit
 from daamctl.training.inference import accuracy_of, eval_batch, mean_layer_weights, predict, scores
-from daamctl.training.loop import Epoch, Trained
+from daamctl.training.loop import Epoch, Training, TrainingSetup
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a model is evaluated, and in which number format it is fitted."""
-
-    device: str
-    precision: str = "float32"
-
-
-class ClosedForm:
-    """A probe to be solved, with the interface of `Training` that `FoldJob` uses.
+class ClosedFormTraining(Training):
+    """A probe as a training of a single epoch, in which it is solved.
 
     The probe is always fitted on the CPU, one layer at a time, so every machine gives the same probe.
 
@@ -40,10 +30,9 @@ class ClosedForm:
         dev: held-out group that chooses the penalty; None: leave-one-out on the training part.
         test: test part; used for evaluation only.
         config: training settings.
+        setup: see `TrainingSetup`. The seed selects training clips if there are too many for the probe; the device is
+            that of the evaluation.
         layers: the L stored layer numbers.
-        seed: selects training clips if there are too many for the probe.
-        device: resolved device of the evaluation.
-        on_step: called once the probe is solved.
     """
 
     def __init__(
@@ -53,25 +42,15 @@ class ClosedForm:
         dev: Part | None,
         test: Part,
         config: TrainConfig,
+        setup: TrainingSetup,
         *,
         layers: tuple[int, ...],
-        seed: int,
-        device: str,
-        on_step: Callable[[], None] = lambda: None,
     ) -> None:
+        super().__init__(setup, section="train", epochs=1, selection="last", patience=None)
         self.model, self.train, self.dev, self.test, self.config = model, train, dev, test, config
-        self.layers, self.seed, self.on_step = layers, seed, on_step
-        self.on_epoch: Callable[[Epoch], None] = lambda epoch: None
-        self.run = Place(device)
+        self.layers = layers
 
-    def follow(self, on_epoch: Callable[[Epoch], None]) -> None:
-        """Call `on_epoch` with the one entry of the history."""
-        self.on_epoch = on_epoch
-
-    def train_until(self, epochs: int | None) -> None:
-        """Do nothing: `complete` solves the probe."""
-
-    def complete(self) -> Trained:
+    def train_epoch(self) -> None:
         """Solve the probe and evaluate it.
 
         Raises:
@@ -79,42 +58,40 @@ class ClosedForm:
             ArtifactError: features on disk can no longer be read.
         """
         started = time.monotonic()
-        model, device = self.model, self.run.device
-        done = Trained(selected_epoch=1, epochs=1)
+        model, device, done = self.model, self.device, self.done
+        batch_size = eval_batch(model, self.config, device)
         done.untrained_layer_weights = mean_layer_weights(model.to(device), self.test, device)
         train, dev = layers_of(self.train), None if self.dev is None else layers_of(self.dev)
         solution = model.cpu().solve(train, dev, seed=self.seed)
-        of_dev = scores(model.to(device), self.dev, device, self._batch)
+        dev_accuracy, dev_loss = scores(model.to(device), self.dev, device, batch_size)
         clips, fitted = len(self.train), solution.num_clips
         if dev is not None and self.config.refit:
             train = train.join(dev)
             clips, fitted = len(train.y), len(model.fitted(train, self.seed).y)
             model.cpu().refit(train, solution.candidates[solution.chosen], seed=self.seed)
-        done.logits = predict(model.to(device), self.test, device, self._batch)
-        done.history.append(
-            {
-                "epoch": 1,
-                "lr": None,
-                "train_loss": None,
-                "train_accuracy": scores(model, self.train, device, self._batch)[0],
-                "dev_accuracy": of_dev[0],
-                "dev_loss": of_dev[1],
-                "test_accuracy": accuracy_of(done.logits, self.test.y),
-            }
-        )
+        done.logits = predict(model.to(device), self.test, device, batch_size)
+        entry: Epoch = {
+            "epoch": 1,
+            "lr": None,
+            "train_loss": None,
+            "train_accuracy": scores(model, self.train, device, batch_size)[0],
+            "dev_accuracy": dev_accuracy,
+            "dev_loss": dev_loss,
+            "test_accuracy": accuracy_of(done.logits, self.test.y),
+        }
+        done.history.append(entry)
+        done.selected_epoch = 1
         done.layer_weights = mean_layer_weights(model, self.test, device)
         done.search = search_part(solution, self.layers)
         if fitted < clips:
             done.notes.append(f"fitted on {fitted:,} of {clips:,} training clips")
             log.info("%s", done.notes[-1])
         done.train_s = time.monotonic() - started
-        self.on_step()
-        self.on_epoch(done.history[0])
-        return done
+        self.advance(1)
+        self.on_epoch(entry)
 
-    @property
-    def _batch(self) -> int:
-        return eval_batch(self.model, self.config, self.run.device)
+    def finish(self) -> None:
+        """Do nothing: the results are complete once the probe is solved."""
 
 
 def layers_of(part: Part) -> Layers:

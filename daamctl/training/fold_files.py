@@ -1,4 +1,4 @@
-"""Files of a finished fold, shared by methods over stored layers and fine-tuned encoders."""
+"""Files of a finished fold, the same for every kind of trial; see `daamctl.artifacts.results`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 import torch
@@ -14,12 +14,11 @@ import yaml
 
 from daamctl import __version__
 from daamctl.artifacts.io import write_json, write_text
-from daamctl.artifacts.results import FOLD_DIR, FoldResult, MetaPart, fold_dir
-from daamctl.artifacts.splits import Split
+from daamctl.artifacts.results import FOLD_DIR, FoldResult, fold_dir
 from daamctl.artifacts.utterances import write_frame
-from daamctl.config import Config
 from daamctl.provenance import device_name, git_commit, versions
-from daamctl.training.loop import Trained
+from daamctl.training.loop import Trained, Training
+from daamctl.training.trial import Trial
 
 log = logging.getLogger(__name__)
 
@@ -49,80 +48,87 @@ def metrics_of(trained: Trained, epochs: int, selection: str) -> dict[str, float
     }
 
 
-def meta_of(
-    split: Split,
-    trained: Trained,
-    *,
-    embeddings_key: str,
-    encoder: dict[str, Any],
-    device: str,
-    precision: str,
-    root: Path,
-) -> MetaPart:
-    """Build `meta` of a fold's result.
+def fold_result(trial: Trial, training: Training, root: Path) -> tuple[FoldResult, torch.Tensor]:
+    """Build the result of a fold.
 
     Args:
-        split: sizes of the parts.
-        trained: wall time.
-        embeddings_key: content key of the training data.
-        encoder: its recorded facts.
-        device: resolved device.
-        precision: precision of the training step.
+        trial: what was trained.
+        training: its completed training.
         root: project folder, for the commit.
+
+    Returns:
+        the content of `result.json`, and the class ids (N_test,) of the test clips.
     """
-    return {
+    spec, split, done = trial.spec, trial.split, training.done
+    own = trial.result_parts(training)
+    run = {
+        "key": trial.key,
+        "pipeline": spec.name,
+        "method": spec.method,
+        "fold": spec.fold,
+        "num_folds": split.num_folds,
+        "modality": trial.clips.modality,
+        "seed": spec.seed,
+        "test_group": split.test_group,
+        "dev_group": split.dev_group,
+        "classes": list(trial.clips.classes),
+        **own.run,
+    }
+    metrics = metrics_of(done, trial.epochs, spec.config.train.selection)
+    cuda = training.device.startswith("cuda")
+    meta = {
         "daamctl": __version__,
         "versions": versions(),
         "git_commit": git_commit(root),
-        "device": device_name(device),
-        "precision": precision,
-        "embeddings_key": embeddings_key,
-        "encoder": encoder,
-        "train_s": round(trained.train_s, 3),
-        "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else None,
+        "device": device_name(training.device),
+        "precision": training.precision,
+        "train_s": round(done.train_s, 3),
+        "peak_memory_bytes": torch.cuda.max_memory_allocated(training.device) if cuda else None,
         "num_train_clips": len(split.train),
         "num_dev_clips": len(split.dev),
         "num_test_clips": len(split.test),
+        **own.meta,
     }
+    result: dict[str, Any] = {"run": run, "metrics": {**metrics, **own.metrics}, "meta": meta}
+    if done.search is not None:
+        result["search"] = done.search
+    return cast(FoldResult, result), own.targets
 
 
-def write_finished(
-    folder: Path,
-    clips: pl.DataFrame,
-    targets: torch.Tensor,
-    trained: Trained,
-    config: Config,
-    result: FoldResult,
-    *,
-    batch_size: int | None = None,
-) -> None:
-    """Write predictions, history, settings and, last, `result.json`.
+def write_fold(folder: Path, trial: Trial, training: Training, root: Path, *, together: int = 1) -> None:
+    """Write all files of a finished fold, `result.json` last.
 
     Args:
-        folder: the fold's folder.
-        clips: the test clips.
-        targets: their class ids (N,).
-        trained: history and logits (N, C).
-        config: the settings to write.
-        result: content of `result.json`.
-        batch_size: clips per test batch, if predictions depend on it.
+        folder: a new folder for them.
+        trial: what was trained.
+        training: its completed training.
+        root: project folder, for the commit.
+        together: number of folds trained jointly.
     """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    result, targets = fold_result(trial, training, root)
+    if together > 1:
+        result["meta"]["together"] = together
+    trial.write_weights(folder, training)
     head = {"key": result["run"]["key"], "classes": result["run"]["classes"]}
+    clips = trial.clips.rows[trial.split.test]
     predictions = clips.select("clip_id", "utterance_id", "label", "speaker", "group").with_columns(
         pl.Series("target", targets.numpy()),
-        pl.Series("logits", trained.logits.numpy().tolist(), dtype=pl.List(pl.Float32)),
+        pl.Series("logits", training.done.logits.numpy().tolist(), dtype=pl.List(pl.Float32)),
     )
-    if batch_size is not None:
-        predictions = predictions.with_columns(pl.int_range(pl.len()).floordiv(batch_size).alias("batch"))
+    if (batches := result["run"]["eval_batches"]) is not None:  # predictions depend on their batch
+        predictions = predictions.with_columns(pl.int_range(pl.len()).floordiv(int(batches["size"])).alias("batch"))
     write_frame(folder / "predictions.parquet", predictions, head)
-    columns = {name: pl.Float64 for name in trained.history[0] if name != "epoch"}
-    write_frame(folder / "history.parquet", pl.DataFrame(trained.history, schema={"epoch": pl.Int64, **columns}), head)
-    write_text(folder / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+    history = training.done.history
+    columns = {name: pl.Float64 for name in history[0] if name != "epoch"}
+    write_frame(folder / "history.parquet", pl.DataFrame(history, schema={"epoch": pl.Int64, **columns}), head)
+    write_text(folder / "config.yaml", yaml.safe_dump(trial.config.model_dump(mode="json"), sort_keys=False))
     write_json(folder / "result.json", result)
 
 
-def identity(folder: Path) -> int | None:
-    """Value that changes whenever a finished fold is replaced; None without a fold."""
+def result_mtime_ns(folder: Path) -> int | None:
+    """Modification time of a finished fold's result, which changes when the fold is replaced; None without a fold."""
     path = folder / "result.json"
     return path.stat().st_mtime_ns if path.exists() else None
 

@@ -13,16 +13,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any
 
+from daamctl.artifacts.io import content_key
 from daamctl.artifacts.results import CandidatePart, SearchPart
 from daamctl.config import AdapterConfig, TrainConfig
 from daamctl.errors import TrainingError
-from daamctl.training.closed_form import ClosedForm
 from daamctl.training.loop import Epoch, Training
 
 Settings = dict[str, float | str]
-Trial = Training | ClosedForm
 
 
 class Grid:
@@ -221,40 +221,48 @@ class Search:
     """All trainings of one fold: one per candidate, until one is left.
 
     Args:
-        start: creates the training of a candidate from its number and settings; settings are None without a search.
+        start: creates the training of a candidate from its settings, work folder and content key; its settings are None
+            without a search.
         grid: the candidates; None: no search.
+        work: folder for unfinished work of the fold.
+        key: content key of the fold.
     """
 
-    def __init__(self, start: Callable[[int, Settings | None], Trial], grid: Grid | None) -> None:
-        self.start = start
+    def __init__(
+        self, start: Callable[[Settings | None, Path, str], Training], grid: Grid | None, work: Path, key: str
+    ) -> None:
+        self.start, self.work, self.key = start, work, key
         self.rounds = None if grid is None else Rounds(grid)
-        candidates: list[Settings | None] = [None] if grid is None else [*grid.candidates]
-        self.trials = [start(number, settings) for number, settings in enumerate(candidates)]
+        self.trainings = [start(None, work, key)] if grid is None else []
+        self._add_candidates()
 
     def pending(self) -> list[tuple[Training, int | None]]:
         """Candidates still to be trained in this round, with the epoch to train each to; empty once one is left."""
         while self.rounds is not None and not self.rounds.over:
-            until, trainings = self.rounds.until, [self._training(index) for index in range(len(self.trials))]
-            waiting = [trainings[index] for index in self.rounds.alive if not trainings[index].reached(until)]
+            until = self.rounds.until
+            alive = [self.trainings[index] for index in self.rounds.alive]
+            waiting = [(training, until) for training in alive if not training.reached(until)]
             if waiting:
-                return [(training, until) for training in waiting]
-            self.rounds.next([training.done.history for training in trainings])
-            for index, settings in enumerate(self.rounds.grid.candidates[len(self.trials) :], start=len(self.trials)):
-                self.trials.append(self.start(index, settings))
+                return waiting
+            self.rounds.next([training.done.history for training in self.trainings])
+            self._add_candidates()
         return []
 
-    def choose(self) -> Trial:
+    def choose(self) -> Training:
         """Return the remaining candidate, to be trained to the end, and release the others."""
-        chosen = self.trials[0]
-        if self.rounds is not None:
-            training = chosen = self._training(self.rounds.alive[0])
-            training.done.search = self.rounds.part
-            others = [self._training(index) for index in range(len(self.trials)) if index != self.rounds.alive[0]]
-            training.searched_s = sum(other.done.train_s for other in others)
-        self.trials = [chosen]
+        if self.rounds is None:
+            return self.trainings[0]
+        chosen = self.trainings[self.rounds.alive[0]]
+        chosen.done.search = self.rounds.part
+        chosen.before_s = sum(training.done.train_s for training in self.trainings if training is not chosen)
+        self.trainings = [chosen]
         return chosen
 
-    def _training(self, index: int) -> Training:
-        training = self.trials[index]
-        assert isinstance(training, Training)  # a closed-form probe has no grid
-        return training
+    def _add_candidates(self) -> None:
+        """Start the candidates of the grid that have no training yet."""
+        if self.rounds is None:
+            return
+        for settings in self.rounds.grid.candidates[len(self.trainings) :]:
+            work = self.work / f"candidate-{len(self.trainings)}"
+            key = content_key({"fold": self.key, "candidate": settings})
+            self.trainings.append(self.start(settings, work, key))

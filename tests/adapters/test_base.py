@@ -1,4 +1,4 @@
-"""What every way of fine-tuning must do, on every kind of encoder."""
+"""What every fine-tuning method must do, on every kind of encoder."""
 
 from __future__ import annotations
 
@@ -223,10 +223,10 @@ def test_adapters_lie_where_their_layers_lie(name: str) -> None:
 
 
 def test_refusals_are_one_line_with_the_name() -> None:
-    with pytest.raises(UnknownNameError, match="unknown way of fine-tuning 'lora'") as unknown:
+    with pytest.raises(UnknownNameError, match="unknown fine-tuning method 'lora'") as unknown:
         build_finetune("lora", tiny("bert"), num_classes=3, seed=0)
     assert "did you mean 'lora-r" in str(unknown.value)
-    with pytest.raises(MethodError, match="linear-probe: num_classes must be at least 2, met 1"):
+    with pytest.raises(MethodError, match="linear-probe: num_classes must be at least 2, got 1"):
         build_finetune("linear-probe", tiny("bert"), num_classes=1, seed=0)
     for name, architecture in sorted({*REFUSED, ("prefix-tuning", "gpt2")}):
         with pytest.raises(MethodError, match=rf"^{name}: ") as refused:

@@ -59,20 +59,6 @@ def test_unknown_engine_and_one_that_is_not_installed(
     )
 
 
-@pytest.mark.parametrize("command", ["train", "finetune"])
-def test_the_local_engine_refuses_to_train_folds_side_by_side(project: Path, command: str) -> None:
-    """Before anything is read or removed, and not in silence."""
-    result = call(command, "--workers", "2")
-    assert (result.exit_code, result.stderr) == (
-        3,
-        "ConfigError: --workers 2: the local engine trains one fold after the other (allowed: 1)\n"
-        "  leave --workers out, or train folds side by side: --engine ray --workers 2\n",
-    )
-    result = call(command, "--workers", "1")
-    assert "--workers" not in result.stderr
-    assert result.stderr.startswith("ArtifactError: ")
-
-
 def test_options_of_another_engine_are_refused(project: Path) -> None:
     result = call("extract", "--gpus-per-worker", "0.5")
     assert result.exit_code == 3

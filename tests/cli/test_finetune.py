@@ -81,7 +81,7 @@ def test_unlisted_way_loads_next_to_nothing(project: Path) -> None:
 def test_unknown_name_ends_in_a_suggestion(project: Path) -> None:
     result = call("finetune", "-p", "demo", "-m", "dora")
     assert result.exit_code == 3
-    assert result.stderr.startswith("UnknownNameError: unknown way of fine-tuning 'dora'\n  did you mean 'dora-r8'? ")
+    assert result.stderr.startswith("UnknownNameError: unknown fine-tuning method 'dora'\n  did you mean 'dora-r8'? ")
     assert call("finetune", "-p", "demo", "-m", "ia3", "--fold", "two").exit_code == 2
 
 

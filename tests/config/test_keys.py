@@ -35,7 +35,7 @@ def config(**sections: Any) -> Config:
         ("train", {"seeds": [7]}, False, True),
         ("train", {"features": "stream"}, False, True),
         ("train", {"device": "cpu"}, False, False),
-        ("train", {"together": "never"}, False, False),
+        ("train", {"batch_folds": "never"}, False, False),
         ("finetune", {"lr": 0.5}, True, True),
         ("finetune", {"gradient_checkpointing": True}, False, False),
         ("extract", {"layer_00": True}, True, True),
@@ -84,6 +84,7 @@ def test_probes_go_by_what_is_held_out_alone() -> None:
 def test_settings_without_effect_are_named_with_their_section() -> None:
     assert without_effect(Changes.MAPS) == {"train.density_maps"}
     assert {"train.device", "finetune.device", "extract.device", "train.recipe"} < without_effect(Changes.NOTHING)
+    assert "train.together" in without_effect(Changes.NOTHING)  # the name of train.batch_folds in older results
     assert not without_effect(*Changes) & {"train.lr", "train.precision", "extract.pooling"}
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from daamctl.extraction.shards import ShardResult
 from daamctl.stages.extract import Extractor, Shard
-from daamctl.training.fold import FoldSpec
-from daamctl.training.group import train_fold
-from daamctl.training.run import shared_features
+from daamctl.training.runner import FoldWorker, train_fold
+from daamctl.training.trial import FoldSpec
+from daamctl.training.trials.fusion import FusionTrial
 from tests.engines.workers import die_once, note
 
 
@@ -27,12 +27,18 @@ class MortalExtractor(Extractor):
             note(self.root, f"made {shard.number}")
 
 
-def mortal_fold(shared: tuple[Any, Any], spec: FoldSpec, *, folder: Path, work: Path, root: Path, tasks: int) -> Path:
-    """A fold from its features, but the worker of the second fold dies once, after an epoch."""
+class MortalFoldWorker(FoldWorker):
+    """Training as it is, but the worker of the second fold dies once, after an epoch."""
 
-    def on_epoch(entry: Any) -> None:
-        note(root, f"fold {spec.fold} epoch {entry['epoch']}")
-        if spec.fold == 2:
-            die_once(root)
+    def work(self, tasks: Sequence[FoldSpec], advance: Callable[[int], None]) -> Iterator[tuple[tuple[int, int], Path]]:
+        """See `FoldWorker.work`."""
+        for spec in tasks:
 
-    return train_fold(spec, shared_features(*shared), folder, work, root=root, on_epoch=on_epoch).folder
+            def on_epoch(entry: Any, fold: int = spec.fold) -> None:
+                note(self.root, f"fold {fold} epoch {entry['epoch']}")
+                if fold == 2:
+                    die_once(self.root)
+
+            trial = FusionTrial(spec, self.data)
+            fold = train_fold(trial, self.folder, self.work_dir, root=self.root, on_epoch=on_epoch)
+            yield (spec.fold, spec.seed), fold.folder

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from daamctl.engines.base import MOST_TASKS, answer, await_files, chunks, failure, received
+from daamctl.engines.base import answer, answer_task, await_files, failure, received
 from daamctl.errors import ArtifactError, CorpusError, DaamctlError
+from tests.engines.workers import Squares
 
 
 class Stubborn(Exception):
@@ -17,20 +18,12 @@ class Stubborn(Exception):
         super().__init__(first)
 
 
-@pytest.mark.parametrize(
-    ("tasks", "workers", "sizes"),
-    [(3, 2, [1, 1, 1]), (40, 2, [2] * 20), (1000, 2, [MOST_TASKS] * 125), (0, 1, []), (17, 1, [2] * 8 + [1])],
-)
-def test_tasks_are_handed_over_in_small_portions(tasks: int, workers: int, sizes: list[int]) -> None:
-    parts = chunks(range(tasks), workers)
-    assert [len(part) for part in parts] == sizes
-    assert [task for part in parts for task in part] == list(range(tasks))
-
-
-def test_results_and_units_arrive() -> None:
+def test_results_and_units_arrive(tmp_path: Path) -> None:
     counted: list[int] = []
-    assert received(answer(lambda: {"a": 1}), counted.append) == {"a": 1}
+    assert received(answer(lambda advance: {"a": 1}), counted.append) == {"a": 1}
     assert counted == [0]
+    square, _ = received(answer_task(lambda: Squares(tmp_path, "cpu"), 7), counted.append)
+    assert (square, counted) == (49, [0, 7])
 
 
 def test_errors_arrive_as_they_were_or_at_least_as_text() -> None:

@@ -12,12 +12,15 @@ import pytest
 import torch
 
 from daamctl.artifacts.embeddings import read_embeddings, read_head
+from daamctl.artifacts.results import read_folds
 from daamctl.engines.local import LocalEngine, worker_devices
 from daamctl.errors import ConfigError, UnknownNameError, WorkerError
 from daamctl.layout import Layout
-from daamctl.stages import extract
+from daamctl.stages import extract, train
 from tests.engines.mortals import MortalExtractor
 from tests.engines.workers import Squares, notes
+from tests.fixtures.embeddings import config as train_config
+from tests.fixtures.embeddings import write_embeddings
 from tests.stages.test_extract import setting, text_layout
 
 
@@ -25,7 +28,7 @@ def squares(engine: LocalEngine, folder: Path, tasks: Sequence[int]) -> tuple[li
     """Squares in order, the processes that made them, and the units counted."""
     open_worker, units = partial(Squares, folder), list[int]()
     assert engine.facts(open_worker, "cpu") == {"square": True}
-    found = list(engine.work(open_worker, "cpu", tasks, units.append))
+    found = list(engine.map(open_worker, tasks, device="cpu", advance=units.append))
     return sorted(square for square, _ in found), {pid for _, pid in found}, sum(units)
 
 
@@ -55,15 +58,34 @@ def test_an_error_comes_back_as_it_was_and_ends_the_others(tmp_path: Path) -> No
 
 
 def test_a_dead_process_is_named(tmp_path: Path) -> None:
-    with pytest.raises(WorkerError, match=r"^worker process \d+ on cpu has died \(exit code -9\)\n  the same command"):
+    with pytest.raises(
+        WorkerError, match=r"^worker process \d+ on cpu has died \(exit code -9\)\n  run the same command"
+    ):
         squares(LocalEngine(workers=2), tmp_path, [1, 666, 3])
 
 
-def test_each_task_runs_here_one_after_the_other() -> None:
-    done = LocalEngine().each(lambda shared, task: shared + task, 10, [1, 2], device="cpu", per_gpu=1)
-    assert list(done) == [(1, 11), (2, 12)]
-    assert LocalEngine().runs_here()
-    assert LocalEngine(workers=1).runs_here()
+def test_one_worker_is_this_process() -> None:
+    assert [LocalEngine(workers=number).in_process for number in (None, 1, 2)] == [True, True, False]
+
+
+def test_a_worker_opened_for_its_facts_serves_its_own_tasks_alone(tmp_path: Path) -> None:
+    engine = LocalEngine()
+    engine.facts(partial(Squares, tmp_path), "cpu")
+    list(engine.map(partial(Squares, tmp_path), [2], device="cpu"))
+    assert len(notes(tmp_path, "opened on cpu by")) == 2
+
+
+def test_folds_are_trained_in_several_processes(project: Path) -> None:
+    config = train_config(seeds=(1,), epochs=1, batch_folds="never")
+    alone, layout = Layout(project, "alone", "alone", "alone"), Layout(project, "test", "test", "test")
+    for one in (alone, layout):
+        write_embeddings(one.embeddings, config)
+    train.run(alone, config, method="weighted-sum", track=False)
+    with LocalEngine(workers=2) as engine:
+        train.run(layout, config, method="weighted-sum", track=False, engine=engine)
+    ours, theirs = (read_folds(one.method("weighted-sum")) for one in (layout, alone))
+    assert [fold.result["metrics"] for fold in ours] == [fold.result["metrics"] for fold in theirs]
+    assert [fold.result["run"]["key"] for fold in ours] == [fold.result["run"]["key"] for fold in theirs]
 
 
 @pytest.mark.parametrize(

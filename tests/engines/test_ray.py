@@ -7,7 +7,7 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from daamctl.engines.ray import RayEngine, Share, share_of
 from daamctl.errors import ArtifactError, ConfigError, CorpusError, EncoderError, UnknownNameError, WorkerError
 from daamctl.layout import Layout
 from daamctl.stages import download, extract, finetune, segment, train
-from daamctl.training import run
-from tests.engines.mortals import MortalExtractor, mortal_fold
+from daamctl.training import runner
+from tests.engines.mortals import MortalExtractor, MortalFoldWorker
 from tests.engines.workers import Squares, notes
 from tests.fixtures.embeddings import config as train_config
 from tests.fixtures.embeddings import write_embeddings
@@ -79,12 +79,12 @@ def test_a_shard_whose_worker_dies_is_made_again_and_no_other(
 def test_a_fold_whose_worker_dies_goes_on_and_no_other_is_trained_again(
     cluster: Any, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, alone = train_config(seeds=(1,), together="never"), Layout(project, "alone", "alone", "alone")
+    config, alone = train_config(seeds=(1,), batch_folds="never"), Layout(project, "alone", "alone", "alone")
     layout = Layout(project, "test", "test", "test")
     for one in (alone, layout):
         write_embeddings(one.embeddings, config)
     train.run(alone, config, method="weighted-sum", track=False)
-    monkeypatch.setattr(run, "_train_one", mortal_fold)
+    monkeypatch.setattr(runner, "FoldWorker", MortalFoldWorker)
     with RayEngine() as engine:
         train.run(layout, config, method="weighted-sum", track=False, engine=engine)
         expected = [f"{fold} epoch {epoch}" for fold in range(1, 6) for epoch in (1, 2, 3)]
@@ -105,17 +105,20 @@ def test_an_encoder_that_no_worker_can_open_is_named_as_ever(cluster: Any, proje
         extract.run(layout, setting("llama-mikro"), engine=engine)
 
 
-def seen_gpus(shared: None, task: int) -> tuple[int, str | None]:
-    """What a task sees of this machine's GPUs."""
-    return task, os.environ.get("CUDA_VISIBLE_DEVICES")
+class SeenGpus(Squares):
+    """Says what it sees of its machine's GPUs."""
+
+    def work(self, tasks: Sequence[int], advance: Callable[[int], None]) -> Iterator[Any]:
+        """The tasks, and the variable."""
+        return ((task, os.environ.get("CUDA_VISIBLE_DEVICES")) for task in tasks)
 
 
 def test_workers_without_a_gpu_see_none(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with RayEngine(gpus_per_worker=0) as engine:
-        assert list(engine.each(seen_gpus, None, [7], device="auto", per_gpu=1)) == [(7, (7, ""))]
+        assert list(engine.map(partial(SeenGpus, tmp_path), [7], device="auto", per_gpu=1)) == [(7, "")]
         assert engine.facts(partial(Squares, tmp_path), "auto") == {"square": True}
-        assert notes(tmp_path, "opened on")[0].startswith("cpu by")
+        assert all(note.startswith("cpu by") for note in notes(tmp_path, "opened on"))
 
 
 @pytest.mark.slow
@@ -157,10 +160,10 @@ def test_fine_tuned_folds_are_those_of_one_process(cluster: Any, project: Path) 
 def test_errors_come_back_and_work_that_kills_every_worker_ends(cluster: Any, tmp_path: Path) -> None:
     with RayEngine() as engine:
         with pytest.raises(UnknownNameError) as caught:
-            list(engine.work(partial(Squares, tmp_path), "cpu", [13], lambda units: None))
+            list(engine.map(partial(Squares, tmp_path), [13], device="cpu"))
         assert str(caught.value) == "unknown number '13'\n  known: 12, 14"
         with pytest.raises(WorkerError, match=r"^4 workers died at the same work, number 2\n"):
-            list(engine.work(partial(Squares, tmp_path), "cpu", [1, 666], lambda units: None))
+            list(engine.map(partial(Squares, tmp_path), [1, 666], device="cpu"))
     assert len(notes(tmp_path, "opened on cpu by")) >= 5
 
 
@@ -230,7 +233,7 @@ def test_a_cluster_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch
         RayEngine() as engine,
         pytest.raises(WorkerError, match=f"^no Ray cluster at RAY_ADDRESS={address}\n  start it"),
     ):
-        list(engine.each(max, 1, [2], device="cpu", per_gpu=1))
+        list(engine.map(partial(Squares, Path.cwd()), [2], device="cpu"))
 
 
 def test_workers_that_see_or_would_make_something_else_are_named(project: Path) -> None:

@@ -301,7 +301,7 @@ def test_linear_probes_stand_beside_the_differences(layout):
 def test_an_ablation_that_contradicts_the_probes_says_so(layout, monkeypatch):
     write_ranking(layout, [6, 7, 8, 9, *range(10, 25), 1, 2, 3, 4, 5])
 
-    def planted(specs, features, folder, layout, *_args, **_kwargs):
+    def planted(trials, folder, layout, *_args, **_kwargs):
         """What carries the class does worse than what does not."""
         skill = 0.0 if "highest" in folder.name else 3.0
         write_method(make_layout(layout.root, "planted"), settings(), folder.name, folds=(1, 2, 3), skill=skill)

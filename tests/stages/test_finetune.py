@@ -167,7 +167,7 @@ def test_missing_clips_and_unknown_names_say_what_to_do(project: Path) -> None:
     layout, config = settings(project)
     with pytest.raises(ArtifactError, match="make them: daamctl segment --pipeline tiny"):
         finetune.run(layout, config, method="linear-probe", track=False)
-    with pytest.raises(UnknownNameError, match="unknown way of fine-tuning 'lora-r9'\n  did you mean 'lora-r"):
+    with pytest.raises(UnknownNameError, match="unknown fine-tuning method 'lora-r9'\n  did you mean 'lora-r"):
         finetune.run(layout, config, method="lora-r9", track=False)
 
 

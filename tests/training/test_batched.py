@@ -14,11 +14,13 @@ from daamctl.artifacts.results import Fold
 from daamctl.config import Config
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, build, settings_of
-from daamctl.training import fold, group, loop
+from daamctl.training import loop, runner
 from daamctl.training.batched import JointAdam, clipped, separable
-from daamctl.training.fold import Features, FoldSpec, kept_fold
-from daamctl.training.group import in_groups, train_fold, train_folds
-from daamctl.training.run import load_features
+from daamctl.training.features import Features, load_features
+from daamctl.training.runner import in_groups, kept_fold, train_fold, train_folds
+from daamctl.training.trial import FoldSpec, Trial
+from daamctl.training.trials import fusion
+from daamctl.training.trials.fusion import FusionTrial
 from tests.fixtures.embeddings import config, write_embeddings
 
 SEEDS = (1, 2)
@@ -38,12 +40,16 @@ def specs(method: str = "weighted-sum", folds: tuple[int, ...] = (1, 2, 3), **tr
     return [FoldSpec("test", method, number, seed, settings) for number in folds for seed in SEEDS]
 
 
+def trials(wanted: list[FoldSpec], features: Features) -> list[Trial]:
+    return [FusionTrial(spec, features) for spec in wanted]
+
+
 def apart(wanted: list[FoldSpec], features: Features, root: Path) -> list[Fold]:
-    return [train_fold(spec, features, root / "apart", root / "work/a", root=root) for spec in wanted]
+    return [train_fold(trial, root / "apart", root / "work/a", root=root) for trial in trials(wanted, features)]
 
 
 def joint(wanted: list[FoldSpec], features: Features, root: Path, **more: Any) -> list[Fold]:
-    return train_folds(wanted, features, root / "joint", root / "work/j", root=root, **more)
+    return train_folds(trials(wanted, features), root / "joint", root / "work/j", root=root, **more)
 
 
 def assert_alike(ours: Fold, theirs: Fold, tolerance: float = 2e-4) -> None:
@@ -105,14 +111,14 @@ def test_settings_hold_for_each_member(features: Features, project: Path, settin
 
 def test_members_are_those_asked_for(features: Features, project: Path) -> None:
     wanted, told = specs(epochs=2), []
-    found = joint(wanted, features, project, on_epoch=lambda spec, entry: told.append((spec.fold, spec.seed, entry)))
+    found = joint(wanted, features, project, on_epoch=lambda trial, entry: told.append((trial.spec, entry)))
     assert [(one.result["run"]["fold"], one.result["run"]["seed"]) for one in found] == [
         (spec.fold, spec.seed) for spec in wanted
     ]
-    assert sorted((fold, seed, entry["epoch"]) for fold, seed, entry in told) == [
+    assert sorted((spec.fold, spec.seed, entry["epoch"]) for spec, entry in told) == [
         (fold, seed, epoch) for fold in (1, 2, 3) for seed in SEEDS for epoch in (1, 2)
     ]
-    assert all(kept_fold(project / "joint", spec, features) is not None for spec in wanted)
+    assert all(kept_fold(project / "joint", trial) is not None for trial in trials(wanted, features))
     assert not list((project / "work/j").glob("*/*"))
 
 
@@ -124,20 +130,21 @@ def test_interrupted_members_go_on_each_from_its_own_epoch(
     features: Features, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
     wanted = specs(epochs=4)
     whole = joint(wanted, features, project / "whole")
 
-    def die(spec: FoldSpec, entry: loop.Epoch) -> None:
-        if (spec.fold, spec.seed, entry["epoch"]) == (2, 1, 3):
+    def die(trial: Trial, entry: loop.Epoch) -> None:
+        if (trial.spec.fold, trial.spec.seed, entry["epoch"]) == (2, 1, 3):
             raise Killed
 
     with pytest.raises(Killed):
         joint(wanted, features, project, on_epoch=die)
-    states = [loop.load_state(path.parent, spec.key(features)) for spec in wanted
+    states = [loop.load_state(path.parent, FusionTrial(spec, features).key) for spec in wanted
               for path in (project / "work/j").glob(f"*-fold{spec.fold}-seed{spec.seed}/resume.pt")]  # fmt: skip
     assert {len(state["history"]) for state in states if state} == {2, 3}
     seen: list[Any] = []
-    resumed = joint(wanted, features, project, on_epoch=lambda spec, entry: seen.append(entry["epoch"]))
+    resumed = joint(wanted, features, project, on_epoch=lambda trial, entry: seen.append(entry["epoch"]))
     assert sorted(seen) == sorted([1, 2, 3, 4] * 6)
     for ours, theirs in zip(resumed, whole, strict=True):
         assert_alike(ours, theirs)
@@ -146,7 +153,11 @@ def test_interrupted_members_go_on_each_from_its_own_epoch(
 def test_what_another_process_finished_is_taken(features: Features, project: Path, monkeypatch: Any) -> None:
     wanted = specs(epochs=1)
     made = apart(wanted[:1], features, project)
-    monkeypatch.setattr(fold.FoldJob, "made_meanwhile", lambda job: made[0] if job.spec is wanted[0] else None)
+
+    def finished(folder: Path, trial: Trial, before: int | None) -> Fold | None:
+        return made[0] if trial.spec is wanted[0] else None
+
+    monkeypatch.setattr(runner, "finished_meanwhile", finished)
     found = joint(wanted, features, project)
     assert found[0] is made[0]
     assert [one.result["meta"]["together"] for one in found[1:]] == [5] * 5
@@ -159,33 +170,33 @@ def test_what_another_process_finished_is_taken(features: Features, project: Pat
         ("sls", {}),  # batch normalisation
         ("best-layer", {}),  # chooses on the held-out group
         ("mha-published-mlp", {}),  # sees its batch
-        ("weighted-sum", {"together": "never"}),
+        ("weighted-sum", {"batch_folds": "never"}),
         ("daam-v1-mlp", {"density_maps": "all-epochs"}),
     ],
 )
 def test_what_trains_by_itself(features: Features, method: str, train: dict[str, Any]) -> None:
-    wanted = specs(method, **train)
-    assert in_groups(wanted, features) == [[spec] for spec in wanted]
+    wanted = trials(specs(method, **train), features)
+    assert in_groups(wanted) == [[trial] for trial in wanted]
 
 
 def test_groups_hold_one_method_and_what_caches_hold(features: Features, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted, others = specs(), specs("mean", (1,))
-    assert in_groups(wanted + others, features) == [wanted, others]
+    wanted, others = trials(specs(), features), trials(specs("mean", (1,)), features)
+    assert in_groups(wanted + others) == [wanted, others]
     numbers = 8 * 24 * 16
-    monkeypatch.setattr(group, "CPU_STEP_NUMBERS", 4 * numbers)
-    assert [len(group) for group in in_groups(wanted, features)] == [4, 2]
+    monkeypatch.setattr(fusion, "CPU_STEP_NUMBERS", 4 * numbers)
+    assert [len(group) for group in in_groups(wanted)] == [4, 2]
     with monkeypatch.context() as fewer:
-        fewer.setattr(group, "CPU_PARAMETERS", 1000)
-        assert [len(group) for group in in_groups(wanted, features)] == [1] * 6
-    monkeypatch.setattr(group, "CPU_BATCH_NUMBERS", numbers - 1)
-    assert [len(group) for group in in_groups(wanted, features)] == [1] * 6
+        fewer.setattr(fusion, "CPU_PARAMETERS", 1000)
+        assert [len(group) for group in in_groups(wanted)] == [1] * 6
+    monkeypatch.setattr(fusion, "CPU_BATCH_NUMBERS", numbers - 1)
+    assert [len(group) for group in in_groups(wanted)] == [1] * 6
 
 
 def test_nothing_is_shared_on_disk(project: Path) -> None:
     write_embeddings(project / "data/extract/test", config())
     streamed = load_features(Layout(project, "test", "test", "test"), config(features="stream"))
-    wanted = specs(features="stream")
-    assert in_groups(wanted, streamed) == [[spec] for spec in wanted]
+    wanted = trials(specs(features="stream"), streamed)
+    assert in_groups(wanted) == [[trial] for trial in wanted]
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adam])
@@ -232,5 +243,6 @@ def test_each_member_is_clipped_by_its_own_norm() -> None:
 
 
 def test_settings_alone_decide_the_key(features: Features) -> None:
-    assert specs(together="never")[0].key(features) == specs()[0].key(features)
-    assert isinstance(Config().train.together, str)
+    alone, batched = specs(batch_folds="never")[0], specs()[0]
+    assert FusionTrial(alone, features).key == FusionTrial(batched, features).key
+    assert isinstance(Config().train.batch_folds, str)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from daamctl.training import checkpoint
-from daamctl.training.checkpoint import FILE, Saving, load_state, save_state
+from daamctl.training.checkpoint import FILE, SaveTimer, load_state, save_state
 
 
 def test_saving_is_as_seldom_as_it_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,10 +20,10 @@ def test_saving_is_as_seldom_as_it_is_slow(monkeypatch: pytest.MonkeyPatch) -> N
         saved.append(now[0])
         now[0] += 2.0  # which is a twentieth of 40 s
 
-    saving = Saving(save, every_s=5.0, fraction=0.05)
+    timer = SaveTimer(every_s=5.0, fraction=0.05)
     for _ in range(200):
         now[0] += 1.0
-        saving.if_due()
+        timer.save_if_due(save)
     assert saved == [5.0, 47.0, 89.0, 131.0, 173.0]
 
 

@@ -18,9 +18,10 @@ from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM, load_weights, probes
 from daamctl.methods.probes import Candidate, Solution
 from daamctl.training.closed_form import search_part
-from daamctl.training.fold import Features, FoldSpec, kept_fold
-from daamctl.training.group import in_groups, train_fold
-from daamctl.training.run import load_features, summary_line
+from daamctl.training.features import Features, load_features
+from daamctl.training.runner import in_groups, kept_fold, summary_line, train_fold
+from daamctl.training.trial import FoldSpec
+from daamctl.training.trials.fusion import FusionTrial
 from tests.fixtures.embeddings import config, write_embeddings
 
 
@@ -32,7 +33,7 @@ def features(project: Path) -> Features:
 
 def make(features: Features, root: Path, method: str, name: str = "a", /, **train: Any) -> Fold:
     spec = FoldSpec("test", method, 2, 1, config(**train))
-    return train_fold(spec, features, root / name / method, root / "work" / name, root=root)
+    return train_fold(FusionTrial(spec, features), root / name / method, root / "work" / name, root=root)
 
 
 def weights(fold: Fold) -> dict[str, torch.Tensor]:
@@ -43,7 +44,7 @@ def weights(fold: Fold) -> dict[str, torch.Tensor]:
 def test_fold_is_whole_and_honest(method: str, features: Features, project: Path) -> None:
     told: list[Any] = []
     spec = FoldSpec("test", method, 2, 1, config())
-    fold = train_fold(spec, features, project / method, project / "w", root=project, on_epoch=told.append)
+    fold = train_fold(FusionTrial(spec, features), project / method, project / "w", root=project, on_epoch=told.append)
     run, metrics, history = fold.result["run"], fold.result["metrics"], fold.history().to_dicts()
     assert told == history
     (entry,) = history
@@ -131,8 +132,8 @@ def test_weights_on_disk_predict_the_same(method: str, features: Features, proje
         np.testing.assert_allclose(model(x), fold.predictions()["logits"].to_list(), rtol=1e-5, atol=1e-4)
 
 
-def spec_of(method: str, **train: Any) -> FoldSpec:
-    return FoldSpec("test", method, 2, 1, config(**train))
+def trial_of(features: Features, method: str, **train: Any) -> FusionTrial:
+    return FusionTrial(FoldSpec("test", method, 2, 1, config(**train)), features)
 
 
 def test_settings_of_steps_are_no_part_of_the_key(features: Features, project: Path) -> None:
@@ -141,16 +142,17 @@ def test_settings_of_steps_are_no_part_of_the_key(features: Features, project: P
         "lr": 0.5, "epochs": 9, "batch_size": 3, "loss": "cross-entropy", "optimizer": "adam", "weight_decay": 0.5,
         "schedule": "constant", "grad_clip_norm": 1.0, "precision": "bfloat16", "density_maps": "all-epochs",
     }  # fmt: skip
-    assert kept_fold(folder, spec_of("ridge-mean", **steps), features) is not None
-    assert kept_fold(folder, spec_of("ridge-mean", selection="last"), features) is None
-    assert kept_fold(folder, spec_of("ridge-mean", dev_fraction=0.3), features) is None
-    assert kept_fold(folder, spec_of("ridge-mean"), features.subset((3, 4))) is None
-    assert spec_of("mean").key(features) != spec_of("mean", lr=0.5).key(features)
+    assert kept_fold(folder, trial_of(features, "ridge-mean", **steps)) is not None
+    assert kept_fold(folder, trial_of(features, "ridge-mean", selection="last")) is None
+    assert kept_fold(folder, trial_of(features, "ridge-mean", dev_fraction=0.3)) is None
+    assert kept_fold(folder, trial_of(features.subset((3, 4)), "ridge-mean")) is None
+    assert trial_of(features, "mean").key != trial_of(features, "mean", lr=0.5).key
 
 
 def test_probes_are_solved_one_by_one(features: Features) -> None:
-    specs = [FoldSpec("test", "ridge-last", fold, 1, config(together="always")) for fold in (1, 2, 3)]
-    assert in_groups(specs, features) == [[spec] for spec in specs]
+    specs = [FoldSpec("test", "ridge-last", fold, 1, config(batch_folds="always")) for fold in (1, 2, 3)]
+    trials = [FusionTrial(spec, features) for spec in specs]
+    assert in_groups(trials) == [[trial] for trial in trials]
 
 
 def test_sample_of_the_training_clips_is_recorded(

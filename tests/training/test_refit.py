@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,15 @@ from daamctl.artifacts.results import Fold
 from daamctl.artifacts.splits import joined, make_split
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
-from daamctl.training import finetune, loop
-from daamctl.training.finetune_fold import FinetuneSpec, finetune_fold
-from daamctl.training.fold import Features, FoldSpec
-from daamctl.training.group import train_fold, train_folds
-from daamctl.training.run import load_features
+from daamctl.training import loop
+from daamctl.training.features import Features, load_features
+from daamctl.training.runner import train_fold, train_folds
+from daamctl.training.trial import FoldSpec
+from daamctl.training.trials import fusion
+from daamctl.training.trials.fusion import FusionTrial
 from tests.fixtures.embeddings import config, write_embeddings
-from tests.training import test_finetune
-from tests.training.test_finetune import Counter, Killed, Made, stop
+from tests.training.trials import test_adapter
+from tests.training.trials.test_adapter import Counter, Killed, Made, save_always, stop
 
 AGAIN = {"refit": True, "standardize": "feature", "precision": "float32"}
 SEARCH = {"search": "halving", "search_lr": (1e-3, 1e-2), "search_weight_decay": (), "search_epochs": 1, "epochs": 6}
@@ -41,7 +43,9 @@ def spec(method: str = "weighted-sum", number: int = 2, **train: Any) -> FoldSpe
 
 
 def make(features: Features, /, project: Path, name: str, method: str = "weighted-sum", **train: Any) -> Fold:
-    return train_fold(spec(method, **train), features, project / name, project / "work" / name, root=project)
+    return train_fold(
+        FusionTrial(spec(method, **train), features), project / name, project / "work" / name, root=project
+    )
 
 
 def weights(fold: Fold) -> dict[str, Tensor]:
@@ -140,10 +144,11 @@ def test_a_probe_fitted_to_the_same_clips_again_is_the_same(
 
 
 def test_together_it_is_the_same(features: Features, project: Path) -> None:
-    wanted = [spec("none-mlp", number, **SEARCH, together="always") for number in (1, 2, 3)]
-    ours = train_folds(wanted, features, project / "together", project / "w", root=project)
+    settings = [spec("none-mlp", number, **SEARCH, batch_folds="always") for number in (1, 2, 3)]
+    wanted = [FusionTrial(one, features) for one in settings]
+    ours = train_folds(wanted, project / "together", project / "w", root=project)
     assert {fold.result["meta"]["together"] for fold in ours} == {3}
-    for fold, one in zip(ours, wanted, strict=True):
+    for fold, one in zip(ours, settings, strict=True):
         alone = make(features, project, f"alone-{one.fold}", "none-mlp", **SEARCH) if one.fold == 2 else None
         if alone is not None:
             torch.testing.assert_close(torch.tensor(logits(fold)), torch.tensor(logits(alone)), atol=2e-4, rtol=2e-4)
@@ -163,6 +168,7 @@ def test_interrupted_it_goes_on_and_repeats_nothing_before(
     features: Features, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
     settings: dict[str, Any] = {"epochs": 6, "lr": 1e-4}
     whole = make(features, project, "whole", **settings)
     last = whole.result["metrics"]["selected_epoch"]
@@ -175,10 +181,11 @@ def test_interrupted_it_goes_on_and_repeats_nothing_before(
 
     where = (project / "cut", project / "work" / "cut")
     with pytest.raises(Killed):
-        train_fold(spec(**settings), features, *where, root=project, on_epoch=die)
+        train_fold(FusionTrial(spec(**settings), features), *where, root=project, on_epoch=die)
     assert list(where[1].glob("*/refit/resume.pt"))
     trained: list[int] = []
-    resumed = train_fold(spec(**settings), features, *where, root=project, on_step=lambda: trained.append(1))
+    again = FusionTrial(spec(**settings), features)
+    resumed = train_fold(again, *where, root=project, advance=trained.append)
     assert len(trained) == 2  # one epoch was done but not saved
     assert (logits(resumed), resumed.result["metrics"]) == (logits(whole), whole.result["metrics"])
     assert not list(where[1].glob("**/resume.pt"))
@@ -202,10 +209,10 @@ TUNED: dict[str, Any] = {
 
 
 def test_fine_tuning_is_repeated_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = test_finetune.make(tmp_path, "before", **TUNED)
+    before = test_adapter.make(tmp_path, "before", **TUNED)
     split = joined(make_split(Made().source.clips.rows, 2, dev_group=True))
     assert (len(split.train), len(split.dev), len(split.test)) == (24, 0, 12)
-    after = test_finetune.make(tmp_path, "after", train={"refit": True}, **TUNED)
+    after = test_adapter.make(tmp_path, "after", train={"refit": True}, **TUNED)
     assert after.result["search"] == before.result["search"]
     assert logits(after) != logits(before)
     history, epochs = after.history(), before.result["metrics"]["selected_epoch"]
@@ -216,14 +223,36 @@ def test_fine_tuning_is_repeated_too(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert history["train_loss"].to_list() != before.history()["train_loss"].to_list()[:epochs]
     assert after.result["metrics"]["accuracy"] == history["test_accuracy"][-1]
 
-    monkeypatch.setattr(finetune, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(finetune, "SAVING_FRACTION", float("inf"))
-    one = FinetuneSpec("toy", "lora-r4", 2, 1, test_finetune.config(train={"refit": True}, **TUNED))
+    save_always(monkeypatch)
+    settings: dict[str, Any] = {"train": {"refit": True}, **TUNED}
     where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
     all_before = 36 + 3 * 36  # every candidate for one epoch, the chosen one to its end
     with pytest.raises(Killed):
-        finetune_fold(one, Made().source, *where, root=tmp_path, bar=Counter(all_before + 13, stop))
+        train_fold(
+            test_adapter.trial(**settings), *where, root=tmp_path, advance=Counter(all_before + 13, stop).advance
+        )
     assert list(where[1].glob("**/refit/resume.pt"))
-    resumed = finetune_fold(one, Made().source, *where, root=tmp_path)
+    resumed = train_fold(test_adapter.trial(**settings), *where, root=tmp_path)
     assert (logits(resumed), resumed.result["metrics"]) == (logits(after), after.result["metrics"])
     assert not list(where[1].glob("**/resume.pt"))
+
+
+def test_the_first_training_is_gone_when_the_refit_begins(
+    features: Features, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models: list[Any] = []
+    real = fusion.build_method
+
+    def watched(*words: Any) -> Any:
+        model = real(*words)
+        if next(model.parameters()).device.type != "meta":
+            models.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(fusion, "build_method", watched)
+    left: list[int] = []
+    trial = FusionTrial(spec(**SEARCH), features)
+    folder, work = project / "a", project / "work"
+    train_fold(trial, folder, work, root=project, on_epoch=lambda _: left.append(sum(m() is not None for m in models)))
+    assert len(models) >= 3  # two candidates and the refit
+    assert set(left) == {1}

@@ -17,10 +17,11 @@ from daamctl.config import TrainConfig
 from daamctl.errors import TrainingError
 from daamctl.layout import Layout
 from daamctl.training import loop
-from daamctl.training.fold import Features, FoldSpec
-from daamctl.training.group import train_fold, train_folds
-from daamctl.training.run import load_features
+from daamctl.training.features import Features, load_features
+from daamctl.training.runner import train_fold, train_folds
 from daamctl.training.search import Grid, Rounds, grid_of
+from daamctl.training.trial import FoldSpec
+from daamctl.training.trials.fusion import FusionTrial
 from tests.fixtures.embeddings import config, write_embeddings
 
 SEARCH = {
@@ -44,7 +45,9 @@ def spec(method: str = "weighted-sum", number: int = 2, **train: Any) -> FoldSpe
 
 
 def train(features: Features, project: Path, name: str, method: str = "weighted-sum", **more: Any) -> Fold:
-    return train_fold(spec(method, **more), features, project / name, project / "work" / name, root=project)
+    return train_fold(
+        FusionTrial(spec(method, **more), features), project / name, project / "work" / name, root=project
+    )
 
 
 def grid(**settings: Any) -> Grid:
@@ -128,7 +131,7 @@ def test_every_candidate_diverged() -> None:
 
 def test_the_chosen_candidate_is_what_it_would_be_alone(features: Features, project: Path) -> None:
     """A search is bookkeeping: training with the chosen rate gives the same weights, epochs and predictions."""
-    found = train(features, project, "searched", together="never")
+    found = train(features, project, "searched", batch_folds="never")
     search = found.result["search"]
     assert [part["settings"]["lr"] for part in search["candidates"]][:3] == [1e-4, 1e-3, 1e-2]
     lengths = [len(part["dev_accuracy"]) for part in search["candidates"]]
@@ -144,10 +147,10 @@ def test_the_chosen_candidate_is_what_it_would_be_alone(features: Features, proj
 
 
 def test_side_by_side_chooses_as_one_by_one(features: Features, project: Path) -> None:
-    wanted = [spec(number=number, together="always") for number in (1, 2, 3)]
-    joint = train_folds(wanted, features, project / "joint", project / "work/joint", root=project)
+    wanted = [FusionTrial(spec(number=number, batch_folds="always"), features) for number in (1, 2, 3)]
+    joint = train_folds(wanted, project / "joint", project / "work/joint", root=project)
     for fold in joint:
-        alone = train(features, project, "apart", number=fold.fold, together="never")
+        alone = train(features, project, "apart", number=fold.fold, batch_folds="never")
         for name in ("chosen", "edges", "epochs"):
             assert fold.result["search"][name] == alone.result["search"][name]  # type: ignore[literal-required]
         assert fold.result["metrics"] == pytest.approx(alone.result["metrics"], abs=1e-4)
@@ -161,7 +164,7 @@ def test_nothing_of_it_sees_the_test_group(features: Features, project: Path, to
     labels[rows] = np.random.default_rng(0).permutation(labels[rows])
     other = replace(features, clips=features.clips.with_columns(pl.Series("label", labels)))
     assert not other.targets().equal(features.targets())
-    options = {"standardize": "feature", "patience": 2, "together": together}
+    options = {"standardize": "feature", "patience": 2, "batch_folds": together}
     ours, theirs = (train(data, project, name, **options) for name, data in (("true", features), ("permuted", other)))
     assert ours.result["run"]["test_group"] == "group2"
     assert ours.result["search"] == theirs.result["search"]
@@ -182,25 +185,26 @@ def test_a_rate_that_diverges_is_only_not_chosen(features: Features, project: Pa
 def test_an_interrupted_search_goes_on_where_it_was(
     features: Features, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = spec(together="never")  # side by side, rounding depends on who else is there
-    whole = train(features, project, "whole", together="never")
+    one = FusionTrial(spec(batch_folds="never"), features)  # side by side, rounding depends on who else is there
+    whole = train(features, project, "whole", batch_folds="never")
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    where = (features, project / "cut", project / "work/cut")
+    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
+    where = (project / "cut", project / "work/cut")
     done: list[int] = []
 
     def die_after(steps: int) -> Any:
-        def on_step() -> None:
+        def advance(units: int) -> None:
             done.append(1)
             if len(done) >= steps:
                 raise KeyboardInterrupt
 
-        return on_step
+        return advance
 
     for steps in (4, 7):  # among the candidates, and after the choice
         with pytest.raises(KeyboardInterrupt):
-            train_fold(one, *where, root=project, on_step=die_after(steps))
+            train_fold(one, *where, root=project, advance=die_after(steps))
     before = len(done)
-    resumed = train_fold(one, *where, root=project, on_step=lambda: done.append(1))
+    resumed = train_fold(one, *where, root=project, advance=lambda units: done.append(units))
     everything = sum(len(part["dev_accuracy"]) for part in whole.result["search"]["candidates"])
     assert before < everything
     assert len(done) - before < everything

@@ -30,11 +30,12 @@ from daamctl.errors import MethodError, TrainingError
 from daamctl.extraction.batching import plan_batches
 from daamctl.methods import WeightsMetadata, load_weights, read_metadata
 from daamctl.progress import Progress
-from daamctl.training import finetune
+from daamctl.training import loop
+from daamctl.training.adapter_training import AdapterTraining, ItemSet, Opened, predict, rate_factor
 from daamctl.training.checkpoint import save_state
-from daamctl.training.finetune import ItemSet, predict, rate_factor
-from daamctl.training.finetune_fold import FinetuneSpec, Opened, Source, finetune_fold, grid_of, kept_fold
-from daamctl.training.search import most_epochs
+from daamctl.training.runner import kept_fold, train_fold
+from daamctl.training.trial import FoldSpec
+from daamctl.training.trials.adapter import AdapterTrial, EncoderSource
 from tests.conftest import REPOSITORY
 from tests.fixtures.tiny_models import Tiny, tiny
 
@@ -93,7 +94,7 @@ class Made:
         self.opened: list[Any] = []
         self.read = list[int]()
         self.change, self.items = change, texts()
-        self.source = Source(table(), self.open)
+        self.source = EncoderSource(table(), self.open)
 
     def open(self) -> Opened:
         encoder = Encoder(tiny("bert").model)
@@ -117,8 +118,14 @@ def config(train: dict[str, Any] | None = None, **settings: Any) -> Config:
 
 
 def make(root: Path, name: str = "a", made: Made | None = None, method: str = "lora-r4", **settings: Any) -> Fold:
-    spec = FinetuneSpec("toy", method, 2, settings.pop("seed", 1), config(**settings))
-    return finetune_fold(spec, (made or Made()).source, root / name / method, root / "work" / name, root=root)
+    chosen = trial(made, method, seed=settings.pop("seed", 1), **settings)
+    return train_fold(chosen, root / name / method, root / "work" / name, root=root)
+
+
+def trial(
+    made: Made | None = None, method: str = "lora-r4", seed: int = 1, fold: int = 2, **settings: Any
+) -> AdapterTrial:
+    return AdapterTrial(FoldSpec("toy", method, fold, seed, config(**settings)), (made or Made()).source)
 
 
 def logits_of(fold: Fold) -> Tensor:
@@ -243,9 +250,9 @@ def test_tensors_of_another_way_are_refused(tmp_path: Path) -> None:
         entry = json.loads(file.metadata()["daamctl"])
     for change, message in (
         ({"method": "lora-r8"}, "weights do not fit lora-r8: "),
-        ({"method": "lora-r5"}, "unknown way of fine-tuning 'lora-r5'"),
+        ({"method": "lora-r5"}, "unknown fine-tuning method 'lora-r5'"),
         ({"num_classes": 3, "classes": ["a", "b", "c"]}, "weights do not fit lora-r4: "),
-        ({"num_classes": 1, "classes": ["a"]}, "lora-r4: num_classes must be at least 2, met 1"),
+        ({"num_classes": 1, "classes": ["a"]}, "lora-r4: num_classes must be at least 2, got 1"),
     ):
         save_file(load_file(path), tmp_path / "w.safetensors", metadata={"daamctl": json.dumps(entry | change)})
         found = refusal(tmp_path / "w.safetensors", Made().source.take())
@@ -288,11 +295,15 @@ class Killed(Exception):
     pass
 
 
+def save_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save the state whenever it may be saved."""
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
+
+
 def test_interrupted_training_resumes_to_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finetune, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(finetune, "SAVING_FRACTION", float("inf"))
+    save_always(monkeypatch)
     whole = values(make(tmp_path, "whole", epochs=5, encoder_dropout=True))
-    spec = FinetuneSpec("toy", "lora-r4", 2, 1, config(epochs=5, encoder_dropout=True))
 
     def die(entry: dict[str, Any]) -> None:
         if entry["epoch"] == 4:
@@ -300,14 +311,13 @@ def test_interrupted_training_resumes_to_the_same_result(tmp_path: Path, monkeyp
 
     where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
     with pytest.raises(Killed):
-        finetune_fold(spec, Made().source, *where, root=tmp_path, on_epoch=die)
+        train_fold(trial(epochs=5, encoder_dropout=True), *where, root=tmp_path, on_epoch=die)
     assert not where[0].exists()
     state = torch.load(next(where[1].glob("*/resume.pt")), weights_only=True)
     assert len(state["trained"]) == 10  # nothing of the frozen encoder
     epochs: list[Any] = []
-    resumed = finetune_fold(
-        spec, Made().source, *where, root=tmp_path, on_epoch=lambda entry: epochs.append(entry["epoch"])
-    )
+    again = trial(epochs=5, encoder_dropout=True)
+    resumed = train_fold(again, *where, root=tmp_path, on_epoch=lambda entry: epochs.append(entry["epoch"]))
     assert epochs == [1, 2, 3, 4, 5]
     assert values(resumed) == whole
     assert list(where[1].glob("*/resume.pt")) == []
@@ -336,10 +346,9 @@ def stop() -> None:
 
 def cut(root: Path, act: Callable[[], None]) -> None:
     """Die in the second epoch, after four of its six steps; three are saved."""
-    finetune.CHECKPOINT_EVERY_S, finetune.SAVING_FRACTION = 0.0, float("inf")
+    loop.CHECKPOINT_EVERY_S, loop.SAVING_FRACTION = 0.0, float("inf")
     bar = Counter(12 + 24 + 8, act)
-    spec = FinetuneSpec("toy", "lora-r4", 2, 1, config(**WITHIN))
-    finetune_fold(spec, Made().source, root / "cut" / "lora-r4", root / "work" / "cut", root=root, bar=bar)
+    train_fold(trial(**WITHIN), root / "cut" / "lora-r4", root / "work" / "cut", root=root, advance=bar.advance)
 
 
 @pytest.mark.parametrize("killed", ["by an exception", pytest.param("by the system", marks=pytest.mark.slow)])
@@ -350,11 +359,11 @@ def test_training_interrupted_within_an_epoch_resumes_to_the_same_bits(
     whole = values(make(tmp_path, "whole", **WITHIN))
     if killed == "by an exception":
         for name in ("CHECKPOINT_EVERY_S", "SAVING_FRACTION"):
-            monkeypatch.setattr(finetune, name, 0.0)  # `cut` changes them, monkeypatch sets them back
+            monkeypatch.setattr(loop, name, 0.0)  # `cut` changes them, monkeypatch sets them back
         with pytest.raises(Killed):
             cut(tmp_path, stop)
     else:
-        here = "import os, pathlib, sys; from tests.training.test_finetune import cut"
+        here = "import os, pathlib, sys; from tests.training.trials.test_adapter import cut"
         death = "cut(pathlib.Path(sys.argv[1]), lambda: os.kill(os.getpid(), 9))"
         done = subprocess.run([sys.executable, "-c", f"{here}; {death}", str(tmp_path)], cwd=REPOSITORY, check=False)
         assert done.returncode == -signal.SIGKILL
@@ -362,10 +371,8 @@ def test_training_interrupted_within_an_epoch_resumes_to_the_same_bits(
     assert (len(state["history"]), state["pass"]["steps"]) == (1, 3)
     assert len(state["trained"]) == len(state["optimizer"]["state"]) == 10  # nothing of the frozen encoder
     made, bar = Made(), Counter()
-    spec = FinetuneSpec("toy", "lora-r4", 2, 1, config(**WITHIN))
-    resumed = finetune_fold(
-        spec, made.source, tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut", root=tmp_path, bar=bar
-    )
+    where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
+    resumed = train_fold(trial(made, **WITHIN), *where, root=tmp_path, advance=bar.advance)
     assert values(resumed) == whole
     assert "resuming after epoch 1 of 2 and 3 of 6 steps" in caplog.text
     assert bar.done == 2 * 36  # as many as without the interruption
@@ -375,8 +382,7 @@ def test_training_interrupted_within_an_epoch_resumes_to_the_same_bits(
 
 def test_resume_file_of_the_former_layout_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was written after epochs alone, and said nothing of passes."""
-    monkeypatch.setattr(finetune, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(finetune, "SAVING_FRACTION", float("inf"))
+    save_always(monkeypatch)
     whole = values(make(tmp_path, "whole", **WITHIN))
     kept: dict[str, Any] = {}
 
@@ -386,31 +392,29 @@ def test_resume_file_of_the_former_layout_is_read(tmp_path: Path, monkeypatch: p
             kept.update(state)
             raise Killed
 
-    monkeypatch.setattr(finetune, "save_state", keep)
+    monkeypatch.setattr(loop, "save_state", keep)
     with pytest.raises(Killed):
         make(tmp_path, "cut", **WITHIN)
     former = {"optimizer", "scaler", "trained", "most", "best", "history", "train_s", "selected_epoch"}
     assert kept.keys() == former
-    monkeypatch.setattr(finetune, "save_state", save_state)
+    monkeypatch.setattr(loop, "save_state", save_state)
     assert values(make(tmp_path, "cut", **WITHIN)) == whole
 
 
 def test_state_of_half_a_pass_is_not_needed_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed in the evaluation of the only epoch: what is left is the evaluation."""
-    monkeypatch.setattr(finetune, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(finetune, "SAVING_FRACTION", float("inf"))
+    save_always(monkeypatch)
     settings: dict[str, Any] = {**WITHIN, "epochs": 1}
     whole = values(make(tmp_path, "whole", **settings))
-    spec = FinetuneSpec("toy", "lora-r4", 2, 1, config(**settings))
     where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
     with pytest.raises(Killed):
-        finetune_fold(spec, Made().source, *where, root=tmp_path, bar=Counter(12 + 6, stop))
+        train_fold(trial(**settings), *where, root=tmp_path, advance=Counter(12 + 6, stop).advance)
 
     def step(*_: Any) -> None:
         raise AssertionError("there is nothing left to train on")
 
-    monkeypatch.setattr(finetune._Finetuning, "_step", step)
-    assert values(finetune_fold(spec, Made().source, *where, root=tmp_path)) == whole
+    monkeypatch.setattr(AdapterTraining, "step", step)
+    assert values(train_fold(trial(**settings), *where, root=tmp_path)) == whole
 
 
 def test_accumulating_gives_the_gradient_of_the_whole_batch(tmp_path: Path) -> None:
@@ -476,7 +480,7 @@ def test_published_form_without_effect_is_recorded_and_said(
     assert "lora-r4-published: no gradient reaches 8 of the 8 tensors trained in the encoder" in caplog.text
     assert "random frozen score map (D4)" in caplog.text
     assert any(note.startswith("no gradient reaches") for note in fold.result["run"]["notes"])
-    monkeypatch.setattr("daamctl.training.finetune_fold.resolve_precision", lambda *_, **__: "float16")
+    monkeypatch.setattr("daamctl.training.trials.adapter.resolve_precision", lambda *_, **__: "float16")
     scaled = make(tmp_path, "c", method="lora-r4-published")  # there is nothing to unscale
     assert logits_of(scaled).tolist() == logits_of(fold).tolist()
     with pytest.raises(TrainingError, match="lora-r4 does not act on BertModel"):
@@ -486,9 +490,9 @@ def test_published_form_without_effect_is_recorded_and_said(
 def test_finished_fold_is_kept_only_for_identical_inputs(tmp_path: Path) -> None:
     fold, made = make(tmp_path, epochs=1), Made()
 
-    def kept(method: str = "lora-r4", source: Source = made.source, seed: int = 1, **settings: Any) -> bool:
-        spec = FinetuneSpec("toy", method, 2, seed, config(**{"epochs": 1, **settings}))
-        return kept_fold(fold.folder.parent, spec, source) is not None
+    def kept(method: str = "lora-r4", source: EncoderSource = made.source, seed: int = 1, **settings: Any) -> bool:
+        spec = FoldSpec("toy", method, 2, seed, config(**{"epochs": 1, **settings}))
+        return kept_fold(fold.folder.parent, AdapterTrial(spec, source)) is not None
 
     assert kept()
     assert kept(device="auto", gradient_checkpointing=True, seeds=[7])
@@ -499,7 +503,7 @@ def test_finished_fold_is_kept_only_for_identical_inputs(tmp_path: Path) -> None
     assert not kept("lora-r8")
     assert not kept(max_tokens=5)
     fewer = ClipTable("toy", CLASSES, table().rows[:-1], {}, "text")
-    assert not kept(source=Source(fewer, made.open))
+    assert not kept(source=EncoderSource(fewer, made.open))
     other = Made()
     other.source._facts = {"weights_sha256": "01", "max_tokens": 4096}
     assert not kept(source=other.source)
@@ -511,8 +515,8 @@ def test_finished_fold_is_kept_only_for_identical_inputs(tmp_path: Path) -> None
 def test_every_fold_has_an_encoder_of_its_own_that_is_gone_afterwards(tmp_path: Path) -> None:
     made = Made()
     for fold in (1, 2):
-        spec = FinetuneSpec("toy", "full-finetune", fold, 1, config(epochs=1))
-        result = finetune_fold(spec, made.source, tmp_path / "m", tmp_path / "work", root=tmp_path)
+        one = trial(made, "full-finetune", fold=fold, epochs=1)
+        result = train_fold(one, tmp_path / "m", tmp_path / "work", root=tmp_path)
         assert result.result["run"]["num_parameters"] > 20_000
     assert len(made.opened) == 2
     assert made.opened[0]() is None
@@ -569,7 +573,7 @@ def test_scaled_gradients_are_clipped_unscaled(tmp_path: Path, method: str, monk
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", watched)
     make(tmp_path, "a", method=method, epochs=1)
     exact = norms[0]
-    monkeypatch.setattr("daamctl.training.finetune_fold.resolve_precision", lambda *_, **__: "float16")
+    monkeypatch.setattr("daamctl.training.trials.adapter.resolve_precision", lambda *_, **__: "float16")
     fold = make(tmp_path, "b", method=method, epochs=1)
     assert fold.result["meta"]["precision"] == "float16"
     assert norms[2] == pytest.approx(exact, rel=0.1)  # two steps each; unscaled, not 65536 times as large
@@ -629,16 +633,18 @@ def test_nothing_of_the_search_sees_the_test_group(tmp_path: Path) -> None:
 
 def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = make(tmp_path, "whole", **SEARCHED)
-    monkeypatch.setattr(finetune, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(finetune, "SAVING_FRACTION", float("inf"))
-    spec = FinetuneSpec("toy", "lora-r4", 2, 1, config(**SEARCHED))
+    save_always(monkeypatch)
     where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
     for items in (36 + 6, 2 * 36 + 6):  # in the second candidate, and after the choice
         with pytest.raises(Killed):
-            finetune_fold(spec, Made().source, *where, root=tmp_path, bar=Counter(items, stop))
+            train_fold(trial(**SEARCHED), *where, root=tmp_path, advance=Counter(items, stop).advance)
     bar, epochs = Counter(), list[Any]()
-    resumed = finetune_fold(
-        spec, Made().source, *where, root=tmp_path, bar=bar, on_epoch=lambda entry: epochs.append(entry["epoch"])
+    resumed = train_fold(
+        trial(**SEARCHED),
+        *where,
+        root=tmp_path,
+        advance=bar.advance,
+        on_epoch=lambda entry: epochs.append(entry["epoch"]),
     )
     assert values(resumed) == values(whole)
     assert resumed.result["search"] == whole.result["search"]
@@ -648,10 +654,9 @@ def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path, monkeypatch:
 
 
 def test_items_of_a_search_are_counted_once(tmp_path: Path) -> None:
-    bar = Counter()
-    spec = FinetuneSpec("toy", "lora-r4", 2, 1, config(**SEARCHED))
-    finetune_fold(spec, Made().source, tmp_path / "m", tmp_path / "work", root=tmp_path, bar=bar)
-    assert bar.done == 36 * most_epochs(grid_of(spec), 2, refit=False) == 36 * 3
+    bar, one = Counter(), trial(**SEARCHED)
+    train_fold(one, tmp_path / "m", tmp_path / "work", root=tmp_path, advance=bar.advance)
+    assert bar.done == one.units == 36 * 3
 
 
 def test_a_rate_that_diverges_is_only_not_chosen(tmp_path: Path) -> None:
@@ -665,9 +670,8 @@ def test_published_forms_and_other_selections_are_not_searched(tmp_path: Path) -
     fold = make(tmp_path, method="lora-r4-published", **{**SEARCHED, "epochs": 1})
     assert "search" not in fold.result
     assert fold.history()["lr"][0] == 0.01  # as given
-    last = FinetuneSpec("toy", "lora-r4", 2, 1, config({"selection": "last"}, **SEARCHED))
-    assert grid_of(last) is None
-    assert grid_of(replace(last, config=config(**SEARCHED))) is not None
+    assert trial(train={"selection": "last"}, **SEARCHED).grid is None
+    assert trial(**SEARCHED).grid is not None
 
 
 def test_patience_ends_fine_tuning_except_of_published_forms(tmp_path: Path) -> None:

@@ -20,9 +20,12 @@ from daamctl.engines.base import EngineBase
 from daamctl.errors import TrainingError
 from daamctl.layout import Layout
 from daamctl.tracking import NoTracker, make_tracker
-from daamctl.training import run
-from daamctl.training.fold import Features, FoldSpec
-from daamctl.training.run import fold_specs, load_features, settle, summary_line, to_gpu, train_all
+from daamctl.training import features as features_module
+from daamctl.training import runner
+from daamctl.training.features import Features, load_features, open_features, place_features, to_gpu
+from daamctl.training.runner import summary_line, train_all
+from daamctl.training.trial import Trial, trials_of
+from daamctl.training.trials.fusion import FusionTrial
 from tests.fixtures.embeddings import config, write_embeddings
 from tests.fixtures.folds import make_layout, predictions_frame, write_fold
 from tests.fixtures.gpu import needs_gpu
@@ -62,7 +65,9 @@ class Gpu:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, room: float) -> None:
         self.asked: list[tuple[str, int]] = []
-        monkeypatch.setattr(run, "gpu_room", lambda device, tasks: (self.asked.append((device, tasks)), room)[1])
+        monkeypatch.setattr(
+            features_module, "gpu_room", lambda device, tasks: (self.asked.append((device, tasks)), room)[1]
+        )
 
 
 @pytest.mark.parametrize("wanted", ["auto", "memory", "stream"])
@@ -78,7 +83,7 @@ def test_what_fits_goes_to_the_gpu_whole(
     settings, expected = config(features=wanted), load_features(layout, config()).x
     Gpu(monkeypatch, room)
     assert isinstance(expected, torch.Tensor)
-    for start in (run.open_features(layout, settings), load_features(layout, settings)):
+    for start in (open_features(layout, settings), load_features(layout, settings)):
         with caplog.at_level(logging.INFO):
             caplog.clear()
             found = to_gpu(start, settings)
@@ -95,19 +100,20 @@ def test_what_fits_goes_to_the_gpu_whole(
 def test_training_asks_the_gpu_before_it_reads(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folds here share what is there; memory too small for the set does not matter."""
     settings = config(epochs=1)
-    features = run.open_features(layout, settings)
-    specs = fold_specs("test", "daam-v1", features, settings)[:2]
+    features = open_features(layout, settings)
+    trials = trials_of(FusionTrial, "test", "daam-v1", features, settings)[:2]
     gpu, seen = Gpu(monkeypatch, BYTES), []
     monkeypatch.setattr(embeddings, "free_memory", lambda: 0)
-    real = run.train_folds
+    real = runner.train_folds
 
-    def watched(specs: list[FoldSpec], found: Features, *words: Any, **options: Any) -> list[Fold]:
-        assert isinstance(found.x, torch.Tensor)
-        seen.append(found.x.data_ptr())
-        return real(specs, found, *words, **options)
+    def watched(trials: list[FusionTrial], *words: Any, **options: Any) -> list[Fold]:
+        for trial in trials:
+            assert isinstance(trial.data.x, torch.Tensor)
+            seen.append(trial.data.x.data_ptr())
+        return real(trials, *words, **options)
 
-    monkeypatch.setattr(run, "train_folds", watched)
-    train_all(specs, features, layout.method("daam-v1"), layout, NoTracker(), force=False)
+    monkeypatch.setattr(runner, "train_folds", watched)
+    train_all(trials, layout.method("daam-v1"), layout, NoTracker(), force=False)
     assert gpu.asked == [("cpu", 1)]
     assert len(set(seen)) == 1
     assert len(seen) == 2
@@ -119,12 +125,12 @@ def test_room_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (memory["free"], memory["total"]))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 6 * gb)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: gb)
-    assert run.gpu_room("cuda", 1) == (70 + 5 - 8) * gb
-    assert run.gpu_room("cuda:1", 4) == (20 - 8) * gb
-    assert run.gpu_room("cuda", 8) == 5 * gb  # of 10
+    assert features_module.gpu_room("cuda", 1) == (70 + 5 - 8) * gb
+    assert features_module.gpu_room("cuda:1", 4) == (20 - 8) * gb
+    assert features_module.gpu_room("cuda", 8) == 5 * gb  # of 10
     memory["free"] = 4 * gb
-    assert run.gpu_room("cuda", 1) == 4.5 * gb
-    assert run.gpu_room("cpu", 1) == run.gpu_room("mps", 1) == 0
+    assert features_module.gpu_room("cuda", 1) == 4.5 * gb
+    assert features_module.gpu_room("cpu", 1) == features_module.gpu_room("mps", 1) == 0
 
 
 @needs_gpu
@@ -134,10 +140,10 @@ def test_folds_on_a_gpu_index_it(layout: Layout, method: str) -> None:
     """The second method is trained together there."""
     accuracies = {}
     for device in ("cpu", "cuda"):
-        settings = config(device=device, together="always", precision="float32", epochs=6)
-        features = run.open_features(layout, settings)
-        specs, folder = fold_specs("test", method, features, settings), layout.method(method) / device
-        folds = train_all(specs, features, folder, layout, NoTracker(), force=False)
+        settings = config(device=device, batch_folds="always", precision="float32", epochs=6)
+        features = open_features(layout, settings)
+        trials, folder = trials_of(FusionTrial, "test", method, features, settings), layout.method(method) / device
+        folds = train_all(trials, folder, layout, NoTracker(), force=False)
         assert {fold.result["meta"]["features"] for fold in folds} == {"memory" if device == "cpu" else "device"}
         assert {fold.result["meta"].get("together") for fold in folds} == {5 if method == "weighted-sum" else None}
         accuracies[device] = sum(fold.result["metrics"]["accuracy"] for fold in folds) / len(folds)
@@ -149,14 +155,14 @@ def test_few_layers_of_a_streamed_set_may_fit(layout: Layout, monkeypatch: pytes
     monkeypatch.setattr(embeddings, "free_memory", lambda: BYTES)
     features = load_features(layout, settings)
     assert way(features) == "stream"
-    assert way(settle(features.subset(tuple(range(1, 13))), settings)) == "stream"
-    few = settle(features.subset((6, 2)), settings)
+    assert way(place_features(features.subset(tuple(range(1, 13))), settings)) == "stream"
+    few = place_features(features.subset((6, 2)), settings)
     assert (way(few), few.layers) == ("memory", (6, 2))
     monkeypatch.undo()
     whole = load_features(layout, settings)
     assert isinstance(few.x, torch.Tensor)
     assert torch.equal(few.x, whole.subset((6, 2)).x)
-    assert settle(whole, config(features="stream")) is whole
+    assert place_features(whole, config(features="stream")) is whole
 
 
 def test_what_is_left_on_disk_is_said(layout: Layout, caplog: pytest.LogCaptureFixture) -> None:
@@ -168,11 +174,11 @@ def test_what_is_left_on_disk_is_said(layout: Layout, caplog: pytest.LogCaptureF
 def test_every_fold_is_trained_from_disk_and_kept(layout: Layout) -> None:
     settings = config(features="stream", epochs=1)
     features = load_features(layout, settings)
-    specs = fold_specs("test", "weighted-sum", features, settings)
+    trials = trials_of(FusionTrial, "test", "weighted-sum", features, settings)
     tracker = make_tracker(layout.root, enabled=False)
-    first = train_all(specs, features, layout.method("weighted-sum"), layout, tracker, force=False)
+    first = train_all(trials, layout.method("weighted-sum"), layout, tracker, force=False)
     stamps = [(fold.folder / "result.json").stat().st_mtime_ns for fold in first]
-    again = train_all(specs, features, layout.method("weighted-sum"), layout, tracker, force=False)
+    again = train_all(trials, layout.method("weighted-sum"), layout, tracker, force=False)
     assert [(fold.folder / "result.json").stat().st_mtime_ns for fold in again] == stamps
     assert [fold.result["meta"]["features"] for fold in again] == ["stream"] * 5
 
@@ -180,18 +186,15 @@ def test_every_fold_is_trained_from_disk_and_kept(layout: Layout) -> None:
 class Elsewhere(EngineBase):
     """An engine that is not here, as far as anyone can tell: its tasks see what would have travelled."""
 
+    in_process = False
+
     def facts(self, open_worker: Any, device: str) -> Any:
         raise NotImplementedError
 
-    def work(self, open_worker: Any, device: str, tasks: Any, advance: Any) -> Iterator[Any]:
-        raise NotImplementedError
-
-    def each(
-        self, call: Callable[[Any, Any], Any], shared: Any, tasks: Sequence[Any], *, device: str, per_gpu: int
-    ) -> Iterator[tuple[Any, Any]]:
-        call, shared = pickle.loads(pickle.dumps((call, shared)))
+    def map(self, open_worker: Callable[[str], Any], tasks: Sequence[Any], *, device: str, **_: Any) -> Iterator[Any]:
+        worker = pickle.loads(pickle.dumps(open_worker))(device)
         for task in reversed(tasks):
-            yield task, call(shared, pickle.loads(pickle.dumps(task)))
+            yield from worker.work([pickle.loads(pickle.dumps(task))], lambda units: None)
 
 
 class Listing(NoTracker):
@@ -209,12 +212,12 @@ def test_folds_elsewhere_ask_for_their_part_of_a_gpu(
     layout: Layout, monkeypatch: pytest.MonkeyPatch, number: int, share: int
 ) -> None:
     settings = config(epochs=1)
-    features = run.open_features(layout, settings)
-    specs, gpu = fold_specs("test", "weighted-sum", features, settings)[:number], Gpu(monkeypatch, BYTES)
+    features = open_features(layout, settings)
+    trials, gpu = trials_of(FusionTrial, "test", "weighted-sum", features, settings)[:number], Gpu(monkeypatch, BYTES)
     monkeypatch.setattr(embeddings, "free_memory", lambda: 0)
     folder = layout.method("weighted-sum")
-    folds = train_all(specs, features, folder, layout, NoTracker(), force=False, engine=Elsewhere())
-    assert gpu.asked == [("cpu", share)] * number
+    folds = train_all(trials, folder, layout, NoTracker(), force=False, engine=Elsewhere())
+    assert gpu.asked == [("cpu", share)]  # once for a worker, whatever it trains
     assert {fold.result["meta"]["features"] for fold in folds} == {"memory"}
 
 
@@ -222,32 +225,33 @@ def test_folds_elsewhere_ask_for_their_part_of_a_gpu(
 def test_folds_trained_elsewhere_are_those_trained_here(layout: Layout, wanted: str) -> None:
     settings = config(features=wanted, epochs=1)
     features = load_features(layout, settings)
-    specs = fold_specs("test", "weighted-sum", features, settings)
+    trials = trials_of(FusionTrial, "test", "weighted-sum", features, settings)
     tracker = Listing()
     folder = layout.method("weighted-sum")
-    there = train_all(specs, features, folder, layout, tracker, force=False, engine=Elsewhere())
+    there = train_all(trials, folder, layout, tracker, force=False, engine=Elsewhere())
     assert [fold.result["run"]["fold"] for fold in there] == [1, 2, 3, 4, 5]
-    kept = train_all(specs, features, folder, layout, tracker, force=False)
+    kept = train_all(trials, folder, layout, tracker, force=False)
     assert [fold.result for fold in kept] == [fold.result for fold in there]
     assert tracker.started == []
-    here = train_all(specs, features, folder, layout, tracker, force=True)
+    here = train_all(trials, folder, layout, tracker, force=True)
     assert [fold.result["metrics"] for fold in here] == [fold.result["metrics"] for fold in there]
 
 
 def test_a_worker_with_other_inputs_is_found_out(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(epochs=1)
     features = load_features(layout, settings)
-    specs = fold_specs("test", "weighted-sum", features, settings, fold=2)
-    real = run.train_fold
+    trials = trials_of(FusionTrial, "test", "weighted-sum", features, settings, fold=2)
+    real = runner.train_fold
 
-    def other_version(spec: FoldSpec, *words: Any, **options: Any) -> Fold:
-        return real(replace(spec, config=config(epochs=2)), *words, **options)
+    def other_version(trial: Trial, *words: Any, **options: Any) -> Fold:
+        spec = replace(trial.spec, config=config(epochs=2))
+        return real(FusionTrial(spec, trial.data), *words, **options)
 
-    monkeypatch.setattr(run, "train_fold", other_version)
+    monkeypatch.setattr(runner, "train_fold", other_version)
     with pytest.raises(
         TrainingError, match=r"^weighted-sum fold 2 seed 1: a worker trained it on other inputs\n  install"
     ):
-        train_all(specs, features, layout.method("weighted-sum"), layout, NoTracker(), force=False, engine=Elsewhere())
+        train_all(trials, layout.method("weighted-sum"), layout, NoTracker(), force=False, engine=Elsewhere())
 
 
 def test_a_fold_that_may_have_learned_nothing_says_so(tmp_path: Path) -> None:

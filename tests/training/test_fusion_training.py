@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from daamctl.config import TrainConfig
+from daamctl.devices import full_float32
 from daamctl.errors import ArtifactError, TrainingError
 from daamctl.methods import FusionClassifier, Traits, build
-from daamctl.training import inference, loop
+from daamctl.training import fusion_training, inference, loop
 from daamctl.training.checkpoint import FILE, load_state, save_state
 from daamctl.training.feature_split import InMemorySplit
+from daamctl.training.fusion_training import FusionTraining, check_gradients
 from daamctl.training.inference import mean_density, predict
-from daamctl.training.loop import Trained, Training, check_gradients
+from daamctl.training.loop import Trained, TrainingSetup
 from tests.fixtures.gpu import GPU, needs_gpu
 
 LAYERS, DIM, CLASSES = 2, 3, 2
@@ -39,17 +41,13 @@ def train(model: FusionClassifier, work: Path, data: InMemorySplit | None = None
     seed, device, precision = (settings.pop(*option) for option in (("seed", 1), ("on", "cpu"), ("how", "float32")))
     config = TrainConfig.model_validate({"batch_size": 4, "epochs": 3, **settings})
     dev = part(6, 2) if config.selection == "dev-group" else None
-    return Training(
+    return FusionTraining(
         model,
         data or part(10),
         dev,
         part(6, 3),
         config,
-        seed=seed,
-        device=device,
-        precision=precision,
-        work=work,
-        key="k",
+        TrainingSetup(seed, device, precision, work, key="k"),
     ).complete()
 
 
@@ -119,7 +117,7 @@ def test_plateau_lowers_the_rate_after_its_patience(tmp_path: Path, monkeypatch:
 def test_plateau_watches_the_training_loss_when_the_last_epoch_is_taken(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(inference, "accuracy_of", lambda *_: 0.5)
     losses = iter([3.0, 2.0, 1.0, 1.0, 1.0])
-    monkeypatch.setattr(loop.Seen, "means", lambda *_: (next(losses), 0.5))
+    monkeypatch.setattr(fusion_training.Seen, "means", lambda *_: (next(losses), 0.5))
     done = train(linear(), tmp_path, selection="last", epochs=5, lr=0.1, plateau_patience=0, plateau_factor=0.5)
     assert [entry["lr"] for entry in done.history] == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.05])
 
@@ -141,17 +139,13 @@ def test_selection_keeps_the_first_of_equals(tmp_path: Path, monkeypatch: Any, s
     monkeypatch.setattr(inference, "cross_entropy_of", lambda *_: 0.5)
     snapshots: list[Tensor] = []
     model = linear()
-    training = Training(
+    training = FusionTraining(
         model,
         part(10),
         part(6, 2) if selection == "dev-group" else None,
         part(6, 3),
         TrainConfig(epochs=5, lr=0.1, selection=selection),
-        seed=1,
-        device="cpu",
-        precision="float32",
-        work=tmp_path,
-        key="k",
+        TrainingSetup(1, "cpu", "float32", tmp_path, key="k"),
     )
     training.follow(lambda _: snapshots.append(model.decoder.weight.detach().clone()))
     done = training.complete()
@@ -370,6 +364,7 @@ def test_checkpoints_are_written_now_and_then_and_not_after_the_last(tmp_path: P
     train(linear(), tmp_path, epochs=4)
     assert saved == []  # a run of milliseconds needs none
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
     train(linear(), tmp_path, epochs=4)
     assert saved == [1, 2, 3]
 
@@ -398,7 +393,7 @@ def test_published_maps_cover_the_epochs_up_to_the_selected_one(tmp_path: Path, 
     torch.manual_seed(0)
     model = build("daam-v1", num_layers=LAYERS, embed_dim=DIM, num_classes=CLASSES, num_heads=1, hidden_channels=4)
     seen: list[Tensor] = []
-    add = loop._EpochMaps.add
+    add = fusion_training._EpochMaps.add
 
     def watch(self: Any, model: FusionClassifier, part: InMemorySplit, device: str, size: int) -> None:
         with torch.no_grad():
@@ -406,7 +401,7 @@ def test_published_maps_cover_the_epochs_up_to_the_selected_one(tmp_path: Path, 
             seen.append(torch.stack(maps).mean(0))
         add(self, model, part, device, size)
 
-    monkeypatch.setattr(loop._EpochMaps, "add", watch)
+    monkeypatch.setattr(fusion_training._EpochMaps, "add", watch)
     done = train(model, tmp_path, density_maps="all-epochs", epochs=5, lr=0.05)
     assert len(seen) == 5
     torch.testing.assert_close(done.density, torch.stack(seen[: done.selected_epoch]).mean(0))
@@ -448,15 +443,22 @@ def test_choices_are_made_on_the_held_out_group_after_every_epoch(tmp_path: Path
         train(model, tmp_path, selection="last")
 
 
+def half_precision(model: FusionClassifier, config: TrainConfig, device: str, work: Path) -> FusionTraining:
+    """A training whose steps the tests take themselves, under a loss scale."""
+    dev = part(6, 2) if config.selection == "dev-group" else None
+    setup = TrainingSetup(1, device, "float16", work, key="k")
+    return FusionTraining(model, part(4), dev, part(6, 3), config, setup)
+
+
 @pytest.mark.parametrize(("clip", "expected"), [("scaled", 1 / 1024), ("unscaled", 1.0)])
-def test_clipping_before_or_after_the_loss_scale_is_taken_away(clip: str, expected: float) -> None:
+def test_clipping_before_or_after_the_loss_scale_is_taken_away(tmp_path: Path, clip: str, expected: float) -> None:
     """D21: on gradients still multiplied by the loss scale 1024, a threshold of 1 is a true one of 1/1024."""
     model = linear()
     settings = {"grad_clip_norm": 1.0, "grad_clip": clip, "optimizer": "adam", "weight_decay": 0.0}
-    run = loop._Run(model, TrainConfig.model_validate(settings), "cpu", "float16")
+    run = half_precision(model, TrainConfig.model_validate(settings), "cpu", tmp_path)
     run.scaler = torch.amp.grad_scaler.GradScaler("cpu", init_scale=1024.0)
     data = part(4)
-    run._step(1000 * nn.functional.cross_entropy(model(data.x), data.y))
+    run.update(1000 * nn.functional.cross_entropy(model(data.x), data.y))
     means = torch.cat([state["exp_avg"].flatten() for state in run.optimizer.state.values()])
     assert means.norm().item() == pytest.approx(0.1 * expected, rel=1e-4)  # a tenth of the gradient, at first
 
@@ -464,21 +466,23 @@ def test_clipping_before_or_after_the_loss_scale_is_taken_away(clip: str, expect
 @pytest.mark.parametrize("optimizer", ["adamw", "adam"])
 @pytest.mark.parametrize("clip", ["scaled", "unscaled"])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
-def test_fused_steps_under_a_loss_scale_are_the_plain_ones(clip: str, optimizer: str, device: str) -> None:
+def test_fused_steps_under_a_loss_scale_are_the_plain_ones(
+    tmp_path: Path, clip: str, optimizer: str, device: str
+) -> None:
     """The fused kernel takes the scale away and skips a step by itself, where the scaler does it for the plain one."""
     settings = {"grad_clip_norm": 1.0, "grad_clip": clip, "optimizer": optimizer, "weight_decay": 0.5, "lr": 0.1}
     config, data, found = TrainConfig.model_validate(settings), part(4), []
     x, y = data.x.to(device), data.y.to(device)
     for fused in (True, False):
         model = linear().to(device)
-        run = loop._Run(model, config, device, "float16")
+        run = half_precision(model, config, device, tmp_path)
         run.scaler = torch.amp.grad_scaler.GradScaler(device, init_scale=1024.0, growth_interval=2)
         assert run.optimizer.param_groups[0]["fused"]
         if not fused:
-            run.optimizer = loop.build_optimizer(model, config, fused=False)
+            run.optimizer = fusion_training.build_optimizer(model, config, fused=False)
         steps = []
         for factor in (float("inf"), 1.0, 3.0, float("inf"), 2.0):
-            run._step(factor * nn.functional.cross_entropy(model(x), y))
+            run.update(factor * nn.functional.cross_entropy(model(x), y))
             steps.append(torch.cat([p.detach().flatten().cpu() for p in model.parameters()]))
         assert torch.equal(steps[0], torch.cat([p.detach().flatten() for p in linear().parameters()]))
         assert torch.equal(steps[3], steps[2])
@@ -491,11 +495,14 @@ def test_fused_steps_under_a_loss_scale_are_the_plain_ones(clip: str, optimizer:
 def test_a_state_saved_by_plain_steps_goes_on_by_fused_ones(tmp_path: Path, monkeypatch: Any) -> None:
     """As after a move from a device without them."""
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
     whole = train(linear(), tmp_path / "whole", lr=0.01, epochs=4)
-    real = loop.build_optimizer
-    monkeypatch.setattr(loop, "build_optimizer", lambda model, config, fused: real(model, config, fused=False))
+    real = fusion_training.build_optimizer
+    monkeypatch.setattr(
+        fusion_training, "build_optimizer", lambda model, config, fused: real(model, config, fused=False)
+    )
     train(linear(), tmp_path / "cut", lr=0.01, epochs=3)  # leaves the state after two epochs
-    monkeypatch.setattr(loop, "build_optimizer", real)
+    monkeypatch.setattr(fusion_training, "build_optimizer", real)
     used: list[bool] = []
     step = torch.optim.AdamW.step
     monkeypatch.setattr(
@@ -528,7 +535,7 @@ def conv(seed: int = 0) -> FusionClassifier:
 def test_order_in_memory_changes_rounding_alone_and_is_not_kept(tmp_path: Path, monkeypatch: Any) -> None:
     found = []
     for last in (False, True):
-        monkeypatch.setattr(loop, "channels_last", lambda *_, last=last: last)
+        monkeypatch.setattr(fusion_training, "channels_last", lambda *_, last=last: last)
         model = conv()
         done = train(model, tmp_path / str(last), lr=0.01)
         assert all(value.is_contiguous() for value in model.state_dict().values())
@@ -539,26 +546,27 @@ def test_order_in_memory_changes_rounding_alone_and_is_not_kept(tmp_path: Path, 
 def test_state_saved_in_another_order_in_memory_is_taken_up(tmp_path: Path, monkeypatch: Any) -> None:
     """As after a move to another processor: the fused optimiser does not look at strides."""
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(loop, "channels_last", lambda *_: False)
+    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
+    monkeypatch.setattr(fusion_training, "channels_last", lambda *_: False)
     whole = train(conv(), tmp_path / "whole", lr=0.01, epochs=4)
     train(conv(), tmp_path / "cut", lr=0.01, epochs=3)  # leaves the state after two epochs
-    monkeypatch.setattr(loop, "channels_last", lambda *_: True)
+    monkeypatch.setattr(fusion_training, "channels_last", lambda *_: True)
     resumed = train(conv(), tmp_path / "cut", lr=0.01, epochs=4)
     torch.testing.assert_close(resumed.logits, whole.logits, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("native", [False, True])
 def test_channels_last_by_machine_and_precision(monkeypatch: Any, native: bool) -> None:
-    monkeypatch.setattr(loop, "cpu_has_bfloat16", lambda: native)
-    assert loop.channels_last("cpu", "float32") is loop.channels_last("cpu", "bfloat16") is native
-    assert loop.channels_last("cuda:0", "bfloat16")
-    assert not loop.channels_last("cuda:0", "float32")
-    assert not loop.channels_last("mps", "float32")
+    monkeypatch.setattr(fusion_training, "cpu_has_bfloat16", lambda: native)
+    assert fusion_training.channels_last("cpu", "float32") is fusion_training.channels_last("cpu", "bfloat16") is native
+    assert fusion_training.channels_last("cuda:0", "bfloat16")
+    assert not fusion_training.channels_last("cuda:0", "float32")
+    assert not fusion_training.channels_last("mps", "float32")
 
 
 @needs_gpu
 def test_training_on_a_gpu_is_that_on_a_cpu(tmp_path: Path) -> None:
-    loop.full_float32()
+    full_float32()
     found = [train(conv(), tmp_path / on, on=on, lr=0.01, grad_clip_norm=1.0) for on in ("cpu", "cuda")]
     torch.testing.assert_close(found[1].logits, found[0].logits, atol=1e-4, rtol=1e-3)
     assert [entry["train_loss"] for entry in found[1].history] == pytest.approx(
@@ -570,6 +578,7 @@ def test_training_on_a_gpu_is_that_on_a_cpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["float32", "float16"])
 def test_training_on_a_gpu_resumes(tmp_path: Path, monkeypatch: Any, how: str) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
     settings = {"on": "cuda", "how": how, "lr": 0.01}
     whole = train(linear(), tmp_path / "whole", epochs=4, **settings)
     train(linear(), tmp_path / "cut", epochs=3, **settings)  # leaves the state after two epochs

@@ -16,15 +16,18 @@ from safetensors.torch import load_file
 
 from daamctl import devices
 from daamctl.artifacts.results import Fold, read_fold
+from daamctl.artifacts.splits import split_of
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, MethodError, TrainingError
 from daamctl.layout import Layout
 from daamctl.methods import WeightsMetadata, load_weights, read_metadata
-from daamctl.training import fold, loop
+from daamctl.training import features as features_module
+from daamctl.training import loop
 from daamctl.training.feature_split import InMemorySplit, StreamedSplit
-from daamctl.training.fold import Features, FoldSpec, kept_fold
-from daamctl.training.group import train_fold
-from daamctl.training.run import load_features, summary_line
+from daamctl.training.features import Features, load_features, split_features
+from daamctl.training.runner import kept_fold, summary_line, train_fold
+from daamctl.training.trial import FoldSpec
+from daamctl.training.trials.fusion import FusionTrial
 from tests.fixtures.embeddings import config, write_embeddings
 
 
@@ -36,7 +39,7 @@ def features(project: Path) -> Features:
 
 def make(features: Features, /, root: Path, name: str = "a", *, method: str = "daam-v1", **train: Any) -> Fold:
     spec = FoldSpec("test", method, 2, 1, config(**train))
-    return train_fold(spec, features, root / name / method, root / "work" / name, root=root)
+    return train_fold(FusionTrial(spec, features), root / name / method, root / "work" / name, root=root)
 
 
 def values(fold: Fold) -> dict[str, Any]:
@@ -104,13 +107,17 @@ ENCODER_FACTS = {
     "sampling_rate": 16000,
 }
 """As `open_encoder` gives them for speech."""
+ENCODER_FIELDS = (
+    "name", "source", "revision", "weights_sha256", "weights_dtype", "model_type", "transformers", "num_layers",
+)  # fmt: skip
+"""Those that say which encoder it is; the others say how it was used."""
 
 
 def test_weights_say_all_that_using_them_takes(features: Features, project: Path) -> None:
     features = replace(features, head=replace(features.head, encoder=ENCODER_FACTS))
     own = config(standardize="layer").model_copy(update={"method_settings": {"daam-v1": {"num_heads": 2}}})
     spec = FoldSpec("test", "daam-v1-mlp", 2, 1, own)
-    fold = train_fold(spec, features.subset((6, 7, 8, 9)), project / "a", project / "work", root=project)
+    fold = train_fold(FusionTrial(spec, features.subset((6, 7, 8, 9))), project / "a", project / "work", root=project)
     path = fold.folder / "weights.safetensors"
     moved = path.rename(project / "alone.safetensors")
     extract = features.head.settings["extract"]
@@ -127,16 +134,7 @@ def test_weights_say_all_that_using_them_takes(features: Features, project: Path
         classes=("anger", "happiness", "neutral", "sadness"),
         layers=(6, 7, 8, 9),
         modality="speech",
-        encoder={
-            "name": "wavlm-large",
-            "source": "microsoft/wavlm-large",
-            "revision": "c1423ed9",
-            "weights_sha256": "5eed" * 16,
-            "weights_dtype": "float32",
-            "model_type": "wavlm",
-            "transformers": "5.0",
-            "num_layers": 24,
-        },
+        encoder={name: ENCODER_FACTS[name] for name in ENCODER_FIELDS},
         pooling={"pooling": "valid-frames", "final_norm": True},
         inputs={"sampling_rate": 16000, "normalize": True},
         precision="bfloat16",
@@ -169,7 +167,9 @@ def test_streamed_training_learns_as_much(features: Features, project: Path, met
     for name, data, extra in (("memory", features, {}), ("stream", streamed(project), STREAM)):
         spec = config(epochs=6, **extra)
         folds = [
-            train_fold(FoldSpec("t", method, k, 1, spec), data, project / name, project / "w", root=project)
+            train_fold(
+                FusionTrial(FoldSpec("t", method, k, 1, spec), data), project / name, project / "w", root=project
+            )
             for k in (1, 2)
         ]
         assert {fold.result["meta"]["features"] for fold in folds} == {name}
@@ -203,15 +203,15 @@ def test_evaluated_parts_on_disk_give_the_same_wherever_they_are(
 ) -> None:
     data = streamed(project)
     expected = values(make(data, project, "a", method="best-layer", **STREAM))
-    monkeypatch.setattr(fold, "HELD_SHARE", share)
-    train, dev, test = fold._parts(data, fold.split_of(data.clips, 2, config().train), "cpu")
+    monkeypatch.setattr(features_module, "HELD_SHARE", share)
+    train, dev, test = split_features(data, split_of(data.clips, 2, config().train), "cpu")
     kind = InMemorySplit if share else StreamedSplit
     assert (type(train), type(dev), type(test)) == (StreamedSplit, kind, kind)
     assert values(make(data, project, "b", method="best-layer", **STREAM)) == expected
 
 
 def test_what_is_held_is_shared_by_all_parts(features: Features) -> None:
-    for part in fold._parts(features, fold.split_of(features.clips, 2, config().train), "cpu"):
+    for part in split_features(features, split_of(features.clips, 2, config().train), "cpu"):
         assert isinstance(part, InMemorySplit)
         assert part.x is features.x
 
@@ -221,7 +221,7 @@ def test_either_way_is_kept_under_auto(features: Features, project: Path) -> Non
     folder = make(data, project, **STREAM).folder.parent
 
     def kept(found: Features, **train: Any) -> bool:
-        return kept_fold(folder, FoldSpec("test", "daam-v1", 2, 1, config(**train)), found) is not None
+        return kept_fold(folder, FusionTrial(FoldSpec("test", "daam-v1", 2, 1, config(**train)), found)) is not None
 
     assert kept(data, **STREAM)
     assert kept(features)  # auto
@@ -242,7 +242,7 @@ def test_same_seed_same_numbers_other_seed_other_numbers(features: Features, pro
     first, second = values(make(features, project, "a")), values(make(features, project, "b"))
     assert first == second
     spec = FoldSpec("test", "daam-v1", 2, 2, config())
-    other = train_fold(spec, features, project / "c", project / "work", root=project)
+    other = train_fold(FusionTrial(spec, features), project / "c", project / "work", root=project)
     assert values(other)["logits"] != first["logits"]
 
 
@@ -257,6 +257,7 @@ def test_interrupted_training_resumes_to_the_same_result(
     features: Features, project: Path, monkeypatch: pytest.MonkeyPatch, method: str, way: str
 ) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
     features = streamed(project) if way == "stream" else features
     whole = values(make(features, project, "whole", method=method, epochs=5, features=way))
     spec = FoldSpec("test", method, 2, 1, config(epochs=5, features=way))
@@ -267,10 +268,12 @@ def test_interrupted_training_resumes_to_the_same_result(
 
     where = (project / "cut" / method, project / "work" / "cut")
     with pytest.raises(Killed):
-        train_fold(spec, features, *where, root=project, on_epoch=die)
+        train_fold(FusionTrial(spec, features), *where, root=project, on_epoch=die)
     assert not where[0].exists()
     epochs: list[Any] = []
-    resumed = train_fold(spec, features, *where, root=project, on_epoch=lambda entry: epochs.append(entry["epoch"]))
+    resumed = train_fold(
+        FusionTrial(spec, features), *where, root=project, on_epoch=lambda entry: epochs.append(entry["epoch"])
+    )
     assert epochs == [1, 2, 3, 4, 5]
     assert values(resumed) == whole
     assert list(where[1].glob("*/resume.pt")) == []
@@ -280,6 +283,7 @@ def test_resume_file_of_other_settings_is_ignored(
     features: Features, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
     spec = FoldSpec("test", "none", 1, 1, config(epochs=3))
 
     def die(entry: loop.Epoch) -> None:
@@ -287,24 +291,26 @@ def test_resume_file_of_other_settings_is_ignored(
             raise Killed
 
     with pytest.raises(Killed):
-        train_fold(spec, features, project / "m", project / "work", root=project, on_epoch=die)
+        train_fold(FusionTrial(spec, features), project / "m", project / "work", root=project, on_epoch=die)
     other = FoldSpec("test", "none", 1, 1, config(epochs=3, lr=3e-3))
-    fresh = train_fold(other, features, project / "fresh", project / "elsewhere", root=project)
-    again = train_fold(other, features, project / "m", project / "work", root=project)
+    fresh = train_fold(FusionTrial(other, features), project / "fresh", project / "elsewhere", root=project)
+    again = train_fold(FusionTrial(other, features), project / "m", project / "work", root=project)
     assert values(again) == values(fresh)
 
 
 def test_finished_fold_is_kept_only_for_identical_inputs(features: Features, project: Path) -> None:
     fold = make(features, project)
     folder = fold.folder.parent
-    assert kept_fold(folder, FoldSpec("test", "daam-v1", 2, 1, config()), features) is not None
-    assert kept_fold(folder, FoldSpec("test", "daam-v1", 2, 1, config(device="auto")), features) is not None
-    assert kept_fold(folder, FoldSpec("test", "daam-v1", 2, 1, config(lr=2e-3)), features) is None
+    assert kept_fold(folder, FusionTrial(FoldSpec("test", "daam-v1", 2, 1, config()), features)) is not None
+    assert (
+        kept_fold(folder, FusionTrial(FoldSpec("test", "daam-v1", 2, 1, config(device="auto")), features)) is not None
+    )
+    assert kept_fold(folder, FusionTrial(FoldSpec("test", "daam-v1", 2, 1, config(lr=2e-3)), features)) is None
     changed = Config.model_validate({**config().model_dump(), "method_settings": {"daam-v1": {"num_heads": 4}}})
-    assert kept_fold(folder, FoldSpec("test", "daam-v1", 2, 1, changed), features) is None
+    assert kept_fold(folder, FusionTrial(FoldSpec("test", "daam-v1", 2, 1, changed), features)) is None
     elsewhere = Config.model_validate({**config().model_dump(), "method_settings": {"mha": {"num_heads": 4}}})
-    assert kept_fold(folder, FoldSpec("test", "daam-v1", 2, 1, elsewhere), features) is not None
-    assert kept_fold(folder, FoldSpec("test", "daam-v1", 2, 1, config()), features.subset((3, 4))) is None
+    assert kept_fold(folder, FusionTrial(FoldSpec("test", "daam-v1", 2, 1, elsewhere), features)) is not None
+    assert kept_fold(folder, FusionTrial(FoldSpec("test", "daam-v1", 2, 1, config()), features.subset((3, 4)))) is None
 
 
 @pytest.mark.parametrize(
@@ -335,7 +341,9 @@ def test_damaged_fold_is_named(features: Features, project: Path) -> None:
     (fold.folder / "result.json").write_text("{")
     with pytest.raises(ArtifactError, match="is not valid JSON"):
         read_fold(fold.folder)
-    assert kept_fold(fold.folder.parent, FoldSpec("test", "none", 2, 1, config(epochs=1)), features) is None
+    assert (
+        kept_fold(fold.folder.parent, FusionTrial(FoldSpec("test", "none", 2, 1, config(epochs=1)), features)) is None
+    )
 
 
 def test_other_embedding_settings_are_refused(project: Path) -> None:
@@ -398,8 +406,8 @@ def test_best_layer_says_which_and_needs_a_held_out_group(features: Features, pr
 def test_variant_with_the_other_decoder_takes_the_settings_of_its_method(features: Features, project: Path) -> None:
     settings = config().model_copy(update={"method_settings": {"daam-v1": {"num_heads": 4}}})
     spec = FoldSpec("test", "daam-v1-mlp", 1, 1, settings)
-    assert spec.settings == {"num_heads": 4, "decoder": "mlp"}
-    fold = train_fold(spec, features, project / "daam-v1-mlp", project / "work", root=project)
+    assert FusionTrial(spec, features).settings == {"num_heads": 4, "decoder": "mlp"}
+    fold = train_fold(FusionTrial(spec, features), project / "daam-v1-mlp", project / "work", root=project)
     assert fold.result["run"]["num_parameters"] == 2 * 4 * 16 + 16 * 256 + 256 + 256 * 4 + 4
     assert fold.label == "daam-v1-mlp"
 

@@ -1,0 +1,306 @@
+"""Training of a fusion over stored layers: optimiser, learning rates, one pass, evaluation."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from daamctl.config import TrainConfig
+from daamctl.devices import autocast, cpu_has_bfloat16, resolve_precision
+from daamctl.errors import TrainingError
+from daamctl.methods.base import FusionClassifier
+from daamctl.training.feature_split import InBatches, Part, on_device
+from daamctl.training.inference import (
+    density_of,
+    eval_batch,
+    mean_density,
+    mean_layer_weights,
+    predict,
+    scores,
+)
+from daamctl.training.loop import Epoch, Trained, Training, TrainingSetup
+from daamctl.training.losses import build_loss
+
+log = logging.getLogger(__name__)
+
+
+class FusionTraining(Training):
+    """Train a fusion classifier on one split, resuming from its checkpoint if there is one.
+
+    Args:
+        model: freshly initialised, on CPU.
+        train: training part.
+        dev: part that selects the epoch; None unless selection is `dev-group`.
+        test: test part; its accuracy is recorded at every epoch and selects only under `best-on-test`.
+        config: training settings.
+        setup: see `TrainingSetup`. A refit also repeats the learning rates of the first training. `advance` is called
+            with 1 after each epoch trained in this process (not for resumed ones).
+        untrained: results of the same model on the same parts; its untrained density and layer weights are reused.
+
+    Raises:
+        TrainingError: the model needs a dev part and there is none.
+    """
+
+    def __init__(
+        self,
+        model: FusionClassifier,
+        train: Part,
+        dev: Part | None,
+        test: Part,
+        config: TrainConfig,
+        setup: TrainingSetup,
+        *,
+        untrained: Trained | None = None,
+    ) -> None:
+        if model.traits.needs_dev and dev is None and setup.first is None:
+            raise TrainingError(
+                "part of this method is chosen on a held-out group, which only train.selection=dev-group sets aside",
+                fix="leave the method out, or train with --set train.selection=dev-group",
+            )
+        patience = None if dev is None else config.patience
+        super().__init__(setup, section="train", epochs=config.epochs, selection=config.selection, patience=patience)
+        device, precision = setup.device, setup.precision
+        self.model, self.train, self.dev, self.test, self.config = model.to(device), train, dev, test, config
+        if channels_last(device, precision):
+            order_weights(model, torch.channels_last)
+        self.loss = build_loss(config)
+        self.optimizer = build_optimizer(model, config, fused=device != "mps")
+        self.schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
+            self.optimizer,
+            mode="min" if self.selection == "last" else "max",
+            factor=config.plateau_factor,
+            patience=config.plateau_patience,
+        )
+        self.scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], enabled=precision == "float16")
+        self.gradients_checked = False
+        if untrained is not None:
+            self.done.untrained_density = untrained.untrained_density
+            self.done.untrained_layer_weights = untrained.untrained_layer_weights
+        else:
+            if model.has_density:
+                self.done.untrained_density = mean_density(model, test, device)
+            self.done.untrained_layer_weights = mean_layer_weights(model, test, device)
+        self.maps = _EpochMaps() if model.has_density and config.density_maps == "all-epochs" else None
+        self.resume()
+
+    def one_pass(self, order_seed: int) -> tuple[float, float]:
+        """See `Training.one_pass`."""
+        torch.manual_seed(order_seed)  # so that dropout, too, repeats after a resume
+        self.model.train()
+        seen = Seen()
+        for x, y in self.train.batches(self.config.batch_size, order_seed):
+            seen.add(*self.step(x, y))
+        return seen.means()
+
+    def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Train on one batch, in the stored number format; returns its loss, logits (B, C) and class ids (B,)."""
+        x = on_device(x, self.device)  # (B, L, D)
+        y = y.to(self.device, non_blocking=self.device.startswith("cuda"))  # (B,)
+        with autocast(self.device, self.precision):
+            loss, logits = self.model.training_loss(x, y, self.loss)
+        self.update(loss)
+        return loss, logits, y
+
+    def update(self, loss: Tensor) -> None:
+        """Take the optimiser step for the loss of a batch.
+
+        Raises:
+            TrainingError: at the first step, if a trainable tensor gets no gradient.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        self.scaler.scale(loss).backward()
+        if not self.gradients_checked:
+            check_gradients(self.model)
+            self.gradients_checked = True
+        if self.config.grad_clip_norm is not None:
+            if self.config.grad_clip == "unscaled":
+                self.scaler.unscale_(self.optimizer)  # so that clipping sees true, unscaled gradients (D21)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def evaluate(self, epoch: int, loss: float, accuracy: float) -> Epoch:
+        """Evaluate the dev and test parts, set the next epoch's learning rate and return the history entry."""
+        lr = self.optimizer.param_groups[0]["lr"]
+        size = eval_batch(self.model, self.config, self.device)
+        if self.dev is not None and self.model.traits.needs_dev:
+            self.model.eval()
+            with torch.no_grad():
+                # read in batches: a held-out group may be larger than memory
+                self.model.choose(InBatches(self.dev, self.device), self.dev.y.to(self.device))
+        dev_accuracy, dev_loss = scores(self.model, self.dev, self.device, size)
+        test_accuracy, _ = scores(self.model, self.test, self.device, size)
+        if self.maps is not None:
+            self.maps.add(self.model, self.test, self.device, self.config.batch_size)
+        if self.first is not None:
+            rates = [entry["lr"] for entry in self.first.history[: self.epochs]]
+            self.set_rate(float(rates[min(epoch, len(rates) - 1)] or 0.0))
+        elif self.config.schedule == "plateau":
+            watched = {"dev-group": dev_accuracy, "best-on-test": test_accuracy, "last": loss}
+            self.schedule.step(watched[self.selection] or 0.0)
+        self.advance(1)
+        return {
+            "epoch": epoch,
+            "lr": lr,
+            "train_loss": loss,
+            "train_accuracy": accuracy,
+            "dev_accuracy": dev_accuracy,
+            "dev_loss": dev_loss,
+            "test_accuracy": test_accuracy,
+        }
+
+    def finish(self) -> None:
+        """Load the weights of the selected epoch; compute predictions, density and layer weights on the test part."""
+        model, done = self.model, self.done
+        model.load_state_dict(self.best)
+        done.logits = predict(model, self.test, self.device, eval_batch(model, self.config, self.device))
+        if model.has_density:
+            done.density = mean_density(model, self.test, self.device) if self.maps is None else self.maps.kept
+        done.layer_weights = mean_layer_weights(model, self.test, self.device)
+        order_weights(model, torch.contiguous_format)  # the layout that files and other code expect
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of the coming epoch."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def weights(self) -> dict[str, Tensor]:
+        """Copy of all tensors of the model, on CPU; also keeps the maps, if they are means over the epochs so far."""
+        if self.maps is not None:
+            self.maps.keep()
+        return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+
+    def state(self) -> dict[str, Any]:
+        """States of model, optimiser, schedule and scaler; sums of the maps if they are means over epochs."""
+        state = {name: getattr(self, name).state_dict() for name in ("model", "optimizer", "schedule", "scaler")}
+        if self.maps is not None:
+            state["maps"] = dict(self.maps.__dict__)
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Load a saved `state`."""
+        for saved, ours in zip(state["optimizer"]["param_groups"], self.optimizer.param_groups, strict=True):
+            saved["fused"] = ours["fused"]  # depends on the device; the scaler relies on how this optimiser was built
+        for name in ("model", "optimizer", "schedule", "scaler"):
+            getattr(self, name).load_state_dict(state[name])
+        if self.maps is not None:
+            self.maps.__dict__.update(state["maps"])
+        self.align()
+        log.info("resuming after epoch %d", len(state["history"]))
+
+    def align(self) -> None:
+        """Give the optimiser's state the memory layout of the weights: the fused kernel ignores strides."""
+        for value, means in self.optimizer.state.items():
+            for name, mean in means.items():
+                if mean.stride() != value.stride() and mean.shape == value.shape:
+                    means[name] = torch.empty_like(value, requires_grad=False).copy_(mean)
+
+
+@dataclass
+class Seen:
+    """Losses and predictions of one pass over the training part, batch by batch.
+
+    Args:
+        losses: mean loss of each batch.
+        logits: logits of each batch, (B, C).
+        targets: class ids of each batch, (B,).
+    """
+
+    losses: list[Tensor] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)
+    targets: list[Tensor] = field(default_factory=list)
+
+    def add(self, loss: Tensor, logits: Tensor, y: Tensor) -> None:
+        """Record one batch without computing or synchronising anything."""
+        self.losses.append(loss.detach())
+        self.logits.append(logits.detach())
+        self.targets.append(y)
+
+    def means(self) -> tuple[float, float]:
+        """Mean loss and accuracy over the clips; every clip has the same weight."""
+        sizes = torch.tensor([len(y) for y in self.targets], dtype=torch.float64)
+        loss = (torch.stack(self.losses).cpu().double() @ sizes / sizes.sum()).item()
+        right = torch.cat(self.logits).argmax(-1) == torch.cat(self.targets)
+        return loss, right.cpu().double().mean().item()
+
+
+class _EpochMaps:
+    """Mean density as in the published code: over the batches of every epoch up to the selected one (D19)."""
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None
+        self.count = 0
+        self.kept: Tensor | None = None
+
+    @torch.no_grad()
+    def add(self, model: FusionClassifier, part: Part, device: str, batch_size: int) -> None:
+        """Add one pass over a part. Every batch has the same weight, even a smaller last one."""
+        model.eval()
+        for x, _ in part.batches(batch_size):
+            density = density_of(model, on_device(x, device)).mean(0).cpu()
+            self.total = density if self.total is None else self.total + density
+            self.count += 1
+
+    def keep(self) -> None:
+        """Keep the mean up to this epoch, (L, D) float32."""
+        assert self.total is not None
+        self.kept = (self.total / self.count).float()
+
+
+def train_precision(model: nn.Module, train: TrainConfig, device: str) -> str:
+    """Resolve the number format of the training step.
+
+    On a CPU, `auto` means bfloat16 only for models with 2-D convolutions: they gain more than autocast costs, while the
+    small matrices of the other methods do not.
+
+    Raises:
+        ConfigError: the device does not support it.
+    """
+    convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
+    return resolve_precision(train.precision, device, cpu_auto=convolves)
+
+
+def build_optimizer(model: nn.Module, config: TrainConfig, *, fused: bool) -> torch.optim.Optimizer:
+    """Build the optimiser named in the settings for all trainable tensors; `fused` updates them in one kernel.
+
+    With `decay: weights`, the tensors without weight decay form a second parameter group.
+    """
+    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if config.decay == "all":
+        return kind(list(trained.values()), lr=config.lr, weight_decay=config.weight_decay, fused=fused)
+    decayed = {name for name, p in trained.items() if p.ndim > 1 and name.endswith("weight")}
+    groups = [
+        {"params": [p for name, p in trained.items() if (name in decayed) == chosen], "weight_decay": decay}
+        for chosen, decay in ((True, config.weight_decay), (False, 0.0))
+    ]
+    return kind([group for group in groups if group["params"]], lr=config.lr, fused=fused)
+
+
+def channels_last(device: str, precision: str) -> bool:
+    """Whether 2-D convolutions use the channels-last memory format.
+
+    Half-precision GPU kernels expect it. On a CPU with native bfloat16 it is faster in float32 as well; on older CPUs
+    it is slower. It changes only the memory layout, not the shapes or values of the weights.
+    """
+    return cpu_has_bfloat16() if device == "cpu" else device.startswith("cuda") and precision != "float32"
+
+
+def order_weights(model: nn.Module, order: torch.memory_format) -> None:
+    """Set the memory format of the weights of 2-D convolutions."""
+    model.to(memory_format=order)  # type: ignore[call-overload]  # torch's annotations lack it
+
+
+def check_gradients(model: nn.Module) -> None:
+    """Check after a backward pass that every trainable tensor has a gradient.
+
+    Raises:
+        TrainingError: tensors without a gradient, by name; they would silently keep their initial values.
+    """
+    without = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    if without:
+        raise TrainingError(f"no gradient reaches {', '.join(without)}: they would never be trained")

@@ -311,9 +311,7 @@ def test_fine_tuning_with_seeds_of_its_own_is_evaluated(tmp_path: Path) -> None:
     assert {row["seed"] for row in found["methods"]["none"]["per_fold"]} == {1}
     assert {row["seed"] for row in found["methods"]["lora-r8"]["per_fold"]} == {42}
     assert found["methods"]["lora-r8"]["missing"] == []
-    with pytest.raises(
-        ArtifactError, match=r"no finished fold of method 'lora-r8' in .* with seed 1 \(available: 42\)"
-    ):
+    with pytest.raises(ArtifactError, match=r"no finished fold of method 'lora-r8' in .* with seed 1 \(available: 42\)"):
         evaluate.run(layout, config.model_copy(update={"finetune": Config().finetune}))
 
 

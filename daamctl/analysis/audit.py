@@ -118,7 +118,7 @@ def steps(num_layers: int) -> list[int]:
 
 
 @dataclass
-class AuditData:
+class Material:
     """Embeddings and probes of the audit, shared by all methods.
 
     Args:
@@ -228,46 +228,46 @@ def audit_scores(
         "probe": None,
         "methods": {},
     }
-    data = None
+    material = None
     if not settings.audit:
         result["missing"].append("The audit is switched off; switch it on: --set importance.audit=true")
     elif rankable:
-        data = _open_data(layout, config, split_rows, result["missing"])
+        material = _material(layout, config, split_rows, result["missing"])
     frames = [pl.DataFrame(schema=CURVES_SCHEMA)]
-    if data is not None:
-        ablation = _ablation(layout, data.head.key)
+    if material is not None:
+        ablation = _ablation(layout, material.head.key)
         if ablation is None:
             result["no_ablation"] = (
                 f"No layers trained alone on these embeddings; train them: {layout.command('ablate')}, "
                 f"then {layout.command('importance')}"
             )
-        result["steps"] = steps(len(data.layers))
+        result["steps"] = steps(len(material.layers))
         with progress(len(rankable), "auditing layer scores", "methods") as bar:
             for method, scored in rankable.items():
                 again = layout.command("train", "--method", method)
-                entry, curves = _audit_method(config, method, scored, data, ablation, again)
+                entry, curves = _audit_method(config, method, scored, material, ablation, again)
                 result["methods"][method] = entry
                 frames += curves
                 bar.advance()
-        if data.probes:
-            mean = np.mean(list(data.probes.values()), axis=0).tolist()
+        if material.probes:
+            mean = np.mean(list(material.probes.values()), axis=0).tolist()
             result["probe"] = {
-                "layers": {str(layer): value for layer, value in zip(data.layers, mean, strict=True)},
-                "folds": len(data.probes),
-                "most_clips": PROBE_CLIPS if isinstance(data.x, StoredVectors) else None,
+                "layers": {str(layer): value for layer, value in zip(material.layers, mean, strict=True)},
+                "folds": len(material.probes),
+                "most_clips": PROBE_CLIPS if isinstance(material.x, StoredVectors) else None,
             }
     replacing = sum(entry["seconds"] for entry in result["methods"].values())
     result["seconds"] = {
-        "probe": round(data.seconds, 1) if data else 0.0,
+        "probe": round(material.seconds, 1) if material else 0.0,
         "replacement": round(replacing, 1),
     }
-    clip = terms_of(data.head.modality if data else "speech").clip
+    clip = terms_of(material.head.modality if material else "speech").clip
     result["settings"]["unit"] = clip
     result["comparison"] = {**_comparison(result, rankable), "note": NOTE.format(clip=clip)}
     return result, pl.concat(frames)
 
 
-def _open_data(layout: Layout, config: Config, split_rows: SplitRows, missing: list[str]) -> AuditData | None:
+def _material(layout: Layout, config: Config, split_rows: SplitRows, missing: list[str]) -> Material | None:
     """Read or open the embeddings; if they do not exist, None, with a line in `missing`."""
     command = f"make them: {layout.command('extract')}, then {layout.command('importance')}"
     try:
@@ -280,7 +280,7 @@ def _open_data(layout: Layout, config: Config, split_rows: SplitRows, missing: l
         return None
     index = {name: number for number, name in enumerate(head.classes)}
     y = np.array([index[label] for label in clips["label"]])
-    return AuditData(head, partial(split_rows, clips), x, y, list(stored.layers))
+    return Material(head, partial(split_rows, clips), x, y, list(stored.layers))
 
 
 def _ablation(layout: Layout, key: str) -> dict[str, Any] | None:
@@ -291,7 +291,7 @@ def _ablation(layout: Layout, key: str) -> dict[str, Any] | None:
 
 
 def _audit_method(
-    config: Config, method: str, scored: Scored, data: AuditData, ablation: Mapping[str, Any] | None, again: str
+    config: Config, method: str, scored: Scored, material: Material, ablation: Mapping[str, Any] | None, again: str
 ) -> tuple[dict[str, Any], list[pl.DataFrame]]:
     entry: dict[str, Any] = {
         "agreement": None,
@@ -304,12 +304,12 @@ def _audit_method(
         "seconds": 0.0,
     }
     keys = {fold.result["meta"]["embeddings_key"] for fold in scored.folds}
-    if keys != {data.head.key} or scored.layers != data.layers:
+    if keys != {material.head.key} or scored.layers != material.layers:
         entry["missing"].append(
             f"{method} was trained on other embeddings or layers than the present ones; train it again: {again}"
         )
         return entry, []
-    worth = np.mean([data.probe(fold) for fold in scored.folds], axis=0)
+    worth = np.mean([material.probe(fold) for fold in scored.folds], axis=0)
     for name, score in (("agreement", scored.mean), ("agreement_untrained", scored.mean_untrained)):
         found = agreement(score, worth, seed=SEED) if is_ranking(score) else None
         entry[name] = asdict(found) if found else None
@@ -326,29 +326,29 @@ def _audit_method(
                 f"{method} fold {fold.fold} seed {fold.seed} has no curves: {error.message}; train it again: {again}"
             )
             continue
-        frames += _fold_curves(config, method, fold, model, score, before, data)
+        frames += _fold_curves(config, method, fold, model, score, before, material)
     entry["seconds"] = round(time.monotonic() - started, 1)
     if frames:
-        entry |= _advantages(pl.concat(frames), steps(len(data.layers)))
+        entry |= _advantages(pl.concat(frames), steps(len(material.layers)))
     return entry, frames
 
 
 def _fold_curves(
-    config: Config, method: str, fold: Fold, model: nn.Module, score: Map, before: Map, data: AuditData
+    config: Config, method: str, fold: Fold, model: nn.Module, score: Map, before: Map, material: Material
 ) -> list[pl.DataFrame]:
     """Deletion and insertion in order of the score, of the untrained score if it is a ranking, and at random."""
     settings = config.importance
     own = {"score": score} | ({"untrained": before} if is_ranking(before) else {})
-    draws = random_orders(len(data.layers), settings.audit_orders, seed=SEED)
-    clips = few(data.test_rows(fold), settings.audit_clips, fold.fold)
+    draws = random_orders(len(material.layers), settings.audit_orders, seed=SEED)
+    clips = few(material.test_rows(fold), settings.audit_clips, fold.fold)
     batches = fold.result["run"]["eval_batches"]
     # With channels last, the convolutions of the decoder take three quarters of the time on a CPU.
     model = model.to(resolve_device(config.train.device)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     curves = replacement_curves(
         model,
-        torch.as_tensor(data.x[clips]),
-        torch.from_numpy(data.y[clips]),
-        data.mean(fold),
+        torch.as_tensor(material.x[clips]),
+        torch.from_numpy(material.y[clips]),
+        material.mean(fold),
         np.concatenate([[order_of(part) for part in own.values()], draws]),
         batch_size=BATCH if batches is None else int(batches["size"]),
     )

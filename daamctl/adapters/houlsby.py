@@ -3,7 +3,7 @@
     h + U gelu(D h)        D: d -> 64, U: 64 -> d, zero at start
 
 Source: Houlsby et al. 2019, who add a second one after attention; a single one after the feed-forward part is the
-common lighter variant (Pfeiffer et al. 2021). peft lacks it, so this module adds it with a forward hook.
+common lighter variant (Pfeiffer et al. 2021). peft lacks it, so it is a forward hook here.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Learned keys and values before those of every layer (prefix tuning).
 
-Source: Li and Liang 2021. They also train a network that generates the prefix, for stability; this module trains the
-prefix itself, from N(0, 0.02^2). The prefix gets a share of the attention from the start, so the output differs from
-that of the encoder. peft's form needs a cache of keys and values, which encoders do not have. This module uses the
-table of attention functions of transformers instead, so it works for all encoders that use that table, and for WavLM.
+Source: Li and Liang 2021; they also train a network that makes the prefix, for stability; here the prefix itself is
+trained, from N(0, 0.02^2). It takes a share of the attention from the start, so the output differs from the encoder's.
+peft's form needs a cache of keys and values, which encoders do not take; here it enters through transformers' table of
+attention functions, so that it works for all encoders that use it, and for WavLM.
 """
 
 from __future__ import annotations

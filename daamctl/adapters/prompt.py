@@ -1,9 +1,8 @@
 """Learned vectors in front of the sequence: prompt tuning for text, visual prompt tuning (shallow) for images.
 
 Sources: Lester et al. 2021, who find little gain beyond 20 vectors and start from rows of the embedding table; Jia et
-al. 2022, whose initial values are uniform within sqrt(6 / (patch values + D)). peft's form wraps the model and changes
-its call. This module uses hooks that insert the vectors and remove their positions from the last hidden state, so that
-masks still fit.
+al. 2022, whose start is uniform within sqrt(6 / (patch values + D)). peft's form wraps the model and changes its call;
+here hooks put the vectors in and take their positions off the last hidden state again, so that masks still fit.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ import logging
 import math
 import shutil
 import socket
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,6 +44,7 @@ from daamctl.engines.base import Engine, await_files
 from daamctl.errors import ArtifactError, AudioError, CorpusError, EncoderError, first_few
 from daamctl.extraction.items import ImageTables
 from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
+from daamctl.extraction.stopwatch import Stopwatch
 from daamctl.layout import Layout
 from daamctl.progress import progress
 from daamctl.provenance import device_name
@@ -53,7 +53,6 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1  # raise it when pooled values change for the same settings
 NAMED_AT_MOST = 10
-SMALL_PART = 0.1
 DECISIVE = {
     "speech": ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate"),
     "text": ("weights_sha256", "precision", "final_norm", "tokenizer_sha256", "max_tokens", "special_tokens"),
@@ -89,31 +88,6 @@ class Shard:
     def is_whole(self, config: Config) -> bool:
         """Whether the file exists and contains all clips."""
         return shard_is_whole(self.path, self.num_clips(config))
-
-
-class Stopwatch:
-    """Measures the speed of embedding, for later plans.
-
-    The first batch does not count if it is a small part of all, because it may include opening the encoder.
-    """
-
-    def __init__(self) -> None:
-        self.started = self.ended = time.monotonic()
-        self.batches = self.clips = 0
-
-    def count(self, clips: int) -> None:
-        """Count the clips of a finished batch."""
-        self.ended = time.monotonic()
-        self.batches += 1
-        self.clips += clips
-        if self.batches == 1:
-            self.first_ended, self.first_clips = self.ended, clips
-
-    def timing(self) -> dict[str, Any]:
-        """Number of clips, and the seconds that they took."""
-        if self.batches == 0 or self.first_clips > SMALL_PART * self.clips:
-            return {"clips": self.clips, "seconds": round(self.ended - self.started, 3)}
-        return {"clips": self.clips - self.first_clips, "seconds": round(self.ended - self.first_ended, 3)}
 
 
 Make = Callable[..., Iterator[ShardResult]]
@@ -234,7 +208,7 @@ def _embed(layout: Layout, head: EmbeddingsMetadata, config: Config, make: Make,
         if force:
             shutil.rmtree(work, ignore_errors=True)
         stopwatch = Stopwatch()
-        unreadable = _make_missing(work, head, make, config, layout, stopwatch)
+        unreadable = _make_missing(work, head, stopwatch.timed(make), config, layout)
         timing = {**stopwatch.timing(), "device": device_name(resolve_device(config.extract.device))}
         whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable, timing=timing)
         write_head(work, whole)
@@ -323,7 +297,6 @@ def _make_missing(
     make: Make,
     config: Config,
     layout: Layout,
-    stopwatch: Stopwatch,
 ) -> dict[str, str]:
     """Make the missing shards; return clip_id -> reason for the unreadable clips."""
     settings = config.extract
@@ -340,12 +313,7 @@ def _make_missing(
     unreadable: dict[str, str] = {}
     marks: dict[str, list[str]] = {}
     with progress(head.num_clips, f"extracting {layout.run_name}", _unit(head), done=head.num_clips - missing) as bar:
-
-        def advance(clips: int) -> None:
-            stopwatch.count(clips)
-            bar.advance(clips)
-
-        for shard in make(todo, advance=advance):
+        for shard in make(todo, bar.advance):
             unreadable.update(shard.unreadable)
             for name, marked in shard.marks.items():
                 marks.setdefault(name, []).extend(marked)

@@ -281,24 +281,3 @@ def test_memory_that_runs_out_is_told_in_the_words_of_the_modality(
     ):
         extract.run(layout, config)
     assert "out of memory with 3 clips in a batch; trying halves (lower extract.max_batch_tokens)" in caplog.messages
-
-
-@pytest.mark.parametrize(
-    ("batches", "timing"),
-    [
-        ([], {"clips": 0, "seconds": 0.0}),
-        ([(8, 5.0)], {"clips": 8, "seconds": 5.0}),
-        ([(8, 5.0), (8, 1.0)], {"clips": 16, "seconds": 6.0}),
-        ([(8, 5.0), (92, 10.0)], {"clips": 92, "seconds": 10.0}),  # opening the encoder is left out
-    ],
-)
-def test_speed_of_extraction(
-    monkeypatch: pytest.MonkeyPatch, batches: list[tuple[int, float]], timing: dict[str, float]
-) -> None:
-    now = 100.0
-    monkeypatch.setattr("daamctl.stages.extract.time.monotonic", lambda: now)
-    stopwatch = extract.Stopwatch()
-    for clips, seconds in batches:
-        now += seconds
-        stopwatch.count(clips)
-    assert stopwatch.timing() == timing

@@ -1,0 +1,48 @@
+"""Measure the speed of an extraction, which later plans use (`daamctl.planning.recorded`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+SMALL_PART = 0.1
+"""The first batch may include opening the encoder. It is left out if it has at most this share of the clips."""
+
+
+class Stopwatch:
+    """Counts finished clips, and the seconds that they take."""
+
+    def __init__(self) -> None:
+        self.started = self.ended = time.monotonic()
+        self.clips = self.first_clips = 0
+        self.first_ended = self.started
+
+    def count(self, clips: int) -> None:
+        """Count the clips of a finished batch."""
+        self.ended = time.monotonic()
+        if self.clips == 0:
+            self.first_clips, self.first_ended = clips, self.ended
+        self.clips += clips
+
+    def timed(self, make: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+        """Wrap a function that makes shards, so that its progress is counted.
+
+        Args:
+            make: takes the tasks, and a function `advance` to be called with the number of finished clips.
+        """
+
+        def timed(tasks: Any, advance: Callable[[int], None]) -> Iterator[Any]:
+            def count(clips: int) -> None:
+                self.count(clips)
+                advance(clips)
+
+            return make(tasks, advance=count)
+
+        return timed
+
+    def timing(self) -> dict[str, Any]:
+        """`clips`, and the `seconds` that they took."""
+        if self.first_clips > SMALL_PART * self.clips:
+            return {"clips": self.clips, "seconds": round(self.ended - self.started, 3)}
+        return {"clips": self.clips - self.first_clips, "seconds": round(self.ended - self.first_ended, 3)}

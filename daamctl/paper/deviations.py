@@ -58,7 +58,7 @@ class Switch(Data):
     @property
     def where(self) -> str:
         """Name of the setting, choice or procedure, for the table."""
-        limits = [self.modality] if self.modality else []
+        limits: list[str] = [self.modality] if self.modality else []
         if self.finetuning:
             limits.append("fine-tuning")
         return f"{self._name} ({', '.join(limits)})" if limits else self._name

@@ -286,8 +286,8 @@ def test_there_are_three_kinds_of_switch() -> None:
         (lambda rows: rows[6].pop("finding"), r"deviations\.7\.finding: missing"),
         (lambda rows: rows[6].update(switches=[]), r"deviations\.7\.switches: "),
         (
-            lambda rows: rows[6]["switches"][0].update(published={"train.selektion": "last"}),
-            r"deviations\.7\.switches\.1\.setting: unknown setting 'train\.selektion'; did you mean 'train\.selection'",
+            lambda rows: rows[6]["switches"][0].update(published={"train.selection_": "last"}),
+            r"deviations\.7\.switches\.1\.setting: unknown setting 'train\.selection_'; did you mean",
         ),
         (
             lambda rows: rows[0]["switches"][0].update(published=["mha-publishd"]),

@@ -19,17 +19,8 @@ def test_print_check_shows_folds_and_what_they_give() -> None:
     table = print_check(read_published("T2-agnews").methods, "check", where=" of AG News")
     row = next([str(cell) for cell in row] for row in table.rows if row[0] == "daam-v1")
     assert table.columns == ["Method", "R1", "R2", "R3", *table.columns[4:]]
-    assert row == [
-        "daam-v1",
-        "94.5",
-        "94.5",
-        "94.7",
-        "94.57",
-        "0.12",
-        "0.09",
-        "94.6 ± 0.11",
-        "✓ population or sample std",
-    ]
+    assert row[1:7] == ["94.5", "94.5", "94.7", "94.57", "0.12", "0.09"]
+    assert row[7:] == ["94.6 ± 0.11", "✓ population or sample std"]
     assert table.caption.startswith("The printed repeats of AG News in percent")
 
 

@@ -48,7 +48,6 @@ from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
 from daamctl.extraction.stopwatch import Stopwatch
 from daamctl.layout import Layout
 from daamctl.progress import progress
-from daamctl.provenance import device_name
 from daamctl.training.fold import build_method
 
 log = logging.getLogger(__name__)
@@ -216,8 +215,8 @@ def _embed(layout: Layout, head: EmbeddingsMetadata, config: Config, make: Make,
             shutil.rmtree(work, ignore_errors=True)
         stopwatch = Stopwatch()
         unreadable = _make_missing(work, head, stopwatch.timed(make), config, layout)
-        timing = {**stopwatch.timing(), "device": device_name(resolve_device(config.extract.device))}
-        whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable, timing=timing)
+        whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable)
+        whole = replace(whole, timing=stopwatch.timing(resolve_device(config.extract.device)))
         write_head(work, whole)
         replace_dir(work, layout.embeddings)
     made = (whole.num_clips, _unit(whole), len(whole.layers), whole.embed_dim, layout.embeddings)

@@ -280,7 +280,8 @@ def _share(finished: Path, layout: Layout, head: EmbeddingsMetadata) -> Path:
     """Use a finished set: leave our own as it is, link another pipeline's files."""
     found, target = read_head(finished), layout.embeddings
     # Settings that leave the clips as they are, and names, are this pipeline's own.
-    own = replace(head, num_clips=found.num_clips, unreadable=found.unreadable, timing=found.timing)
+    own = replace(head, num_clips=found.num_clips, unreadable=found.unreadable)
+    own = replace(own, timing=found.timing)
     if finished == target:
         log.info("embeddings in %s are up to date", target)
         if own != found:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from daamctl.provenance import device_name
+
 SMALL_PART = 0.1
 """The first batch may include opening the encoder. It is left out if it has at most this share of the clips."""
 
@@ -41,8 +43,9 @@ class Stopwatch:
 
         return timed
 
-    def timing(self) -> dict[str, Any]:
-        """`clips`, and the `seconds` that they took."""
-        if self.first_clips > SMALL_PART * self.clips:
-            return {"clips": self.clips, "seconds": round(self.ended - self.started, 3)}
-        return {"clips": self.clips - self.first_clips, "seconds": round(self.ended - self.first_ended, 3)}
+    def timing(self, device: str) -> dict[str, Any]:
+        """Number of `clips`, the `seconds` that they took, and the name of the `device`."""
+        clips, started = self.clips, self.started
+        if self.first_clips <= SMALL_PART * self.clips:
+            clips, started = self.clips - self.first_clips, self.first_ended
+        return {"clips": clips, "seconds": round(self.ended - started, 3), "device": device_name(device)}

@@ -47,7 +47,6 @@ from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
 from daamctl.extraction.stopwatch import Stopwatch
 from daamctl.layout import Layout
 from daamctl.progress import progress
-from daamctl.provenance import device_name
 
 log = logging.getLogger(__name__)
 
@@ -209,8 +208,8 @@ def _embed(layout: Layout, head: EmbeddingsMetadata, config: Config, make: Make,
             shutil.rmtree(work, ignore_errors=True)
         stopwatch = Stopwatch()
         unreadable = _make_missing(work, head, stopwatch.timed(make), config, layout)
-        timing = {**stopwatch.timing(), "device": device_name(resolve_device(config.extract.device))}
-        whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable, timing=timing)
+        whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable)
+        whole = replace(whole, timing=stopwatch.timing(resolve_device(config.extract.device)))
         write_head(work, whole)
         replace_dir(work, layout.embeddings)
     made = (whole.num_clips, _unit(whole), len(whole.layers), whole.embed_dim, layout.embeddings)
@@ -274,7 +273,8 @@ def _share(finished: Path, layout: Layout, head: EmbeddingsMetadata) -> Path:
     """Use a finished set: keep it if it is this pipeline's own, else link the other pipeline's files."""
     found, target = read_head(finished), layout.embeddings
     # Settings that leave the clips as they are, and names, are this pipeline's own.
-    own = replace(head, num_clips=found.num_clips, unreadable=found.unreadable, timing=found.timing)
+    own = replace(head, num_clips=found.num_clips, unreadable=found.unreadable)
+    own = replace(own, timing=found.timing)
     if finished == target:
         log.info("embeddings in %s are up to date", target)
         if own != found:

@@ -8,6 +8,7 @@ import pytest
 
 from daamctl.extraction import stopwatch
 from daamctl.extraction.stopwatch import Stopwatch
+from daamctl.provenance import device_name
 
 
 @pytest.mark.parametrize(
@@ -34,4 +35,4 @@ def test_speed_of_the_batches(
 
     watch = Stopwatch()
     assert list(watch.timed(make)(batches, seen.append)) == [clips for clips, _ in batches] == seen
-    assert watch.timing() == timing
+    assert watch.timing("cpu") == {**timing, "device": device_name("cpu")}

@@ -1,0 +1,35 @@
+"""The record of the importance stage: maps, scores and the part of the audit that the report shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from daamctl.artifacts.importance import find_importance
+from daamctl.artifacts.io import write_json
+from tests.fixtures.records import importance_of, maps_of
+
+STABLE = {"tau_mean": None, "tau_min": None, "pairs": 0}
+SCORE = {
+    "label": "DAAM", "kind": "importance", "folds": [[1, 1]], "layers": [1, 2], "trained": {"1": 0.5, "2": 0.4},
+    "untrained": {"1": 0.5, "2": 0.4}, "ranking": [1, 2], "ranking_untrained": [1, 2], "stability": STABLE,
+    "stability_untrained": STABLE, "tau_with_untrained": 1.0, "band": "b.png", "replacement": None,
+}  # fmt: skip
+
+
+def test_pictures_are_those_of_maps_and_scores(tmp_path: Path) -> None:
+    curves = {**SCORE, "replacement": "r.png"}
+    write_json(tmp_path / "summary.json", importance_of({"daam-v1": maps_of([2, 1])}, scores={"a": SCORE, "b": curves}))
+    found = find_importance(tmp_path, again="daamctl importance")
+    assert found is not None
+    assert found.pictures == ["h.png", "l.png", "b.png", "b.png", "r.png"]
+    assert found.methods["daam-v1"].folds == [(1, 1)]
+
+
+def test_parts_of_the_audit_that_the_report_does_not_show_are_ignored(tmp_path: Path) -> None:
+    content = importance_of({})
+    content["audit"] |= {"seconds": {"probe": 1.0}, "methods": {"a": {"missing": ["m"], "alone": [], "agreement": {}}}}
+    write_json(tmp_path / "summary.json", content)
+    found = find_importance(tmp_path, again="daamctl importance")
+    assert found is not None
+    assert found.audit.methods["a"].missing == ["m"]
+    assert find_importance(tmp_path / "elsewhere", again="daamctl importance") is None

@@ -151,7 +151,7 @@ def _effects(config: Config, sizes: tuple[int, int, int], x: Tensor, y: Tensor) 
     for method in config.methods:
         if method in CLOSED_FORM:
             continue
-        case = Case(method, settings_of(method, config.method_settings), sizes)
+        case = Case(method, settings_of(method, config.method_settings), Sizes(*sizes))
         try:
             with torch.device("meta"):
                 need = COPIES * trainable(case.build())

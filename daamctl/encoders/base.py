@@ -124,6 +124,7 @@ class Encoder(ABC):
     Args:
         name: name of the encoder, for messages.
         model: the Hugging Face base model (of an encoder-decoder the encoder), frozen, in eval mode, on its device.
+        reader: its feature extractor, tokenizer or image processor.
         device: device that inputs go to.
         precision: resolved precision of the forward pass.
         options: reading and pooling.
@@ -146,8 +147,10 @@ class Encoder(ABC):
     pooler: LayerPooler
     _copies: torch.cuda.Stream | None = None
 
-    def __init__(self, name: str, model: Any, *, device: str, precision: str, options: EncoderOptions) -> None:
-        self.what, self.model = f"encoder '{name}'", model
+    def __init__(
+        self, name: str, model: Any, reader: Any, *, device: str, precision: str, options: EncoderOptions
+    ) -> None:
+        self.what, self.model, self.reader = f"encoder '{name}'", model, reader
         self.device, self.precision, self.options = device, precision, options
 
     # What a family defines

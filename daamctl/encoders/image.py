@@ -54,7 +54,7 @@ class ImageEncoder(Encoder):
     def __init__(
         self, name: str, model: Any, reader: Any, *, device: str, precision: str, options: EncoderOptions
     ) -> None:
-        super().__init__(name, model, device=device, precision=precision, options=options)
+        super().__init__(name, model, reader, device=device, precision=precision, options=options)
         self.processor = reader
         self.counted = torch.zeros(0, dtype=torch.bool)  # (T,), known after the trial
         noise = np.random.default_rng(0)

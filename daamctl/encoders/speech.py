@@ -36,7 +36,7 @@ class SpeechEncoder(Encoder):
     def __init__(
         self, name: str, model: Any, reader: Any, *, device: str, precision: str, options: EncoderOptions
     ) -> None:
-        super().__init__(name, model, device=device, precision=precision, options=options)
+        super().__init__(name, model, reader, device=device, precision=precision, options=options)
         self.sampling_rate = int(reader.sampling_rate)
         own = bool(getattr(reader, "do_normalize", False))
         self.normalize = own if options.normalize is None else options.normalize

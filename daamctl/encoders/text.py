@@ -49,7 +49,7 @@ class TextEncoder(Encoder):
     def __init__(
         self, name: str, model: Any, reader: Any, *, device: str, precision: str, options: EncoderOptions
     ) -> None:
-        super().__init__(name, model, device=device, precision=precision, options=options)
+        super().__init__(name, model, reader, device=device, precision=precision, options=options)
         model.config.use_cache = False
         reader.truncation_side = "right"
         self.tokenizer = reader

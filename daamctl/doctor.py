@@ -165,7 +165,7 @@ def _effects(config: Config, sizes: Sizes, x: Tensor, y: Tensor) -> Iterator[Fin
     for method in config.methods:
         if method in CLOSED_FORM:
             continue
-        case = Case(method, settings_of(method, config.method_settings), sizes)
+        case = Case(method, settings_of(method, config.method_settings), Sizes(*sizes))
         try:
             with torch.device("meta"):
                 need = COPIES * trainable(case.build())

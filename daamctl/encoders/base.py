@@ -124,7 +124,7 @@ class Encoder(ABC):
     Args:
         name: name of the encoder, for messages.
         model: the Hugging Face base model (of an encoder-decoder the encoder), frozen, in eval mode, on its device.
-        reader: the family's tokenizer, image processor or feature extractor.
+        reader: its feature extractor, tokenizer or image processor.
         device: device that inputs go to.
         precision: resolved precision of the forward pass.
         options: reading and pooling.

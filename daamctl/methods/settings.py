@@ -22,6 +22,9 @@ class Sizes(NamedTuple):
     embed_dim: int
     num_classes: int
 
+    def __str__(self) -> str:
+        return str(tuple(self))
+
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderOptions:

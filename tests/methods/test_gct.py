@@ -13,6 +13,7 @@ from torch import nn
 from daamctl.errors import MethodError
 from daamctl.methods import LayerGate, build
 from daamctl.methods.gct import GaussianGate, PooledLayerGate, bounded_width, gct_b0, standardize
+from daamctl.methods.settings import DecoderOptions, Sizes
 
 SIZES: dict[str, Any] = {"num_layers": 6, "embed_dim": 8, "num_classes": 3}
 
@@ -136,7 +137,7 @@ def test_builders_join_form_count_and_label(name: str, form: str, count: int, la
 
 def test_unknown_form() -> None:
     with pytest.raises(MethodError, match=r"^form must be 'feature' or 'layer', got 'channel'$"):
-        gct_b0(**SIZES, form="channel")  # type: ignore[arg-type]
+        gct_b0(Sizes(**SIZES), form="channel", decoder=DecoderOptions())  # type: ignore[arg-type]
 
 
 def gate(kind: type[LayerGate], theta: float | None) -> Any:

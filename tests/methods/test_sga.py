@@ -13,6 +13,7 @@ from torch import Tensor
 
 from daamctl.errors import MethodError
 from daamctl.methods import build
+from daamctl.methods.settings import DecoderOptions, Sizes
 from daamctl.methods.sga import sga, skewed_peak
 
 SIZES: dict[str, Any] = {"num_layers": 6, "embed_dim": 8, "num_classes": 3}
@@ -212,7 +213,7 @@ def test_statistics_stay_in_float32_under_autocast(method: str, reading: str, gr
 )
 def test_unknown_choice(setting: str, value: str, allowed: str) -> None:
     with pytest.raises(MethodError, match=rf"^{setting} must be {allowed}, got '{value}'$"):
-        sga(**SIZES, **{setting: value})  # type: ignore[arg-type]
+        sga(Sizes(**SIZES), **{setting: value}, decoder=DecoderOptions())  # type: ignore[arg-type]
 
 
 def density(model: Any, x: Tensor, *, grad: bool = False) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 
 from daamctl.errors import MethodError
 from daamctl.methods import build
+from daamctl.methods.settings import DecoderOptions, Sizes
 from daamctl.methods.static_gate import static_gate
 
 SIZES: dict[str, Any] = {"num_layers": 6, "embed_dim": 8, "num_classes": 3}
@@ -42,4 +43,4 @@ def test_starts_as_no_gate_at_all(granularity: str) -> None:
 
 def test_unknown_granularity() -> None:
     with pytest.raises(MethodError, match=r"^granularity must be 'layer-feature' or 'feature', got 'layer'$"):
-        static_gate(**SIZES, granularity="layer")  # type: ignore[arg-type]
+        static_gate(Sizes(**SIZES), granularity="layer", decoder=DecoderOptions())  # type: ignore[arg-type]

@@ -273,7 +273,7 @@ def test_memory_that_runs_out_is_told_in_the_words_of_the_modality(
     def scarce(batch: Any, storage: Any) -> Any:
         raise torch.OutOfMemoryError("too much")
 
-    monkeypatch.setattr(encoder, "launch", scarce)
+    monkeypatch.setattr(encoder, "run_async", scarce)
     opened = open_encoder(config.extract, modality="text", max_duration_s=5.0, device="cpu", precision="float32")
     monkeypatch.setattr(encoder_cache, "open_encoder", lambda *_, **__: type(opened)(encoder, opened.facts))
     with pytest.raises(

@@ -1,6 +1,6 @@
-"""Where the parameters of a density ended: offset (delta) and scaled variance (xi) of a trained fold.
+"""Learned parameters of a density: offset (delta) and scaled variance (xi) of a trained fold.
 
-Those that the papers print: docs/sources.md#learned-ranges.
+Ranges that the papers print: docs/sources.md#learned-ranges.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from safetensors import SafetensorError, safe_open
 from daamctl.errors import ArtifactError
 
 PREFIXES = ("fusion", "fusion.daam")
-"""Where a method keeps the parameters of its density."""
+"""Prefixes under which methods store the parameters of their density."""
 
 
 @dataclass(frozen=True)
 class Learned:
-    """Lowest and highest value, and mean, over all heads and features of one run.
+    """Range and mean of the parameters over all heads and features of one run.
 
     Args:
         num_heads: h.
-        kernel: form of the density.
-        offset: in feature units; 0 at the start.
-        offset_mean: the same unit.
-        scaled_variance: 2 at the start.
-        scaled_variance_mean: 2 at the start.
+        kernel: form of the density, as in the settings of the method.
+        offset: lowest and highest, in units of the features; all are 0 before training.
+        offset_mean: mean, in the same unit.
+        scaled_variance: lowest and highest; all are 2 before training.
+        scaled_variance_mean: mean.
     """
 
     num_heads: int
@@ -41,30 +41,32 @@ class Learned:
 
 
 def read_learned(path: Path) -> Learned | None:
-    """Read them from a `weights.safetensors`; None for methods without such a density.
+    """Read the learned parameters from a `weights.safetensors`; None for methods without them.
 
     Raises:
         ArtifactError: the file cannot be read.
     """
     try:
         with safe_open(path, framework="np") as file:
-            settings: dict[str, Any] = yaml.safe_load((file.metadata() or {}).get("daamctl", "{}")).get("settings", {})
-            for prefix in PREFIXES:
-                if {f"{prefix}.offset", f"{prefix}.scaled_variance"} <= set(file.keys()):
-                    offset, width = (file.get_tensor(f"{prefix}.{name}") for name in ("offset", "scaled_variance"))
-                    if settings.get("scaled_variance") == "softplus":
-                        width = np.logaddexp(0, width)
-                    return Learned(
-                        num_heads=len(offset),
-                        kernel=settings.get("kernel", "2xi"),
-                        offset=_span(offset),
-                        offset_mean=float(offset.mean()),
-                        scaled_variance=_span(width),
-                        scaled_variance_mean=float(width.mean()),
-                    )
+            metadata = yaml.safe_load((file.metadata() or {}).get("daamctl", "{}"))
+            names = set(file.keys())
+            prefix = next((one for one in PREFIXES if {f"{one}.offset", f"{one}.scaled_variance"} <= names), None)
+            if prefix is None:
+                return None
+            offset, variance = file.get_tensor(f"{prefix}.offset"), file.get_tensor(f"{prefix}.scaled_variance")
     except (SafetensorError, OSError) as error:
         raise ArtifactError(f"{path} cannot be read: {error}", fix=f"delete {path.parent}, train it again") from error
-    return None
+    settings: dict[str, Any] = metadata.get("settings", {})
+    if settings.get("scaled_variance") == "softplus":
+        variance = np.logaddexp(0, variance)  # the file stores the value before the softplus
+    return Learned(
+        num_heads=len(offset),
+        kernel=settings.get("kernel", "2xi"),
+        offset=_span(offset),
+        offset_mean=float(offset.mean()),
+        scaled_variance=_span(variance),
+        scaled_variance_mean=float(variance.mean()),
+    )
 
 
 def _span(values: Any) -> tuple[float, float]:

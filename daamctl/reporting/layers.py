@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from daamctl.artifacts.terms import Terms, listed
-from daamctl.reporting import pictures, plots
+from daamctl.figures.layers import LayerRun
+from daamctl.figures.spec import Picture
+from daamctl.reporting import figures
 from daamctl.reporting.document import (
     DASH,
     Block,
@@ -17,8 +19,6 @@ from daamctl.reporting.document import (
     Cell,
     Folded,
     Number,
-    Picture,
-    Plot,
     Section,
     Table,
     Text,
@@ -26,11 +26,10 @@ from daamctl.reporting.document import (
     layers_text,
     spread,
 )
-from daamctl.reporting.plots import DensityRun
 from daamctl.reporting.published import NO_MODULE, PublishedTable
 
 Labels = Mapping[str, str]
-DensityRuns = Mapping[str, tuple[Sequence[int], Sequence[DensityRun]]]
+DensityRuns = Mapping[str, tuple[Sequence[int], Sequence[LayerRun]]]
 
 SCORE_KINDS = {"importance": "Importance Factor", "weight": "layer weight"}
 ALONE = (
@@ -164,18 +163,13 @@ def _explorer(methods: Mapping[str, Any], runs: DensityRuns) -> list[Block]:
     shown = {name: runs[name] for name in methods if name in runs}
     if not shown:
         return []
-    means = {
-        name: (layers, part[0].trained, part[0].untrained, part[0].share, part[0].share_untrained)
-        for name, (layers, part) in shown.items()
-    }
     alt = "; ".join(
         f"{name}: {_top(entry)}, contribution from "
         f"{min(entry['contribution_percent'].values()):.2f} to {max(entry['contribution_percent'].values()):.2f} %"
         for name, entry in methods.items()
     )
     alt = f"Importance Factor and layer contribution, trained beside untrained. {alt}. The numbers are in the tables."
-    drawn = pictures.parts("importance", alt, means, pictures.ROWS_PER_PICTURE, pictures.importance_rows)
-    return [Plot("importance", "explorer", alt, plots.explorer_data(shown), drawn)]
+    return [figures.drawn(figures.importance(shown, alt))]
 
 
 def _geometry_table(methods: Mapping[str, Any]) -> Table:
@@ -329,10 +323,10 @@ def _heatmap_alt(label: str, entry: Mapping[str, Any]) -> str:
 def _bars_alt(label: str, entry: Mapping[str, Any]) -> str:
     shares = entry["contribution_percent"]
     if not entry["ranking"]:
-        return f"Layer contribution in {label}, trained beside untrained bars: the same for every layer."
+        return f"Layer contribution in {label}, trained beside untrained: the same for every layer."
     high, low = max(shares, key=shares.get), min(shares, key=shares.get)
     return (
-        f"Layer contribution in {label}, trained beside untrained bars: from {shares[low]:.2f} % (layer {low}) to "
+        f"Layer contribution in {label}, trained beside untrained: from {shares[low]:.2f} % (layer {low}) to "
         f"{shares[high]:.2f} % (layer {high})."
     )
 

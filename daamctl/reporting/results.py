@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from daamctl.artifacts.terms import listed
-from daamctl.reporting import pictures, plots
+from daamctl.reporting import figures
 from daamctl.reporting.document import (
     DASH,
     DOWN,
@@ -24,7 +24,6 @@ from daamctl.reporting.document import (
     Folded,
     Kind,
     Number,
-    Picture,
     Plot,
     Section,
     Table,
@@ -49,13 +48,29 @@ MAX_CLASS_COLUMNS = 12
 RULES = {"accuracy": "As reported", "accuracy_best_on_test": "Best on test", "accuracy_last": "Last epoch"}
 
 
-def results(evaluation: Evaluation, *, declared: bool, dots: Picture) -> Section:
+def results(evaluation: Evaluation, *, declared: bool) -> Section:
     """Mean, interval and difference from the reference for every method, and the tests."""
-    blocks: list[Block] = [_main_table(evaluation), dots, *family_texts(evaluation, declared=declared)]
+    blocks: list[Block] = [_main_table(evaluation), _accuracy(evaluation), *family_texts(evaluation, declared=declared)]
     if evaluation["comparison"]["result"] is not None:
         blocks += [_test_table(evaluation, metric) for metric in COMPARED if against(evaluation, metric)]
         blocks += _ranks(evaluation)
     return Section("results", "Results and tests", blocks)
+
+
+def _accuracy(evaluation: Evaluation) -> Plot:
+    """Figure of the accuracy of every run."""
+    unit, label = evaluation["main_unit"], f"Accuracy per {item(evaluation)}"
+    runs_of = {
+        name: [
+            (row[unit]["accuracy"], f"fold {row['fold']}, seed {row['seed']}")
+            for row in evaluation["methods"][name]["per_fold"]
+        ]
+        for name in order(evaluation)
+    }
+    means = ", ".join(f"{name} {percent(mean(value for value, _ in part))} %" for name, part in runs_of.items())
+    alt = f"{label} of every run, with the mean of each method: {means}. The numbers are in the tables."
+    chance = evaluation["chance"][unit]["majority_fraction"]
+    return figures.drawn(figures.accuracy(runs_of, chance, label, alt))
 
 
 def metrics(evaluation: Evaluation) -> Section:
@@ -145,14 +160,12 @@ def speakers(evaluation: Evaluation) -> Section | None:
         f"methods differ by the same amount for every {who}. Crossing lines: some {who}s gain and others lose."
     )
     chance = evaluation["chance"][evaluation["main_unit"]]["majority_fraction"]
-    data = plots.speaker_data(found, known, chance, unit=unit, source=who)
     alt = (
         f"Accuracy per {unit} of {len(known)} {who}s under {len(found)} methods; means over {who}s: "
         + ", ".join(f"{name} {percent(mean(part.values()))} %" for name, part in found.items() if part)
         + ". The numbers are in the table."
     )
-    png, pdf = pictures.speaker_lines(found, known, label=f"Accuracy per {unit}", source=who)
-    plot = Plot("speakers", "speakers", alt, data, [Picture("speakers.png", alt, png, pdf)])
+    plot = figures.drawn(figures.speakers(found, known, chance, label=f"Accuracy per {unit}", who=who, alt=alt))
     table = _speaker_table(evaluation, found, known)
     few = len(known) <= MAX_SPEAKER_COLUMNS
     return Section("speakers", title, [Text(text), plot, table if few else Folded(table.caption, [table])])
@@ -257,11 +270,10 @@ def _ranks(evaluation: Evaluation) -> list[Block]:
         + ", ".join(f"{name} {rank:.1f}" for name, rank in first["average_ranks"].items())
         + f". Bars join methods whose ranks differ by less than {critical:.2f}."
     )
-    png, pdf = pictures.rank_rows(first)
     note = f"Critical difference {critical:.3f} (Nemenyi, {first['n']} folds, {first['k']} methods)."
     columns = ["Method", "By accuracy", "By balanced accuracy"]
     table = Table("ranks", "Average rank over folds (1 is best)", columns, rows, note=note)
-    return [Text(text), Picture("ranks.png", alt, png, pdf), Folded(table.caption, [table])]
+    return [Text(text), figures.drawn(figures.ranks(first, alt)), Folded(table.caption, [table])]
 
 
 def _recalls(evaluation: Evaluation) -> list[Block]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from daamctl.artifacts.terms import listed
-from daamctl.reporting import pictures, plots
+from daamctl.reporting import figures
 from daamctl.reporting.document import (
     DASH,
     Block,
@@ -20,7 +20,6 @@ from daamctl.reporting.document import (
     Files,
     Folded,
     Number,
-    Plot,
     Section,
     Table,
     Text,
@@ -31,13 +30,13 @@ from daamctl.reporting.terms import Evaluation, held_out, is_official, item, run
 from daamctl.reporting.verdict import order
 
 CURVES = ("train", "dev", "test")
-"""Parts whose accuracy is recorded after every epoch."""
+"""Parts of a fold whose accuracy is recorded after every epoch."""
 MAX_MATRIX_COLUMNS = 20
 """Above this number of classes, the table lists the most frequent confusions instead of all counts."""
 CONFUSIONS = 10
 """Number of confusions listed per method in that case."""
-MAX_TOLD = 12
-"""Above this number of classes, the text alternative of a picture does not list them."""
+MAX_LISTED_CLASSES = 12
+"""Above this number of classes, the text alternative of the figure does not list them."""
 
 
 @dataclass(frozen=True)
@@ -154,13 +153,15 @@ def _effects(by_method: Mapping[str, Sequence[RunFacts]], evaluation: Evaluation
     return [table, Text("Notes on these methods:"), Bullets(notes)]
 
 
-def learning(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], evaluation: Evaluation, files: Files) -> Section:
+def learning(
+    curves: Mapping[str, Mapping[str, Mapping[str, Any]]], evaluation: Evaluation, raw_names: Mapping[str, str]
+) -> Section:
     """Learning curves of every method.
 
     Args:
         curves: label -> train, dev and test (if they exist) -> epochs, mean, low and high.
         evaluation: output of `verdict.labelled`.
-        files: files with one picture per method.
+        raw_names: label -> method.
     """
     chance, clip = evaluation["chance"]["clip"]["majority_fraction"], terms(evaluation).clip
     parts, over = curve_names(evaluation), runs(evaluation)
@@ -189,15 +190,19 @@ def learning(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], evaluation: 
     ]  # fmt: skip
     table = Table("learning", f"Accuracy per {clip} in percent along training, mean over {over}", columns, rows)
     label = f"Accuracy per {clip} over the epochs, {len(named)} methods; the numbers are in the table."
-    drawn = pictures.parts(
-        "learning", label, named, pictures.PER_PICTURE, lambda part: pictures.learning_panels(part, chance, clip=clip)
-    )
-    plot = Plot("learning", "learning", label, plots.learning_data(named, chance, unit=clip), drawn)
-    return Section("learning", "Learning curves", [Text(text), plot, Folded(table.caption, [table]), files])
+    figure = figures.learning(named, chance, clip, label)
+    files = Files("Learning curves, one file per method", figures.per_method(figure, raw_names, "Learning curves"))
+    blocks = [Text(text), figures.drawn(figure), Folded(table.caption, [table]), files]
+    return Section("learning", "Learning curves", blocks)
 
 
-def confusion(evaluation: Evaluation, files: Files) -> Section:
-    """Confusion matrices of every method."""
+def confusion(evaluation: Evaluation, raw_names: Mapping[str, str]) -> Section:
+    """Confusion matrices of every method.
+
+    Args:
+        evaluation: output of `verdict.labelled`.
+        raw_names: label -> method.
+    """
     unit, classes = evaluation["main_unit"], evaluation["classes"]
     counts = {name: evaluation["methods"][name]["confusion"][unit] for name in order(evaluation)}
     shares = {name: row_shares(part) for name, part in counts.items()}
@@ -212,14 +217,14 @@ def confusion(evaluation: Evaluation, files: Files) -> Section:
     label += "predicted correctly " + (
         f"from {percent(float(right.min()))} to {percent(float(right.max()))} %, half of the {len(classes)} classes "
         f"above {percent(float(np.median(right)))} %. The most frequent confusions are in the table."
-        if len(classes) > MAX_TOLD
+        if len(classes) > MAX_LISTED_CLASSES
         else ", ".join(f"{name} {percent(float(share))} %" for name, share in zip(classes, right, strict=True))
         + ". The counts are in the table."
     )
-    size = pictures.PER_PICTURE if len(classes) <= pictures.MAX_NAMED else pictures.LARGE_PER_PICTURE
-    drawn = pictures.parts("confusion", label, shares, size, lambda part: pictures.confusion_panels(part, classes))
-    plot = Plot("confusion", "confusion", label, plots.confusion_data(counts, classes), drawn)
-    return Section("confusion", "Confusion matrices", [Text(text), plot, Folded(table.caption, [table]), files])
+    figure = figures.confusion(counts, classes, label)
+    files = Files("Confusion matrices, one file per method", figures.per_method(figure, raw_names, "Confusion matrix"))
+    blocks = [Text(text), figures.drawn(figure), Folded(table.caption, [table]), files]
+    return Section("confusion", "Confusion matrices", blocks)
 
 
 def _counts(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:

@@ -83,8 +83,8 @@ def test_a_difference_that_contradicts_the_probes(mean: float, std: float | None
     assert against_probes("", {"mean": mean, "sample_std": std}, noisy, (9, 10), (23,))["contradicts"] is None
     expected = (
         f"high minus low: the ablation finds {100 * mean:+.1f} points, linear probes of the same layers +10.0. They "
-        f"contradict each other by more than the spread of either over its runs ({100 * max(std or 0, 0.0018**0.5):.1f}"
-        " points), so the ablation's difference may come from training rather than from the layers."
+        f"contradict each other by more than either varies over its runs ({100 * max(std or 0, 0.0018**0.5):.1f}"
+        " points), so the ablation's difference may be due to training rather than to the layers."
     )
     assert found["contradicts"] == (expected if told else None)
 

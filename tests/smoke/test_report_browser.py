@@ -39,8 +39,8 @@ addEventListener("load", async () => {
   const seen = {};
   try {
     await pause();
-    const figures = [...document.querySelectorAll("figure[data-plot]")];
-    const live = key => document.querySelector("#plot-" + key + " .live");
+    const figures = [...document.querySelectorAll("figure[data-figure]")];
+    const live = key => document.querySelector("#figure-" + key + " .live");
     seen.ready = figures.filter(figure => figure.classList.contains("ready")).length;
     seen.drawn = figures.filter(figure => figure.querySelector(".js-plotly-plot .main-svg")).length;
     seen.pictures = figures.filter(figure =>
@@ -130,7 +130,7 @@ def test_no_error_and_no_request(seen: dict[str, Any]) -> None:
 
 
 def test_every_figure_is_drawn_in_place_of_its_picture(seen: dict[str, Any], page: Path) -> None:
-    expected = page.read_text(encoding="utf-8").count("data-plot=")
+    expected = page.read_text(encoding="utf-8").count("data-figure=")
     assert expected == 4
     assert (seen["ready"], seen["drawn"], seen["pictures"]) == (expected, expected, expected)
 

@@ -47,7 +47,7 @@
       name: plain(line.name), showlegend: line.name !== "" && line.legend !== "", legendgroup: line.name,
       line: {color: tone, width: line.width, dash: line.dash || "solid"},
       marker: {color: tone, size: 1.5 * line.size, symbol: (line.marker || "circle") + (line.filled ? "" : "-open"),
-        line: {width: line.dash ? 1.2 : line.width}},
+        line: {width: line.dash ? 1.2 : line.width, color: tone}},
       text: line.texts.map(plain), textposition: "middle right",
       hovertext: hover, hoverinfo: line.name ? "text" : "skip"}, place));
     return traces;
@@ -109,11 +109,11 @@
     return Object.assign(found, more);
   }
 
-  /* Distance between ticks at whole numbers, about ten of them. */
+  /* Few whole numbers each get a tick; plotly would put ticks between them. */
   function wholeStep(panel) {
     const values = panel.marks.flatMap(function (mark) { return mark.kind === "line" ? mark.x : []; });
     const span = Math.max.apply(null, values) - Math.min.apply(null, values);
-    return span < 12 ? {tick0: 0, dtick: 1} : {};
+    return values.length && span < 12 ? {tick0: 0, dtick: 1} : {};
   }
 
   /* Data and layout for plotly. Panels are side by side, or stacked on a narrow page. */
@@ -149,7 +149,10 @@
       start = end + gap;
     });
     const heights = panels.map(function (panel) { return INCH * panel.size[1]; });
-    layout.height = 130 + (narrow ? heights.reduce(function (a, b) { return a + b + 80; }) : Math.max.apply(null, heights));
+    const names = data.concat(layout.shapes).filter(function (one) { return one.showlegend; }).length;
+    const lines = panels[0].title ? panels[0].title.split("\n").length : 0;
+    layout.margin.t = 25 + 18 * lines;
+    layout.height = 105 + 18 * lines + 20 * Math.ceil(names / 3) + (narrow ? heights.reduce(function (a, b) { return a + b + 80; }) : Math.max.apply(null, heights));
     layout.title = {text: plain(panels[0].title), font: {size: 14}};
     return {data: data, layout: layout};
   }

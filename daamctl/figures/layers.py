@@ -53,8 +53,8 @@ def contribution(trained: Array, untrained: Array, layers: Sequence[int]) -> Pan
     """
     places = np.arange(len(layers))
     marks = [
-        Line(trained, places, "Trained", marker="circle", filled=True),
-        Line(untrained, places, "Untrained", colour="orange", dash="dash", marker="square"),
+        Line(trained, places, "Trained", marker="circle", filled=True, size=4.0),
+        Line(untrained, places, "Untrained", colour="orange", dash="dash", marker="square", size=4.0),
         Rule(100 / len(layers), "Uniform", vertical=True, colour="text"),
     ]
     x = Axis("Layer contribution", "%", digits=2)
@@ -122,4 +122,4 @@ def _layers(layers: Sequence[int]) -> Axis:
 
 
 def _height(layers: Sequence[int]) -> float:
-    return min(max(1.6, 0.17 * len(layers)), 6.0)
+    return min(max(2.0, 0.17 * len(layers)), 6.0)

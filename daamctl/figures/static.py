@@ -89,7 +89,8 @@ def _canvas(
     height = sum(heights) + gap_y * (len(rows) - 1)
     canvas = Canvas(figsize=(width, height), dpi=dpi)
     FigureCanvasAgg(canvas)  # measures text
-    image, handles = None, {}
+    image = None
+    handles: dict[str, Any] = {}
     top = height
     for number, row in enumerate(rows):
         left = 0.0
@@ -100,13 +101,14 @@ def _canvas(
             axes = canvas.add_axes(place)
             image = _draw(axes, panel, size, font) or image
             same_y = column > 0 and panel.y == row[0].y and bool(panel.y.names or panel.y.limits)
-            _label(axes.xaxis, panel.x, size[0], font, names=column >= len(below))
-            _label(axes.yaxis, panel.y, size[1], font, names=not same_y)
+            _label(axes.xaxis, panel.x, size[0], font, written=column >= len(below) or not panel.x.names)
+            _label(axes.yaxis, panel.y, size[1], font, written=not same_y)
             axes.set_title(panel.title, fontsize=font + 1, pad=3)
             if small is None:
                 axes.set_xlabel("" if column < len(below) else panel.x.title, fontsize=font)
                 axes.set_ylabel("" if same_y else panel.y.title, fontsize=font)
-            handles |= {name: handle for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+            for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+                handles.setdefault(name, handle)
             left += widths[column] + gap_x
         top -= heights[number] + gap_y
     _surround(canvas, rows[0][0], shared=small is not None, title=title, image=image, handles=handles)
@@ -179,7 +181,7 @@ def _confusion(axes: Axes, mark: Confusion, size: tuple[float, float], font: flo
     return image
 
 
-def _label(axis: Any, spec: Axis, length: float, font: float, *, names: bool) -> None:
+def _label(axis: Any, spec: Axis, length: float, font: float, *, written: bool) -> None:
     """Set the ticks of an axis: all names, or as many as fit.
 
     Args:
@@ -187,17 +189,18 @@ def _label(axis: Any, spec: Axis, length: float, font: float, *, names: bool) ->
         spec: what it shows.
         length: in inches.
         font: in points.
-        names: whether names are written at the ticks.
+        written: whether names or numbers are written at the ticks.
     """
     if not spec.names:
-        axis.set_major_locator(MaxNLocator(max(3, int(2 * length)), integer=spec.whole, min_n_ticks=1))
+        ticks = min(10, int(4 * length) + 1)
+        axis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], integer=spec.whole, min_n_ticks=1))
         axis.set_tick_params(labelsize=font, pad=2)
-        if not names:
+        if not written:
             axis.set_major_formatter(NullFormatter())
         return
     step = math.ceil(len(spec.names) * LINE_HEIGHT * font / length)
     places = range(0, len(spec.names), step)
-    axis.set_ticks(places, [spec.names[place] if names else "" for place in places], fontsize=font)
+    axis.set_ticks(places, [spec.names[place] if written else "" for place in places], fontsize=font)
     axis.set_tick_params(pad=2)
     if axis.axis_name == "x" and max(map(len, spec.names)) > LONG_NAME:
         many = len(spec.names) > len(places) or len(places) > 20
@@ -209,20 +212,19 @@ def _surround(
     canvas: Canvas, first: Panel, *, shared: bool, title: str, image: AxesImage | None, handles: dict[str, Any]
 ) -> None:
     """Write what belongs to all panels: title above; axis labels, colour scale and legend below."""
-    inches = canvas.dpi_scale_trans
     width, height = canvas.get_size_inches()
     box = canvas.get_tightbbox()
     if title:
-        canvas.text(width / 2, box.y1 + 0.1, title, transform=inches, ha="center", va="bottom", fontsize=FONT + 3)
-    below = box.y0 - 0.06
+        canvas.text(0.5, (box.y1 + 0.1) / height, title, ha="center", va="bottom", fontsize=FONT + 3)
+    below = box.y0 - 0.06  # inches
     if shared:
-        canvas.text(width / 2, below, first.x.title, transform=inches, ha="center", va="top", fontsize=FONT)
-        canvas.text(box.x0 - 0.1, height / 2, first.y.title, transform=inches, ha="right", va="center", rotation=90,
-                    fontsize=FONT)  # fmt: skip
+        canvas.text(0.5, below / height, first.x.title, ha="center", va="top", fontsize=FONT)
+        left = (box.x0 - 0.1) / width
+        canvas.text(left, 0.5, first.y.title, ha="right", va="center", rotation=90, fontsize=FONT)
         below -= 0.22
     if image is not None:
         wide, high = min(3.6, width), 0.12
-        place = ((width - wide) / 2 / width, (below - high - 0.05) / height, wide / width, high / height)
+        place = (0.5 - wide / width / 2, (below - high - 0.05) / height, wide / width, high / height)
         scale = canvas.add_axes(place)
         bar = canvas.colorbar(image, cax=scale, orientation="horizontal")
         bar.set_label(str(image.get_label()), fontsize=FONT)
@@ -231,8 +233,8 @@ def _surround(
     if handles:
         longest = max(map(len, handles))
         columns = max(1, min(6, int((width + 1) / (0.55 + 0.6 * FONT / 72 * longest))))
-        canvas.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(width / 2, below),
-                      bbox_transform=inches, ncols=columns, frameon=False, fontsize=FONT)  # fmt: skip
+        canvas.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.5, below / height),
+                      ncols=columns, frameon=False, fontsize=FONT)  # fmt: skip
 
 
 def _png(canvas: Canvas) -> bytes:

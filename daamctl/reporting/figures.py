@@ -139,7 +139,8 @@ def speakers(
                           DASHES[number % len(DASHES)], MARKERS[number], width=1.0))  # fmt: skip
     means = [np.mean(row[np.isfinite(row)]) if np.isfinite(row).any() else np.nan for row in table]
     marks.append(Line(means, places, f"Mean of {who}s", "text", marker="line-ns", width=2.2, size=11.0))
-    marks.append(Rule(100 * chance, CHANCE, vertical=True))
+    if np.nanmin(table) < 100 * chance:  # further left, it would only squeeze the lines
+        marks.append(Rule(100 * chance, CHANCE, vertical=True))
     return _row_figure("speakers", alt, list(methods), Axis(label, "%"), marks)
 
 
@@ -225,6 +226,7 @@ def confusion(methods: Mapping[str, Sequence[Sequence[int]]], classes: Sequence[
     """
     many = len(classes) > MANY_CLASSES
     side = min(max(7.4, 0.11 * len(classes)), 12.5) if many else min(max(2.5, 0.62 * len(classes)), 7.4)
+    small = max(1.75, 0.115 * len(classes))  # room for the name of every class
     x, y = Axis("Predicted class", names=classes), Axis("Actual class", names=classes, reverse=True)
     views = []
     for method, counts in methods.items():
@@ -232,7 +234,7 @@ def confusion(methods: Mapping[str, Sequence[Sequence[int]]], classes: Sequence[
         views.append(View([panel], (method,)))
     if many:
         return Figure("confusion", alt, views, ("Method",), small=(3.9, 3.9), columns=2, per_picture=LARGE_PER_PICTURE)
-    return Figure("confusion", alt, views, ("Method",), small=(1.75, 1.75))
+    return Figure("confusion", alt, views, ("Method",), small=(small, small))
 
 
 def importance(methods: Mapping[str, tuple[Sequence[int], Sequence[LayerRun]]], alt: str) -> Figure:

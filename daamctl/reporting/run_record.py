@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from daamctl.artifacts.terms import listed
+from daamctl.figures.spec import Confusion
 from daamctl.reporting import figures
 from daamctl.reporting.document import (
     DASH,
@@ -24,7 +25,6 @@ from daamctl.reporting.document import (
     Table,
     Text,
     count,
-    percent,
 )
 from daamctl.reporting.terms import Evaluation, held_out, is_official, item, runs, terms, tested
 from daamctl.reporting.verdict import order
@@ -129,9 +129,14 @@ def _effects(by_method: Mapping[str, Sequence[RunFacts]], evaluation: Evaluation
         if effect is None:
             continue
         tensors, reached = effect["tensors"], effect["with_gradient"]
-        acts = "none are trained" if not tensors else "yes" if reached == tensors else f"{tensors - reached} do not"
-        if tensors and not (reached and effect["output_change"]):
+        if not tensors:
+            acts = "none are trained"
+        elif not reached or not effect["output_change"]:
             acts = "no: the adapters have no effect"
+        elif reached < tensors:
+            acts = f"{tensors - reached} do not"
+        else:
+            acts = "yes"
         rows.append(
             [name, Number(part[0].adapted, "count"), Number(tensors, "count"), Number(reached, "count"),
              Number(effect["output_change"], "plain"), acts]
@@ -166,12 +171,11 @@ def learning(
     chance, clip = evaluation["chance"]["clip"]["majority_fraction"], terms(evaluation).clip
     parts, over = curve_names(evaluation), runs(evaluation)
     named = {name: {parts[key]: part for key, part in curves[name].items()} for name in order(evaluation)}
-    rule = evaluation["selection"]
-    text = f"Mean over {over}; the shaded area spans the lowest to the highest value. " + (
-        "The epoch was chosen on the test curve."
-        if rule == "best-on-test"
-        else "The test curve was not used for any choice."
-    )
+    text = f"Mean over {over}; the shaded area spans the lowest to the highest value. "
+    if evaluation["selection"] == "best-on-test":
+        text += "The epoch was chosen on the test curve."
+    else:
+        text += "The test curve was not used for any choice."
     if evaluation.get("refit"):
         text += (
             f" The curve of {held_out(evaluation, article=True)} is from the training that chose the number of epochs, "
@@ -180,16 +184,15 @@ def learning(
     rows: list[list[Cell]] = []
     for name, part in named.items():
         last: list[Cell] = [Number(part[label]["mean"][-1]) if label in part else DASH for label in parts.values()]
-        test = [-1.0 if value is None else value for value in part[parts["test"]]["mean"]]
-        best = int(np.argmax(test))
-        epochs = part[parts["test"]]["epochs"]
+        test, epochs = part[parts["test"]]["mean"], part[parts["test"]]["epochs"]
+        best = int(np.argmax([-1.0 if value is None else value for value in test]))  # None: not scored at this epoch
         rows.append([name, Number(epochs[-1], "count"), *last, Number(test[best]), Number(epochs[best], "count")])
     columns = [
         "Method", "Epochs", *(f"{label}, last epoch" for label in parts.values()), f"{parts['test']}, highest mean",
         "At epoch",
     ]  # fmt: skip
     table = Table("learning", f"Accuracy per {clip} in percent along training, mean over {over}", columns, rows)
-    label = f"Accuracy per {clip} over the epochs, {len(named)} methods; the numbers are in the table."
+    label = f"Accuracy per {clip} over the epochs, {len(named)} methods. The numbers are in the table."
     figure = figures.learning(named, chance, clip, label)
     files = Files("Learning curves, one file per method", figures.per_method(figure, raw_names, "Learning curves"))
     blocks = [Text(text), figures.drawn(figure), Folded(table.caption, [table]), files]
@@ -205,22 +208,23 @@ def confusion(evaluation: Evaluation, raw_names: Mapping[str, str]) -> Section:
     """
     unit, classes = evaluation["main_unit"], evaluation["classes"]
     counts = {name: evaluation["methods"][name]["confusion"][unit] for name in order(evaluation)}
-    shares = {name: row_shares(part) for name, part in counts.items()}
     text = f"All test {item(evaluation)}s of all {runs(evaluation)}. Rows are the actual classes and sum to 100 %."
-    many = len(classes) > MAX_MATRIX_COLUMNS
-    text += " The colour scale is the square root of the share, so that rare confusions are visible." if many else ""
-    table = _confusions(evaluation, counts) if many else _counts(evaluation, counts)
-    label = (
-        f"Confusion matrices of {len(counts)} methods. Best method {next(iter(counts))}: share of each actual class "
-    )
-    right = np.diag(next(iter(shares.values())))
-    label += "predicted correctly " + (
-        f"from {percent(float(right.min()))} to {percent(float(right.max()))} %, half of the {len(classes)} classes "
-        f"above {percent(float(np.median(right)))} %. The most frequent confusions are in the table."
-        if len(classes) > MAX_LISTED_CLASSES
-        else ", ".join(f"{name} {percent(float(share))} %" for name, share in zip(classes, right, strict=True))
-        + ". The counts are in the table."
-    )
+    if len(classes) > MAX_MATRIX_COLUMNS:
+        text += " The colour scale is the square root of the share, so that rare confusions are visible."
+        table = _confusions(evaluation, counts)
+    else:
+        table = _counts(evaluation, counts)
+    best = next(iter(counts))
+    right = np.diag(Confusion(np.array(counts[best])).shares)  # percent
+    label = f"Confusion matrices of {len(counts)} methods. Best method {best}: share of each actual class predicted "
+    if len(classes) > MAX_LISTED_CLASSES:
+        label += (
+            f"correctly from {right.min():.1f} to {right.max():.1f} %, half of the {len(classes)} classes above "
+            f"{np.median(right):.1f} %. The most frequent confusions are in the table."
+        )
+    else:
+        label += "correctly " + ", ".join(f"{name} {share:.1f} %" for name, share in zip(classes, right, strict=True))
+        label += ". The counts are in the table."
     figure = figures.confusion(counts, classes, label)
     files = Files("Confusion matrices, one file per method", figures.per_method(figure, raw_names, "Confusion matrix"))
     blocks = [Text(text), figures.drawn(figure), Folded(table.caption, [table]), files]
@@ -245,12 +249,12 @@ def _confusions(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
     classes = evaluation["classes"]
     rows: list[list[Cell]] = []
     for name, part in counts.items():
-        wrong, shares = np.array(part), row_shares(part)
+        wrong, shares = np.array(part), Confusion(np.array(part)).shares
         np.fill_diagonal(wrong, 0)
         for place in np.argsort(-wrong, axis=None, kind="stable")[:CONFUSIONS]:
             actual, predicted = np.unravel_index(place, wrong.shape)
             if wrong[actual, predicted]:
-                share = Number(float(shares[actual, predicted]))
+                share = Number(float(shares[actual, predicted]) / 100)
                 rows.append(
                     [name, classes[actual], classes[predicted], Number(int(wrong[actual, predicted]), "count"), share]
                 )
@@ -259,13 +263,6 @@ def _confusions(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
     note = f"The {CONFUSIONS} most frequent confusions of each method. evaluation.json has all {number} counts."
     columns = ["Method", "Actual class", "Predicted class", "Count", "Share of the actual class (%)"]
     return Table("confusion", caption, columns, rows, frozenset({1, 2}), note)
-
-
-def row_shares(counts: Sequence[Sequence[int]]) -> Any:
-    """Shares of every row, shape (C, C); a row without items stays 0."""
-    array = np.asarray(counts, dtype=float)
-    totals = array.sum(axis=1, keepdims=True)
-    return np.divide(array, totals, out=np.zeros_like(array), where=totals > 0)
 
 
 def missing(evaluation: Evaluation) -> Section:

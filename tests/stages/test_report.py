@@ -455,7 +455,7 @@ def test_markdown_links_lead_to_pictures(made: Made) -> None:
     assert len(links) == len(set(links))
     assert {layout.stage("report") / link for link in links} == set(layout.stage("report").glob("pictures/*.png"))
     vectors = {path.stem for path in layout.stage("report").glob("pictures/*.pdf")}
-    assert vectors == {"ranks", "speakers", "learning", "confusion", "importance"}
+    assert vectors == set(FIGURES)
 
 
 def test_markdown_tables_are_regular(made: Made) -> None:
@@ -495,7 +495,7 @@ def test_static_page_of_another_corpus_after_new_training(tmp_path: Path) -> Non
     text = report.run(layout, config.model_copy(update={"methods": ("none", "mha")}), track=False).read_text()
     page = Page(text)
     assert len(page.scripts) == 1
-    assert len(page.figures) == 3 <= len(page.images)
+    assert len(page.figures) == 4 <= len(page.images)
     assert "plotly.js v" not in text
     assert "Our corpus is demo, but the published one is iemocap. The results are not comparable." in text
     assert (
@@ -526,7 +526,7 @@ def test_bare_minimum(tmp_path: Path) -> None:
     assert "Not computed yet. Run: daamctl ablate --pipeline toy" in text
     assert "No other method was run" in text
     assert "published" not in page.sections
-    assert page.figures == ["speakers", "learning", "confusion"]
+    assert page.figures == ["accuracy", "speakers", "learning", "confusion"]
     assert (layout.stage("report") / "report.md").read_text().startswith("# &lt;b&gt;&amp;\n")
 
 
@@ -540,7 +540,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     name = "</script><img src=http://x onerror=alert(1)>_%&"
     path.write_text(path.read_text().replace('"Ses01F"', json.dumps(name)))
     folder = report.run(layout, config, track=False).parent
-    assert len(Page((folder / "report.html").read_text()).figures) == 3
+    assert len(Page((folder / "report.html").read_text()).figures) == 4
     assert r"\textless{}/script\textgreater{}" in (folder / "tables/speakers.tex").read_text()
     assert "<img src" not in (folder / "report.md").read_text()
 
@@ -819,7 +819,7 @@ def test_an_unfair_comparison_is_called_that_first(unfair: Made) -> None:
     assert "The predictions of gqa and sga (reconstructed) are identical in every fold" in html
     assert "The methods were trained in different precisions: sga in bfloat16, the others in float32." in html
     assert "Training alone may explain the ranks of" in html
-    assert Page(html).figures == ["gaps", "search", "speakers", "learning", "confusion"]
+    assert Page(html).figures == ["accuracy", "ranks", "gaps", "search", "speakers", "learning", "confusion"]
 
 
 def test_marks_stand_in_every_table(unfair: Made) -> None:
@@ -853,12 +853,13 @@ def test_the_section_on_fairness_has_what_was_found(unfair: Made) -> None:
     assert table["none"]["Converged runs"] == "5 of 5"
     assert table["ridge-mean"]["Verdict"] == "closed form"
     assert table["sga (reconstructed)"]["Chosen (runs)"] == "not searched"
-    data = re.search(r'id="plot-search".*?<script type="application/json">(.*?)</script>', html, re.DOTALL)
+    data = re.search(r'id="figure-search".*?<script type="application/json">(.*?)</script>', html, re.DOTALL)
     assert data is not None
-    drawn = json.loads(data.group(1))["methods"]
+    drawn = {view["chosen"][0]: view["panels"][0]["marks"] for view in json.loads(data.group(1))["views"]}
     assert set(drawn) == {"none", "mean (undertrained)", "mha (undertrained)", "gqa", "daam-v2 (learned nothing)"}
-    assert [(one["name"], one["chosen"], one["values"]) for one in drawn["mha (undertrained)"]] == [
-        ("lr 0.0001", 0, [30.0] * 3), ("lr 0.001", 0, [40.0] * 4), ("lr 0.01", 5, [50.0] * 5),
+    assert [(line["name"], line["legend"], line["y"]) for line in drawn["mha (undertrained)"]] == [
+        ("lr 0.0001", "Not chosen", [30.0] * 3), ("lr 0.001", "Not chosen", [40.0] * 4),
+        ("lr 0.01 (chosen in 5 of 5)", "Chosen most often", [50.0] * 5),
     ]  # fmt: skip
 
 

@@ -126,7 +126,7 @@
       legend: {orientation: "h", x: 0, y: 0, yref: "container", yanchor: "bottom"},
       margin: {l: 50, r: 15, t: 30, b: 60}
     };
-    const part = narrow ? 1 : 0, gap = narrow ? 0.16 : 0.13;
+    const part = narrow ? 1 : 0, gap = narrow ? 0.16 : 0.15;
     const sizes = panels.map(function (panel) { return panel.size[part]; });
     const total = sizes.reduce(function (a, b) { return a + b; }, 0), room = 1 - gap * (panels.length - 1);
     let start = 0;

@@ -26,7 +26,8 @@ def to_data(figure: Figure) -> dict[str, Any]:
     """The figure as `interactive.js` reads it: JSON-able, with null for values that are not finite."""
     maps: dict[str, int] = {}
     views = [
-        {"chosen": list(view.chosen), "panels": [_panel(panel, maps) for panel in view.panels]} for view in figure.views
+        {"chosen": list(chosen), "panels": [_panel(panel, maps) for panel in panels]}
+        for chosen, panels in figure.views.items()
     ]
     return {"choices": list(figure.choices), "views": views, "maps": list(maps)}
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from daamctl.figures.spec import Array, Axis, HeatMap, Line, Panel, Rule
+from daamctl.figures.spec import Array, Axis, HeatMap, Line, Mark, Panel, Rule
 
 MAP_WIDTH, SHARES_WIDTH = 4.2, 2.3
 """Inches."""
@@ -51,8 +49,8 @@ def contribution(trained: Array, untrained: Array, layers: Sequence[int]) -> Pan
 
     Layers are on the vertical axis, as in `importance_map`, to be read beside it.
     """
-    places = np.arange(len(layers))
-    marks = [
+    places = range(len(layers))
+    marks: list[Mark] = [
         Line(trained, places, "Trained", marker="circle", filled=True, size=4.0),
         Line(untrained, places, "Untrained", colour="orange", dash="dash", marker="square", size=4.0),
         Rule(100 / len(layers), "Uniform", vertical=True, colour="text"),
@@ -63,9 +61,9 @@ def contribution(trained: Array, untrained: Array, layers: Sequence[int]) -> Pan
 
 def contribution_change(trained: Array, untrained: Array, layers: Sequence[int]) -> Panel:
     """Trained minus untrained layer contribution; shapes (L,), percent."""
-    change = Line(trained - untrained, np.arange(len(layers)), "Trained minus untrained", marker="circle", filled=True)
+    change = Line(trained - untrained, range(len(layers)), "Trained minus untrained", marker="circle", filled=True)
     x = Axis("Contribution, trained minus untrained", "points", signed=True, digits=3)
-    marks = [change, Rule(0, vertical=True, colour="text")]
+    marks: list[Mark] = [change, Rule(0, vertical=True, colour="text")]
     return Panel("Change of the contribution", x, _layers(layers), marks, (SHARES_WIDTH, _height(layers)))
 
 
@@ -78,7 +76,7 @@ def score_over_runs(trained: Array, untrained: Array, layers: Sequence[int], lab
         layers: L layer numbers.
         label: name of the score.
     """
-    places = np.arange(len(layers))
+    places = range(len(layers))
     band = (trained.min(axis=0), trained.max(axis=0)) if len(trained) > 1 else None
     marks = [
         Line(places, trained.mean(axis=0), "Trained, mean", marker="circle", filled=True, width=1.5, band=band,

@@ -1,7 +1,7 @@
 """What a figure shows, independent of how it is drawn.
 
 A `Figure` has views, a view has panels side by side, and a panel has two axes and marks. The page shows one view at a
-time and lets the reader choose; a picture shows all of them. Values are in the unit shown: percent, not fractions.
+time and lets the reader choose; a picture shows them all. Values are in the unit shown: percent, not fractions.
 
 Colours are named. Each renderer has its own values for them: the Okabe-Ito set, which readers with a colour vision
 deficiency can tell apart. Lines also differ in dash or marker.
@@ -9,7 +9,7 @@ deficiency can tell apart. Lines also differ in dash or marker.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
@@ -183,17 +183,8 @@ class Panel:
     size: tuple[float, float] = (4.8, 2.7)
 
 
-@dataclass(frozen=True)
-class View:
-    """Panels that are shown together, side by side.
-
-    Args:
-        panels: from left to right.
-        chosen: option of each of the figure's choices that shows this view.
-    """
-
-    panels: Sequence[Panel]
-    chosen: tuple[str, ...] = ()
+Views = Mapping[tuple[str, ...], Sequence[Panel]]
+"""Panels that are shown together, side by side, by the options that the reader chooses to see them."""
 
 
 @dataclass(frozen=True)
@@ -203,9 +194,9 @@ class Figure:
     Args:
         key: unique in a document; name of its pictures.
         alt: what it shows, for readers who do not see it.
-        views: of the interactive form.
+        views: what the page shows, one view at a time.
         choices: what the reader chooses a view by, e.g. `Method`; one name per option of a view.
-        printed: views of the pictures; None: the same as `views`.
+        printed: what the pictures show; None: all views.
         per_picture: most views of one picture.
         small: size of a panel where views share a picture in a grid, in inches; None: one view per row, in full size.
         columns: of the grid.
@@ -213,9 +204,9 @@ class Figure:
 
     key: str
     alt: str
-    views: Sequence[View]
+    views: Views
     choices: tuple[str, ...] = ()
-    printed: Sequence[View] | None = None
+    printed: Views | None = None
     per_picture: int = 16
     small: tuple[float, float] | None = None
     columns: int = 4

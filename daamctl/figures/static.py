@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Sequence
 from io import BytesIO
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -21,7 +21,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from daamctl.figures.spec import Axis, Confusion, Figure, HeatMap, Line, Panel, Picture, Rule, View
+from daamctl.figures.spec import Axis, Confusion, Figure, HeatMap, Line, Panel, Picture, Rule
 
 COLOURS = {
     "blue": "#0072B2", "orange": "#D55E00", "green": "#009E73", "pink": "#CC79A7", "sky": "#56B4E9", "gold": "#E69F00",
@@ -44,16 +44,20 @@ LONG_NAME = 3
 
 def pictures(figure: Figure) -> list[Picture]:
     """The figure as one picture, or as several with a part of its views each."""
-    views = figure.views if figure.printed is None else figure.printed
+    views = list((figure.printed or figure.views).items())
     parts = [views[start : start + figure.per_picture] for start in range(0, len(views), figure.per_picture)]
     found = []
     for number, part in enumerate(parts, start=1):
         name, alt = figure.key, figure.alt
         if len(parts) > 1:
             name += f"-{number}"
-            alt += f" Part {number} of {len(parts)}: {part[0].chosen[0]} to {part[-1].chosen[0]}."
-        canvas = _canvas(_rows(figure, part), small=figure.small)
-        found.append(Picture(f"{name}.png", alt, _png(canvas), _pdf(canvas)))
+            alt += f" Part {number} of {len(parts)}: {part[0][0][0]} to {part[-1][0][0]}."
+        rows = [panels for _, panels in part]
+        if figure.small is not None:
+            panels = [panel for row in rows for panel in row]
+            rows = [panels[start : start + figure.columns] for start in range(0, len(panels), figure.columns)]
+        canvas = _canvas(rows, small=figure.small)
+        found.append(Picture(f"{name}.png", alt, _save(canvas, "png"), _save(canvas, "pdf")))
     return found
 
 
@@ -65,15 +69,7 @@ def png(panels: Sequence[Panel], *, title: str = "", dpi: int = DPI) -> bytes:
         title: above all of them.
         dpi: resolution.
     """
-    return _png(_canvas([panels], title=title, dpi=dpi))
-
-
-def _rows(figure: Figure, views: Sequence[View]) -> list[Sequence[Panel]]:
-    """Panels by row: one view per row, or small panels that fill the columns of a grid."""
-    if figure.small is None:
-        return [view.panels for view in views]
-    panels = [panel for view in views for panel in view.panels]
-    return [panels[start : start + figure.columns] for start in range(0, len(panels), figure.columns)]
+    return _save(_canvas([panels], title=title, dpi=dpi), "png")
 
 
 def _canvas(
@@ -237,18 +233,12 @@ def _surround(
                       ncols=columns, frameon=False, fontsize=FONT)  # fmt: skip
 
 
-def _png(canvas: Canvas) -> bytes:
+def _save(canvas: Canvas, form: Literal["png", "pdf"]) -> bytes:
+    """Without dates and versions, so that the same figure gives the same bytes."""
     stream = BytesIO()
-    # Without the version of matplotlib, so that the same figure gives the same bytes.
-    canvas.savefig(stream, format="png", dpi=canvas.dpi, bbox_inches="tight", pad_inches=0.1,
-                   metadata={"Software": None})  # fmt: skip
-    return stream.getvalue()
-
-
-def _pdf(canvas: Canvas) -> bytes:
-    stream = BytesIO()
+    names = ("Software",) if form == "png" else ("CreationDate", "Producer", "Creator")
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it logs every table of a font
     with mpl.rc_context({"pdf.fonttype": 42}):  # text stays text
-        canvas.savefig(stream, format="pdf", dpi=canvas.dpi, bbox_inches="tight", pad_inches=0.1,
-                       metadata={"CreationDate": None, "Producer": None, "Creator": None})  # fmt: skip
+        canvas.savefig(stream, format=form, dpi=canvas.dpi, bbox_inches="tight", pad_inches=0.1,
+                       metadata=dict.fromkeys(names))  # fmt: skip
     return stream.getvalue()

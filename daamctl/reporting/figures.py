@@ -1,6 +1,8 @@
 """Figures of the report, built from the evaluation and the folds. `daamctl.figures` draws them.
 
-Every function takes fractions and names of methods in the order of the report, best first.
+Accuracies and their differences are fractions. Mappings have one entry per method, in the order of the report, best
+first. Common arguments: `chance` is the share of the most frequent class, `label` the name of the accuracy, `clip` the
+unit that it counts, and `alt` the text alternative.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ from daamctl.figures.spec import (
     Figure,
     Line,
     Mark,
+    Marker,
     Panel,
     Picture,
     Rule,
-    View,
     rows,
 )
 from daamctl.reporting.document import Plot
@@ -56,28 +58,19 @@ def per_method(figure: Figure, names: Mapping[str, str], what: str) -> list[Pict
         names: label of a method -> start of the file name.
         what: what the pictures show, for the text alternative.
     """
-    found = []
-    for view in figure.views:
-        (method,) = view.chosen
-        name = f"{names[method]}-{figure.key}.png"
-        found.append(Picture(name, f"{what} of {method}.", static.png(view.panels)))
-    return found
+    return [
+        Picture(f"{names[method]}-{figure.key}.png", f"{what} of {method}.", static.png(panels))
+        for (method,), panels in figure.views.items()
+    ]
 
 
 def accuracy(methods: Mapping[str, Sequence[tuple[float, str]]], chance: float, label: str, alt: str) -> Figure:
-    """One row per method: its runs and their mean.
-
-    Args:
-        methods: accuracy and name of every run.
-        chance: share of the most frequent class.
-        label: of the accuracy.
-        alt: text alternative.
-    """
-    means = [np.mean([value for value, _ in runs]) for runs in methods.values()]
-    marks = [
+    """One row per method: its runs, given as (accuracy, name), and their mean."""
+    means = [100 * float(np.mean([value for value, _ in runs])) for runs in methods.values()]
+    marks: list[Mark] = [
         _dots([[value for value, _ in runs] for runs in methods.values()], "One run",
               notes=[name for runs in methods.values() for _, name in runs]),
-        Line(100 * np.array(means), range(len(means)), "Mean", "orange", None, "line-ns", width=3.0, size=14.0),
+        Line(means, range(len(means)), "Mean", "orange", None, "line-ns", width=3.0, size=14.0),
         Rule(100 * chance, CHANCE, vertical=True),
     ]  # fmt: skip
     return _row_figure("accuracy", alt, list(methods), Axis(label, "%"), marks)
@@ -86,9 +79,7 @@ def accuracy(methods: Mapping[str, Sequence[tuple[float, str]]], chance: float, 
 def ranks(found: Mapping[str, Any], alt: str) -> Figure:
     """Average ranks, and bars that join methods whose ranks do not differ significantly.
 
-    Args:
-        found: average_ranks (best first), critical_difference and groups of the evaluation.
-        alt: text alternative.
+    `found` has average_ranks (best first), critical_difference and groups, as in the evaluation.
     """
     average, critical = found["average_ranks"], found["critical_difference"]
     places = {name: place for place, name in enumerate(average)}
@@ -117,15 +108,10 @@ def ranks(found: Mapping[str, Any], alt: str) -> Figure:
 def speakers(
     methods: Mapping[str, Mapping[str, float]], names: Sequence[str], chance: float, *, label: str, who: str, alt: str
 ) -> Figure:
-    """One row per method, and one line per speaker.
+    """One row per method and one line per speaker.
 
-    Args:
-        methods: speaker -> accuracy; speakers may be absent.
-        names: speakers, in order.
-        chance: share of the most frequent class.
-        label: of the accuracy.
-        who: what a speaker is called.
-        alt: text alternative.
+    `methods` maps speaker -> accuracy, where speakers may be absent; `names` are all speakers in order; `who` is what a
+    speaker is called.
     """
     table = np.array([[100 * part.get(name, np.nan) for name in names] for part in methods.values()])  # (methods, S)
     places = range(len(methods))
@@ -137,7 +123,7 @@ def speakers(
             continue
         marks.append(Line(table[:, number], places, f"{who} {name}", COLOURS[number % len(COLOURS)],
                           DASHES[number % len(DASHES)], MARKERS[number], width=1.0))  # fmt: skip
-    means = [np.mean(row[np.isfinite(row)]) if np.isfinite(row).any() else np.nan for row in table]
+    means = [float(np.nanmean(row)) if np.isfinite(row).any() else np.nan for row in table]
     marks.append(Line(means, places, f"Mean of {who}s", "text", marker="line-ns", width=2.2, size=11.0))
     if np.nanmin(table) < 100 * chance:  # further left, it would only squeeze the lines
         marks.append(Rule(100 * chance, CHANCE, vertical=True))
@@ -147,15 +133,11 @@ def speakers(
 def gaps(methods: Mapping[str, Sequence[float]], probes: Mapping[str, str], margin: float, alt: str) -> Figure:
     """Accuracy of every method minus that of its closed-form probe: one dot per fold, and the mean.
 
-    Args:
-        methods: one difference per fold.
-        probes: name of each method's probe.
-        margin: a method further below its probe counts as undertrained.
-        alt: text alternative.
+    A method that is more than `margin` below its probe counts as undertrained; `probes` names the probes.
     """
-    means = [100 * np.mean(values) for values in methods.values()]
+    means = [100 * float(np.mean(values)) for values in methods.values()]
     beside = [f"to {probes[name]}" for name in methods]
-    marks = [
+    marks: list[Mark] = [
         _dots(methods.values(), "Fold", notes=[f"to {probes[name]}" for name in methods for _ in methods[name]]),
         Line(means, range(len(means)), "Mean", "orange", None, "diamond", filled=True, size=6.0, notes=beside),
         Rule(0, vertical=True, colour="text", dash="solid"),
@@ -166,21 +148,16 @@ def gaps(methods: Mapping[str, Sequence[float]], probes: Mapping[str, str], marg
 
 
 def searches(methods: Mapping[str, Sequence[Any]], clip: str, alt: str) -> Figure:
-    """Held-out accuracy of every candidate of the searches; the one chosen most often is orange.
-
-    Args:
-        methods: `SearchCurve`s: name, accuracy after every epoch, chosen, runs.
-        clip: the unit that accuracy counts.
-        alt: text alternative.
-    """
-    views = []
+    """Held-out accuracy of every candidate of the searches (`SearchCurve`); the one chosen most often is orange."""
+    views: dict[tuple[str, ...], list[Panel]] = {}
     for method, candidates in methods.items():
         top = max(candidates, key=lambda one: one.chosen)
         marks = []
         for number, one in enumerate(candidates):
             epochs, values = range(1, len(one.accuracy) + 1), 100 * np.array(one.accuracy)
             name = f"{one.name} (chosen in {one.chosen} of {one.runs})" if one.chosen else one.name
-            dash, marker = DASHES[1 + number % 3], "circle" if len(epochs) <= 3 else None
+            dash = DASHES[1 + number % 3]
+            marker: Marker | None = "circle" if len(epochs) <= 3 else None
             if one is top:
                 line = Line(epochs, values, name, "orange", "solid", marker, width=2.0, legend="Chosen most often")
             elif one.chosen:
@@ -190,20 +167,16 @@ def searches(methods: Mapping[str, Sequence[Any]], clip: str, alt: str) -> Figur
             marks.append(line)
         title = f"{method}\n{top.name} in {top.chosen} of {top.runs}"
         y = Axis(f"Held-out accuracy per {clip}", "%")
-        views.append(View([Panel(title, Axis("Epoch of the search", whole=True), y, marks)], (method,)))
+        views[method,] = [Panel(title, Axis("Epoch of the search", whole=True), y, marks)]
     return Figure("search", alt, views, ("Method",), small=SMALL)
 
 
 def learning(methods: Mapping[str, Mapping[str, Mapping[str, Any]]], chance: float, clip: str, alt: str) -> Figure:
     """Accuracy per epoch: mean over runs, and the range from the lowest to the highest run.
 
-    Args:
-        methods: name of a curve -> epochs, mean, low and high; None where an epoch is absent.
-        chance: share of the most frequent class.
-        clip: the unit that accuracy counts.
-        alt: text alternative.
+    `methods` maps name of a curve -> epochs, mean, low and high; a value is None if no run reached the epoch.
     """
-    views = []
+    views: dict[tuple[str, ...], list[Panel]] = {}
     for method, curves in methods.items():
         marks: list[Mark] = []
         for number, (name, curve) in enumerate(curves.items()):
@@ -212,56 +185,49 @@ def learning(methods: Mapping[str, Mapping[str, Mapping[str, Any]]], chance: flo
             marks.append(Line(curve["epochs"], mean, name, COLOURS[number], DASHES[number], marker, band=(low, high)))
         marks.append(Rule(100 * chance, CHANCE))
         y = Axis(f"Accuracy per {clip}", "%", limits=(0, 101))
-        views.append(View([Panel(method, Axis("Epoch", whole=True), y, marks)], (method,)))
+        views[method,] = [Panel(method, Axis("Epoch", whole=True), y, marks)]
     return Figure("learning", alt, views, ("Method",), small=SMALL)
 
 
 def confusion(methods: Mapping[str, Sequence[Sequence[int]]], classes: Sequence[str], alt: str) -> Figure:
-    """Confusion matrices.
-
-    Args:
-        methods: counts (C, C); row = actual class.
-        classes: C names.
-        alt: text alternative.
-    """
+    """Confusion matrices from counts of shape (C, C); row = actual class."""
     many = len(classes) > MANY_CLASSES
     side = min(max(7.4, 0.11 * len(classes)), 12.5) if many else min(max(2.5, 0.62 * len(classes)), 7.4)
     small = max(1.75, 0.115 * len(classes))  # room for the name of every class
     x, y = Axis("Predicted class", names=classes), Axis("Actual class", names=classes, reverse=True)
-    views = []
-    for method, counts in methods.items():
-        panel = Panel(method, x, y, [Confusion(np.array(counts))], (side, side))
-        views.append(View([panel], (method,)))
+    views: dict[tuple[str, ...], list[Panel]] = {
+        (method,): [Panel(method, x, y, [Confusion(np.array(counts))], (side, side))]
+        for method, counts in methods.items()
+    }
     if many:
         return Figure("confusion", alt, views, ("Method",), small=(3.9, 3.9), columns=2, per_picture=LARGE_PER_PICTURE)
     return Figure("confusion", alt, views, ("Method",), small=(small, small))
 
 
 def importance(methods: Mapping[str, tuple[Sequence[int], Sequence[LayerRun]]], alt: str) -> Figure:
-    """Importance Factor and layer contribution, trained, untrained and the difference; on paper the mean over runs.
+    """Importance Factor and layer contribution: trained, untrained and the difference. On paper, the mean over runs.
 
-    Args:
-        methods: layer numbers and runs, their mean first.
-        alt: text alternative.
+    `methods` holds layer numbers and runs, of which the first is the mean.
     """
     sizes = [2 * len(runs) * min(runs[0].trained.size, MAX_CELLS) * 4 / 3 for _, runs in methods.values()]
     if sum(sizes) > MAX_MAP_BYTES:
         methods = {name: (layers, runs[:1]) for name, (layers, runs) in methods.items()}
-    views, printed = [], []
+    views: dict[tuple[str, ...], list[Panel]] = {}
+    printed: dict[tuple[str, ...], list[Panel]] = {}
     for method, (layers, runs) in methods.items():
         for run in runs:
             trained = importance_map(run.trained, layers, f"{method}, trained")
             untrained = importance_map(run.untrained, layers, f"{method}, untrained")
             change = importance_map(run.trained, layers, f"{method}, trained minus untrained", minus=run.untrained)
             shares = contribution(run.share, run.share_untrained, layers)
-            views += [
-                View([trained, shares], (method, run.name, "trained")),
-                View([untrained, shares], (method, run.name, "untrained")),
-                View([change, contribution_change(run.share, run.share_untrained, layers)],
-                     (method, run.name, "difference")),
-            ]  # fmt: skip
+            views[method, run.name, "trained"] = [trained, shares]
+            views[method, run.name, "untrained"] = [untrained, shares]
+            views[method, run.name, "difference"] = [
+                change,
+                contribution_change(run.share, run.share_untrained, layers),
+            ]
             if run is runs[0]:
-                printed.append(View([trained, untrained, shares], (method,)))
+                printed[method,] = [trained, untrained, shares]
     return Figure("importance", alt, views, ("Method", "Run", "Map"), printed=printed, per_picture=4)
 
 
@@ -270,7 +236,7 @@ def _row_figure(
 ) -> Figure:
     """A figure with one row per method."""
     size = (ROW_WIDTH, 0.4 + 0.27 * len(methods))
-    return Figure(key, alt, [View([Panel("", x, y or rows(methods), marks, size)])])
+    return Figure(key, alt, {(): [Panel("", x, y or rows(methods), marks, size)]})
 
 
 def _dots(values: Collection[Sequence[float]], name: str, notes: Sequence[str]) -> Line:

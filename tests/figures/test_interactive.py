@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from daamctl.figures.interactive import SCRIPT, to_data
-from daamctl.figures.spec import Axis, Confusion, Figure, HeatMap, Line, Panel, Rule, View, rows
+from daamctl.figures.spec import Axis, Confusion, Figure, HeatMap, Line, Panel, Rule, rows
 
 
 def map_figure(*maps: np.ndarray, minus: np.ndarray | None = None) -> Figure:
-    views = []
+    views = {}
     for number, values in enumerate(maps):
         names = [str(layer) for layer in range(1, len(values) + 1)]
         panel = Panel("", Axis("Feature"), Axis("Layer", names=names), [HeatMap(values, "Importance Factor", minus)])
-        views.append(View([panel], (str(number),)))
+        views[str(number),] = [panel]
     return Figure("importance", "Maps.", views, ("Run",))
 
 
@@ -62,7 +62,7 @@ def test_equal_maps_are_sent_once() -> None:
 def test_lines_are_rounded_and_unknown_values_are_null() -> None:
     line = Line([1, 2], np.array([100 / 3, np.nan]), "Test", band=([10, float("nan")], [90, 100]), notes=["a", "b"])
     panel = Panel("none", Axis("Epoch", whole=True), Axis("Accuracy", "%"), [line, Rule(25.0, "Chance")], (2, 1))
-    data = to_data(Figure("learning", "All.", [View([panel], ("none",))], ("Method",)))
+    data = to_data(Figure("learning", "All.", {("none",): [panel]}, ("Method",)))
     assert json.loads(json.dumps(data, allow_nan=False))["views"][0]["chosen"] == ["none"]
     drawn, rule = marks_of(data)
     assert (drawn["kind"], drawn["y"], drawn["band"]) == ("line", [33.3333, None], [[10.0, None], [90.0, 100.0]])
@@ -73,7 +73,7 @@ def test_lines_are_rounded_and_unknown_values_are_null() -> None:
 def test_confusion_matrices_are_counts_and_no_larger_than_a_screen() -> None:
     names = [f"class {number}" for number in range(30)]
     panel = Panel("", Axis(names=names), rows(names), [Confusion(np.eye(30, dtype=int))], (12.0, 12.0))
-    data = to_data(Figure("confusion", "All.", [View([panel])]))
+    data = to_data(Figure("confusion", "All.", {(): [panel]}))
     (mark,) = marks_of(data)
     assert (mark["counts"][1][1], mark["counts"][1][2], mark["many"]) == (1, 0, True)
     assert data["views"][0]["panels"][0]["size"][1] < 7

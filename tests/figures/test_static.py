@@ -9,7 +9,7 @@ import pytest
 from matplotlib.image import imread
 
 from daamctl.figures import static
-from daamctl.figures.spec import Axis, Confusion, Figure, HeatMap, Line, Panel, Rule, View, rows
+from daamctl.figures.spec import Axis, Confusion, Figure, HeatMap, Line, Panel, Rule, rows
 
 BLUE, ORANGE = (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)
 
@@ -59,7 +59,7 @@ def test_dpi_sets_the_size():
 
 
 def test_same_figure_gives_same_bytes():
-    figure = Figure("learning", "All.", [View([curve()], ("none",))])
+    figure = Figure("learning", "All.", {("none",): [curve()]})
     first, second = static.pictures(figure), static.pictures(figure)
     assert first == second
     (picture,) = first
@@ -68,7 +68,7 @@ def test_same_figure_gives_same_bytes():
 
 
 def test_parts_cover_all_views_once():
-    views = [View([curve()], (f"m{number}",)) for number in range(5)]
+    views = {(f"m{number}",): [curve()] for number in range(5)}
     figure = Figure("learning", "All.", views, ("Method",), per_picture=2, small=(2, 1))
     found = static.pictures(figure)
     assert [picture.name for picture in found] == ["learning-1.png", "learning-2.png", "learning-3.png"]
@@ -76,13 +76,13 @@ def test_parts_cover_all_views_once():
         "All. Part 1 of 3: m0 to m1.", "All. Part 2 of 3: m2 to m3.", "All. Part 3 of 3: m4 to m4.",
     ]  # fmt: skip
     assert size_of(found[0].data)[0] > 1.5 * size_of(found[2].data)[0]
-    (single,) = static.pictures(Figure("learning", "All.", views[:1], ("Method",)))
+    (single,) = static.pictures(Figure("learning", "All.", {("m0",): [curve()]}, ("Method",)))
     assert (single.name, single.alt) == ("learning.png", "All.")
 
 
 def test_a_grid_grows_by_rows():
     def grid(number: int) -> tuple[int, int]:
-        views = [View([curve()], (f"m{place}",)) for place in range(number)]
+        views = {(f"m{place}",): [curve()] for place in range(number)}
         (picture,) = static.pictures(Figure("learning", "All.", views, ("Method",), small=(2, 1)))
         return size_of(picture.data)
 
@@ -91,7 +91,7 @@ def test_a_grid_grows_by_rows():
 
 
 def test_printed_views_replace_those_of_the_page():
-    figure = Figure("map", "All.", [View([curve()], ("a",))], ("Method",), printed=[View([curve(), curve()], ("a",))])
+    figure = Figure("map", "All.", {("a",): [curve()]}, ("Method",), {("a",): [curve(), curve()]})
     (picture,) = static.pictures(figure)
     (other,) = static.pictures(Figure("map", "All.", figure.views))
     assert size_of(picture.data)[0] > 1.7 * size_of(other.data)[0]
@@ -104,7 +104,7 @@ def test_confusion(num_classes):
 
 @pytest.mark.parametrize("number", [1, 3])
 def test_a_hundred_classes_have_three_pixels_per_cell(number):
-    views = [View([confusion(100)], (f"m{place}",)) for place in range(number)]
+    views = {(f"m{place}",): [confusion(100)] for place in range(number)}
     figure = Figure("confusion", "All.", views, ("Method",), small=(3.9, 3.9), columns=2)
     (picture,) = static.pictures(figure)
     width, height = size_of(picture.data)

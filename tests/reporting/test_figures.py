@@ -26,9 +26,10 @@ def check(figure: Figure) -> tuple[int, int]:
     return size_of(plot.pictures[0].data)
 
 
-def marks(figure: Figure, view: int = 0) -> dict[str, Any]:
+def marks(figure: Figure) -> dict[str, Any]:
     """Marks of the first panel by name."""
-    return {mark.name: mark for mark in figure.views[view].panels[0].marks if isinstance(mark, Line | Rule)}
+    panel = next(iter(figure.views.values()))[0]
+    return {mark.name: mark for mark in panel.marks if isinstance(mark, Line | Rule)}
 
 
 def test_accuracy() -> None:
@@ -104,11 +105,11 @@ def test_learning_and_confusion(number: int) -> None:
     test = marks(figure)["Test group"]
     assert test.y == pytest.approx([20, 50, np.nan, 60], nan_ok=True)
     assert (test.band[0][0], test.band[1][0]) == pytest.approx((10, 90))
-    assert [view.chosen for view in figure.views] == [(name,) for name in names]
+    assert list(figure.views) == [(name,) for name in names]
     counts = [[3, 1, 0, 0], [0, 4, 0, 0], [1, 1, 2, 0], [0, 0, 0, 0]]
     figure = figures.confusion(dict.fromkeys(names, counts), ["neutral", "happy", "angry", "sad"], "alt")
     check(figure)
-    assert figure.views[0].panels[0].marks[0].counts.tolist() == counts
+    assert figure.views[names[0],][0].marks[0].counts.tolist() == counts
 
 
 def test_a_hundred_classes_are_few_to_a_picture() -> None:
@@ -138,15 +139,15 @@ def test_importance(monkeypatch: pytest.MonkeyPatch) -> None:
     methods = {"a": (layers, runs), "b": (layers, runs[:1])}
     figure = figures.importance(methods, "alt")
     check(figure)
-    assert [view.chosen for view in figure.views[:4]] == [
+    assert list(figure.views)[:4] == [
         ("a", "mean of 2 runs", "trained"), ("a", "mean of 2 runs", "untrained"), ("a", "mean of 2 runs", "difference"),
         ("a", "fold 1", "trained"),
     ]  # fmt: skip
-    trained, untrained, change = (view.panels for view in figure.views[:3])
+    trained, untrained, change = list(figure.views.values())[:3]
     assert change[0].marks[0].values is trained[0].marks[0].values
     assert change[0].marks[0].minus is untrained[0].marks[0].values
     assert change[1].marks[0].x == pytest.approx([-0.04] * 6)
-    assert [len(view.panels) for view in figure.printed] == [3, 3]
+    assert [len(panels) for panels in figure.printed.values()] == [3, 3]
     assert len(to_data(figure)["maps"]) == 6  # trained, untrained of three runs; method b repeats the first
     monkeypatch.setattr(figures, "MAX_MAP_BYTES", 8 * 48)
-    assert {view.chosen[1] for view in figures.importance(methods, "alt").views} == {"mean of 2 runs"}
+    assert {run for _, run, _ in figures.importance(methods, "alt").views} == {"mean of 2 runs"}

@@ -10,7 +10,7 @@ from io import BytesIO
 import numpy as np
 from matplotlib.image import imread, imsave
 
-from daamctl.figures.spec import Axis, Figure, Line, Panel, Picture, View, rows
+from daamctl.figures.spec import Axis, Figure, Line, Panel, Picture, rows
 from daamctl.reporting.document import Code, Document, Folded, Linked, Number, Plot, Section, Table, Text
 from daamctl.reporting.render import to_html, to_markdown
 
@@ -26,7 +26,7 @@ def png() -> bytes:
 def document() -> Document:
     picture = Picture("a.png", HOSTILE, png())
     panel = Panel(HOSTILE, Axis(HOSTILE), rows([HOSTILE]), [Line([float("nan")], [0], HOSTILE)])
-    plot = Plot(Figure("p", HOSTILE, [View([panel], (HOSTILE,))], (HOSTILE,)), [picture])
+    plot = Plot(Figure("p", HOSTILE, {(HOSTILE,): [panel]}, (HOSTILE,)), [picture])
     table = Table("t", HOSTILE, [HOSTILE, "n"], [[HOSTILE, Number(0.5, std=0.25)], ["b", Number(None)]], note=HOSTILE)
     blocks = [Text(HOSTILE, caution=True), plot, Folded(HOSTILE, [table, Code(HOSTILE)])]
     return Document(HOSTILE, "run", [Section("s", HOSTILE, blocks)])

@@ -315,7 +315,7 @@ def test_an_ablation_that_contradicts_the_probes_says_so(layout, monkeypatch):
     (caution,) = result["cautions"]
     assert caution.startswith(
         f"highest-1 minus lowest-1: the ablation finds {100 * found['mean']:+.1f} points, linear probes of the same "
-        f"layers {100 * found['probe']['mean']:+.1f}. They contradict each other by more than the spread of either"
+        f"layers {100 * found['probe']['mean']:+.1f}. They contradict each other by more than either varies"
     )
     part = ablation(result, None, None, labels={}, words=terms_of("speech"), command="daamctl ablate -p toy")
     assert [block.text for block in part.blocks if isinstance(block, Text) and block.caution] == [caution]

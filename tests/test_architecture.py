@@ -36,7 +36,8 @@ LEVELS = [
     {"planning"},
     {"extraction"},
     {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
-    {"methods", "adapters", "engines", "audio", "artifacts", "tracking", "progress", "provenance", "sign_flip"},
+    {"methods", "adapters", "engines", "figures", "sign_flip"}
+    | {"audio", "artifacts", "tracking", "progress", "provenance"},
     {"config", "registry", "errors", "files", "layout", "stage_table", "environment", "devices", "attention", ""},
 ]
 LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}

@@ -1,4 +1,4 @@
-"""Choice of the layers to retrain on, and tests of the results (docs/sources.md#layer-ablation)."""
+"""The choice of layers to retrain on, and tests of the results (docs/sources.md#layer-ablation)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ PRESETS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "vision-10-12-22-24": ((10, 11, 12), (22, 23, 24)),
     "text-19-21-37-39": ((19, 20, 21), (37, 38, 39)),
 }
-"""The papers' layers of high and of low Importance Factor (docs/sources.md#layer-ablation)."""
-
+"""Layers of high and of low Importance Factor that the papers name (docs/sources.md#layer-ablation)."""
 
 RANK_FIRST, TRAIN_FIRST = "daam-v1", "none"
-"""Methods that rank the layers, and that are trained on few, wherever a pipeline lists them and they will do."""
+"""Preferred method to rank the layers, and preferred method to train on few layers."""
 
 
 @dataclass(frozen=True)
@@ -45,22 +44,22 @@ class LayerGroup:
 
 
 def candidates(methods: Sequence[str], first: str) -> list[str]:
-    """The methods of a pipeline that an ablation may choose, in the order of choice; none in closed form.
+    """Methods of a pipeline that an ablation may use, in order of preference. Closed-form methods are left out.
 
     Args:
-        methods: those listed.
-        first: name in the table of the one that goes before all others, with any decoder.
+        methods: all methods of the pipeline.
+        first: the preferred method, by its name in the table; it may have any decoder.
     """
     trained = [name for name in methods if name not in CLOSED_FORM]
     return sorted(trained, key=lambda name: resolve_method(name)[0] != first)
 
 
 def first_fit(names: Iterable[str], against: Callable[[str], str | None]) -> tuple[str | None, dict[str, str]]:
-    """The first name that nothing speaks against, and what speaks against those before it.
+    """The first name that qualifies (None if none does), and the reasons against those before it.
 
     Args:
-        names: in the order of choice.
-        against: name -> reason, or None.
+        names: in order of preference.
+        against: name -> reason why it does not qualify, or None.
     """
     reasons: dict[str, str] = {}
     for name in names:
@@ -78,18 +77,18 @@ def choose_groups(
     layers: Sequence[int],
     presets: Sequence[str] = (),
 ) -> list[LayerGroup]:
-    """The k highest and k lowest layers for every k, then the given groups, then the papers'; each name once.
+    """The k highest and k lowest layers for every k, then the given groups, then those of the papers; each once.
 
     Args:
-        ranking: layers from most to least important; empty: no highest and lowest groups.
+        ranking: layers from most to least important; if empty, there are no highest and lowest groups.
         ks: numbers of layers.
         given: further groups.
-        layers: every layer there is.
+        layers: all layers of the embeddings.
         presets: names from `PRESETS`.
 
     Raises:
-        ConfigError: a k is more than half the layers (highest and lowest would overlap), or a given layer or one of a
-            preset is not one of them.
+        ConfigError: a k is more than half the layers, so that highest and lowest would overlap, or a layer that is
+            given or in a preset does not exist.
     """
     groups = []
     for k in dict.fromkeys(ks if ranking else ()):
@@ -116,7 +115,7 @@ def choose_groups(
 
 
 def cut_ties(ranking: Sequence[int], ks: Sequence[int], score: Mapping[int, float]) -> dict[str, tuple[int, int]]:
-    """The highest and lowest groups whose border cuts through layers of one score.
+    """Highest and lowest groups that contain only some of the layers with the same score.
 
     Args:
         ranking: layers by score, highest first, ties by layer number.
@@ -124,7 +123,7 @@ def cut_ties(ranking: Sequence[int], ks: Sequence[int], score: Mapping[int, floa
         score: layer -> score.
 
     Returns:
-        Name of the group -> a layer in it and one of the same score outside it.
+        Name of the group -> a layer in it, and one with the same score outside.
     """
     values = np.array(list(score.values()))
     borders = {f"highest-{k}": (ranking[k - 1], ranking[k]) for k in ks if ranking}
@@ -138,11 +137,11 @@ def group_name(layers: Sequence[int]) -> str:
 
 
 def alone_tests(groups: Sequence[GroupAccuracy], score: Mapping[int, float]) -> list[AloneTest]:
-    """Whether layers with a high score classify better when they are trained alone, for every size of group.
+    """Whether layers with a high score give a higher accuracy when trained alone, for every size of group.
 
-    The score of a group is the mean of its layers' scores. There are two tests, both one-sided: over groups (rank
-    correlation; with few groups its smallest p-value is large), and over folds with seeds averaged, for the groups with
-    the highest and the lowest score (sign flips; it shows that these two differ, not that the score predicts others).
+    The score of a group is the mean score of its layers. Both tests are one-sided. Over groups: rank correlation; with
+    few groups, the smallest possible p is large. Over folds, with seeds averaged: sign flips between the groups with
+    the highest and the lowest score; this shows that the two differ, not that the score predicts other groups.
 
     Args:
         groups: results of the groups of layers.

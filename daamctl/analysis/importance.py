@@ -1,10 +1,10 @@
 """Importance Factor (IF), layer contribution and layer ranking, from mean density maps DA of shape (L, D).
 
 Source: "Density Adaptive Attention is All You Need", v4, section 5 and figures 2, 3
-(docs/sources.md#importance-factor). DA is the density averaged over a test pass; nearer 1 means a feature nearer its
-head's mean. The papers compare no map with that of the untrained module and say nothing of its spread over folds; here
-every map has an untrained one beside it, because standardising a few layers per head fixes much of the pattern before
-any learning (D29), and both are measured.
+(docs/sources.md#importance-factor). DA is the density averaged over a test pass; a value closer to 1 means that the
+feature is closer to the mean of its head. The papers compare a map neither with that of the untrained module nor with
+those of other folds. This module does both, because standardising a few layers per head determines much of the pattern
+before training (D29).
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from numpy.typing import NDArray
 Map = NDArray[np.float64]
 
 GEOMETRY_CORRELATION = 0.9
-"""Correlation with the untrained map above which a map is called mostly geometry: four fifths of its variance (r^2)
-stood there before training."""
+"""A map with a higher correlation with the untrained map is called mostly geometry: four fifths of its variance (r^2)
+existed before training."""
 GEOMETRY_SHARE = 0.5
-"""Adjusted share of the differences between layers above which the place in the head is called their main cause: more
-than all other causes together."""
+"""If the position in the head explains a larger adjusted share of the differences between layers, it is called their
+main cause: it then explains more than all other causes together."""
 GEOMETRY_LEVEL = 0.01
-"""Largest p of that share: with few layers a large share also comes by chance."""
+"""Largest p of that share: with few layers, a large share also occurs by chance."""
 REARRANGEMENTS = 20_000
-"""Random rearrangements of the layers behind that p."""
+"""Number of random permutations of the layers that p is computed from."""
 ROUNDING = 1e-6
-"""Values that differ by less than this share of the largest are the same number: maps are stored as float32, whose
-rounding is 6e-8, and are means over many batches."""
+"""Values that differ by less than this share of the largest are considered equal: maps are stored as float32, whose
+rounding error is 6e-8, and are means over many batches."""
 
 
 @dataclass(frozen=True)
 class HeadPositions:
-    """How much of a layer score stands with the place of a layer inside its head.
+    """How much of a layer score the position of a layer inside its head explains.
 
     Args:
         num_heads: h.
-        means: (P,) mean score of the layers at place 1, 2, … of their heads.
-        counts: (P,) layers at each place; fewer at places that only the last head has.
-        share: R^2 of the place alone; None for a constant score.
-        adjusted_share: R^2 less what P free means explain by chance, 1 - (1 - R^2) (L - 1) / (L - P).
-        p: share of random rearrangements of the layers with an R^2 as large.
+        means: (P,) mean score of the layers at position 1, 2, … of their heads.
+        counts: (P,) layers at each position; fewer at positions that only the last head has.
+        share: R^2 of the position alone; None for a constant score.
+        adjusted_share: R^2 corrected for what P free means explain by chance, 1 - (1 - R^2) (L - 1) / (L - P).
+        p: share of random permutations of the layers whose R^2 is at least as large.
     """
 
     num_heads: int
@@ -58,7 +58,7 @@ class HeadPositions:
 def importance_factor(density: NDArray[np.floating]) -> Map:
     """(DA - min DA) / (max DA - min DA), with one minimum and maximum for the whole map.
 
-    A map that is constant within `ROUNDING` carries no ranking and gives zeros.
+    A map that is constant within `ROUNDING` has no ranking and gives zeros.
 
     Args:
         density: DA, shape (L, D).
@@ -105,29 +105,29 @@ def mean_density(densities: Sequence[NDArray[np.floating]]) -> Map:
     """
     shapes = {np.shape(density) for density in densities}
     if len(shapes) != 1:
-        raise ValueError(f"need maps of one shape, met {sorted(shapes)}")
+        raise ValueError(f"need maps of one shape, got {sorted(shapes)}")
     return np.asarray(np.mean([_checked(density) for density in densities], axis=0))
 
 
 def layer_importance(density: NDArray[np.floating]) -> Map:
     """Mean IF of every layer, shape (L,), of DA (L, D).
 
-    Layers whose mean densities are the same within `ROUNDING` get one value: over a map of little range, IF would
-    magnify rounding into differences.
+    If the mean densities of all layers are equal within `ROUNDING`, all get the same value, because on a map with a
+    small range IF would turn rounding errors into differences.
     """
     scores = np.asarray(importance_factor(density).mean(axis=1))
     return np.full_like(scores, scores.mean()) if ties_all(_checked(density).mean(axis=1)) else scores
 
 
 def order_layers(scores: NDArray[np.floating], layers: Sequence[int]) -> list[int]:
-    """Layer numbers by score (L,), highest first; ties by layer number. Empty where the score ties all layers."""
+    """Layer numbers by score (L,), highest first; ties by layer number. Empty if all layers have the same score."""
     if len(layers) > 1 and ties_all(scores):
         return []
     return [layer for _, layer in sorted(zip((-scores).tolist(), layers, strict=True))]
 
 
 def num_distinct(scores: NDArray[np.floating]) -> int:
-    """How many different values there are, beyond `ROUNDING` of the largest."""
+    """Number of different values; those within `ROUNDING` of the largest count as one."""
     values = np.sort(np.asarray(scores, dtype=np.float64), axis=None)
     if not values.size:
         return 0
@@ -135,13 +135,13 @@ def num_distinct(scores: NDArray[np.floating]) -> int:
 
 
 def ties_all(scores: NDArray[np.floating]) -> bool:
-    """Whether all values are the same within `ROUNDING`, so that none is the highest."""
+    """Whether all values are equal within `ROUNDING`, so that none is the highest."""
     values = np.asarray(scores, dtype=np.float64)
     return not values.size or float(np.ptp(values)) <= ROUNDING * float(np.abs(values).max())
 
 
 def ties(score: float, other: float, scores: NDArray[np.floating]) -> bool:
-    """Whether two of the scores (L,) are the same within `ROUNDING` of the largest."""
+    """Whether two of the scores (L,) are equal within `ROUNDING` of the largest."""
     return abs(score - other) <= ROUNDING * float(np.abs(scores).max())
 
 
@@ -152,7 +152,8 @@ def stability(scores: Sequence[NDArray[np.floating]]) -> dict[str, Any]:
         scores: one array of shape (L,) per run.
 
     Returns:
-        tau_mean and tau_min over the pairs, None without any; pairs: their number. Constant scores have no tau.
+        tau_mean and tau_min over the pairs, None without pairs; pairs: their number. Pairs with a constant score are
+        left out, because they have no tau.
     """
     taus = [tau for left, right in combinations(scores, 2) if (tau := rank_correlation(left, right)) is not None]
     mean = float(np.mean(taus)) if taus else None
@@ -169,24 +170,24 @@ def rank_correlation(left: NDArray[np.floating], right: NDArray[np.floating]) ->
 
 
 def head_positions(scores: NDArray[np.floating], num_heads: int, *, seed: int = 0) -> HeadPositions | None:
-    """How much of a layer score stands with the place of a layer inside its head.
+    """How much of a layer score the position of a layer inside its head explains.
 
     Heads take floor(L / h) consecutive layers each, the last one also the remainder (docs/sources.md#heads).
 
     Args:
         scores: (L,).
         num_heads: h.
-        seed: of the rearrangements.
+        seed: of the permutations.
 
     Returns:
-        None with one head or fewer than two layers a head: the place then says nothing, or all.
+        None with one head or fewer than two layers per head: the position then explains nothing, or everything.
     """
     number = len(scores)
     size = number // num_heads
     if num_heads < 2 or size < 2:
         return None
-    places = np.arange(number) - size * np.minimum(np.arange(number) // size, num_heads - 1)  # (L,)
-    member = places == np.arange(places.max() + 1)[:, None]  # (P, L)
+    positions = np.arange(number) - size * np.minimum(np.arange(number) // size, num_heads - 1)  # (L,)
+    member = positions == np.arange(positions.max() + 1)[:, None]  # (P, L)
     counts = member.sum(axis=1)
     centred = np.asarray(scores, dtype=np.float64) - np.mean(scores)
     means = member @ centred / counts
@@ -203,30 +204,30 @@ def head_positions(scores: NDArray[np.floating], num_heads: int, *, seed: int = 
 
 
 def geometry_caution(correlation: float | None, positions: HeadPositions | None) -> str | None:
-    """What must be said of a map that geometry made, not learning; None where neither rule holds.
+    """Caution for a map that reflects geometry rather than learning; None if neither rule applies.
 
     Args:
-        correlation: of the trained with the untrained map, see `map_correlation`.
-        positions: of the trained map.
+        correlation: correlation of the trained with the untrained map, see `map_correlation`.
+        positions: positions of the trained map.
     """
     found = []
     if correlation is not None and correlation > GEOMETRY_CORRELATION:
-        found.append(f"it is almost that of the untrained module (Pearson r = {correlation:.3f})")
+        found.append(f"it is almost equal to that of the untrained module (Pearson r = {correlation:.3f})")
     if positions is not None and positions.share is not None and is_geometry(positions):
         found.append(
-            f"the place of a layer inside its head alone explains {100 * positions.share:.0f} % of the differences "
+            f"the position of a layer inside its head alone explains {100 * positions.share:.0f} % of the differences "
             "between layers"
         )
     if not found:
         return None
     return (
-        f"The trained map is mostly geometry: {' and '.join(found)}. Standardising few layers per head makes such a "
-        "pattern before any learning, so it says little about what was learned."
+        f"The trained map is mostly geometry: {' and '.join(found)}. Standardising few layers per head "
+        "creates such a pattern before training, so the map says little about what was learned."
     )
 
 
 def is_geometry(positions: HeadPositions | None) -> bool:
-    """Whether the place inside the head is the main cause of the differences between layers."""
+    """Whether the position inside the head is the main cause of the differences between layers."""
     if positions is None or positions.adjusted_share is None or positions.p is None:
         return False
     return positions.adjusted_share > GEOMETRY_SHARE and positions.p <= GEOMETRY_LEVEL
@@ -249,7 +250,7 @@ def map_correlation(trained: NDArray[np.floating], untrained: NDArray[np.floatin
 def _checked(density: NDArray[np.floating]) -> Map:
     values = np.asarray(density, dtype=np.float64)
     if values.ndim != 2 or values.size == 0:
-        raise ValueError(f"a density map has shape (L, D), met {values.shape}")
+        raise ValueError(f"a density map has shape (L, D), got {values.shape}")
     if not np.isfinite(values).all():
-        raise ValueError(f"density map holds {int((~np.isfinite(values)).sum())} values that are not finite")
+        raise ValueError(f"a density map has {int((~np.isfinite(values)).sum())} values that are not finite")
     return values

@@ -1,6 +1,6 @@
 """Learned parameters of a density: offset (delta) and scaled variance (xi) of a trained fold.
 
-The published ranges are in docs/sources.md#learned-ranges.
+Ranges that the papers print: docs/sources.md#learned-ranges.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from safetensors import safe_open
 from daamctl.methods.weights_metadata import read_metadata
 
 PREFIXES = ("fusion", "fusion.daam")
-"""Modules that can hold the parameters of a density."""
+"""Prefixes under which methods store the parameters of their density."""
 
 
 @dataclass(frozen=True)
 class Learned:
-    """Lowest and highest value, and mean, over all heads and features of one run.
+    """Range and mean of the parameters over all heads and features of one run.
 
     Args:
         num_heads: h.
-        kernel: form of the density.
-        offset: in feature units; 0 at the start.
-        offset_mean: the same unit.
-        scaled_variance: 2 at the start.
-        scaled_variance_mean: 2 at the start.
+        kernel: form of the density, as in the settings of the method.
+        offset: lowest and highest, in units of the features; all are 0 before training.
+        offset_mean: mean, in the same unit.
+        scaled_variance: lowest and highest; all are 2 before training.
+        scaled_variance_mean: mean.
     """
 
     num_heads: int
@@ -40,7 +40,7 @@ class Learned:
 
 
 def read_learned(path: Path) -> Learned | None:
-    """Read the parameters from a `weights.safetensors`; None for methods without such a density.
+    """Read the learned parameters from a `weights.safetensors`; None for methods without them.
 
     Raises:
         MethodError: the file cannot be read.
@@ -50,19 +50,19 @@ def read_learned(path: Path) -> Learned | None:
         for prefix in PREFIXES:
             names = f"{prefix}.offset", f"{prefix}.scaled_variance"
             if set(names) <= set(file.keys()):
-                offset, width = map(file.get_tensor, names)
+                offset, variance = map(file.get_tensor, names)
                 break
         else:
             return None
     if settings.get("scaled_variance") == "softplus":
-        width = np.logaddexp(0, width)
+        variance = np.logaddexp(0, variance)  # the file stores the value before the softplus
     return Learned(
         num_heads=len(offset),
         kernel=settings.get("kernel", "2xi"),
         offset=_span(offset),
         offset_mean=float(offset.mean()),
-        scaled_variance=_span(width),
-        scaled_variance_mean=float(width.mean()),
+        scaled_variance=_span(variance),
+        scaled_variance_mean=float(variance.mean()),
     )
 
 

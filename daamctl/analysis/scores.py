@@ -1,6 +1,7 @@
-"""The layer scores of trained folds, each beside that of the untrained module.
+"""Layer scores of trained folds, and of the same modules before training.
 
-A score is the mean Importance Factor of a layer (kind importance) or the weight that a fusion gives it (kind weight).
+The score of a layer is its mean Importance Factor (kind "importance") or the weight that the fusion gives it (kind
+"weight").
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from daamctl.errors import ArtifactError
 
 
 class Maps(NamedTuple):
-    """Density maps of one fold, or their mean; shape (L, D)."""
+    """Density maps of one fold, or their mean over folds; shape (L, D). The mean has fold 0 and seed 0."""
 
     fold: int
     seed: int
@@ -34,10 +35,10 @@ class Scored:
         kind: what the score is.
         folds: F finished folds.
         layers: L layer numbers.
-        trained: (F, L).
-        untrained: (F, L), before the first step.
-        mean: (L,); of an Importance Factor that of the mean map.
-        mean_untrained: the same before the first step.
+        trained: scores by fold, shape (F, L).
+        untrained: scores before training, shape (F, L).
+        mean: shape (L,): mean over folds of the weights, or the Importance Factor of the mean map.
+        mean_untrained: the same before training.
     """
 
     kind: Literal["importance", "weight"]
@@ -50,17 +51,17 @@ class Scored:
 
     @property
     def label(self) -> str:
-        """The method's name as it stands beside a figure."""
+        """Name of the method in reports."""
         return self.folds[0].label
 
 
 def read_maps(folds: Sequence[Fold], method: str, *, fix: str) -> list[Maps]:
-    """Density maps: the mean over the folds, then every fold; empty for methods without a density.
+    """Density maps: the mean over folds, then every fold. Empty for methods without a density.
 
     Args:
         folds: finished folds of the method.
         method: named in errors.
-        fix: command that trains it again.
+        fix: command that trains the method again.
 
     Raises:
         ArtifactError: a map does not fit its fold's layers or is not finite, or folds differ in shape.
@@ -70,50 +71,64 @@ def read_maps(folds: Sequence[Fold], method: str, *, fix: str) -> list[Maps]:
         density = fold.density()
         if density is not None:
             _check(fold, "density", density, 2)
-            found.append(Maps(fold.fold, fold.seed, density["trained"].astype(float),
-                              density["untrained"].astype(float)))  # fmt: skip
+            trained, untrained = density["trained"].astype(float), density["untrained"].astype(float)
+            found.append(Maps(fold.fold, fold.seed, trained, untrained))
     if not found:
         return []
     shapes = sorted({part.trained.shape for part in found} | {part.untrained.shape for part in found})
     _check_shapes(method, "density maps", shapes, fix)
-    mean = [mean_density([part.trained for part in found]), mean_density([part.untrained for part in found])]
-    return [Maps(0, 0, *mean), *found]
+    trained = mean_density([part.trained for part in found])
+    untrained = mean_density([part.untrained for part in found])
+    return [Maps(0, 0, trained, untrained), *found]
 
 
 def read_scores(folds: Sequence[Fold], method: str, maps: Sequence[Maps], *, fix: str) -> Scored | None:
-    """Scores of a method: its Importance Factor if it has one, else its layer weights, else None.
+    """Scores of a method: its Importance Factor, or its layer weights if it has no density, or None.
 
     Args:
         folds: finished folds of the method.
         method: named in errors.
         maps: see `read_maps`.
-        fix: command that trains it again.
+        fix: command that trains the method again.
 
     Raises:
         ArtifactError: weights do not fit their fold's layers or are not finite, or folds differ in their number.
     """
     if maps:
         mean, *parts = maps
-        keys = {(part.fold, part.seed) for part in parts}
-        kept = [fold for fold in folds if (fold.fold, fold.seed) in keys]
-        trained = np.array([layer_importance(part.trained) for part in parts])
-        untrained = np.array([layer_importance(part.untrained) for part in parts])
-        means = layer_importance(mean.trained), layer_importance(mean.untrained)
-        return Scored("importance", kept, kept[0].result["run"]["layers"], trained, untrained, *means)
-    weights = [(fold, found) for fold in folds if (found := fold.layer_weights()) is not None]
-    if not weights:
+        by_key = {(fold.fold, fold.seed): fold for fold in folds}
+        scored = [by_key[part.fold, part.seed] for part in parts]
+        return Scored(
+            "importance",
+            scored,
+            scored[0].result["run"]["layers"],
+            trained=np.array([layer_importance(part.trained) for part in parts]),
+            untrained=np.array([layer_importance(part.untrained) for part in parts]),
+            mean=layer_importance(mean.trained),
+            mean_untrained=layer_importance(mean.untrained),
+        )
+    scored, weights = [], []
+    for fold in folds:
+        found = fold.layer_weights()
+        if found is not None:
+            _check(fold, "layer_weights", found, 1)
+            scored.append(fold)
+            weights.append(found)
+    if not scored:
         return None
-    for fold, found in weights:
-        _check(fold, "layer_weights", found, 1)
-    _check_shapes(method, "layer weights", sorted({found["trained"].shape for _, found in weights}), fix)
-    trained, untrained = (np.array([found[name] for _, found in weights], float) for name in ("trained", "untrained"))
-    kept = [fold for fold, _ in weights]
-    means = trained.mean(axis=0), untrained.mean(axis=0)
-    return Scored("weight", kept, kept[0].result["run"]["layers"], trained, untrained, *means)
+    _check_shapes(method, "layer weights", sorted({found["trained"].shape for found in weights}), fix)
+    trained = np.array([found["trained"] for found in weights], dtype=float)
+    untrained = np.array([found["untrained"] for found in weights], dtype=float)
+    layers = scored[0].result["run"]["layers"]
+    return Scored("weight", scored, layers, trained, untrained, trained.mean(axis=0), untrained.mean(axis=0))
 
 
 def _check(fold: Fold, name: str, values: Mapping[str, NDArray[Any]], num_axes: int) -> None:
-    """Check what a fold stored against its own layers."""
+    """Check the arrays of a fold against its number of layers.
+
+    Raises:
+        ArtifactError: one is missing, has another shape or is not finite.
+    """
     path, num_layers = fold.folder / f"{name}.safetensors", len(fold.result["run"]["layers"])
     again = f"delete {fold.folder} and train it again"
     for part in ("trained", "untrained"):

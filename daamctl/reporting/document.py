@@ -1,19 +1,21 @@
-"""What a report consists of, whatever it is written as: sections of blocks, and tables whose cells keep their numbers.
+"""The content of a report, independent of its format: sections, blocks and tables.
 
-A number stays a number until a writer (HTML, Markdown, CSV, LaTeX) renders it, so no writer parses text.
+The cells of a table are numbers until a writer (HTML, Markdown, CSV, LaTeX) formats them, so no writer parses text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
+
+from daamctl.figures.spec import Figure, Picture
 
 DASH = "–"
-"""Stands for a figure that does not exist."""
+"""Shown for a value that does not exist."""
 UP, DOWN = "↑", "↓"
 INTERVAL = " [95 % interval]"
-"""End of a heading whose numbers have one."""
+"""End of a heading whose numbers have an interval."""
 
 Kind = Literal["percent", "share", "points", "size", "nats", "plain", "signed", "p", "count", "seconds", "mib"]
 FORMATS: dict[str, tuple[float, str, str]] = {
@@ -29,19 +31,19 @@ FORMATS: dict[str, tuple[float, str, str]] = {
     "seconds": (1.0, ",.1f", "s"),
     "mib": (2.0**-20, ",.0f", "MiB"),
 }
-"""Kind -> factor from what is stored to what is shown, format, and unit shown. Fractions become percent."""
+"""Kind -> factor from the stored value to the shown one, its format, and its unit. Fractions become percent."""
 SMALLEST_P = 0.001
 ZERO = 1e-12
-"""Smaller values are rounding."""
+"""Smaller values are rounding errors."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """A figure with what belongs to it.
+    """A value with its deviation or its interval.
 
     Args:
-        value: as stored (shares as fractions, memory in bytes); None: there is none.
-        kind: how it is shown, see `FORMATS`.
+        value: as stored (shares as fractions, memory in bytes); None: unknown.
+        kind: how it is shown; a key of `FORMATS`.
         std: sample standard deviation.
         low: lower end of its interval.
         high: upper end of its interval.
@@ -66,7 +68,7 @@ class Number:
 
     @property
     def parts(self) -> dict[str, float | None]:
-        """Value, sample std, low and high in the unit shown, to nine digits; those that exist."""
+        """Value, sample std, low and high in the unit shown, to nine digits. Absent ones are left out."""
         factor = FORMATS[self.kind][0]
         named = {"sample std": self.std, "low": self.low, "high": self.high}
         shown = {name: value for name, value in named.items() if value is not None}
@@ -83,18 +85,19 @@ class Number:
             value, style = 0.0, style.removeprefix("+")
         text = f"{factor * value:{style}}"
         if "+" not in style and float(text.replace(",", "")) == 0:
-            text = text.removeprefix("-")  # of differences the sign tells on which side of zero an end lies
+            # Only a difference keeps the sign of a rounded zero, which says on which side of zero the value is.
+            text = text.removeprefix("-")
         return text.replace("-", "−")
 
 
 @dataclass(frozen=True)
 class Linked:
-    """A cell that says where it comes from.
+    """A cell with its source.
 
     Args:
         cell: what it shows.
-        note: how it was made, or why there is nothing; a few words.
-        links: words, and the path from the report's folder that they lead to.
+        note: how the value was computed, or why there is none; a few words.
+        links: text, and the path it leads to, relative to the folder of the report.
     """
 
     cell: str | Number
@@ -102,7 +105,7 @@ class Linked:
     links: Sequence[tuple[str, str]] = ()
 
     def __str__(self) -> str:
-        """As shown where nothing can be followed, e.g. "64.6 ± 2.6 (per clip, n = 5)"."""
+        """As shown without links, e.g. "64.6 ± 2.6 (per clip, n = 5)"."""
         return f"{self.cell} ({self.note})"
 
 
@@ -110,7 +113,7 @@ Cell = str | Number | Linked
 
 
 def number_of(cell: Cell) -> Number | None:
-    """The figure that a cell shows; None for words."""
+    """The number in a cell; None for text."""
     inner = cell.cell if isinstance(cell, Linked) else cell
     return inner if isinstance(inner, Number) else None
 
@@ -122,11 +125,11 @@ class Table:
     Args:
         key: unique in the report; file name and label.
         caption: what it shows, with unit.
-        columns: headings.
+        columns: headings of the columns.
         rows: one cell per heading.
-        text_columns: indices of columns that hold words, set left; the first always does.
-        note: stands below.
-        foot: rows that stay at the end when the others are sorted.
+        text_columns: indices of columns with text, aligned left. The first always is.
+        note: shown below the table.
+        foot: rows that stay at the end when the reader sorts the table.
     """
 
     block: ClassVar[str] = "table"
@@ -145,46 +148,22 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A PNG.
-
-    Args:
-        name: file name, unique in the report.
-        alt: what it shows, for those who do not see it.
-        data: the bytes.
-        vector: the same as PDF, for print; None if there is none.
-    """
-
-    block: ClassVar[str] = "picture"
-    name: str
-    alt: str
-    data: bytes
-    vector: bytes | None = None
-
-
-@dataclass(frozen=True)
 class Plot:
-    """A figure to be explored in a browser; its pictures stand wherever no script runs, and on paper.
+    """A figure: interactive in the page, pictures in Markdown, on paper and where no script runs.
 
     Args:
-        key: unique in the report.
-        kind: builder in the page's script: speakers, gaps, search, learning, confusion or explorer.
-        label: what it shows and where its numbers stand, for those who do not see it.
-        data: what the builder draws; JSON-able.
-        pictures: stand in its place.
+        figure: what it shows.
+        pictures: the figure as drawn.
     """
 
     block: ClassVar[str] = "plot"
-    key: str
-    kind: str
-    label: str
-    data: Mapping[str, Any]
+    figure: Figure
     pictures: Sequence[Picture]
 
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph of plain text; with `caution` one that must not be overlooked."""
+    """A paragraph of plain text; `caution` highlights it."""
 
     block: ClassVar[str] = "text"
     text: str
@@ -193,7 +172,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Facts:
-    """(label, value) pairs shown large."""
+    """(label, value) pairs, shown in large type."""
 
     block: ClassVar[str] = "facts"
     pairs: Sequence[tuple[str, str]]
@@ -217,7 +196,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Files:
-    """Pictures that lie beside the report without standing in it, behind one line of text."""
+    """Pictures that are saved with the report but not shown in it; one line of text names them."""
 
     block: ClassVar[str] = "files"
     title: str
@@ -226,7 +205,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Folded:
-    """Blocks behind a line that unfolds them."""
+    """Blocks that the reader expands."""
 
     block: ClassVar[str] = "folded"
     title: str
@@ -267,7 +246,7 @@ class Document:
 
     @property
     def blocks(self) -> Iterator[Block]:
-        """Every block, folded ones too."""
+        """Every block, including folded ones."""
         for section in self.sections:
             yield from _unfolded(section.blocks)
 
@@ -278,12 +257,12 @@ class Document:
 
     @property
     def plots(self) -> list[Plot]:
-        """Every figure to be explored."""
+        """Every figure."""
         return [block for block in self.blocks if isinstance(block, Plot)]
 
     @property
     def pictures(self) -> list[Picture]:
-        """Every picture, those of `plots` and of `Files` too."""
+        """Every picture, including those of `plots` and `Files`."""
         found: list[Picture] = []
         for block in self.blocks:
             if isinstance(block, Picture):
@@ -328,7 +307,7 @@ def points(difference: float | None) -> str:
 
 
 def p_value(p: float | None) -> str:
-    """P as it stands in a sentence: "p = 0.012", "p < 0.001"."""
+    """P in a sentence: "p = 0.012", "p < 0.001"."""
     text = str(Number(p, "p"))
     return f"p < {text[1:]}" if text.startswith("<") else f"p = {text}"
 

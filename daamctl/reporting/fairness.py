@@ -11,13 +11,12 @@ from statistics import mean, stdev
 
 from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.results import SearchPart
-from daamctl.reporting import pictures, plots
+from daamctl.reporting import figures
 from daamctl.reporting.document import (
     DASH,
     Block,
     Cell,
     Number,
-    Picture,
     Plot,
     Section,
     Table,
@@ -136,10 +135,8 @@ def _gaps(evaluation: Evaluation) -> Plot:
     label = (
         f"Accuracy of every method minus the accuracy of its closed-form probe, in points, mean over folds: {means}."
     )
-    png, pdf = pictures.gap_rows(found, margin)
     probes = {name: str(methods[name].counterpart) for name in found}
-    data = plots.gap_data(found, probes, margin)
-    return Plot("gaps", "gaps", label, data, [Picture("gaps.png", label, png, pdf)])
+    return figures.drawn(figures.gaps(found, probes, margin, label))
 
 
 def _searches(evaluation: Evaluation, curves: Mapping[str, Sequence[SearchCurve]]) -> Plot:
@@ -153,11 +150,7 @@ def _searches(evaluation: Evaluation, curves: Mapping[str, Sequence[SearchCurve]
         f"Held-out accuracy per {clip} over the epochs of the search, one curve per candidate, mean over "
         f"{runs(evaluation)}. Most frequent choices and their highest accuracy: {', '.join(tops)}."
     )
-    panels = {name: [(one.name, one.accuracy, one.chosen, one.runs) for one in part] for name, part in curves.items()}
-    drawn = pictures.parts(
-        "search", label, panels, pictures.PER_PICTURE, lambda part: pictures.search_panels(part, clip=clip)
-    )
-    return Plot("search", "search", label, plots.search_data(panels, unit=clip), drawn)
+    return figures.drawn(figures.searches(curves, clip, label))
 
 
 def _means(curves: Sequence[Sequence[float]]) -> list[float]:

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from daamctl.artifacts.ablation import Ablation, AloneTest, GroupAccuracy, LayerAccuracy, ProbedDifference
 from daamctl.artifacts.importance import Audit, AuditRow, DensityMaps, Importance, LayerScores
 from daamctl.artifacts.terms import Terms, listed
-from daamctl.reporting import pictures, plots
+from daamctl.figures.layers import LayerRun
+from daamctl.figures.spec import Picture
+from daamctl.reporting import figures
 from daamctl.reporting.document import (
     DASH,
     Block,
@@ -18,8 +20,6 @@ from daamctl.reporting.document import (
     Cell,
     Folded,
     Number,
-    Picture,
-    Plot,
     Section,
     Table,
     Text,
@@ -27,10 +27,9 @@ from daamctl.reporting.document import (
     layers_text,
     spread,
 )
-from daamctl.reporting.plots import DensityRun
 
 Labels = Mapping[str, str]
-DensityRuns = Mapping[str, tuple[Sequence[int], Sequence[DensityRun]]]
+DensityRuns = Mapping[str, tuple[Sequence[int], Sequence[LayerRun]]]
 
 SCORE_KINDS = {"importance": "Importance Factor", "weight": "layer weight"}
 ALONE = (
@@ -166,18 +165,13 @@ def _explorer(methods: Mapping[str, DensityMaps], runs: DensityRuns) -> list[Blo
     shown = {name: runs[name] for name in methods if name in runs}
     if not shown:
         return []
-    means = {
-        name: (layers, part[0].trained, part[0].untrained, part[0].share, part[0].share_untrained)
-        for name, (layers, part) in shown.items()
-    }
     alt = "; ".join(
         f"{name}: {_top(entry)}, contribution from "
         f"{min(entry.contribution_percent.values()):.2f} to {max(entry.contribution_percent.values()):.2f} %"
         for name, entry in methods.items()
     )
     alt = f"Importance Factor and layer contribution, trained beside untrained. {alt}. The numbers are in the tables."
-    drawn = pictures.parts("importance", alt, means, pictures.ROWS_PER_PICTURE, pictures.importance_rows)
-    return [Plot("importance", "explorer", alt, plots.explorer_data(shown), drawn)]
+    return [figures.drawn(figures.importance(shown, alt))]
 
 
 def _geometry_table(methods: Mapping[str, DensityMaps]) -> Table:
@@ -342,10 +336,10 @@ def _heatmap_alt(label: str, entry: DensityMaps) -> str:
 def _bars_alt(label: str, entry: DensityMaps) -> str:
     shares = entry.contribution_percent
     if not entry.ranking:
-        return f"Layer contribution in {label}, trained beside untrained bars: the same for every layer."
+        return f"Layer contribution in {label}, trained beside untrained: the same for every layer."
     high, low = max(shares, key=lambda layer: shares[layer]), min(shares, key=lambda layer: shares[layer])
     return (
-        f"Layer contribution in {label}, trained beside untrained bars: from {shares[low]:.2f} % (layer {low}) to "
+        f"Layer contribution in {label}, trained beside untrained: from {shares[low]:.2f} % (layer {low}) to "
         f"{shares[high]:.2f} % (layer {high})."
     )
 

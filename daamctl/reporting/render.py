@@ -1,7 +1,7 @@
-"""A report as one self-contained HTML file, or as Markdown with pictures beside it.
+"""A report as one self-contained HTML file, or as Markdown with separate pictures.
 
-Everything shown is escaped: class, group, speaker and corpus names come from files that users bring. The HTML loads
-nothing: styles, scripts, plotly.js and pictures stand in it, and its content policy forbids any request.
+All text is escaped: names of classes, groups, speakers and corpora come from files of the user. The HTML contains its
+styles, scripts, plotly.js and pictures, and its content policy forbids any request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from daamctl.reporting.document import Document, Linked, Number, Picture, number_of
+from daamctl.figures import interactive as figures
+from daamctl.figures.spec import Picture
+from daamctl.reporting.document import Document, Linked, Number, number_of
 
 TEMPLATES = Path(__file__).parent
 PICTURES_DIR = "pictures"
@@ -25,23 +27,23 @@ TABLES_DIR = "tables"
 
 
 def to_html(document: Document, *, version: str, interactive: bool = True) -> str:
-    """One HTML page with everything inside.
+    """One self-contained HTML page.
 
     Args:
         document: what to show.
         version: of daamctl, for the footer.
-        interactive: embed plotly.js (5 MB) and let figures be explored; their pictures stand in their place otherwise.
+        interactive: embed plotly.js (5 MB) for interactive figures; otherwise the page has pictures only.
     """
     environment = _environment(autoescape=True)
-    environment.filters.update(data_uri=_data_uri, json=_json, number=number_of)
+    environment.filters.update(data_uri=_data_uri, json=_json, number=number_of, data=figures.to_data)
     return environment.get_template("template.html.j2").render(
         document=document, version=version, plotly=_plotly() if interactive and document.plots else "",
-        tables_dir=TABLES_DIR,
+        figures_script=Markup(figures.SCRIPT.read_text(encoding="utf-8")), tables_dir=TABLES_DIR,
     )  # fmt: skip
 
 
 def to_markdown(document: Document, *, version: str) -> str:
-    """Markdown (with pipe tables) that expects the pictures in `pictures/` beside it."""
+    """Markdown with pipe tables. It expects the pictures in the folder `pictures/`."""
     environment = _environment(autoescape=False, finalize=_escape_markdown)
     environment.filters.update(verbatim=_verbatim, plain=Markup)
     return environment.get_template("template.md.j2").render(
@@ -58,7 +60,7 @@ def _environment(**options: Any) -> Environment:
 
 
 def _plotly() -> Markup:
-    """The script, safe to stand inside a script element."""
+    """The script of plotly.js, safe inside a script element."""
     from plotly.offline import get_plotlyjs
 
     load: Callable[[], str] = get_plotlyjs
@@ -66,7 +68,7 @@ def _plotly() -> Markup:
 
 
 def _json(value: Any) -> Markup:
-    """JSON that cannot close the element it stands in."""
+    """JSON that cannot close the script element around it."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
@@ -76,7 +78,7 @@ def _data_uri(picture: Picture) -> str:
 
 
 def _small(png: bytes) -> bytes:
-    """The same picture with at most 256 colours where that is smaller; charts then take a third."""
+    """The picture with at most 256 colours, if that is smaller; most charts then take a third of the space."""
     from PIL import Image  # comes with matplotlib
 
     stream = BytesIO()

@@ -7,7 +7,6 @@ source of an item, whatever the modality calls it. With one official test part, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from statistics import mean
 
 import numpy as np
@@ -23,7 +22,7 @@ from daamctl.artifacts.evaluation import (
     Spread,
 )
 from daamctl.artifacts.terms import listed
-from daamctl.reporting import pictures, plots
+from daamctl.reporting import figures
 from daamctl.reporting.document import (
     DASH,
     DOWN,
@@ -34,7 +33,6 @@ from daamctl.reporting.document import (
     Folded,
     Kind,
     Number,
-    Picture,
     Plot,
     Section,
     Table,
@@ -66,14 +64,30 @@ Speakers = Mapping[str, Mapping[str, float]]
 """Method -> speaker -> accuracy."""
 
 
-def results(evaluation: Evaluation, *, declared: bool, dots: Picture) -> Section:
+def results(evaluation: Evaluation, *, declared: bool) -> Section:
     """Mean, interval and difference from the reference for every method, and the tests."""
-    blocks: list[Block] = [_main_table(evaluation), dots, *family_texts(evaluation, declared=declared)]
+    blocks: list[Block] = [_main_table(evaluation), _accuracy(evaluation), *family_texts(evaluation, declared=declared)]
     result = evaluation.comparison.result
     if result is not None:
         blocks += [_test_table(evaluation, metric) for metric in COMPARED if against(evaluation, metric)]
         blocks += _ranks(evaluation, result.ranks)
     return Section("results", "Results and tests", blocks)
+
+
+def _accuracy(evaluation: Evaluation) -> Plot:
+    """Figure of the accuracy of every run."""
+    unit, label = evaluation.main_unit, f"Accuracy per {item(evaluation)}"
+    runs_of = {
+        name: [
+            (row.scores(unit)["accuracy"], f"fold {row.fold}, seed {row.seed}")
+            for row in evaluation.methods[name].per_fold
+        ]
+        for name in order(evaluation)
+    }
+    means = ", ".join(f"{name} {percent(mean(value for value, _ in part))} %" for name, part in runs_of.items())
+    alt = f"{label} of every run, with the mean of each method: {means}. The numbers are in the tables."
+    chance = evaluation.main_chance.majority_fraction
+    return figures.drawn(figures.accuracy(runs_of, chance, label, alt))
 
 
 def metrics(evaluation: Evaluation) -> Section:
@@ -160,14 +174,12 @@ def speakers(evaluation: Evaluation) -> Section | None:
         f"methods differ by the same amount for every {who}. Crossing lines: some {who}s gain and others lose."
     )
     chance = evaluation.main_chance.majority_fraction
-    data = plots.speaker_data(found, known, chance, unit=unit, source=who)
     alt = (
         f"Accuracy per {unit} of {len(known)} {who}s under {len(found)} methods; means over {who}s: "
         + ", ".join(f"{name} {percent(mean(part.values()))} %" for name, part in found.items() if part)
         + ". The numbers are in the table."
     )
-    png, pdf = pictures.speaker_lines(found, known, label=f"Accuracy per {unit}", source=who)
-    plot = Plot("speakers", "speakers", alt, data, [Picture("speakers.png", alt, png, pdf)])
+    plot = figures.drawn(figures.speakers(found, known, chance, label=f"Accuracy per {unit}", who=who, alt=alt))
     table = _speaker_table(evaluation, found, known)
     few = len(known) <= MAX_SPEAKER_COLUMNS
     return Section("speakers", title, [Text(text), plot, table if few else Folded(table.caption, [table])])
@@ -271,11 +283,10 @@ def _ranks(evaluation: Evaluation, ranks: Mapping[str, Ranks | None]) -> list[Bl
         + ", ".join(f"{name} {rank:.1f}" for name, rank in first.average_ranks.items())
         + f". Bars join methods whose ranks differ by less than {first.critical_difference:.2f}."
     )
-    png, pdf = pictures.rank_rows(asdict(first))
     note = f"Critical difference {first.critical_difference:.3f} (Nemenyi, {first.n} folds, {first.k} methods)."
     columns = ["Method", "By accuracy", "By balanced accuracy"]
     table = Table("ranks", "Average rank over folds (1 is best)", columns, rows, note=note)
-    return [Text(text), Picture("ranks.png", alt, png, pdf), Folded(table.caption, [table])]
+    return [Text(text), figures.drawn(figures.ranks(first, alt)), Folded(table.caption, [table])]
 
 
 def _recalls(evaluation: Evaluation) -> list[Block]:

@@ -11,7 +11,8 @@ import numpy as np
 
 from daamctl.artifacts.evaluation import AdapterEffect, EvalBatches, Evaluation
 from daamctl.artifacts.terms import listed
-from daamctl.reporting import pictures, plots
+from daamctl.figures.spec import Confusion
+from daamctl.reporting import figures
 from daamctl.reporting.document import (
     DASH,
     Block,
@@ -21,24 +22,22 @@ from daamctl.reporting.document import (
     Files,
     Folded,
     Number,
-    Plot,
     Section,
     Table,
     Text,
     count,
-    percent,
 )
 from daamctl.reporting.terms import held_out, is_official, item, runs, terms, tested
 from daamctl.reporting.verdict import order
 
 CURVES = ("train", "dev", "test")
-"""Parts whose accuracy is recorded after every epoch."""
+"""Parts of a fold whose accuracy is recorded after every epoch."""
 MAX_MATRIX_COLUMNS = 20
 """Above this number of classes, the table lists the most frequent confusions instead of all counts."""
 CONFUSIONS = 10
 """Number of confusions listed per method in that case."""
-MAX_TOLD = 12
-"""Above this number of classes, the text alternative of a picture does not list them."""
+MAX_LISTED_CLASSES = 12
+"""Above this number of classes, the text alternative of the figure does not list them."""
 
 
 @dataclass(frozen=True)
@@ -157,23 +156,24 @@ def _effect(effect: AdapterEffect) -> str:
     return f"{inactive} do not" if inactive else "yes"
 
 
-def learning(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], evaluation: Evaluation, files: Files) -> Section:
+def learning(
+    curves: Mapping[str, Mapping[str, Mapping[str, Any]]], evaluation: Evaluation, raw_names: Mapping[str, str]
+) -> Section:
     """Learning curves of every method.
 
     Args:
         curves: label -> train, dev and test (if they exist) -> epochs, mean, low and high.
         evaluation: output of `verdict.labelled`.
-        files: files with one picture per method.
+        raw_names: label -> method.
     """
     chance, clip = evaluation.chance["clip"].majority_fraction, terms(evaluation).clip
     parts, over = curve_names(evaluation), runs(evaluation)
     named = {name: {parts[key]: part for key, part in curves[name].items()} for name in order(evaluation)}
-    rule = evaluation.selection
-    text = f"Mean over {over}; the shaded area spans the lowest to the highest value. " + (
-        "The epoch was chosen on the test curve."
-        if rule == "best-on-test"
-        else "The test curve was not used for any choice."
-    )
+    text = f"Mean over {over}; the shaded area spans the lowest to the highest value. "
+    if evaluation.selection == "best-on-test":
+        text += "The epoch was chosen on the test curve."
+    else:
+        text += "The test curve was not used for any choice."
     if evaluation.refit:
         text += (
             f" The curve of {held_out(evaluation, article=True)} is from the training that chose the number of epochs, "
@@ -182,47 +182,51 @@ def learning(curves: Mapping[str, Mapping[str, Mapping[str, Any]]], evaluation: 
     rows: list[list[Cell]] = []
     for name, part in named.items():
         last: list[Cell] = [Number(part[label]["mean"][-1]) if label in part else DASH for label in parts.values()]
-        test = [-1.0 if value is None else value for value in part[parts["test"]]["mean"]]
-        best = int(np.argmax(test))
-        epochs = part[parts["test"]]["epochs"]
+        test, epochs = part[parts["test"]]["mean"], part[parts["test"]]["epochs"]
+        best = int(np.argmax([-1.0 if value is None else value for value in test]))  # None: not scored at this epoch
         rows.append([name, Number(epochs[-1], "count"), *last, Number(test[best]), Number(epochs[best], "count")])
     columns = [
         "Method", "Epochs", *(f"{label}, last epoch" for label in parts.values()), f"{parts['test']}, highest mean",
         "At epoch",
     ]  # fmt: skip
     table = Table("learning", f"Accuracy per {clip} in percent along training, mean over {over}", columns, rows)
-    label = f"Accuracy per {clip} over the epochs, {len(named)} methods; the numbers are in the table."
-    drawn = pictures.parts(
-        "learning", label, named, pictures.PER_PICTURE, lambda part: pictures.learning_panels(part, chance, clip=clip)
-    )
-    plot = Plot("learning", "learning", label, plots.learning_data(named, chance, unit=clip), drawn)
-    return Section("learning", "Learning curves", [Text(text), plot, Folded(table.caption, [table]), files])
+    label = f"Accuracy per {clip} over the epochs, {len(named)} methods. The numbers are in the table."
+    figure = figures.learning(named, chance, clip, label)
+    files = Files("Learning curves, one file per method", figures.per_method(figure, raw_names, "Learning curves"))
+    blocks: list[Block] = [Text(text), figures.drawn(figure), Folded(table.caption, [table]), files]
+    return Section("learning", "Learning curves", blocks)
 
 
-def confusion(evaluation: Evaluation, files: Files) -> Section:
-    """Confusion matrices of every method."""
+def confusion(evaluation: Evaluation, raw_names: Mapping[str, str]) -> Section:
+    """Confusion matrices of every method.
+
+    Args:
+        evaluation: output of `verdict.labelled`.
+        raw_names: label -> method.
+    """
     unit, classes = evaluation.main_unit, evaluation.classes
     counts = {name: evaluation.methods[name].confusion[unit] for name in order(evaluation)}
-    shares = {name: row_shares(part) for name, part in counts.items()}
     text = f"All test {item(evaluation)}s of all {runs(evaluation)}. Rows are the actual classes and sum to 100 %."
-    many = len(classes) > MAX_MATRIX_COLUMNS
-    text += " The colour scale is the square root of the share, so that rare confusions are visible." if many else ""
-    table = _confusions(evaluation, counts) if many else _counts(evaluation, counts)
-    label = (
-        f"Confusion matrices of {len(counts)} methods. Best method {next(iter(counts))}: share of each actual class "
-    )
-    right = np.diag(next(iter(shares.values())))
-    label += "predicted correctly " + (
-        f"from {percent(float(right.min()))} to {percent(float(right.max()))} %, half of the {len(classes)} classes "
-        f"above {percent(float(np.median(right)))} %. The most frequent confusions are in the table."
-        if len(classes) > MAX_TOLD
-        else ", ".join(f"{name} {percent(float(share))} %" for name, share in zip(classes, right, strict=True))
-        + ". The counts are in the table."
-    )
-    size = pictures.PER_PICTURE if len(classes) <= pictures.MAX_NAMED else pictures.LARGE_PER_PICTURE
-    drawn = pictures.parts("confusion", label, shares, size, lambda part: pictures.confusion_panels(part, classes))
-    plot = Plot("confusion", "confusion", label, plots.confusion_data(counts, classes), drawn)
-    return Section("confusion", "Confusion matrices", [Text(text), plot, Folded(table.caption, [table]), files])
+    if len(classes) > MAX_MATRIX_COLUMNS:
+        text += " The colour scale is the square root of the share, so that rare confusions are visible."
+        table = _confusions(evaluation, counts)
+    else:
+        table = _counts(evaluation, counts)
+    best = next(iter(counts))
+    right = np.diag(Confusion(np.array(counts[best])).shares)  # percent
+    label = f"Confusion matrices of {len(counts)} methods. Best method {best}: share of each actual class predicted "
+    if len(classes) > MAX_LISTED_CLASSES:
+        label += (
+            f"correctly from {right.min():.1f} to {right.max():.1f} %, half of the {len(classes)} classes above "
+            f"{np.median(right):.1f} %. The most frequent confusions are in the table."
+        )
+    else:
+        label += "correctly " + ", ".join(f"{name} {share:.1f} %" for name, share in zip(classes, right, strict=True))
+        label += ". The counts are in the table."
+    figure = figures.confusion(counts, classes, label)
+    files = Files("Confusion matrices, one file per method", figures.per_method(figure, raw_names, "Confusion matrix"))
+    blocks: list[Block] = [Text(text), figures.drawn(figure), Folded(table.caption, [table]), files]
+    return Section("confusion", "Confusion matrices", blocks)
 
 
 def _counts(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
@@ -243,12 +247,12 @@ def _confusions(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
     classes = evaluation.classes
     rows: list[list[Cell]] = []
     for name, part in counts.items():
-        wrong, shares = np.array(part), row_shares(part)
+        wrong, shares = np.array(part), Confusion(np.array(part)).shares
         np.fill_diagonal(wrong, 0)
         for place in np.argsort(-wrong, axis=None, kind="stable")[:CONFUSIONS]:
             actual, predicted = np.unravel_index(place, wrong.shape)
             if wrong[actual, predicted]:
-                share = Number(float(shares[actual, predicted]))
+                share = Number(float(shares[actual, predicted]) / 100)
                 rows.append(
                     [name, classes[actual], classes[predicted], Number(int(wrong[actual, predicted]), "count"), share]
                 )
@@ -257,13 +261,6 @@ def _confusions(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
     note = f"The {CONFUSIONS} most frequent confusions of each method. evaluation.json has all {number} counts."
     columns = ["Method", "Actual class", "Predicted class", "Count", "Share of the actual class (%)"]
     return Table("confusion", caption, columns, rows, frozenset({1, 2}), note)
-
-
-def row_shares(counts: Sequence[Sequence[int]]) -> Any:
-    """Shares of every row, shape (C, C); a row without items stays 0."""
-    array = np.asarray(counts, dtype=float)
-    totals = array.sum(axis=1, keepdims=True)
-    return np.divide(array, totals, out=np.zeros_like(array), where=totals > 0)
 
 
 def missing(evaluation: Evaluation) -> Section:

@@ -20,12 +20,12 @@ def item(evaluation: Evaluation, unit: str | None = None) -> str:
 
 
 def is_official(evaluation: Evaluation) -> bool:
-    """Whether there is one official test part, so that only seeds repeat the experiment."""
+    """Whether the corpus has one official test part, so that runs differ in their seed only."""
     return evaluation.num_folds == 1
 
 
 def runs(evaluation: Evaluation) -> str:
-    """What means and deviations run over."""
+    """What means and deviations are taken over."""
     if is_official(evaluation):
         return "seeds"
     return "folds and seeds" if len(evaluation.seeds) > 1 else "folds"

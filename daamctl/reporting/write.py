@@ -1,4 +1,4 @@
-"""A document as files: report.html, report.md, and every table and picture beside them."""
+"""Writes a document as files: report.html, report.md, tables and pictures."""
 
 from __future__ import annotations
 
@@ -14,23 +14,28 @@ from daamctl.reporting.tables import to_csv, to_latex
 
 
 def write_report(folder: Path, document: Document, *, interactive: bool = True) -> Path:
-    """Write a document; what an earlier one left in its folders goes.
+    """Write a document. Tables and pictures of an earlier one are removed.
 
     Args:
         folder: of the report.
         document: what to write.
-        interactive: whether figures can be explored in the page; pictures stand in their place otherwise.
+        interactive: whether figures in the page are interactive; otherwise it has pictures only.
 
     Returns:
         Path of report.html.
     """
-    pictures = {picture.name: picture.data for picture in document.pictures}
-    pictures |= {f"{Path(picture.name).stem}.pdf": picture.vector for picture in document.pictures if picture.vector}
+    pictures = {}
+    for picture in document.pictures:
+        pictures[picture.name] = picture.data
+        if picture.vector is not None:
+            pictures[f"{Path(picture.name).stem}.pdf"] = picture.vector
     for name, data in pictures.items():
         with atomic_path(folder / PICTURES_DIR / name) as temporary:
             temporary.write_bytes(data)
-    tables = {f"{table.key}.csv": to_csv(table) for table in document.tables}
-    tables |= {f"{table.key}.tex": to_latex(table, label=f"{document.name}-{table.key}") for table in document.tables}
+    tables = {}
+    for table in document.tables:
+        tables[f"{table.key}.csv"] = to_csv(table)
+        tables[f"{table.key}.tex"] = to_latex(table, label=f"{document.name}-{table.key}")
     for name, text in tables.items():
         write_text(folder / TABLES_DIR / name, text)
     _remove_others(folder / PICTURES_DIR, pictures)
@@ -42,7 +47,7 @@ def write_report(folder: Path, document: Document, *, interactive: bool = True) 
 
 
 def _remove_others(folder: Path, kept: Collection[str]) -> None:
-    """Remove what an earlier report left: it would be taken for a part of this one."""
+    """Remove files of an earlier report: readers would take them for a part of this one."""
     for old in folder.iterdir() if folder.is_dir() else ():
         if old.is_file() and old.name not in kept:
             old.unlink()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +89,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
     """Ablate layers.
 
     Args:
-        layout: where artifacts lie.
+        layout: folders of the artifacts.
         config: all settings.
         force: train again even what is finished.
         track: log to MLflow.
@@ -222,8 +221,10 @@ def _choose(
         return None, [], []
     chosen = choose_method(layout, config, _sizes(features), {group.k for group in groups})
     if chosen.name is None:
-        why = "no method of this pipeline without a density fits these groups"
-        why = f"no method without a density qualifies ({chosen.reasons})" if chosen.rejected else why
+        if chosen.rejected:
+            why = f"no method without a density qualifies ({chosen.reasons})"
+        else:
+            why = "no method of this pipeline without a density fits these groups"
         return None, [NOTES["untrained"].format(why=why)], []
     if config.ablate.method is None:
         _trained(layout, chosen.name, "the method to train on few layers cannot be chosen")
@@ -261,15 +262,20 @@ def _method_notes(method: str, config: Config, features: Features, groups: Seque
     """
     if not groups:
         return []
-    sizes = {group.k: ", ".join(one.name for one in groups if one.k == group.k) for group in groups}
-    sizes |= {len(features.layers): "all layers"}
+    sizes: dict[int, str] = {}  # number of layers -> names of the groups
+    for group in groups:
+        sizes[group.k] = f"{sizes[group.k]}, {group.name}" if group.k in sizes else group.name
+    sizes[len(features.layers)] = "all layers"
     _check_fits(method, config, features, sizes)
     notes = [NOTES["none"]] if resolve_method(method)[0] == "none" else []
     for k, names in sizes.items():
         x = torch.randn(4, k, features.head.embed_dim, generator=torch.Generator().manual_seed(0))
-        starts = (constant_weight(_started(method, config, features, k, seed), x) for seed in STARTS)
-        weights = list(takewhile(lambda weight: weight is not None, starts))  # of most methods one start is enough
-        if len(weights) == len(STARTS):
+        weights = []
+        for seed in STARTS:
+            weights.append(constant_weight(_started(method, config, features, k, seed), x))
+            if weights[-1] is None:  # it weights its inputs differently; of most methods, the first start shows it
+                break
+        if None not in weights:
             notes.append(NOTES["constant"].format(groups=names, method=method, weight=weights[0]))
     return notes
 

@@ -25,7 +25,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from daamctl.analysis import plots
 from daamctl.analysis.audit import audit_scores, curves_of, steps
 from daamctl.analysis.importance import (
     Map,
@@ -47,10 +46,13 @@ from daamctl.artifacts.splits import make_split
 from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import write_frame
 from daamctl.config import Config, TrainConfig
+from daamctl.figures import static
+from daamctl.figures.layers import contribution, importance_map, replaced_layers, score_over_runs
 from daamctl.files import atomic_path
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, resolve_method, settings_of
 from daamctl.methods.heads import resolved
+from daamctl.reporting.document import plural
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +138,7 @@ def run(layout: Layout, config: Config) -> Path:
 
 
 def _split_rows(clips: pl.DataFrame, fold: Fold) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row numbers of the training and of the test clips of a fold, by its own settings."""
+    """Row numbers of the training and of the test clips of a fold, from the settings it was trained with."""
     run = fold.result["run"]
     share = run["config"]["train"].get("dev_fraction", TrainConfig().dev_fraction)
     split = make_split(clips, fold.fold, dev_group=run["dev_group"] is not None, dev_fraction=share)
@@ -236,50 +238,45 @@ def _note(maps: dict[str, list[Maps]], without: list[str]) -> str:
 def _map_pictures(config: Config, maps: Mapping[str, list[Maps]], scores: Mapping[str, Scored]) -> dict[str, bytes]:
     dpi, pictures = config.importance.dpi, {}
     for method, (mean, *folds) in maps.items():
-        layers, name, runs = scores[method].layers, scores[method].label, _runs(len(folds))
-        pictures[f"{method}-heatmap.png"] = plots.importance_heatmap(
-            importance_factor(mean.trained), importance_factor(mean.untrained), layers,
-            title=f"Importance Factor of {name} (mean of {runs})", dpi=dpi,
-        )  # fmt: skip
-        pictures[f"{method}-layers.png"] = plots.layer_bars(
-            layer_contribution(mean.trained), layer_contribution(mean.untrained), layers,
-            title=f"Layer contribution in {name} (mean of {runs})", dpi=dpi,
-        )  # fmt: skip
+        layers = scores[method].layers
+        title = f"{scores[method].label}, mean of {plural(len(folds), 'run')}"
+        panels = [
+            importance_map(importance_factor(mean.trained), layers, "Trained"),
+            importance_map(importance_factor(mean.untrained), layers, "Untrained"),
+        ]
+        pictures[f"{method}-heatmap.png"] = static.png(panels, title=f"Importance Factor of {title}", dpi=dpi)
+        shares = contribution(layer_contribution(mean.trained), layer_contribution(mean.untrained), layers)
+        pictures[f"{method}-layers.png"] = static.png([shares], title=title, dpi=dpi)
     return pictures
 
 
 def _score_pictures(config: Config, scores: Mapping[str, Scored], curves: pl.DataFrame) -> dict[str, bytes]:
     dpi, pictures = config.importance.dpi, {}
     for method, scored in scores.items():
-        runs = _runs(len(scored.folds))
-        pictures[f"{method}-band.png"] = plots.layer_band(
-            scored.trained, scored.untrained, scored.layers, label=LABELS[scored.kind],
-            title=f"{LABELS[scored.kind]} of {scored.label}, {runs}", dpi=dpi,
-        )  # fmt: skip
+        runs = plural(len(scored.folds), "run")
+        label = LABELS[scored.kind]
+        band = score_over_runs(scored.trained, scored.untrained, scored.layers, label)
+        pictures[f"{method}-band.png"] = static.png([band], title=f"{label} of {scored.label}, {runs}", dpi=dpi)
         own = curves.filter(pl.col("method") == method)
         if own.is_empty():
             continue
-        panels = {}
+        curves_by_kind = {}
         for kind, name in KINDS.items():
             score, random, before = (curves_of(own, kind, order) for order in ("score", "random", "untrained"))
             untrained = before[:, 0].mean(axis=0) if len(before) == len(score) else None
-            panels[name] = (score[:, 0].mean(axis=0), random.mean(axis=0), untrained)
-        pictures[f"{method}-replacement.png"] = plots.replacement_panels(
-            panels, steps(len(scored.layers)), clip=terms_of(scored.folds[0].modality).clip,
-            title=f"Replacing layers by their mean under trained {scored.label}, {runs}", dpi=dpi,
-        )  # fmt: skip
+            curves_by_kind[name] = (score[:, 0].mean(axis=0), random.mean(axis=0), untrained)
+        clip = terms_of(scored.folds[0].modality).clip
+        panels = replaced_layers(curves_by_kind, steps(len(scored.layers)), clip)
+        title = f"Layers of the trained {scored.label} replaced by their mean, {runs}"
+        pictures[f"{method}-replacement.png"] = static.png(panels, title=title, dpi=dpi)
     return pictures
-
-
-def _runs(number: int) -> str:
-    return f"{number} run{'s' if number > 1 else ''}"
 
 
 def _write_pictures(folder: Path, pictures: Mapping[str, bytes]) -> None:
     for name, picture in pictures.items():
         with atomic_path(folder / name) as temporary:
             temporary.write_bytes(picture)
-    # Pictures of methods no longer in the settings would be read as results of this run.
+    # Readers would take pictures of methods that are no longer in the settings for results of this run.
     for old in folder.glob("*.png"):
         if old.name not in pictures:
             old.unlink()

@@ -1,4 +1,4 @@
-"""Stage `report`: one page with all results, tables and pictures of a run, by our and by the published protocol.
+"""Stage `report`: one page with all results, tables and figures of a run, under our protocol and the published one.
 
 Reads `data/evaluate/<run>/`, the folds in `data/train/<run>/`, and `data/importance/<run>/` and `data/ablate/<run>/` if
 they exist. Writes to `data/report/<run>/`: report.html (self-contained), report.md, the pictures in `pictures/` (PNG,
@@ -24,7 +24,6 @@ from safetensors import safe_open
 
 from daamctl.analysis.importance import layer_contribution
 from daamctl.analysis.learned import read_learned
-from daamctl.analysis.plots import confusion_picture, fold_dots, learning_curves
 from daamctl.artifacts.ablation import find_ablation
 from daamctl.artifacts.evaluation import EvalBatches, Evaluation, FoldScores, find_evaluation, read_evaluation
 from daamctl.artifacts.importance import Importance, find_importance
@@ -34,17 +33,17 @@ from daamctl.config import PIPELINES_DIR, RECIPES, Config
 from daamctl.corpora import CORPORA
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.settings_diff import differing, settings
+from daamctl.figures.layers import LayerRun
 from daamctl.layout import Layout
 from daamctl.methods.weights_metadata import read_metadata
 from daamctl.paper import sections as paper
 from daamctl.paper.tables import read_published
 from daamctl.reporting import layers, results, run_record
-from daamctl.reporting.document import Document, Files, Picture, Section, percent
+from daamctl.reporting.document import Document, Section
 from daamctl.reporting.fairness import fairness
-from daamctl.reporting.plots import DensityRun
 from daamctl.reporting.recipe import AGAIN, BACK, TWIN, Recipe, gains, siblings
-from daamctl.reporting.run_record import CURVES, RunFacts, curve_names
-from daamctl.reporting.terms import item, terms
+from daamctl.reporting.run_record import CURVES, RunFacts
+from daamctl.reporting.terms import terms
 from daamctl.reporting.verdict import against, headline, labelled, order
 from daamctl.reporting.write import write_report
 from daamctl.stage_table import folder_stages
@@ -59,7 +58,7 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
     """Write the report.
 
     Args:
-        layout: where artifacts lie.
+        layout: folders of the artifacts.
         config: all settings.
         track: log to MLflow.
 
@@ -95,11 +94,11 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     runs = [_facts(fold, labels[fold.result["run"]["method"]]) for fold in folds]
     declared = config.evaluate.reference is not None
     history, pngs = _history(layout), _importance_pictures(layout, summary, command)
-    maps = _density_runs(layout, summary, labels, command)  # all is read before anything is drawn
+    maps = _density_runs(layout, summary, labels, command)
     curves = {label: _curves(history.filter(pl.col("method") == label)) for label in evaluation.methods}
     sections: list[Section | None] = [
         headline(evaluation, declared=declared, stale=stale),
-        results.results(evaluation, declared=declared, dots=_dots(evaluation)),
+        results.results(evaluation, declared=declared),
         fairness(evaluation, _searches(folds, labels)),
         results.metrics(evaluation),
         results.folds(evaluation),
@@ -117,8 +116,8 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
         ),
         paper.learned(runs, evaluation),
         run_record.cost(runs, evaluation),
-        run_record.learning(curves, evaluation, _learning_files(history, evaluation, raw_names)),
-        run_record.confusion(evaluation, _confusion_files(evaluation, raw_names)),
+        run_record.learning(curves, evaluation, raw_names),
+        run_record.confusion(evaluation, raw_names),
         run_record.missing(evaluation),
         run_record.provenance(
             evaluation, runs, texts=_settings(config, evaluation, runs), commands=_commands(layout, evaluation)
@@ -222,7 +221,7 @@ def _other_settings(layout: Layout, folds: Sequence[Fold], sibling: str, methods
 
 
 def _scored(fold: Fold, row: FoldScores) -> bool:
-    """Whether a row of the evaluation was made from this very fold."""
+    """Whether a row of the evaluation was computed from this fold and not from an earlier training."""
     run_part, meta = fold.result["run"], fold.result["meta"]
     return row.train_s == meta["train_s"] and row.num_parameters == run_part["num_parameters"]
 
@@ -287,31 +286,18 @@ def _history(layout: Layout) -> pl.DataFrame:
 
 def _curves(history: pl.DataFrame) -> dict[str, dict[str, Any]]:
     """Mean, lowest and highest accuracy of every epoch over folds and seeds, for the curves that exist."""
-    known = [part for part in CURVES if history[f"{part}_accuracy"].null_count() < len(history)]
     found = {}
-    for part in known:
+    for part in CURVES:
+        if history[f"{part}_accuracy"].null_count() == len(history):
+            continue
         column = pl.col(f"{part}_accuracy")
-        table = history.group_by("epoch").agg(mean=column.mean(), low=column.min(), high=column.max()).sort("epoch")
-        found[part] = {
-            "epochs": table["epoch"].to_list(),
-            **{key: table[key].to_list() for key in ("mean", "low", "high")},
-        }
+        by_epoch = history.group_by("epoch").agg(mean=column.mean(), low=column.min(), high=column.max())
+        found[part] = by_epoch.sort("epoch").rename({"epoch": "epochs"}).to_dict(as_series=False)
     return found
 
 
-def _dots(evaluation: Evaluation) -> Picture:
-    said = item(evaluation)
-    values = {}
-    for name in order(evaluation):
-        rows = evaluation.methods[name].per_fold
-        values[name] = [row.scores(evaluation.main_unit)["accuracy"] for row in rows]
-    floor = evaluation.main_chance.majority_fraction
-    means = ", ".join(f"{name} {percent(float(np.mean(part)))} %" for name, part in values.items())
-    alt = f"Accuracy per {said} of every run, with the mean of each method: {means}; the numbers are in the tables."
-    return Picture("accuracy.png", alt, fold_dots(values, label=f"Accuracy per {said}", chance=floor))
-
-
 def _importance_pictures(layout: Layout, summary: Importance | None, command: str) -> dict[str, bytes]:
+    """The pictures of the importance stage, by file name."""
     if summary is None:
         return {}
     pictures = {}
@@ -326,7 +312,7 @@ def _importance_pictures(layout: Layout, summary: Importance | None, command: st
 def _density_runs(
     layout: Layout, summary: Importance | None, labels: Mapping[str, str], command: str
 ) -> layers.DensityRuns:
-    """The maps of every density method, the mean over folds first."""
+    """Layer numbers and maps of every density method, the mean over folds first."""
     if summary is None or not summary.methods:
         return {}
     path = layout.stage("importance") / "importance.parquet"
@@ -343,40 +329,14 @@ def _density_runs(
     return found
 
 
-def _density_run(part: pl.DataFrame, shape: tuple[int, int], others: int) -> DensityRun:
+def _density_run(part: pl.DataFrame, shape: tuple[int, int], others: int) -> LayerRun:
     fold, seed = part["fold"][0], part["seed"][0]
     name = f"fold {fold}, seed {seed}" if fold else f"mean of {others} run{'s' if others > 1 else ''}"
-    maps = {column: part[column].to_numpy().reshape(shape) for column in
-            ("importance", "untrained_importance", "density", "untrained_density")}  # fmt: skip
-    shares = [layer_contribution(maps[column]) for column in ("density", "untrained_density")]
-    return DensityRun(name, maps["importance"], maps["untrained_importance"], *shares)
-
-
-def _learning_files(history: pl.DataFrame, evaluation: Evaluation, raw_names: Mapping[str, str]) -> Files:
-    floor = evaluation.chance["clip"].majority_fraction
-    found = []
-    for label in order(evaluation):
-        own = history.filter(pl.col("method") == label)
-        epochs = own["epoch"].unique().sort().to_list()
-        curves = {}
-        for key, name in curve_names(evaluation).items():
-            column = f"{key}_accuracy"
-            if own[column].null_count() < len(own):
-                wide = own.pivot(on="epoch", index=["fold", "seed"], values=column).sort("fold", "seed")
-                curves[name] = (epochs, wide.select([str(epoch) for epoch in epochs]).to_numpy().astype(float))
-        data = learning_curves(curves, title=label, clip=terms(evaluation).clip, chance=floor)
-        found.append(Picture(f"{raw_names[label]}-learning.png", f"Learning curves of {label}.", data))
-    return Files("Learning curves, one file per method", found)
-
-
-def _confusion_files(evaluation: Evaluation, raw_names: Mapping[str, str]) -> Files:
-    unit, classes = evaluation.main_unit, evaluation.classes
-    found = []
-    for label in order(evaluation):
-        counts = np.asarray(evaluation.methods[label].confusion[unit])
-        data = confusion_picture(counts, classes, title=label)
-        found.append(Picture(f"{raw_names[label]}-confusion.png", f"Confusion matrix of {label}.", data))
-    return Files("Confusion matrices, one file per method", found)
+    trained, untrained, density, untrained_density = (
+        part[column].to_numpy().reshape(shape)
+        for column in ("importance", "untrained_importance", "density", "untrained_density")
+    )
+    return LayerRun(name, trained, untrained, layer_contribution(density), layer_contribution(untrained_density))
 
 
 def _settings(config: Config, evaluation: Evaluation, runs: list[RunFacts]) -> dict[str, str]:

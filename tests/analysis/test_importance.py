@@ -139,9 +139,9 @@ def test_pure_geometry_is_flagged_without_an_untrained_map_beside_it():
     assert found.means[1] > max(found.means[0], found.means[2])  # the middle layer of each triple
     caution = geometry_caution(None, found)
     assert "mostly geometry" in caution
-    assert "the place of a layer inside its head alone explains" in caution
+    assert "the position of a layer inside its head alone explains" in caution
     both = geometry_caution(0.95, found)
-    assert "Pearson r = 0.950) and the place of a layer" in both
+    assert "Pearson r = 0.950) and the position of a layer" in both
 
 
 def test_random_scores_are_not_flagged():

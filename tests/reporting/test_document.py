@@ -6,13 +6,13 @@ import pytest
 
 from daamctl.artifacts.evaluation import Spread
 from daamctl.artifacts.terms import listed
+from daamctl.figures.spec import Figure, Picture
 from daamctl.reporting.document import (
     Document,
     Files,
     Folded,
     Linked,
     Number,
-    Picture,
     Plot,
     Section,
     Table,
@@ -85,7 +85,7 @@ def test_words() -> None:
 def test_document_finds_what_is_folded_away() -> None:
     tables = [Table(key, "caption", ["a"], [["x"]], foot=[["y"]]) for key in ("one", "two")]
     pictures = [Picture(f"{name}.png", "alt", b"") for name in "abcd"]
-    plot = Plot("p", "speakers", "label", {}, pictures[1:3])
+    plot = Plot(Figure("p", "label", {}), pictures[1:3])
     inner = Folded("more", [tables[1], Folded("deeper", [plot])])
     section = Section("s", "S", [Text("t"), pictures[0], tables[0], inner, Files("files", pictures[3:])])
     document = Document("D", "run", [section])

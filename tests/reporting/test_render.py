@@ -10,7 +10,8 @@ from io import BytesIO
 import numpy as np
 from matplotlib.image import imread, imsave
 
-from daamctl.reporting.document import Code, Document, Folded, Linked, Number, Picture, Plot, Section, Table, Text
+from daamctl.figures.spec import Axis, Figure, Line, Panel, Picture, rows
+from daamctl.reporting.document import Code, Document, Folded, Linked, Number, Plot, Section, Table, Text
 from daamctl.reporting.render import to_html, to_markdown
 
 HOSTILE = "</script><b>\"'&|`*_[x](y)\u2028"
@@ -24,7 +25,8 @@ def png() -> bytes:
 
 def document() -> Document:
     picture = Picture("a.png", HOSTILE, png())
-    plot = Plot("p", "speakers", HOSTILE, {"speakers": [HOSTILE], "none": None}, [picture])
+    panel = Panel(HOSTILE, Axis(HOSTILE), rows([HOSTILE]), [Line([float("nan")], [0], HOSTILE)])
+    plot = Plot(Figure("p", HOSTILE, {(HOSTILE,): [panel]}, (HOSTILE,)), [picture])
     table = Table("t", HOSTILE, [HOSTILE, "n"], [[HOSTILE, Number(0.5, std=0.25)], ["b", Number(None)]], note=HOSTILE)
     blocks = [Text(HOSTILE, caution=True), plot, Folded(HOSTILE, [table, Code(HOSTILE)])]
     return Document(HOSTILE, "run", [Section("s", HOSTILE, blocks)])
@@ -36,8 +38,11 @@ def test_html_escapes_everything() -> None:
     assert 'http-equiv="Content-Security-Policy" content="default-src \'none\';' in text
     found = re.search(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
     assert found is not None
-    assert json.loads(found.group(1)) == {"speakers": [HOSTILE], "none": None}
-    assert len(re.findall(r"<script[ >]", text)) == len(re.findall("</script>", text)) == 3
+    data = json.loads(found.group(1))
+    assert data["choices"] == data["views"][0]["chosen"] == [HOSTILE]
+    (line,) = data["views"][0]["panels"][0]["marks"]
+    assert (line["name"], line["x"]) == (HOSTILE, [None])
+    assert len(re.findall(r"<script[ >]", text)) == len(re.findall("</script>", text)) == 4
     assert text.count("* plotly.js v") == 1
     assert re.findall(r'data-value="([^"]+)"', text) == ["0.5"]
 

@@ -39,34 +39,37 @@ addEventListener("load", async () => {
   const seen = {};
   try {
     await pause();
-    const figures = [...document.querySelectorAll("figure[data-plot]")];
-    const live = key => document.querySelector("#plot-" + key + " .live");
+    const figures = [...document.querySelectorAll("figure[data-figure]")];
+    const live = key => document.querySelector("#figure-" + key + " .live");
     seen.ready = figures.filter(figure => figure.classList.contains("ready")).length;
     seen.drawn = figures.filter(figure => figure.querySelector(".js-plotly-plot .main-svg")).length;
     seen.pictures = figures.filter(figure =>
       getComputedStyle(figure.querySelector("img")).display === "none").length;
-    const map = live("importance"), radios = map.parentElement.querySelectorAll("input[type=radio]");
-    const first = () => ({z: Array.from(map.data[0].z[0]), bars: Array.from(map.data[1].x)});
-    const states = [first()];
-    for (const radio of [radios[1], radios[2]]) { radio.click(); await pause(); states.push(first()); }
-    seen.states = states;
-    seen.label = map.layout.xaxis2.title.text;
-    const [method, run] = map.parentElement.querySelectorAll("select");
-    seen.runs = run.options.length;
-    radios[0].click();
-    run.selectedIndex = 1;
-    run.dispatchEvent(new Event("change"));
-    await pause();
+    const map = live("importance"), figure = map.parentElement;
+    const pick = async text => {  // an option of a control, which is a list or a group of buttons
+      for (const option of figure.querySelectorAll("option")) if (option.text === text) {
+        option.parentElement.value = text;
+        option.parentElement.dispatchEvent(new Event("change"));
+      }
+      for (const input of figure.querySelectorAll("input")) if (input.value === text) input.click();
+      await pause();
+    };
+    const first = () => ({z: Array.from(map.data[0].z[0]), lines: map.data.slice(1).map(line => Array.from(line.x)),
+      label: map.layout.xaxis2.title.text});
+    seen.controls = [...figure.querySelectorAll(".controls > div")].map(box =>
+      [...box.querySelectorAll("option, input")].map(one => one.value));
+    seen.states = [first()];
+    for (const text of ["untrained", "difference"]) { await pick(text); seen.states.push(first()); }
+    await pick("trained");
+    await pick(seen.controls[1][1]);
     seen.fold = first();
-    method.selectedIndex = 1;
-    method.dispatchEvent(new Event("change"));
-    await pause();
+    await pick(seen.controls[0][1]);
     seen.other = first();
-    const learning = live("learning"), pick = learning.parentElement.querySelector("select");
-    pick.selectedIndex = pick.options.length - 1;
-    pick.dispatchEvent(new Event("change"));
+    seen.kept = figure.querySelector("select").value;
+    const learning = live("learning"), inputs = learning.parentElement.querySelectorAll("input");
+    inputs[inputs.length - 1].click();
     await pause();
-    seen.learning = [learning.layout.title.text, pick.options[pick.selectedIndex].text];
+    seen.learning = [learning.layout.title.text, inputs[inputs.length - 1].value];
     const table = document.querySelector("#table-results"), heading = table.tHead.rows[0].cells[1];
     const order = () => [...table.tBodies[0].rows].map(row => row.cells[0].textContent);
     seen.order = [order()];
@@ -130,27 +133,34 @@ def test_no_error_and_no_request(seen: dict[str, Any]) -> None:
 
 
 def test_every_figure_is_drawn_in_place_of_its_picture(seen: dict[str, Any], page: Path) -> None:
-    expected = page.read_text(encoding="utf-8").count("data-plot=")
-    assert expected == 4
+    expected = page.read_text(encoding="utf-8").count(" data-figure=")
+    assert expected == 6
     assert (seen["ready"], seen["drawn"], seen["pictures"]) == (expected, expected, expected)
 
 
-def test_toggle_shows_untrained_and_difference(seen: dict[str, Any]) -> None:
+def test_maps_can_be_switched_to_untrained_and_difference(seen: dict[str, Any]) -> None:
     trained, untrained, difference = seen["states"]
     assert trained["z"] != untrained["z"]
     assert difference["z"] == pytest.approx(
         [a - b for a, b in zip(trained["z"], untrained["z"], strict=True)], abs=1e-6
     )
-    bars = [a - b for a, b in zip(trained["bars"], untrained["bars"], strict=True)]
-    assert difference["bars"] == pytest.approx(bars)
-    assert sum(trained["bars"]) == pytest.approx(100, abs=0.01)
-    assert seen["label"] == "Contribution, trained minus untrained (points)"
+    shares, before = trained["lines"]
+    assert untrained["lines"] == [shares, before]
+    change = [a - b for a, b in zip(shares, before, strict=True)]
+    assert difference["lines"] == [pytest.approx(change, abs=2e-4)]
+    assert sum(shares) == pytest.approx(100, abs=0.01)
+    assert difference["label"] == "Contribution, trained minus untrained (points)"
 
 
 def test_runs_and_methods_can_be_picked(seen: dict[str, Any]) -> None:
-    assert seen["runs"] == 6  # the mean and five folds
+    methods, runs, maps = seen["controls"]
+    assert len(methods) == 2
+    assert runs[0] == "mean of 5 runs"
+    assert len(runs) == 6
+    assert maps == ["trained", "untrained", "difference"]
     assert seen["fold"]["z"] != seen["states"][0]["z"]
     assert seen["other"]["z"] != seen["fold"]["z"]
+    assert seen["kept"] == runs[1]  # another method keeps the run
     assert seen["learning"][0] == seen["learning"][1] == "none"
 
 

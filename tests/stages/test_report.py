@@ -37,7 +37,7 @@ SECTIONS = [
     "headline", "results", "fairness", "metrics", "folds", "speakers", "selection", "published", "importance",
     "ablation", "learned", "cost", "learning", "confusion", "missing", "provenance",
 ]  # fmt: skip
-PLOTS = ["speakers", "explorer", "learning", "confusion"]
+FIGURES = ["accuracy", "ranks", "speakers", "importance", "learning", "confusion"]
 LOADS = {"src", "href", "srcset", "data", "poster", "action", "xlink:href"}
 
 
@@ -51,7 +51,7 @@ class Page(HTMLParser):
         self.anchors: list[str] = []
         self.scripts: list[str] = []
         self.sections: list[str] = []
-        self.plots: list[str] = []
+        self.figures: list[str] = []
         self.open: list[str] = []
         self.feed(text)
         assert self.open == []
@@ -64,7 +64,7 @@ class Page(HTMLParser):
         self.anchors += [values["href"] or ""] if "href" in values else []
         self.images += [values] if tag == "img" else []
         self.sections += [values["id"] or ""] if tag == "section" else []
-        self.plots += [values["data-plot"] or ""] if "data-plot" in values else []
+        self.figures += [values["data-figure"] or ""] if "data-figure" in values else []
         self.scripts += [""] if tag == "script" else []
         assert not any(name.startswith("on") for name in values)
         if tag not in VOID:
@@ -180,18 +180,18 @@ def markdown_rows(text: str, start: str) -> list[list[str]]:
 def test_page_is_whole_and_self_contained(made: Made) -> None:
     page = Page(made[1])
     assert page.sections == SECTIONS
-    assert page.plots == PLOTS
+    assert page.figures == FIGURES
     assert len(page.ids) == len(set(page.ids))
     assert {link.removeprefix("#") for link in page.anchors} <= set(page.ids)
     assert all(len(image["alt"] or "") > 30 for image in page.images)
     assert sum("plotly.js v" in script[:200] for script in page.scripts) == 1
-    assert len(page.scripts) == 1 + len(PLOTS) + 1
+    assert len(page.scripts) == 1 + len(FIGURES) + 2
     assert "default-src 'none'" in made[1]
     assert "connect-src" not in made[1]
 
 
 def test_every_plot_has_a_picture_in_its_place(made: Made) -> None:
-    for figure in re.findall(r"<figure id=\"plot-.*?</figure>", made[1], re.DOTALL):
+    for figure in re.findall(r"<figure id=\"figure-.*?</figure>", made[1], re.DOTALL):
         assert "<img " in figure
         data = re.search(r'<script type="application/json">(.*?)</script>', figure, re.DOTALL)
         assert data is not None
@@ -452,7 +452,7 @@ def test_markdown_links_lead_to_pictures(made: Made) -> None:
     assert len(links) == len(set(links))
     assert {layout.stage("report") / link for link in links} == set(layout.stage("report").glob("pictures/*.png"))
     vectors = {path.stem for path in layout.stage("report").glob("pictures/*.pdf")}
-    assert vectors == {"ranks", "speakers", "learning", "confusion", "importance"}
+    assert vectors == set(FIGURES)
 
 
 def test_markdown_tables_are_regular(made: Made) -> None:
@@ -492,7 +492,7 @@ def test_static_page_of_another_corpus_after_new_training(tmp_path: Path) -> Non
     text = report.run(layout, config.model_copy(update={"methods": ("none", "mha")}), track=False).read_text()
     page = Page(text)
     assert len(page.scripts) == 1
-    assert len(page.plots) == 3 <= len(page.images)
+    assert len(page.figures) == 4 <= len(page.images)
     assert "plotly.js v" not in text
     assert "Our corpus is demo, but the published one is iemocap. The results are not comparable." in text
     assert (
@@ -523,7 +523,7 @@ def test_bare_minimum(tmp_path: Path) -> None:
     assert "Not computed yet. Run: daamctl ablate --pipeline toy" in text
     assert "No other method was run" in text
     assert "published" not in page.sections
-    assert page.plots == ["speakers", "learning", "confusion"]
+    assert page.figures == ["accuracy", "speakers", "learning", "confusion"]
     assert (layout.stage("report") / "report.md").read_text().startswith("# &lt;b&gt;&amp;\n")
 
 
@@ -537,7 +537,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     name = "</script><img src=http://x onerror=alert(1)>_%&"
     path.write_text(path.read_text().replace('"Ses01F"', json.dumps(name)))
     folder = report.run(layout, config, track=False).parent
-    assert len(Page((folder / "report.html").read_text()).plots) == 3
+    assert len(Page((folder / "report.html").read_text()).figures) == 4
     assert r"\textless{}/script\textgreater{}" in (folder / "tables/speakers.tex").read_text()
     assert "<img src" not in (folder / "report.md").read_text()
 
@@ -759,7 +759,7 @@ def test_many_authors_are_summed_up(tmp_path: Path) -> None:
     assert "Accuracy per text in percent: quantiles over 210 authors" in markdown
     row = table_of(layout, "speakers")["mha"]
     assert (float(row["Lowest [%]"]), float(row["Highest [%]"])) == (0.0, 100.0)
-    assert 'data-plot="speakers"' not in html
+    assert 'data-figure="speakers"' not in html
     assert 'id="speakers-title">Results by author<' in html
 
 
@@ -816,7 +816,7 @@ def test_an_unfair_comparison_is_called_that_first(unfair: Made) -> None:
     assert "The predictions of gqa and sga (reconstructed) are identical in every fold" in html
     assert "The methods were trained in different precisions: sga in bfloat16, the others in float32." in html
     assert "Training alone may explain the ranks of" in html
-    assert Page(html).plots == ["gaps", "search", "speakers", "learning", "confusion"]
+    assert Page(html).figures == ["accuracy", "ranks", "gaps", "search", "speakers", "learning", "confusion"]
 
 
 def test_marks_stand_in_every_table(unfair: Made) -> None:
@@ -850,12 +850,13 @@ def test_the_section_on_fairness_has_what_was_found(unfair: Made) -> None:
     assert table["none"]["Converged runs"] == "5 of 5"
     assert table["ridge-mean"]["Verdict"] == "closed form"
     assert table["sga (reconstructed)"]["Chosen (runs)"] == "not searched"
-    data = re.search(r'id="plot-search".*?<script type="application/json">(.*?)</script>', html, re.DOTALL)
+    data = re.search(r'id="figure-search".*?<script type="application/json">(.*?)</script>', html, re.DOTALL)
     assert data is not None
-    drawn = json.loads(data.group(1))["methods"]
+    drawn = {view["chosen"][0]: view["panels"][0]["marks"] for view in json.loads(data.group(1))["views"]}
     assert set(drawn) == {"none", "mean (undertrained)", "mha (undertrained)", "gqa", "daam-v2 (learned nothing)"}
-    assert [(one["name"], one["chosen"], one["values"]) for one in drawn["mha (undertrained)"]] == [
-        ("lr 0.0001", 0, [30.0] * 3), ("lr 0.001", 0, [40.0] * 4), ("lr 0.01", 5, [50.0] * 5),
+    assert [(line["name"], line["legend"], line["y"]) for line in drawn["mha (undertrained)"]] == [
+        ("lr 0.0001", "Not chosen", [30.0] * 3), ("lr 0.001", "Not chosen", [40.0] * 4),
+        ("lr 0.01 (chosen in 5 of 5)", "Chosen most often", [50.0] * 5),
     ]  # fmt: skip
 
 

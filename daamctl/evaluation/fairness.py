@@ -24,6 +24,7 @@ from daamctl.artifacts.terms import listed
 from daamctl.errors import UnknownNameError
 from daamctl.evaluation.comparison import item_table
 from daamctl.evaluation.scoring import Items, items_of
+from daamctl.evaluation.statistics import grouped_means
 from daamctl.methods import CLOSED_FORM, METHODS, counterparts, resolve_method
 
 LEVEL = 0.95
@@ -308,9 +309,8 @@ def _not_above_chance(table: pl.DataFrame, num_classes: int) -> list[str]:
 
 def _balanced(correct: NDArray[np.float64], targets: NDArray[Any]) -> float:
     """Balanced accuracy minus that of a constant answer, over the classes that are tested."""
-    _, index, counts = np.unique(targets, return_inverse=True, return_counts=True)
-    recalls = np.bincount(index, weights=correct) / counts
-    return float(recalls.mean() - 1 / len(counts))
+    everything = np.zeros(len(targets), dtype=np.int64)
+    return float(grouped_means(correct, everything, targets)[0] - 1 / len(np.unique(targets)))
 
 
 def _lower_over_folds(values: Sequence[float]) -> float:

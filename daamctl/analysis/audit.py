@@ -516,7 +516,10 @@ def _mean_ranks(methods: Sequence[Audited]) -> Values | None:
     """Mean of the standardised ranks of the scores, (L,); None if every score is constant."""
     ranks = [standardized(rankdata(one.score)) for one in methods]
     profiles = [rank for rank in ranks if rank is not None]
-    return np.mean(profiles, axis=0) if profiles else None  # type: ignore[no-any-return]
+    if not profiles:
+        return None
+    mean: Values = np.mean(profiles, axis=0)
+    return mean
 
 
 def _common_folds(methods: Sequence[Audited]) -> set[int]:

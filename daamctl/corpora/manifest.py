@@ -271,7 +271,8 @@ def _image_folder(root: Path) -> pl.DataFrame:
             f"{counted(len(strays), 'image')} outside the sub-folders of the classes: {_some(strays)}",
             fix="move them into a sub-folder, or out of the folder",
         )
-    rows, others = [], []
+    rows: list[dict[str, str | None]] = []
+    others: list[Path] = []
     for folder, part in classes:
         for path in _files(folder):
             if _is_image(path):

@@ -100,7 +100,8 @@ def why_nothing(layout: Layout, config: Config, name: str) -> str | None:
 
 def layer_scores(folds: Iterable[Fold]) -> dict[int, float]:
     """Layer -> mean Importance Factor of the mean map; empty without a density."""
-    maps, layers = [], list[int]()
+    maps = []
+    layers: list[int] = []
     for fold in folds:
         density = fold.density()
         if density is not None:

@@ -120,7 +120,8 @@ class Recorded:
 
 def _rate(folds: Sequence[Fold], source: str) -> Rate | None:
     """Speed of folds of one method; None if there are none whose settings can be read."""
-    seconds, passes, peaks = 0.0, 0, []
+    seconds, passes = 0.0, 0
+    peaks = [0]
     for fold in folds:
         run, meta = fold.result["run"], fold.result["meta"]
         sections = {name: run["config"][name] for name in ("train", "finetune") if name in run["config"]}

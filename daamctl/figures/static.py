@@ -99,7 +99,7 @@ def _canvas(
             same_y = column > 0 and panel.y == row[0].y and bool(panel.y.names or panel.y.limits)
             _label(axes.xaxis, panel.x, size[0], font, written=column >= len(below) or not panel.x.names)
             _label(axes.yaxis, panel.y, size[1], font, written=not same_y)
-            axes.set_title(panel.title, fontsize=font + 1, pad=3)
+            axes.set_title(panel.title, fontsize=font + 0.5, pad=3)
             if small is None:
                 axes.set_xlabel("" if column < len(below) else panel.x.title, fontsize=font)
                 axes.set_ylabel("" if same_y else panel.y.title, fontsize=font)

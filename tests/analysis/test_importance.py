@@ -71,11 +71,11 @@ def test_correlation():
 
 
 def test_refuses_wrong_maps():
-    with pytest.raises(ValueError, match=r"shape \(L, D\), met \(3,\)"):
+    with pytest.raises(ValueError, match=r"shape \(L, D\), got \(3,\)"):
         importance_factor(np.ones(3))
     with pytest.raises(ValueError, match="1 values that are not finite"):
         importance_factor(np.array([[np.nan, 1.0]]))
-    with pytest.raises(ValueError, match=r"one shape, met \[\(1, 2\), \(2, 2\)\]"):
+    with pytest.raises(ValueError, match=r"one shape, got \[\(1, 2\), \(2, 2\)\]"):
         mean_density([np.ones((1, 2)), np.ones((2, 2))])
     with pytest.raises(ValueError, match="cannot be compared"):
         map_correlation(DENSITY, DENSITY.T)

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from daamctl.analysis.probe import ridge_probe
+from daamctl.artifacts.ablation import find_ablation
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.terms import terms_of
@@ -317,7 +318,9 @@ def test_an_ablation_that_contradicts_the_probes_says_so(layout, monkeypatch):
         f"highest-1 minus lowest-1: the ablation finds {100 * found['mean']:+.1f} points, linear probes of the same "
         f"layers {100 * found['probe']['mean']:+.1f}. They contradict each other by more than either varies"
     )
-    part = ablation(result, None, None, labels={}, words=terms_of("speech"), command="daamctl ablate -p toy")
+    again = "daamctl ablate -p toy"
+    read = find_ablation(layout.stage("ablate"), again=again)
+    part = ablation(read, None, [], labels={}, words=terms_of("speech"), command=again)
     assert [block.text for block in part.blocks if isinstance(block, Text) and block.caution] == [caution]
     (table,) = [block for block in part.blocks if isinstance(block, Table) and block.key == "high-low"]
     assert table.columns[-2:] == ["Linear probes (points)", "Contradicted?"]

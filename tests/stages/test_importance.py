@@ -350,7 +350,7 @@ def test_folds_of_other_embeddings_are_not_audited(copied):
         write_json(fold.folder / "result.json", result)
     entry = json.loads(importance.run(copied, ONE).read_text())["audit"]["methods"]["weighted-sum"]
     assert entry["agreement"] is None
-    assert "was trained on other embeddings or layers than those at hand" in entry["missing"][0]
+    assert "was trained on other embeddings or layers than the present ones" in entry["missing"][0]
 
 
 def streaming(config: Config) -> Config:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jaxtyping import config
 
 from daamctl.environment import DEFAULTS
+from tests.fixtures.shapes import check_shapes_on_import
 
 for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: threads that share two cores only wait for one another
+
+check_shapes_on_import()  # before anything imports the modules that are checked
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -28,3 +33,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("DAAMCTL_ROOT", raising=False)
     return tmp_path
+
+
+@pytest.fixture
+def unchecked_shapes() -> Iterator[None]:
+    """No check of shapes: for wrong input that our own code must refuse, and for torch.compile, which traces all."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)

@@ -15,6 +15,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 
 Map = NDArray[np.float64]
@@ -55,7 +56,7 @@ class HeadPositions:
     p: float | None
 
 
-def importance_factor(density: NDArray[np.floating]) -> Map:
+def importance_factor(density: Float[NDArray[np.floating], "L D"]) -> Float64[Map, "L D"]:
     """(DA - min DA) / (max DA - min DA), with one minimum and maximum for the whole map.
 
     A map that is constant within `ROUNDING` has no ranking and gives zeros.
@@ -76,7 +77,7 @@ def importance_factor(density: NDArray[np.floating]) -> Map:
     return np.asarray((values - low) / (high - low))
 
 
-def layer_contribution(density: NDArray[np.floating]) -> Map:
+def layer_contribution(density: Float[NDArray[np.floating], "L D"]) -> Float64[Map, " L"]:
     """100 * sum_j DA[l, j] / sum DA: each layer's share of the density (inferred; the papers give no formula).
 
     A map that sums to zero has no shares and gives zeros.
@@ -97,7 +98,7 @@ def layer_contribution(density: NDArray[np.floating]) -> Map:
     return np.asarray(100.0 * values.sum(axis=1) / total)
 
 
-def mean_density(densities: Sequence[NDArray[np.floating]]) -> Map:
+def mean_density(densities: Sequence[Float[NDArray[np.floating], "L D"]]) -> Float64[Map, "L D"]:
     """Mean of the maps of several folds.
 
     Raises:
@@ -109,7 +110,7 @@ def mean_density(densities: Sequence[NDArray[np.floating]]) -> Map:
     return np.asarray(np.mean([_checked(density) for density in densities], axis=0))
 
 
-def layer_importance(density: NDArray[np.floating]) -> Map:
+def layer_importance(density: Float[NDArray[np.floating], "L D"]) -> Float64[Map, " L"]:
     """Mean IF of every layer, shape (L,), of DA (L, D).
 
     If the mean densities of all layers are equal within `ROUNDING`, all get the same value, because on a map with a
@@ -119,7 +120,7 @@ def layer_importance(density: NDArray[np.floating]) -> Map:
     return np.full_like(scores, scores.mean()) if ties_all(_checked(density).mean(axis=1)) else scores
 
 
-def order_layers(scores: NDArray[np.floating], layers: Sequence[int]) -> list[int]:
+def order_layers(scores: Float[NDArray[np.floating], " L"], layers: Sequence[int]) -> list[int]:
     """Layer numbers by score (L,), highest first; ties by layer number. Empty if all layers have the same score."""
     if len(layers) > 1 and ties_all(scores):
         return []
@@ -140,7 +141,7 @@ def ties_all(scores: NDArray[np.floating]) -> bool:
     return not values.size or float(np.ptp(values)) <= ROUNDING * float(np.abs(values).max())
 
 
-def ties(score: float, other: float, scores: NDArray[np.floating]) -> bool:
+def ties(score: float, other: float, scores: Float[NDArray[np.floating], " L"]) -> bool:
     """Whether two of the scores (L,) are equal within `ROUNDING` of the largest."""
     return abs(score - other) <= ROUNDING * float(np.abs(scores).max())
 
@@ -160,7 +161,7 @@ def stability(scores: Sequence[NDArray[np.floating]]) -> dict[str, Any]:
     return {"tau_mean": mean, "tau_min": min(taus, default=None), "pairs": len(taus)}
 
 
-def rank_correlation(left: NDArray[np.floating], right: NDArray[np.floating]) -> float | None:
+def rank_correlation(left: Float[NDArray[np.floating], " L"], right: Float[NDArray[np.floating], " L"]) -> float | None:
     """Kendall's tau-b of two arrays of shape (L,); None when one is constant."""
     if ties_all(left) or ties_all(right):
         return None
@@ -169,7 +170,7 @@ def rank_correlation(left: NDArray[np.floating], right: NDArray[np.floating]) ->
     return float(kendalltau(left, right).statistic)
 
 
-def head_positions(scores: NDArray[np.floating], num_heads: int, *, seed: int = 0) -> HeadPositions | None:
+def head_positions(scores: Float[NDArray[np.floating], " L"], num_heads: int, *, seed: int = 0) -> HeadPositions | None:
     """How much of a layer score the position of a layer inside its head explains.
 
     Heads take floor(L / h) consecutive layers each, the last one also the remainder (docs/sources.md#heads).
@@ -233,7 +234,9 @@ def is_geometry(positions: HeadPositions | None) -> bool:
     return positions.adjusted_share > GEOMETRY_SHARE and positions.p <= GEOMETRY_LEVEL
 
 
-def map_correlation(trained: NDArray[np.floating], untrained: NDArray[np.floating]) -> float | None:
+def map_correlation(
+    trained: Float[NDArray[np.floating], "L D"], untrained: Float[NDArray[np.floating], "L D"]
+) -> float | None:
     """Pearson correlation over all L * D entries; None when a map is constant.
 
     Raises:

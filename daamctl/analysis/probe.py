@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float, Float64, Integer, Shaped
 from numpy.typing import NDArray
 from scipy.stats import t as student
 from torch import Tensor
@@ -107,8 +108,13 @@ class Difference:
 
 
 def ridge_probe(
-    x_train: Tensor, y: Ids, x_test: Tensor, num_classes: int, *, penalties: Sequence[float] = PENALTIES
-) -> Tensor:
+    x_train: Float[Tensor, "N D"],
+    y: Integer[Ids, " N"],
+    x_test: Float[Tensor, "B D"],
+    num_classes: int,
+    *,
+    penalties: Sequence[float] = PENALTIES,
+) -> Float[Tensor, "B C"]:
     """Fit a probe on some clips and score others.
 
     Args:
@@ -127,12 +133,12 @@ def ridge_probe(
 
 
 def probe_layers(
-    x: Tensor,
-    y: Ids,
+    x: Float[Tensor, "N L D"],
+    y: Integer[Ids, " N"],
     folds: Sequence[Rows],
     num_classes: int,
     *,
-    units: NDArray[Any] | None = None,
+    units: Shaped[NDArray[Any], " N"] | None = None,
     on_step: Callable[[], None] = lambda: None,
 ) -> LayerProbes:
     """Probe every layer and the fusions of all layers, fold by fold: fit on train, score on dev and test.
@@ -205,7 +211,7 @@ def choose(candidates: Sequence[Scores]) -> tuple[Scores, list[int]]:
     return Scores(*np.array(values, dtype=np.float64)), chosen
 
 
-def difference(values: Values, others: Values) -> Difference:
+def difference(values: Float64[Values, " K"], others: Float64[Values, " K"]) -> Difference:
     """Paired difference `values - others` over folds, each of shape (K,)."""
     per_fold = values - others
     number = len(per_fold)

@@ -18,6 +18,7 @@ from itertools import permutations
 from typing import Literal
 
 import numpy as np
+from jaxtyping import Float, Float64, Int64
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import kendalltau, rankdata
 
@@ -69,7 +70,7 @@ class Agreement:
     verdict: Verdict
 
 
-def is_ranking(score: NDArray[np.floating]) -> bool:
+def is_ranking(score: Float[NDArray[np.floating], " L"]) -> bool:
     """Whether a score (L,) distinguishes the layers."""
     return num_distinct(score) >= LEAST_DISTINCT
 
@@ -128,7 +129,7 @@ def random_orders(num_layers: int, number: int, *, seed: int = 0) -> Orders:
     return np.random.default_rng(seed).permuted(np.tile(np.arange(num_layers), (number, 1)), axis=1)
 
 
-def order_of(score: NDArray[np.floating]) -> Orders:
+def order_of(score: Float[NDArray[np.floating], " L"]) -> Int64[Orders, " L"]:
     """Indices (L,) of the layers by score, highest first; ties by depth."""
     return np.argsort(-np.asarray(score, dtype=np.float64), kind="stable")
 
@@ -141,7 +142,7 @@ def _verdict(p: float, smooth: Sequence[float], floor: float) -> Verdict:
     return "yes" if max(smooth) <= LEVEL else "unclear"
 
 
-def standardized(values: Values) -> Values | None:
+def standardized(values: Float64[Values, " L"]) -> Float64[Values, " L"] | None:
     """Centre to mean 0 and scale to length 1; None for a constant."""
     centred = values - values.mean()
     length = float(np.sqrt(centred @ centred))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Bool, Float, Float32, Shaped
 from torch import Tensor, nn
 
 from daamctl.artifacts.utterances import Modality
@@ -71,8 +72,8 @@ class Batch:
     """
 
     inputs: dict[str, Tensor]
-    mask: Tensor
-    n_frames: Tensor
+    mask: Shaped[Tensor, "B T"]
+    n_frames: Shaped[Tensor, " B"]
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,11 @@ class Pooled:
         is_representable: (B, L) whether all D values are finite and within the range of that format.
     """
 
-    values: Tensor
-    is_representable: Tensor
+    values: Float[Tensor, "B L D"]
+    is_representable: Bool[Tensor, "B L"]
 
     @classmethod
-    def of(cls, values: Tensor, storage: torch.dtype) -> Pooled:
+    def of(cls, values: Float32[Tensor, "B L D"], storage: torch.dtype) -> Pooled:
         """Check and cast (B, L, D) float32, on its device."""
         # amax propagates NaN, and comparing NaN gives False
         return cls(values.to(storage), values.abs().amax(2) <= torch.finfo(storage).max)
@@ -178,7 +179,7 @@ class Encoder(ABC):
         """
 
     @abstractmethod
-    def collate_cpu(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+    def collate_cpu(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Shaped[Tensor, "B T"]]:
         """Turn items into the model's inputs, and the mask (B, T) of positions to average, in main memory.
 
         Several threads may call it at once.
@@ -227,23 +228,23 @@ class Encoder(ABC):
         if not self.is_close(self.pool(trial)[0], (mask * states).sum(2) / mask.sum(2)):
             raise EncoderError(f"pooling {self.what} does not give the mean of its hidden states on a trial input")
 
-    def is_close(self, ours: Tensor, theirs: Tensor) -> bool:
+    def is_close(self, ours: Float[Tensor, "B L D"], theirs: Float[Tensor, "B L D"]) -> bool:
         """Whether pooled vectors (B, L, D) are equal up to rounding."""
         exact = self.precision == "float32" and self.model.dtype == torch.float32
         limit = CLOSE if exact else CLOSE_IN_HALF
         return bool(((ours - theirs).norm(dim=2) <= limit * theirs.norm(dim=2)).all())
 
-    def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+    def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Shaped[Tensor, "B T"]]:
         """Turn items into the model's inputs, and the mask (B, T) of positions to average, on the device."""
         inputs, mask = self.collate_cpu(items)
         return {name: value.to(self.device) for name, value in inputs.items()}, mask.to(self.device)
 
-    def hidden(self, inputs: Mapping[str, Tensor]) -> Tensor:
+    def hidden(self, inputs: Mapping[str, Tensor]) -> Float[Tensor, "B T D"]:
         """Run the model once; return the last hidden state (B, T, D). Uses the caller's gradient mode and autocast."""
         last: Tensor = self.model(**inputs).last_hidden_state
         return last
 
-    def pool(self, items: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def pool(self, items: Sequence[Tensor]) -> tuple[Float32[Tensor, "B L D"], Shaped[Tensor, " B"]]:
         """Run a batch; return (B, L, D) float32 and the number of averaged positions (B,), on CPU."""
         batch = self.to_batch(items)
         return self.run_async(batch)().values, batch.n_frames
@@ -304,7 +305,7 @@ class LayerPooler:
     def __init__(self, layers: Sequence[nn.Module], final_norm: nn.Module | None, *, layer_00: bool) -> None:
         self.layers, self.final_norm, self.layer_00 = layers, final_norm, layer_00
 
-    def run(self, forward: Any, mask: Tensor) -> Tensor:
+    def run(self, forward: Any, mask: Shaped[Tensor, "B T"]) -> Float32[Tensor, "B L D"]:
         """Call `forward()` and return the pooled layers.
 
         Args:

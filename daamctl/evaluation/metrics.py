@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
+from jaxtyping import Int64, Integer
 from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, f1_score, recall_score
 from sklearn.metrics import confusion_matrix as _confusion_matrix
@@ -139,7 +140,9 @@ def score(items: Scored) -> dict[str, float]:
     return {name: METRICS.load(name).compute(items) for name in METRICS}
 
 
-def class_recalls(targets: ClassIds, predictions: ClassIds, num_classes: int) -> list[float | None]:
+def class_recalls(
+    targets: Integer[ClassIds, " N"], predictions: Integer[ClassIds, " N"], num_classes: int
+) -> list[float | None]:
     """Recall of every class, in class order; None for a class without a target.
 
     Raises:
@@ -149,7 +152,9 @@ def class_recalls(targets: ClassIds, predictions: ClassIds, num_classes: int) ->
     return [float(row[index] / row.sum()) if row.sum() else None for index, row in enumerate(counts)]
 
 
-def confusion_matrix(targets: ClassIds, predictions: ClassIds, num_classes: int) -> NDArray[np.int64]:
+def confusion_matrix(
+    targets: Integer[ClassIds, " N"], predictions: Integer[ClassIds, " N"], num_classes: int
+) -> Int64[NDArray[np.int64], "C C"]:
     """Counts, shape (C, C): row = actual class, column = predicted class.
 
     Raises:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from jaxtyping import Float64, Integer
 from numpy.typing import NDArray
 from scipy.special import softmax
 
@@ -37,9 +38,9 @@ class Items:
 
     ids: list[str]
     speakers: list[str | None]
-    targets: ClassIds
-    predictions: ClassIds
-    probabilities: Probabilities
+    targets: Integer[ClassIds, " N"]
+    predictions: Integer[ClassIds, " N"]
+    probabilities: Float64[Probabilities, "N C"]
 
     def __len__(self) -> int:
         """Number of items."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier
@@ -13,7 +14,7 @@ STEPS, RATE = 3, 0.05
 """Steps and learning rate of a short training, after which two methods that compute the same still agree."""
 
 
-def constant_weight(model: FusionClassifier, x: Tensor, *, gate: bool = False) -> float | None:
+def constant_weight(model: FusionClassifier, x: Float[Tensor, "B L D"], *, gate: bool = False) -> float | None:
     """The weight that a fusion gives to all inputs alike; None if its weights depend on the input as they should.
 
     A density should always depend on the input; over one layer, or with one layer per head, it does not. Layer weights
@@ -38,7 +39,7 @@ def constant_weight(model: FusionClassifier, x: Tensor, *, gate: bool = False) -
     return float(weights.mean()) if float((weights - weights[:1]).abs().max()) < SAME else None
 
 
-def gradient_sizes(model: FusionClassifier, x: Tensor, y: Tensor) -> dict[str, float]:
+def gradient_sizes(model: FusionClassifier, x: Float[Tensor, "B L D"], y: Int[Tensor, " B"]) -> dict[str, float]:
     """Largest gradient of the training loss in every trainable tensor.
 
     Args:
@@ -55,7 +56,9 @@ def gradient_sizes(model: FusionClassifier, x: Tensor, y: Tensor) -> dict[str, f
     }
 
 
-def logits_after_steps(model: FusionClassifier, x: Tensor, y: Tensor) -> Tensor:
+def logits_after_steps(
+    model: FusionClassifier, x: Float[Tensor, "B L D"], y: Int[Tensor, " B"]
+) -> Float[Tensor, "B C"]:
     """Logits (B, C) after a few training steps; methods that only start alike then differ.
 
     Args:

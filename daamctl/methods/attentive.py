@@ -7,6 +7,7 @@ The usual attention pooling with a learned query; no single source, the hidden w
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, at_least_float32
@@ -31,7 +32,7 @@ class AttentivePooling(nn.Module):
         self.hidden = nn.Linear(embed_dim, attention_dim)
         self.score = nn.Linear(attention_dim, 1, bias=False)
 
-    def layer_weights(self, x: Tensor) -> Tensor:
+    def layer_weights(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L"]:
         """Weights of the layers of x (..., L, D): (..., L), sum 1."""
         hidden = self.hidden(x)  # (..., L, A)
         with torch.autocast(x.device.type, enabled=False):
@@ -39,7 +40,7 @@ class AttentivePooling(nn.Module):
             scores = (hidden * self.score.weight[0]).sum(-1)  # (..., L)
             return scores.softmax(-1)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B D"]:
         """Sum layers (..., L, D) to (..., D)."""
         return weigh_layers(x, self.layer_weights(x))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, overload
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from daamctl.errors import MethodError
@@ -55,7 +56,7 @@ class Standardize(nn.Module):
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, mean: Tensor, deviation: Tensor) -> None:
+    def __init__(self, mean: Float[Tensor, "L K"], deviation: Float[Tensor, "L K"]) -> None:
         super().__init__()
         self.register_buffer("mean", mean)
         self.register_buffer("scale", torch.where(deviation > 0, 1 / deviation, 0))
@@ -82,7 +83,7 @@ class Standardize(nn.Module):
         """Either layer (one mean and deviation per layer) or feature (one per layer and feature)."""
         return "layer" if self.mean.shape[-1] == 1 else "feature"
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
         """Standardise (..., L, D)."""
         return (x - self.mean) * self.scale
 
@@ -118,7 +119,9 @@ class FusionClassifier(nn.Module):
     @overload
     def forward(self, x: Tensor, *, return_density: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
-    def forward(self, x: Tensor, *, return_density: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Float[Tensor, "B L D"], *, return_density: bool = False
+    ) -> Float[Tensor, "B C"] | tuple[Float[Tensor, "B C"], Float[Tensor, "B L D"]]:
         """Classify pooled layers.
 
         Args:
@@ -140,7 +143,7 @@ class FusionClassifier(nn.Module):
         logits: Tensor = self.decoder(self.fusion(x))
         return logits
 
-    def density(self, x: Tensor) -> Tensor:
+    def density(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
         """Density (B, L, D) of pooled layers (B, L, D). Skips the decoder, which takes most of the time."""
         density: Tensor = self.fusion(self.standardize(x), return_density=True)[1]
         return density
@@ -150,14 +153,14 @@ class FusionClassifier(nn.Module):
         """Whether the fusion gives every layer a weight."""
         return hasattr(self.fusion, "layer_weights")
 
-    def layer_weights(self, x: Tensor) -> Tensor:
+    def layer_weights(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L"]:
         """Weight (B, L) of every layer of x (B, L, D); defined only if `weighs_layers`."""
         weights: Tensor = self.fusion.layer_weights(self.standardize(x))  # type: ignore[operator]
         return weights
 
     def training_loss(
-        self, x: Tensor, y: Tensor, criterion: Callable[[Tensor, Tensor], Tensor]
-    ) -> tuple[Tensor, Tensor]:
+        self, x: Float[Tensor, "B L D"], y: Int[Tensor, " B"], criterion: Callable[[Tensor, Tensor], Tensor]
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, "B C"]]:
         """Loss of one training batch; a method that trains several candidates at once returns their sum.
 
         Args:
@@ -171,7 +174,7 @@ class FusionClassifier(nn.Module):
         logits = self(x)
         return criterion(logits, y), logits
 
-    def choose(self, x: HeldOut, y: Tensor) -> None:
+    def choose(self, x: HeldOut, y: Int[Tensor, " N"]) -> None:
         """Choose on the held-out group what training leaves open; called after each epoch, in eval mode.
 
         Args:
@@ -180,7 +183,7 @@ class FusionClassifier(nn.Module):
         """
 
 
-def at_least_float32(x: Tensor) -> Tensor:
+def at_least_float32(x: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
     """Widen float16 and bfloat16 to float32; float64 stays."""
     return x if x.dtype == torch.float64 else x.float()
 

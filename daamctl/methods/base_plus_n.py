@@ -7,6 +7,7 @@ standard layers like those of the source's base model, RoBERTa: normalised after
 
 from __future__ import annotations
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, check_divides
@@ -43,7 +44,7 @@ class TransformerLayer(nn.Module):
         nn.init.zeros_(self.in_proj.bias)
         nn.init.zeros_(self.out_proj.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
         """Let the layers attend to one another: (..., L, D) to (..., L, D)."""
         stacked = self.in_proj(x).unflatten(-1, (3, self.num_heads, -1))  # (..., L, 3, H, D/H)
         query, key, value = stacked.transpose(-4, -2).unbind(-3)  # each (..., H, L, D/H)
@@ -74,7 +75,7 @@ class ExtraLayers(nn.Module):
             *(TransformerLayer(embed_dim=embed_dim, num_heads=num_heads) for _ in range(num_extra_layers))
         )
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B D"]:
         """Fuse layers (..., L, D) to (..., D)."""
         mixed: Tensor = self.layers(x)
         return mixed[..., -1, :].to(x.dtype)

@@ -5,6 +5,7 @@ The source applies it to tokens; this module fuses pooled layers (docs/sources.m
 
 from __future__ import annotations
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier
@@ -26,7 +27,7 @@ class ConcatLinear(nn.Module):
         super().__init__()
         self.linear = nn.Linear(num_layers * embed_dim, embed_dim)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B D"]:
         """Fuse layers (..., L, D) to (..., D)."""
         fused: Tensor = self.linear(x.flatten(-2))
         return fused.to(x.dtype)

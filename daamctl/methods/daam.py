@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Any, Literal, overload
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -26,16 +27,16 @@ ROOT_FLOOR = 1e-5  # added under the root; Algorithm 1 and the published code ha
 
 
 def density_weights(
-    x: Tensor,
-    offset: Tensor,
-    scaled_variance: Tensor,
+    x: Float[Tensor, "*S"],
+    offset: Float[Tensor, "*#S"],
+    scaled_variance: Float[Tensor, "*#S"],
     *,
     variance: str = "two-pass",
     eps: str = "double",
     kernel: str = "2xi",
     dim: int = -2,
-    mask: Tensor | None = None,
-) -> Tensor:
+    mask: Bool[Tensor, "*#S"] | None = None,
+) -> Float[Tensor, "*S"]:
     """Gaussian weight of every entry against the others along one axis.
 
     m = mean along the axis, v = biased variance along the axis + 1e-8,
@@ -250,8 +251,8 @@ class MultiHeadDAAM(nn.Module):
     ) -> tuple[Tensor, Tensor]: ...
 
     def forward(
-        self, x: Tensor, *, mask: Tensor | None = None, return_density: bool = False
-    ) -> Tensor | tuple[Tensor, Tensor]:
+        self, x: Float[Tensor, "*S D"], *, mask: Bool[Tensor, "*#S #D"] | None = None, return_density: bool = False
+    ) -> Float[Tensor, "*S D"] | tuple[Float[Tensor, "*S D"], Float[Tensor, "*S D"]]:
         """Weight every layer and feature.
 
         Args:

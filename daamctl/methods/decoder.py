@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from daamctl.errors import MethodError
@@ -67,7 +68,7 @@ class ConvDecoder(nn.Module):
         for module in (self.conv1, self.conv2, self.fc):
             nn.init.xavier_uniform_(module.weight)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B C"]:
         """Map fused layers (B, L, D) to logits (B, C)."""
         image = x.unflatten(-1, self.grid)  # (B, L, H, W)
         image = self.conv1(image).relu()  # (B, 512, H, W)
@@ -94,7 +95,7 @@ class MLPDecoder(nn.Module):
         self.projector = nn.Linear(embed_dim, hidden_dim)
         self.classifier = nn.Linear(hidden_dim, num_classes)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "B *L D"]) -> Float[Tensor, "B C"]:
         """Map one vector per sample (B, D), or a map of layers (B, L, D) with `sum_layers`, to logits (B, C)."""
         if self.sum_layers:
             x = x.sum(-2)  # (B, D)

@@ -8,6 +8,7 @@ scores by sqrt(D) and starts nearly uniform.
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, Traits, at_least_float32
@@ -33,7 +34,7 @@ class LayerLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(num_layers, out_dim, in_dim).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(num_layers, out_dim).uniform_(-bound, bound))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B L I"]) -> Float[Tensor, "*B L O"]:
         """Map layers (..., L, in_dim) to (..., L, out_dim)."""
         return torch.einsum("...li,loi->...lo", x, self.weight) + self.bias
 
@@ -51,7 +52,7 @@ class PerLayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(num_layers, dim))
         self.bias = nn.Parameter(torch.zeros(num_layers, dim))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B L K"]) -> Float[Tensor, "*B L K"]:
         """Normalise layers (..., L, dim)."""
         with torch.autocast(x.device.type, enabled=False):
             return nn.functional.layer_norm(at_least_float32(x), x.shape[-1:]) * self.weight + self.bias
@@ -100,7 +101,7 @@ class DepthWiseAttention(nn.Module):
         self.value = LayerMLP(num_layers=num_layers, embed_dim=embed_dim)
         self.value_norm = PerLayerNorm(num_layers=num_layers, dim=embed_dim)
 
-    def layer_weights(self, x: Tensor) -> Tensor:
+    def layer_weights(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L"]:
         """Weights of the values of the layers of x (..., L, D): (..., L), sum 1."""
         last = x[..., -1:, :]
         moved = self.query(last)
@@ -110,7 +111,7 @@ class DepthWiseAttention(nn.Module):
             scores = query @ keys.T * self.scale  # (..., 1, L)
             return scores.squeeze(-2).softmax(-1)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B D"]:
         """Fuse layers (..., L, D) to (..., D)."""
         values = self.value_norm(self.value(x))
         return (x[..., -1, :] + weigh_layers(values, self.layer_weights(x))).to(x.dtype)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Literal, overload
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, Traits
@@ -27,7 +28,9 @@ ROOT_FLOOR = 1e-5  # added to the variance under the root
 WIDTH_RANGE, WIDTH_FLOOR = 3.0, 1.0  # of a learned width; the same in two ports
 
 
-def standardize(x: Tensor, *, num_groups: int = 1, shift: Tensor | None = None) -> Tensor:
+def standardize(
+    x: Float[Tensor, "*B L K"], *, num_groups: int = 1, shift: Tensor | None = None
+) -> Float[Tensor, "*B L K"]:
     """Z-score of every layer: z = (x - m) / sqrt(v + 1e-5).
 
     m and v are the mean and the biased variance, in two passes, over the layers of a group. Float32 at least, also
@@ -52,7 +55,7 @@ def standardize(x: Tensor, *, num_groups: int = 1, shift: Tensor | None = None) 
         return (deviation / root).flatten(-3, -2)
 
 
-def bounded_width(score: Tensor) -> Tensor:
+def bounded_width(score: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
     """Width c = 3 * sigmoid(score) + 1 of a Gaussian gate, in (1, 4): 2.5 at score 0, 2 at ln(1/2)."""
     return WIDTH_RANGE * score.sigmoid() + WIDTH_FLOOR
 
@@ -68,7 +71,7 @@ class GaussianGate(nn.Module):
         super().__init__()
         self.theta = nn.Parameter(torch.zeros(())) if learned else None
 
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, z: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
         """Weigh z-scores of any shape."""
         width = 2.0 if self.theta is None else bounded_width(self.theta)
         return torch.exp(-(z / width).square() / 2)
@@ -87,7 +90,7 @@ class LayerGate(nn.Module):
         self.gate = gate
         self.num_groups = num_groups
 
-    def density(self, x: Tensor) -> Tensor:
+    def density(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
         """The weights w (..., L, D) of layers x (..., L, D), float32 at least."""
         weights: Tensor = self.gate(standardize(x, num_groups=self.num_groups))
         return weights
@@ -98,7 +101,9 @@ class LayerGate(nn.Module):
     @overload
     def forward(self, x: Tensor, *, return_density: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
-    def forward(self, x: Tensor, *, return_density: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Float[Tensor, "*B L D"], *, return_density: bool = False
+    ) -> Float[Tensor, "*B L D"] | tuple[Float[Tensor, "*B L D"], Float[Tensor, "*B L D"]]:
         """Weight every layer and feature.
 
         Args:
@@ -116,12 +121,12 @@ class LayerGate(nn.Module):
 class PooledLayerGate(LayerGate):
     """The literal form, layers as channels: w = gate(z), one w per layer, with z of the layers' means over features."""
 
-    def layer_weights(self, x: Tensor) -> Tensor:
+    def layer_weights(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L"]:
         """Weights (..., L) of layers x (..., L, D), float32 at least."""
         pooled = (x if x.dtype == torch.float64 else x.float()).mean(-1, keepdim=True)  # (..., L, 1)
         return super().density(pooled).squeeze(-1)
 
-    def density(self, x: Tensor) -> Tensor:
+    def density(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
         """The weights of the layers, repeated over the features: (..., L, D)."""
         return self.layer_weights(x).unsqueeze(-1).expand_as(x)
 

@@ -12,6 +12,7 @@ import math
 from dataclasses import asdict
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, Traits, check_divides
@@ -42,7 +43,7 @@ class _LayerAttention(nn.Module):
             nn.init.xavier_normal_(projection.weight)
             nn.init.zeros_(projection.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B L W"]) -> Float[Tensor, "*B L W"]:
         """Let the layers of each sample attend to one another: (..., L, W) to (..., L, W)."""
         query, key, value = self.query(x), self.key(x), self.value(x)
         with torch.autocast(x.device.type, enabled=False):
@@ -124,7 +125,7 @@ class ProjectedAttention(nn.Module):
         self.projection = nn.Linear(embed_dim, width)
         self.attention = attention
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L W"]:
         """Map layers (..., L, D) to (..., L, W)."""
         mixed: Tensor = self.attention(self.projection(x))
         return mixed

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Literal, overload
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier
@@ -44,7 +45,9 @@ class ProjectedDensityAttention(ProjectedAttention):
     @overload
     def forward(self, x: Tensor, *, return_density: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
-    def forward(self, x: Tensor, *, return_density: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Float[Tensor, "*B L D"], *, return_density: bool = False
+    ) -> Float[Tensor, "*B L W"] | tuple[Float[Tensor, "*B L W"], Float[Tensor, "*B L D"]]:
         """Map layers (..., L, D) to (..., L, W).
 
         Args:

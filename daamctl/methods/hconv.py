@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier
@@ -55,7 +56,7 @@ class HierarchicalConv(nn.Module):
             nn.Conv1d(before, after, KERNEL, stride=STRIDE, padding=PADDING) for before, after in pairwise(widths)
         )
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B E"]:
         """Fuse layers (..., L, D) to (..., output_dim)."""
         image = x.reshape(-1, *x.shape[-2:]).transpose(1, 2)  # (N, D, L)
         for convolution in self.convolutions:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier
@@ -30,7 +31,7 @@ class SigmoidGate(nn.Module):
         self.slope = nn.Parameter(torch.zeros(shape))
         self.bias = nn.Parameter(torch.ones(shape))
 
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, z: Float[Tensor, "*B L K"]) -> Float[Tensor, "*B L K"]:
         """Weigh z-scores (..., L, K)."""
         return (self.slope * z + self.bias).sigmoid()
 

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from daamctl.errors import MethodError
@@ -36,12 +37,12 @@ class LayerSelfAttention(nn.Module):
         super().__init__()
         self.attention = _attention(embed_dim, num_heads, over_layers=True)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
         """Let the layers of each sample attend to one another: (..., L, D) to (..., L, D)."""
         rows = x.reshape(-1, *x.shape[-2:])  # (B, L, D)
         return _attend(self.attention, rows).reshape(x.shape).to(x.dtype)
 
-    def layer_weights(self, x: Tensor) -> Tensor:
+    def layer_weights(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L"]:
         """Attention that every layer receives, mean over heads and queries: (..., L, D) to (..., L), sum 1.
 
         It is often read as the importance of a layer. Unlike a gate, it does not multiply the layer itself.
@@ -73,7 +74,7 @@ class BatchSelfAttention(nn.Module):
         super().__init__()
         self.attention = _attention(embed_dim, num_heads, over_layers=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
         """Let the samples of the batch attend to one another, layer by layer: (B, L, D) to (B, L, D).
 
         Raises:
@@ -109,7 +110,7 @@ class NormalizedAttention(nn.Module):
         self.attention = _attention(embed_dim, num_heads, over_layers=attend_over == "layers")
         self.norm = nn.BatchNorm2d(num_layers)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
         """Attend and normalise: (B, L, D) to (B, L, D).
 
         Raises:

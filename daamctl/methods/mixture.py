@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from daamctl.errors import MethodError
@@ -27,17 +28,17 @@ LOG_TWO_PI = math.log(2 * math.pi)
 
 
 def mixture_weights(
-    x: Tensor,
-    offsets: Tensor,
-    spreads: Tensor,
+    x: Float[Tensor, "*S"],
+    offsets: Float[Tensor, "M *#S"],
+    spreads: Float[Tensor, "M *#S"],
     *,
     dim: int,
     op: str = "product",
     variance: str = "unbiased",
     eps: float = EPS,
-    mask: Tensor | None = None,
+    mask: Bool[Tensor, "*#S"] | None = None,
     padding: str = "masked",
-) -> Tensor:
+) -> Float[Tensor, "*S"]:
     """Joint weight of M Gaussians for every position on one axis.
 
     z_i = (x - (mean + m_i)) / sqrt(var + eps),  g_i = exp(-z_i^2 / (2 c_i^2)) / sqrt(2 pi c_i^2),
@@ -182,8 +183,8 @@ class DensityAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]: ...
 
     def forward(
-        self, x: Tensor, *, mask: Tensor | None = None, return_density: bool = False
-    ) -> Tensor | tuple[Tensor, Tensor]:
+        self, x: Float[Tensor, "*S"], *, mask: Bool[Tensor, "*#S"] | None = None, return_density: bool = False
+    ) -> Float[Tensor, "*S"] | tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
         """Weight every element.
 
         Args:
@@ -281,8 +282,8 @@ class DensityBlock(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, ...]]: ...
 
     def forward(
-        self, x: Tensor, *, mask: Tensor | None = None, return_density: bool = False
-    ) -> Tensor | tuple[Tensor, tuple[Tensor, ...]]:
+        self, x: Float[Tensor, "*S"], *, mask: Bool[Tensor, "*#S"] | None = None, return_density: bool = False
+    ) -> Float[Tensor, "*S"] | tuple[Float[Tensor, "*S"], tuple[Float[Tensor, "*S"], ...]]:
         """Weight every element, once per block; arguments and errors as in `DensityAttention.forward`.
 
         Returns:
@@ -314,7 +315,9 @@ class LayerMixture(nn.Module):
     @overload
     def forward(self, x: Tensor, *, return_density: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
-    def forward(self, x: Tensor, *, return_density: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Float[Tensor, "*B L D"], *, return_density: bool = False
+    ) -> Float[Tensor, "*B L D"] | tuple[Float[Tensor, "*B L D"], Float[Tensor, "*B L D"]]:
         """Weight every layer and feature.
 
         Args:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from daamctl.errors import MethodError
@@ -57,10 +58,10 @@ class Layers:
         layer: returns the features (N, D) of one of the L layers, on the CPU, in any floating-point format.
     """
 
-    y: Tensor
+    y: Int[Tensor, " N"]
     layer: Callable[[int], Tensor]
 
-    def take(self, rows: Tensor) -> Layers:
+    def take(self, rows: Int[Tensor, " K"]) -> Layers:
         """Some of the clips, by row number."""
         return Layers(self.y[rows], lambda index: self.layer(index)[rows])
 
@@ -133,7 +134,7 @@ class StandardizedLinear(nn.Module):
         self.weight = nn.Parameter(torch.zeros(num_classes, *shape))
         self.bias = nn.Parameter(torch.zeros(num_classes))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "B *L D"]) -> Float[Tensor, "B C"]:
         """Logits (B, C) of x (B, D) or (B, L, D), in float32 at least, also under autocast."""
         with torch.autocast(x.device.type, enabled=False):
             z = (at_least_float32(x) - self.mean) * self.scale
@@ -141,7 +142,13 @@ class StandardizedLinear(nn.Module):
             return scores * self.sharpness
 
     @torch.no_grad()
-    def set(self, scalings: Sequence[Scaling], weights: Sequence[Tensor], intercept: Tensor, penalty: float) -> None:
+    def set(
+        self,
+        scalings: Sequence[Scaling],
+        weights: Sequence[Float[Tensor, "D C"]],
+        intercept: Float[Tensor, " C"],
+        penalty: float,
+    ) -> None:
         """Set all tensors from a solution.
 
         Args:
@@ -372,7 +379,7 @@ class ConcatProbe(RidgeProbe):
         self.decoder.set(scalings, parts, intercept, penalty)
 
 
-def stratified_sample(y: Tensor, number: int, seed: int) -> Tensor:
+def stratified_sample(y: Int[Tensor, " N"], number: int, seed: int) -> Int[Tensor, " K"]:
     """Rows of a random sample, stratified by class with at least one clip each; ascending.
 
     Args:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from daamctl.methods.base import at_least_float32
@@ -41,11 +42,11 @@ class Scaling:
         scale: (D,) 1 over the standard deviation; 0 for features that do not vary.
     """
 
-    mean: Tensor
-    rest: Tensor
-    scale: Tensor
+    mean: Float[Tensor, " D"]
+    rest: Float[Tensor, " D"]
+    scale: Float[Tensor, " D"]
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
         """Standardise x (N, D), in float32 at least."""
         z = at_least_float32(x) - self.mean
         z -= self.rest
@@ -53,7 +54,7 @@ class Scaling:
         return z
 
 
-def scaling_of(x: Tensor) -> Scaling:
+def scaling_of(x: Float[Tensor, "N D"]) -> Scaling:
     """The scaling after which the training features x (N, D) have mean 0 and deviation 1."""
     wide = at_least_float32(x)
     mean = wide.mean(0)
@@ -76,7 +77,7 @@ class RidgePath:
         num_classes: C.
     """
 
-    def __init__(self, z: Tensor, y: Tensor, num_classes: int) -> None:
+    def __init__(self, z: Float[Tensor, "N D"], y: Int[Tensor, " N"], num_classes: int) -> None:
         self.targets, self.intercept = one_hot(y, num_classes, z.dtype)  # (N, C) centred, (C,)
         self.z, self.primal = z, z.shape[1] <= z.shape[0]
         values, self.vectors = torch.linalg.eigh(z.mT @ z if self.primal else z @ z.mT)
@@ -85,12 +86,12 @@ class RidgePath:
         self.moments = self.basis.mT @ self.targets  # (R, C)
         self.unit = _unit(float(z.square().sum()) / len(z))
 
-    def weights(self, penalty: float) -> Tensor:
+    def weights(self, penalty: float) -> Float[Tensor, "D C"]:
         """Weights (D, C) for a penalty in the units of `PENALTIES`."""
         weights: Tensor = self.vectors @ (self.moments / (self.values + penalty * self.unit)[:, None])
         return weights if self.primal else self.z.mT @ weights
 
-    def left_out(self, penalty: float) -> Tensor:
+    def left_out(self, penalty: float) -> Float[Tensor, "N C"]:
         """Leave-one-out residuals (N, C) of the training clips for a penalty."""
         inverse = 1.0 / (self.values + penalty * self.unit)
         shrink = inverse if self.primal else self.values * inverse
@@ -114,7 +115,7 @@ class KernelPath:
         num_classes: C.
     """
 
-    def __init__(self, kernel: Tensor, y: Tensor, num_classes: int) -> None:
+    def __init__(self, kernel: Float[Tensor, "N N"], y: Int[Tensor, " N"], num_classes: int) -> None:
         self.targets, self.intercept = one_hot(y, num_classes, kernel.dtype)
         self.kernel = kernel
         self.unit = _unit(float(kernel.diagonal().mean()))
@@ -124,7 +125,7 @@ class KernelPath:
         """Whether the system with this penalty is positive definite in this number format."""
         return self._factor(penalty) is not None
 
-    def weights(self, penalty: float) -> Tensor:
+    def weights(self, penalty: float) -> Float[Tensor, "N C"]:
         """Weights (N, C) of the training clips for a penalty in the units of `PENALTIES`.
 
         Raises:
@@ -133,7 +134,7 @@ class KernelPath:
         weights: Tensor = torch.cholesky_solve(self.targets, self._solved(penalty))
         return weights
 
-    def left_out(self, penalty: float) -> Tensor:
+    def left_out(self, penalty: float) -> Float[Tensor, "N C"]:
         """Leave-one-out residuals (N, C) of the training clips for a penalty.
 
         Raises:
@@ -172,16 +173,18 @@ class Ridge:
     """
 
     penalty: float
-    loo: Tensor
-    weights: Tensor
-    intercept: Tensor
+    loo: Float[Tensor, "N C"]
+    weights: Float[Tensor, "K C"]
+    intercept: Float[Tensor, " C"]
 
-    def scores(self, z: Tensor) -> Tensor:
+    def scores(self, z: Float[Tensor, "B K"]) -> Float[Tensor, "B C"]:
         """Scores (B, C) of standardised features (B, D), or of kernel values (B, N) against the training clips."""
         return z @ self.weights + self.intercept
 
 
-def fit_ridge(z: Tensor, y: Tensor, num_classes: int, *, penalties: Sequence[float] = PENALTIES) -> Ridge:
+def fit_ridge(
+    z: Float[Tensor, "N D"], y: Int[Tensor, " N"], num_classes: int, *, penalties: Sequence[float] = PENALTIES
+) -> Ridge:
     """Fit with the penalty that has the smallest leave-one-out squared error.
 
     Args:
@@ -202,7 +205,9 @@ def fit_ridge(z: Tensor, y: Tensor, num_classes: int, *, penalties: Sequence[flo
     return _fitted(path, penalties[best], left_out[best])
 
 
-def fit_kernel_ridge(kernel: Tensor, y: Tensor, num_classes: int, *, penalties: Sequence[float] = PENALTIES) -> Ridge:
+def fit_kernel_ridge(
+    kernel: Float[Tensor, "N N"], y: Int[Tensor, " N"], num_classes: int, *, penalties: Sequence[float] = PENALTIES
+) -> Ridge:
     """The same from inner products alone. Walks downhill from the middle penalty, because each one costs a solution.
 
     Args:
@@ -246,7 +251,9 @@ def downhill(number: int, error: Callable[[int], float]) -> tuple[int, float]:
     return place, known(place)
 
 
-def one_hot(y: Tensor, num_classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def one_hot(
+    y: Int[Tensor, " N"], num_classes: int, dtype: torch.dtype
+) -> tuple[Float[Tensor, "N C"], Float[Tensor, " C"]]:
     """Centred one-hot targets (N, C) and their means (C,)."""
     targets = torch.zeros(len(y), num_classes, dtype=dtype)
     targets[torch.arange(len(y)), torch.as_tensor(y, dtype=torch.int64)] = 1.0
@@ -254,12 +261,12 @@ def one_hot(y: Tensor, num_classes: int, dtype: torch.dtype) -> tuple[Tensor, Te
     return targets - means, means
 
 
-def loo_scores(path: RidgePath | KernelPath, left_out: Tensor) -> Tensor:
+def loo_scores(path: RidgePath | KernelPath, left_out: Float[Tensor, "N C"]) -> Float[Tensor, "N C"]:
     """Leave-one-out scores (N, C) of the training clips from their residuals (N, C)."""
     return path.targets - left_out + path.intercept
 
 
-def add_products(kernel: Tensor, z: Tensor) -> None:
+def add_products(kernel: Float[Tensor, "B N"], z: Float[Tensor, "B D"]) -> None:
     """Add inner products of rows z (B, D) with the first N to kernel (B, N); its upper triangle stays unfilled."""
     num_train = kernel.shape[1]
     for start in range(0, len(z), KERNEL_ROWS):

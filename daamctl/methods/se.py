@@ -7,6 +7,7 @@ layers are the channels, the D features are the pixels, and the gated layers are
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, at_least_float32
@@ -32,14 +33,14 @@ class SqueezeExcitation(nn.Module):
         self.squeeze = nn.Linear(num_layers, width)
         self.excite = nn.Linear(width, num_layers)
 
-    def layer_weights(self, x: Tensor) -> Tensor:
+    def layer_weights(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L"]:
         """Weights of the layers of x (..., L, D): (..., L), each in (0, 1)."""
         with torch.autocast(x.device.type, enabled=False):
             pooled = at_least_float32(x).mean(-1)  # (..., L)
             gates: Tensor = self.excite(self.squeeze(pooled).relu())
             return gates.sigmoid()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B D"]:
         """Sum layers (..., L, D) to (..., D)."""
         return weigh_layers(x, self.layer_weights(x))
 

@@ -17,6 +17,7 @@ import math
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, Traits
@@ -27,12 +28,12 @@ from daamctl.methods.settings import DecoderOptions, Sizes
 NEWTON_STEPS = 12  # relative error of the maximum below 1e-6 for every skew, at rounding for |a| <= 100
 
 
-def skewed_density(t: Tensor, skew: Tensor) -> Tensor:
+def skewed_density(t: Float[Tensor, "*S"], skew: Float[Tensor, "*#S"]) -> Float[Tensor, "*S"]:
     """Skew-normal shape exp(-t^2 / 2) * 2 * Phi(a t), not normalised; Phi is the normal distribution function."""
     return torch.exp(-t.square() / 2) * torch.erfc(-skew * t / math.sqrt(2))
 
 
-def skewed_peak(skew: Tensor) -> Tensor:
+def skewed_peak(skew: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
     """Largest value of `skewed_density` over t: 1 at a = 0, 1.22 at 1, 1.65 at 3, towards 2.
 
     The peak solves t = a * phi(a t) / Phi(a t). Newton's method from t = 0 reaches it without overshooting, because the
@@ -71,7 +72,7 @@ class SkewedGate(nn.Module):
         self.two_sided = two_sided
         self.skew = nn.Parameter(torch.zeros(shape)) if skewed else None
 
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, z: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
         """Weigh z-scores (..., L, D): weights in (0, 1], down to the smallest float32 number."""
         if self.two_sided:
             width = torch.where(z < 0, bounded_width(self.phi_left), bounded_width(self.phi_right))
@@ -98,7 +99,7 @@ class ShiftedLayerGate(LayerGate):
         super().__init__(gate)
         self.theta = nn.Parameter(torch.zeros(shape))
 
-    def density(self, x: Tensor) -> Tensor:
+    def density(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
         """The weights w (..., L, D) of layers x (..., L, D), float32 at least."""
         weights: Tensor = self.gate(standardize(x, shift=self.theta.tanh()))
         return weights

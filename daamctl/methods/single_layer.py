@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Literal, overload
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, HeldOut, Traits
@@ -22,11 +23,11 @@ CHUNK = 256  # held-out samples per forward pass
 class LastLayer(nn.Module):
     """The vector of the last stored layer; nothing is learned."""
 
-    def layer_weights(self, x: Tensor) -> Tensor:
+    def layer_weights(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L"]:
         """1 for the last layer, 0 for all others: (..., L), float32 at least."""
         return _one_hot(x, x.shape[-2] - 1)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B D"]:
         """Pick from layers (..., L, D) the last: (..., D)."""
         return x[..., -1, :]
 
@@ -44,11 +45,11 @@ class ChosenLayer(nn.Module):
         super().__init__()
         self.register_buffer("chosen", torch.tensor(num_layers - 1))  # int64
 
-    def layer_weights(self, x: Tensor) -> Tensor:
+    def layer_weights(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L"]:
         """1 for the chosen layer, 0 for all others: (..., L), float32 at least."""
         return _one_hot(x, self.chosen)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B D"]:
         """Pick from layers (..., L, D) the chosen one: (..., D)."""
         return x.index_select(-2, self.chosen.view(1)).squeeze(-2)
 
@@ -73,7 +74,7 @@ class LayerHeads(nn.Module):
         self.classifier_weight = _stack([head.classifier.weight for head in heads])  # (L, C, hidden)
         self.classifier_bias = _stack([head.classifier.bias for head in heads])  # (L, C)
 
-    def forward(self, x: Tensor, layers: Tensor | None = None) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B K D"], layers: Int[Tensor, " K"] | None = None) -> Float[Tensor, "*B K C"]:
         """Classify every layer by its own head.
 
         Args:
@@ -118,7 +119,9 @@ class BestLayer(FusionClassifier):
     @overload
     def forward(self, x: Tensor, *, return_density: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
-    def forward(self, x: Tensor, *, return_density: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Float[Tensor, "B L D"], *, return_density: bool = False
+    ) -> Float[Tensor, "B C"] | tuple[Float[Tensor, "B C"], Float[Tensor, "B L D"]]:
         """Logits (B, C) of the chosen layer of x (B, L, D).
 
         Raises:
@@ -131,8 +134,8 @@ class BestLayer(FusionClassifier):
         return logits.squeeze(-2)
 
     def training_loss(
-        self, x: Tensor, y: Tensor, criterion: Callable[[Tensor, Tensor], Tensor]
-    ) -> tuple[Tensor, Tensor]:
+        self, x: Float[Tensor, "B L D"], y: Int[Tensor, " B"], criterion: Callable[[Tensor, Tensor], Tensor]
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, "B C"]]:
         """Sum of the losses of all heads, and the logits of the chosen layer; see `FusionClassifier`."""
         logits: Tensor = self.decoder(self.standardize(x))  # (B, L, C)
         loss = torch.stack([criterion(layer, y) for layer in logits.unbind(1)]).sum()
@@ -140,7 +143,7 @@ class BestLayer(FusionClassifier):
         return loss, chosen
 
     @torch.no_grad()
-    def choose(self, x: HeldOut, y: Tensor) -> None:
+    def choose(self, x: HeldOut, y: Int[Tensor, " N"]) -> None:
         """Choose the layer with the most correct held-out samples, the first of equals; see `FusionClassifier`."""
         like = self.decoder.projector_weight
         correct = torch.zeros(like.shape[0], dtype=torch.int64, device=like.device)

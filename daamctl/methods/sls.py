@@ -9,6 +9,7 @@ head follows directly.
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, at_least_float32
@@ -32,13 +33,13 @@ class SensitiveLayerSelection(nn.Module):
         self.gate = nn.Linear(embed_dim, 1)
         self.norm = nn.BatchNorm1d(1)
 
-    def layer_weights(self, x: Tensor) -> Tensor:
+    def layer_weights(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L"]:
         """Weights of the layers of x (..., L, D): (..., L), each in (0, 1)."""
         with torch.autocast(x.device.type, enabled=False):
             gates: Tensor = self.gate(at_least_float32(x))  # (..., L, 1)
             return gates.squeeze(-1).sigmoid()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B D"]:
         """Sum layers (..., L, D) to (..., D), normalised over all samples."""
         fused = weigh_layers(at_least_float32(x), self.layer_weights(x))  # (..., D)
         with torch.autocast(x.device.type, enabled=False):

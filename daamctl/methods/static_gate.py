@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier
@@ -23,7 +24,7 @@ class StaticGate(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(shape))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
         """Weight layers (..., L, D)."""
         return x * self.weight.to(x.dtype)
 

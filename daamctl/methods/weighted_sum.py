@@ -8,6 +8,7 @@ SUPERB does not use; `scalar-mix` is ELMo's (Peters et al., 2018); `mean` learns
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, at_least_float32
@@ -15,7 +16,7 @@ from daamctl.methods.decoder import classify_vector
 from daamctl.methods.settings import Sizes
 
 
-def weigh_layers(x: Tensor, weights: Tensor) -> Tensor:
+def weigh_layers(x: Float[Tensor, "*B L D"], weights: Float[Tensor, "*B L"]) -> Float[Tensor, "*B D"]:
     """sum_l w_l * x_l, in float32 at least, also under autocast.
 
     Args:
@@ -51,14 +52,14 @@ class WeightedSum(nn.Module):
             self.register_buffer("scores", torch.zeros(num_layers), persistent=False)
         self.gamma = nn.Parameter(torch.ones(())) if learned_scale else None
 
-    def layer_weights(self, x: Tensor) -> Tensor:
+    def layer_weights(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L"]:
         """Weights of the layers of x (..., L, D), the same for every sample: (..., L), sum 1 or gamma."""
         weights = at_least_float32(self.scores).softmax(0)  # (L,)
         if self.gamma is not None:
             weights = self.gamma * weights
         return weights.expand(x.shape[:-1])
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B D"]:
         """Sum layers (..., L, D) to (..., D)."""
         layers = x
         if self.layer_norm:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -154,7 +155,9 @@ class JointStep:
         trained = [parameters[name] for name in program.trained]
         self.update = JointAdam([member.optimizer for member in self.members], self.leaves, trained)
 
-    def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, x: Float[Tensor, "M B L D"], y: Int[Tensor, "M B"]
+    ) -> tuple[Float[Tensor, " M"], Float[Tensor, "M B C"]]:
         """Train on one batch for each of the M members.
 
         Args:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from jaxtyping import Float, Float32
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -181,7 +182,7 @@ class InBatches:
         return (on_device(x, self.device) for x, _ in self.part.batches(batch_size))
 
 
-def on_device(x: Tensor, device: str) -> Tensor:
+def on_device(x: Float[Tensor, "B L D"], device: str) -> Float32[Tensor, "B L D"]:
     """Move a batch (B, L, D) to the device as float32.
 
     It is converted there, so that only half as many bytes are copied. From page-locked memory the copy is asynchronous.

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 import torch
+from jaxtyping import Float, Float32, Float64, Int
 from torch import Tensor
 
 from daamctl.config import TrainConfig
@@ -33,7 +34,7 @@ def _free_batch(device: str) -> int:
     return CPU_EVAL_BATCH if device == "cpu" else EVAL_BATCH
 
 
-def predict(model: FusionClassifier, part: Part, device: str, batch_size: int) -> Tensor:
+def predict(model: FusionClassifier, part: Part, device: str, batch_size: int) -> Float32[Tensor, "N C"]:
     """Logits (N, C) float32 on CPU, in eval mode and float32, in the order of the part.
 
     Raises:
@@ -53,17 +54,17 @@ def scores(
     return accuracy_of(logits, part.y), cross_entropy_of(logits, part.y)
 
 
-def density_of(model: FusionClassifier, x: Tensor) -> Tensor:
+def density_of(model: FusionClassifier, x: Float[Tensor, "B L D"]) -> Float64[Tensor, "B L D"]:
     """Density (B, L, D) of a batch in float64. Skips the decoder."""
     return _in_float64(model.density(x))
 
 
-def mean_density(model: FusionClassifier, part: Part, device: str) -> Tensor:
+def mean_density(model: FusionClassifier, part: Part, device: str) -> Float32[Tensor, "L D"]:
     """Mean density over clips, (L, D) float32; every clip has the same weight, whatever the batch size (D19)."""
     return _mean_over_clips(lambda x: density_of(model, x), model, part, device)
 
 
-def mean_layer_weights(model: FusionClassifier, part: Part, device: str) -> Tensor | None:
+def mean_layer_weights(model: FusionClassifier, part: Part, device: str) -> Float32[Tensor, " L"] | None:
     """Mean weight of each layer over clips, (L,) float32; None if the fusion weighs no layers."""
     if not model.weighs_layers:
         return None
@@ -119,11 +120,11 @@ def _in_float64(x: Tensor) -> Tensor:
     return x.cpu().double() if x.device.type == "mps" else x.double()
 
 
-def accuracy_of(logits: Tensor, targets: Tensor) -> float:
+def accuracy_of(logits: Float[Tensor, "N C"], targets: Int[Tensor, " N"]) -> float:
     """Share of rows whose largest logit is the target, in [0, 1]."""
     return (logits.argmax(-1) == targets.cpu()).double().mean().item()
 
 
-def cross_entropy_of(logits: Tensor, targets: Tensor) -> float:
+def cross_entropy_of(logits: Float[Tensor, "N C"], targets: Int[Tensor, " N"]) -> float:
     """Mean cross-entropy, in nats, of logits (N, C) against class ids (N,); never class-weighted, whatever the loss."""
     return torch.nn.functional.cross_entropy(logits.double(), targets.cpu()).item()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from daamctl.config import TrainConfig
@@ -12,7 +13,9 @@ from daamctl.config import TrainConfig
 FOCAL_EPS = 1e-6  # inside the power, as in the published code (D39)
 
 
-def focal_loss(logits: Tensor, targets: Tensor, *, gamma: float, alpha: float) -> Tensor:
+def focal_loss(
+    logits: Float[Tensor, "B C"], targets: Int[Tensor, " B"], *, gamma: float, alpha: float
+) -> Float[Tensor, ""]:
     """Alpha * (1 - p + 1e-6)^gamma * cross-entropy, averaged; p = softmax probability of the target class.
 
     Args:

@@ -196,7 +196,7 @@ PLANTED = Config.model_validate(
     {
         "methods": ["none", "mean", "weighted-sum", "daam-v1-mlp"],
         "method_settings": {"daam-v1-mlp": {"hidden_dim": 8}},
-        "train": {"epochs": 12, "lr": 0.01, "batch_size": 16, "device": "cpu"},
+        "train": {"epochs": 12, "lr": 0.01, "batch_size": 16, "search_widen": 2, "device": "cpu"},
         "importance": {"dpi": 50, "audit_clips": 60},
         "ablate": {"rank_by": "daam-v1-mlp", "method": "none-mlp", "k": [1], "layers": [[HIGH], [LOW]]},
     }

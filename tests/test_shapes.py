@@ -48,8 +48,8 @@ def test_arrays_are_checked_too() -> None:
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
-def test_the_check_can_be_switched_off() -> None:
-    with pytest.raises(ValueError, match="matrix|shape"):
+def test_a_test_can_switch_the_check_off() -> None:
+    with pytest.raises(ValueError, match="has shape"):
         layer_contribution(np.ones(4))
 
 

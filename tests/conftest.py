@@ -37,7 +37,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def unchecked_shapes() -> Iterator[None]:
-    """No check of shapes: for wrong input that our own code must refuse, and for torch.compile, which traces all."""
+    """Switch the check of shapes off, for wrong shapes that our own code must refuse."""
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)

@@ -84,13 +84,10 @@ class LayerHeads(nn.Module):
         Returns:
             logits (..., K, C).
         """
-
-        def select(stacked: Tensor) -> Tensor:
-            return stacked if layers is None else stacked.index_select(0, layers)
-
-        hidden = torch.einsum("...kd,khd->...kh", x, select(self.projector_weight)) + select(self.projector_bias)
-        logits = torch.einsum("...kh,kch->...kc", hidden.relu(), select(self.classifier_weight))
-        return logits + select(self.classifier_bias)
+        weight, bias = _select(self.projector_weight, layers), _select(self.projector_bias, layers)
+        hidden = torch.einsum("...kd,khd->...kh", x, weight) + bias
+        weight, bias = _select(self.classifier_weight, layers), _select(self.classifier_bias, layers)
+        return torch.einsum("...kh,kch->...kc", hidden.relu(), weight) + bias
 
 
 class BestLayer(FusionClassifier):
@@ -158,6 +155,10 @@ def _one_hot(x: Tensor, layer: Tensor | int) -> Tensor:
     """1 for one layer of x (..., L, D), 0 for all others: (..., L), float32 at least."""
     hot = torch.arange(x.shape[-2], device=x.device) == layer
     return hot.to(torch.promote_types(x.dtype, torch.float32)).expand(x.shape[:-1])
+
+
+def _select(stacked: Tensor, layers: Tensor | None) -> Tensor:
+    return stacked if layers is None else stacked.index_select(0, layers)
 
 
 def _stack(tensors: list[Tensor]) -> nn.Parameter:

@@ -182,8 +182,8 @@ class InBatches:
         return (on_device(x, self.device) for x, _ in self.part.batches(batch_size))
 
 
-def on_device(x: Float[Tensor, "B L D"], device: str) -> Float32[Tensor, "B L D"]:
-    """Move a batch (B, L, D) to the device as float32.
+def on_device(x: Float[Tensor, "*B L D"], device: str) -> Float32[Tensor, "*B L D"]:
+    """Move a batch (B, L, D), or one for each of several models (M, B, L, D), to the device as float32.
 
     It is converted there, so that only half as many bytes are copied. From page-locked memory the copy is asynchronous.
     """

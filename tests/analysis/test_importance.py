@@ -70,6 +70,7 @@ def test_correlation():
     assert map_correlation(DENSITY, np.ones((3, 2))) is None
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_refuses_wrong_maps():
     with pytest.raises(ValueError, match=r"shape \(L, D\), got \(3,\)"):
         importance_factor(np.ones(3))

@@ -128,6 +128,7 @@ def test_recall_of_each_class():
     assert recalls == [pytest.approx(2 / 3), 0.0, None, 1.0, None]
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_refuses_wrong_input():
     with pytest.raises(ValueError, match="0 targets and 0 predictions"):
         score(scored([], [], classes=2))

@@ -17,6 +17,7 @@ from daamctl.methods.probes import Layers, Solution, VectorProbe
 from daamctl.methods.settings import Sizes
 from daamctl.methods.single_layer import LastLayer
 
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")  # the contract must catch broken methods by itself
 SIZES = (5, 6, 3)
 ONE = torch.ones(())
 

@@ -423,6 +423,7 @@ def test_a_slice_without_valid_entries_stays_finite(variance: str, fill: float) 
     assert not x.grad[0].any()
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_mask_must_be_bool() -> None:
     with pytest.raises(MethodError, match=r"^mask must be bool with True = valid, got torch\.float32$"):
         MultiHeadDAAM(num_heads=1, embed_dim=3)(torch.zeros(1, 2, 3), mask=torch.zeros(1, 2, 1))

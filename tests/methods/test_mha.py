@@ -186,6 +186,7 @@ def test_published_is_a_linear_map_for_a_batch_of_one() -> None:
     np.testing.assert_allclose(module(x).detach().numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize("name", ["mha-published", "mha-bn"])
 def test_one_sample_without_its_batch_axis_is_refused(name: str) -> None:
     fusion = build(name, num_layers=LAYERS, embed_dim=DIM, num_classes=2, num_heads=HEADS).fusion

@@ -422,6 +422,7 @@ def test_what_cannot_be_is_refused(call: Any, message: str) -> None:
         call()
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize("mask", [torch.ones(2, 6, 3), torch.ones(2, 6).bool(), torch.ones(2, 5, 3).bool()])
 def test_masks_that_do_not_fit(mask: Tensor) -> None:
     with pytest.raises(

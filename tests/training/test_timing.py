@@ -119,7 +119,7 @@ def test_part_of_a_batch_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[tuple[int, int]] = []
 
     class Slow:
-        def __init__(self, model: Any, train: Any, dev: Any, test: Any, settings: Any, **_: Any) -> None:
+        def __init__(self, model: Any, train: Any, dev: Any, test: Any, settings: Any, setup: Any) -> None:
             tried.append((settings.batch_size, len(train) // settings.batch_size))
             self.train_s = float(len(train))
 

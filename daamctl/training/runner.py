@@ -234,14 +234,7 @@ def _train(
         return []
     trials = list(works)
     members = trials[0].most_members
-    # one training for each trial, or one for each candidate until a single one is left
-    searches = [Search(trial.starter(advance), trial.grid, works[trial], trial.key) for trial in trials]
-    while pending := [pair for search in searches for pair in search.pending()]:
-        for until in dict.fromkeys(until for _, until in pending):
-            waiting = [training for training, epochs in pending if epochs == until]
-            train_together(waiting, until, members=members, pause=True)
-    chosen = [search.choose() for search in searches]
-    del searches
+    chosen = _search(works, members, advance)
     if trials[0].refits:
         train_together(chosen, None, members=members, pause=True)
         for index, trial in enumerate(trials):  # one at a time, to free each first training before the next refit
@@ -250,6 +243,16 @@ def _train(
         training.follow(partial(on_epoch, trial))
     train_together(chosen, None, members=members)
     return list(zip(trials, chosen, strict=True))
+
+
+def _search(works: Mapping[Trial, Path], members: int, advance: Callable[[int], None]) -> list[Training]:
+    """Train the candidates of each trial until one is left; without a search, start the only training."""
+    searches = [Search(trial.starter(advance), trial.grid, work, trial.key) for trial, work in works.items()]
+    while pending := [pair for search in searches for pair in search.pending()]:
+        for until in dict.fromkeys(until for _, until in pending):
+            waiting = [training for training, epochs in pending if epochs == until]
+            train_together(waiting, until, members=members, pause=True)
+    return [search.choose() for search in searches]
 
 
 def _start_refit(trial: Trial, first: Training, advance: Callable[[int], None]) -> Training:

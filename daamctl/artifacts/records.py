@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +31,7 @@ def read_record(path: Path, kind: type[Record], *, again: str) -> Record:
 def parse_record(found: Any, kind: type[Record], *, path: Path, again: str) -> Record:
     """Like `read_record`, from the content of the file."""
     try:
-        record: Record = _adapter(kind).validate_python(found)
+        return TypeAdapter(kind).validate_python(found)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
@@ -40,7 +39,6 @@ def parse_record(found: Any, kind: type[Record], *, path: Path, again: str) -> R
             f"{path} was made by an older version of daamctl ({place}: {first['msg'].lower()})",
             fix=f"make it again: {again}",
         ) from error
-    return record
 
 
 def find_record(path: Path, kind: type[Record], *, again: str, hide: Path | None = None) -> Record | None:
@@ -61,8 +59,3 @@ def find_record(path: Path, kind: type[Record], *, again: str, hide: Path | None
     if hide is not None:
         found = json.loads(json.dumps(found).replace(f"{hide}/", ""))
     return parse_record(found, kind, path=path, again=again)
-
-
-@cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)

@@ -297,10 +297,11 @@ def provenance(
     facts = evaluation.provenance
     tuned = {row.seed for entry in evaluation.methods.values() if entry.finetune for row in entry.per_fold}
     own: list[list[Cell]] = [["Seeds of fine-tuning", ", ".join(map(str, sorted(tuned)))]]
+    versions: list[list[Cell]] = [[name, version] for name, version in facts.versions.items()]
     rows: list[list[Cell]] = [
         ["Git commit", ", ".join(facts.git_commits)],
         ["daamctl", ", ".join(facts.daamctl)],
-        *[[name, version] for name, version in facts.versions.items()],
+        *versions,
         ["Embeddings key", facts.embeddings_key],
         ["Seeds", ", ".join(map(str, evaluation.seeds))],
         *(own if tuned - {*evaluation.seeds} else []),

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jaxtyping import config
 
 from daamctl.environment import DEFAULTS
-from tests.fixtures.shapes import check_shapes_on_import
 
 for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: threads that share two cores only wait for one another
+
+from tests.fixtures.shapes import check_shapes_on_import, config  # noqa: E402  (loads numpy, which reads the above)
 
 check_shapes_on_import()  # before anything imports the modules that are checked
 

@@ -252,7 +252,7 @@ def test_listing_and_check_import_no_torch() -> None:
 
 
 LEAN = {
-    "--help": "torch transformers mlflow pandas polars pyarrow numpy pydantic scipy sklearn matplotlib",
+    "--help": "torch jaxtyping transformers mlflow pandas polars pyarrow numpy pydantic scipy sklearn matplotlib",
     "ls methods": "torch transformers mlflow pandas polars scipy sklearn matplotlib",
     "check --inventory": "torch transformers mlflow pandas scipy sklearn matplotlib",
     "download --pipeline demo-text": "torch transformers mlflow pandas scipy sklearn matplotlib",

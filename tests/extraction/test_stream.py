@@ -64,7 +64,7 @@ class MeanEncoder:
     def to_batch(self, waveforms: Sequence[Tensor]) -> Batch:
         self.staged.append(len(waveforms))
         inputs = {str(number): wave for number, wave in enumerate(waveforms)}
-        return Batch(inputs, torch.zeros(0), torch.tensor([len(wave) // 100 for wave in waveforms]))
+        return Batch(inputs, torch.zeros(len(waveforms), 1), torch.tensor([len(wave) // 100 for wave in waveforms]))
 
     def padded(self, size: int) -> int:
         return size

@@ -129,7 +129,7 @@ def test_a_weights_file_says_how_to_open_its_encoder(clips: Path) -> None:
         longest = shown.made_with["segment"]["max_duration_s"]
         return open_encoder(extract, modality="speech", max_duration_s=longest, device="cpu", precision=shown.precision)
 
-    with pytest.raises(MethodError, match=f"over the encoder .* {shown.encoder['weights_sha256']}\\), met .*seed 7"):
+    with pytest.raises(MethodError, match=f"over the encoder .* {shown.encoder['weights_sha256']}\\), got .*seed 7"):
         load_weights(path, encoder=opened(seed=7))
     right = opened()
     model = load_weights(path, encoder=right)

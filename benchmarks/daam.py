@@ -91,7 +91,7 @@ def sizes_of(shape: str) -> tuple[int, int, int]:
     numbers = [int(one) if one.isdecimal() else 0 for one in shape.split("x")]
     if len(numbers) not in (3, 4) or 0 in numbers or numbers[1] % HEADS or numbers[1] // HEADS < 2:
         raise typer.BadParameter(
-            f"must be BxLxD or BxCxHxW with L or C a multiple of {HEADS}, at least {2 * HEADS}, met {shape}"
+            f"must be BxLxD or BxCxHxW with L or C a multiple of {HEADS}, at least {2 * HEADS}, got {shape}"
         )
     return numbers[0], numbers[1], math.prod(numbers[2:])
 

@@ -42,7 +42,7 @@ def main(
 ) -> None:
     """Compare peak memory while one long text is embedded."""
     if width % 64:
-        raise typer.BadParameter(f"must be a multiple of 64, met {width}", param_hint="--width")
+        raise typer.BadParameter(f"must be a multiple of 64, got {width}", param_hint="--width")
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "131072"  # freed tensors go back at once, rather than to glibc's own store
     depths = sorted(set(layers or [2, 10]))
     runs = {named(way, depth): partial(apart, measure, way, tokens, depth, width) for depth in depths for way in WAYS}

@@ -61,7 +61,7 @@ def main(
 ) -> None:
     """Time preflight and report on a large synthetic corpus."""
     if dim % 8:
-        raise typer.BadParameter(f"must be a multiple of 8, the heads of mha, met {dim}", param_hint="--dim")
+        raise typer.BadParameter(f"must be a multiple of 8, the heads of mha, got {dim}", param_hint="--dim")
     with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as folder:
         root = Path(folder)
         stored = apart(make, root, clips, layers, dim)  # apart, or its memory would be in the peaks of the commands

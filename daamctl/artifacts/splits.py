@@ -88,7 +88,7 @@ def make_split(clips: pl.DataFrame, fold: int, *, dev_group: bool, dev_fraction:
             + ("; with two groups, add --set train.selection=last" if dev_group else ""),
         )
     if not 1 <= fold <= len(names):
-        raise TrainingError(f"fold must be 1 to {len(names)} or 'all', met {fold}")
+        raise TrainingError(f"fold must be 1 to {len(names)} or 'all', got {fold}")
     test = names[fold - 1]
     group = clips["group"].to_numpy()
     parts = {"test": np.flatnonzero(group == test)}
@@ -126,7 +126,7 @@ def chosen_folds(groups: pl.Series, fold: int | None) -> list[int]:
     """
     number = len(fold_groups(groups))
     if fold is not None and not 1 <= fold <= number:
-        raise TrainingError(f"--fold must be 1 to {number} or all, met {fold}")
+        raise TrainingError(f"--fold must be 1 to {number} or all, got {fold}")
     return list(range(1, number + 1)) if fold is None else [fold]
 
 

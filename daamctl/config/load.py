@@ -101,7 +101,7 @@ def parse_overrides(items: Sequence[str]) -> dict[str, Any]:
     for item in items:
         key, sign, text = item.partition("=")
         if not sign or not key:
-            raise ConfigError(f"--set takes section.key=value, met '{item}'")
+            raise ConfigError(f"--set takes section.key=value, got '{item}'")
         try:
             result[key.strip()] = yaml.safe_load(text)
         except yaml.YAMLError as error:
@@ -124,7 +124,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"{path} must hold a mapping of settings, met {type(value).__name__}")
+        raise ConfigError(f"{path} must hold a mapping of settings, got {type(value).__name__}")
     return value
 
 
@@ -198,9 +198,9 @@ def _explain(error: Any) -> str:
         hint = f"did you mean '{close}'?" if close else f"known: {', '.join(known)}"
         return f"{path}: unknown setting; {hint}"
     message = error["msg"].removeprefix("Value error, ")
-    met = "" if error["type"] == "value_error" else f" (met {error['input']!r})"  # own checks include the value
+    got = "" if error["type"] == "value_error" else f" (got {error['input']!r})"  # own checks include the value
     # a check across sections has no path; its message names the settings
-    return f"{path}: {message[0].lower()}{message[1:]}{met}" if path else str(message)
+    return f"{path}: {message[0].lower()}{message[1:]}{got}" if path else str(message)
 
 
 def _fields_at(location: Sequence[Any]) -> list[str]:

@@ -229,12 +229,12 @@ class TrainConfig(Section):
 def _check_grid(name: str, values: Sequence[Any]) -> None:
     least = 1 if name == "search_lr" else 0
     if len(values) < least or len(set(values)) != len(values):
-        raise ValueError(f"{name} must be {'one or more ' if least else ''}different values, met {list(values)}")
+        raise ValueError(f"{name} must be {'one or more ' if least else ''}different values, got {list(values)}")
 
 
 def _check_seeds(seeds: Sequence[int]) -> None:
     if not seeds or len(set(seeds)) != len(seeds):
-        raise ValueError(f"seeds must be one or more different integers, met {list(seeds)}")
+        raise ValueError(f"seeds must be one or more different integers, got {list(seeds)}")
 
 
 class AdapterConfig(Section):

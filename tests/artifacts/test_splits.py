@@ -27,7 +27,7 @@ def clips(groups: list[str], labels: list[str] | None = None) -> pl.DataFrame:
     ],
 )
 def test_groups_stand_in_natural_order(met: list[str], ordered: list[str]) -> None:
-    assert fold_groups(pl.Series(met * 2)) == ordered
+    assert fold_groups(pl.Series(got * 2)) == ordered
 
 
 def test_group_named_by_a_raised_digit() -> None:
@@ -81,7 +81,7 @@ def test_too_few_groups(groups: list[str], dev_group: bool, expected: str) -> No
 
 @pytest.mark.parametrize("fold", [0, 4, -1])
 def test_no_such_fold(fold: int) -> None:
-    with pytest.raises(TrainingError, match=f"^fold must be 1 to 3 or 'all', met {fold}$"):
+    with pytest.raises(TrainingError, match=f"^fold must be 1 to 3 or 'all', got {fold}$"):
         make_split(clips(["a", "b", "c"]), fold, dev_group=True)
 
 

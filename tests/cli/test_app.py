@@ -110,11 +110,11 @@ def test_usage_errors_exit_with_2(project: Path, words: list[str]) -> None:
             ["extract", "--pipeline", "demo", "--set", "extract.poling=x", "--set", "train.lr=-1"],
             "ConfigError: pipeline 'demo' with the options given: extract.poling: unknown setting; "
             "did you mean 'pooling'?\n"
-            "  train.lr: input should be greater than 0 (met -1)\n",
+            "  train.lr: input should be greater than 0 (got -1)\n",
         ),
         (
             ["extract", "--set", "extract.pooling"],
-            "ConfigError: --set takes section.key=value, met 'extract.pooling'\n",
+            "ConfigError: --set takes section.key=value, got 'extract.pooling'\n",
         ),
         (
             ["extract", "--pipeline", "demo", "--encoder", "wavlm-large"],
@@ -202,7 +202,7 @@ def test_expected_failure_shows_no_traceback_in_a_real_process(project: Path) ->
     words = [sys.executable, "-m", "daamctl", "extract", "--set", "x"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=project)
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == "ConfigError: --set takes section.key=value, met 'x'\n"
+    assert done.stderr == "ConfigError: --set takes section.key=value, got 'x'\n"
 
 
 @pytest.mark.parametrize("stage", list(STAGES))
@@ -317,7 +317,7 @@ def test_unknown_recipe_is_one_clear_error() -> None:
     assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr == (
         "ConfigError: pipeline 'demo' with the options given: train.recipe: input should be 'searched' or 'published' "
-        "(met 'publishd')\n"
+        "(got 'publishd')\n"
     )
 
 
@@ -361,7 +361,7 @@ def test_check_reports_every_error_of_every_pipeline(project: Path) -> None:
     lines = result.stderr.splitlines()
     expected = [
         "params.yaml: pipelines: unknown name 'deemo'; did you mean 'demo'?",
-        "pipeline 'bad': extract.pooling: input should be 'valid-frames' or 'all-frames' (met 'x')",
+        "pipeline 'bad': extract.pooling: input should be 'valid-frames' or 'all-frames' (got 'x')",
         "segmnt: unknown setting; did you mean 'segment'?",
         "pipeline 'worse': download.corpus: unknown name 'emdb'; did you mean 'emodb'?",
         "pipeline 'worse': extract.encoder: unknown name 'wavlm-larg'; did you mean 'wavlm-large'?",

@@ -49,8 +49,8 @@ def test_every_problem_is_reported_at_once_with_its_path_and_nearest_name(projec
     text = message(project, {"train.epoch": 5, "extrac.encoder": "x", "segment.tail": "foo", "train.lr": 0})
     assert text.splitlines() == [
         "pipeline 'demo' with the options given: "
-        "segment.tail: input should be 'keep', 'pad', 'merge' or 'drop' (met 'foo')",
-        "  train.lr: input should be greater than 0 (met 0)",
+        "segment.tail: input should be 'keep', 'pad', 'merge' or 'drop' (got 'foo')",
+        "  train.lr: input should be greater than 0 (got 0)",
         "  train.epoch: unknown setting; did you mean 'epochs'?",
         "  extrac: unknown setting; did you mean 'extract'?",
     ]
@@ -66,27 +66,27 @@ def test_unknown_key_far_from_all_lists_what_is_known(project: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        ({"train": 5}, "train: input should be a valid dictionary or instance of TrainConfig (met 5)"),
+        ({"train": 5}, "train: input should be a valid dictionary or instance of TrainConfig (got 5)"),
         ({"train.seeds": ["a"]}, "train.seeds.0: input should be a valid integer"),
         ({"extract.device": "tpu"}, "extract.device: string should match pattern"),
-        ({"methods": "none"}, "methods: input should be a valid tuple (met 'none')"),
+        ({"methods": "none"}, "methods: input should be a valid tuple (got 'none')"),
         ({"train.lr": float("nan")}, "train.lr: "),
-        ({"train.lr": float("inf")}, "train.lr: input should be a finite number (met inf)"),
+        ({"train.lr": float("inf")}, "train.lr: input should be a finite number (got inf)"),
         ({"segment.max_duration_s": float("inf")}, "segment.max_duration_s: input should be a finite number"),
-        ({"train.weight_decay": -0.1}, "train.weight_decay: input should be greater than or equal to 0 (met -0.1)"),
-        ({"download.max_unreadable_fraction": 1.5}, "input should be less than or equal to 1 (met 1.5)"),
-        ({"train.plateau_factor": 1.0}, "train.plateau_factor: input should be less than 1 (met 1.0)"),
-        ({"segment.tail_below_s": 0}, "segment.tail_below_s: input should be greater than 0 (met 0)"),
-        ({"train.grad_clip": "norm"}, "train.grad_clip: input should be 'unscaled' or 'scaled' (met 'norm')"),
+        ({"train.weight_decay": -0.1}, "train.weight_decay: input should be greater than or equal to 0 (got -0.1)"),
+        ({"download.max_unreadable_fraction": 1.5}, "input should be less than or equal to 1 (got 1.5)"),
+        ({"train.plateau_factor": 1.0}, "train.plateau_factor: input should be less than 1 (got 1.0)"),
+        ({"segment.tail_below_s": 0}, "segment.tail_below_s: input should be greater than 0 (got 0)"),
+        ({"train.grad_clip": "norm"}, "train.grad_clip: input should be 'unscaled' or 'scaled' (got 'norm')"),
         (
             {"train.density_maps": "all"},
-            "train.density_maps: input should be 'final-model' or 'all-epochs' (met 'all')",
+            "train.density_maps: input should be 'final-model' or 'all-epochs' (got 'all')",
         ),
-        ({"train.precision": "fp16"}, "'auto', 'float32', 'bfloat16', 'float16' or 'published' (met 'fp16')"),
-        ({"extract.precision": "published"}, "'auto', 'float32', 'bfloat16' or 'float16' (met 'published')"),
-        ({"ablate.k": [0]}, "ablate.k.0: input should be greater than or equal to 1 (met 0)"),
+        ({"train.precision": "fp16"}, "'auto', 'float32', 'bfloat16', 'float16' or 'published' (got 'fp16')"),
+        ({"extract.precision": "published"}, "'auto', 'float32', 'bfloat16' or 'float16' (got 'published')"),
+        ({"ablate.k": [0]}, "ablate.k.0: input should be greater than or equal to 1 (got 0)"),
         # fold folders are named fold<k>-seed<s> and read back by that pattern, which has no sign
-        ({"train.seeds": [-1]}, "train.seeds.0: input should be greater than or equal to 0 (met -1)"),
+        ({"train.seeds": [-1]}, "train.seeds.0: input should be greater than or equal to 0 (got -1)"),
     ],
 )
 def test_wrong_values_name_path_and_value(project: Path, overrides: dict[str, Any], expected: str) -> None:
@@ -96,7 +96,7 @@ def test_wrong_values_name_path_and_value(project: Path, overrides: dict[str, An
 @pytest.mark.parametrize("seeds", [[], [1, 1]])
 def test_seeds_must_differ(project: Path, seeds: list[int]) -> None:
     assert message(project, {"train.seeds": seeds}) == (
-        f"pipeline 'demo' with the options given: train: seeds must be one or more different integers, met {seeds}"
+        f"pipeline 'demo' with the options given: train: seeds must be one or more different integers, got {seeds}"
     )
 
 
@@ -164,7 +164,7 @@ def test_recipe_of_params_changes_nothing(project: Path, where: str) -> None:
 def test_unknown_recipe_is_one_problem(project: Path, value: Any) -> None:
     assert message(project, {"train.recipe": value}) == (
         "pipeline 'demo' with the options given: train.recipe: input should be 'searched' or 'published' "
-        f"(met {value!r})"
+        f"(got {value!r})"
     )
 
 
@@ -173,7 +173,7 @@ def test_section_that_is_no_mapping_is_one_problem(project: Path, where: str) ->
     (project / "params.yaml").write_text("train: 5\n" if where == "params" else "")
     (project / "pipelines/mine.yaml").write_text("train: 5\n" if where == "pipeline" else "")
     text = message(project, {"train": 5} if where == "options" else {}, "mine")
-    assert text.endswith("train: input should be a valid dictionary or instance of TrainConfig (met 5)")
+    assert text.endswith("train: input should be a valid dictionary or instance of TrainConfig (got 5)")
     assert len(text.splitlines()) == 1
 
 
@@ -213,10 +213,10 @@ def test_a_way_of_fine_tuning_has_its_own_settings_over_the_common_ones(project:
     ("overrides", "expected"),
     [
         ({"full-finetune.lrr": 1}, "full-finetune.lrr: unknown setting; did you mean 'lr'?"),
-        ({"full-finetune.lr": 0}, "full-finetune.lr: input should be greater than 0 (met 0)"),
+        ({"full-finetune.lr": 0}, "full-finetune.lr: input should be greater than 0 (got 0)"),
         # what decides the items, or where they are computed, is the same for all
         ({"ia3.max_tokens": 5}, "ia3.max_tokens: unknown setting; known: accumulate, batch_size, encoder_dropout, "),
-        ({"ia3": 5}, "ia3: input should be a valid dictionary or instance of AdapterConfig (met 5)"),
+        ({"ia3": 5}, "ia3: input should be a valid dictionary or instance of AdapterConfig (got 5)"),
     ],
 )
 def test_wrong_settings_of_a_way_name_path_and_value(project: Path, overrides: dict[str, Any], expected: str) -> None:
@@ -228,7 +228,7 @@ def test_fine_tuning_has_the_seeds_of_training_unless_it_has_its_own(project: Pa
     assert load_config(project, None, {"train.seeds": [1, 2]}).seeds_of("finetune") == (1, 2)
     config = load_config(project, None, {"train.seeds": [1, 2], "finetune.seeds": [42]})
     assert (config.seeds_of("train"), config.seeds_of("finetune")) == ((1, 2), (42,))
-    assert "finetune: seeds must be one or more different integers, met []" in message(project, {"finetune.seeds": []})
+    assert "finetune: seeds must be one or more different integers, got []" in message(project, {"finetune.seeds": []})
 
 
 def test_overrides_are_yaml_values() -> None:
@@ -248,7 +248,7 @@ def test_text_number_becomes_a_number(project: Path) -> None:
 
 @pytest.mark.parametrize("word", ["train.lr", "=3"])
 def test_override_without_key_or_sign(word: str) -> None:
-    with pytest.raises(ConfigError, match=f"^--set takes section.key=value, met '{word}'$"):
+    with pytest.raises(ConfigError, match=f"^--set takes section.key=value, got '{word}'$"):
         parse_overrides([word])
 
 
@@ -265,7 +265,7 @@ def test_read_yaml_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"a\.yaml is not valid YAML: .*line 1"):
         read_yaml(path)
     path.write_text("- 1\n")
-    with pytest.raises(ConfigError, match=r"must hold a mapping of settings, met list"):
+    with pytest.raises(ConfigError, match=r"must hold a mapping of settings, got list"):
         read_yaml(path)
 
 

@@ -39,7 +39,7 @@ def test_channel_maps_are_weighted_along_their_channels() -> None:
 
 @pytest.mark.parametrize("shape", ["8", "8x24", "8x24xd", "8x24x0", "8x12x4", "8x8x4", "8x24x2x2x2"])
 def test_shapes_that_cannot_be(shape: str) -> None:
-    with pytest.raises(typer.BadParameter, match=f"a multiple of 8, at least 16, met {shape}$"):
+    with pytest.raises(typer.BadParameter, match=f"a multiple of 8, at least 16, got {shape}$"):
         daam.sizes_of(shape)
 
 

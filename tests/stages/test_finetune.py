@@ -69,7 +69,7 @@ def test_folds_are_made_without_embeddings_and_kept(clips: Path, caplog: pytest.
     shutil.rmtree(folder / "fold3-seed1")
     finetune.run(layout, config, method="linear-probe", track=False)
     assert [(fold.fold, fold.seed) for fold in read_folds(folder)] == [(1, 1), (2, 1), (3, 1)]
-    with pytest.raises(TrainingError, match="--fold must be 1 to 3 or all, met 4"):
+    with pytest.raises(TrainingError, match="--fold must be 1 to 3 or all, got 4"):
         finetune.run(layout, config, method="linear-probe", fold=4, track=False)
 
 

@@ -235,8 +235,8 @@ def test_an_encoder_has_to_be_given_and_the_right_one(tmp_path: Path) -> None:
     assert refusal(path) == f"{needed}, which has to be given{how}"
     opened = Made().source.take()
     other = replace(opened, facts={"source": "other", "revision": "abc", "weights_sha256": "01"})
-    assert refusal(path, other) == f"{needed}, met other (revision abc, weights sha256 01){how}"
-    assert refusal(path, replace(opened, facts={})) == f"{needed}, met without a name (weights unknown){how}"
+    assert refusal(path, other) == f"{needed}, got other (revision abc, weights sha256 01){how}"
+    assert refusal(path, replace(opened, facts={})) == f"{needed}, got without a name (weights unknown){how}"
     assert refusal(path, opened.encoder).startswith(f"{path}: encoder is a Encoder, which does not say what encoder")
     load_weights(path, encoder=opened)  # refusals left it as it was
     assert refusal(path, opened) == (

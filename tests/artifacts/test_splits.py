@@ -27,7 +27,7 @@ def clips(groups: list[str], labels: list[str] | None = None) -> pl.DataFrame:
     ],
 )
 def test_groups_stand_in_natural_order(met: list[str], ordered: list[str]) -> None:
-    assert fold_groups(pl.Series(got * 2)) == ordered
+    assert fold_groups(pl.Series(met * 2)) == ordered
 
 
 def test_group_named_by_a_raised_digit() -> None:

@@ -6,6 +6,7 @@ options. Unknown keys and invalid values are reported all at once, each with its
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -21,6 +22,12 @@ from daamctl.errors import ConfigError, nearest, suggest
 PARAMS_FILE = "params.yaml"
 PIPELINES_DIR = "pipelines"
 YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is several times as fast
+MOST_BYTES = 1_000_000
+"""Largest settings file."""
+MOST_VALUES = 100_000
+"""Largest number of values in a settings file."""
+MOST_LEVELS = 50
+"""Deepest nesting in a settings file."""
 
 
 def find_root() -> Path:
@@ -103,7 +110,7 @@ def parse_overrides(items: Sequence[str]) -> dict[str, Any]:
         if not sign or not key:
             raise ConfigError(f"--set takes section.key=value, got '{item}'")
         try:
-            result[key.strip()] = yaml.safe_load(text)
+            result[key.strip()] = _parse(text)
         except yaml.YAMLError as error:
             raise ConfigError(f"--set {key}: '{text}' is not a YAML value") from error
     return result
@@ -113,12 +120,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping; an empty file is an empty mapping.
 
     Raises:
-        ConfigError: the file is missing, not YAML, or not a mapping.
+        ConfigError: the file is missing, no regular file, not UTF-8, too large, not YAML, or not a mapping.
     """
+    if not path.exists():
+        raise ConfigError(f"no file {path}")
+    if not path.is_file():  # reading a named pipe would wait forever
+        raise ConfigError(f"{path} is not a regular file")
+    if path.stat().st_size > MOST_BYTES:
+        raise ConfigError(f"{path} has {path.stat().st_size:,} bytes; at most {MOST_BYTES:,} are allowed")
     try:
-        value = yaml.load(path.read_text(encoding="utf-8"), Loader=YAML_LOADER)
-    except FileNotFoundError as error:
-        raise ConfigError(f"no file {path}") from error
+        value = _parse(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if value is None:
@@ -126,6 +139,46 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{path} must hold a mapping of settings, got {type(value).__name__}")
     return value
+
+
+def _parse(text: str) -> Any:
+    """The value of a YAML document.
+
+    Raises:
+        yaml.YAMLError: it is not valid, nested too deeply for libyaml's recursion, or so full of aliases that ten lines
+            stand for billions of values.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=YAML_LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MOST_LEVELS:
+            raise yaml.YAMLError(f"it is nested more than {MOST_LEVELS} levels deep")
+    loader = YAML_LOADER(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _num_values(node, {}) > MOST_VALUES:
+            raise yaml.YAMLError(f"with its aliases written out, it has more than {MOST_VALUES:,} values")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _num_values(node: yaml.Node, known: dict[int, float]) -> float:
+    """Number of values in a node with all aliases written out; infinite if it contains itself."""
+    if id(node) not in known:
+        known[id(node)] = math.inf  # until its children are counted
+        children: list[yaml.Node] = []
+        if isinstance(node, yaml.SequenceNode):
+            children = node.value
+        elif isinstance(node, yaml.MappingNode):
+            children = [child for pair in node.value for child in pair]
+        known[id(node)] = 1 + sum(_num_values(child, known) for child in children)
+    return known[id(node)]
 
 
 def _merged(root: Path, pipeline: str | None, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

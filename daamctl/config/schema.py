@@ -5,10 +5,11 @@ This module imports neither torch nor any higher-level package of daamctl.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_serializer, model_validator
 
 from daamctl.config.marks import Changes, Of
 
@@ -25,10 +26,17 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
+def _folder_name(name: str) -> str:
+    """The name of a folder in data/: without this check, `../..` would leave the project."""
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise ValueError(f"a name consists of letters, digits, '.', '_' and '-', got '{name}'")
+    return name
+
+
 class DownloadConfig(Section):
     """Which recordings, texts or images to use, and which of their classes."""
 
-    corpus: str = "demo"
+    corpus: Annotated[str, AfterValidator(_folder_name)] = "demo"
     """Reader: a name from the table of corpora (`daamctl ls corpora`)."""
     source: Annotated[str | None, Changes.RUNS] = None
     """Table of items (CSV, Parquet or JSON lines) or folder; null: where `daamctl download CORPUS --from DIR` stored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -267,6 +268,44 @@ def test_read_yaml_names_the_file(tmp_path: Path) -> None:
     path.write_text("- 1\n")
     with pytest.raises(ConfigError, match=r"must hold a mapping of settings, got list"):
         read_yaml(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: &a [*a]\n", "more than 100,000 values"),
+        ("a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1},' * 9}]\n" for n in range(1, 12)), "100,000 values"),
+        ("a: " + "[" * 100_000, "nested more than 50 levels deep"),
+        ("a: 1\n" * 250_000, "has 1,250,000 bytes; at most 1,000,000 are allowed"),
+    ],
+)
+def test_files_that_would_take_forever_are_refused(tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=expected):
+        read_yaml(path)
+
+
+def test_aliases_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("a: &x {lr: 1}\nb: *x\nc: {<<: *x, epochs: 2}\n")
+    assert read_yaml(path) == {"a": {"lr": 1}, "b": {"lr": 1}, "c": {"lr": 1, "epochs": 2}}
+
+
+def test_only_utf8_text_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_bytes("a: größer".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"a\.yaml is not UTF-8: invalid .* at byte 5$"):
+        read_yaml(path)
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(ConfigError, match=r"pipe\.yaml is not a regular file$"):
+        read_yaml(tmp_path / "pipe.yaml")
+
+
+@pytest.mark.parametrize("name", ["../../x", "/etc", "", ".", "a/b", "-x"])
+def test_a_corpus_cannot_lead_out_of_the_project(project: Path, name: str) -> None:
+    expected = f"download.corpus: a name consists of letters, digits, '.', '_' and '-', got '{name}'"
+    assert expected in message(project, {"download.corpus": name})
 
 
 def test_root_is_found_from_below(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def unchecked_shapes() -> Iterator[None]:
     """Switch the check of shapes off, for wrong shapes that our own code must refuse."""
+    before = config.jaxtyping_disable
     config.update("jaxtyping_disable", True)
     yield
-    config.update("jaxtyping_disable", False)
+    config.update("jaxtyping_disable", before)

@@ -244,5 +244,5 @@ def test_workers_that_see_or_would_make_something_else_are_named(project: Path) 
     with pytest.raises(EncoderError, match=r"would make other embeddings \(weights_sha256: \w+, not \w+\)"):
         list(other.work([extract.Shard(worker.facts, project, 0)], print))
     layout.clips.unlink()
-    with pytest.raises(ArtifactError, match=r"^worker on \S+ does not see .*clips.parquet\n  hold the project on"):
+    with pytest.raises(ArtifactError, match=r"^worker on \S+ does not see .*clips.parquet\n  put the project on"):
         extract.Extractor(layout, config, "cpu", seen=True)

@@ -194,7 +194,7 @@ def test_no_weight_above_one_at_the_very_peak() -> None:
     """Rounding would else put some of them a little above."""
     for skew in np.linspace(-6, 6, 41):
         gate = make("sga", "B", "scalar", **{"gate.skew": float(skew), "gate.phi": 0.0}).float().fusion.gate
-        weights = gate(torch.linspace(-2, 2, 4001))
+        weights = gate(torch.linspace(-2, 2, 4001)[:, None])  # (L, D)
         assert weights.max().item() == pytest.approx(1, abs=1e-6)
         assert weights.max() <= 1
 

@@ -1,4 +1,4 @@
-"""Atomic writes: a file or folder appears complete under its name, or not at all."""
+"""Writing files: complete under their names or not at all, and harmless when a spreadsheet opens them."""
 
 from __future__ import annotations
 
@@ -34,3 +34,18 @@ def atomic_path(path: Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
         else:
             temporary.unlink(missing_ok=True)
+
+
+def csv_text(text: str) -> str:
+    """Text for a cell of a CSV file.
+
+    Spreadsheets run text that begins with =, +, -, @, a tab or a carriage return as a formula. Such text gets an
+    apostrophe in front, unless it is a number.
+    """
+    if not text.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text

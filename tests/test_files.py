@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from daamctl.errors import ArtifactError
-from daamctl.files import atomic_path
+from daamctl.files import atomic_path, csv_text
 
 
 def names(folder: Path) -> list[str]:
@@ -32,7 +32,7 @@ def test_killed_process_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
     script = (
-        "import os, sys; from pathlib import Path; from daamctl.files import atomic_path\n"
+        "import os, sys; from pathlib import Path; from daamctl.files import atomic_path, csv_text\n"
         "with atomic_path(Path(sys.argv[1])) as t:\n    t.write_text('half'); os._exit(9)"
     )
     assert subprocess.run([sys.executable, "-c", script, str(path)], check=False).returncode == 9
@@ -73,3 +73,13 @@ def test_file_system_that_refuses_is_an_artifact_error(tmp_path: Path, code: int
     )
     assert path.read_text() == "old"
     assert names(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+cmd", "-x", "@sum", "\t=1", "\r=1"])
+def test_no_text_of_a_csv_file_is_a_formula(text: str) -> None:
+    assert csv_text(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("text", ["", "anger", "-1.5", "+2", "1e-3", "a=b", "–"])
+def test_other_text_stays_as_it_is(text: str) -> None:
+    assert csv_text(text) == text

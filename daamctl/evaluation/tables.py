@@ -10,6 +10,7 @@ import polars as pl
 from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.results import Fold
 from daamctl.evaluation.scoring import Items, join
+from daamctl.files import csv_text
 
 MAX_CONFUSION_ROWS = 100_000
 """`dvc plots` puts every row into its page. Of more rows than this, a random sample is written, always the same."""
@@ -74,3 +75,8 @@ def confusion_rows(evaluation: Evaluation, items: Mapping[str, Mapping[str, list
         }
         frames.append(pl.DataFrame(columns))
     return pl.concat(frames)
+
+
+def to_csv(table: pl.DataFrame) -> str:
+    """Comma-separated values, in which no text is a formula (see `csv_text`)."""
+    return table.with_columns(pl.col(pl.String).map_elements(csv_text, return_dtype=pl.String)).write_csv()

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from io import StringIO
 
+from daamctl.files import csv_text
 from daamctl.reporting.document import DASH, DOWN, FORMATS, INTERVAL, UP, Cell, Linked, Number, Table, number_of
 
 LONG = 45
@@ -66,7 +67,7 @@ def to_csv(table: Table) -> str:
     columns: list[list[str]] = []
     for heading, cells in zip(table.columns, grid, strict=True):
         numbers = [number for cell in cells if (number := number_of(cell))]
-        name = heading.removesuffix(INTERVAL).translate({ord(UP): None, ord(DOWN): None}).strip()
+        name = csv_text(heading.removesuffix(INTERVAL).translate({ord(UP): None, ord(DOWN): None}).strip())
         units = {FORMATS[number.kind][2] for number in numbers}
         unit = units.pop() if len(units) == 1 else ""  # if units differ, the rows name them
         suffix = f" [{unit}]" if unit and unit not in name else ""
@@ -120,11 +121,11 @@ def _csv(cell: Cell, part: str) -> str:
     if isinstance(inner, Number):
         value = inner.parts.get(part)
         return "" if value is None else f"{value:.9g}"
-    return "" if part or inner == DASH else inner
+    return "" if part or inner == DASH else csv_text(inner)
 
 
 def _note(cell: Cell) -> str:
-    return "; ".join([cell.note, *(path for _, path in cell.links)]) if isinstance(cell, Linked) else ""
+    return csv_text("; ".join([cell.note, *(path for _, path in cell.links)])) if isinstance(cell, Linked) else ""
 
 
 def _row(cells: Sequence[Cell]) -> str:

@@ -50,7 +50,7 @@ from daamctl.evaluation.metrics import class_recalls, confusion_matrix
 from daamctl.evaluation.provenance import chance_of, counts, provenance
 from daamctl.evaluation.scoring import UNITS, Items, items_of, join, score_items
 from daamctl.evaluation.summary import spread
-from daamctl.evaluation.tables import accuracy_rows, confusion_rows, history_rows
+from daamctl.evaluation.tables import accuracy_rows, confusion_rows, history_rows, to_csv
 from daamctl.layout import Layout
 
 logger = logging.getLogger(__name__)
@@ -88,10 +88,10 @@ def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None)
     folder = layout.stage("evaluate")
     write_json(folder / FILE, evaluation.as_json())
     write_json(folder / "metrics.json", _flat_metrics(evaluation))
-    write_text(folder / "accuracy.csv", accuracy_rows(evaluation).write_csv())
+    write_text(folder / "accuracy.csv", to_csv(accuracy_rows(evaluation)))
     labels = {method: entry.label for method, entry in evaluation.methods.items()}
-    write_text(folder / "history.csv", history_rows(folds, labels).write_csv())
-    write_text(folder / "confusion.csv", confusion_rows(evaluation, items, evaluation.main_unit).write_csv())
+    write_text(folder / "history.csv", to_csv(history_rows(folds, labels)))
+    write_text(folder / "confusion.csv", to_csv(confusion_rows(evaluation, items, evaluation.main_unit)))
     return folder / FILE
 
 

@@ -49,8 +49,6 @@ class EmbeddingsMetadata:
         num_clips: rows in all shards.
         unreadable: clip_id -> reason, for clips left out within the allowed tolerance.
         modality: modality of the clips.
-        timing: clips embedded, seconds taken after the first batch, and device of the last run that made shards;
-            empty if unknown.
     """
 
     key: str
@@ -63,7 +61,6 @@ class EmbeddingsMetadata:
     num_clips: int
     unreadable: dict[str, str] = field(default_factory=dict)
     modality: Modality = "speech"
-    timing: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
 def layer_column(layer: int) -> str:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from daamctl.provenance import device_name
 
 SMALL_PART = 0.1
 """The first batch may include opening the encoder. It is left out if it has at most this share of the clips."""
+
+
+def timing_file(embeddings: Path) -> Path:
+    """File with the encoder and the `Stopwatch.timing` of a folder of embeddings.
+
+    It is outside the folder, because equal embeddings have equal files, however long they took.
+    """
+    return embeddings.parents[1] / ".work" / "timing" / f"{embeddings.name}.json"
 
 
 class Stopwatch:

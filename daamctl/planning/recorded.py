@@ -14,11 +14,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from daamctl.adapters import FINETUNES
-from daamctl.artifacts.embeddings import METADATA_FILE, read_head
+from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.config import Config
 from daamctl.devices import resolve_device
 from daamctl.errors import ArtifactError
+from daamctl.extraction.stopwatch import timing_file
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.provenance import device_name
@@ -61,14 +62,11 @@ class Recorded:
         """Speed of extraction with this encoder; None if none is recorded."""
         device = device_name(resolve_device(self.config.extract.device))
         for source, folder in self._folders("extract"):
-            if not (folder / METADATA_FILE).is_file():
-                continue
             try:
-                head = read_head(folder)
+                timing = read_json(timing_file(folder))
             except ArtifactError:
                 continue
-            timing, settings = head.timing, head.settings.get("extract", {})
-            same = settings.get("encoder") == self.config.extract.encoder and timing.get("device") == device
+            same = (timing["encoder"], timing["device"]) == (self.config.extract.encoder, device)
             if same and timing["clips"]:
                 return Rate(timing["seconds"] / timing["clips"], source)
         return None

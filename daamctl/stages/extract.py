@@ -32,7 +32,7 @@ from daamctl.artifacts.embeddings import (
     shard_path,
     write_head,
 )
-from daamctl.artifacts.io import content_key, link_or_copy, locked, replace_dir
+from daamctl.artifacts.io import content_key, link_or_copy, locked, replace_dir, write_json
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
@@ -44,7 +44,7 @@ from daamctl.engines.base import Engine, await_files
 from daamctl.errors import ArtifactError, AudioError, CorpusError, EncoderError, first_few
 from daamctl.extraction.items import ImageTables
 from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
-from daamctl.extraction.stopwatch import Stopwatch
+from daamctl.extraction.stopwatch import Stopwatch, timing_file
 from daamctl.layout import Layout
 from daamctl.progress import progress
 
@@ -209,9 +209,10 @@ def _embed(layout: Layout, head: EmbeddingsMetadata, config: Config, make: Make,
         stopwatch = Stopwatch()
         unreadable = _make_missing(work, head, stopwatch.timed(make), config, layout)
         whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable)
-        whole = replace(whole, timing=stopwatch.timing(resolve_device(config.extract.device)))
         write_head(work, whole)
         replace_dir(work, layout.embeddings)
+        timing = stopwatch.timing(resolve_device(config.extract.device))
+        write_json(timing_file(layout.embeddings), {"encoder": config.extract.encoder, **timing})
     made = (whole.num_clips, _unit(whole), len(whole.layers), whole.embed_dim, layout.embeddings)
     log.info("%d %s x %d layers x %d in %s", *made)
     return layout.embeddings
@@ -274,7 +275,6 @@ def _share(finished: Path, layout: Layout, head: EmbeddingsMetadata) -> Path:
     found, target = read_head(finished), layout.embeddings
     # Settings that leave the clips as they are, and names, are this pipeline's own.
     own = replace(head, num_clips=found.num_clips, unreadable=found.unreadable)
-    own = replace(own, timing=found.timing)
     if finished == target:
         log.info("embeddings in %s are up to date", target)
         if own != found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ import pytest
 
 from daamctl import pipeline
 from daamctl.artifacts.clips import read_clips
-from daamctl.artifacts.embeddings import read_head, write_head
+from daamctl.artifacts.io import read_json, write_json
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.artifacts.splits import split_of
 from daamctl.config import Config, load_config
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import encoder_size_of
 from daamctl.errors import ArtifactError, ConfigError, MethodError
+from daamctl.extraction.stopwatch import timing_file
 from daamctl.layout import Layout
 from daamctl.planning.recorded import allowed_epochs
 from daamctl.planning.rows import Row
@@ -48,6 +49,12 @@ def planned(
     """The rows by stage or method, and the whole result."""
     result = plan.run(*settings(project, name, overrides), blockers=blockers or {})
     return {row["method"] or row["stage"]: row for row in result["stages"]}, result
+
+
+def set_speed(layout: Layout, **changes: float) -> None:
+    """Change the recorded speed of the extraction."""
+    path = timing_file(layout.embeddings)
+    write_json(path, {**read_json(path), **changes})
 
 
 def states(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -240,8 +247,7 @@ def test_fine_tuning_without_finished_folds_is_estimated_from_extraction(
     layout, config = settings(project, "tiny")
     for stage in (download, segment, extract):
         stage.run(layout, config)
-    head = read_head(layout.embeddings)
-    write_head(layout.embeddings, replace(head, timing={**head.timing, "clips": 10, "seconds": 20.0}))
+    set_speed(layout, clips=10, seconds=20.0)
     rows, result = planned(project, overrides=overrides)
     row = rows["lora-r4"]
     assert row["basis"] == "estimated"
@@ -270,8 +276,7 @@ def test_times_scale_from_the_folds_of_another_pipeline(project: Path) -> None:
     result = json.loads((fold / "result.json").read_text())
     result["meta"]["train_s"] = 60.0
     (fold / "result.json").write_text(json.dumps(result))
-    head = read_head(layout.embeddings)
-    write_head(layout.embeddings, replace(head, timing={**head.timing, "clips": 10, "seconds": 20.0}))
+    set_speed(layout, clips=10, seconds=20.0)
     shutil.copy(project / "pipelines/tiny.yaml", project / "pipelines/other.yaml")
     rows, _ = planned(project, "other", {"train.epochs": 2 * config.train.epochs, "train.search": "none"})
     assert rows["mean"]["time_s"] is None  # nothing is known of its clips before `segment`

@@ -15,7 +15,7 @@ from daamctl.artifacts.embeddings import METADATA_FILE, layer_column, read_head
 from daamctl.artifacts.io import read_parquet
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, load_config
-from daamctl.errors import ArtifactError, EncoderError, MethodError, TrainingError
+from daamctl.errors import ArtifactError, ConfigError, EncoderError, TrainingError
 from daamctl.layout import Layout
 from daamctl.stages import download, extract, segment
 from tests.fixtures.recordings import write_pipeline
@@ -147,17 +147,12 @@ def test_pipeline_without_a_ranking_method_still_ends_in_a_report(project: Path)
     assert "No layers were chosen, so nothing was trained on few layers." in report.read_text(encoding="utf-8")
 
 
-def test_method_that_does_not_fit_is_found_before_the_extraction(project: Path) -> None:
+def test_method_that_does_not_fit_is_found_before_anything_runs(project: Path) -> None:
     write_pipeline(project, more="method_settings: {daam-v1: {num_heads: 7}}\n")
-    layout, config = settings(project)
-    download.run(layout, config)
-    segment.run(layout, config)
-    with pytest.raises(MethodError) as caught:
-        extract.run(layout, config)
-    assert str(caught.value) == (
-        "daam-v1: num_heads (7) must divide the number of layers (24); possible: 1, 2, 3, 4, 6, 8, 12\n"
-        "  add --set method_settings.daam-v1.num_heads=6, write that into the pipeline's file, or leave the method out"
-    )
+    with pytest.raises(ConfigError) as caught:
+        pipeline.run(*settings(project), track=False)
+    assert "num_heads (7) must divide the number of layers (24); possible: 1, 2, 3, 4, 6, 8, 12" in str(caught.value)
+    assert not (project / "data").exists()
 
 
 def test_folds_that_cannot_be_trained_are_found_in_download(project: Path) -> None:

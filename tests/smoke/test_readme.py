@@ -19,8 +19,10 @@ PAGES = {
     path.relative_to(REPOSITORY).as_posix(): path.read_text(encoding="utf-8")
     for path in [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 }
-EXAMPLES = [
-    (name, code) for name, page in PAGES.items() for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+EXAMPLES = [  # an indented block is a pattern to fill in, not a program
+    (name, code)
+    for name, page in PAGES.items()
+    for code in re.findall(r"^```python\n(.*?)```", page, re.DOTALL | re.MULTILINE)
 ]
 COMMANDS = sorted(
     {

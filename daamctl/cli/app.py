@@ -63,7 +63,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Probe frozen encoders layer by layer, and test Density Adaptive Attention against simple baselines.",
-    epilog="Stages: download > segment > extract > train, finetune > evaluate > ablate > importance > report. "
+    epilog=f"Stages, in order: {', '.join(STAGES)}. "
     "To run a whole pipeline: daamctl run demo, or dvc repro report@demo.",
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import subprocess
 import sys
@@ -13,38 +14,25 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from daamctl import __version__, pipeline
+from daamctl import __version__, pipeline, stage_table
 from daamctl.cli.app import app
 from daamctl.config import Config, load_config, pipeline_names
 from daamctl.errors import ArtifactError
 from daamctl.methods import METHODS
 from daamctl.stages import (
-    ablate,
     check,
     download,
     evaluate,
     extract,
     finetune,
-    importance,
     plan,
     report,
-    segment,
     track,
-    train,
 )
 from tests.conftest import REPOSITORY
 
-STAGES = {
-    "download": download,
-    "segment": segment,
-    "extract": extract,
-    "train": train,
-    "evaluate": evaluate,
-    "ablate": ablate,
-    "importance": importance,
-    "report": report,
-}
-NEEDED = {"train": ["--method", "mha"]}
+STAGES = {name: importlib.import_module(f"daamctl.stages.{name}") for name in stage_table.STAGES}
+NEEDED = {"train": ["--method", "mha"], "finetune": ["--method", "lora-r8"]}
 
 
 def call(*words: str) -> Any:
@@ -343,9 +331,10 @@ def test_whole_pipeline_runs_every_stage_in_order(project: Path, monkeypatch: py
     result = call("run", "demo")
     assert result.exit_code == 0, result.output
     assert result.stdout == "report\n"
-    methods = load_config(project, "demo").methods
-    middle = [f"train {name}" for name in methods]
-    assert called == ["check", "download", "segment", "extract", *middle, "evaluate", "ablate", "importance", "report"]
+    config, expected = load_config(project, "demo"), ["check"]
+    for name, spec in stage_table.STAGES.items():
+        expected += [name] if spec.for_each is None else [f"{name} {entry}" for entry in getattr(config, spec.for_each)]
+    assert called == expected
 
 
 def test_check_reports_every_error_of_every_pipeline(project: Path) -> None:

@@ -21,7 +21,7 @@ from daamctl.corpora import CORPORA, demo_text, digits
 from daamctl.layout import Layout
 
 ITEMS = 40
-METHODS = ("none", "daam-v1", "mha")
+METHODS = ("none-mlp", "daam-v1-mlp", "mha-mlp")
 FINETUNES = ("linear-probe", "lora-r8", "lora-r8-published")
 GROUPS = ["group1", "group2", "group3"]
 QUICK = {
@@ -32,8 +32,8 @@ QUICK = {
     "train.search": "none",
     "finetune.search": "none",
     "ablate.k": [1],
-    "ablate.rank_by": "daam-v1",  # left open, nothing would be chosen: one epoch teaches nothing
-    "ablate.method": "none",
+    "ablate.rank_by": "daam-v1-mlp",  # left open, nothing would be chosen: one epoch teaches nothing
+    "ablate.method": "none-mlp",
     "ablate.presets": [],
     "importance.dpi": 40,
     "report.interactive": False,
@@ -77,7 +77,7 @@ def test_whole_way(name: str, cut: Callable[[Path, Path], None], item: str, head
         assert {result["run"]["modality"] for result in results} == {item}
         assert sum(result["meta"]["num_test_clips"] for result in results) == ITEMS
     ablation = read(layout, "ablate", "ablation.json")
-    ranked = read(layout, "importance", "summary.json")["methods"]["daam-v1"]["ranking"]
+    ranked = read(layout, "importance", "summary.json")["methods"]["daam-v1-mlp"]["ranking"]
     assert [(group["layers"], group["n"]) for group in ablation["groups"]] == [([ranked[0]], 3), ([ranked[-1]], 3)]
     assert sorted(ranked) == list(made.layers)
     check_effects(layout, report, head)

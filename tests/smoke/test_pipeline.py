@@ -17,7 +17,7 @@ from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, load_config
 from daamctl.errors import ArtifactError, ConfigError, EncoderError, TrainingError
 from daamctl.layout import Layout
-from daamctl.stages import download, extract, segment
+from daamctl.stages import download, extract, segment, train
 from tests.fixtures.recordings import write_pipeline
 
 
@@ -27,7 +27,7 @@ def settings(project: Path, name: str = "tiny") -> tuple[Layout, Config]:
 
 
 def test_every_stage_writes_what_the_next_one_reads(project: Path, caplog: pytest.LogCaptureFixture) -> None:
-    few = "methods: [none, weighted-sum, daam-v1]\nablate: {k: [1]}\nimportance: {dpi: 60}\n"
+    few = "methods: [none-mlp, weighted-sum, daam-v1-mlp]\nablate: {k: [1]}\nimportance: {dpi: 60}\n"
     write_pipeline(project, more=few)
     layout, config = settings(project)
     report = pipeline.run(layout, config, track=False)
@@ -38,18 +38,20 @@ def test_every_stage_writes_what_the_next_one_reads(project: Path, caplog: pytes
         assert method in html
         assert len(read_folds(layout.method(method))) == 3
     metrics = json.loads((layout.stage("evaluate") / "metrics.json").read_text())
-    assert metrics["none"]["accuracy"] > 0.8  # two tones; chance is 0.5
+    assert metrics["none-mlp"]["accuracy"] > 0.8  # two tones; chance is 0.5
     ablation = json.loads((layout.stage("ablate") / "ablation.json").read_text())
     assert [group["name"] for group in ablation["groups"]] == ["highest-1", "lowest-1"]
     audit = json.loads((layout.stage("importance") / "summary.json").read_text())["audit"]
     assert audit["no_ablation"] is None  # the first run already has what the ablation found
     assert {name: len(entry["alone"]) for name, entry in audit["methods"].items()} == dict.fromkeys(
-        ("weighted-sum", "daam-v1"), 1
+        ("weighted-sum", "daam-v1-mlp"), 1
     )
 
     before = {path: path.stat().st_mtime_ns for path in (layout.data / "train").rglob("result.json")}
     with caplog.at_level(logging.INFO, logger="daamctl"):
-        pipeline.run(layout, config, track=False)
+        extract.run(layout, config)
+        for method in config.methods:
+            train.run(layout, config, method=method, track=False)
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert "3 of 3 folds are finished and kept" in caplog.text
     assert "are up to date" in caplog.text

@@ -76,6 +76,7 @@ def test_a_shard_whose_worker_dies_is_made_again_and_no_other(
     assert cluster.is_initialized()  # it was not this engine that started Ray
 
 
+@pytest.mark.slow
 def test_a_fold_whose_worker_dies_goes_on_and_no_other_is_trained_again(
     cluster: Any, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,13 +10,14 @@ before training (D29).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Float64
 from numpy.typing import NDArray
+
+from daamctl.artifacts.importance import HeadPositions
 
 Map = NDArray[np.float64]
 
@@ -33,27 +34,6 @@ REARRANGEMENTS = 20_000
 ROUNDING = 1e-6
 """Values that differ by less than this share of the largest are considered equal: maps are stored as float32, whose
 rounding error is 6e-8, and are means over many batches."""
-
-
-@dataclass(frozen=True)
-class HeadPositions:
-    """How much of a layer score the position of a layer inside its head explains.
-
-    Args:
-        num_heads: h.
-        means: (P,) mean score of the layers at position 1, 2, … of their heads.
-        counts: (P,) layers at each position; fewer at positions that only the last head has.
-        share: R^2 of the position alone; None for a constant score.
-        adjusted_share: R^2 corrected for what P free means explain by chance, 1 - (1 - R^2) (L - 1) / (L - P).
-        p: share of random permutations of the layers whose R^2 is at least as large.
-    """
-
-    num_heads: int
-    means: list[float]
-    counts: list[int]
-    share: float | None
-    adjusted_share: float | None
-    p: float | None
 
 
 def importance_factor(density: Float[NDArray[np.floating], "L D"]) -> Float64[Map, "L D"]:

@@ -19,7 +19,7 @@ import yaml
 
 from daamctl.artifacts.io import write_text
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, Config, read_yaml
-from daamctl.errors import ConfigError
+from daamctl.errors import ConfigError, first_few
 from daamctl.stage_table import STAGES
 
 STAGES_FILE = "stages.yaml"
@@ -62,8 +62,7 @@ def check_stages(root: Path) -> None:
     for name in sorted(pipelines - set(wanted[REPORT])):
         wrong.append(f"has stages of '{name}', which is not listed under pipelines in {PARAMS_FILE}")
     if wrong:
-        more = f" and {len(wrong) - NAMED_AT_MOST} more" if len(wrong) > NAMED_AT_MOST else ""
-        text = f"{STAGES_FILE} {', '.join(wrong[:NAMED_AT_MOST])}{more}"
+        text = f"{STAGES_FILE} {first_few(wrong, NAMED_AT_MOST)}"
         raise ConfigError(text, fix="write it again: daamctl check --write")
 
 

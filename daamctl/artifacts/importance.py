@@ -19,16 +19,16 @@ PerLayer = dict[str, float]
 
 
 @dataclass(frozen=True)
-class PositionScores:
-    """How much the position of a layer inside its head explains of its score.
+class HeadPositions:
+    """How much of a layer score the position of a layer inside its head explains.
 
     Args:
-        num_heads: number of heads.
-        means: mean score of the layers at position 1, 2, … of their heads.
-        counts: number of layers at each position.
-        share: share of the differences between layers that the position explains (R^2); None for a constant score.
-        adjusted_share: `share` corrected for the number of positions.
-        p: p-value, by permutation of the layers.
+        num_heads: h.
+        means: (P,) mean score of the layers at position 1, 2, … of their heads.
+        counts: (P,) layers at each position; fewer at positions that only the last head has.
+        share: R^2 of the position alone; None for a constant score.
+        adjusted_share: R^2 corrected for what P free means explain by chance, 1 - (1 - R^2) (L - 1) / (L - P).
+        p: share of random permutations of the layers whose R^2 is at least as large.
     """
 
     num_heads: int
@@ -73,8 +73,8 @@ class DensityMaps:
     contribution_percent: PerLayer
     contribution_percent_untrained: PerLayer
     correlation_with_untrained: float | None
-    head_positions: PositionScores | None
-    head_positions_untrained: PositionScores | None
+    head_positions: HeadPositions | None
+    head_positions_untrained: HeadPositions | None
     caution: str | None
     heatmap: str
     layers_picture: str

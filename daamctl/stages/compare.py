@@ -28,7 +28,7 @@ from daamctl.artifacts.results import Fold, read_fold, read_folds
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config, TrainingStage, load_config, parse_overrides, pipeline_names
 from daamctl.corpora import CORPORA
-from daamctl.errors import ArtifactError, ConfigError, UnknownNameError
+from daamctl.errors import ArtifactError, ConfigError, UnknownNameError, first_few
 from daamctl.evaluation.consistency import check_method, check_methods
 from daamctl.evaluation.paired import TrainedMethod, compare_paired
 from daamctl.evaluation.printed import LORA_SESSIONS, Row, compare_printed, trained_row
@@ -252,9 +252,8 @@ def _load(side: Trained, methods: Sequence[str], unit: str) -> list[TrainedMetho
         numbers = range(1, folds[0].result["run"]["num_folds"] + 1)
         missing = [(fold, seed) for fold in numbers for seed in sorted(seeds) if (fold, seed) not in done]
         if missing:
-            shown = ", ".join(f"fold {fold} seed {seed}" for fold, seed in missing[:5])
-            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-            raise ArtifactError(f"'{side.name}/{method}' lacks {shown}{more}", fix=f"train them: {fix}")
+            shown = first_few([f"fold {fold} seed {seed}" for fold, seed in missing])
+            raise ArtifactError(f"'{side.name}/{method}' lacks {shown}", fix=f"train them: {fix}")
         check_method(method, folds, fix=fix)
         found[method] = folds
     check_methods(found, side.config, fix=side.layout.command("train"))

@@ -39,7 +39,7 @@ from daamctl.analysis.importance import (
 )
 from daamctl.analysis.scores import Maps, Scored, read_maps, read_scores
 from daamctl.artifacts.ablation import Ablation, find_ablation
-from daamctl.artifacts.importance import FILE, DensityMaps, LayerScores, PositionScores, Stability
+from daamctl.artifacts.importance import FILE, DensityMaps, LayerScores, Stability
 from daamctl.artifacts.io import write_json
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.splits import make_split
@@ -185,8 +185,8 @@ def _summary(config: Config, method: str, parts: list[Maps], scored: Scored) -> 
         contribution_percent=_per_layer(layers, layer_contribution(mean.trained)),
         contribution_percent_untrained=_per_layer(layers, layer_contribution(mean.untrained)),
         correlation_with_untrained=correlation,
-        head_positions=PositionScores(**vars(positions)) if positions else None,
-        head_positions_untrained=PositionScores(**vars(before)) if before else None,
+        head_positions=positions,
+        head_positions_untrained=before,
         caution=geometry_caution(correlation, positions),
         heatmap=f"{method}-heatmap.png",
         layers_picture=f"{method}-layers.png",

@@ -36,6 +36,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def blank_pictures() -> Iterator[None]:
+    """Figures are described but not drawn; for fixtures of a module, the context manager of the same name."""
+    from tests.fixtures import pictures  # loads matplotlib, which few tests need
+
+    with pictures.blank_pictures():
+        yield
+
+
+@pytest.fixture
 def unchecked_shapes() -> Iterator[None]:
     """Switch the check of shapes off, for wrong shapes that our own code must refuse."""
     before = config.jaxtyping_disable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,12 @@ from tests.fixtures.shapes import check_shapes_on_import, config  # noqa: E402  
 check_shapes_on_import()  # before anything imports the modules that are checked
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def pytest_collection_finish() -> None:
+    """Collecting garbage after every training takes as long as a tiny training if it goes through all of torch."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -311,7 +311,7 @@ class FoldWorker:
         per_gpu: number of workers that share a GPU.
     """
 
-    facts = None
+    description = None
     num_devices = 1
 
     def __init__(

@@ -64,7 +64,7 @@ class EncoderSource(TrialData):
     def ask_worker(self, engine: Engine, device: str) -> None:
         """Let a worker open the encoder and report its facts; this machine may lack the memory for it."""
         if self._facts is None:
-            self._facts = engine.facts(partial(_FactsWorker, self), device)
+            self._facts = engine.describe(partial(_FactsWorker, self), device)
             self._opened = None
 
     def take(self) -> Opened:
@@ -92,7 +92,7 @@ class _FactsWorker:
     num_devices = 1
 
     def __init__(self, source: EncoderSource, device: str) -> None:
-        self.facts = dict(source.facts)
+        self.description = dict(source.facts)
 
     def work(self, tasks: Sequence[None], advance: Callable[[int], None]) -> Iterator[None]:
         """Do nothing."""

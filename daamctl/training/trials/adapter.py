@@ -25,7 +25,7 @@ from daamctl.methods.weights_metadata import ADAPTER, Origin, WeightsMetadata
 from daamctl.provenance import code_hash
 from daamctl.training.adapter_training import AdapterTraining, Opened, notes_on
 from daamctl.training.loop import Training, TrainingSetup
-from daamctl.training.search import Grid, Settings
+from daamctl.training.search import Grid, Settings, Start
 from daamctl.training.trial import ResultParts, Trial, TrialData
 
 KEY_FORMAT = 2  # raise it when a change of the loop makes finished folds wrong
@@ -145,7 +145,7 @@ class AdapterTrial(Trial):
         split = self.split
         return (len(split.train) + len(split.dev) + len(split.test)) * super().units
 
-    def starter(self, advance: Callable[[int], None]) -> Callable[[Settings | None, Path, str], Training]:
+    def starter(self, advance: Callable[[int], None]) -> Start:
         """See `Trial.starter`; every training has an encoder of its own."""
 
         def start(settings: Settings | None, work: Path, key: str) -> Training:

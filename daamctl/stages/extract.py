@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -94,6 +93,8 @@ class Shard:
 
 
 Make = Callable[..., Iterator[ShardResult]]
+"""Makes shards on an engine: from a list of shards, and a function `advance` called with the number of finished clips.
+"""
 
 
 class Extractor:
@@ -130,7 +131,7 @@ class Extractor:
             precision=resolve_precision(config.extract.precision, device, cpu_auto=True),
         )
         self.config, self.rows, self.tables = config, clips.rows, ImageTables()
-        self.facts = _head(clips, config, self.lazy.known)
+        self.description = _metadata_of(clips, config, self.lazy.known)
         # The clip table itself contains the texts, so their root does not matter.
         self.root = layout.root if clips.modality == "text" else files_root(layout.root, clips.corpus)
 
@@ -148,25 +149,37 @@ class Extractor:
         size = self.config.extract.shard_clips
         todo = []
         for shard in tasks:
-            self._check(shard.head)
+            self._check_same_embeddings(shard.head)
             if shard.is_whole(self.config):
                 advance(shard.num_clips(self.config))
                 yield ShardResult(shard.path, shard.num_clips(self.config))
             else:
                 todo.append(ShardTask(shard.path, self.rows[shard.number * size : (shard.number + 1) * size]))
         if todo:
-            head = tasks[0].head
-            given: dict[str, Any] = {"head": head, "root": self.root, "config": self.config, "tables": self.tables}
-            yield from make_shards(todo, self.lazy.encoder, on_clips=advance, **given)
-
-    def _check(self, head: EmbeddingsMetadata) -> None:
-        if self.facts.vectors_key != head.vectors_key:
-            names = [name for name in DECISIVE[head.modality] if self.facts.encoder[name] != head.encoder[name]]
-            other = "; ".join(f"{name}: {self.facts.encoder[name]}, not {head.encoder[name]}" for name in names)
-            raise EncoderError(
-                f"worker on {socket.gethostname()} would make other embeddings ({other or 'other clips or settings'})",
-                fix="give all workers the same weights, packages and kind of device, or set extract.precision",
+            yield from make_shards(
+                todo,
+                self.lazy.encoder,
+                head=tasks[0].head,
+                root=self.root,
+                config=self.config,
+                on_clips=advance,
+                tables=self.tables,
             )
+
+    def _check_same_embeddings(self, head: EmbeddingsMetadata) -> None:
+        """Check that this worker makes the embeddings of the metadata: packages or devices may differ in a cluster."""
+        ours = self.description
+        if ours.vectors_key == head.vectors_key:
+            return
+        differing = []
+        for name in DECISIVE[head.modality]:
+            if ours.encoder[name] != head.encoder[name]:
+                differing.append(f"{name}: {ours.encoder[name]}, not {head.encoder[name]}")
+        reason = "; ".join(differing) or "other clips or settings"
+        raise EncoderError(
+            f"worker on {socket.gethostname()} would make other embeddings ({reason})",
+            fix="give all workers the same weights, packages and kind of device, or set extract.precision",
+        )
 
 
 def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine | None = None) -> Path:
@@ -190,7 +203,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
     """
     engine = engine or make_engine("local")
     open_worker = partial(Extractor, layout, config, seen=layout.clips.is_file())
-    head: EmbeddingsMetadata = engine.facts(open_worker, config.extract.device)
+    head: EmbeddingsMetadata = engine.describe(open_worker, config.extract.device)
     make = partial(engine.map, open_worker, device=config.extract.device)
     folder = _embed(layout, head, read_clips(layout.clips), config, make, force=force)
     _remove_leftovers(folder)
@@ -202,15 +215,15 @@ def _embed(
 ) -> Path:
     """Use a finished set if there is one, else make it."""
     if not force:
-        finished = _finished(layout, head, clips, config)
+        finished = _find_finished(layout, head, clips, config)
         if finished is not None:
-            return _share(finished, layout, head, clips)
+            return _use_finished(finished, layout, head, clips)
     # never mix sizes of shards
     work = layout.work / "extract" / f"{head.vectors_key}-{config.extract.shard_clips}"
     with locked(work.with_suffix(".lock"), what=f"the embeddings of {layout.run_name}"):
-        finished = None if force else _finished(layout, head, clips, config)
+        finished = None if force else _find_finished(layout, head, clips, config)
         if finished is not None:  # another process made it in the meantime
-            return _share(finished, layout, head, clips)
+            return _use_finished(finished, layout, head, clips)
         if force:
             shutil.rmtree(work, ignore_errors=True)
         stopwatch = Stopwatch()
@@ -225,7 +238,7 @@ def _embed(
     return layout.embeddings
 
 
-def _head(clips: ClipTable, config: Config, known: EncoderFacts) -> EmbeddingsMetadata:
+def _metadata_of(clips: ClipTable, config: Config, known: EncoderFacts) -> EmbeddingsMetadata:
     facts, settings = known.facts, embedding_settings(config, clips.modality)
     head = EmbeddingsMetadata(
         key="",
@@ -249,7 +262,7 @@ def _key(head: EmbeddingsMetadata, **of: str) -> str:
     return content_key({"format": FORMAT, **of, "encoder": decisive, "settings": head.settings["extract"]})
 
 
-def _finished(layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, config: Config) -> Path | None:
+def _find_finished(layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, config: Config) -> Path | None:
     """A finished set of these vectors with few enough unreadable clips: this pipeline's own, else another one's."""
     tolerated = config.extract.max_unreadable_fraction * head.num_clips
     # Folders with a leading dot are left over from a command that was killed while it replaced a set.
@@ -302,7 +315,7 @@ def _remove_leftovers(target: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _share(finished: Path, layout: Layout, head: EmbeddingsMetadata, clips: ClipTable) -> Path:
+def _use_finished(finished: Path, layout: Layout, head: EmbeddingsMetadata, clips: ClipTable) -> Path:
     """Use a finished set: keep it if it is this pipeline's own, else link the other pipeline's files."""
     found, target = read_head(finished), layout.embeddings
     # Labels, settings that leave the clips as they are, and names are this pipeline's own.
@@ -374,7 +387,8 @@ def _check_tolerance(unreadable: dict[str, str], head: EmbeddingsMetadata, toler
     total = head.num_clips
     if len(unreadable) > tolerated * total:
         share = min(1.0, math.ceil(1000 * len(unreadable) / total) / 1000)
-        named = "; ".join(f"{clip}: {reason}" for clip, reason in list(unreadable.items())[:NAMED_AT_MOST])
+        reasons = [f"{clip}: {reason}" for clip, reason in unreadable.items()]
+        named = first_few(reasons, NAMED_AT_MOST, separator="; ")
         kind = AudioError if head.modality == "speech" else CorpusError
         raise kind(
             f"{len(unreadable)} of {total} {_unit(head)} cannot be read (tolerated: {tolerated:.1%}): {named}",
@@ -394,12 +408,12 @@ def _check_disk(work: Path, num_clips: int, head: EmbeddingsMetadata, config: Co
     free = shutil.disk_usage(work).free
     log.info("%d %s to embed: about %.1f MB on disk, %.0f MB free", num_clips, _unit(head), need / 1e6, free / 1e6)
     if need > free:
-        raise ArtifactError(
-            f"the embeddings need {need / 1e6:.0f} MB, {free / 1e6:.0f} MB are free at {work}",
-            fix="free space, then: " + layout.command("extract")
-            if storage == "float16"
-            else "free space, or take half of it: " + layout.command("extract", "--set extract.storage=float16"),
-        )
+        if storage == "float16":
+            fix = f"free space, then: {layout.command('extract')}"
+        else:
+            fix = f"free space, or take half of it: {layout.command('extract', '--set extract.storage=float16')}"
+        message = f"the embeddings need {need / 1e6:.0f} MB, {free / 1e6:.0f} MB are free at {work}"
+        raise ArtifactError(message, fix=fix)
 
 
 def _unit(head: EmbeddingsMetadata) -> str:

@@ -33,13 +33,13 @@ from daamctl.config import PIPELINES_DIR, RECIPES, Config
 from daamctl.corpora import CORPORA
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.settings_diff import differing, settings
-from daamctl.figures.layers import LayerRun
+from daamctl.figures.layers import LayerRun, MethodMaps
 from daamctl.layout import Layout
 from daamctl.methods.weights_metadata import read_metadata
 from daamctl.paper import sections as paper
 from daamctl.paper.tables import read_published
 from daamctl.reporting import layers, results, run_record
-from daamctl.reporting.document import Document, Section
+from daamctl.reporting.document import Document, Section, plural
 from daamctl.reporting.fairness import fairness
 from daamctl.reporting.recipe import AGAIN, BACK, TWIN, Recipe, gains, siblings
 from daamctl.reporting.run_record import CURVES, RunFacts
@@ -311,8 +311,8 @@ def _importance_pictures(layout: Layout, summary: Importance | None, command: st
 
 def _density_runs(
     layout: Layout, summary: Importance | None, labels: Mapping[str, str], command: str
-) -> layers.DensityRuns:
-    """Layer numbers and maps of every density method, the mean over folds first."""
+) -> dict[str, MethodMaps]:
+    """Label -> maps of a method with a density."""
     if summary is None or not summary.methods:
         return {}
     path = layout.stage("importance") / "importance.parquet"
@@ -325,13 +325,14 @@ def _density_runs(
         shape = (len(entry.layers), entry.num_features)
         parts = own.partition_by("fold", "seed", maintain_order=True)
         runs = [_density_run(part, shape, len(parts) - 1) for part in parts]
-        found[labels.get(name, name)] = (entry.layers, runs)
+        found[labels.get(name, name)] = MethodMaps(entry.layers, runs)
     return found
 
 
-def _density_run(part: pl.DataFrame, shape: tuple[int, int], others: int) -> LayerRun:
+def _density_run(part: pl.DataFrame, shape: tuple[int, int], num_runs: int) -> LayerRun:
+    """Maps (L, D) of one fold and seed; fold 0 is the mean over all runs."""
     fold, seed = part["fold"][0], part["seed"][0]
-    name = f"fold {fold}, seed {seed}" if fold else f"mean of {others} run{'s' if others > 1 else ''}"
+    name = f"fold {fold}, seed {seed}" if fold else f"mean of {plural(num_runs, 'run')}"
     trained, untrained, density, untrained_density = (
         part[column].to_numpy().reshape(shape)
         for column in ("importance", "untrained_importance", "density", "untrained_density")

@@ -128,7 +128,7 @@ def test_a_row_group_that_shards_share_is_read_once(project: Path, monkeypatch: 
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", counting)
     for portion in ([0], [1, 2], [3]):  # two row groups of two images each
-        tasks = [extract.Shard(worker.facts, project, number) for number in portion]
+        tasks = [extract.Shard(worker.description, project, number) for number in portion]
         assert len(list(worker.work(tasks, lambda number: None))) == len(portion)
     assert read == [0, 1]
 

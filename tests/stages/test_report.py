@@ -695,7 +695,7 @@ def test_printed_repeats_stand_beside_seeds(texts: Made, made: Made) -> None:
     layout, _, markdown = texts
     assert "the columns are repeats of one split, not folds" in markdown
     assert "A published repeat corresponds to one of our seeds" in markdown
-    assert "not comparable" not in markdown  # ag-news is agnews
+    assert "not comparable" not in markdown
     row = table_of(layout, "published")["daam-v1"]
     best = [one["accuracy_best_on_test"] for one in evaluation_of(layout)["methods"]["daam-v1"]["per_fold"]]
     assert float(row["Ours, same protocol [%]"]) == pytest.approx(100 * np.mean(best))

@@ -3,7 +3,8 @@
 The workers of an engine make the shards: this process, one process per GPU, or a cluster. Unfinished shards are in
 `data/.work/`, under the content key of the set. After an interruption, or after the death of a worker, only the shards
 in progress are computed again, and the finished folder appears whole. If another pipeline has already embedded the same
-inputs, its shards are linked, whatever its labels, classes and folds are.
+inputs, its shards are linked, whatever its labels, classes and folds are. Given embeddings are stored in the same form,
+without an encoder.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from daamctl.encoders.encoder_cache import EncoderFacts, LazyEncoder
 from daamctl.engines import make_engine
 from daamctl.engines.base import Engine, await_files
 from daamctl.errors import ArtifactError, AudioError, CorpusError, EncoderError, first_few
+from daamctl.extraction.given import store
 from daamctl.extraction.items import ImageTables
 from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
 from daamctl.extraction.stopwatch import Stopwatch, timing_file
@@ -59,6 +61,7 @@ DECISIVE = {
     "speech": ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate"),
     "text": ("weights_sha256", "precision", "final_norm", "tokenizer_sha256", "max_tokens", "special_tokens"),
     "image": ("weights_sha256", "precision", "final_norm", "processor", "class_tokens"),
+    "embeddings": ("sha256",),
 }
 """Facts of an encoder that determine the vectors, by modality."""
 
@@ -201,11 +204,41 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
         CorpusError: more texts or images are unreadable than tolerated.
         WorkerError: workers died and could not be replaced.
     """
+    if not config.has_encoder:
+        return _store_given(layout, config, force=force)
     engine = engine or make_engine("local")
     open_worker = partial(Extractor, layout, config, seen=layout.clips.is_file())
     head: EmbeddingsMetadata = engine.describe(open_worker, config.extract.device)
     make = partial(engine.map, open_worker, device=config.extract.device)
     folder = _embed(layout, head, read_clips(layout.clips), config, make, force=force)
+    _remove_leftovers(folder)
+    return folder
+
+
+def _store_given(layout: Layout, config: Config, *, force: bool) -> Path:
+    """Store embeddings that are given in a file."""
+    fix = layout.command("download")
+    clips = read_clips(layout.clips, fix=f"make them: {layout.command('segment')}")
+    check_settings(clips.settings, config, "embeddings", what="clips", fix=f"make them again: {fix}")
+    layers, embed_dim = tuple(clips.facts["layers"]), int(clips.facts["embed_dim"])
+    facts = {name: value for name, value in clips.facts.items() if name not in ("layers", "embed_dim")}
+    head = _head(clips, config, EncoderFacts({**facts, "num_layers": max(layers)}, layers, embed_dim))
+
+    def make(tasks: Sequence[Shard], advance: Callable[[int], None]) -> Iterator[ShardResult]:
+        if not tasks:
+            return
+        yield from store(
+            {shard.number for shard in tasks},
+            advance,
+            path=files_root(layout.root, clips.corpus) / clips.rows["path"][0],
+            rows=clips.rows,
+            head=head,
+            folder=tasks[0].folder,
+            size=config.extract.shard_clips,
+            fix=fix,
+        )
+
+    folder = _embed(layout, head, clips, config, make, force=force)
     _remove_leftovers(folder)
     return folder
 
@@ -232,7 +265,7 @@ def _embed(
         write_head(work, whole, clips.rows)
         replace_dir(work, layout.embeddings)
         timing = stopwatch.timing(resolve_device(config.extract.device))
-        write_json(timing_file(layout.embeddings), {"encoder": config.extract.encoder, **timing})
+        write_json(timing_file(layout.embeddings), {"encoder": head.encoder["name"], **timing})
     made = (whole.num_clips, _unit(whole), len(whole.layers), whole.embed_dim, layout.embeddings)
     log.info("%d %s x %d layers x %d in %s", *made)
     return layout.embeddings
@@ -259,7 +292,7 @@ def _key(head: EmbeddingsMetadata, **of: str) -> str:
     decisive = {name: head.encoder[name] for name in DECISIVE[head.modality]}
     if head.encoder.get("pooling") == "all-frames":
         decisive["pad_to_s"] = head.settings["segment"]["max_duration_s"]
-    return content_key({"format": FORMAT, **of, "encoder": decisive, "settings": head.settings["extract"]})
+    return content_key({"format": FORMAT, **of, "encoder": decisive, "settings": head.settings.get("extract", {})})
 
 
 def _find_finished(layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, config: Config) -> Path | None:
@@ -366,7 +399,8 @@ def _make_missing(
         log.info("%d of %d %s are finished and kept", head.num_clips - missing, head.num_clips, _unit(head))
     unreadable: dict[str, str] = {}
     marks: dict[str, list[str]] = {}
-    with progress(head.num_clips, f"extracting {layout.run_name}", _unit(head), done=head.num_clips - missing) as bar:
+    doing = "extracting" if config.has_encoder else "storing"
+    with progress(head.num_clips, f"{doing} {layout.run_name}", _unit(head), done=head.num_clips - missing) as bar:
         for shard in make(todo, bar.advance):
             unreadable.update(shard.unreadable)
             for name, marked in shard.marks.items():
@@ -403,12 +437,12 @@ def _check_disk(work: Path, num_clips: int, head: EmbeddingsMetadata, config: Co
     Raises:
         ArtifactError: there is less.
     """
-    storage = config.extract.storage
+    storage = head.encoder["storage"]
     need = num_clips * len(head.layers) * head.embed_dim * np.dtype(storage).itemsize
     free = shutil.disk_usage(work).free
-    log.info("%d %s to embed: about %.1f MB on disk, %.0f MB free", num_clips, _unit(head), need / 1e6, free / 1e6)
+    log.info("%d %s to store: about %.1f MB on disk, %.0f MB free", num_clips, _unit(head), need / 1e6, free / 1e6)
     if need > free:
-        if storage == "float16":
+        if storage == "float16" or not config.has_encoder:
             fix = f"free space, then: {layout.command('extract')}"
         else:
             fix = f"free space, or take half of it: {layout.command('extract', '--set extract.storage=float16')}"

@@ -37,6 +37,7 @@ from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import files_root
+from daamctl.cpu_formats import cpu_formats
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.encoder_cache import EncoderFacts, LazyEncoder
 from daamctl.engines import make_engine
@@ -123,7 +124,7 @@ class Extractor:
             modality=clips.modality,
             max_duration_s=config.segment.max_duration_s,
             device=device,
-            precision=resolve_precision(config.extract.precision, device, cpu_auto=True),
+            precision=resolve_precision(config.extract.precision, device, work="encoder"),
         )
         self.config, self.rows, self.tables = config, clips.rows, ImageTables()
         self.facts = _head(clips, config, self.lazy.known)
@@ -212,7 +213,8 @@ def _embed(layout: Layout, head: EmbeddingsMetadata, config: Config, make: Make,
         write_head(work, whole)
         replace_dir(work, layout.embeddings)
         timing = stopwatch.timing(resolve_device(config.extract.device))
-        write_json(timing_file(layout.embeddings), {"encoder": config.extract.encoder, **timing})
+        speeds = {"bfloat16_speed": cpu_formats().speeds} if resolve_device(config.extract.device) == "cpu" else {}
+        write_json(timing_file(layout.embeddings), {"encoder": config.extract.encoder, **timing, **speeds})
     made = (whole.num_clips, _unit(whole), len(whole.layers), whole.embed_dim, layout.embeddings)
     log.info("%d %s x %d layers x %d in %s", *made)
     return layout.embeddings

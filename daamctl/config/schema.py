@@ -122,7 +122,7 @@ class ExtractConfig(Section):
     max_batch_images: Annotated[Count, Changes.NOTHING] = 64
     """Most images in one batch."""
     shard_clips: Annotated[Count, Changes.NOTHING] = 512
-    """Clips per Parquet file; at most this many are repeated after an interruption."""
+    """Clips per Parquet file. An interrupted file resumes where it was about half a minute before."""
     max_unreadable_fraction: Annotated[Fraction, Changes.NOTHING] = 0.0
     """Share of clips, texts or images that may be undecodable or without a token; they are counted and named. Above it
     the stage fails."""

@@ -1,8 +1,9 @@
 """Embed every clip, text or image of a pipeline: one vector per encoder layer, in Parquet shards.
 
 The workers of an engine make the shards: this process, one process per GPU, or a cluster. Unfinished shards are in
-`data/.work/`, under the content key of the set. After an interruption, or after the death of a worker, only the shards
-in progress are computed again, and the finished folder appears whole. If another pipeline has already made the same set
+`data/.work/`, under the content key of the set, and the finished clips of a shard in parts beside them. After an
+interruption, or after the death of a worker, about half a minute is computed again, and the finished folder appears
+whole. If another pipeline has already made the same set
 from identical inputs, it is linked, not computed again.
 """
 
@@ -44,6 +45,7 @@ from daamctl.engines import make_engine
 from daamctl.engines.base import Engine, await_files
 from daamctl.errors import ArtifactError, AudioError, CorpusError, EncoderError, first_few
 from daamctl.extraction.items import ImageTables
+from daamctl.extraction.parts import parts_folder
 from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
 from daamctl.extraction.stopwatch import Stopwatch, timing_file
 from daamctl.layout import Layout
@@ -206,12 +208,14 @@ def _embed(layout: Layout, head: EmbeddingsMetadata, config: Config, make: Make,
         if finished is not None:  # another process made it in the meantime
             return _share(finished, layout, head)
         if force:
-            shutil.rmtree(work, ignore_errors=True)
+            for left in (work, parts_folder(work)):
+                shutil.rmtree(left, ignore_errors=True)
         stopwatch = Stopwatch()
         unreadable = _make_missing(work, head, stopwatch.timed(make), config, layout)
         whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable)
         write_head(work, whole)
         replace_dir(work, layout.embeddings)
+        shutil.rmtree(parts_folder(work), ignore_errors=True)
         timing = stopwatch.timing(resolve_device(config.extract.device))
         speeds = {"bfloat16_speed": cpu_formats().speeds} if resolve_device(config.extract.device) == "cpu" else {}
         write_json(timing_file(layout.embeddings), {"encoder": config.extract.encoder, **timing, **speeds})

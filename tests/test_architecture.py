@@ -38,7 +38,8 @@ LEVELS = [
     {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
     {"methods", "adapters", "engines", "figures", "sign_flip"}
     | {"audio", "artifacts", "tracking", "progress", "provenance"},
-    {"config", "registry", "errors", "files", "layout", "stage_table", "environment", "devices", "attention", ""},
+    {"config", "registry", "errors", "files", "layout", "stage_table", "starter"}
+    | {"environment", "devices", "attention", ""},
 ]
 LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}
 SIDEWAYS = {

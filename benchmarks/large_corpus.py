@@ -166,7 +166,7 @@ def write_embeddings(layout: Layout, config: Config, table: pl.DataFrame, layers
         vectors = (noise + centres[target[rows]] + offsets[speaker[rows]]).astype(np.float16)
         facts = {"key": head.key, "unreadable": 0}
         write_shard(shard_path(layout.embeddings, index), table[rows], np.full(len(rows), 249), vectors, numbers, facts)
-    write_head(layout.embeddings, head)
+    write_head(layout.embeddings, head, table)
     return head
 
 

@@ -9,6 +9,7 @@ position.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,11 +66,15 @@ def read_clips(path: Path, *, fix: str | None = None) -> ClipTable:
 
 
 def clips_key(table: ClipTable) -> str:
-    """Content key of the rows, the files they name, and the classes: all that embeddings of the clips depend on."""
-    return content_key(
-        {
-            "rows": frame_key(table.rows.select(list(SCHEMAS[table.modality]))),
-            "classes": list(table.classes),
-            **({"content": table.content} if table.content else {}),
-        }
-    )
+    """Content key of all that a fold depends on: the rows, the files they name, and the classes."""
+    return content_key({**_content(table, ()), "classes": list(table.classes)})
+
+
+def inputs_key(table: ClipTable) -> str:
+    """Content key of what an encoder reads: the rows without labels, speakers and groups, and the files they name."""
+    return content_key(_content(table, ("utterance_id", "label", "speaker", "group")))
+
+
+def _content(table: ClipTable, without: Sequence[str]) -> dict[str, str]:
+    names = [name for name in SCHEMAS[table.modality] if name not in without]
+    return {"rows": frame_key(table.rows.select(names)), **({"content": table.content} if table.content else {})}

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from daamctl.artifacts.ablation import Ablation, AloneTest, GroupAccuracy, LayerAccuracy, ProbedDifference
-from daamctl.artifacts.importance import Audit, AuditRow, DensityMaps, Importance, LayerScores
+from daamctl.artifacts.audit import Audit, AuditRow
+from daamctl.artifacts.importance import DensityMaps, Importance, LayerScores
 from daamctl.artifacts.terms import Terms, listed
 from daamctl.figures.layers import LayerRun
 from daamctl.figures.spec import Picture

@@ -2,8 +2,8 @@
 
 The workers of an engine make the shards: this process, one process per GPU, or a cluster. Unfinished shards are in
 `data/.work/`, under the content key of the set. After an interruption, or after the death of a worker, only the shards
-in progress are computed again, and the finished folder appears whole. If another pipeline has already made the same set
-from identical inputs, it is linked, not computed again.
+in progress are computed again, and the finished folder appears whole. If another pipeline has already embedded the same
+inputs, its shards are linked, whatever its labels, classes and folds are.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from daamctl.artifacts.clips import ClipTable, clips_key, read_clips
+from daamctl.artifacts.clips import ClipTable, clips_key, inputs_key, read_clips
 from daamctl.artifacts.embeddings import (
+    CLIP_COLUMNS,
     METADATA_FILE,
     EmbeddingsMetadata,
     check_settings,
+    open_embeddings,
     read_head,
     shard_is_whole,
     shard_path,
     write_head,
 )
-from daamctl.artifacts.io import content_key, link_or_copy, locked, replace_dir, write_json
+from daamctl.artifacts.io import content_key, link_or_copy, locked, read_columns, replace_dir, write_json
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
@@ -52,6 +55,7 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1  # raise it when pooled values change for the same settings
 NAMED_AT_MOST = 10
+SHARDS = "embeddings-*.parquet"
 DECISIVE = {
     "speech": ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate"),
     "text": ("weights_sha256", "precision", "final_norm", "tokenizer_sha256", "max_tokens", "special_tokens"),
@@ -156,7 +160,7 @@ class Extractor:
             yield from make_shards(todo, self.lazy.encoder, on_clips=advance, **given)
 
     def _check(self, head: EmbeddingsMetadata) -> None:
-        if self.facts.key != head.key:
+        if self.facts.vectors_key != head.vectors_key:
             names = [name for name in DECISIVE[head.modality] if self.facts.encoder[name] != head.encoder[name]]
             other = "; ".join(f"{name}: {self.facts.encoder[name]}, not {head.encoder[name]}" for name in names)
             raise EncoderError(
@@ -188,28 +192,31 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
     open_worker = partial(Extractor, layout, config, seen=layout.clips.is_file())
     head: EmbeddingsMetadata = engine.facts(open_worker, config.extract.device)
     make = partial(engine.map, open_worker, device=config.extract.device)
-    folder = _embed(layout, head, config, make, force=force)
+    folder = _embed(layout, head, read_clips(layout.clips), config, make, force=force)
     _remove_leftovers(folder)
     return folder
 
 
-def _embed(layout: Layout, head: EmbeddingsMetadata, config: Config, make: Make, *, force: bool) -> Path:
+def _embed(
+    layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, config: Config, make: Make, *, force: bool
+) -> Path:
     """Use a finished set if there is one, else make it."""
     if not force:
-        finished = _finished(layout, head, config)
+        finished = _finished(layout, head, clips, config)
         if finished is not None:
-            return _share(finished, layout, head)
-    work = layout.work / "extract" / f"{head.key}-{config.extract.shard_clips}"  # never mix sizes of shards
+            return _share(finished, layout, head, clips)
+    # never mix sizes of shards
+    work = layout.work / "extract" / f"{head.vectors_key}-{config.extract.shard_clips}"
     with locked(work.with_suffix(".lock"), what=f"the embeddings of {layout.run_name}"):
-        finished = None if force else _finished(layout, head, config)
+        finished = None if force else _finished(layout, head, clips, config)
         if finished is not None:  # another process made it in the meantime
-            return _share(finished, layout, head)
+            return _share(finished, layout, head, clips)
         if force:
             shutil.rmtree(work, ignore_errors=True)
         stopwatch = Stopwatch()
         unreadable = _make_missing(work, head, stopwatch.timed(make), config, layout)
         whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable)
-        write_head(work, whole)
+        write_head(work, whole, clips.rows)
         replace_dir(work, layout.embeddings)
         timing = stopwatch.timing(resolve_device(config.extract.device))
         write_json(timing_file(layout.embeddings), {"encoder": config.extract.encoder, **timing})
@@ -220,14 +227,8 @@ def _embed(layout: Layout, head: EmbeddingsMetadata, config: Config, make: Make,
 
 def _head(clips: ClipTable, config: Config, known: EncoderFacts) -> EmbeddingsMetadata:
     facts, settings = known.facts, embedding_settings(config, clips.modality)
-    decisive = {name: facts[name] for name in DECISIVE[clips.modality]}
-    if facts.get("pooling") == "all-frames":
-        decisive["pad_to_s"] = config.segment.max_duration_s
-    key = content_key(
-        {"format": FORMAT, "clips": clips_key(clips), "encoder": decisive, "settings": settings["extract"]}
-    )
-    return EmbeddingsMetadata(
-        key=key,
+    head = EmbeddingsMetadata(
+        key="",
         corpus=clips.corpus,
         classes=clips.classes,
         layers=known.layers,
@@ -237,10 +238,19 @@ def _head(clips: ClipTable, config: Config, known: EncoderFacts) -> EmbeddingsMe
         num_clips=len(clips.rows),
         modality=clips.modality,
     )
+    return replace(head, key=_key(head, clips=clips_key(clips)), vectors_key=_key(head, inputs=inputs_key(clips)))
 
 
-def _finished(layout: Layout, head: EmbeddingsMetadata, config: Config) -> Path | None:
-    """A finished set with this key and few enough unreadable clips: this pipeline's own, else another pipeline's."""
+def _key(head: EmbeddingsMetadata, **of: str) -> str:
+    """Content key of the encoder, its settings, and what it embeds."""
+    decisive = {name: head.encoder[name] for name in DECISIVE[head.modality]}
+    if head.encoder.get("pooling") == "all-frames":
+        decisive["pad_to_s"] = head.settings["segment"]["max_duration_s"]
+    return content_key({"format": FORMAT, **of, "encoder": decisive, "settings": head.settings["extract"]})
+
+
+def _finished(layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, config: Config) -> Path | None:
+    """A finished set of these vectors with few enough unreadable clips: this pipeline's own, else another one's."""
     tolerated = config.extract.max_unreadable_fraction * head.num_clips
     # Folders with a leading dot are left over from a command that was killed while it replaced a set.
     others = sorted(path.parent for path in (layout.data / "extract").glob(f"[!.]*/{METADATA_FILE}"))
@@ -249,15 +259,37 @@ def _finished(layout: Layout, head: EmbeddingsMetadata, config: Config) -> Path 
             found = read_head(folder)
         except ArtifactError:
             continue
-        if found.key == head.key and len(found.unreadable) <= tolerated and _is_whole(folder, found):
+        same = found.vectors_key == head.vectors_key if found.vectors_key else _is_former(folder, found, head, clips)
+        if same and len(found.unreadable) <= tolerated and _is_whole(folder, found):
             return folder
     return None
+
+
+def _is_former(folder: Path, found: EmbeddingsMetadata, head: EmbeddingsMetadata, clips: ClipTable) -> bool:
+    """Whether a set of an earlier version, which has no key of its vectors, has the vectors that are asked for.
+
+    Its key covers its labels, which are in its shards. So it has the same vectors if our clips with its labels give its
+    key.
+    """
+    if found.key == head.key:
+        return True
+    if found.modality != head.modality or found.unreadable:
+        return False
+    try:
+        table = pa.concat_tables(read_columns(path, list(CLIP_COLUMNS)) for path in sorted(folder.glob(SHARDS)))
+    except (OSError, KeyError, pa.ArrowInvalid):
+        return False
+    rows = pl.DataFrame(pl.from_arrow(table))
+    if not rows["clip_id"].equals(clips.rows["clip_id"]):
+        return False
+    labelled = replace(clips, rows=clips.rows.with_columns(rows["label", "speaker", "group"]), classes=found.classes)
+    return found.key == _key(head, clips=clips_key(labelled))
 
 
 def _is_whole(folder: Path, head: EmbeddingsMetadata) -> bool:
     """Whether the shards contain all clips; reads only the metadata of the files."""
     try:
-        found = sum(int(pq.read_metadata(path).num_rows) for path in folder.glob("embeddings-*.parquet"))
+        found = sum(int(pq.read_metadata(path).num_rows) for path in folder.glob(SHARDS))
     except (OSError, pa.ArrowInvalid):
         return False
     return found == head.num_clips
@@ -270,25 +302,34 @@ def _remove_leftovers(target: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _share(finished: Path, layout: Layout, head: EmbeddingsMetadata) -> Path:
+def _share(finished: Path, layout: Layout, head: EmbeddingsMetadata, clips: ClipTable) -> Path:
     """Use a finished set: keep it if it is this pipeline's own, else link the other pipeline's files."""
     found, target = read_head(finished), layout.embeddings
-    # Settings that leave the clips as they are, and names, are this pipeline's own.
+    # Labels, settings that leave the clips as they are, and names are this pipeline's own.
     own = replace(head, num_clips=found.num_clips, unreadable=found.unreadable)
     if finished == target:
         log.info("embeddings in %s are up to date", target)
-        if own != found:
-            write_head(target, own)
+        if own != found or not _has_labels(target):
+            write_head(target, own, clips.rows)
         return target
     log.info("the same embeddings exist in %s; linking them", finished)
     staging = layout.work / "extract" / f"{target.name}-linking"
     with locked(staging.with_suffix(".lock"), what=f"links to {finished}"):
         shutil.rmtree(staging, ignore_errors=True)
-        for path in finished.glob("embeddings-*.parquet"):
+        for path in finished.glob(SHARDS):
             link_or_copy(path, staging / path.name)
-        write_head(staging, own)
+        write_head(staging, own, clips.rows)
         replace_dir(staging, target)
     return target
+
+
+def _has_labels(folder: Path) -> bool:
+    """Whether the labels can be read and are of the clips of the shards."""
+    try:
+        open_embeddings(folder)
+    except ArtifactError:
+        return False
+    return True
 
 
 def _make_missing(
@@ -304,7 +345,7 @@ def _make_missing(
     number = math.ceil(head.num_clips / settings.shard_clips)
     shards = [Shard(head, work, i) for i in range(number)]
     todo = [shard for shard in shards if not shard.is_whole(config)]
-    for path in set(work.glob("embeddings-*.parquet")) - {shard.path for shard in shards}:
+    for path in set(work.glob(SHARDS)) - {shard.path for shard in shards}:
         path.unlink()
     missing = sum(shard.num_clips(config) for shard in todo)
     _check_disk(work, missing, head, config, layout)

@@ -91,7 +91,7 @@ def test_texts_are_embedded_in_order(project: Path) -> None:
     assert layers == tuple(range(1, 17))
     assert clips["n_frames"].to_list() == [len(text) for text in TEXTS]
     assert clips["group"].to_list() == ["train"] * 5 + ["test"] * 2
-    assert len(list(layout.embeddings.glob("*.parquet"))) == 3
+    assert len(list(layout.embeddings.glob("embeddings-*.parquet"))) == 3
     encoder = alone(config, "text")
     for row, text in enumerate(TEXTS):
         one = encoder.pool(encoder.tokens([text], 999)[0])[0][0]

@@ -20,7 +20,7 @@ from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.stages import evaluate, importance, report
 from tests.fixtures.folds import make_layout, tuned, write_fold, write_items, write_method
-from tests.fixtures.records import ablation_of, difference_of, group_of
+from tests.fixtures.records import ablation_of, audited_method, difference_of, group_of
 
 SETTINGS = {
     "methods": ["none", "daam-v1", "daam-v2", "sga", "mha-published"],
@@ -117,10 +117,12 @@ def audit() -> dict[str, Any]:
         "missing": [],
         "no_ablation": "No layers trained alone on these embeddings; train them",
         "not_audited": {"daam-v2": "it does not rank the layers"},
-        "settings": {"unit": "clip"},
+        "settings": {"clips": 400, "orders": 19, "unit": "clip", "level": 0.05},
+        "steps": [0, 1, 2],
         "probe": {"layers": {"1": 0.5, "2": 0.625}, "folds": 5, "most_clips": None},
-        "methods": {"daam-v1": {"missing": ["daam-v1 fold 4 seed 1 has no curves"], "alone": [alone(0.03)]},
-                    "daam-v2": {"missing": [], "alone": [alone(-0.0125), {**alone(0.02), "k": 3}]}},
+        "methods": {"daam-v1": audited_method(missing=["daam-v1 fold 4 seed 1 has no curves"], alone=[alone(0.03)]),
+                    "daam-v2": audited_method(alone=[alone(-0.0125), {**alone(0.02), "k": 3}])},
+        "seconds": {"probe": 1.0, "replacement": 2.0},
         "comparison": {"table": [row], "contrast": None, "sentence": "Importance Factors track nothing here.",
                        "note": "Not corrected."},
     }  # fmt: skip

@@ -340,6 +340,6 @@ def test_listing_covers_every_table() -> None:
 
 def test_stage_modules_are_the_stages_and_what_looks_at_them() -> None:
     names = {path.stem for path in (PACKAGE / "stages").glob("*.py")} - {"__init__"}
-    assert names == {*STAGES, "check", "compare", "inventory", "paper", "plan", "preflight", "track"}
+    assert names == {*STAGES, "check", "compare", "init", "inventory", "paper", "plan", "preflight", "track"}
     for name in names:
         assert callable(importlib.import_module(f"daamctl.stages.{name}").run)

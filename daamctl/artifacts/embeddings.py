@@ -2,7 +2,8 @@
 
 Columns: clip_id, utterance_id, label, speaker, group, n_frames, then `layer_01 …` (Hugging Face's hidden-state index;
 `layer_00` is the embedding output). The metadata of each shard and `embeddings.json` hold the encoder's facts and the
-content key. Rows are in the order of the clip table.
+content key. Rows are in the order of the clip table. `embeddings.json` also holds the hash of every shard, which is
+compared when the embeddings are opened (see `integrity`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from daamctl.artifacts.io import read_columns, read_json, write_json, write_parquet
+from daamctl.artifacts.integrity import check_file, check_seal, hashes_of
+from daamctl.artifacts.io import read_columns, read_json, write_parquet
+from daamctl.artifacts.records import parse_record, write_record
 from daamctl.artifacts.utterances import METADATA_KEY, Modality
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
@@ -49,6 +52,7 @@ class EmbeddingsMetadata:
         num_clips: rows in all shards.
         unreadable: clip_id -> reason, for clips left out within the allowed tolerance.
         modality: modality of the clips.
+        files: SHA-256 of the shards; empty in embeddings older than these hashes.
     """
 
     key: str
@@ -61,6 +65,7 @@ class EmbeddingsMetadata:
     num_clips: int
     unreadable: dict[str, str] = field(default_factory=dict)
     modality: Modality = "speech"
+    files: dict[str, str] = field(default_factory=dict)
 
 
 def layer_column(layer: int) -> str:
@@ -101,33 +106,61 @@ def write_shard(
 
 
 def shard_is_whole(path: Path, num_rows: int) -> bool:
-    """Whether a shard opens and holds all its clips; False if it lacks unreadable ones: they may be repaired by now."""
+    """Whether a shard can be read and holds all its clips.
+
+    False if it lacks unreadable clips: they may be repaired by now.
+    """
     try:
-        metadata = pq.ParquetFile(path).metadata
-        head = json.loads(metadata.metadata[METADATA_KEY])
-    except (OSError, ValueError, KeyError, TypeError):
+        table = read_columns(path)
+        head = json.loads(table.schema.metadata[METADATA_KEY])
+    except Exception:  # a damaged file fails in many ways, and is made again
         return False
-    return bool(metadata.num_rows == num_rows and head.get("unreadable") == 0)
+    return bool(table.num_rows == num_rows and head.get("unreadable") == 0)
 
 
 def write_head(folder: Path, head: EmbeddingsMetadata) -> None:
-    """Write the metadata, which marks the embeddings as complete."""
-    write_json(folder / METADATA_FILE, {**head.__dict__})
+    """Write the metadata, which marks the embeddings as complete; hashes of the shards are added if missing."""
+    files = head.files or hashes_of(shards_in(folder))
+    write_record(folder / METADATA_FILE, replace(head, files=files).__dict__)
+
+
+def shards_in(folder: Path) -> list[Path]:
+    """Files of all shards, in order."""
+    return sorted(folder.glob("embeddings-*.parquet"))
+
+
+def check_shards(folder: Path, head: EmbeddingsMetadata, *, fix: str | None = None) -> None:
+    """Compare the shards with their recorded hashes; without hashes, read them.
+
+    Args:
+        folder: folder of the embeddings.
+        head: their metadata.
+        fix: how to make them again.
+
+    Raises:
+        ArtifactError: a shard is missing, damaged or from elsewhere.
+    """
+    for path in sorted({*shards_in(folder), *(folder / name for name in head.files)}):
+        if head.files and path.name not in head.files:
+            raise ArtifactError(f"{path} does not belong to these embeddings", fix=fix)
+        check_file(path, head.files, fix=fix)
 
 
 def read_head(folder: Path, *, fix: str | None = None) -> EmbeddingsMetadata:
     """Read the metadata.
 
     Raises:
-        ArtifactError: there are no complete embeddings in the folder.
+        ArtifactError: there are no complete embeddings in the folder, or the metadata are damaged.
     """
-    if not (folder / METADATA_FILE).exists():
+    path = folder / METADATA_FILE
+    if not path.exists():
         raise ArtifactError(f"no embeddings in {folder}", fix=fix)
-    value = read_json(folder / METADATA_FILE, fix=fix)
+    value = read_json(path, fix=fix)
+    check_seal(path, value, fix=fix)
     try:
-        return EmbeddingsMetadata(**{**value, "classes": tuple(value["classes"]), "layers": tuple(value["layers"])})
-    except (TypeError, KeyError) as error:
-        raise ArtifactError(f"{folder / METADATA_FILE} is not a set of embeddings: {error}", fix=fix) from error
+        return parse_record(value, EmbeddingsMetadata, path=path, again="")
+    except ArtifactError as error:
+        raise ArtifactError(error.message, fix=fix) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,9 +215,9 @@ class StoredVectors:
         """
         path, names = self.paths[shard], [layer_column(layer) for layer in self.layers]
         try:
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
                 table = file.read(names)
-        except (OSError, pa.ArrowInvalid) as error:
+        except Exception as error:  # a damaged file fails in many ways
             raise _unreadable(path.parent, error, self.fix) from error
         size = int(self.starts[shard + 1] - self.starts[shard])
         wrong = [name for name in names if name not in table.column_names or table.schema.field(name).type != self.kind]
@@ -276,17 +309,18 @@ def open_embeddings(
         ArtifactError: the embeddings are missing or damaged, or a layer is not stored.
     """
     head = read_head(folder, fix=fix)
+    check_shards(folder, head, fix=fix)
     chosen = layers if layers is not None else tuple(layer for layer in head.layers if layer > 0)
     absent = [layer for layer in chosen if layer not in head.layers]
     if absent or not chosen:
         stored = ", ".join(map(str, head.layers))
         raise ArtifactError(f"layers {absent or 'none'} are not stored in {folder}; stored: {stored}", fix=fix)
-    paths = tuple(sorted(folder.glob("embeddings-*.parquet")))
+    paths = tuple(shards_in(folder))
     try:
         tables = [read_columns(path, [*CLIP_COLUMNS, "n_frames"]) for path in paths]
         table = pa.concat_tables(tables)
         kind = pq.read_schema(paths[0]).field(layer_column(chosen[0])).type
-    except (OSError, KeyError, pa.ArrowInvalid) as error:
+    except Exception as error:  # a damaged file fails in many ways
         raise _unreadable(folder, error, fix) from error
     if table.num_rows != head.num_clips:
         raise ArtifactError(f"{folder} holds {table.num_rows} clips, its head says {head.num_clips}", fix=fix)

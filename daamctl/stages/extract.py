@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from daamctl.artifacts.clips import ClipTable, clips_key, read_clips
@@ -27,9 +26,11 @@ from daamctl.artifacts.embeddings import (
     METADATA_FILE,
     EmbeddingsMetadata,
     check_settings,
+    check_shards,
     read_head,
     shard_is_whole,
     shard_path,
+    shards_in,
     write_head,
 )
 from daamctl.artifacts.io import content_key, link_or_copy, locked, replace_dir, write_json
@@ -247,20 +248,28 @@ def _finished(layout: Layout, head: EmbeddingsMetadata, config: Config) -> Path 
     for folder in [layout.embeddings, *others]:
         try:
             found = read_head(folder)
-        except ArtifactError:
-            continue
-        if found.key == head.key and len(found.unreadable) <= tolerated and _is_whole(folder, found):
-            return folder
+            if found.key == head.key and len(found.unreadable) <= tolerated:
+                _check_whole(folder, found)
+                return folder
+        except ArtifactError as error:
+            if (folder / METADATA_FILE).exists():
+                log.warning("%s; these embeddings are not used", error.message)
     return None
 
 
-def _is_whole(folder: Path, head: EmbeddingsMetadata) -> bool:
-    """Whether the shards contain all clips; reads only the metadata of the files."""
+def _check_whole(folder: Path, head: EmbeddingsMetadata) -> None:
+    """Check the shards: their hashes, and whether they contain all clips.
+
+    Raises:
+        ArtifactError: a shard is damaged, or clips are missing.
+    """
+    check_shards(folder, head)
     try:
-        found = sum(int(pq.read_metadata(path).num_rows) for path in folder.glob("embeddings-*.parquet"))
-    except (OSError, pa.ArrowInvalid):
-        return False
-    return found == head.num_clips
+        found = sum(int(pq.read_metadata(path).num_rows) for path in shards_in(folder))
+    except Exception as error:  # a damaged file fails in many ways
+        raise ArtifactError(f"embeddings in {folder} cannot be read: {error}") from error
+    if found != head.num_clips:
+        raise ArtifactError(f"{folder} holds {found} clips instead of {head.num_clips}")
 
 
 def _remove_leftovers(target: Path) -> None:
@@ -274,17 +283,17 @@ def _share(finished: Path, layout: Layout, head: EmbeddingsMetadata) -> Path:
     """Use a finished set: keep it if it is this pipeline's own, else link the other pipeline's files."""
     found, target = read_head(finished), layout.embeddings
     # Settings that leave the clips as they are, and names, are this pipeline's own.
-    own = replace(head, num_clips=found.num_clips, unreadable=found.unreadable)
+    own = replace(head, num_clips=found.num_clips, unreadable=found.unreadable, files=found.files)
     if finished == target:
         log.info("embeddings in %s are up to date", target)
-        if own != found:
+        if own != found or not found.files:  # older versions recorded no hashes
             write_head(target, own)
         return target
     log.info("the same embeddings exist in %s; linking them", finished)
     staging = layout.work / "extract" / f"{target.name}-linking"
     with locked(staging.with_suffix(".lock"), what=f"links to {finished}"):
         shutil.rmtree(staging, ignore_errors=True)
-        for path in finished.glob("embeddings-*.parquet"):
+        for path in shards_in(finished):
             link_or_copy(path, staging / path.name)
         write_head(staging, own)
         replace_dir(staging, target)

@@ -18,8 +18,10 @@ SCORE = {
 
 def test_pictures_are_those_of_maps_and_scores(tmp_path: Path) -> None:
     curves = {**SCORE, "replacement": "r.png"}
-    write_json(tmp_path / "summary.json", importance_of({"daam-v1": maps_of([2, 1])}, scores={"a": SCORE, "b": curves}))
-    found = find_importance(tmp_path, again="daamctl importance")
+    write_json(
+        tmp_path / "toy" / "summary.json", importance_of({"daam-v1": maps_of([2, 1])}, scores={"a": SCORE, "b": curves})
+    )
+    found = find_importance(tmp_path / "toy", again="daamctl importance")
     assert found is not None
     assert found.pictures == ["h.png", "l.png", "b.png", "b.png", "r.png"]
     assert found.methods["daam-v1"].folds == [(1, 1)]
@@ -28,8 +30,8 @@ def test_pictures_are_those_of_maps_and_scores(tmp_path: Path) -> None:
 def test_parts_of_the_audit_that_the_report_does_not_show_are_ignored(tmp_path: Path) -> None:
     content = importance_of({})
     content["audit"] |= {"seconds": {"probe": 1.0}, "methods": {"a": {"missing": ["m"], "alone": [], "agreement": {}}}}
-    write_json(tmp_path / "summary.json", content)
-    found = find_importance(tmp_path, again="daamctl importance")
+    write_json(tmp_path / "toy" / "summary.json", content)
+    found = find_importance(tmp_path / "toy", again="daamctl importance")
     assert found is not None
     assert found.audit.methods["a"].missing == ["m"]
     assert find_importance(tmp_path / "elsewhere", again="daamctl importance") is None

@@ -317,7 +317,7 @@ def agreement(bench: Bench) -> dict[str, float]:
     """
     with emptied(bench.folder / "agreement") as folder:
         ours(bench, folder)
-        write_head(folder, head(bench))
+        write_head(folder, head(bench), bench.rows)
         vectors = torch.from_numpy(read_embeddings(folder)[1]).float()
     items = bench.items(bench.rows)
     alone, published = [], []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daamctl.corpora import CORPORA
-from daamctl.corpora.sources import source_of
+from daamctl.corpora.sources import FILES, source_of
 from daamctl.devices import cpu_has_bfloat16, resolve_device, resolve_precision
 from daamctl.errors import ArtifactError, EncoderError, MethodError
 from daamctl.methods import CLOSED_FORM, settings_of
@@ -54,7 +54,7 @@ def examine(root: Path) -> list[tuple[str, str]]:
     lines.append(("decoders", _decoders()))
     lines.append(("hub", _hub()))
     lines.append(("tracking", _tracking(root)))
-    lines += [(f"corpus {name}", _corpus(root, name)) for name in CORPORA if name != "manifest"]
+    lines += [(f"corpus {name}", _corpus(root, name)) for name in CORPORA if name not in FILES]
     return lines
 
 
@@ -119,12 +119,15 @@ def examine_pipeline(layout: Layout, config: Config) -> tuple[str, Iterator[Find
 
     Raises:
         EncoderError: the sizes of the encoder or the number of classes are unknown until the embeddings exist.
+        ArtifactError: likewise, for given embeddings.
     """
     from daamctl.planning.artifact_status import ArtifactStatus
     from daamctl.planning.estimate import ResourceEstimate
 
     known = ResourceEstimate(ArtifactStatus(layout, config)).sizes
     if known is None:
+        if not config.has_encoder:
+            raise ArtifactError("the layers of the embeddings are not known yet", fix=layout.command("extract"))
         raise EncoderError(
             f"depth and width of encoder '{config.extract.encoder}', or the classes of corpus "
             f"'{config.download.corpus}', are not known on this machine",

@@ -27,7 +27,7 @@ class Layout:
         table_name: folder name of what depends only on the corpus.
         run_name: folder name of what depends on the encoder too.
         corpus: corpus of an ad-hoc run, for commands in messages.
-        encoder: encoder of an ad-hoc run, for commands in messages.
+        encoder: encoder of an ad-hoc run, for commands in messages; None if the embeddings are given.
         overrides: `section.key=value` words from the command line, to repeat in commands.
         recipe: training recipe named on the command line, if it is not the pipeline's own.
     """
@@ -49,9 +49,9 @@ class Layout:
         behind = _behind(recipe) if recipe else ""
         if pipeline is not None:
             return cls(root, pipeline, pipeline, pipeline + behind, overrides=tuple(overrides), recipe=recipe)
-        corpus, encoder = config.download.corpus, config.extract.encoder
-        run_name = f"{corpus}-{Path(encoder).name if '/' in encoder else encoder}{behind}"
-        return cls(root, None, corpus, run_name, corpus, encoder, tuple(overrides), recipe)
+        corpus, encoder = config.download.corpus, config.extract.encoder if config.has_encoder else None
+        run_name = corpus if encoder is None else f"{corpus}-{Path(encoder).name if '/' in encoder else encoder}"
+        return cls(root, None, corpus, run_name + behind, corpus, encoder, tuple(overrides), recipe)
 
     @property
     def data(self) -> Path:
@@ -99,10 +99,10 @@ class Layout:
             extra: further words, already quoted; a setting among them replaces one from the command line.
         """
         where = [*(["--pipeline"] if stage != "run" else []), self.pipeline] if self.pipeline else []
-        if self.corpus is not None and self.encoder is not None:
-            where = {"download": [self.corpus], "segment": ["--corpus", self.corpus]}.get(
-                stage, ["--corpus", self.corpus, "--encoder", self.encoder]
-            )
+        if self.corpus is not None:
+            where = [*(["--corpus"] if stage != "download" else []), self.corpus]
+            if self.encoder is not None and stage not in ("download", "segment"):
+                where += ["--encoder", self.encoder]
         given = [word for word in self.overrides if _matters(word, stage) and not _is_among(word, extra)]
         sets = [part for word in given for part in ("--set", word)]
         return " ".join(["daamctl", stage, *map(shlex.quote, (*where, *sets)), *extra])

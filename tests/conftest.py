@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,12 @@ check_shapes_on_import()  # before anything imports the modules that are checked
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
+def pytest_collection_finish() -> None:
+    """Collecting garbage after every training takes as long as a tiny training if it goes through all of torch."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project without data: the real params.yaml, stages.yaml and pipelines; current folder, tracking into itself."""
@@ -33,6 +40,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("DAAMCTL_ROOT", raising=False)
     return tmp_path
+
+
+@pytest.fixture
+def blank_pictures() -> Iterator[None]:
+    """Figures are described but not drawn; for fixtures of a module, the context manager of the same name."""
+    from tests.fixtures import pictures  # loads matplotlib, which few tests need
+
+    with pictures.blank_pictures():
+        yield
 
 
 @pytest.fixture

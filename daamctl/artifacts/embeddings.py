@@ -1,9 +1,13 @@
 """Per-layer embeddings: `data/extract/<run>/`, one row per clip, one fixed-size-list column per layer.
 
-Columns: clip_id, utterance_id, label, speaker, group, n_frames, then `layer_01 …` (Hugging Face's hidden-state index;
-`layer_00` is the embedding output). The metadata of each shard and `embeddings.json` hold the encoder's facts and the
-content key. Rows are in the order of the clip table. `embeddings.json` also holds the hash of every shard, which is
-compared when the embeddings are opened (see `integrity`).
+Columns of the shards: clip_id, n_frames, then `layer_01 …` (Hugging Face's hidden-state index; `layer_00` is the
+embedding output). The metadata of each shard and `embeddings.json` hold the encoder's facts and the content keys.
+`labels.parquet` holds what does not affect the vectors: utterance_id, label, speaker and group of every clip_id. So
+pipelines with other labels or folds share the shards. Rows are in the order of the clip table. Shards of earlier
+versions hold the labels themselves; then there is no `labels.parquet`.
+
+`embeddings.json` also holds the hash of every other file, which is compared when the embeddings are opened (see
+`integrity`).
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from numpy.typing import NDArray
 from daamctl.artifacts.integrity import check_file, check_seal, hashes_of
 from daamctl.artifacts.io import read_columns, read_json, write_parquet
 from daamctl.artifacts.records import parse_record, write_record
-from daamctl.artifacts.utterances import METADATA_KEY, Modality
+from daamctl.artifacts.utterances import METADATA_KEY, Modality, read_frame, write_frame
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.devices import free_memory
@@ -34,6 +38,7 @@ from daamctl.errors import ArtifactError
 Block = tuple[NDArray[np.int64], NDArray[Any]]
 
 METADATA_FILE = "embeddings.json"
+LABELS_FILE = "labels.parquet"
 CLIP_COLUMNS = ("clip_id", "utterance_id", "label", "speaker", "group")
 
 
@@ -42,7 +47,8 @@ class EmbeddingsMetadata:
     """Metadata of the embeddings of a corpus.
 
     Args:
-        key: content key of everything that affects the values: clips, encoder weights, settings.
+        key: content key of everything that a fold depends on: the vectors, and the labels, speakers, groups and
+            classes of the clips.
         corpus: registered corpus name.
         classes: class names in label order.
         layers: stored layer numbers.
@@ -52,7 +58,9 @@ class EmbeddingsMetadata:
         num_clips: rows in all shards.
         unreadable: clip_id -> reason, for clips left out within the allowed tolerance.
         modality: modality of the clips.
-        files: SHA-256 of the shards; empty in embeddings older than these hashes.
+        vectors_key: content key of everything that affects the vectors: inputs, encoder weights, settings; empty in
+            sets of earlier versions.
+        files: SHA-256 of the shards and the labels; empty in embeddings older than these hashes.
     """
 
     key: str
@@ -65,6 +73,7 @@ class EmbeddingsMetadata:
     num_clips: int
     unreadable: dict[str, str] = field(default_factory=dict)
     modality: Modality = "speech"
+    vectors_key: str = ""
     files: dict[str, str] = field(default_factory=dict)
 
 
@@ -90,14 +99,13 @@ def write_shard(
 
     Args:
         path: see `shard_path`.
-        clips: rows of the clip table, B of them.
+        clips: rows of the clip table, B of them; only their clip_id is written.
         n_frames: (B,) frames, tokens or patches averaged per clip.
         vectors: (B, L, D) in the stored number format.
         layers: the L layer numbers.
         head: metadata to repeat in the file.
     """
-    columns: dict[str, pa.Array] = {name: clips[name].to_arrow() for name in CLIP_COLUMNS}
-    columns["n_frames"] = pa.array(n_frames, pa.int32())
+    columns: dict[str, pa.Array] = {"clip_id": clips["clip_id"].to_arrow(), "n_frames": pa.array(n_frames, pa.int32())}
     for index, layer in enumerate(layers):
         flat = pa.array(np.ascontiguousarray(vectors[:, index]).reshape(-1))
         columns[layer_column(layer)] = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[2])
@@ -118,19 +126,27 @@ def shard_is_whole(path: Path, num_rows: int) -> bool:
     return bool(table.num_rows == num_rows and head.get("unreadable") == 0)
 
 
-def write_head(folder: Path, head: EmbeddingsMetadata) -> None:
-    """Write the metadata, which marks the embeddings as complete; hashes of the shards are added if missing."""
-    files = head.files or hashes_of(shards_in(folder))
+def write_head(folder: Path, head: EmbeddingsMetadata, clips: pl.DataFrame) -> None:
+    """Write the labels, then the metadata, which marks the embeddings as complete.
+
+    Args:
+        folder: folder of the shards.
+        head: the metadata; if `files` is empty, the shards are hashed now.
+        clips: rows of the clip table; those of `head.unreadable` are left out.
+    """
+    stored = clips.filter(~pl.col("clip_id").is_in(list(head.unreadable)))
+    write_frame(folder / LABELS_FILE, stored.select(CLIP_COLUMNS), {"key": head.key})
+    files = {**(head.files or hashes_of(shards_in(folder))), **hashes_of([folder / LABELS_FILE])}
     write_record(folder / METADATA_FILE, replace(head, files=files).__dict__)
 
 
 def shards_in(folder: Path) -> list[Path]:
     """Files of all shards, in order."""
-    return sorted(folder.glob("embeddings-*.parquet"))
+    return sorted(folder.glob(SHARDS))
 
 
 def check_shards(folder: Path, head: EmbeddingsMetadata, *, fix: str | None = None) -> None:
-    """Compare the shards with their recorded hashes; without hashes, read them.
+    """Compare the shards with their recorded hashes.
 
     Args:
         folder: folder of the embeddings.
@@ -140,7 +156,8 @@ def check_shards(folder: Path, head: EmbeddingsMetadata, *, fix: str | None = No
     Raises:
         ArtifactError: a shard is missing, damaged or from elsewhere.
     """
-    for path in sorted({*shards_in(folder), *(folder / name for name in head.files)}):
+    recorded = {folder / name for name in head.files if name != LABELS_FILE}
+    for path in sorted({*shards_in(folder), *recorded}):
         if head.files and path.name not in head.files:
             raise ArtifactError(f"{path} does not belong to these embeddings", fix=fix)
         check_file(path, head.files, fix=fix)
@@ -316,8 +333,10 @@ def open_embeddings(
         stored = ", ".join(map(str, head.layers))
         raise ArtifactError(f"layers {absent or 'none'} are not stored in {folder}; stored: {stored}", fix=fix)
     paths = tuple(shards_in(folder))
+    labels = _read_labels(folder, head, fix)
+    names = ["clip_id"] if labels is not None else [*CLIP_COLUMNS]
     try:
-        tables = [read_columns(path, [*CLIP_COLUMNS, "n_frames"]) for path in paths]
+        tables = [read_columns(path, [*names, "n_frames"]) for path in paths]
         table = pa.concat_tables(tables)
         kind = pq.read_schema(paths[0]).field(layer_column(chosen[0])).type
     except Exception as error:  # a damaged file fails in many ways
@@ -326,8 +345,27 @@ def open_embeddings(
         raise ArtifactError(f"{folder} holds {table.num_rows} clips, its head says {head.num_clips}", fix=fix)
     clips = pl.from_arrow(table)
     assert isinstance(clips, pl.DataFrame)
+    if labels is not None:
+        if not labels["clip_id"].equals(clips["clip_id"]):
+            raise _unreadable(folder, f"{LABELS_FILE} is not of the clips of the shards", fix)
+        clips = labels.with_columns(clips["n_frames"])
     starts = np.cumsum([0, *map(len, tables)])
     return clips, StoredVectors(paths, starts, chosen, pa.list_(kind.value_type, head.embed_dim), fix)
+
+
+def _read_labels(folder: Path, head: EmbeddingsMetadata, fix: str | None) -> pl.DataFrame | None:
+    """The labels of the clips; None in a set of an earlier version, whose shards hold them.
+
+    Raises:
+        ArtifactError: the file cannot be read, or is not of these embeddings.
+    """
+    path = folder / LABELS_FILE
+    if not path.exists() and not head.vectors_key:
+        return None
+    labels, facts = read_frame(path, fix=fix)
+    if facts.get("key") != head.key:
+        raise _unreadable(folder, f"{LABELS_FILE} belongs to other embeddings", fix)
+    return labels
 
 
 def read_embeddings(

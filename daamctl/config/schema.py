@@ -17,6 +17,8 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 Count = Annotated[int, Field(ge=1)]
 TrainingStage = Literal["train", "finetune"]
+EMBEDDINGS = "embeddings"
+"""The corpus of embeddings that other software made."""
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")]
 
 
@@ -453,6 +455,11 @@ class Config(Section):
     @field_serializer("finetune_settings")
     def _given(self, ways: dict[str, AdapterConfig]) -> dict[str, dict[str, Any]]:
         return {way: settings.own for way, settings in ways.items()}  # defaults would look explicitly given
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether an encoder makes the embeddings; if they are given, segment, extract and finetune do not apply."""
+        return self.download.corpus != EMBEDDINGS
 
     @property
     def trained(self) -> tuple[str, ...]:

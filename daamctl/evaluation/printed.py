@@ -7,7 +7,7 @@ are fractions; differences are first minus second.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,7 +75,7 @@ def compare_printed(pairs: Sequence[tuple[Row, Row]]) -> PrintedResult:
     Args:
         pairs: rows of the first side and rows of the second side; at least one pair.
     """
-    settings = {first.method: differing(_spelt(first.stated), _spelt(second.stated)) for first, second in pairs}
+    settings = {first.method: differing(first.stated, second.stated) for first, second in pairs}
     comparisons = [_pair(first.figures, second.figures) for first, second in pairs]
     tests = with_holm([entry.test for entry in comparisons])
     comparisons = [replace(entry, test=test) for entry, test in zip(comparisons, tests, strict=True)]
@@ -90,15 +90,6 @@ def compare_printed(pairs: Sequence[tuple[Row, Row]]) -> PrintedResult:
         notes=list(dict.fromkeys(notes)),
         kind="both-printed" if published else "printed",
     )
-
-
-def _spelt(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts with the corpus as daamctl spells it: the tables print `ag-news`."""
-    return {name: _plain(value) if name == "download.corpus" else value for name, value in stated.items()}
-
-
-def _plain(corpus: str) -> str:
-    return corpus.replace("-", "")
 
 
 def _stated(trained: TrainedMethod, unit: str) -> dict[str, Any]:
@@ -165,7 +156,7 @@ def _pair(first: RowFigures, second: RowFigures) -> PrintedPair:
 
 def _not_aligned(first: RowFigures, second: RowFigures) -> str | None:
     """Why the folds of two rows cannot be paired; None if they are the same sessions."""
-    if _plain(first.corpus) != _plain(second.corpus):
+    if first.corpus != second.corpus:
         return f"the corpora differ: {first.corpus} and {second.corpus}"
     ours, theirs = ([fold.session for fold in row.folds if fold.session is not None] for row in (first, second))
     if len(ours) < len(first.folds) or len(theirs) < len(second.folds):

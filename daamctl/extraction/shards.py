@@ -113,10 +113,9 @@ def _write(task: ShardTask, done: Embedded, head: EmbeddingsMetadata) -> ShardRe
     ids = task.rows["clip_id"].to_list()
     keep = np.array([row not in done.unreadable for row in range(len(ids))], bool)
     facts = {
-        "key": head.key,
+        "key": head.vectors_key,
         "encoder": head.encoder,
-        "settings": head.settings,
-        "classes": list(head.classes),
+        "settings": {name: part for name, part in head.settings.items() if name != "download"},
         "unreadable": len(done.unreadable),
     }
     rows = task.rows.filter(pl.Series(keep))

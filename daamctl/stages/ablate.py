@@ -28,7 +28,7 @@ from daamctl.analysis.ablation import (
     paired_differences,
     probe_difference,
 )
-from daamctl.analysis.audit import PROBE_CLIPS, few
+from daamctl.analysis.audit import PROBE_CLIPS, sample_rows
 from daamctl.analysis.importance import order_layers
 from daamctl.analysis.probe import ridge_probe
 from daamctl.artifacts.ablation import (
@@ -410,7 +410,7 @@ def _probe(features: Features, config: Config, layers: Sequence[int]) -> dict[in
         split = split_of(features.clips, number, config.train)
         train, test = split.train, split.test
         if isinstance(features.x, StoredVectors):
-            train, test = (few(rows, PROBE_CLIPS, number) for rows in (train, test))
+            train, test = (sample_rows(rows, PROBE_CLIPS, number) for rows in (train, test))
         tested = features.clips[test].with_columns(target=pl.Series(targets[test], dtype=pl.Int32))
         found[number] = {}
         for layer in layers:

@@ -33,15 +33,16 @@ from daamctl.artifacts.results import Fold, SearchPart, intact_folds, read_folds
 from daamctl.artifacts.utterances import read_frame
 from daamctl.config import PIPELINES_DIR, RECIPES, Config
 from daamctl.corpora import CORPORA
+from daamctl.corpora.sources import FILES
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.settings_diff import differing, settings
-from daamctl.figures.layers import LayerRun
+from daamctl.figures.layers import LayerRun, MethodMaps
 from daamctl.layout import Layout
 from daamctl.methods.weights_metadata import read_metadata
 from daamctl.paper import sections as paper
 from daamctl.paper.tables import read_published
 from daamctl.reporting import layers, results, run_record
-from daamctl.reporting.document import Document, Section
+from daamctl.reporting.document import Document, Section, plural
 from daamctl.reporting.fairness import fairness
 from daamctl.reporting.recipe import AGAIN, BACK, TWIN, Recipe, gains, siblings
 from daamctl.reporting.run_record import CURVES, RunFacts
@@ -320,8 +321,8 @@ def _importance_pictures(layout: Layout, summary: Importance | None, command: st
 
 def _density_runs(
     layout: Layout, summary: Importance | None, labels: Mapping[str, str], command: str
-) -> layers.DensityRuns:
-    """Layer numbers and maps of every density method, the mean over folds first."""
+) -> dict[str, MethodMaps]:
+    """Label -> maps of a method with a density."""
     if summary is None or not summary.methods:
         return {}
     path, fix = layout.stage("importance") / MAPS_FILE, f"make it: {command}"
@@ -337,20 +338,22 @@ def _density_runs(
         if not whole or not np.isfinite(own.select(MAPS).to_numpy()).all():
             raise ArtifactError(f"{path} does not fit summary.json: the maps of '{name}' differ", fix=fix)
         runs = [_density_run(part, shape, len(parts) - 1) for part in parts]
-        found[labels.get(name, name)] = (entry.layers, runs)
+        found[labels.get(name, name)] = MethodMaps(entry.layers, runs)
     return found
 
 
-def _density_run(part: pl.DataFrame, shape: tuple[int, int], others: int) -> LayerRun:
+def _density_run(part: pl.DataFrame, shape: tuple[int, int], num_runs: int) -> LayerRun:
+    """Maps (L, D) of one fold and seed; fold 0 is the mean over all runs."""
     fold, seed = part["fold"][0], part["seed"][0]
-    name = f"fold {fold}, seed {seed}" if fold else f"mean of {others} run{'s' if others > 1 else ''}"
+    name = f"fold {fold}, seed {seed}" if fold else f"mean of {plural(num_runs, 'run')}"
     trained, untrained, density, untrained_density = (part[column].to_numpy().reshape(shape) for column in MAPS)
     return LayerRun(name, trained, untrained, layer_contribution(density), layer_contribution(untrained_density))
 
 
 def _settings(config: Config, evaluation: Evaluation, runs: list[RunFacts]) -> dict[str, str]:
     """Settings as YAML, by title."""
-    now = config.model_dump(mode="json", exclude={"pipelines"})
+    unused = set() if config.has_encoder else {"segment", "extract", "finetunes", "finetune_settings", "finetune"}
+    now = config.model_dump(mode="json", exclude={"pipelines", *unused})
     made = {stage: part for stage, part in evaluation.provenance.config.items() if stage != "method"}
     texts = {"Settings of the pipeline (YAML)": now}
     if any(now.get(stage) != part for stage, part in made.items()):
@@ -367,7 +370,7 @@ def _commands(layout: Layout, evaluation: Evaluation) -> list[str]:
     corpus = evaluation.provenance.corpus or ""
     commit = evaluation.provenance.git_commits[-1].partition("+")[0]
     lines = [f"git checkout {commit}", "make install"]
-    if corpus in CORPORA and corpus != "manifest":
+    if corpus in CORPORA and corpus not in FILES:
         found = CORPORA.load(corpus)
         if found.obtain is None:
             lines.append(f"daamctl download {corpus} --from DIR    # folder of your copy")

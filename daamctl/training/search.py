@@ -23,6 +23,11 @@ from daamctl.errors import TrainingError
 from daamctl.training.loop import Epoch, Training
 
 Settings = dict[str, float | str]
+Start = Callable[[Settings | None, Path, str], Training]
+"""Starts a training, fresh or resumed from its checkpoint.
+
+Arguments: the settings of a candidate (None without a search), its folder for unfinished work, and its content key.
+"""
 
 
 class Grid:
@@ -147,14 +152,19 @@ class Rounds:
             histories: all epochs of every candidate, those of the finished round included.
         """
         for index in self.alive:
-            self.compared[index : index + 1] = [histories[index][: self.until]]
+            history = histories[index][: self.until]
+            if index < len(self.compared):
+                self.compared[index] = history
+            else:
+                self.compared.append(history)
         if self.first and self.grid.widen(self.compared) is not None:
             self.alive.append(len(self.grid.candidates) - 1)
             return
         self.first = False
         order = self.grid.ranked(self.compared)
-        half = 1 if self.until is None else -(-len(self.alive) // 2)
-        self.alive = sorted([index for index in order if index in self.alive][:half])
+        # If candidates are trained to the end at once, there is no second round.
+        num_kept = 1 if self.until is None else math.ceil(len(self.alive) / 2)
+        self.alive = sorted([index for index in order if index in self.alive][:num_kept])
         self.until = None if self.until is None else 2 * self.until
 
     @property
@@ -221,16 +231,13 @@ class Search:
     """All trainings of one fold: one per candidate, until one is left.
 
     Args:
-        start: creates the training of a candidate from its settings, work folder and content key; its settings are None
-            without a search.
+        start: starts the training of a candidate.
         grid: the candidates; None: no search.
         work: folder for unfinished work of the fold.
         key: content key of the fold.
     """
 
-    def __init__(
-        self, start: Callable[[Settings | None, Path, str], Training], grid: Grid | None, work: Path, key: str
-    ) -> None:
+    def __init__(self, start: Start, grid: Grid | None, work: Path, key: str) -> None:
         self.start, self.work, self.key = start, work, key
         self.rounds = None if grid is None else Rounds(grid)
         self.trainings = [start(None, work, key)] if grid is None else []

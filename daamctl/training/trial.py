@@ -21,7 +21,7 @@ from daamctl.artifacts.splits import Split, chosen_folds, split_of
 from daamctl.config import Config, TrainingStage
 from daamctl.devices import resolve_device
 from daamctl.training.loop import Training
-from daamctl.training.search import Grid, Settings, most_epochs, refits
+from daamctl.training.search import Grid, Start, most_epochs, refits
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,8 @@ class Trial(ABC):
         """The candidates of the search; a new grid at every call; None without a search."""
 
     @abstractmethod
-    def starter(self, advance: Callable[[int], None]) -> Callable[[Settings | None, Path, str], Training]:
-        """Return a function that starts a training, fresh or resumed from its checkpoint.
-
-        Its arguments are the settings of a candidate (None without a search), its work folder and its content key. The
-        trainings that it starts share what they can.
+    def starter(self, advance: Callable[[int], None]) -> Start:
+        """Return a function that starts the trainings of this trial, which share what they can.
 
         Args:
             advance: called with the number of finished units of work.

@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from daamctl.artifacts.clips import SCHEMAS, ClipTable, clips_key, read_clips, write_clips
+from daamctl.artifacts.clips import SCHEMAS, ClipTable, clips_key, inputs_key, read_clips, write_clips
 from daamctl.artifacts.utterances import read_frame, write_frame
 from daamctl.errors import ArtifactError
 
@@ -69,6 +69,16 @@ def test_key_follows_rows_classes_and_files_only(table: ClipTable) -> None:
     assert clips_key(replace(table, content="other files")) != key
     assert clips_key(replace(table, rows=table.rows.reverse())) != key
     assert clips_key(replace(table, rows=table.rows.with_columns(label=pl.lit("y")))) != key
+
+
+def test_key_of_the_inputs_leaves_out_labels_and_folds(table: ClipTable) -> None:
+    key = inputs_key(table)
+    for name in ("label", "speaker", "group"):
+        assert inputs_key(replace(table, rows=table.rows.with_columns(pl.lit("y").alias(name)))) == key
+    assert inputs_key(replace(table, classes=("y", "x"))) == key
+    assert inputs_key(replace(table, content="other files")) != key
+    assert inputs_key(replace(table, rows=table.rows.reverse())) != key
+    assert inputs_key(replace(table, rows=table.rows.with_columns(start_s=pl.lit(1.0)))) != key
 
 
 def test_table_that_was_changed_is_refused(tmp_path: Path, table: ClipTable) -> None:

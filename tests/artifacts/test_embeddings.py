@@ -29,7 +29,7 @@ from daamctl.artifacts.embeddings import (
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.errors import ArtifactError
-from tests.fixtures.embeddings import config, write_embeddings
+from tests.fixtures.embeddings import config, to_former, write_embeddings
 
 LAYERS = (0, 1, 2, 7, 24)
 DIM = 6
@@ -39,14 +39,18 @@ def write(folder: Path, dtype: str = "float16", sizes: tuple[int, ...] = (3, 1, 
     """Shards of the sizes given, with random values; returns all clips and vectors."""
     number = sum(sizes)
     vectors = np.random.default_rng(0).standard_normal((number, len(LAYERS), DIM)).astype(dtype)
-    clips = pl.DataFrame({name: [f"{name}{i}" for i in range(number)] for name in embeddings.CLIP_COLUMNS})
+    clips = clips_of(number)
     start = 0
     for index, size in enumerate(sizes):
         rows = slice(start, start + size)
         write_shard(shard_path(folder, index), clips[rows], np.arange(start, start + size), vectors[rows], LAYERS, {})
         start += size
-    write_head(folder, head(num_clips=number))
+    write_head(folder, head(num_clips=number), clips)
     return clips, vectors
+
+
+def clips_of(number: int) -> pl.DataFrame:
+    return pl.DataFrame({name: [f"{name}{i}" for i in range(number)] for name in embeddings.CLIP_COLUMNS})
 
 
 def head(**changes: Any) -> EmbeddingsMetadata:
@@ -96,7 +100,7 @@ def test_only_the_layers_asked_for_are_read_in_the_order_asked(tmp_path: Path, m
     _, values, layers = read_embeddings(tmp_path, (7, 1))
     assert layers == (7, 1)
     np.testing.assert_array_equal(values, vectors[:, [3, 1]])
-    assert columns == [[*embeddings.CLIP_COLUMNS, "n_frames"]] * 3 + [["layer_07", "layer_01"]] * 3
+    assert columns[-6:] == [["clip_id", "n_frames"]] * 3 + [["layer_07", "layer_01"]] * 3
 
 
 def test_layer_that_is_not_stored(tmp_path: Path) -> None:
@@ -276,8 +280,36 @@ def test_shard_is_whole(tmp_path: Path) -> None:
 
 
 def test_head_round_trip(tmp_path: Path) -> None:
-    write_head(tmp_path, head())
+    write_head(tmp_path, head(), clips_of(6))
     assert read_head(tmp_path) == head()
+
+
+def test_labels_of_other_embeddings_or_clips_are_refused(tmp_path: Path) -> None:
+    clips, _ = write(tmp_path)
+    write_head(tmp_path, head(key="other"), clips)
+    labels = (tmp_path / "labels.parquet").read_bytes()
+    write_head(tmp_path, head(), clips)
+    (tmp_path / "labels.parquet").write_bytes(labels)
+    with pytest.raises(ArtifactError, match=r"labels\.parquet belongs to other embeddings\n  make them"):
+        open_embeddings(tmp_path, fix="make them")
+    write_head(tmp_path, head(), clips.reverse())
+    with pytest.raises(ArtifactError, match=r"labels\.parquet is not of the clips of the shards"):
+        open_embeddings(tmp_path)
+    (tmp_path / "labels.parquet").unlink()
+    with pytest.raises(ArtifactError, match="cannot be read"):  # nor does an earlier version lack them
+        open_embeddings(tmp_path)
+    write_head(tmp_path, head(vectors_key="v"), clips)
+    (tmp_path / "labels.parquet").unlink()
+    with pytest.raises(ArtifactError, match=r"no file .*labels\.parquet"):
+        open_embeddings(tmp_path)
+
+
+def test_shards_of_an_earlier_version_hold_the_labels(tmp_path: Path) -> None:
+    clips, vectors = write(tmp_path)
+    to_former(tmp_path, clips)
+    found, values, _ = read_embeddings(tmp_path)
+    assert found.drop("n_frames").equals(clips)
+    np.testing.assert_array_equal(values, vectors[:, 1:])
 
 
 def test_fixture_reads_back(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_texts_are_embedded_in_order(project: Path) -> None:
     assert layers == tuple(range(1, 17))
     assert clips["n_frames"].to_list() == [len(text) for text in TEXTS]
     assert clips["group"].to_list() == ["train"] * 5 + ["test"] * 2
-    assert len(list(layout.embeddings.glob("*.parquet"))) == 3
+    assert len(list(layout.embeddings.glob("embeddings-*.parquet"))) == 3
     encoder = alone(config, "text")
     for row, text in enumerate(TEXTS):
         one = encoder.pool(encoder.tokens([text], 999)[0])[0][0]
@@ -128,7 +128,7 @@ def test_a_row_group_that_shards_share_is_read_once(project: Path, monkeypatch: 
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", counting)
     for portion in ([0], [1, 2], [3]):  # two row groups of two images each
-        tasks = [extract.Shard(worker.facts, project, number) for number in portion]
+        tasks = [extract.Shard(worker.description, project, number) for number in portion]
         assert len(list(worker.work(tasks, lambda number: None))) == len(portion)
     assert read == [0, 1]
 

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from daamctl.analysis import audit
 from daamctl.analysis.probe import ridge_probe
-from daamctl.artifacts.embeddings import StoredVectors, read_embeddings, shard_path, write_shard
+from daamctl.artifacts.embeddings import StoredVectors, read_embeddings, read_head, shard_path, write_head, write_shard
 from daamctl.artifacts.io import read_json, write_json
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.splits import split_of
@@ -397,9 +397,8 @@ def test_official_split_is_audited_as_it_was_trained(tmp_path):
     config = ONE.model_copy(update={"train": TrainConfig.model_validate(train_settings)})
     clips = write_embeddings(layout.embeddings, config, clips_per_group=80, num_groups=2, shards=1)
     parts = pl.when(pl.col("group") == "group1").then(pl.lit("train")).otherwise(pl.lit("test"))
-    clips, (_, vectors, layers) = clips.with_columns(group=parts), read_embeddings(layout.embeddings)
-    write_shard(shard_path(layout.embeddings, 0), clips, np.full(len(clips), 49), vectors, layers,
-                {"key": "official", "unreadable": 0})  # fmt: skip
+    clips, (_, vectors, _) = clips.with_columns(group=parts), read_embeddings(layout.embeddings)
+    write_head(layout.embeddings, read_head(layout.embeddings), clips)
     train.run(layout, config, method="weighted-sum", track=False)
     folds = read_folds(layout.method("weighted-sum"))
     assert [(fold.fold, fold.seed) for fold in folds] == [(1, 1), (1, 2)]

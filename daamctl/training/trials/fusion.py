@@ -32,7 +32,7 @@ from daamctl.training.features import Features, is_on, part_of, source_of, split
 from daamctl.training.fusion_training import FusionTraining, train_precision
 from daamctl.training.loop import Trained, Training, TrainingSetup
 from daamctl.training.rng import seed_everything
-from daamctl.training.search import Grid, Settings, grid_of
+from daamctl.training.search import Grid, Settings, Start, grid_of
 from daamctl.training.standardize import fit_standardize
 from daamctl.training.trial import FoldSpec, ResultParts, Trial
 
@@ -91,19 +91,19 @@ class FusionTrial(Trial):
         """See `Trial.most_members`."""
         return most_members(self.spec, self.data)
 
-    def starter(self, advance: Callable[[int], None]) -> Callable[[Settings | None, Path, str], Training]:
+    def starter(self, advance: Callable[[int], None]) -> Start:
         """See `Trial.starter`; the trainings share features, standardisation and untrained maps."""
-        parts = split_features(self.data, self.split, self.device)
-        standards: dict[str, Standardize] = {}
-        untrained: dict[str, Trained] = {}
+        train, dev, test = split_features(self.data, self.split, self.device)
+        fitted: dict[str, Standardize] = {}  # by the setting `train.standardize`, which candidates may differ in
+        untrained: dict[str, Trained] = {}  # likewise
 
         def start(settings: Settings | None, work: Path, key: str) -> Training:
             config = self.config.train.model_copy(update=settings or {})
-            kind = config.standardize
             model = self.build()
             if self.closed_form:
                 setup = self._setup("float32", work, key, advance)
-                return ClosedFormTraining(cast(RidgeProbe, model), *parts, config, setup, layers=self.data.layers)
+                probe = cast(RidgeProbe, model)
+                return ClosedFormTraining(probe, train, dev, test, config, setup, layers=self.data.layers)
             if model.traits.batch_dependent and not untrained:
                 log.warning(
                     "%s: a prediction depends on the other clips of its batch (D1); evaluated %d at a time, in the "
@@ -111,14 +111,15 @@ class FusionTrial(Trial):
                     self.spec.method,
                     config.batch_size,
                 )
-            if kind != "none":
-                if kind not in standards:
-                    standards[kind] = fit_standardize(parts[0], kind, self.device)
-                model.standardize = deepcopy(standards[kind])
+            standardize = config.standardize
+            if standardize != "none":
+                if standardize not in fitted:
+                    fitted[standardize] = fit_standardize(train, standardize, self.device)
+                model.standardize = deepcopy(fitted[standardize])
             precision = train_precision(model, config, self.device)
             setup = self._setup(precision, work, key, advance, may_diverge=settings is not None)
-            training = FusionTraining(model, *parts, config, setup, untrained=untrained.get(kind))
-            untrained.setdefault(kind, training.done)
+            training = FusionTraining(model, train, dev, test, config, setup, untrained=untrained.get(standardize))
+            untrained.setdefault(standardize, training.done)
             return training
 
         return start
@@ -145,7 +146,8 @@ class FusionTrial(Trial):
         """See `Trial.result_parts`."""
         assert isinstance(training, FusionTraining | ClosedFormTraining)
         model, features = training.model, self.data
-        config = {stage: self.config.section(stage) for stage in ("download", "segment", "extract", "train")}
+        sections = ("download", "segment", "extract", "train") if self.config.has_encoder else ("download", "train")
+        config = {stage: self.config.section(stage) for stage in sections}
         metrics: dict[str, float | int | None] = {}
         if self.closed_form:
             config["train"] = probe_settings(self.config)

@@ -142,7 +142,7 @@ def write_head(folder: Path, head: EmbeddingsMetadata, clips: pl.DataFrame) -> N
 
 def shards_in(folder: Path) -> list[Path]:
     """Files of all shards, in order."""
-    return sorted(folder.glob(SHARDS))
+    return sorted(folder.glob("embeddings-*.parquet"))
 
 
 def check_shards(folder: Path, head: EmbeddingsMetadata, *, fix: str | None = None) -> None:

@@ -1,10 +1,10 @@
 """Embed every clip, text or image of a pipeline: one vector per encoder layer, in Parquet shards.
 
 The workers of an engine make the shards: this process, one process per GPU, or a cluster. Unfinished shards are in
-`data/.work/`, under the content key of the set. After an interruption, or after the death of a worker, only the shards
-in progress are computed again, and the finished folder appears whole. If another pipeline has already embedded the same
-inputs, its shards are linked, whatever its labels, classes and folds are. Given embeddings are stored in the same form,
-without an encoder.
+`data/.work/`, under the content key of the set, and the finished clips of a shard in parts beside them. After an
+interruption, or after the death of a worker, about half a minute is computed again, and the finished folder appears
+whole. If another pipeline has already embedded the same inputs, its shards are linked, whatever its labels, classes and
+folds are. Given embeddings are stored in the same form, without an encoder.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import files_root
+from daamctl.cpu_formats import cpu_formats
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.encoder_cache import EncoderFacts, LazyEncoder
 from daamctl.engines import make_engine
@@ -49,6 +50,7 @@ from daamctl.engines.base import Engine, await_files
 from daamctl.errors import ArtifactError, AudioError, CorpusError, EncoderError, first_few
 from daamctl.extraction.given import store
 from daamctl.extraction.items import ImageTables
+from daamctl.extraction.parts import parts_folder
 from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
 from daamctl.extraction.stopwatch import Stopwatch, timing_file
 from daamctl.layout import Layout
@@ -58,7 +60,6 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1  # raise it when pooled values change for the same settings
 NAMED_AT_MOST = 10
-SHARDS = "embeddings-*.parquet"
 DECISIVE = {
     "speech": ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate"),
     "text": ("weights_sha256", "precision", "final_norm", "tokenizer_sha256", "max_tokens", "special_tokens"),
@@ -133,7 +134,7 @@ class Extractor:
             modality=clips.modality,
             max_duration_s=config.segment.max_duration_s,
             device=device,
-            precision=resolve_precision(config.extract.precision, device, cpu_auto=True),
+            precision=resolve_precision(config.extract.precision, device, work="encoder"),
         )
         self.config, self.rows, self.tables = config, clips.rows, ImageTables()
         self.description = _metadata_of(clips, config, self.lazy.known)
@@ -224,7 +225,7 @@ def _store_given(layout: Layout, config: Config, *, force: bool) -> Path:
     check_settings(clips.settings, config, "embeddings", what="clips", fix=f"make them again: {fix}")
     layers, embed_dim = tuple(clips.facts["layers"]), int(clips.facts["embed_dim"])
     facts = {name: value for name, value in clips.facts.items() if name not in ("layers", "embed_dim")}
-    head = _head(clips, config, EncoderFacts({**facts, "num_layers": max(layers)}, layers, embed_dim))
+    head = _metadata_of(clips, config, EncoderFacts({**facts, "num_layers": max(layers)}, layers, embed_dim))
 
     def make(tasks: Sequence[Shard], advance: Callable[[int], None]) -> Iterator[ShardResult]:
         if not tasks:
@@ -260,14 +261,17 @@ def _embed(
         if finished is not None:  # another process made it in the meantime
             return _use_finished(finished, layout, head, clips)
         if force:
-            shutil.rmtree(work, ignore_errors=True)
+            for left in (work, parts_folder(work)):
+                shutil.rmtree(left, ignore_errors=True)
         stopwatch = Stopwatch()
         unreadable = _make_missing(work, head, stopwatch.timed(make), config, layout)
         whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable)
         write_head(work, whole, clips.rows)
         replace_dir(work, layout.embeddings)
+        shutil.rmtree(parts_folder(work), ignore_errors=True)
         timing = stopwatch.timing(resolve_device(config.extract.device))
-        write_json(timing_file(layout.embeddings), {"encoder": head.encoder["name"], **timing})
+        speeds = {"bfloat16_speed": cpu_formats().speeds} if resolve_device(config.extract.device) == "cpu" else {}
+        write_json(timing_file(layout.embeddings), {"encoder": head.encoder["name"], **timing, **speeds})
     made = (whole.num_clips, _unit(whole), len(whole.layers), whole.embed_dim, layout.embeddings)
     log.info("%d %s x %d layers x %d in %s", *made)
     return layout.embeddings
@@ -286,6 +290,10 @@ def _metadata_of(clips: ClipTable, config: Config, known: EncoderFacts) -> Embed
         num_clips=len(clips.rows),
         modality=clips.modality,
     )
+    return _with_keys(head, clips)
+
+
+def _with_keys(head: EmbeddingsMetadata, clips: ClipTable) -> EmbeddingsMetadata:
     return replace(head, key=_key(head, clips=clips_key(clips)), vectors_key=_key(head, inputs=inputs_key(clips)))
 
 
@@ -297,6 +305,17 @@ def _key(head: EmbeddingsMetadata, **of: str) -> str:
     return content_key({"format": FORMAT, **of, "encoder": decisive, "settings": head.settings.get("extract", {})})
 
 
+def _in_format_of(found: EmbeddingsMetadata, head: EmbeddingsMetadata, clips: ClipTable) -> EmbeddingsMetadata:
+    """The metadata that we would write in the number format of `found`, if ours is up to `auto`.
+
+    `auto` chooses what is faster on a machine; on another one, that is no reason to embed everything again.
+    """
+    theirs = found.encoder.get("precision")
+    if head.settings.get("extract", {}).get("precision") != "auto" or theirs == head.encoder["precision"]:
+        return head
+    return _with_keys(replace(head, encoder={**head.encoder, "precision": theirs}), clips)
+
+
 def _find_finished(layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, config: Config) -> Path | None:
     """A finished set of these vectors with few enough unreadable clips: this pipeline's own, else another one's."""
     tolerated = config.extract.max_unreadable_fraction * head.num_clips
@@ -305,9 +324,10 @@ def _find_finished(layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, c
     for folder in [layout.embeddings, *others]:
         try:
             found = read_head(folder)
-            same = (
-                found.vectors_key == head.vectors_key if found.vectors_key else _is_former(folder, found, head, clips)
-            )
+            ours = _in_format_of(found, head, clips)
+            same = found.vectors_key == ours.vectors_key
+            if not found.vectors_key:
+                same = _is_former(folder, found, ours, clips)
             if same and len(found.unreadable) <= tolerated:
                 _check_whole(folder, found)
                 return folder
@@ -364,7 +384,11 @@ def _use_finished(finished: Path, layout: Layout, head: EmbeddingsMetadata, clip
     """Use a finished set: keep it if it is this pipeline's own, else link the other pipeline's files."""
     found, target = read_head(finished), layout.embeddings
     # Labels, settings that leave the clips as they are, and names are this pipeline's own.
-    own = replace(head, num_clips=found.num_clips, unreadable=found.unreadable, files=found.files)
+    ours = _in_format_of(found, head, clips)
+    own = replace(ours, num_clips=found.num_clips, unreadable=found.unreadable, files=found.files)
+    if ours is not head:
+        words = finished, ours.encoder["precision"], head.encoder["precision"]
+        log.info("%s was embedded in %s; 'auto' means %s here, but takes it as it is", *words)
     if finished == target:
         log.info("embeddings in %s are up to date", target)
         if own != found or not found.files or not _has_labels(target):
@@ -403,7 +427,7 @@ def _make_missing(
     number = math.ceil(head.num_clips / settings.shard_clips)
     shards = [Shard(head, work, i) for i in range(number)]
     todo = [shard for shard in shards if not shard.is_whole(config)]
-    for path in set(work.glob(SHARDS)) - {shard.path for shard in shards}:
+    for path in set(shards_in(work)) - {shard.path for shard in shards}:
         path.unlink()
     missing = sum(shard.num_clips(config) for shard in todo)
     _check_disk(work, missing, head, config, layout)

@@ -121,7 +121,7 @@ def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Open
         modality=clips.modality,
         max_duration_s=config.segment.max_duration_s,
         device=device,
-        precision=resolve_precision(config.finetune.precision, device, cpu_auto=False),
+        precision=resolve_precision(config.finetune.precision, device, work="other"),
         keep_pooler=is_published(method) and clips.modality == "image",
     )
     encoder = opened.encoder

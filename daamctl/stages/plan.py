@@ -196,7 +196,7 @@ class _Planner:
         device = resolve_device(config.device)
         row.memory_on = self._encoder_on(device)
         if needs.encoder_size is not None and needs.stats.modality is not None:
-            precision = resolve_precision(config.precision, device, cpu_auto=True)
+            precision = resolve_precision(config.precision, device, work="encoder")
             row.memory_bytes = weight_bytes(needs.encoder_size, config, needs.stats.modality, device, precision)
             row.memory_at_least = True
         rate = self.recorded.extraction()

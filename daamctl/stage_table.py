@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+SKIPPED_FILE = "skipped.json"
+"""Note in the folder of a stage that was left out on this machine."""
+
 
 @dataclass(frozen=True)
 class StageSpec:

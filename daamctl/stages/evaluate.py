@@ -1,10 +1,10 @@
 """Stage `evaluate`: score the finished folds of every method, per utterance and per clip.
 
-Reads `data/train/<run>/<method>/`. Writes to `data/evaluate/<run>/`:
+Reads `data/train/<run>/<method>/`. Writes:
 
-- evaluation.json: all results, see `daamctl.artifacts.evaluation`;
-- metrics.json: mean scores of every method, for `dvc metrics show`;
-- accuracy.csv, history.csv and confusion.csv, for `dvc plots`.
+- `data/evaluate/<run>/evaluation.json`: all results, see `daamctl.artifacts.evaluation`;
+- `data/evaluate/<run>/history.csv`: the learning curves of all folds;
+- `data/metrics/<run>/<method>.json`: a few mean scores, for `dvc metrics show`.
 
 Scores are fractions.
 """
@@ -37,7 +37,7 @@ from daamctl.artifacts.evaluation import (
     SpeakerAccuracy,
     Spread,
 )
-from daamctl.artifacts.io import read_json, write_json, write_text
+from daamctl.artifacts.io import read_json, remove_others, write_json, write_text
 from daamctl.artifacts.results import SKIPPED_FILE, Fold, marked, read_folds
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config, TrainingStage
@@ -50,11 +50,13 @@ from daamctl.evaluation.metrics import class_recalls, confusion_matrix
 from daamctl.evaluation.provenance import chance_of, counts, provenance
 from daamctl.evaluation.scoring import UNITS, Items, items_of, join, score_items
 from daamctl.evaluation.summary import spread
-from daamctl.evaluation.tables import accuracy_rows, confusion_rows, history_rows, to_csv
+from daamctl.evaluation.tables import history_rows, to_csv
 from daamctl.layout import Layout
 
 logger = logging.getLogger(__name__)
 
+SHOWN_METRICS = ("accuracy", "balanced_accuracy", "macro_f1")
+"""Metrics for `dvc metrics show`. A column each: more would not fit into a terminal."""
 UnitItems = dict[str, list[Items]]
 """Unit -> scored items of each fold."""
 
@@ -87,11 +89,9 @@ def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None)
         logger.info("%s: accuracy %.1f %% per %s", entry.label, 100 * evaluation.accuracy(method).mean, unit)
     folder = layout.stage("evaluate")
     write_json(folder / FILE, evaluation.as_json())
-    write_json(folder / "metrics.json", _flat_metrics(evaluation))
-    write_text(folder / "accuracy.csv", to_csv(accuracy_rows(evaluation)))
+    _write_metrics(layout.stage("metrics"), evaluation)
     labels = {method: entry.label for method, entry in evaluation.methods.items()}
     write_text(folder / "history.csv", to_csv(history_rows(folds, labels)))
-    write_text(folder / "confusion.csv", to_csv(confusion_rows(evaluation, items, evaluation.main_unit)))
     return folder / FILE
 
 
@@ -344,16 +344,11 @@ def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping
     return notes
 
 
-def _flat_metrics(evaluation: Evaluation) -> dict[str, dict[str, float | None]]:
-    """Label -> metric -> mean in the main unit, to six digits; accuracy_best_on_test is always per clip."""
-    flat = {}
-    for method, entry in evaluation.methods.items():
-        summary, best = evaluation.summary(method), entry.selection["accuracy_best_on_test"]
-        deviation = summary["accuracy"].sample_std
-        flat[entry.label] = {
-            **{name: round(summary[name].mean, 6) for name in evaluation.metrics},
-            "accuracy_sample_std": None if deviation is None else round(deviation, 6),
-            "accuracy_best_on_test": None if best is None else round(best.mean, 6),
-            "folds": len(entry.per_fold),
-        }
-    return flat
+def _write_metrics(folder: Path, evaluation: Evaluation) -> None:
+    """Write one file per method: means in the main unit to six digits, and the mark that its label bears, if any."""
+    for method in evaluation.methods:
+        summary = evaluation.summary(method)
+        values: dict[str, Any] = {name: round(summary[name].mean, 6) for name in SHOWN_METRICS}
+        mark = evaluation.fairness.methods[method].mark
+        write_json(folder / f"{method}.json", {**values, "note": mark} if mark else values)
+    remove_others(folder, [f"{method}.json" for method in evaluation.methods])

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daamctl.corpora import CORPORA
-from daamctl.corpora.sources import source_of
-from daamctl.devices import cpu_has_bfloat16, resolve_device, resolve_precision
+from daamctl.corpora.sources import FILES, source_of
+from daamctl.cpu_formats import cpu_formats, in_words
+from daamctl.devices import resolve_device, resolve_precision
 from daamctl.errors import ArtifactError, EncoderError, MethodError
 from daamctl.methods import CLOSED_FORM, settings_of
 from daamctl.methods.settings import Sizes
@@ -56,7 +57,7 @@ def examine(root: Path | None) -> list[tuple[str, str]]:
     lines.append(("decoders", _decoders()))
     lines.append(("hub", _hub()))
     lines.append(("tracking", _tracking(root)))
-    lines += [(f"corpus {name}", _corpus(root, name)) for name in CORPORA if name != "manifest"]
+    lines += [(f"corpus {name}", _corpus(root, name)) for name in CORPORA if name not in FILES]
     return lines
 
 
@@ -121,12 +122,15 @@ def examine_pipeline(layout: Layout, config: Config) -> tuple[str, Iterator[Find
 
     Raises:
         EncoderError: the sizes of the encoder or the number of classes are unknown until the embeddings exist.
+        ArtifactError: likewise, for given embeddings.
     """
     from daamctl.planning.artifact_status import ArtifactStatus
     from daamctl.planning.estimate import ResourceEstimate
 
     known = ResourceEstimate(ArtifactStatus(layout, config)).sizes
     if known is None:
+        if not config.has_encoder:
+            raise ArtifactError("the layers of the embeddings are not known yet", fix=layout.command("extract"))
         raise EncoderError(
             f"depth and width of encoder '{config.extract.encoder}', or the classes of corpus "
             f"'{config.download.corpus}', are not known on this machine",
@@ -224,17 +228,17 @@ def _devices() -> list[tuple[str, str]]:
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    bfloat16 = "native" if cpu_has_bfloat16() else "not native (float32 is used)"
-    lines = [("cpu", f"{device_name('cpu')}, {cores} cores, {memory:.0f} GB memory, bfloat16 {bfloat16}")]
+    lines = [("cpu", f"{device_name('cpu')}, {cores} cores, {memory:.0f} GB memory; {in_words(cpu_formats())}")]
     for index in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(index)
         lines.append(("gpu", f"cuda:{index} {facts.name}, {facts.total_memory / 1e9:.0f} GB"))
     if not torch.cuda.is_available():
         lines.append(("gpu", "none that PyTorch can use"))
     device = resolve_device("auto")
-    extract = resolve_precision("auto", device, cpu_auto=True)
-    small = resolve_precision("auto", device, cpu_auto=False)
-    train = extract if small == extract else f"{extract} (without convolutions {small})"
+    extract = resolve_precision("auto", device, work="encoder")
+    wide = resolve_precision("auto", device, work="convolutions")
+    small = resolve_precision("auto", device, work="other")
+    train = wide if small == wide else f"{wide} (without convolutions {small})"
     lines.append(("auto means", f"device {device}, precision {extract} for extract, {train} for train"))
     return lines
 

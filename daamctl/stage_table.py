@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SKIPPED_FILE = "skipped.json"
+"""Note in the folder of a stage that was left out on this machine."""
+
 
 @dataclass(frozen=True)
 class StageSpec:

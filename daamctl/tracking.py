@@ -4,9 +4,9 @@ MLflow is a copy: everything that a run logs is also in its fold folder. A backg
 If the store fails, the thread stops sending with one warning. `daamctl track`, or the next training of the same
 pipeline, sends what is missing. A small file per fold in `.daamctl/tracking/` records what was sent.
 
-Each pipeline is an experiment. The tag `kind` says what a run is: `method` or `ablation`, with the mean over the runs of
-kind `fold` that are nested below it, or `report`. The tag `state` is `superseded` once a fold was trained again, else
-`current`.
+Each pipeline is an experiment. The tag `kind` says what a run is: `method` or `ablation`, with the mean over the runs
+of kind `fold` that are nested below it; or `report`. The tag `state` is `superseded` once a fold was trained again,
+else `current`.
 """
 
 from __future__ import annotations
@@ -361,7 +361,7 @@ class _Sender:
         except MlflowException:
             return False
 
-    def _if_there(self, run_id: str, action: Callable[[str], None]) -> None:
+    def _if_there(self, run_id: str, action: Callable[[str], object]) -> None:
         """Do something with a run, unless somebody deleted it from the store."""
         from mlflow.exceptions import MlflowException
 

@@ -38,8 +38,8 @@ LEVELS = [
     {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
     {"methods", "adapters", "engines", "figures", "sign_flip"}
     | {"audio", "artifacts", "tracking", "progress", "provenance"},
-    {"config", "registry", "errors", "files", "layout", "stage_table", "starter"}
-    | {"environment", "devices", "attention", ""},
+    {"config", "registry", "errors", "files", "layout", "stage_table", "starter", "environment"}
+    | {"devices", "cpu_formats", "attention", ""},
 ]
 LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}
 SIDEWAYS = {
@@ -51,6 +51,9 @@ SIDEWAYS = {
     ("registry", "errors"),
     ("files", "errors"),
     ("devices", "errors"),
+    ("devices", "cpu_formats"),
+    ("cpu_formats", "errors"),
+    ("cpu_formats", "files"),
     ("config", "errors"),
     ("layout", "config"),
     ("layout", "stage_table"),

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daamctl.artifacts.io import read_json, write_json
-from daamctl.artifacts.results import SKIPPED_FILE
 from daamctl.config import Config
 from daamctl.layout import Layout
-from daamctl.stage_table import STAGES
+from daamctl.stage_table import SKIPPED_FILE, STAGES
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from daamctl.config.load import (
     read_yaml,
 )
 from daamctl.config.schema import (
+    EMBEDDINGS,
     RECIPES,
     AblateConfig,
     AdapterConfig,
@@ -24,6 +25,7 @@ from daamctl.config.schema import (
 )
 
 __all__ = [
+    "EMBEDDINGS",
     "PARAMS_FILE",
     "PIPELINES_DIR",
     "RECIPES",

@@ -51,11 +51,11 @@ class LocalEngine(EngineBase):
         """Whether one worker is enough; see `Engine`."""
         return (self.workers or 1) == 1
 
-    def facts(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
-        """Open a worker in this process and return its facts. It is kept, in case no further process is needed."""
+    def describe(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
+        """Open a worker in this process and return its description. It is kept, in case no other process is needed."""
         worker = open_worker(device)
         self._opened = open_worker, worker
-        return worker.facts
+        return worker.description
 
     def map(
         self,

@@ -11,7 +11,7 @@ from daamctl.artifacts.ablation import Ablation, AloneTest, GroupAccuracy, Layer
 from daamctl.artifacts.audit import Audit, AuditRow
 from daamctl.artifacts.importance import DensityMaps, Importance, LayerScores
 from daamctl.artifacts.terms import Terms, listed
-from daamctl.figures.layers import LayerRun
+from daamctl.figures.layers import MethodMaps
 from daamctl.figures.spec import Picture
 from daamctl.reporting import figures
 from daamctl.reporting.document import (
@@ -30,7 +30,7 @@ from daamctl.reporting.document import (
 )
 
 Labels = Mapping[str, str]
-DensityRuns = Mapping[str, tuple[Sequence[int], Sequence[LayerRun]]]
+AllMaps = Mapping[str, MethodMaps]
 
 SCORE_KINDS = {"importance": "Importance Factor", "weight": "layer weight"}
 ALONE = (
@@ -45,13 +45,13 @@ UNRANKED = "does not rank layers"
 
 
 def importance(
-    summary: Importance | None, runs: DensityRuns, pngs: Mapping[str, bytes], *, labels: Labels, command: str
+    summary: Importance | None, maps: AllMaps, pngs: Mapping[str, bytes], *, labels: Labels, command: str
 ) -> Section:
     """Importance Factor maps, layer scores, their stability and their audit.
 
     Args:
         summary: result of the importance stage; None if it has not run.
-        runs: label -> layer numbers and maps, the mean map first.
+        maps: label -> maps of a method with a density.
         pngs: pictures of the importance stage, by file name.
         labels: method -> label in the report.
         command: command that runs the stage.
@@ -61,7 +61,7 @@ def importance(
         return Section("importance", title, [Text(f"Not computed yet. Run: {command}")])
     blocks: list[Block] = []
     if summary.methods:
-        blocks += _maps(summary, runs, labels)
+        blocks += _maps(summary, maps, labels)
     else:
         blocks.append(Text(summary.note))
     blocks += _scores(summary.scores, labels) if summary.scores else [Text("No method has a layer score.")]
@@ -118,7 +118,7 @@ def ablation(
     return Section("ablation", title, blocks)
 
 
-def _maps(summary: Importance, runs: DensityRuns, labels: Labels) -> list[Block]:
+def _maps(summary: Importance, maps: AllMaps, labels: Labels) -> list[Block]:
     methods = {labels.get(name, name): entry for name, entry in summary.methods.items()}
     text = (
         "The Importance Factor is the mean density, scaled to 0..1 over the whole map. A high value means that a "
@@ -134,11 +134,12 @@ def _maps(summary: Importance, runs: DensityRuns, labels: Labels) -> list[Block]
         text = f"{len(cautions)} of {len(methods)} maps mostly reflect geometry, not what was learned: "
         blocks.append(Text(f"{text}{listed(list(cautions))}.", caution=True))
         blocks.append(Folded("Reasons", [Bullets([f"{name}: {why}" for name, why in cautions.items()])]))
-    blocks += [*_places_table(methods), *_explorer(methods, runs)]
+    blocks += _positions_table(methods)
+    blocks += _maps_figure(methods, maps)
     return [*blocks, _geometry_table(methods), _contribution_table(methods)]
 
 
-def _places_table(methods: Mapping[str, DensityMaps]) -> list[Table]:
+def _positions_table(methods: Mapping[str, DensityMaps]) -> list[Table]:
     """Mean scores of the layers at the same position inside their heads; empty if no map has such positions."""
     placed = {name: entry.head_positions for name, entry in methods.items() if entry.head_positions}
     most = max((len(found.means) for found in placed.values()), default=0)
@@ -162,16 +163,19 @@ def _places_table(methods: Mapping[str, DensityMaps]) -> list[Table]:
     return [Table("places", caption, columns, rows, frozenset({1, 3}), note)] if rows else []
 
 
-def _explorer(methods: Mapping[str, DensityMaps], runs: DensityRuns) -> list[Block]:
-    shown = {name: runs[name] for name in methods if name in runs}
+def _maps_figure(methods: Mapping[str, DensityMaps], maps: AllMaps) -> list[Block]:
+    """Maps and layer contribution of every method; empty without maps."""
+    shown = {name: maps[name] for name in methods if name in maps}
     if not shown:
         return []
-    alt = "; ".join(
-        f"{name}: {_top(entry)}, contribution from "
-        f"{min(entry.contribution_percent.values()):.2f} to {max(entry.contribution_percent.values()):.2f} %"
-        for name, entry in methods.items()
+    described = []
+    for name, entry in methods.items():
+        shares = entry.contribution_percent.values()
+        described.append(f"{name}: {_top(entry)}, contribution from {min(shares):.2f} to {max(shares):.2f} %")
+    alt = (
+        "Importance Factor and layer contribution, trained beside untrained. "
+        f"{'; '.join(described)}. The numbers are in the tables."
     )
-    alt = f"Importance Factor and layer contribution, trained beside untrained. {alt}. The numbers are in the tables."
     return [figures.drawn(figures.importance(shown, alt))]
 
 

@@ -26,7 +26,7 @@ from daamctl.config import PARAMS_FILE, PIPELINES_DIR, Config, inspect_config, r
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
 from daamctl.corpora.fetch import is_whole
-from daamctl.corpora.sources import MANIFEST, source_of
+from daamctl.corpora.sources import FILES, source_of
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import check_name, is_cached
 from daamctl.errors import ConfigError, EncoderError
@@ -143,11 +143,13 @@ def _corpus(root: Path, config: Config) -> Iterator[Obstacle | Fetched]:
             yield Fetched(corpus.url, Obstacle(reason, corpus.how_to_get))
     elif place is None:
         yield Obstacle(f"corpus '{corpus.name}' is not on this machine", corpus.how_to_get)
-    elif not (place.exists() if corpus.name == MANIFEST else place.is_dir()):  # a table, or a folder of images
+    elif not (place.exists() if corpus.name in FILES else place.is_dir()):  # a manifest may be a folder, too
         yield Obstacle(f"corpus '{corpus.name}' should be at {place}, but that does not exist", corpus.how_to_get)
 
 
 def _encoder(config: Config) -> Iterator[Obstacle | Fetched]:
+    if not config.has_encoder:
+        return
     name = config.extract.encoder
     hub_id = ENCODERS.load(name).hub_id if name in ENCODERS else name
     if config.extract.weights == "random" or hub_id is None:
@@ -166,7 +168,7 @@ def _encoder(config: Config) -> Iterator[Obstacle | Fetched]:
 
 
 def _gpu(config: Config) -> Iterator[Obstacle]:
-    wanted = config.extract.min_gpu_memory_gb
+    wanted = config.extract.min_gpu_memory_gb if config.has_encoder else 0.0
     if wanted and (there := gpu_memory_gb()) < wanted:
         found = f"{there:.0f} GB" if there else "no GPU"
         yield Obstacle(

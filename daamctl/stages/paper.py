@@ -20,7 +20,7 @@ from daamctl.artifacts.dag import PAPER
 from daamctl.artifacts.evaluation import find_evaluation
 from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.io import read_json
-from daamctl.artifacts.results import SKIPPED_FILE, read_folds
+from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.skipped import Obstacle, folder_of, inventory_file, is_finished, note_of
 from daamctl.config import PIPELINES_DIR
 from daamctl.layout import Layout
@@ -28,7 +28,7 @@ from daamctl.paper.numbers import Experiment, experiments
 from daamctl.paper.reproduced import EIGHT_HEADS, Ours
 from daamctl.paper.whole_paper import whole_paper
 from daamctl.reporting.write import write_plots, write_report
-from daamctl.stage_table import folder_stages
+from daamctl.stage_table import SKIPPED_FILE, folder_stages
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +123,7 @@ def _untrained(layout: Layout) -> dict[str, str]:
 
 def _learned(layout: Layout, method: str) -> list[tuple[tuple[float, float], tuple[float, float]]]:
     """Ranges of offset and scaled variance of every finished fold with stored weights."""
-    files = [fold.folder / "weights.safetensors" for fold in read_folds(layout.method(method))]
-    found = [read_learned(path) for path in files if path.is_file()]
+    again = layout.command("train", "--method", method)
+    files = [fold.weights() for fold in read_folds(layout.method(method), again=again)]
+    found = [read_learned(path) for path in files if path is not None]
     return [(one.offset, one.scaled_variance) for one in found if one]

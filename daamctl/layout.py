@@ -90,7 +90,7 @@ class Layout:
         return self.data / "train" / self.run_name / method
 
     def stage(self, stage: str) -> Path:
-        """Folder of one of the stages after `train`."""
+        """Folder of one of the stages after `train`, or one that it writes beside its own (`StageSpec.beside`)."""
         return self.data / stage / self.run_name
 
     def command(self, stage: str, *extra: str) -> str:

@@ -112,7 +112,7 @@ def _train_in_process(
         for group in in_groups(trials):
             if len(group) == 1:  # tracked epoch by epoch; the folds of a larger group once they are finished
                 spec = group[0].spec
-                tracker.start(spec.name, folder.name, spec.fold, spec.seed)
+                tracker.start(spec.name, folder, spec.fold, spec.seed)
                 made = train_group(group, folder, work, root=layout.root, on_epoch=track_epoch, advance=bar.advance)
                 tracker.finish(made[0])
             else:

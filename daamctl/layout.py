@@ -27,7 +27,7 @@ class Layout:
         table_name: folder name of what depends only on the corpus.
         run_name: folder name of what depends on the encoder too.
         corpus: corpus of an ad-hoc run, for commands in messages.
-        encoder: encoder of an ad-hoc run, for commands in messages.
+        encoder: encoder of an ad-hoc run, for commands in messages; None if the embeddings are given.
         overrides: `section.key=value` words from the command line, to repeat in commands.
         recipe: training recipe named on the command line, if it is not the pipeline's own.
     """
@@ -49,10 +49,11 @@ class Layout:
         suffix = _recipe_suffix(recipe) if recipe else ""
         if pipeline is not None:
             return cls(root, pipeline, pipeline, pipeline + suffix, overrides=tuple(overrides), recipe=recipe)
-        corpus, encoder = config.download.corpus, config.extract.encoder
-        encoder_name = Path(encoder).name if "/" in encoder else encoder
-        run_name = f"{corpus}-{encoder_name}{suffix}"
-        return cls(root, None, corpus, run_name, corpus, encoder, tuple(overrides), recipe)
+        corpus, encoder = config.download.corpus, config.extract.encoder if config.has_encoder else None
+        run_name = corpus
+        if encoder is not None:
+            run_name += f"-{Path(encoder).name}" if "/" in encoder else f"-{encoder}"
+        return cls(root, None, corpus, run_name + suffix, corpus, encoder, tuple(overrides), recipe)
 
     @property
     def data(self) -> Path:
@@ -109,11 +110,11 @@ class Layout:
         """Words that name the pipeline, or the corpus and the encoder of an ad-hoc run."""
         if self.pipeline is not None:
             return [self.pipeline] if stage == "run" else ["--pipeline", self.pipeline]
-        if self.corpus is None or self.encoder is None:
+        if self.corpus is None:
             return []
         if stage == "download":
             return [self.corpus]
-        if stage == "segment":
+        if self.encoder is None or stage == "segment":
             return ["--corpus", self.corpus]
         return ["--corpus", self.corpus, "--encoder", self.encoder]
 

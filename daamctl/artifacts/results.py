@@ -78,6 +78,8 @@ class MetaPart(TypedDict):
     git_commit: str | None
     device: str
     precision: str
+    bfloat16_speed: NotRequired[dict[str, float]]
+    """On a CPU: how many times faster bfloat16 was measured to be than float32, by operation (`cpu_formats`)."""
     embeddings_key: str
     """Content key of the embeddings; for a fine-tuned encoder, of the clips, how they are read, and the encoder before
     training."""

@@ -16,6 +16,7 @@ from daamctl.cli import (
     deviations,
     doctor,
     import_checkpoint,
+    init,
     ls,
     paper,
     plan,
@@ -69,7 +70,8 @@ app = typer.Typer(
 
 for _stage in STAGES:
     app.command(name=_stage, rich_help_panel="Stages")(importlib.import_module(f"daamctl.cli.{_stage}").command)
-for _module in (run, plan, paper, preflight, compare, ls, deviations, check, doctor, track, ui, import_checkpoint):
+_OTHER = (init, run, plan, paper, preflight, compare, ls, deviations, check, doctor, track, ui, import_checkpoint)
+for _module in _OTHER:
     app.command(rich_help_panel="Other commands")(_module.command)
 
 

@@ -24,6 +24,7 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import Modality
 from daamctl.corpora.base import PREPARED, PREPARED_IMAGE, PREPARED_TEXT, Corpus
+from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.images import FORMATS
 from daamctl.corpora.sources import TABLES
 from daamctl.errors import CorpusError, first_few
@@ -42,8 +43,6 @@ RESERVED: dict[Modality, tuple[str, ...]] = {
     "text": (),
     "image": ("index", "start_s", "end_s"),
 }
-PARTS = {"train": "train", "test": "test", "dev": "dev", "val": "dev", "valid": "dev", "validation": "dev"}
-"""Names of the parts of an official split -> the name of the group."""
 _JSON = (".jsonl", ".ndjson")
 _LINE = "__line"
 _SHOWN = 3
@@ -83,7 +82,7 @@ def prepare(root: Path) -> pl.DataFrame:
             rows = rows.with_columns(index=pl.lit(None, pl.Int64))
         if modality != "text":
             rows = rows.with_columns(path=_posix(root.parent))
-        rows = _official(rows)
+        rows = official_groups(rows)
     rows = rows.with_columns(utterance_id=_identity(rows, modality))
     _refuse(rows, pl.col("utterance_id").is_duplicated(), root, "the same piece, or utterance_id, more than once")
     if "speaker" not in rows.columns:
@@ -175,14 +174,6 @@ def _names(rows: pl.DataFrame, modality: Modality, path: Path) -> pl.DataFrame:
     if rows["group"].null_count() < rows.height:
         _refuse(rows, pl.col("group").is_null(), path, "empty group (give all or none)")
     return rows
-
-
-def _official(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rename the groups of an official split to the names that the folds use."""
-    names = set(rows["group"].unique().drop_nulls().str.to_lowercase())
-    if not {"train", "test"} <= names <= set(PARTS):
-        return rows
-    return rows.with_columns(pl.col("group").str.to_lowercase().replace_strict(PARTS))
 
 
 def _times(rows: pl.DataFrame, path: Path) -> pl.DataFrame:

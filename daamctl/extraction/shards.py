@@ -1,7 +1,9 @@
 """Write shards of embeddings with an open encoder, one after another in this process.
 
-While one shard is embedded, a thread writes the previous one and others read the next one. A task (`ShardTask`) and its
-result (`ShardResult`) can be pickled, so several processes or machines can share the tasks of a corpus.
+While one shard is embedded, a thread writes the previous one and others read the next one. Finished rows of a shard are
+kept in parts until it is complete, so that an interruption costs little (`daamctl.extraction.parts`). A task
+(`ShardTask`) and its result (`ShardResult`) can be pickled, so several processes or machines can share the tasks of a
+corpus.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import numpy as np
 import polars as pl
 
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, write_shard
+from daamctl.artifacts.io import content_key
 from daamctl.config import Config
 from daamctl.encoders.base import Encoder
 from daamctl.extraction.items import ImageTables, Items, open_items
+from daamctl.extraction.parts import Parts
 from daamctl.extraction.stream import Embedded, Opener, embed_sets
 
 
@@ -45,12 +49,14 @@ class ShardResult:
         num_clips: number of clips in it.
         unreadable: clip_id -> reason, for clips left out.
         marks: warning (`silent`, `clipped`, `truncated`, `blank`) -> clip_ids.
+        kept: number of its clips that an earlier process embedded.
     """
 
     path: Path
     num_clips: int
     unreadable: dict[str, str] = field(default_factory=dict)
     marks: dict[str, list[str]] = field(default_factory=dict)
+    kept: int = 0
 
 
 def make_shards(
@@ -88,7 +94,7 @@ def make_shards(
     def openers() -> Iterator[Opener]:
         for task in tasks:
             made.append(task)
-            yield partial(_open, task, encoder, head, root, config, opened)
+            yield partial(_open, task, encoder, head, root, config, opened, _parts(task, head))
 
     writing: deque[Future[ShardResult]] = deque()
     with ThreadPoolExecutor(1, "write") as writer:
@@ -102,10 +108,20 @@ def make_shards(
 
 
 def _open(
-    task: ShardTask, encoder: Encoder, head: EmbeddingsMetadata, root: Path, config: Config, tables: ImageTables
-) -> tuple[Items, Sequence[str]]:
+    task: ShardTask,
+    encoder: Encoder,
+    head: EmbeddingsMetadata,
+    root: Path,
+    config: Config,
+    tables: ImageTables,
+    parts: Parts,
+) -> tuple[Items, Sequence[str], Parts]:
     items = open_items(task.rows, head.modality, root, encoder, config, tables=tables)
-    return items, task.rows["clip_id"].to_list()
+    return items, task.rows["clip_id"].to_list(), parts
+
+
+def _parts(task: ShardTask, head: EmbeddingsMetadata) -> Parts:
+    return Parts(task.path, content_key({"vectors": head.vectors_key, "clips": task.rows["clip_id"].to_list()}))
 
 
 def _write(task: ShardTask, done: Embedded, head: EmbeddingsMetadata) -> ShardResult:
@@ -120,9 +136,11 @@ def _write(task: ShardTask, done: Embedded, head: EmbeddingsMetadata) -> ShardRe
     }
     rows = task.rows.filter(pl.Series(keep))
     write_shard(task.path, rows, done.n_frames[keep], done.vectors[keep], head.layers, facts)
+    _parts(task, head).remove()
     return ShardResult(
         task.path,
         len(rows),
         {ids[row]: reason for row, reason in done.unreadable.items()},
         {name: [ids[row] for row in marked] for name, marked in done.marks.items()},
+        done.kept,
     )

@@ -21,6 +21,7 @@ from daamctl.encoders.base import Batch, Encoder, Pooled
 from daamctl.errors import AudioError, CorpusError, EncoderError
 from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import Items
+from daamctl.extraction.parts import Parts
 
 log = logging.getLogger(__name__)
 
@@ -51,16 +52,18 @@ class Embedded:
         n_frames: (N,) frames, tokens or patches averaged; 0 for unreadable clips.
         unreadable: row -> reason.
         marks: warning (`silent`, `clipped`, `truncated`, `blank`) -> rows.
+        kept: number of clips that an earlier process embedded.
     """
 
     vectors: np.ndarray
     n_frames: np.ndarray
     unreadable: dict[int, str] = field(default_factory=dict)
     marks: dict[str, list[int]] = field(default_factory=dict)
+    kept: int = 0
 
 
-Opener = Callable[[], tuple[Items, Sequence[str]]]
-"""Opens a set: returns its items, and their names for messages."""
+Opener = Callable[[], tuple[Items, Sequence[str], Parts | None]]
+"""Opens a set: returns its items, their names for messages, and where finished rows are kept until it is complete."""
 
 
 @dataclass
@@ -76,13 +79,25 @@ class _Group:
 
 @dataclass
 class _Set:
-    """A set being embedded."""
+    """A set being embedded; its batches without those whose rows an earlier process has finished."""
 
     items: Items
     names: Sequence[str]
+    parts: Parts | None
     result: Embedded
     batches: list[np.ndarray]
     left: int
+
+    def stored(self, rows: Sequence[int]) -> None:
+        """Note rows whose vectors have been stored."""
+        self.left -= len(rows)
+        if self.parts is not None:
+            self.parts.add(rows)
+
+    def keep(self) -> None:
+        """Write what is finished to disk, if it is time."""
+        if self.parts is not None and self.left:
+            self.parts.save_if_due(self.result.vectors, self.result.n_frames, self.result.marks)
 
 
 @dataclass
@@ -121,7 +136,7 @@ def embed_clips(
     Raises:
         EncoderError: the encoder gives values that are not finite, or too large for `storage`.
     """
-    sets = embed_sets(encoder, [lambda: (items, clip_ids)], storage=storage, on_clips=on_clips)
+    sets = embed_sets(encoder, [lambda: (items, clip_ids, None)], storage=storage, on_clips=on_clips)
     (embedded,) = (done for done in sets if done is not None)
     return embedded
 
@@ -151,7 +166,12 @@ def embed_sets(
         for one, read in _read_ahead(sets, encoder, storage, limit):
             if not waiting or waiting[-1] is not one:
                 waiting.append(one)
+                if one.result.kept:
+                    log.info("%d of %d clips of an unfinished shard are kept", one.result.kept, len(one.names))
+                    on_clips(one.result.kept)
             runner.take(one, read)
+            for unfinished in waiting:
+                unfinished.keep()
             yield None
             while waiting and not waiting[0].left:
                 yield waiting.popleft().result
@@ -212,10 +232,17 @@ def planned(encoder: Encoder, items: Items) -> list[np.ndarray]:
 
 
 def _open(opener: Opener, encoder: Encoder, storage: str) -> _Set:
-    items, names = opener()
+    items, names, parts = opener()
     number = len(names)
-    vectors = np.zeros((number, len(encoder.layers), encoder.embed_dim), storage)
-    return _Set(items, names, Embedded(vectors, np.zeros(number, np.int32)), planned(encoder, items), number)
+    result = Embedded(np.zeros((number, len(encoder.layers), encoder.embed_dim), storage), np.zeros(number, np.int32))
+    batches = planned(encoder, items)
+    if parts is not None:
+        found = parts.load(result.vectors, result.n_frames, result.marks)
+        left = [batch for batch in batches if not found.issuperset(batch.tolist())]
+        again = {row for batch in left for row in batch.tolist()}
+        result.marks = {name: [row for row in rows if row not in again] for name, rows in result.marks.items()}
+        result.kept, batches = number - len(again), left
+    return _Set(items, names, parts, result, batches, number - result.kept)
 
 
 def _read(encoder: Encoder, items: Items, rows: np.ndarray, limit: _Limit) -> _Read:
@@ -284,7 +311,7 @@ class _Runner:
         self.encoder, self.storage, self.on_clips, self.limit, self.storing = encoder, storage, on_clips, limit, storing
         self.format: torch.dtype = getattr(torch, storage)
         self.unfinished = UNFINISHED_GPU if _on_gpu(encoder) else UNFINISHED
-        self.running: deque[tuple[_Set, int, Future[None]]] = deque()
+        self.running: deque[tuple[_Set, list[int], Future[None]]] = deque()
 
     def take(self, one: _Set, read: _Read) -> None:
         """Run a batch of a set."""
@@ -300,10 +327,10 @@ class _Runner:
     def finish(self, but: int = 0) -> None:
         """Wait for all outstanding batches except the last `but` ones."""
         while len(self.running) > but:
-            one, number, stored = self.running.popleft()
+            one, rows, stored = self.running.popleft()
             stored.result()
-            one.left -= number
-            self.on_clips(number)
+            one.stored(rows)
+            self.on_clips(len(rows))
 
     def _run(self, one: _Set, group: _Group) -> None:
         """Launch a group; if the device's memory is too small for it, launch it in parts."""
@@ -312,7 +339,7 @@ class _Runner:
             return
         wait = self._launched(group)
         if wait is not None:
-            self.running.append((one, len(group.rows), self.storing.submit(self._store, one, group, wait)))
+            self.running.append((one, group.rows, self.storing.submit(self._store, one, group, wait)))
             self.finish(but=self.unfinished)
             return
         unit, smaller, setting = TOO_LARGE[self.encoder.modality]

@@ -20,6 +20,7 @@ from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure as Canvas
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, NullFormatter
+from matplotlib.transforms import Bbox
 
 from daamctl.figures.spec import Axis, Confusion, Figure, HeatMap, Line, Panel, Picture, Rule
 
@@ -58,7 +59,8 @@ def pictures(figure: Figure) -> list[Picture]:
         if figure.small is not None:
             rows = _chunks([panel for row in rows for panel in row], figure.columns)
         canvas = _canvas(rows, small=figure.small)
-        found.append(Picture(f"{name}.png", alt, _save(canvas, "png"), _save(canvas, "pdf")))
+        box = _box(canvas)
+        found.append(Picture(f"{name}.png", alt, _save(canvas, "png", box), _save(canvas, "pdf", box)))
     return found
 
 
@@ -70,7 +72,8 @@ def png(panels: Sequence[Panel], *, title: str = "", dpi: int = DPI) -> bytes:
         title: above all of them.
         dpi: resolution.
     """
-    return _save(_canvas([panels], title=title, dpi=dpi), "png")
+    canvas = _canvas([panels], title=title, dpi=dpi)
+    return _save(canvas, "png", _box(canvas))
 
 
 def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
@@ -249,12 +252,16 @@ def _surround(
                       ncols=columns, frameon=False, fontsize=FONT)  # fmt: skip
 
 
-def _save(canvas: Canvas, form: Literal["png", "pdf"]) -> bytes:
+def _box(canvas: Canvas) -> Bbox:
+    """What is drawn and a margin, in inches. `bbox_inches="tight"` would draw every picture twice to find it."""
+    return canvas.get_tightbbox().padded(0.1)
+
+
+def _save(canvas: Canvas, form: Literal["png", "pdf"], box: Bbox) -> bytes:
     """Without dates and versions, so that the same figure gives the same bytes."""
     stream = BytesIO()
     names = ("Software",) if form == "png" else ("CreationDate", "Producer", "Creator")
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it logs every table of a font
     with mpl.rc_context({"pdf.fonttype": 42}):  # text stays text
-        canvas.savefig(stream, format=form, dpi=canvas.dpi, bbox_inches="tight", pad_inches=0.1,
-                       metadata=dict.fromkeys(names))  # fmt: skip
+        canvas.savefig(stream, format=form, dpi=canvas.dpi, bbox_inches=box, metadata=dict.fromkeys(names))
     return stream.getvalue()

@@ -306,6 +306,8 @@ def provenance(
         ["Precision", ", ".join(facts.precisions)],
         ["Training time, all methods (s)", f"{sum(facts.train_s.values()):,.0f}"],
     ]
+    given = evaluation.modality == "embeddings"
+    origin = "Given embeddings" if given else "Encoder, as recorded in the embeddings"
     encoder: list[list[Cell]] = [[str(name), _plain(value)] for name, value in facts.encoder.items()]
     clips: list[list[Cell]] = [
         [str(row[0]), *(Number(cell, "count") for cell in row[1:])] for row in facts.clips_per_fold
@@ -316,7 +318,7 @@ def provenance(
         Text("To reproduce this report:"),
         Code("\n".join(commands)),
         Table("software", "Code, machine and seeds", ["What", "Value"], rows, frozenset({1})),
-        Table("encoder", "Encoder, as recorded in the embeddings", ["What", "Value"], encoder, frozenset({1})),
+        Table("encoder", origin, ["What", "Value"], encoder, frozenset({1})),
         Table("clips", caption, ["Fold", "Training", "Held out for selection", "Test"], clips),
         *_batches(found, terms(evaluation).clip),
         *_readings(evaluation),

@@ -265,7 +265,6 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
 def _what(evaluation: Evaluation) -> str:
     """What was run: corpus, encoder, items, classes, folds and seeds."""
     counts, said = evaluation.counts, terms(evaluation)
-    corpus, encoder = names(evaluation)
     clips = "" if said.item == said.clip else f" ({count(counts.clip)} {said.clip}s)"
     seeds = plural(len(evaluation.seeds), "seed")
     if is_official(evaluation):
@@ -277,10 +276,19 @@ def _what(evaluation: Evaluation) -> str:
     tuned = [name for name, entry in evaluation.methods.items() if entry.effect and entry.effect.with_gradient]
     trained = f" The encoder, or adapters in it, is also trained in {listed(tuned)}." if tuned else ""
     return (
-        f"Corpus {corpus}, frozen encoder {encoder}: {count(counts.utterance)} test {said.item}s{clips} of "
+        f"{_source(evaluation)}: {count(counts.utterance)} test {said.item}s{clips} of "
         f"{_classes(evaluation.classes)}, in {folds}. The main figure is accuracy per {item(evaluation)}; "
         f"{selection_rule(evaluation)}.{trained}"
     )
+
+
+def _source(evaluation: Evaluation) -> str:
+    """The corpus and what made its embeddings."""
+    (corpus, encoder), facts = names(evaluation), evaluation.provenance.encoder
+    if evaluation.modality == "embeddings":
+        told = [f"SHA-256 {facts['sha256'][:12]}", *(facts[name] for name in ("made_by", "licence") if name in facts)]
+        return f"{sentence(str(facts['name']))[:-1]} ({', '.join(told)})"
+    return f"Corpus {corpus}, frozen encoder {encoder}"
 
 
 def _classes(found: Sequence[str]) -> str:
@@ -406,7 +414,7 @@ def _declared(declared: bool) -> str:
 def names(evaluation: Evaluation) -> tuple[str, str]:
     """Names of the corpus and the encoder in the settings or the embeddings."""
     made = evaluation.provenance
-    encoder = made.config.get("extract", {}).get("encoder") or made.encoder.get("id", "unknown")
+    encoder = made.config.get("extract", {}).get("encoder") or made.encoder.get("name", "unknown")
     folder = Path(str(encoder)).expanduser()
     # Reports may be shared, so they show no local path.
     return made.corpus or evaluation.run, folder.name if folder.is_absolute() else str(encoder)

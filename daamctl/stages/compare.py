@@ -170,8 +170,9 @@ def _run(root: Path, name: str) -> tuple[Layout, Config]:
     if name not in made:
         raise UnknownNameError("pipeline or run", name, {*pipelines, *made})
     settings = read_fold(made[name]).result["run"]["config"]
-    corpus, encoder = settings["download"]["corpus"], settings["extract"]["encoder"]
-    config = load_config(root, None, {"download.corpus": corpus, "extract.encoder": encoder, **named})
+    corpus, encoder = settings["download"]["corpus"], settings.get("extract", {}).get("encoder")
+    made_by = {} if encoder is None else {"extract.encoder": encoder}
+    config = load_config(root, None, {"download.corpus": corpus, **made_by, **named})
     return Layout(root, None, corpus, name, corpus, encoder, tuple(words), recipe), config
 
 

@@ -28,7 +28,7 @@ from daamctl.corpora.base import UNITS, Corpus, class_counts, modality_of
 from daamctl.corpora.fingerprint import validate
 from daamctl.corpora.groups import assign_groups
 from daamctl.corpora.images import header_problems
-from daamctl.corpora.sources import MANIFEST, files_root, key_of, register, source_of
+from daamctl.corpora.sources import FILES, MANIFEST, files_root, key_of, register, source_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError, first_few
 from daamctl.layout import Layout
 from daamctl.progress import progress
@@ -51,8 +51,9 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     Args:
         layout: locations of artifacts.
         config: settings; `download` is used.
-        source: folder of the corpus on this machine (for `manifest`: the table, or a folder of images), to be
-            registered. None: the source of the settings, else the registered one, else the corpus is obtained.
+        source: folder of the corpus on this machine (for `manifest`: the table, or a folder of images; for
+            `embeddings`: the file), to be registered. None: the source of the settings, else the registered one, else
+            the corpus is obtained.
         force: obtain again what daamctl itself downloaded, converted or generated.
 
     Returns:
@@ -80,8 +81,9 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     _check_folds(rows, layout, config)
     _warn_of_rare(rows, classes, modality)
     kept = {name: value for name, value in config.section("download").items() if name != "source"}
+    facts = {} if corpus.facts is None else corpus.facts(place)
     content = "" if modality == "text" else _content(rows["path"].unique().sort(), files_root(layout.root, key))
-    table = UtteranceTable(key, classes, rows, kept, modality, content)
+    table = UtteranceTable(key, classes, rows, kept, modality, content, facts)
     write_utterances(layout.utterances, table)
     _log_summary(table)
     return layout.utterances
@@ -148,10 +150,11 @@ def _locate(layout: Layout, corpus: Corpus, settings: DownloadConfig, source: Pa
 
 def _given(place: Path, corpus: Corpus) -> Path:
     """A source that the user named, if it exists."""
-    is_manifest = corpus.name == MANIFEST
-    if is_manifest and not place.exists():
-        raise CorpusError(f"no manifest file {place}", fix=corpus.how_to_get)
-    if not is_manifest and not place.is_dir():
+    is_file = corpus.name in FILES
+    if is_file and not place.exists():
+        what = "manifest file" if corpus.name == MANIFEST else "file"
+        raise CorpusError(f"no {what} {place}", fix=corpus.how_to_get)
+    if not is_file and not place.is_dir():
         raise CorpusError(f"no folder {place} (given for corpus '{corpus.name}')", fix=corpus.how_to_get)
     return place
 
@@ -212,6 +215,8 @@ def _readable(
     rows: pl.DataFrame, modality: Modality, root: Path, max_unreadable_fraction: float, again: Callable[..., str]
 ) -> pl.DataFrame:
     """Drop rows that cannot be read, or refuse the corpus if they are too many."""
+    if modality == "embeddings":  # `prepare` has read them all
+        return rows
     if modality == "speech":
         return _measure(rows, root, max_unreadable_fraction, again)
     if modality == "image":

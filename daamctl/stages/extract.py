@@ -1,9 +1,10 @@
 """Embed every clip, text or image of a pipeline: one vector per encoder layer, in Parquet shards.
 
 The workers of an engine make the shards: this process, one process per GPU, or a cluster. Unfinished shards are in
-`data/.work/`, under the content key of the set. After an interruption, or after the death of a worker, only the shards
-in progress are computed again, and the finished folder appears whole. If another pipeline has already embedded the same
-inputs, its shards are linked, whatever its labels, classes and folds are.
+`data/.work/`, under the content key of the set, and the finished clips of a shard in parts beside them. After an
+interruption, or after the death of a worker, about half a minute is computed again, and the finished folder appears
+whole. If another pipeline has already embedded the same inputs, its shards are linked, whatever its labels, classes and
+folds are. Given embeddings are stored in the same form, without an encoder.
 """
 
 from __future__ import annotations
@@ -39,12 +40,15 @@ from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import files_root
+from daamctl.cpu_formats import cpu_formats
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.encoder_cache import EncoderFacts, LazyEncoder
 from daamctl.engines import make_engine
 from daamctl.engines.base import Engine, await_files
 from daamctl.errors import ArtifactError, AudioError, CorpusError, EncoderError, first_few
+from daamctl.extraction.given import store
 from daamctl.extraction.items import ImageTables
+from daamctl.extraction.parts import parts_folder
 from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
 from daamctl.extraction.stopwatch import Stopwatch, timing_file
 from daamctl.layout import Layout
@@ -59,6 +63,7 @@ DECISIVE = {
     "speech": ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate"),
     "text": ("weights_sha256", "precision", "final_norm", "tokenizer_sha256", "max_tokens", "special_tokens"),
     "image": ("weights_sha256", "precision", "final_norm", "processor", "class_tokens"),
+    "embeddings": ("sha256",),
 }
 """Facts of an encoder that determine the vectors, by modality."""
 
@@ -128,7 +133,7 @@ class Extractor:
             modality=clips.modality,
             max_duration_s=config.segment.max_duration_s,
             device=device,
-            precision=resolve_precision(config.extract.precision, device, cpu_auto=True),
+            precision=resolve_precision(config.extract.precision, device, work="encoder"),
         )
         self.config, self.rows, self.tables = config, clips.rows, ImageTables()
         self.description = _metadata_of(clips, config, self.lazy.known)
@@ -201,11 +206,41 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
         CorpusError: more texts or images are unreadable than tolerated.
         WorkerError: workers died and could not be replaced.
     """
+    if not config.has_encoder:
+        return _store_given(layout, config, force=force)
     engine = engine or make_engine("local")
     open_worker = partial(Extractor, layout, config, seen=layout.clips.is_file())
     head: EmbeddingsMetadata = engine.describe(open_worker, config.extract.device)
     make = partial(engine.map, open_worker, device=config.extract.device)
     folder = _embed(layout, head, read_clips(layout.clips), config, make, force=force)
+    _remove_leftovers(folder)
+    return folder
+
+
+def _store_given(layout: Layout, config: Config, *, force: bool) -> Path:
+    """Store embeddings that are given in a file."""
+    fix = layout.command("download")
+    clips = read_clips(layout.clips, fix=f"make them: {layout.command('segment')}")
+    check_settings(clips.settings, config, "embeddings", what="clips", fix=f"make them again: {fix}")
+    layers, embed_dim = tuple(clips.facts["layers"]), int(clips.facts["embed_dim"])
+    facts = {name: value for name, value in clips.facts.items() if name not in ("layers", "embed_dim")}
+    head = _metadata_of(clips, config, EncoderFacts({**facts, "num_layers": max(layers)}, layers, embed_dim))
+
+    def make(tasks: Sequence[Shard], advance: Callable[[int], None]) -> Iterator[ShardResult]:
+        if not tasks:
+            return
+        yield from store(
+            {shard.number for shard in tasks},
+            advance,
+            path=files_root(layout.root, clips.corpus) / clips.rows["path"][0],
+            rows=clips.rows,
+            head=head,
+            folder=tasks[0].folder,
+            size=config.extract.shard_clips,
+            fix=fix,
+        )
+
+    folder = _embed(layout, head, clips, config, make, force=force)
     _remove_leftovers(folder)
     return folder
 
@@ -225,14 +260,17 @@ def _embed(
         if finished is not None:  # another process made it in the meantime
             return _use_finished(finished, layout, head, clips)
         if force:
-            shutil.rmtree(work, ignore_errors=True)
+            for left in (work, parts_folder(work)):
+                shutil.rmtree(left, ignore_errors=True)
         stopwatch = Stopwatch()
         unreadable = _make_missing(work, head, stopwatch.timed(make), config, layout)
         whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable)
         write_head(work, whole, clips.rows)
         replace_dir(work, layout.embeddings)
+        shutil.rmtree(parts_folder(work), ignore_errors=True)
         timing = stopwatch.timing(resolve_device(config.extract.device))
-        write_json(timing_file(layout.embeddings), {"encoder": config.extract.encoder, **timing})
+        speeds = {"bfloat16_speed": cpu_formats().speeds} if resolve_device(config.extract.device) == "cpu" else {}
+        write_json(timing_file(layout.embeddings), {"encoder": head.encoder["name"], **timing, **speeds})
     made = (whole.num_clips, _unit(whole), len(whole.layers), whole.embed_dim, layout.embeddings)
     log.info("%d %s x %d layers x %d in %s", *made)
     return layout.embeddings
@@ -251,6 +289,10 @@ def _metadata_of(clips: ClipTable, config: Config, known: EncoderFacts) -> Embed
         num_clips=len(clips.rows),
         modality=clips.modality,
     )
+    return _with_keys(head, clips)
+
+
+def _with_keys(head: EmbeddingsMetadata, clips: ClipTable) -> EmbeddingsMetadata:
     return replace(head, key=_key(head, clips=clips_key(clips)), vectors_key=_key(head, inputs=inputs_key(clips)))
 
 
@@ -259,7 +301,18 @@ def _key(head: EmbeddingsMetadata, **of: str) -> str:
     decisive = {name: head.encoder[name] for name in DECISIVE[head.modality]}
     if head.encoder.get("pooling") == "all-frames":
         decisive["pad_to_s"] = head.settings["segment"]["max_duration_s"]
-    return content_key({"format": FORMAT, **of, "encoder": decisive, "settings": head.settings["extract"]})
+    return content_key({"format": FORMAT, **of, "encoder": decisive, "settings": head.settings.get("extract", {})})
+
+
+def _in_format_of(found: EmbeddingsMetadata, head: EmbeddingsMetadata, clips: ClipTable) -> EmbeddingsMetadata:
+    """The metadata that we would write in the number format of `found`, if ours is up to `auto`.
+
+    `auto` chooses what is faster on a machine; on another one, that is no reason to embed everything again.
+    """
+    theirs = found.encoder.get("precision")
+    if head.settings.get("extract", {}).get("precision") != "auto" or theirs == head.encoder["precision"]:
+        return head
+    return _with_keys(replace(head, encoder={**head.encoder, "precision": theirs}), clips)
 
 
 def _find_finished(layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, config: Config) -> Path | None:
@@ -272,7 +325,8 @@ def _find_finished(layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, c
             found = read_head(folder)
         except ArtifactError:
             continue
-        same = found.vectors_key == head.vectors_key if found.vectors_key else _is_former(folder, found, head, clips)
+        ours = _in_format_of(found, head, clips)
+        same = found.vectors_key == ours.vectors_key if found.vectors_key else _is_former(folder, found, ours, clips)
         if same and len(found.unreadable) <= tolerated and _is_whole(folder, found):
             return folder
     return None
@@ -319,7 +373,11 @@ def _use_finished(finished: Path, layout: Layout, head: EmbeddingsMetadata, clip
     """Use a finished set: keep it if it is this pipeline's own, else link the other pipeline's files."""
     found, target = read_head(finished), layout.embeddings
     # Labels, settings that leave the clips as they are, and names are this pipeline's own.
-    own = replace(head, num_clips=found.num_clips, unreadable=found.unreadable)
+    ours = _in_format_of(found, head, clips)
+    own = replace(ours, num_clips=found.num_clips, unreadable=found.unreadable)
+    if ours is not head:
+        words = finished, ours.encoder["precision"], head.encoder["precision"]
+        log.info("%s was embedded in %s; 'auto' means %s here, but takes it as it is", *words)
     if finished == target:
         log.info("embeddings in %s are up to date", target)
         if own != found or not _has_labels(target):
@@ -366,7 +424,8 @@ def _make_missing(
         log.info("%d of %d %s are finished and kept", head.num_clips - missing, head.num_clips, _unit(head))
     unreadable: dict[str, str] = {}
     marks: dict[str, list[str]] = {}
-    with progress(head.num_clips, f"extracting {layout.run_name}", _unit(head), done=head.num_clips - missing) as bar:
+    doing = "extracting" if config.has_encoder else "storing"
+    with progress(head.num_clips, f"{doing} {layout.run_name}", _unit(head), done=head.num_clips - missing) as bar:
         for shard in make(todo, bar.advance):
             unreadable.update(shard.unreadable)
             for name, marked in shard.marks.items():
@@ -403,12 +462,12 @@ def _check_disk(work: Path, num_clips: int, head: EmbeddingsMetadata, config: Co
     Raises:
         ArtifactError: there is less.
     """
-    storage = config.extract.storage
+    storage = head.encoder["storage"]
     need = num_clips * len(head.layers) * head.embed_dim * np.dtype(storage).itemsize
     free = shutil.disk_usage(work).free
-    log.info("%d %s to embed: about %.1f MB on disk, %.0f MB free", num_clips, _unit(head), need / 1e6, free / 1e6)
+    log.info("%d %s to store: about %.1f MB on disk, %.0f MB free", num_clips, _unit(head), need / 1e6, free / 1e6)
     if need > free:
-        if storage == "float16":
+        if storage == "float16" or not config.has_encoder:
             fix = f"free space, then: {layout.command('extract')}"
         else:
             fix = f"free space, or take half of it: {layout.command('extract', '--set extract.storage=float16')}"

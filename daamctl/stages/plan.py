@@ -135,7 +135,8 @@ class _Planner:
         needs, config, notes = self.needs, self.config, list[str]()
         todo = [row for row in rows if not row.is_done]
         stages = {row.stage for row in todo}
-        if stages & {"extract", "finetune"} and needs.encoder_size is None and needs.stats.modality is not None:
+        known = needs.encoder_size is not None or needs.stats.modality is None or not config.has_encoder
+        if stages & {"extract", "finetune"} and not known:
             notes.append(f"the size of encoder '{config.extract.encoder}' is known once its files are here")
         source = needs.feature_source()
         if "train" in stages and source is not None and needs.num_items is not None:
@@ -188,10 +189,14 @@ class _Planner:
         needs.fill_disk(row, needs.embeddings_bytes())
         if row.is_done:
             return row
+        if not self.config.has_encoder:
+            row.basis = "quick"
+            row.notes.append("given embeddings are stored as they are; no encoder is opened")
+            return row
         device = resolve_device(config.device)
         row.memory_on = self._encoder_on(device)
         if needs.encoder_size is not None and needs.stats.modality is not None:
-            precision = resolve_precision(config.precision, device, cpu_auto=True)
+            precision = resolve_precision(config.precision, device, work="encoder")
             row.memory_bytes = weight_bytes(needs.encoder_size, config, needs.stats.modality, device, precision)
             row.memory_at_least = True
         rate = self.recorded.extraction()

@@ -31,6 +31,7 @@ from daamctl.artifacts.results import Fold, SearchPart, read_folds
 from daamctl.artifacts.utterances import read_frame
 from daamctl.config import PIPELINES_DIR, RECIPES, Config
 from daamctl.corpora import CORPORA
+from daamctl.corpora.sources import FILES
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.settings_diff import differing, settings
 from daamctl.figures.layers import LayerRun, MethodMaps
@@ -342,7 +343,8 @@ def _density_run(part: pl.DataFrame, shape: tuple[int, int], num_runs: int) -> L
 
 def _settings(config: Config, evaluation: Evaluation, runs: list[RunFacts]) -> dict[str, str]:
     """Settings as YAML, by title."""
-    now = config.model_dump(mode="json", exclude={"pipelines"})
+    unused = set() if config.has_encoder else {"segment", "extract", "finetunes", "finetune_settings", "finetune"}
+    now = config.model_dump(mode="json", exclude={"pipelines", *unused})
     made = {stage: part for stage, part in evaluation.provenance.config.items() if stage != "method"}
     texts = {"Settings of the pipeline (YAML)": now}
     if any(now.get(stage) != part for stage, part in made.items()):
@@ -359,7 +361,7 @@ def _commands(layout: Layout, evaluation: Evaluation) -> list[str]:
     corpus = evaluation.provenance.corpus or ""
     commit = evaluation.provenance.git_commits[-1].partition("+")[0]
     lines = [f"git checkout {commit}", "make install"]
-    if corpus in CORPORA and corpus != "manifest":
+    if corpus in CORPORA and corpus not in FILES:
         found = CORPORA.load(corpus)
         if found.obtain is None:
             lines.append(f"daamctl download {corpus} --from DIR    # folder of your copy")

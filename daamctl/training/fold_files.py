@@ -16,6 +16,7 @@ from daamctl import __version__
 from daamctl.artifacts.io import write_json, write_text
 from daamctl.artifacts.results import FOLD_DIR, FoldResult, fold_dir
 from daamctl.artifacts.utterances import write_frame
+from daamctl.cpu_formats import cpu_formats
 from daamctl.provenance import device_name, git_commit, versions
 from daamctl.training.loop import Trained, Training
 from daamctl.training.trial import Trial
@@ -90,6 +91,8 @@ def fold_result(trial: Trial, training: Training, root: Path) -> tuple[FoldResul
         **own.meta,
     }
     result: dict[str, Any] = {"run": run, "metrics": {**metrics, **own.metrics}, "meta": meta}
+    if training.device == "cpu" and (speeds := cpu_formats().speeds):
+        meta["bfloat16_speed"] = speeds
     if done.search is not None:
         result["search"] = done.search
     return cast(FoldResult, result), own.targets

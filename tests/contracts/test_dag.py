@@ -16,7 +16,7 @@ from daamctl.config import load_config, pipeline_names, read_yaml
 from daamctl.methods import METHODS, resolve_method
 from daamctl.paper.numbers import experiments
 from daamctl.stage_table import STAGES as SPECS
-from daamctl.stages import check
+from daamctl.stages import check, inventory
 from tests.conftest import REPOSITORY
 
 ORDER = ("check", "inventory", *SPECS)
@@ -175,6 +175,13 @@ def test_files_declared_one_by_one_are_left_by_a_stage_that_is_left_out() -> Non
 def test_inventory_is_taken_every_time() -> None:
     assert STAGES["inventory"]["always_changed"] is True
     assert "deps" not in STAGES["inventory"]
+
+
+def test_the_graph_needs_no_checkout_of_the_code(project: Path) -> None:
+    assert all(dep.startswith("data/") for stage in STAGES.values() for dep in stage.get("deps", []))
+    watched = {dep for stage in STAGES.values() for dep in stage.get("deps", []) if "/inventory/code/" in dep}
+    inventory.run(project, [])
+    assert {path.relative_to(project).as_posix() for path in project.glob("data/inventory/code/*")} == watched
 
 
 def test_importance_waits_for_the_ablation_that_its_audit_reads() -> None:

@@ -48,9 +48,6 @@ def two(project: Path) -> Path:
     params = project / "params.yaml"
     params.write_text(re.sub(r"pipelines:.*\n(  - .*\n)+", "pipelines: [tiny, later]\n", params.read_text()))
     shutil.copyfile(REPOSITORY / "dvc.yaml", project / "dvc.yaml")
-    for name in ("methods", "adapters"):  # what the stages depend on; the code itself is the installed one
-        (project / "daamctl" / name).mkdir(parents=True)
-        (project / "daamctl" / name / "code.py").touch()
     check.run(project, write=True)
     dvc(project, "init", "--no-scm", "-q")
     return project

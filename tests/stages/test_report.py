@@ -20,6 +20,7 @@ from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.stages import evaluate, importance, report
 from tests.fixtures.folds import make_layout, tuned, write_fold, write_items, write_method
+from tests.fixtures.pictures import blank_pictures
 from tests.fixtures.records import ablation_of, audited_method, difference_of, group_of
 
 SETTINGS = {
@@ -38,6 +39,7 @@ SECTIONS = [
     "ablation", "learned", "cost", "learning", "confusion", "missing", "provenance",
 ]  # fmt: skip
 FIGURES = ["accuracy", "ranks", "speakers", "importance", "learning", "confusion"]
+pytestmark = pytest.mark.usefixtures("blank_pictures")  # only the fixture `made` draws its own
 LOADS = {"src", "href", "srcset", "data", "poster", "action", "xlink:href"}
 
 
@@ -644,7 +646,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Made:
         "lora-r8-published": {"skill": 0.7, "changes": tuned(96, 0)},
         "linear-probe": {"skill": 0.8, "changes": tuned(0, 0)},
     }
-    return made_of_items(tmp_path_factory.mktemp("texts"), settings, methods)
+    with blank_pictures():
+        return made_of_items(tmp_path_factory.mktemp("texts"), settings, methods)
 
 
 @pytest.fixture(scope="module")
@@ -652,9 +655,10 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Made:
     settings = {"methods": ["none", "mha"], "train": {"seeds": [1, 2], "selection": "best-on-test"},
                 "evaluate": {"unit": "clip"}, "report": {"interactive": False}}  # fmt: skip
     methods = {"none": {"skill": 2.5}, "mha": {"skill": 3.0}}
-    return made_of_items(
-        tmp_path_factory.mktemp("images"), settings, methods, modality="image", num_classes=100, items=400
-    )
+    with blank_pictures():
+        return made_of_items(
+            tmp_path_factory.mktemp("images"), settings, methods, modality="image", num_classes=100, items=400
+        )
 
 
 def test_words_of_speech_stand_in_reports_on_speech_only(made: Made, texts: Made, images: Made) -> None:
@@ -803,7 +807,8 @@ def unfair(tmp_path_factory: pytest.TempPathFactory) -> Made:
     for probe in ("ridge-mean", "ridge-concat"):
         write_method(layout, config, probe, skill=2.5, changes={"search": solved})
     evaluate.run(layout, config)
-    path = report.run(layout, config, track=False)
+    with blank_pictures():
+        path = report.run(layout, config, track=False)
     return layout, path.read_text(encoding="utf-8"), (path.parent / "report.md").read_text(encoding="utf-8")
 
 

@@ -207,7 +207,7 @@ class AdapterTrial(Trial):
         write_weights(folder / "weights.safetensors", model.trainable_state(), metadata)
 
     def _setup(self, work: Path, key: str, advance: Callable[[int], None], **options: Any) -> TrainingSetup:
-        precision = resolve_precision(self.config.finetune.precision, self.device, cpu_auto=False)
+        precision = resolve_precision(self.config.finetune.precision, self.device, work="other")
         return TrainingSetup(self.spec.seed, self.device, precision, work, key, advance=advance, **options)
 
     def _training(self, split: Split, config: Config, setup: TrainingSetup) -> AdapterTraining:

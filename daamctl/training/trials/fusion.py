@@ -144,7 +144,8 @@ class FusionTrial(Trial):
         """See `Trial.result_parts`."""
         assert isinstance(training, FusionTraining | ClosedFormTraining)
         model, features = training.model, self.data
-        config = {stage: self.config.section(stage) for stage in ("download", "segment", "extract", "train")}
+        sections = ("download", "segment", "extract", "train") if self.config.has_encoder else ("download", "train")
+        config = {stage: self.config.section(stage) for stage in sections}
         metrics: dict[str, float | int | None] = {}
         if self.closed_form:
             config["train"] = probe_settings(self.config)

@@ -79,7 +79,7 @@ def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None)
     for method, part in folds.items():
         predictions = [fold.predictions() for fold in part]
         items[method] = {unit: [items_of(frame, unit) for frame in predictions] for unit in UNITS}
-    evaluation = _evaluation(layout, config, folds, items, skipped)
+    evaluation = _evaluate(layout, config, folds, items, skipped)
     for note in evaluation.notes:
         logger.warning(note)
     unit = terms_of(evaluation.modality).unit(evaluation.main_unit)
@@ -132,7 +132,7 @@ def _no_fold(layout: Layout, method: str, finished: Sequence[Fold], seeds: Seque
     return f"{text} with seed {', '.join(map(str, seeds))} (available: {available})"
 
 
-def _evaluation(
+def _evaluate(
     layout: Layout,
     config: Config,
     folds: Mapping[str, Sequence[Fold]],
@@ -147,7 +147,7 @@ def _evaluation(
     fairness = assess(folds, main_items, tables, margin=config.evaluate.margin)
     intervals = method_intervals(tables, modality=first.modality)
     methods = {
-        method: _method(
+        method: _evaluate_method(
             part,
             items[method],
             seeds=config.seeds_of(_stage(method)),
@@ -230,7 +230,7 @@ def _per_speaker(table: pl.DataFrame) -> list[SpeakerAccuracy]:
     return [SpeakerAccuracy(**row) for row in rows.iter_rows(named=True)]
 
 
-def _method(
+def _evaluate_method(
     folds: Sequence[Fold],
     items: UnitItems,
     *,

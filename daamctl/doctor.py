@@ -114,7 +114,7 @@ def examine_pipeline(layout: Layout, config: Config) -> tuple[str, Iterator[Find
     zero and would hide a fault.
 
     Args:
-        layout: where artifacts lie.
+        layout: locations of artifacts.
         config: all settings.
 
     Returns:

@@ -92,5 +92,5 @@ STAGES: dict[str, StageSpec] = {
 
 
 def folder_stages() -> tuple[str, ...]:
-    """The stages that have a folder of their own: fine-tuned encoders lie beside the trained methods."""
+    """The stages that have a folder of their own; that of `finetune` is the folder of `train`."""
     return tuple(name for name in STAGES if name != "finetune")

@@ -40,7 +40,7 @@ class LocalEngine(EngineBase):
     def __init__(self, *, workers: int | None = None, gpus_per_worker: float | None = None) -> None:
         if gpus_per_worker is not None:
             raise ConfigError(
-                "--gpus-per-worker says what a cluster is to reserve, the local engine takes one GPU per worker",
+                "--gpus-per-worker is for clusters; the local engine gives each worker one GPU",
                 fix="leave it out, or use --engine ray",
             )
         self.workers = workers

@@ -85,7 +85,7 @@ def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None)
     for method, part in folds.items():
         predictions = [fold.predictions() for fold in part]
         items[method] = {unit: [items_of(frame, unit) for frame in predictions] for unit in UNITS}
-    evaluation = _evaluation(layout, config, folds, items, skipped)
+    evaluation = _evaluate(layout, config, folds, items, skipped)
     for note in evaluation.notes:
         logger.warning(note)
     unit = terms_of(evaluation.modality).unit(evaluation.main_unit)
@@ -133,7 +133,7 @@ def _no_fold(layout: Layout, method: str, finished: Sequence[Fold], seeds: Seque
     return f"{text} with seed {', '.join(map(str, seeds))} (available: {available})"
 
 
-def _evaluation(
+def _evaluate(
     layout: Layout,
     config: Config,
     folds: Mapping[str, Sequence[Fold]],
@@ -148,7 +148,7 @@ def _evaluation(
     fairness = assess(folds, main_items, tables, margin=config.evaluate.margin)
     intervals = method_intervals(tables, modality=first.modality)
     methods = {
-        method: _method(
+        method: _evaluate_method(
             part,
             items[method],
             seeds=config.seeds_of(stage_of(method)),
@@ -231,7 +231,7 @@ def _per_speaker(table: pl.DataFrame) -> list[SpeakerAccuracy]:
     return [SpeakerAccuracy(**row) for row in rows.iter_rows(named=True)]
 
 
-def _method(
+def _evaluate_method(
     folds: Sequence[Fold],
     items: UnitItems,
     *,

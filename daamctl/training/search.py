@@ -78,7 +78,10 @@ class Grid:
         return sorted(float(one["lr"]) for one in alike)
 
     def widen(self, histories: Sequence[Sequence[Epoch]]) -> Settings | None:
-        """Add a candidate beyond the edge at which the best one lies; None if it lies at no edge or enough were added.
+        """Add a candidate beyond the edge of the grid if the best one is at an edge, unless enough have been added.
+
+        Returns:
+            The new candidate, if there is one.
 
         Args:
             histories: as in `ranked`.

@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -37,7 +36,7 @@ from daamctl.artifacts.embeddings import (
     shards_in,
     write_head,
 )
-from daamctl.artifacts.io import content_key, link_or_copy, locked, read_columns, replace_dir, write_json
+from daamctl.artifacts.io import content_key, link_or_copy, locked, read_columns, replace_dir, to_polars, write_json
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
@@ -348,10 +347,9 @@ def _is_former(folder: Path, found: EmbeddingsMetadata, head: EmbeddingsMetadata
     if found.modality != head.modality or found.unreadable:
         return False
     try:
-        table = pa.concat_tables(read_columns(path, list(CLIP_COLUMNS)) for path in shards_in(folder))
+        rows = to_polars(pa.concat_tables(read_columns(path, list(CLIP_COLUMNS)) for path in shards_in(folder)))
     except Exception:  # a damaged file fails in many ways
         return False
-    rows = pl.DataFrame(pl.from_arrow(table))
     if not rows["clip_id"].equals(clips.rows["clip_id"]):
         return False
     labelled = replace(clips, rows=clips.rows.with_columns(rows["label", "speaker", "group"]), classes=found.classes)

@@ -281,7 +281,9 @@ def test_shard_is_whole(tmp_path: Path) -> None:
 
 def test_head_round_trip(tmp_path: Path) -> None:
     write_head(tmp_path, head(), clips_of(6))
-    assert read_head(tmp_path) == head()
+    found = read_head(tmp_path)
+    assert found == head(files=found.files)
+    assert list(found.files) == ["labels.parquet"]
 
 
 def test_labels_of_other_embeddings_or_clips_are_refused(tmp_path: Path) -> None:
@@ -290,12 +292,18 @@ def test_labels_of_other_embeddings_or_clips_are_refused(tmp_path: Path) -> None
     labels = (tmp_path / "labels.parquet").read_bytes()
     write_head(tmp_path, head(), clips)
     (tmp_path / "labels.parquet").write_bytes(labels)
+    with pytest.raises(ArtifactError, match=r"labels\.parquet is damaged or from elsewhere.*\n  make them"):
+        open_embeddings(tmp_path, fix="make them")
+    forget_hashes(tmp_path)
     with pytest.raises(ArtifactError, match=r"labels\.parquet belongs to other embeddings\n  make them"):
         open_embeddings(tmp_path, fix="make them")
     write_head(tmp_path, head(), clips.reverse())
     with pytest.raises(ArtifactError, match=r"labels\.parquet is not of the clips of the shards"):
         open_embeddings(tmp_path)
     (tmp_path / "labels.parquet").unlink()
+    with pytest.raises(ArtifactError, match=r"no file .*labels\.parquet"):
+        open_embeddings(tmp_path)
+    forget_hashes(tmp_path)
     with pytest.raises(ArtifactError, match="cannot be read"):  # nor does an earlier version lack them
         open_embeddings(tmp_path)
     write_head(tmp_path, head(vectors_key="v"), clips)

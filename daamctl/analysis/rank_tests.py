@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import permutations
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float64, Int64
@@ -91,14 +92,21 @@ def agreement(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> Agreement
     )
 
 
-def rank_test(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> tuple[float, float] | None:
+class RankTest(NamedTuple):
+    """Spearman's rho, and its one-sided p-value by permutation."""
+
+    rho: float
+    p: float
+
+
+def rank_test(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> RankTest | None:
     """Spearman's rho of layers or layer groups, and its one-sided permutation p; None if one of the two is constant."""
     ranks, others = standardized(rankdata(score)), standardized(rankdata(worth))
     if ranks is None or others is None:
         return None
     rho = float(ranks @ others)
     orders = _permutations(len(ranks), seed)
-    return rho, _share(others[orders] @ ranks, rho, len(ranks) <= EXACT_UP_TO)
+    return RankTest(rho, _share(others[orders] @ ranks, rho, len(ranks) <= EXACT_UP_TO))
 
 
 def random_orders(num_layers: int, number: int, *, seed: int = 0) -> Orders:

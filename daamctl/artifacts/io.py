@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,6 +120,13 @@ def replace_dir(new: Path, target: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
     else:
         new.replace(target)
+
+
+def remove_others(folder: Path, kept: Collection[str]) -> None:
+    """Remove the files of a folder that are not among the names: readers would take them for a part of the rest."""
+    for old in folder.iterdir() if folder.is_dir() else ():
+        if old.is_file() and old.name not in kept:
+            old.unlink()
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -171,7 +171,7 @@ def await_files(paths: Iterable[Path], timeout_s: float = VISIBLE_WITHIN_S) -> N
             if time.monotonic() > deadline:
                 raise ArtifactError(
                     f"a worker wrote {path}, but it is not here",
-                    fix="hold the project on a file system that every machine of the cluster mounts at the same path",
+                    fix="put the project on a file system that every machine of the cluster mounts at the same path",
                 )
             time.sleep(min(1.0, timeout_s))
 

@@ -68,10 +68,11 @@ def per_method(figure: Figure, names: Mapping[str, str], what: str) -> list[Pict
 
 def accuracy(methods: Mapping[str, Sequence[tuple[float, str]]], chance: float, label: str, alt: str) -> Figure:
     """One row per method: its runs, given as (accuracy, name), and their mean."""
-    means = [100 * float(np.mean([value for value, _ in runs])) for runs in methods.values()]
+    values = [[value for value, _ in runs] for runs in methods.values()]
+    names = [name for runs in methods.values() for _, name in runs]
+    means = [100 * float(np.mean(row)) for row in values]
     marks: list[Mark] = [
-        _dots([[value for value, _ in runs] for runs in methods.values()], "One run",
-              notes=[name for runs in methods.values() for _, name in runs]),
+        _dots(values, "One run", notes=names),
         Line(means, range(len(means)), "Mean", "orange", None, "line-ns", width=3.0, size=14.0),
         Rule(100 * chance, CHANCE, vertical=True),
     ]  # fmt: skip

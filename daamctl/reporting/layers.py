@@ -171,7 +171,9 @@ def _maps_figure(methods: Mapping[str, DensityMaps], maps: AllMaps) -> list[Bloc
     described = []
     for name, entry in methods.items():
         shares = entry.contribution_percent.values()
-        described.append(f"{name}: {_top(entry)}, contribution from {min(shares):.2f} to {max(shares):.2f} %")
+        described.append(
+            f"{name}: {_highest_clause(entry)}, contribution from {min(shares):.2f} to {max(shares):.2f} %"
+        )
     alt = (
         "Importance Factor and layer contribution, trained beside untrained. "
         f"{'; '.join(described)}. The numbers are in the tables."
@@ -186,8 +188,8 @@ def _geometry_table(methods: Mapping[str, DensityMaps]) -> Table:
         rows.append(
             [
                 name,
-                _first(entry.ranking) or UNRANKED,
-                _first(entry.ranking_untrained) or UNRANKED,
+                _first_layers(entry.ranking) or UNRANKED,
+                _first_layers(entry.ranking_untrained) or UNRANKED,
                 Number(entry.correlation_with_untrained, "signed"),
                 Number(entry.num_heads, "count"),
                 Number(position.share if position else None),
@@ -231,7 +233,7 @@ def _scores(scores: Mapping[str, LayerScores], labels: Labels) -> list[Block]:
             [
                 labels.get(name, name),
                 SCORE_KINDS.get(entry.kind, entry.kind),
-                _score_first(entry),
+                _highest_layers(entry),
                 Number(entry.stability.tau_mean, "signed"),
                 Number(entry.stability.tau_min, "signed"),
                 Number(entry.stability.pairs, "count"),
@@ -334,7 +336,7 @@ def _heatmap_alt(label: str, entry: DensityMaps) -> str:
     same = "" if correlation is None else f" Their correlation is {correlation:.2f}."
     return (
         f"Importance Factor of {label}, {len(entry.layers)} layers by {entry.num_features} features, trained "
-        f"beside untrained. On average: {_top(entry)}.{same}"
+        f"beside untrained. On average: {_highest_clause(entry)}.{same}"
     )
 
 
@@ -352,7 +354,7 @@ def _bars_alt(label: str, entry: DensityMaps) -> str:
 def _band_alt(label: str, score: LayerScores) -> str:
     return (
         f"{SCORE_KINDS.get(score.kind, score.kind).capitalize()} per layer of {label}: mean and range over "
-        f"{len(score.folds)} runs, trained beside untrained. Highest layers: {_score_first(score)}."
+        f"{len(score.folds)} runs, trained beside untrained. Highest layers: {_highest_layers(score)}."
     )
 
 
@@ -363,18 +365,18 @@ def _replacement_alt(label: str) -> str:
     )
 
 
-def _score_first(entry: LayerScores) -> str:
+def _highest_layers(entry: LayerScores) -> str:
     """The highest layers, unless the score does not rank layers."""
     distinct = {round(value, 9) for value in entry.trained.values()}
-    return _first(entry.ranking) if entry.ranking and len(distinct) >= LEAST_DISTINCT else UNRANKED
+    return _first_layers(entry.ranking) if entry.ranking and len(distinct) >= LEAST_DISTINCT else UNRANKED
 
 
-def _top(entry: DensityMaps) -> str:
+def _highest_clause(entry: DensityMaps) -> str:
     """The layer with the highest mean Importance Factor, as a clause."""
     return f"highest on layer {entry.ranking[0]}" if entry.ranking else "the same on every layer"
 
 
-def _first(ranking: Sequence[int]) -> str:
+def _first_layers(ranking: Sequence[int]) -> str:
     return ", ".join(map(str, ranking[:SHOWN_LAYERS]))
 
 

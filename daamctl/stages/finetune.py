@@ -60,7 +60,7 @@ def run(
     """Fine-tune.
 
     Args:
-        layout: where artifacts lie.
+        layout: locations of artifacts.
         config: all settings.
         method: a name from the table of fine-tuning methods.
         fold: 1-based fold; None: all.

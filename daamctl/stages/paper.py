@@ -4,7 +4,7 @@ Reads the available results of the six pipelines iemocap, cifar100, agnews and t
 evaluation.json, ablation.json, summary.json of the importance stage, the weights of one density,
 `data/inventory/<pipeline>.json`, and the `skipped.json` of stages that could not run. All of them are optional; a cell
 without a result says why. Writes `data/report/paper/`: report.html (self-contained), report.md and every table in
-`tables/` (CSV and LaTeX). In DVC this is `report@paper`.
+`tables/` (CSV and LaTeX), and the figures in `data/plots/paper/`. In DVC this is `report@paper`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from daamctl.layout import Layout
 from daamctl.paper.numbers import Experiment, experiments
 from daamctl.paper.reproduced import EIGHT_HEADS, Ours
 from daamctl.paper.whole_paper import whole_paper
-from daamctl.reporting.write import write_report
+from daamctl.reporting.write import write_plots, write_report
 from daamctl.stage_table import SKIPPED_FILE, folder_stages
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,9 @@ def run(root: Path) -> Path:
         )
         for experiment in experiments()
     }
-    path = write_report(root / "data" / "report" / PAPER, whole_paper(pairs))
+    document = whole_paper(pairs)
+    path = write_report(root / "data" / "report" / PAPER, document)
+    write_plots(root / "data" / "plots" / PAPER, document)
     there = [one.pipeline for pair in pairs.values() for one in pair if one.evaluation]
     logger.info("paper: %s, with figures of %s", path, ", ".join(there) or "no pipeline")
     return path

@@ -2,8 +2,8 @@
 
 Reads `data/evaluate/<run>/`, the folds in `data/train/<run>/`, and `data/importance/<run>/` and `data/ablate/<run>/` if
 they exist. Writes to `data/report/<run>/`: report.html (self-contained), report.md, the pictures in `pictures/` (PNG,
-and PDF for print) and every table in `tables/` (CSV and LaTeX). It also logs everything to MLflow, as one run `report`
-in the experiment of the pipeline.
+and PDF for print) and every table in `tables/` (CSV and LaTeX). The figures also go to `data/plots/<run>/`, for
+`dvc plots show`. It also logs everything to MLflow, as one run `report` in the experiment of the pipeline.
 
 The effect of the training recipe comes from the evaluation of the run `<run>-published-recipe`, or of the as-published
 twin (for a twin: of its pair), if one exists. `dvc repro` does not track this dependency: after a change there, write
@@ -48,7 +48,7 @@ from daamctl.reporting.recipe import AGAIN, BACK, TWIN, Recipe, gains, siblings
 from daamctl.reporting.run_record import CURVES, RunFacts
 from daamctl.reporting.terms import terms
 from daamctl.reporting.verdict import against, headline, labelled, order
-from daamctl.reporting.write import write_report
+from daamctl.reporting.write import write_plots, write_report
 from daamctl.stage_table import folder_stages
 from daamctl.tracking import make_tracker
 
@@ -77,6 +77,7 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
     document = _document(layout, config, evaluation)
     folder = layout.stage("report")
     page = write_report(folder, document, interactive=config.report.interactive)
+    write_plots(layout.stage("plots"), document)
     logger.info("report: %s (%.1f MB)", page, page.stat().st_size / 1e6)
     tracker = make_tracker(layout.root, enabled=track, again=layout.command("report"))
     try:

@@ -31,7 +31,7 @@ def run(
     """Train a method.
 
     Args:
-        layout: where artifacts lie.
+        layout: locations of artifacts.
         config: all settings.
         method: a name from the table of methods, or a variant with another decoder (`daam-v1-mlp`).
         fold: 1-based fold; None: all.

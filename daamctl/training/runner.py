@@ -112,7 +112,7 @@ def _train_in_process(
         for group in in_groups(trials):
             if len(group) == 1:  # tracked epoch by epoch; the folds of a larger group once they are finished
                 spec = group[0].spec
-                tracker.start(spec.name, folder.name, spec.fold, spec.seed)
+                tracker.start(spec.name, folder, spec.fold, spec.seed)
                 made = train_group(group, folder, work, root=layout.root, on_epoch=track_epoch, advance=bar.advance)
                 tracker.finish(made[0])
             else:
@@ -147,17 +147,13 @@ def in_groups(trials: Sequence[Trial]) -> list[list[Trial]]:
     return groups
 
 
-def ignore_epoch(trial: Trial, entry: Epoch) -> None:
-    """Do nothing after an epoch."""
-
-
 def train_group(
     trials: Sequence[Trial],
     folder: Path,
     work: Path,
     *,
     root: Path,
-    on_epoch: OnEpoch = ignore_epoch,
+    on_epoch: OnEpoch = lambda trial, entry: None,
     advance: Callable[[int], None] = lambda units: None,
 ) -> list[Fold]:
     """Train trials of one method and move each complete fold folder into place.
@@ -316,7 +312,7 @@ class FoldWorker:
         kind: kind of the trials.
         data: their data.
         folder: will hold the folds.
-        device: device of this worker; of several GPUs, the one that `cuda` and `auto` then stand for.
+        device: device of this worker; a GPU becomes the default one, which `cuda` and `auto` then mean.
         work_dir: folder for unfinished work.
         root: project folder, for the commit.
         per_gpu: number of workers that share a GPU.
@@ -356,7 +352,9 @@ def summary_line(fold: Fold) -> str:
     else:
         chosen = f"at epoch {metrics['selected_epoch']}"
         best_on_test = f", best on test {percent(metrics['accuracy_best_on_test'])}"
-    text = f"{_name(fold)} fold {run['fold']}/{run['num_folds']} ({run['test_group']}) seed {run['seed']}: "
+    # The folder of an ablation also names the layers; the label adds remarks to the name of the method.
+    name = fold.folder.parent.name + fold.label.removeprefix(run["method"])
+    text = f"{name} fold {run['fold']}/{run['num_folds']} ({run['test_group']}) seed {run['seed']}: "
     text += f"accuracy {percent(metrics['accuracy'])} {chosen}"
     if metrics["dev_accuracy"] is not None:
         text += f" (dev {percent(metrics['dev_accuracy'])})"
@@ -379,8 +377,3 @@ def _signs(fold: Fold) -> list[str]:
     if first and run["config"]["train"]["selection"] != "last" and metrics.get("dev_accuracy") != 1.0:
         signs.append(f"epoch 1 of {metrics['epochs']} is selected")
     return signs
-
-
-def _name(fold: Fold) -> str:
-    """Name of the method's folder, with the layers of an ablation and the remarks that a reader needs."""
-    return fold.folder.parent.name + fold.label.removeprefix(fold.result["run"]["method"])

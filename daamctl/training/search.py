@@ -63,7 +63,8 @@ class Grid:
         """
         scores = [max(map(_score, history), default=(-math.inf, 0.0)) for history in histories]
         if math.isinf(max(scores)[0]):
-            rates = ", ".join(f"{rate:g}" for rate in sorted({float(one["lr"]) for one in self.candidates}))
+            tried = sorted({float(settings["lr"]) for settings in self.candidates})
+            rates = ", ".join(f"{rate:g}" for rate in tried)
             raise TrainingError(
                 f"the training loss is not finite at any of the learning rates tried ({rates})",
                 fix="lower them (search_lr), or train with --set train.precision=float32",
@@ -77,7 +78,10 @@ class Grid:
         return sorted(float(one["lr"]) for one in alike)
 
     def widen(self, histories: Sequence[Sequence[Epoch]]) -> Settings | None:
-        """Add a candidate beyond the edge at which the best one lies; None if it lies at no edge or enough were added.
+        """Add a candidate beyond the edge of the grid if the best one is at an edge, unless enough have been added.
+
+        Returns:
+            The new candidate, if there is one.
 
         Args:
             histories: as in `ranked`.
@@ -100,7 +104,11 @@ class Grid:
     def edges(self, chosen: Settings) -> list[str]:
         """Settings chosen at the lowest or highest value tried; two values have no interior and do not count."""
         tried = {"lr": self.rates(chosen), "weight_decay": sorted(self.searched.get("weight_decay", []))}
-        return [name for name, values in tried.items() if len(values) > 2 and chosen[name] in (values[0], values[-1])]
+        at_edge = []
+        for name, values in tried.items():
+            if len(values) > 2 and chosen[name] in (values[0], values[-1]):
+                at_edge.append(name)
+        return at_edge
 
     def record(self, histories: Sequence[Sequence[Epoch]], chosen: int) -> SearchPart:
         """Record what was tried and chosen.
@@ -109,15 +117,17 @@ class Grid:
             histories: as in `ranked`.
             chosen: index of the chosen candidate.
         """
-        candidates: list[CandidatePart] = [
-            {
-                "settings": {name: settings[name] for name in settings if name == "lr" or len(self.searched[name]) > 1},
-                "dev_accuracy": [float(entry["dev_accuracy"] or 0.0) for entry in history],
-                "dev_loss": [float(entry["dev_loss"] or 0.0) for entry in history],
-                "added": index >= self.first_round,
-            }
-            for index, (settings, history) in enumerate(zip(self.candidates, histories, strict=True))
-        ]
+        recorded = [name for name, values in self.searched.items() if name == "lr" or len(values) > 1]
+        candidates: list[CandidatePart] = []
+        for index, (settings, history) in enumerate(zip(self.candidates, histories, strict=True)):
+            candidates.append(
+                {
+                    "settings": {name: settings[name] for name in recorded},
+                    "dev_accuracy": [float(entry["dev_accuracy"] or 0.0) for entry in history],
+                    "dev_loss": [float(entry["dev_loss"] or 0.0) for entry in history],
+                    "added": index >= self.first_round,
+                }
+            )
         return {
             "epochs": max(map(len, histories)),
             "candidates": candidates,

@@ -133,7 +133,7 @@ def prepared(config: Config, clips: int, corpus_folder: Path | None, folder: Pat
     """Material and encoders."""
     modality = ENCODERS.load(config.extract.encoder).modality
     device = resolve_device(config.extract.device)
-    precision = resolve_precision(config.extract.precision, device, cpu_auto=True)
+    precision = resolve_precision(config.extract.precision, device, work="encoder")
     usual: dict[str, Any] = {"modality": modality, "max_duration_s": CLIP_S, "device": device}
     ours = open_encoder(config.extract, precision=precision, **usual).encoder
     whole = config.extract.model_copy(update={"weights_dtype": "float32"})

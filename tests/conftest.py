@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from daamctl.environment import DEFAULTS
 for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("DAAMCTL_CACHE", str(Path(tempfile.gettempdir()) / f"daamctl-tests-{os.getuid()}"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: threads that share two cores only wait for one another
 
 from tests.fixtures.shapes import check_shapes_on_import, config  # noqa: E402  (loads numpy, which reads the above)
@@ -20,6 +23,12 @@ from tests.fixtures.shapes import check_shapes_on_import, config  # noqa: E402  
 check_shapes_on_import()  # before anything imports the modules that are checked
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def pytest_collection_finish() -> None:
+    """Collecting garbage after every training takes as long as a tiny training if it goes through all of torch."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -33,6 +42,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("DAAMCTL_ROOT", raising=False)
     return tmp_path
+
+
+@pytest.fixture
+def blank_pictures() -> Iterator[None]:
+    """Figures are described but not drawn; for fixtures of a module, the context manager of the same name."""
+    from tests.fixtures import pictures  # loads matplotlib, which few tests need
+
+    with pictures.blank_pictures():
+        yield
 
 
 @pytest.fixture

@@ -38,7 +38,8 @@ LEVELS = [
     {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
     {"methods", "adapters", "engines", "figures", "sign_flip"}
     | {"audio", "artifacts", "tracking", "progress", "provenance"},
-    {"config", "registry", "errors", "files", "layout", "stage_table", "environment", "devices", "attention", ""},
+    {"config", "registry", "errors", "files", "layout", "stage_table", "starter", "environment"}
+    | {"devices", "cpu_formats", "attention", ""},
 ]
 LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}
 SIDEWAYS = {
@@ -50,6 +51,9 @@ SIDEWAYS = {
     ("registry", "errors"),
     ("files", "errors"),
     ("devices", "errors"),
+    ("devices", "cpu_formats"),
+    ("cpu_formats", "errors"),
+    ("cpu_formats", "files"),
     ("config", "errors"),
     ("layout", "config"),
     ("layout", "stage_table"),
@@ -343,6 +347,6 @@ def test_listing_covers_every_table() -> None:
 
 def test_stage_modules_are_the_stages_and_what_looks_at_them() -> None:
     names = {path.stem for path in (PACKAGE / "stages").glob("*.py")} - {"__init__"}
-    assert names == {*STAGES, "check", "compare", "inventory", "paper", "plan", "preflight", "track"}
+    assert names == {*STAGES, "check", "compare", "init", "inventory", "paper", "plan", "preflight", "track"}
     for name in names:
         assert callable(importlib.import_module(f"daamctl.stages.{name}").run)

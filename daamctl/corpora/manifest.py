@@ -27,7 +27,7 @@ from daamctl.corpora.base import PREPARED, PREPARED_IMAGE, PREPARED_TEXT, Corpus
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.images import FORMATS
 from daamctl.corpora.sources import TABLES
-from daamctl.errors import CorpusError
+from daamctl.errors import CorpusError, first_few
 
 log = logging.getLogger(__name__)
 
@@ -233,12 +233,11 @@ def _refuse(rows: pl.DataFrame, wrong: pl.Expr, path: Path, what: str) -> None:
         return
     unit = "row" if path.suffix.lower() == ".parquet" else "line"
     content = "path" if "path" in rows.columns else "text"
-    shown = [
-        f"{unit} {row[_LINE]}" + (f" ({_short(row[content])})" if (row[content] or "").strip() else "")
-        for row in bad.head(_SHOWN).iter_rows(named=True)
-    ]
-    more = f" and {bad.height - _SHOWN} more" if bad.height > _SHOWN else ""
-    raise CorpusError(f"{path}: {what} in {', '.join(shown)}{more}", fix="correct the manifest and run it again")
+    places = []
+    for line, text in bad.select(_LINE, content).iter_rows():
+        excerpt = f" ({_short(text)})" if text and text.strip() else ""
+        places.append(f"{unit} {line}{excerpt}")
+    raise CorpusError(f"{path}: {what} in {first_few(places, _SHOWN)}", fix="correct the manifest and run it again")
 
 
 def _short(value: object) -> str:

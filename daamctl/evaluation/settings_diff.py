@@ -202,22 +202,36 @@ def _of_all(folds: Sequence[Fold], predictions: Sequence[pl.DataFrame]) -> dict[
         for fold, part in zip(folds, predictions, strict=True)
     ).unique()
     utterances = rows.select(columns).unique()
-    batches = [run.get("eval_batches") for run in runs]
+    held_out = [run["dev_group"] for run in runs]
     return {
         "data.test_groups": [run["test_group"] for run in runs],
-        "data.held_out_groups": [run["dev_group"] for run in runs] if any(run["dev_group"] for run in runs) else "none",
+        "data.held_out_groups": held_out if any(held_out) else "none",
         "data.train_clips": [meta["num_train_clips"] for meta in metas],
         "data.held_out_clips": [meta["num_dev_clips"] for meta in metas],
         "data.test_clips": [meta["num_test_clips"] for meta in metas],
         "data.test_utterances": len(utterances),
         "data.test_utterances_key": content_key(sorted(map(list, utterances.rows()), key=str)),
         "data.test_clips_key": content_key(sorted(map(list, rows.rows()), key=str)),
-        "batches.size": batches[0]["size"] if batches[0] else "predictions do not depend on batches",
-        "batches.order": batches[0]["order"] if batches[0] else ABSENT,
-        "batches.clips_key": content_key([part["clips_sha256"] for part in batches if part]) if batches[0] else ABSENT,
+        **_batches([run.get("eval_batches") for run in runs]),
         "runs.folds": list(by_fold),
         "runs.seeds": sorted({fold.seed for fold in folds}),
         "code.content_key": content_key(sorted([fold.fold, fold.seed, fold.result["run"]["key"]] for fold in folds)),
+    }
+
+
+def _batches(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
+    """Facts of the test batches of all folds; they are None for a method whose predictions do not depend on them."""
+    first = found[0]
+    if not first:
+        return {
+            "batches.size": "predictions do not depend on batches",
+            "batches.order": ABSENT,
+            "batches.clips_key": ABSENT,
+        }
+    return {
+        "batches.size": first["size"],
+        "batches.order": first["order"],
+        "batches.clips_key": content_key([batches["clips_sha256"] for batches in found if batches]),
     }
 
 

@@ -29,7 +29,7 @@ from daamctl.corpora.fingerprint import validate
 from daamctl.corpora.groups import assign_groups
 from daamctl.corpora.images import header_problems
 from daamctl.corpora.sources import FILES, MANIFEST, files_root, key_of, register, source_of
-from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError
+from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError, first_few
 from daamctl.layout import Layout
 from daamctl.progress import progress
 
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 END_SLACK_S = 0.01
 """Seconds that a piece may extend beyond the end of its file: tables often round times to hundredths."""
 MAX_NAMED = 10
+NEXT_LINE = "\n    "
 """Most unreadable files to name in a message."""
 MAX_DIFFERENCES = 30
 """Most differences from the published counts to name in a message."""
@@ -197,7 +198,7 @@ def _check_complete(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig
     if len(differences) > MAX_DIFFERENCES:  # keep the last ones too: they are about the groups
         half = MAX_DIFFERENCES // 2
         differences[half:-half] = [f"... and {len(differences) - 2 * half} more ..."]
-    listed = ("\n" + " " * 4).join(["", *differences])
+    listed = "".join(NEXT_LINE + difference for difference in differences)
     if settings.check_fingerprint:
         raise CorpusError(
             f"corpus '{corpus.name}' does not match its published counts; differences:{listed}",
@@ -302,12 +303,10 @@ def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float,
     problems = rows.filter(pl.col("_problem").is_not_null())["_problem"]
     if problems.is_empty():
         return
-    shown = problems.sort().head(MAX_NAMED).to_list()
-    if len(problems) > MAX_NAMED:
-        shown.append(f"and {len(problems) - MAX_NAMED} more")
+    shown = first_few(problems.sort().to_list(), MAX_NAMED, separator=NEXT_LINE)
     fraction = len(problems) / rows.height
     what = f"{terms_of(modality).original}s are unreadable"
-    message = f"{len(problems)} of {rows.height} {what} ({fraction:.2%}):" + ("\n" + " " * 4).join(["", *shown])
+    message = f"{len(problems)} of {rows.height} {what} ({fraction:.2%}):{NEXT_LINE}{shown}"
     if fraction > max_fraction:
         damaged = "the table" if modality == "text" else "the files or the table that names them"
         without = again(f"download.max_unreadable_fraction={_round_up(fraction):g}")
@@ -339,7 +338,8 @@ def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig) -> 
     if not stratify and rows["group"].null_count() == 0:
         shared = rows.group_by("speaker").agg(pl.col("group").n_unique()).filter(pl.col("group") > 1)["speaker"]
         if len(shared):
-            log.warning("speakers in more than one group, so folds are not speaker-independent: %s", _names(shared))
+            names = first_few(shared.sort().to_list(), MAX_NAMED)
+            log.warning("speakers in more than one group, so folds are not speaker-independent: %s", names)
         return rows
     rows = assign_groups(rows, settings.num_groups, stratify=stratify or modality != "speech")
     if (formed := rows["group"].n_unique()) < settings.num_groups:
@@ -367,14 +367,11 @@ def _warn_of_rare(rows: pl.DataFrame, classes: tuple[str, ...], modality: Modali
     for name, items, places in sorted(counts, key=lambda row: classes.index(row[0])):
         if places < groups:
             rare.append(f"{name} ({counted(items, what)} in {places} of {groups} groups)")
-    if len(rare) > MAX_NAMED:
-        rare = [*rare[:MAX_NAMED], f"and {len(rare) - MAX_NAMED} more"]
     if rare:
-        log.warning("some folds train or test no item of class %s; download.classes can leave it out", ", ".join(rare))
-
-
-def _names(values: pl.Series) -> str:
-    return ", ".join(values.sort().head(MAX_NAMED).to_list()) + (" ..." if len(values) > MAX_NAMED else "")
+        log.warning(
+            "some folds train or test no item of class %s; download.classes can leave it out",
+            first_few(rare, MAX_NAMED),
+        )
 
 
 def _log_summary(table: UtteranceTable) -> None:

@@ -1,5 +1,7 @@
 """Which pipelines can run on this machine: `data/inventory/<pipeline>.json` = {pipeline, runs, reason, fix}.
 
+`data/inventory/code/` holds hashes of the code that DVC watches, wherever daamctl is installed.
+
 A pipeline is skipped if its corpus is neither registered nor downloadable, if the weights of its encoder are neither in
 the local cache nor reachable, or if it needs more GPU memory than there is. DVC runs this every time before all stages.
 Skipped stages record the reason (`daamctl.artifacts.skipped`) and run once it is gone. This module imports neither
@@ -18,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from daamctl.artifacts.io import write_json
+from daamctl.artifacts.io import sha256_file, write_json
 from daamctl.artifacts.skipped import Obstacle, inventory_file
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, Config, inspect_config, read_yaml
 from daamctl.corpora import CORPORA
@@ -31,6 +33,8 @@ from daamctl.errors import ConfigError, EncoderError
 
 WAIT_S = 4.0
 """Total time that servers have to answer, in seconds."""
+WATCHED_CODE = ("methods", "adapters")
+"""Parts of the package on which stages of dvc.yaml depend."""
 HUB = "https://huggingface.co"
 """Address of the Hugging Face hub. HF_ENDPOINT may replace it; HF_HUB_OFFLINE disables it."""
 
@@ -63,9 +67,14 @@ def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | 
     for name, obstacle in verdicts.items():
         why = {"reason": None, "fix": None} if obstacle is None else asdict(obstacle)
         write_json(inventory_file(root, name), {"pipeline": name, "runs": obstacle is None, **why})
-    for path in inventory_file(root, "").parent.glob("*.json"):
+    folder = inventory_file(root, "").parent
+    for path in folder.glob("*.json"):
         if path.stem not in {*names, *verdicts}:
             path.unlink()
+    for part in WATCHED_CODE:
+        code = Path(__file__).parents[1] / part
+        hashes = {path.relative_to(code).as_posix(): sha256_file(path) for path in sorted(code.rglob("*.py"))}
+        write_json(folder / "code" / f"{part}.json", hashes)
     return verdicts
 
 

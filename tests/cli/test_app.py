@@ -142,10 +142,7 @@ def test_outside_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("DAAMCTL_ROOT", raising=False)
     result = call("report")
     assert result.exit_code == 3
-    assert result.stderr == (
-        f"ConfigError: no params.yaml in {tmp_path} or above it\n"
-        "  run daamctl inside the project, or set DAAMCTL_ROOT\n"
-    )
+    assert result.stderr == "ConfigError: no params.yaml here or above; daamctl init DIR makes a project\n"
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
@@ -466,6 +463,22 @@ def test_ls_works_outside_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     result = call("ls")
     assert result.exit_code == 0
     assert "daam-v1" in result.stdout
+    lines = result.stdout.splitlines()
+    assert lines[0] == "pipelines (of a new project: daamctl init DIR)"
+    assert any(line.startswith("emodb-as-published ") for line in lines)
+
+
+def test_doctor_works_outside_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DAAMCTL_ROOT", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    result = call("doctor")
+    assert result.exit_code == 0, result.output
+    found = dict(line.rstrip().split(maxsplit=1) for line in result.stdout.splitlines())
+    assert found["project"] == "none here; daamctl init DIR makes one"
+    assert found["tracking"] == "mlflow.db in the project"
+    assert not list(tmp_path.iterdir())
 
 
 def test_track_passes_the_pipeline(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

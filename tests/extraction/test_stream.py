@@ -396,7 +396,7 @@ def test_interrupted_stage_redoes_one_shard_at_most(layout: Layout, monkeypatch:
                 raise KeyboardInterrupt
 
     monkeypatch.setattr(extract, "make_shards", dying)
-    monkeypatch.setattr(extract, "_finished", lambda *_: None)  # else the set above is linked
+    monkeypatch.setattr(extract, "_find_finished", lambda *_: None)  # else the set above is linked
     with pytest.raises(KeyboardInterrupt):
         extract.run(layout, setting(extract={"storage": "float32"}))
     assert not layout.embeddings.exists()

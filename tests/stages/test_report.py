@@ -20,7 +20,8 @@ from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.layout import Layout
 from daamctl.stages import evaluate, importance, report
 from tests.fixtures.folds import make_layout, tuned, write_fold, write_items, write_method
-from tests.fixtures.records import ablation_of, difference_of, group_of
+from tests.fixtures.pictures import blank_pictures
+from tests.fixtures.records import ablation_of, audited_method, difference_of, group_of
 
 SETTINGS = {
     "methods": ["none", "daam-v1", "daam-v2", "sga", "mha-published"],
@@ -38,6 +39,7 @@ SECTIONS = [
     "ablation", "learned", "cost", "learning", "confusion", "missing", "provenance",
 ]  # fmt: skip
 FIGURES = ["accuracy", "ranks", "speakers", "importance", "learning", "confusion"]
+pytestmark = pytest.mark.usefixtures("blank_pictures")  # only the fixture `made` draws its own
 LOADS = {"src", "href", "srcset", "data", "poster", "action", "xlink:href"}
 
 
@@ -117,10 +119,12 @@ def audit() -> dict[str, Any]:
         "missing": [],
         "no_ablation": "No layers trained alone on these embeddings; train them",
         "not_audited": {"daam-v2": "it does not rank the layers"},
-        "settings": {"unit": "clip"},
+        "settings": {"clips": 400, "orders": 19, "unit": "clip", "level": 0.05},
+        "steps": [0, 1, 2],
         "probe": {"layers": {"1": 0.5, "2": 0.625}, "folds": 5, "most_clips": None},
-        "methods": {"daam-v1": {"missing": ["daam-v1 fold 4 seed 1 has no curves"], "alone": [alone(0.03)]},
-                    "daam-v2": {"missing": [], "alone": [alone(-0.0125), {**alone(0.02), "k": 3}]}},
+        "methods": {"daam-v1": audited_method(missing=["daam-v1 fold 4 seed 1 has no curves"], alone=[alone(0.03)]),
+                    "daam-v2": audited_method(alone=[alone(-0.0125), {**alone(0.02), "k": 3}])},
+        "seconds": {"probe": 1.0, "replacement": 2.0},
         "comparison": {"table": [row], "contrast": None, "sentence": "Importance Factors track nothing here.",
                        "note": "Not corrected."},
     }  # fmt: skip
@@ -642,7 +646,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Made:
         "lora-r8-published": {"skill": 0.7, "changes": tuned(96, 0)},
         "linear-probe": {"skill": 0.8, "changes": tuned(0, 0)},
     }
-    return made_of_items(tmp_path_factory.mktemp("texts"), settings, methods)
+    with blank_pictures():
+        return made_of_items(tmp_path_factory.mktemp("texts"), settings, methods)
 
 
 @pytest.fixture(scope="module")
@@ -650,9 +655,10 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Made:
     settings = {"methods": ["none", "mha"], "train": {"seeds": [1, 2], "selection": "best-on-test"},
                 "evaluate": {"unit": "clip"}, "report": {"interactive": False}}  # fmt: skip
     methods = {"none": {"skill": 2.5}, "mha": {"skill": 3.0}}
-    return made_of_items(
-        tmp_path_factory.mktemp("images"), settings, methods, modality="image", num_classes=100, items=400
-    )
+    with blank_pictures():
+        return made_of_items(
+            tmp_path_factory.mktemp("images"), settings, methods, modality="image", num_classes=100, items=400
+        )
 
 
 def test_words_of_speech_stand_in_reports_on_speech_only(made: Made, texts: Made, images: Made) -> None:
@@ -689,7 +695,7 @@ def test_printed_repeats_stand_beside_seeds(texts: Made, made: Made) -> None:
     layout, _, markdown = texts
     assert "the columns are repeats of one split, not folds" in markdown
     assert "A published repeat corresponds to one of our seeds" in markdown
-    assert "not comparable" not in markdown  # ag-news is agnews
+    assert "not comparable" not in markdown
     row = table_of(layout, "published")["daam-v1"]
     best = [one["accuracy_best_on_test"] for one in evaluation_of(layout)["methods"]["daam-v1"]["per_fold"]]
     assert float(row["Ours, same protocol [%]"]) == pytest.approx(100 * np.mean(best))
@@ -801,7 +807,8 @@ def unfair(tmp_path_factory: pytest.TempPathFactory) -> Made:
     for probe in ("ridge-mean", "ridge-concat"):
         write_method(layout, config, probe, skill=2.5, changes={"search": solved})
     evaluate.run(layout, config)
-    path = report.run(layout, config, track=False)
+    with blank_pictures():
+        path = report.run(layout, config, track=False)
     return layout, path.read_text(encoding="utf-8"), (path.parent / "report.md").read_text(encoding="utf-8")
 
 

@@ -25,7 +25,7 @@ from daamctl.methods.weights_metadata import ADAPTER, Origin, WeightsMetadata
 from daamctl.provenance import FOLD_CODE, code_hash
 from daamctl.training.adapter_training import AdapterTraining, Opened, notes_on
 from daamctl.training.loop import Training, TrainingSetup
-from daamctl.training.search import Grid, Settings
+from daamctl.training.search import Grid, Settings, Start
 from daamctl.training.trial import ResultParts, Trial, TrialData
 
 KEY_FORMAT = 2  # raise it when a change of the loop makes finished folds wrong
@@ -64,7 +64,7 @@ class EncoderSource(TrialData):
     def ask_worker(self, engine: Engine, device: str) -> None:
         """Let a worker open the encoder and report its facts; this machine may lack the memory for it."""
         if self._facts is None:
-            self._facts = engine.facts(partial(_FactsWorker, self), device)
+            self._facts = engine.describe(partial(_FactsWorker, self), device)
             self._opened = None
 
     def take(self) -> Opened:
@@ -92,7 +92,7 @@ class _FactsWorker:
     num_devices = 1
 
     def __init__(self, source: EncoderSource, device: str) -> None:
-        self.facts = dict(source.facts)
+        self.description = dict(source.facts)
 
     def work(self, tasks: Sequence[None], advance: Callable[[int], None]) -> Iterator[None]:
         """Do nothing."""
@@ -147,7 +147,7 @@ class AdapterTrial(Trial):
         split = self.split
         return (len(split.train) + len(split.dev) + len(split.test)) * super().units
 
-    def starter(self, advance: Callable[[int], None]) -> Callable[[Settings | None, Path, str], Training]:
+    def starter(self, advance: Callable[[int], None]) -> Start:
         """See `Trial.starter`; every training has an encoder of its own."""
 
         def start(settings: Settings | None, work: Path, key: str) -> Training:
@@ -210,7 +210,7 @@ class AdapterTrial(Trial):
         write_weights(folder / "weights.safetensors", model.trainable_state(), metadata)
 
     def _setup(self, work: Path, key: str, advance: Callable[[int], None], **options: Any) -> TrainingSetup:
-        precision = resolve_precision(self.config.finetune.precision, self.device, cpu_auto=False)
+        precision = resolve_precision(self.config.finetune.precision, self.device, work="other")
         return TrainingSetup(self.spec.seed, self.device, precision, work, key, advance=advance, **options)
 
     def _training(self, split: Split, config: Config, setup: TrainingSetup) -> AdapterTraining:
@@ -247,7 +247,12 @@ class AdapterTrial(Trial):
             facts["max_tokens"] = min(facts["max_tokens"], max_tokens)
         last = (max(opened.encoder.layers),)
         return Origin.of(
-            facts, classes=self.clips.classes, layers=last, modality=self.clips.modality, settings=sections
+            facts,
+            classes=self.clips.classes,
+            layers=last,
+            modality=self.clips.modality,
+            settings=sections,
+            fold=self.owner,
         )
 
 

@@ -291,7 +291,7 @@ class Design:
         n_units: number of units; None without a unit.
         n_items: number of test items.
         n_speakers: number of speakers; None if unknown.
-        n_folds: number of folds.
+        n_folds: number of folds; 0 if the methods have other folds.
         seeds: method -> its seeds.
     """
 
@@ -636,6 +636,7 @@ class Provenance:
         peak_memory_bytes: largest GPU memory of a run; None if not recorded.
         clips_per_fold: number of clips of every fold.
         config: settings of the first fold, by section.
+        code_versions: number of versions of the code that the folds depend on; 0: not recorded.
     """
 
     git_commits: list[str]
@@ -649,6 +650,7 @@ class Provenance:
     peak_memory_bytes: int | None
     clips_per_fold: list[FoldClips]
     config: dict[str, Any]
+    code_versions: int = 0
 
     @property
     def corpus(self) -> str | None:

@@ -43,6 +43,6 @@ def _corpus(name: str) -> str:
 
 def header(path: Path) -> str:
     """First comment line of a pipeline file."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
     first = lines[0] if lines else ""
     return first.lstrip("# ").strip() if first.startswith("#") else ""

@@ -3,6 +3,10 @@
 MLflow is a copy: everything that a run logs is also in its fold folder. A background thread sends events from a queue.
 If the store fails, the thread stops sending with one warning. `daamctl track`, or the next training of the same
 pipeline, sends what is missing. A small file per fold in `.daamctl/tracking/` records what was sent.
+
+Each pipeline is an experiment. The tag `kind` says what a run is: `method` or `ablation`, with the mean over the runs
+of kind `fold` that are nested below it; or `report`. The tag `state` is `superseded` once a fold was trained again,
+else `current`.
 """
 
 from __future__ import annotations
@@ -17,10 +21,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol
 
 from daamctl.artifacts.io import locked, read_json, sha256_file, write_json
 from daamctl.artifacts.results import Fold, SearchPart
+from daamctl.environment import no_telemetry
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -30,13 +36,21 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 60.0
 MAX_PARAM_CHARS = 500
 MAX_METRICS = 1000  # per call of MLflow
+STATE, CURRENT, SUPERSEDED = "state", "current", "superseded"
 
 
 class Tracker(Protocol):
     """A place to log runs. A run starts, logs epochs, and finishes with a fold on disk."""
 
-    def start(self, name: str, method: str, fold: int, seed: int) -> None:
-        """Start one run."""
+    def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
+        """Start one run.
+
+        Args:
+            name: pipeline or ad-hoc run.
+            folder: that of the method's folds.
+            fold: number of the fold.
+            seed: its seed.
+        """
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
         """Log one epoch of the run in progress."""
@@ -54,7 +68,7 @@ class Tracker(Protocol):
 class NoTracker:
     """Logs nothing."""
 
-    def start(self, name: str, method: str, fold: int, seed: int) -> None:
+    def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
         """Do nothing."""
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
@@ -94,9 +108,9 @@ class MLflowTracker:
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
         self._thread.start()
 
-    def start(self, name: str, method: str, fold: int, seed: int) -> None:
+    def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
         """Start one run."""
-        self._queue.put(lambda: self._sender.start(name, method, fold, seed))
+        self._queue.put(lambda: self._sender.start(name, folder, fold, seed))
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
         """Log one epoch of the run in progress."""
@@ -156,12 +170,14 @@ class _Sender:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._client: MlflowClient | None = None
-        self._run_id = ""
+        self._run_id = self._parent_id = ""
+        self._replaces: list[str] = []
 
     @property
     def client(self) -> MlflowClient:
         """The client, created on first use because importing mlflow takes seconds."""
         if self._client is None:
+            no_telemetry()
             os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
             os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
             from mlflow import MlflowClient
@@ -179,22 +195,28 @@ class _Sender:
         if is_sent(self.root, fold):  # checked in the order of events: an earlier event may have sent it
             return
         run = fold.result["run"]
-        self.start(run["pipeline"], _address(fold), run["fold"], run["seed"])
+        self.start(run["pipeline"], fold.folder.parent, run["fold"], run["seed"])
         for entry in fold.history().to_dicts():
             self.epoch(entry)
         self.finish(fold)
 
-    def start(self, name: str, method: str, fold: int, seed: int) -> None:
+    def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
+        method, store = folder.name, shown_store(self.root)
         note = _note(self.root, name, method, fold, seed)
-        if note.exists():
-            self._end_interrupted(read_json(note))
+        before = read_json(note) if note.exists() else {}
+        if before.get("store") != store:
+            before = {}
+        self._end_interrupted(before)
+        self._replaces = [*before.get("replaces", []), *([before["run_id"]] if before else [])]
+        self._parent_id = self._parent(name, folder)
         tags = {"pipeline": name, "method": method, "fold": str(fold), "seed": str(seed)}
+        tags |= {"kind": "fold", STATE: CURRENT, "mlflow.parentRunId": self._parent_id}
         run = self.client.create_run(self._experiment(name), run_name=f"{method}-fold{fold}-seed{seed}", tags=tags)
         self._run_id = run.info.run_id
-        write_json(note, {"run_id": self._run_id, "store": shown_store(self.root), "key": None})
+        write_json(note, {"run_id": self._run_id, "store": store, "key": None, "replaces": self._replaces})
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
-        self._metrics({k: v for k, v in entry.items() if k != "epoch"}, step=int(entry["epoch"] or 0))
+        self._metrics(self._run_id, {k: v for k, v in entry.items() if k != "epoch"}, step=int(entry["epoch"] or 0))
 
     def finish(self, fold: Fold) -> None:
         from mlflow.entities import Param, RunTag
@@ -231,9 +253,12 @@ class _Sender:
         self.client.log_batch(self._run_id, tags=[RunTag(key, value) for key, value in facts.items()])
         results = dict(fold.result["metrics"])
         results["selected_dev_accuracy"] = results.pop("dev_accuracy")  # an epoch has a metric of that name
-        self._metrics({**results, "train_s": meta["train_s"]}, step=0)
+        self._metrics(self._run_id, {**results, "train_s": meta["train_s"]}, step=0)
         self.client.log_artifacts(self._run_id, str(fold.folder))
         self.client.set_terminated(self._run_id, "FINISHED")
+        for old in self._replaces:
+            self._if_there(old, lambda run_id: self.client.set_tag(run_id, STATE, SUPERSEDED))
+        self._summarise(run["pipeline"])
         note = _note(self.root, run["pipeline"], _address(fold), run["fold"], run["seed"])
         write_json(note, {"run_id": self._run_id, "store": shown_store(self.root), "key": run["key"]})
 
@@ -245,32 +270,27 @@ class _Sender:
             before = {}
         if before.get("key") == key:
             return
-        from mlflow.exceptions import MlflowException
-
         replaced = [*before.get("replaces", []), *([before["run_id"]] if before else [])]
         run = self.client.create_run(
-            self._experiment(name), run_name="report", tags={"pipeline": name, "kind": "report", **tags}
+            self._experiment(name), run_name="report", tags={"pipeline": name, "kind": "report", STATE: CURRENT, **tags}
         )
         self._run_id = run.info.run_id
         entry = {"run_id": self._run_id, "store": store, "key": None, "replaces": replaced}
         write_json(note, entry)
-        self._metrics(metrics, step=0)
+        self._metrics(self._run_id, metrics, step=0)
         self.client.log_artifact(self._run_id, str(folder / "report.html"))
         self.client.log_artifacts(self._run_id, str(folder / "tables"), "tables")
         self.client.set_terminated(self._run_id, "FINISHED")
         for old in replaced:
-            try:
-                self.client.delete_run(old)
-            except MlflowException:
-                log.debug("run %s is gone from the store", old)
+            self._if_there(old, self.client.delete_run)
         write_json(note, {**entry, "key": key, "replaces": []})
 
-    def _metrics(self, values: Mapping[str, float | int | None], *, step: int) -> None:
+    def _metrics(self, run_id: str, values: Mapping[str, float | int | None], *, step: int) -> None:
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
         metrics = [Metric(key, float(value), now, step) for key, value in values.items() if value is not None]
-        self.client.log_batch(self._run_id, metrics=metrics)
+        self.client.log_batch(run_id, metrics=metrics)
 
     def _curves(self, search: SearchPart) -> None:
         """Log the curve of every candidate on the held-out group, each as its own metric.
@@ -305,15 +325,50 @@ class _Sender:
                     raise
         return str(found.experiment_id)
 
+    def _parent(self, name: str, folder: Path) -> str:
+        """The run under which the folds of a method are nested; made if it is not in the store."""
+        note, store = _note_path(self.root, name, folder.name), shown_store(self.root)
+        with locked(note.with_suffix(".lock"), what=f"the MLflow run of {folder.name}"):
+            known = read_json(note) if note.exists() else {}
+            if known.get("store") == store and self._is_there(known["run_id"]):
+                return str(known["run_id"])
+            kind = "ablation" if folder.parent.parent.name == "ablate" else "method"
+            tags = {"pipeline": name, "method": folder.name, "kind": kind, STATE: CURRENT}
+            run = self.client.create_run(self._experiment(name), run_name=folder.name, tags=tags)
+            write_json(note, {"run_id": run.info.run_id, "store": store})
+            return str(run.info.run_id)
+
+    def _summarise(self, name: str) -> None:
+        """Log the mean over the finished folds of a method to their parent."""
+        chosen = f"tags.`mlflow.parentRunId` = '{self._parent_id}' and tags.{STATE} = '{CURRENT}'"
+        runs = self.client.search_runs([self._experiment(name)], f"{chosen} and attributes.status = 'FINISHED'")
+        values = [run.data.metrics["accuracy"] for run in runs if "accuracy" in run.data.metrics]
+        if values:
+            self._metrics(self._parent_id, {"accuracy": fmean(values), "folds": len(values)}, step=0)
+        self.client.set_terminated(self._parent_id, "FINISHED")
+
     def _end_interrupted(self, note: dict[str, Any]) -> None:
         """Mark the run that was in progress when its process was killed; otherwise it would stay `running`."""
-        if note.get("key") is None and note.get("store") == shown_store(self.root):
-            from mlflow.exceptions import MlflowException
+        if note and note["key"] is None:
+            self._if_there(note["run_id"], lambda run_id: self.client.set_terminated(run_id, "KILLED"))
 
-            try:
-                self.client.set_terminated(note["run_id"], "KILLED")
-            except MlflowException:
-                log.debug("run %s is gone from the store", note["run_id"])
+    def _is_there(self, run_id: str) -> bool:
+        """Whether the store has a run that nobody deleted."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return bool(self.client.get_run(run_id).info.lifecycle_stage == "active")
+        except MlflowException:
+            return False
+
+    def _if_there(self, run_id: str, action: Callable[[str], object]) -> None:
+        """Do something with a run, unless somebody deleted it from the store."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            action(run_id)
+        except MlflowException:
+            log.debug("run %s is gone from the store", run_id)
 
 
 def make_tracker(root: Path, *, enabled: bool = True, again: str = "daamctl track") -> Tracker:

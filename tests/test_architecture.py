@@ -198,7 +198,11 @@ ENGINE = {"base", "discovery", "frozen", "load", "encoder_size", "preset", "enco
             {"module_lookup", "base", "activity_check", "heads", "inject", "released"},
         ),
         ("engines", (ENGINES,), {"base"}),
-        ("corpora", (CORPORA,), {"base", "fetch", "fingerprint", "groups", "hub", "images", "corpus_stats", "sources"}),
+        (
+            "corpora",
+            (CORPORA,),
+            {"base", "fetch", "fingerprint", "groups", "hub", "images", "corpus_stats", "sources", "vector_file"},
+        ),
         ("encoders", (FAMILIES,), ENGINE),
         ("encoders/presets", (ENCODERS,), set()),
     ],

@@ -48,12 +48,13 @@ def send(root: Path, *folds: Fold) -> None:
     tracker.close()
 
 
-def runs_of(root: Path, pipeline: str) -> list[Any]:
+def runs_of(root: Path, pipeline: str, **tags: str) -> list[Any]:
     from mlflow import MlflowClient
 
     client = MlflowClient(store_uri(root))
     experiment = client.get_experiment_by_name(pipeline)
-    return [] if experiment is None else list(client.search_runs([experiment.experiment_id]))
+    wanted = " and ".join(f"tags.{key} = '{value}'" for key, value in tags.items())
+    return [] if experiment is None else list(client.search_runs([experiment.experiment_id], wanted))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def test_run_has_settings_epochs_results_and_files(root: Path) -> None:
     assert not is_sent(root, fold)
     send(root, fold)
     assert is_sent(root, fold)
-    (run,) = runs_of(root, "whole")
+    (run,) = runs_of(root, "whole", kind="fold")
     assert run.info.run_name == "mha-fold1-seed1"
     assert run.info.status == "FINISHED"
     assert {key: run.data.tags[key] for key in ("pipeline", "method", "fold", "seed", "test_group", "dev_group")} == {
@@ -131,7 +132,7 @@ def test_run_shows_what_was_searched_and_chosen(root: Path) -> None:
     ]
     search = {"epochs": 2, "candidates": candidates, "chosen": 1, "edges": ["lr"]}
     send(root, make_searched_fold(root, "searched", search))
-    (run,) = runs_of(root, "searched")
+    (run,) = runs_of(root, "searched", kind="fold")
     assert json.loads(run.data.tags["search.chosen"]) == {"lr": 0.00003, "weight_decay": 0.01}
     assert (run.data.tags["search.edges"], run.data.tags["search.candidates"]) == ("lr", "2")
     assert (run.data.params["chosen.lr"], run.data.params["chosen.weight_decay"]) == ("3e-05", "0.01")
@@ -148,7 +149,7 @@ def test_run_shows_what_was_searched_and_chosen(root: Path) -> None:
 def test_run_of_a_closed_form_probe_shows_its_penalties(root: Path) -> None:
     candidates = [candidate({"penalty": 10.0**power, "layer": 3.0}, [power / 10], [1.0]) for power in (2, 7)]
     send(root, make_searched_fold(root, "probed", {"epochs": 0, "candidates": candidates, "chosen": 0, "edges": []}))
-    (run,) = runs_of(root, "probed")
+    (run,) = runs_of(root, "probed", kind="fold")
     assert run.info.status == "FINISHED"
     assert (run.data.tags["search.edges"], run.data.params["chosen.penalty"]) == ("none", "100.0")
     assert run.data.metrics["search/dev_accuracy penalty 1e07 layer 3"] == 0.7
@@ -157,7 +158,7 @@ def test_run_of_a_closed_form_probe_shows_its_penalties(root: Path) -> None:
 def test_long_search_is_sent_in_several_calls(root: Path) -> None:
     candidates = [candidate({"lr": rate}, [0.5] * 300, [1.0] * 300) for rate in (0.001, 0.003)]
     send(root, make_searched_fold(root, "long", {"epochs": 300, "candidates": candidates, "chosen": 0, "edges": []}))
-    (run,) = runs_of(root, "long")
+    (run,) = runs_of(root, "long", kind="fold")
     assert run.info.status == "FINISHED"
     assert run.data.metrics["search/dev_accuracy lr 0.003"] == 0.5
 
@@ -165,7 +166,7 @@ def test_long_search_is_sent_in_several_calls(root: Path) -> None:
 def test_run_shows_the_dev_accuracy_of_the_selected_epoch(root: Path) -> None:
     fold = make_fold(root, "selected")
     send(root, fold)
-    (run,) = runs_of(root, "selected")
+    (run,) = runs_of(root, "selected", kind="fold")
     assert run.data.metrics["selected_dev_accuracy"] == pytest.approx(fold.result["metrics"]["dev_accuracy"])
 
 
@@ -173,7 +174,7 @@ def test_fold_is_sent_once_and_again_when_it_changes(root: Path) -> None:
     fold = make_fold(root, "once")
     send(root, fold)
     send(root, fold)
-    assert len(runs_of(root, "once")) == 1
+    assert len(runs_of(root, "once", kind="fold")) == 1
     path = fold.folder / "result.json"
     result = json.loads(path.read_text())
     result["run"]["key"] = "another"
@@ -181,21 +182,21 @@ def test_fold_is_sent_once_and_again_when_it_changes(root: Path) -> None:
     changed = read_fold(fold.folder)
     assert not is_sent(root, changed)
     send(root, changed)
-    assert sorted(run.data.tags["key"] for run in runs_of(root, "once")) == sorted(
+    assert sorted(run.data.tags["key"] for run in runs_of(root, "once", kind="fold")) == sorted(
         [fold.result["run"]["key"], "another"]
     )
 
 
 def test_live_run_shows_its_epochs_and_an_interrupted_one_is_marked_killed(root: Path) -> None:
     tracker = MLflowTracker(root)
-    tracker.start("live", "mha", 1, 1)
+    tracker.start("live", root / "data/train/live/mha", 1, 1)
     tracker.epoch({"epoch": 1, "train_loss": 0.5, "dev_accuracy": None})
     tracker.close()  # the process dies here: no finish
-    (run,) = runs_of(root, "live")
+    (run,) = runs_of(root, "live", kind="fold")
     assert run.info.status == "RUNNING"
     assert run.data.metrics == {"train_loss": 0.5}
     send(root, make_fold(root, "live"))
-    status = {run.info.status: run.info.run_id for run in runs_of(root, "live")}
+    status = {run.info.status: run.info.run_id for run in runs_of(root, "live", kind="fold")}
     assert set(status) == {"KILLED", "FINISHED"}
     assert status["KILLED"] == run.info.run_id
 
@@ -206,7 +207,7 @@ def test_runs_of_ablations_go_by_their_folder(root: Path) -> None:
     folder.parent.mkdir(parents=True)
     fold.folder.rename(folder)
     send(root, read_fold(folder))
-    (run,) = runs_of(root, "ablated")
+    (run,) = runs_of(root, "ablated", kind="fold")
     assert run.info.run_name == "highest-1-none-fold1-seed1"
     assert is_sent(root, read_fold(folder))
     assert not is_sent(root, make_fold(root, "ablated"))  # the plain fold of the same numbers is another run
@@ -218,7 +219,7 @@ def test_track_sends_what_is_missing(root: Path, caplog: pytest.LogCaptureFixtur
     send(root, folds[0])
     assert track.run(root, "later") == root / "data"
     assert caplog.messages == [f"1 finished fold(s) to send to sqlite:///{root}/mlflow.db"]
-    assert len(runs_of(root, "later")) == 2
+    assert len(runs_of(root, "later", kind="fold")) == 2
     assert all(is_sent(root, fold) for fold in folds)
 
 
@@ -261,8 +262,8 @@ def test_four_processes_at_once_on_a_fresh_store(tmp_path: Path) -> None:
     ends = [process.communicate(timeout=120) for process in crowd]
     assert [out for out, _ in ends] == ["True\n"] * 4, ends
     assert all("MLflow at" not in err for _, err in ends)
-    assert sorted(run.data.tags["fold"] for run in runs_of(tmp_path, "crowd")) == ["1", "2", "3", "4"]
-    assert {run.info.status for run in runs_of(tmp_path, "crowd")} == {"FINISHED"}
+    assert sorted(run.data.tags["fold"] for run in runs_of(tmp_path, "crowd", kind="fold")) == ["1", "2", "3", "4"]
+    assert {run.info.status for run in runs_of(tmp_path, "crowd", kind="fold")} == {"FINISHED"}
 
 
 @pytest.fixture
@@ -282,7 +283,7 @@ def test_dead_server_never_raises_and_warns_once(
     folds = [make_fold(root, "dead", number) for number in (1, 2)]
     tracker = make_tracker(root)
     for fold in folds:
-        tracker.start("dead", "mha", fold.fold, 1)
+        tracker.start("dead", fold.folder.parent, fold.fold, 1)
         tracker.epoch({"epoch": 1, "train_loss": 0.5})
         tracker.finish(fold)
     send_missing(tracker, folds)
@@ -295,7 +296,7 @@ def test_dead_server_never_raises_and_warns_once(
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     track.run(root, "dead")
     assert all(is_sent(root, fold) for fold in folds)
-    assert len(runs_of(root, "dead")) == 2
+    assert len(runs_of(root, "dead", kind="fold")) == 2
 
 
 def test_track_says_when_the_store_is_still_dead(root: Path, dead_server: str) -> None:
@@ -369,7 +370,7 @@ def test_no_tracker_logs_nothing(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path, enabled=False)
     assert isinstance(tracker, NoTracker)
     fold = make_fold(tmp_path, "none")
-    tracker.start("none", "mha", 1, 1)
+    tracker.start("none", tmp_path, 1, 1)
     tracker.epoch({"epoch": 1})
     tracker.finish(fold)
     send_missing(tracker, [fold])
@@ -446,8 +447,8 @@ def test_dead_server_never_stops_a_report(root: Path, dead_server: str, caplog: 
 def test_fold_just_finished_is_not_sent_again(root: Path) -> None:
     fold = make_fold(root, "fresh")
     tracker = make_tracker(root)
-    tracker.start("fresh", fold.folder.parent.name, fold.fold, fold.seed)
+    tracker.start("fresh", fold.folder.parent, fold.fold, fold.seed)
     tracker.finish(fold)
     send_missing(tracker, [fold])  # asked before the background thread has come to the first two
     tracker.close()
-    assert len(runs_of(root, "fresh")) == 1
+    assert len(runs_of(root, "fresh", kind="fold")) == 1

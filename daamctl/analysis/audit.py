@@ -50,7 +50,7 @@ from daamctl.artifacts.audit import (
     Verdict,
 )
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, StoredVectors, is_held, open_embeddings, read_head
-from daamctl.artifacts.results import Fold
+from daamctl.artifacts.results import WEIGHTS, Fold
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.devices import resolve_device
@@ -271,7 +271,7 @@ def _audit_method(
     missing = []
     for fold, score, before in zip(scored.folds, scored.trained, scored.untrained, strict=True):
         try:
-            model = load_weights(fold.folder / "weights.safetensors")
+            model = load_weights(fold.weights() or fold.folder / WEIGHTS)
         except MethodError as error:
             missing.append(
                 f"{method} fold {fold.fold} seed {fold.seed} has no curves: {error.message}; train it again: {again}"

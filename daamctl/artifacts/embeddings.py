@@ -5,6 +5,9 @@ embedding output). The metadata of each shard and `embeddings.json` hold the enc
 `labels.parquet` holds what does not affect the vectors: utterance_id, label, speaker and group of every clip_id. So
 pipelines with other labels or folds share the shards. Rows are in the order of the clip table. Shards of earlier
 versions hold the labels themselves; then there is no `labels.parquet`.
+
+`embeddings.json` also holds the hash of every other file, which is compared when the embeddings are opened (see
+`integrity`).
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from daamctl.artifacts.io import read_columns, read_json, write_json, write_parquet
+from daamctl.artifacts.integrity import check_file, check_seal, hashes_of
+from daamctl.artifacts.io import read_columns, read_json, write_parquet
+from daamctl.artifacts.records import parse_record, write_record
 from daamctl.artifacts.utterances import METADATA_KEY, Modality, read_frame, write_frame
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
@@ -55,6 +60,7 @@ class EmbeddingsMetadata:
         modality: modality of the clips.
         vectors_key: content key of everything that affects the vectors: inputs, encoder weights, settings; empty in
             sets of earlier versions.
+        files: SHA-256 of the shards and the labels; empty in embeddings older than these hashes.
     """
 
     key: str
@@ -68,6 +74,7 @@ class EmbeddingsMetadata:
     unreadable: dict[str, str] = field(default_factory=dict)
     modality: Modality = "speech"
     vectors_key: str = ""
+    files: dict[str, str] = field(default_factory=dict)
 
 
 def layer_column(layer: int) -> str:
@@ -107,13 +114,16 @@ def write_shard(
 
 
 def shard_is_whole(path: Path, num_rows: int) -> bool:
-    """Whether a shard opens and holds all its clips; False if it lacks unreadable ones: they may be repaired by now."""
+    """Whether a shard can be read and holds all its clips.
+
+    False if it lacks unreadable clips: they may be repaired by now.
+    """
     try:
-        metadata = pq.ParquetFile(path).metadata
-        head = json.loads(metadata.metadata[METADATA_KEY])
-    except (OSError, ValueError, KeyError, TypeError):
+        table = read_columns(path)
+        head = json.loads(table.schema.metadata[METADATA_KEY])
+    except Exception:  # a damaged file fails in many ways, and is made again
         return False
-    return bool(metadata.num_rows == num_rows and head.get("unreadable") == 0)
+    return bool(table.num_rows == num_rows and head.get("unreadable") == 0)
 
 
 def write_head(folder: Path, head: EmbeddingsMetadata, clips: pl.DataFrame) -> None:
@@ -121,27 +131,53 @@ def write_head(folder: Path, head: EmbeddingsMetadata, clips: pl.DataFrame) -> N
 
     Args:
         folder: folder of the shards.
-        head: the metadata.
+        head: the metadata; if `files` is empty, the shards are hashed now.
         clips: rows of the clip table; those of `head.unreadable` are left out.
     """
     stored = clips.filter(~pl.col("clip_id").is_in(list(head.unreadable)))
     write_frame(folder / LABELS_FILE, stored.select(CLIP_COLUMNS), {"key": head.key})
-    write_json(folder / METADATA_FILE, {**head.__dict__})
+    files = {**(head.files or hashes_of(shards_in(folder))), **hashes_of([folder / LABELS_FILE])}
+    write_record(folder / METADATA_FILE, replace(head, files=files).__dict__)
+
+
+def shards_in(folder: Path) -> list[Path]:
+    """Files of all shards, in order."""
+    return sorted(folder.glob("embeddings-*.parquet"))
+
+
+def check_shards(folder: Path, head: EmbeddingsMetadata, *, fix: str | None = None) -> None:
+    """Compare the shards with their recorded hashes.
+
+    Args:
+        folder: folder of the embeddings.
+        head: their metadata.
+        fix: how to make them again.
+
+    Raises:
+        ArtifactError: a shard is missing, damaged or from elsewhere.
+    """
+    recorded = {folder / name for name in head.files if name != LABELS_FILE}
+    for path in sorted({*shards_in(folder), *recorded}):
+        if head.files and path.name not in head.files:
+            raise ArtifactError(f"{path} does not belong to these embeddings", fix=fix)
+        check_file(path, head.files, fix=fix)
 
 
 def read_head(folder: Path, *, fix: str | None = None) -> EmbeddingsMetadata:
     """Read the metadata.
 
     Raises:
-        ArtifactError: there are no complete embeddings in the folder.
+        ArtifactError: there are no complete embeddings in the folder, or the metadata are damaged.
     """
-    if not (folder / METADATA_FILE).exists():
+    path = folder / METADATA_FILE
+    if not path.exists():
         raise ArtifactError(f"no embeddings in {folder}", fix=fix)
-    value = read_json(folder / METADATA_FILE, fix=fix)
+    value = read_json(path, fix=fix)
+    check_seal(path, value, fix=fix)
     try:
-        return EmbeddingsMetadata(**{**value, "classes": tuple(value["classes"]), "layers": tuple(value["layers"])})
-    except (TypeError, KeyError) as error:
-        raise ArtifactError(f"{folder / METADATA_FILE} is not a set of embeddings: {error}", fix=fix) from error
+        return parse_record(value, EmbeddingsMetadata, path=path, again="")
+    except ArtifactError as error:
+        raise ArtifactError(error.message, fix=fix) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,9 +232,9 @@ class StoredVectors:
         """
         path, names = self.paths[shard], [layer_column(layer) for layer in self.layers]
         try:
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
                 table = file.read(names)
-        except (OSError, pa.ArrowInvalid) as error:
+        except Exception as error:  # a damaged file fails in many ways
             raise _unreadable(path.parent, error, self.fix) from error
         size = int(self.starts[shard + 1] - self.starts[shard])
         wrong = [name for name in names if name not in table.column_names or table.schema.field(name).type != self.kind]
@@ -290,19 +326,20 @@ def open_embeddings(
         ArtifactError: the embeddings are missing or damaged, or a layer is not stored.
     """
     head = read_head(folder, fix=fix)
+    check_shards(folder, head, fix=fix)
     chosen = layers if layers is not None else tuple(layer for layer in head.layers if layer > 0)
     absent = [layer for layer in chosen if layer not in head.layers]
     if absent or not chosen:
         stored = ", ".join(map(str, head.layers))
         raise ArtifactError(f"layers {absent or 'none'} are not stored in {folder}; stored: {stored}", fix=fix)
-    paths = tuple(sorted(folder.glob("embeddings-*.parquet")))
+    paths = tuple(shards_in(folder))
     labels = _read_labels(folder, head, fix)
     names = ["clip_id"] if labels is not None else [*CLIP_COLUMNS]
     try:
         tables = [read_columns(path, [*names, "n_frames"]) for path in paths]
         table = pa.concat_tables(tables)
         kind = pq.read_schema(paths[0]).field(layer_column(chosen[0])).type
-    except (OSError, KeyError, pa.ArrowInvalid) as error:
+    except Exception as error:  # a damaged file fails in many ways
         raise _unreadable(folder, error, fix) from error
     if table.num_rows != head.num_clips:
         raise ArtifactError(f"{folder} holds {table.num_rows} clips, its head says {head.num_clips}", fix=fix)

@@ -686,6 +686,7 @@ class Evaluation:
         notes: notes for the reader of the results.
         provenance: code, machines, encoder and settings.
         skipped: method -> content of its `skipped.json`, for methods that were not trained.
+        files: SHA-256 of the stage's other files.
     """
 
     run: str
@@ -707,6 +708,7 @@ class Evaluation:
     notes: list[str]
     provenance: Provenance
     skipped: dict[str, dict[str, Any]] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
 
     @property
     def main_chance(self) -> Chance:
@@ -737,7 +739,7 @@ def read_evaluation(folder: Path, *, again: str) -> Evaluation:
         again: command that evaluates the run.
 
     Raises:
-        ArtifactError: the file is missing, is not JSON, or was made by an older version of daamctl.
+        ArtifactError: the file is missing, incomplete, changed, of another run or of an older version of daamctl.
     """
     return read_record(folder / FILE, Evaluation, again=again)
 

@@ -6,13 +6,13 @@ as keys they are strings.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from daamctl.artifacts.audit import Audit, PerLayer
 from daamctl.artifacts.records import find_record
 
-FILE = "summary.json"
+FILE, MAPS_FILE, CURVES_FILE = "summary.json", "importance.parquet", "audit-curves.parquet"
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,7 @@ class Importance:
         scores: method with a layer score -> its score.
         without_score: method -> why it has no score.
         audit: audit of the scores.
+        files: SHA-256 of the stage's other files.
     """
 
     run: str
@@ -148,6 +149,7 @@ class Importance:
     scores: dict[str, LayerScores]
     without_score: dict[str, str]
     audit: Audit
+    files: dict[str, str] = field(default_factory=dict)
 
     @property
     def pictures(self) -> list[str]:
@@ -167,6 +169,6 @@ def find_importance(folder: Path, *, again: str, hide: Path | None = None) -> Im
         hide: folder to remove from paths in texts.
 
     Raises:
-        ArtifactError: the file is not JSON, or was made by an older version of daamctl.
+        ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
     """
     return find_record(folder / FILE, Importance, again=again, hide=hide)

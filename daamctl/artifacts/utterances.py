@@ -9,6 +9,7 @@ record where the corpus is on this machine (see `daamctl.corpora.sources`), so i
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from typing import Any, Literal
 
 import polars as pl
 
+from daamctl.artifacts.integrity import SEAL, has_hash, sealed
 from daamctl.artifacts.io import content_key, read_parquet, write_parquet
 from daamctl.errors import ArtifactError
 
@@ -99,8 +101,9 @@ def write_table(path: Path, table: CorpusTable, schemas: Mapping[str, Mapping[st
     further = [name for name in table.rows.columns if name not in schema]
     rows = table.rows.select([*schema, *further]).cast(pl.Schema(schema))
     head = {"corpus": table.corpus, "classes": list(table.classes), "settings": table.settings}
-    facts = {"facts": table.facts} if table.facts else {}
-    write_frame(path, rows, {**head, "modality": table.modality, "content": table.content, **facts})
+    head = {**head, "modality": table.modality, "content": table.content}
+    head |= {"facts": table.facts} if table.facts else {}
+    write_frame(path, rows, {**head, SEAL: _table_hash(rows, head)})
 
 
 def read_table(
@@ -112,8 +115,11 @@ def read_table(
         ArtifactError: the file is missing, damaged, or lacks columns of the schema.
     """
     rows, head = read_frame(path, fix=fix)
+    seal = head.pop(SEAL, None)  # tables of older versions have none
+    if seal is not None and not has_hash(path, seal, lambda: _table_hash(rows, head)):
+        raise ArtifactError(f"{path} was changed after it was written: its content does not match its hash", fix=fix)
     modality: Modality = head.get("modality", "speech")
-    if not set(schemas[modality]) <= set(rows.columns):
+    if not {"corpus", "classes", "settings"} <= head.keys() or not set(schemas[modality]) <= set(rows.columns):
         raise ArtifactError(f"{path} is not {'an' if what[0] in 'aeiou' else 'a'} {what}", fix=fix)
     content, facts = head.get("content", ""), head.get("facts", {})
     return head["corpus"], tuple(head["classes"]), rows, head["settings"], modality, content, facts
@@ -133,12 +139,20 @@ def read_frame(path: Path, *, fix: str | None = None) -> tuple[pl.DataFrame, dic
         ArtifactError: the file is missing, damaged or was not written by daamctl.
     """
     arrow = read_parquet(path, fix=fix)
-    head = (arrow.schema.metadata or {}).get(METADATA_KEY)
-    if head is None:
-        raise ArtifactError(f"{path} was not written by daamctl", fix=fix)
+    try:
+        head = json.loads((arrow.schema.metadata or {})[METADATA_KEY])
+    except (KeyError, ValueError) as error:
+        raise ArtifactError(f"{path} was not written by daamctl, or is damaged", fix=fix) from error
     frame = pl.from_arrow(arrow)
     assert isinstance(frame, pl.DataFrame)
-    return frame, json.loads(head)
+    return frame, head
+
+
+def _table_hash(rows: pl.DataFrame, head: dict[str, Any]) -> str:
+    """Hash of a table with its metadata."""
+    columns = json.dumps(rows.to_dict(as_series=False), default=str)  # further columns may hold dates
+    digest: str = sealed({**head, "rows": hashlib.sha256(columns.encode()).hexdigest()})[SEAL]
+    return digest
 
 
 def frame_key(rows: pl.DataFrame) -> str:

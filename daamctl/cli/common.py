@@ -179,7 +179,7 @@ def seed_list(text: str | None) -> list[int] | None:
     if text is None:
         return None
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words):
+    if not all(word.isdecimal() and len(word) < 20 for word in words):  # the settings check the range
         raise typer.BadParameter(f"must be whole numbers separated by commas, got '{text}'", param_hint="--seeds")
     return [int(word) for word in words]
 
@@ -212,7 +212,7 @@ def fold_number(fold: str) -> int | None:
     Raises:
         typer.BadParameter: the value is neither a number nor `all`.
     """
-    if fold != "all" and not fold.isdecimal():
+    if fold != "all" and not (fold.isdecimal() and len(fold) < 10):
         raise typer.BadParameter(f"must be a number or 'all', got '{fold}'", param_hint="--fold")
     return None if fold == "all" else int(fold)
 

@@ -174,6 +174,8 @@ def _parse(text: str) -> Any:
         if _num_values(node, {}) > MOST_VALUES:
             raise yaml.YAMLError(f"with its aliases written out, it has more than {MOST_VALUES:,} values")
         return loader.construct_document(node)
+    except ValueError as error:  # a number or date that Python refuses
+        raise yaml.YAMLError(str(error)) from error
     finally:
         loader.dispose()
 

@@ -16,6 +16,7 @@ from daamctl.config.marks import Changes, Of
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # what every random generator takes
 TrainingStage = Literal["train", "finetune"]
 EMBEDDINGS = "embeddings"
 """The corpus of embeddings that other software made."""
@@ -84,7 +85,7 @@ class ExtractConfig(Section):
     """Branch, tag or commit on the hub; null: the default branch. The resolved commit is recorded."""
     weights: Literal["pretrained", "random"] = "pretrained"
     """random: seeded random weights in the encoder's shape (only for presets; needs no download)."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of random weights."""
     layer_00: Annotated[bool, Of.STORED] = False
     """Also store the embedding output (Hugging Face's hidden state 0)."""
@@ -225,7 +226,7 @@ class TrainConfig(Section):
     """Train several folds and seeds of a method in one program; results agree with separate training up to rounding.
     auto: on a CPU, for methods whose steps are so small that launching them dominates; always: for every method that
     allows it, also on a GPU; never: one by one."""
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Changes.RUNS] = (1,)
+    seeds: Annotated[tuple[Seed, ...], Changes.RUNS] = (1,)
     """Seeds; every fold is trained once with each (published: only 1, D40)."""
 
     @model_validator(mode="after")
@@ -301,7 +302,7 @@ class FinetuneConfig(AdapterConfig):
     """auto, cpu, mps, cuda or cuda:N."""
     max_tokens: Count = 512
     """Longest text, in tokens (published: 128)."""
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...] | None, Changes.RUNS] = None
+    seeds: Annotated[tuple[Seed, ...] | None, Changes.RUNS] = None
     """Seeds of fine-tuning; null: those of `train` (published: only 42 for speech, none otherwise, D40)."""
 
     @model_validator(mode="after")

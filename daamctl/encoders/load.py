@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
@@ -19,7 +18,7 @@ from daamctl.encoders.base import Encoder, EncoderOptions, weights_hash
 from daamctl.encoders.encoder_size import PARTS, check_name, num_parameters
 from daamctl.encoders.preset import Preset
 from daamctl.encoders.text import BYTE_TOKENS
-from daamctl.errors import EncoderError, first_few
+from daamctl.errors import DaamctlError, EncoderError, first_few
 
 READS = {"speech": "speech", "text": "text", "image": "images"}
 INPUTS = {"input_ids": "text", "pixel_values": "image"}
@@ -223,7 +222,9 @@ def _pretrained(
             f"the weights of encoder '{source}' do not fit in the free memory of {device}",
             fix="use a smaller encoder, --device cpu, or end what else runs there",
         ) from error
-    except (OSError, ValueError, RuntimeError, ImportError, UnpicklingError, SafetensorError) as error:
+    except DaamctlError:
+        raise
+    except Exception as error:  # a library may refuse a file in any way
         raise _explain(source, revision, error) from error
     if "device_map" not in where:
         model.to(device)
@@ -333,8 +334,21 @@ def _plan_memory(source: str, config: Any, dtype: torch.dtype, device: str, *, s
     )
 
 
+def _reason(error: Exception) -> str:
+    """What a library says, without its advice to load files in a way that runs their code."""
+    text = " ".join(str(error).split())
+    if "trust_remote_code" in text:
+        return "it needs code of its own, which daamctl does not run"
+    if "weights_only" in text:
+        code = re.search(r"GLOBAL (\S+)", text)
+        return (
+            f"its weights contain code ({code[1]}), which is not run" if code else "its weights cannot be read safely"
+        )
+    return text[:300] or type(error).__name__
+
+
 def _explain(source: str, revision: str | None, error: Exception) -> EncoderError:
-    reason = " ".join(str(error).split())[:300]
+    reason = _reason(error)
     if Path(source).is_dir():
         return EncoderError(f"encoder folder {source} cannot be loaded: {reason}")
     at = f" --revision {revision}" if revision else ""

@@ -29,10 +29,12 @@ from daamctl.artifacts.embeddings import (
     METADATA_FILE,
     EmbeddingsMetadata,
     check_settings,
+    check_shards,
     open_embeddings,
     read_head,
     shard_is_whole,
     shard_path,
+    shards_in,
     write_head,
 )
 from daamctl.artifacts.io import content_key, link_or_copy, locked, read_columns, replace_dir, write_json
@@ -58,7 +60,6 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1  # raise it when pooled values change for the same settings
 NAMED_AT_MOST = 10
-SHARDS = "embeddings-*.parquet"
 DECISIVE = {
     "speech": ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate"),
     "text": ("weights_sha256", "precision", "final_norm", "tokenizer_sha256", "max_tokens", "special_tokens"),
@@ -323,12 +324,16 @@ def _find_finished(layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, c
     for folder in [layout.embeddings, *others]:
         try:
             found = read_head(folder)
-        except ArtifactError:
-            continue
-        ours = _in_format_of(found, head, clips)
-        same = found.vectors_key == ours.vectors_key if found.vectors_key else _is_former(folder, found, ours, clips)
-        if same and len(found.unreadable) <= tolerated and _is_whole(folder, found):
-            return folder
+            ours = _in_format_of(found, head, clips)
+            same = found.vectors_key == ours.vectors_key
+            if not found.vectors_key:
+                same = _is_former(folder, found, ours, clips)
+            if same and len(found.unreadable) <= tolerated:
+                _check_whole(folder, found)
+                return folder
+        except ArtifactError as error:
+            if (folder / METADATA_FILE).exists():
+                log.warning("these embeddings are not used: %s", error.message)
     return None
 
 
@@ -343,8 +348,8 @@ def _is_former(folder: Path, found: EmbeddingsMetadata, head: EmbeddingsMetadata
     if found.modality != head.modality or found.unreadable:
         return False
     try:
-        table = pa.concat_tables(read_columns(path, list(CLIP_COLUMNS)) for path in sorted(folder.glob(SHARDS)))
-    except (OSError, KeyError, pa.ArrowInvalid):
+        table = pa.concat_tables(read_columns(path, list(CLIP_COLUMNS)) for path in shards_in(folder))
+    except Exception:  # a damaged file fails in many ways
         return False
     rows = pl.DataFrame(pl.from_arrow(table))
     if not rows["clip_id"].equals(clips.rows["clip_id"]):
@@ -353,13 +358,19 @@ def _is_former(folder: Path, found: EmbeddingsMetadata, head: EmbeddingsMetadata
     return found.key == _key(head, clips=clips_key(labelled))
 
 
-def _is_whole(folder: Path, head: EmbeddingsMetadata) -> bool:
-    """Whether the shards contain all clips; reads only the metadata of the files."""
+def _check_whole(folder: Path, head: EmbeddingsMetadata) -> None:
+    """Check the shards: their hashes, and whether they contain all clips.
+
+    Raises:
+        ArtifactError: a shard is damaged, or clips are missing.
+    """
+    check_shards(folder, head)
     try:
-        found = sum(int(pq.read_metadata(path).num_rows) for path in folder.glob(SHARDS))
-    except (OSError, pa.ArrowInvalid):
-        return False
-    return found == head.num_clips
+        found = sum(int(pq.read_metadata(path).num_rows) for path in shards_in(folder))
+    except Exception as error:  # a damaged file fails in many ways
+        raise ArtifactError(f"embeddings in {folder} cannot be read: {error}") from error
+    if found != head.num_clips:
+        raise ArtifactError(f"{folder} holds {found} clips instead of {head.num_clips}")
 
 
 def _remove_leftovers(target: Path) -> None:
@@ -374,20 +385,20 @@ def _use_finished(finished: Path, layout: Layout, head: EmbeddingsMetadata, clip
     found, target = read_head(finished), layout.embeddings
     # Labels, settings that leave the clips as they are, and names are this pipeline's own.
     ours = _in_format_of(found, head, clips)
-    own = replace(ours, num_clips=found.num_clips, unreadable=found.unreadable)
+    own = replace(ours, num_clips=found.num_clips, unreadable=found.unreadable, files=found.files)
     if ours is not head:
         words = finished, ours.encoder["precision"], head.encoder["precision"]
         log.info("%s was embedded in %s; 'auto' means %s here, but takes it as it is", *words)
     if finished == target:
         log.info("embeddings in %s are up to date", target)
-        if own != found or not _has_labels(target):
+        if own != found or not found.files or not _has_labels(target):
             write_head(target, own, clips.rows)
         return target
     log.info("the same embeddings exist in %s; linking them", finished)
     staging = layout.work / "extract" / f"{target.name}-linking"
     with locked(staging.with_suffix(".lock"), what=f"links to {finished}"):
         shutil.rmtree(staging, ignore_errors=True)
-        for path in finished.glob(SHARDS):
+        for path in shards_in(finished):
             link_or_copy(path, staging / path.name)
         write_head(staging, own, clips.rows)
         replace_dir(staging, target)
@@ -416,7 +427,7 @@ def _make_missing(
     number = math.ceil(head.num_clips / settings.shard_clips)
     shards = [Shard(head, work, i) for i in range(number)]
     todo = [shard for shard in shards if not shard.is_whole(config)]
-    for path in set(work.glob(SHARDS)) - {shard.path for shard in shards}:
+    for path in set(shards_in(work)) - {shard.path for shard in shards}:
         path.unlink()
     missing = sum(shard.num_clips(config) for shard in todo)
     _check_disk(work, missing, head, config, layout)

@@ -22,7 +22,7 @@ from daamctl.adapters import FINETUNES
 from daamctl.adapters.released import is_published, own_input
 from daamctl.artifacts.clips import ClipTable, read_clips
 from daamctl.artifacts.embeddings import check_settings
-from daamctl.artifacts.results import read_folds
+from daamctl.artifacts.results import intact_folds
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import EMBEDDINGS, Config
 from daamctl.corpora.sources import files_root
@@ -103,7 +103,7 @@ def run(
     whole = fold is None and seed is None
     with closing(make_tracker(layout.root, enabled=track)) as tracker:
         train_all(trials, folder, layout, tracker, force=force, remove_others=whole, engine=engine)
-        send_missing(tracker, read_folds(folder))
+        send_missing(tracker, intact_folds(folder))
     return folder
 
 

@@ -39,8 +39,9 @@ from daamctl.analysis.importance import (
 )
 from daamctl.analysis.scores import Maps, Scored, read_maps, read_scores
 from daamctl.artifacts.ablation import Ablation, find_ablation
-from daamctl.artifacts.importance import FILE, DensityMaps, Importance, LayerScores, Stability
-from daamctl.artifacts.io import write_json
+from daamctl.artifacts.importance import CURVES_FILE, FILE, MAPS_FILE, DensityMaps, Importance, LayerScores, Stability
+from daamctl.artifacts.integrity import hashes_of
+from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.splits import make_split
 from daamctl.artifacts.terms import terms_of
@@ -88,14 +89,13 @@ def run(layout: Layout, config: Config) -> Path:
     """
     folder = layout.stage("importance")
     folder.mkdir(parents=True, exist_ok=True)
-    folds = {
-        method: [fold for fold in read_folds(layout.method(method)) if fold.seed in config.train.seeds]
-        for method in config.methods
-    }
+    folds: dict[str, list[Fold]] = {}
     maps: dict[str, list[Maps]] = {}
     scores: dict[str, Scored] = {}
-    for method, found in folds.items():
+    for method in config.methods:
         again = layout.command("train", "--method", method)
+        found = [fold for fold in read_folds(layout.method(method), again=again) if fold.seed in config.train.seeds]
+        folds[method] = found
         parts = read_maps(found, method, fix=again)
         scored = read_scores(found, method, parts, fix=again)
         maps |= {method: parts} if parts else {}
@@ -104,11 +104,12 @@ def run(layout: Layout, config: Config) -> Path:
     if audit.methods and audit.no_ablation is None:
         ablation = find_ablation(layout.stage("ablate"), again=layout.command("ablate"))
         audit = replace(audit, no_ablation=_nothing_alone(ablation))
-    _write_pictures(folder, {**_map_pictures(config, maps, scores), **_score_pictures(config, scores, curves)})
+    pictures = {**_map_pictures(config, maps, scores), **_score_pictures(config, scores, curves)}
+    _write_pictures(folder, pictures)
     frames = [_rows(method, part, scores[method].layers) for method, parts in maps.items() for part in parts]
     rows = pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA)
-    write_frame(folder / "importance.parquet", rows, {"run": layout.run_name, "methods": list(maps)})
-    write_frame(folder / "audit-curves.parquet", curves, {"run": layout.run_name})
+    write_frame(folder / MAPS_FILE, rows, {"run": layout.run_name, "methods": list(maps)})
+    write_frame(folder / CURVES_FILE, curves, {"run": layout.run_name})
     drawn = set(curves["method"].unique())
     without = [method for method in folds if method not in maps]
     summary = Importance(
@@ -119,8 +120,9 @@ def run(layout: Layout, config: Config) -> Path:
         scores={method: _score_summary(method, scored, curves=method in drawn) for method, scored in scores.items()},
         without_score={method: UNSCORED[bool(found)] for method, found in folds.items() if method not in scores},
         audit=audit,
+        files=hashes_of(folder / name for name in (MAPS_FILE, CURVES_FILE, *pictures)),
     )
-    write_json(folder / FILE, asdict(summary))
+    write_record(folder / FILE, asdict(summary))
     logger.info(summary.note)
     lacking = [line for entry in audit.methods.values() for line in entry.missing]
     for line in (*audit.missing, audit.no_ablation, *lacking, audit.comparison.sentence):

@@ -20,7 +20,7 @@ import torch
 from daamctl.analysis.ablation import LayerGroup, choose_groups
 from daamctl.analysis.audit import steps
 from daamctl.artifacts.io import read_json
-from daamctl.artifacts.results import Fold, read_folds
+from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.artifacts.terms import counted
 from daamctl.config import Config, TrainingStage
@@ -211,7 +211,7 @@ class _Planner:
         row = self._folds("train", method, epochs, stops=stops)
         kept = self.status.trained(method, needs.runs)
         row.done, row.took_s, row.memory_on = len(kept), train_seconds(kept), self.device.partition(":")[0]
-        if self.status.features is None and (existing := len(read_folds(self.layout.method(method)))):
+        if self.status.features is None and (existing := len(intact_folds(self.layout.method(method)))):
             row.reason = f"{existing} folds are kept if the embeddings do not change"
         size, problem = needs.method(method)
         set_state(row, problem or needs.no_split, [extract])

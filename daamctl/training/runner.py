@@ -12,13 +12,14 @@ from pathlib import Path
 import torch
 
 from daamctl.artifacts.io import content_key, locked, replace_dir
-from daamctl.artifacts.results import SKIPPED_FILE, Fold, fold_dir, read_fold
+from daamctl.artifacts.results import RESULT, Fold, fold_dir, read_fold
 from daamctl.artifacts.terms import percent, terms_of
 from daamctl.engines.base import Engine, await_files
 from daamctl.errors import ArtifactError, TrainingError
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.progress import progress
+from daamctl.stage_table import SKIPPED_FILE
 from daamctl.tracking import Tracker, send_missing
 from daamctl.training.batched import train_jointly
 from daamctl.training.fold_files import remove_strays, result_mtime_ns, write_fold
@@ -73,17 +74,24 @@ def train_all(
 
 
 def kept_fold(folder: Path, trial: Trial) -> Fold | None:
-    """The finished fold of a trial on disk, if its inputs are identical; else None.
+    """The finished fold of a trial on disk, if its inputs are identical and all of its files are intact; else None.
 
     Args:
         folder: the folder of the method.
         trial: the trial.
     """
-    try:
-        fold = read_fold(fold_dir(folder, trial.spec.fold, trial.spec.seed))
-    except ArtifactError:
+    path = fold_dir(folder, trial.spec.fold, trial.spec.seed)
+    if not (path / RESULT).exists():
         return None
-    return fold if fold.result["run"]["key"] in trial.accepted_keys else None
+    try:
+        fold = read_fold(path)
+        if fold.result["run"]["key"] not in trial.accepted_keys:
+            return None
+        fold.check()
+    except ArtifactError as error:
+        log.warning("%s %s is not kept: %s", folder.name, path.name, error.message)
+        return None
+    return fold
 
 
 def _train_in_process(
@@ -104,7 +112,7 @@ def _train_in_process(
         for group in in_groups(trials):
             if len(group) == 1:  # tracked epoch by epoch; the folds of a larger group once they are finished
                 spec = group[0].spec
-                tracker.start(spec.name, folder.name, spec.fold, spec.seed)
+                tracker.start(spec.name, folder, spec.fold, spec.seed)
                 made = train_group(group, folder, work, root=layout.root, on_epoch=track_epoch, advance=bar.advance)
                 tracker.finish(made[0])
             else:
@@ -207,8 +215,9 @@ def train_fold(
 
 def finished_meanwhile(folder: Path, trial: Trial, before: int | None) -> Fold | None:
     """The finished fold, if another process has made it since `before` (see `result_mtime_ns`); else None."""
-    fold = kept_fold(folder, trial)
-    return fold if fold is not None and result_mtime_ns(fold.folder) != before else None
+    if result_mtime_ns(fold_dir(folder, trial.spec.fold, trial.spec.seed)) == before:
+        return None
+    return kept_fold(folder, trial)
 
 
 def _search_and_train(
@@ -282,7 +291,7 @@ def _train_on_engine(
     folds: dict[tuple[int, int], Fold] = {}
     with progress(len(trials), f"{first.title} {folder.name}", "folds") as bar:
         for (number, seed), path in results:
-            await_files([path / "result.json"])
+            await_files([path / RESULT])
             fold = kept_fold(folder, waiting[number, seed])
             if fold is None:
                 raise TrainingError(

@@ -118,6 +118,11 @@ class Trial(ABC):
         """Content key of everything that affects the result; the machine does not."""
 
     @property
+    def owner(self) -> dict[str, Any]:
+        """What every file of the fold says about it, see `daamctl.artifacts.results.owner_of`."""
+        return {"key": self.key, "method": self.spec.method, "fold": self.spec.fold, "seed": self.spec.seed}
+
+    @property
     def accepted_keys(self) -> set[str]:
         """Keys with which a finished fold is kept."""
         return {self.key}

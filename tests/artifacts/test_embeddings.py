@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -117,16 +118,79 @@ def test_missing_set_and_damaged_head(tmp_path: Path) -> None:
     write(tmp_path)
     for text, reason in (
         ("{", "is not valid JSON"),
-        ('{"key": "k"}', "is not a set of embeddings"),
-        ("[]", "is not a"),
+        ('{"key": "k"}', "is incomplete"),
+        ("[]", "is incomplete"),
     ):
         (tmp_path / "embeddings.json").write_text(text)
         with pytest.raises(ArtifactError, match=rf"embeddings\.json {reason}"):
             read_embeddings(tmp_path)
 
 
-def test_missing_shard_is_noticed(tmp_path: Path) -> None:
+def forget_hashes(folder: Path) -> None:
+    """Make the embeddings look like those of a version that recorded no hashes."""
+    path = folder / embeddings.METADATA_FILE
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps({name: value for name, value in found.items() if name not in ("files", "sha256")}))
+
+
+def test_shard_that_is_not_the_recorded_one_is_refused(tmp_path: Path) -> None:
     write(tmp_path)
+    first, second = (shard_path(tmp_path, index) for index in (0, 1))
+    whole = second.read_bytes()
+    for content in (b"", whole[:-20], bytes([*whole[:30], whole[30] ^ 1, *whole[31:]]), first.read_bytes()):
+        second.write_bytes(content)
+        with pytest.raises(ArtifactError, match=rf"^{second} is damaged or from elsewhere: .*\n  make them$"):
+            open_embeddings(tmp_path, fix="make them")
+    second.write_bytes(whole)
+    shard_path(tmp_path, 3).write_bytes(whole)
+    with pytest.raises(ArtifactError, match=r"embeddings-00003\.parquet does not belong to these embeddings"):
+        open_embeddings(tmp_path)
+    shard_path(tmp_path, 3).unlink()
+    open_embeddings(tmp_path)
+    second.unlink()
+    with pytest.raises(ArtifactError, match=rf"^no file {second}\n  make them$"):
+        open_embeddings(tmp_path, fix="make them")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [('"a"', '"b"'), ('"num_clips": 6', '"num_clips": 5'), ('"seed": 0', '"seed": 1')]
+)
+def test_metadata_that_were_changed_are_refused(tmp_path: Path, before: str, after: str) -> None:
+    write(tmp_path)
+    path = tmp_path / embeddings.METADATA_FILE
+    path.write_text(path.read_text().replace(before, after, 1))
+    with pytest.raises(ArtifactError, match=rf"^{path} was changed after it was written: .*\n  make them$"):
+        read_head(tmp_path, fix="make them")
+
+
+def test_flipped_bits_are_noticed_without_hashes(tmp_path: Path) -> None:
+    """Page checksums protect a shard of an unfinished extraction, whose hash is not recorded yet."""
+    write(tmp_path, sizes=(6,))
+    forget_hashes(tmp_path)
+    path, rng = shard_path(tmp_path, 0), np.random.default_rng(0)
+    whole, noticed = path.read_bytes(), 0
+    _, before = open_embeddings(tmp_path, LAYERS)
+    values = before.load()
+    for _ in range(100):
+        damaged = bytearray(whole)
+        damaged[rng.integers(len(whole))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        try:
+            np.testing.assert_array_equal(open_embeddings(tmp_path, LAYERS)[1].load(), values)
+        except ArtifactError:
+            noticed += 1
+    assert noticed > 50  # the others hit metadata that nobody reads
+
+
+def test_shards_have_the_same_bytes_every_time(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write(tmp_path / name)
+    assert read_head(tmp_path / "one").files == read_head(tmp_path / "two").files
+
+
+def test_missing_shard_is_noticed_without_hashes(tmp_path: Path) -> None:
+    write(tmp_path)
+    forget_hashes(tmp_path)
     shard_path(tmp_path, 1).unlink()
     with pytest.raises(ArtifactError, match=f"^{tmp_path} holds 5 clips, its head says 6\n  make them$"):
         read_embeddings(tmp_path, fix="make them")
@@ -137,8 +201,9 @@ def test_missing_shard_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 40, -20])
-def test_damaged_shard_is_noticed(tmp_path: Path, keep: int) -> None:
+def test_damaged_shard_is_noticed_without_hashes(tmp_path: Path, keep: int) -> None:
     write(tmp_path)
+    forget_hashes(tmp_path)
     path = shard_path(tmp_path, 1)
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(ArtifactError, match=rf"^embeddings in {tmp_path} cannot be read: .*(?s:.*)\n  make them$"):
@@ -148,6 +213,7 @@ def test_damaged_shard_is_noticed(tmp_path: Path, keep: int) -> None:
 
 def test_shard_without_a_layer_is_noticed(tmp_path: Path) -> None:
     clips, vectors = write(tmp_path)
+    forget_hashes(tmp_path)
     write_shard(shard_path(tmp_path, 1), clips[3:4], np.ones(1), vectors[3:4, 1:], LAYERS[1:], {})
     read_embeddings(tmp_path, (1,))
     with pytest.raises(ArtifactError, match="cannot be read"):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from daamctl import pipeline
@@ -40,6 +42,8 @@ def given(project: Path) -> tuple[Layout, Config]:
 
 def test_every_stage_works_on_given_embeddings(given: tuple[Layout, Config], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("daamctl.encoders.load.open_encoder", None)
+    Image.new("RGB", (4, 4)).save(empty := BytesIO(), "PNG")
+    monkeypatch.setattr("daamctl.figures.static._save", lambda *_: empty.getvalue())  # drawing would take longest
     layout, config = given
     pipeline.run(layout, config, track=False)
     for method in config.methods:

@@ -37,8 +37,9 @@ def test_every_stage_writes_what_the_next_one_reads(project: Path, caplog: pytes
     for method in config.methods:
         assert method in html
         assert len(read_folds(layout.method(method))) == 3
-    metrics = json.loads((layout.stage("evaluate") / "metrics.json").read_text())
-    assert metrics["none-mlp"]["accuracy"] > 0.8  # two tones; chance is 0.5
+    metrics = json.loads((layout.stage("metrics") / "none-mlp.json").read_text())
+    assert metrics["accuracy"] > 0.8  # two tones; chance is 0.5
+    assert {"accuracy.png", "learning.png"} <= {path.name for path in layout.stage("plots").iterdir()}
     ablation = json.loads((layout.stage("ablate") / "ablation.json").read_text())
     assert [group["name"] for group in ablation["groups"]] == ["highest-1", "lowest-1"]
     audit = json.loads((layout.stage("importance") / "summary.json").read_text())["audit"]

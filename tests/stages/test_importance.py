@@ -22,6 +22,9 @@ from daamctl.layout import Layout
 from daamctl.stages import ablate, importance, train
 from tests.fixtures.embeddings import CLASSES, write_embeddings
 from tests.fixtures.folds import make_layout, random_predictions, write_fold, write_method
+from tests.fixtures.pictures import blank_pictures
+
+pytestmark = pytest.mark.usefixtures("blank_pictures")
 
 CONFIG = Config.model_validate(
     {
@@ -227,7 +230,8 @@ def planted(tmp_path_factory) -> Layout:
 
 @pytest.fixture(scope="module")
 def audited(planted):
-    return json.loads(importance.run(planted, PLANTED).read_text())
+    with blank_pictures():
+        return json.loads(importance.run(planted, PLANTED).read_text())
 
 
 @pytest.fixture

@@ -244,7 +244,12 @@ class AdapterTrial(Trial):
             facts["max_tokens"] = min(facts["max_tokens"], max_tokens)
         last = (max(opened.encoder.layers),)
         return Origin.of(
-            facts, classes=self.clips.classes, layers=last, modality=self.clips.modality, settings=sections
+            facts,
+            classes=self.clips.classes,
+            layers=last,
+            modality=self.clips.modality,
+            settings=sections,
+            fold=self.owner,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Callable
 from copy import deepcopy
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from daamctl.artifacts.io import content_key
+from daamctl.artifacts.results import ENTRY
 from daamctl.artifacts.splits import joined
 from daamctl.config import Config
 from daamctl.config.keys import key_settings, probe_settings
@@ -190,14 +192,16 @@ class FusionTrial(Trial):
                 layers=self.data.layers,
                 modality=head.modality,
                 settings=head.settings,
+                fold=self.owner,
             ),
         )
+        entry = {ENTRY: json.dumps({"fold": self.owner}, sort_keys=True)}
         if done.density is not None and done.untrained_density is not None:
             maps = {"trained": done.density.contiguous(), "untrained": done.untrained_density.cpu().contiguous()}
-            save_file(maps, folder / "density.safetensors")
+            save_file(maps, folder / "density.safetensors", entry)
         if done.layer_weights is not None and done.untrained_layer_weights is not None:
             weights = {"trained": done.layer_weights, "untrained": done.untrained_layer_weights}
-            save_file(weights, folder / "layer_weights.safetensors")
+            save_file(weights, folder / "layer_weights.safetensors", entry)
 
     def _setup(
         self, precision: str, work: Path, key: str, advance: Callable[[int], None], **options: Any

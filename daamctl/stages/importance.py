@@ -98,8 +98,10 @@ def run(layout: Layout, config: Config) -> Path:
         folds[method] = found
         parts = read_maps(found, method, fix=again)
         scored = read_scores(found, method, parts, fix=again)
-        maps |= {method: parts} if parts else {}
-        scores |= {method: scored} if scored else {}
+        if parts:
+            maps[method] = parts
+        if scored is not None:
+            scores[method] = scored
     audit, curves = audit_scores(layout, config, scores, _split_rows)
     if audit.methods and audit.no_ablation is None:
         ablation = find_ablation(layout.stage("ablate"), again=layout.command("ablate"))

@@ -405,9 +405,12 @@ def _verdict(
     under = {name: one for name, one in methods.items() if one.status == "undertrained"}
     nothing = [name for name, one in methods.items() if one.status == "learned nothing"]
     if under or nothing:
-        said = [f"{listed(list(under))} {'is' if len(under) == 1 else 'are'} undertrained"] if under else []
-        said += [f"{listed(nothing)} learned nothing"] if nothing else []
-        return "not fair", f"This comparison is not fair: {', and '.join(said)}. {_details(methods, margin)}"
+        reasons = []
+        if under:
+            reasons.append(f"{listed(list(under))} {'is' if len(under) == 1 else 'are'} undertrained")
+        if nothing:
+            reasons.append(f"{listed(nothing)} learned nothing")
+        return "not fair", f"This comparison is not fair: {', and '.join(reasons)}. {_details(methods, margin)}"
     unchecked = [name for name, one in methods.items() if one.status == "not checked"]
     if unchecked:
         probes = dict.fromkeys(counterparts(name)[0] for name in unchecked)

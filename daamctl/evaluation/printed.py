@@ -195,7 +195,10 @@ def _notes(entry: PrintedPair) -> list[str]:
         notes.append(f"{name}: the columns of a LoRA row are sessions {order} (D15), so folds are paired by session")
     for side in (entry.figures.first, entry.figures.second):
         if side.print and side.print.disagrees:
-            wrong = [] if side.print.mean_agrees else ["mean"]
-            wrong += ["deviation"] if side.print.std_is == "neither" else []
+            wrong = []
+            if not side.print.mean_agrees:
+                wrong.append("mean")
+            if side.print.std_is == "neither":
+                wrong.append("deviation")
             notes.append(f"{side.name}: the printed {' and '.join(wrong)} cannot come from the printed folds")
     return notes

@@ -90,7 +90,8 @@ def to_latex(table: Table, *, label: str) -> str:
     long, wide = len(table.all_rows) > LONG, _width(table) > WIDE_TABLE
     environment = "longtable" if long else "tabular"
     packages = ["booktabs", *(["longtable"] if long else []), *(["graphicx"] if wide and not long else [])]
-    packages += ["amssymb"] if any("✓" in str(cell) for row in table.all_rows for cell in row) else []
+    if any("✓" in str(cell) for row in table.all_rows for cell in row):
+        packages.append("amssymb")
     head = f"{_row(table.columns)}\n\\midrule"
     body = [_row(row) for row in table.rows]
     if table.foot:

@@ -204,9 +204,12 @@ def _rank(layout: Layout, config: Config, features: Features) -> Ranking:
             fix="train it again: " + layout.command("train", "--method", name),
         )
     notes = [NOTES["ranking"].format(rank_by=name)]
-    notes += [NOTES["passed over"].format(what="ranking method", why=chosen.reasons)] if chosen.rejected else []
+    if chosen.rejected:
+        notes.append(NOTES["passed over"].format(what="ranking method", why=chosen.reasons))
+    cautions = []
     nothing = why_nothing(layout, config, name) if named else None
-    cautions = [NOTES["nothing"].format(name=name, where="ablate.rank_by", why=nothing)] if nothing else []
+    if nothing:
+        cautions.append(NOTES["nothing"].format(name=name, where="ablate.rank_by", why=nothing))
     return Ranking(name, score, notes, cautions)
 
 

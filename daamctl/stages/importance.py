@@ -110,8 +110,10 @@ def run(layout: Layout, config: Config) -> Path:
         folds[method] = found
         parts = read_maps(found, method, fix=again)
         scored = read_scores(found, method, parts, fix=again)
-        maps |= {method: parts} if parts else {}
-        scores |= {method: scored} if scored else {}
+        if parts:
+            maps[method] = parts
+        if scored is not None:
+            scores[method] = scored
     folds_of_one = next((found for found in folds.values() if found), [])
     audit, curves, probes = audit_scores(layout, config, folds_of_one, scores, _split_rows)
     if audit.methods and audit.no_ablation is None:

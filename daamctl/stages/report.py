@@ -147,11 +147,13 @@ def _folds(layout: Layout, config: Config, raw: Evaluation) -> tuple[list[Fold],
     absent, changed = [], []
     for name, entry in raw.methods.items():
         train = layout.command(stage_of(name), "--method", name)
-        there = {(fold.fold, fold.seed): fold for fold in read_folds(layout.method(name), again=train)}
-        rows = {row.run: row for row in entry.per_fold}
-        found += [there[key] for key in rows if key in there]
-        absent += [name] if rows.keys() - there.keys() else []
-        changed += [name] if any(not _scored(there[key], rows[key]) for key in rows if key in there) else []
+        trained = {(fold.fold, fold.seed): fold for fold in read_folds(layout.method(name), again=train)}
+        pairs = [(trained[row.run], row) for row in entry.per_fold if row.run in trained]
+        found += [fold for fold, _ in pairs]
+        if len(pairs) < len(entry.per_fold):
+            absent.append(name)
+        if any(not _scored(fold, row) for fold, row in pairs):
+            changed.append(name)
     new = [name for name in config.trained if name not in raw.methods and name not in raw.skipped]
     stale = []
     if absent:

@@ -52,7 +52,7 @@ class Layout:
         corpus, encoder = config.download.corpus, config.extract.encoder if config.has_encoder else None
         run_name = corpus
         if encoder is not None:
-            run_name += f"-{Path(encoder).name}" if "/" in encoder else f"-{encoder}"
+            run_name += f"-{Path(encoder).name if '/' in encoder else encoder}"
         return cls(root, None, corpus, run_name + suffix, corpus, encoder, tuple(overrides), recipe)
 
     @property
@@ -114,7 +114,7 @@ class Layout:
             return []
         if stage == "download":
             return [self.corpus]
-        if self.encoder is None or stage == "segment":
+        if stage == "segment" or self.encoder is None:
             return ["--corpus", self.corpus]
         return ["--corpus", self.corpus, "--encoder", self.encoder]
 

@@ -688,6 +688,7 @@ class Evaluation:
         notes: notes for the reader of the results.
         provenance: code, machines, encoder and settings.
         skipped: method -> content of its `skipped.json`, for methods that were not trained.
+        single_layer: methods that fuse layers compared with the best single layer; None if none of both was trained.
         files: SHA-256 of the stage's other files.
     """
 
@@ -710,6 +711,7 @@ class Evaluation:
     notes: list[str]
     provenance: Provenance
     skipped: dict[str, dict[str, Any]] = field(default_factory=dict)
+    single_layer: ReferenceComparison | None = None
     files: dict[str, str] = field(default_factory=dict)
 
     @property

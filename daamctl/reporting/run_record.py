@@ -28,7 +28,7 @@ from daamctl.reporting.document import (
     count,
 )
 from daamctl.reporting.terms import held_out, is_official, item, runs, terms, tested
-from daamctl.reporting.verdict import order
+from daamctl.reporting.verdict import order, without_path
 
 CURVES = ("train", "dev", "test")
 """Parts of a fold whose accuracy is recorded after every epoch."""
@@ -308,7 +308,7 @@ def provenance(
     ]
     given = evaluation.modality == "embeddings"
     origin = "Given embeddings" if given else "Encoder, as recorded in the embeddings"
-    encoder: list[list[Cell]] = [[str(name), _plain(value)] for name, value in facts.encoder.items()]
+    encoder: list[list[Cell]] = [[str(name), _plain(without_path(value))] for name, value in facts.encoder.items()]
     clips: list[list[Cell]] = [
         [str(row[0]), *(Number(cell, "count") for cell in row[1:])] for row in facts.clips_per_fold
     ]

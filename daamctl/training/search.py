@@ -80,11 +80,11 @@ class Grid:
     def widen(self, histories: Sequence[Sequence[Epoch]]) -> Settings | None:
         """Add a candidate beyond the edge of the grid if the best one is at an edge, unless enough have been added.
 
-        Returns:
-            The new candidate, if there is one.
-
         Args:
             histories: as in `ranked`.
+
+        Returns:
+            The new candidate, if there is one.
         """
         if len(self.candidates) - self.first_round >= self.config.search_widen:
             return None

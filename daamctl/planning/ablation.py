@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from daamctl.analysis.ablation import RANK_FIRST, TRAIN_FIRST, candidates, first_fit
-from daamctl.analysis.importance import layer_importance, mean_density, ties_all
+from daamctl.analysis.importance import layer_importance, mean_density, order_layers, ties_all
 from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.config import Config
@@ -111,6 +111,11 @@ def layer_scores(folds: Iterable[Fold]) -> dict[int, float]:
     if not maps:
         return {}
     return dict(zip(layers, layer_importance(mean_density(maps)).tolist(), strict=True))
+
+
+def ranked(scores: Mapping[int, float]) -> list[int]:
+    """Layers by score, highest first; empty without scores, or if all layers have the same one."""
+    return order_layers(np.array(list(scores.values())), list(scores))
 
 
 def tied(scores: Mapping[int, float]) -> bool:

@@ -15,6 +15,7 @@ from typing import Literal
 import polars as pl
 import pyarrow.parquet as pq
 
+from daamctl.analysis.ablation import LayerGroup
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, check_settings, check_shards, open_embeddings, read_head
 from daamctl.artifacts.results import Fold, intact_folds
@@ -105,20 +106,17 @@ class ArtifactStatus:
         folds = intact_folds(self.layout.method(method))
         return [fold for fold in folds if sizes.get(fold.fold) == _sizes(fold) and self._is_current(fold, modality)]
 
-    def ablated(self, method: str, groups: Sequence[str], runs: Runs) -> list[Fold]:
-        """Finished folds of a method on layer groups of the ablation, whichever layers a ranking chose for them."""
+    def ablated(self, method: str, groups: Sequence[LayerGroup], runs: Runs) -> list[Fold]:
+        """Finished folds of a method on layer groups of the ablation."""
         if self.features is None:
             return []
         kept = []
         for group in groups:
-            folder = self.layout.stage("ablate") / f"{group}-{method}"
-            for fold in intact_folds(folder):
-                layers = tuple(fold.result["run"]["layers"])
-                if (fold.fold, fold.seed) not in runs or not set(layers) <= set(self.features.layers):
-                    continue
-                spec = FoldSpec(self.layout.run_name, method, fold.fold, fold.seed, self.config)
-                if kept_fold(folder, FusionTrial(spec, self.features.subset(layers))) is not None:
-                    kept.append(fold)
+            folder = self.layout.stage("ablate") / f"{group.name}-{method}"
+            features = self.features.subset(group.layers)
+            specs = [FoldSpec(self.layout.run_name, method, *run, self.config) for run in runs]
+            found = [kept_fold(folder, FusionTrial(spec, features)) for spec in specs]
+            kept += [fold for fold in found if fold is not None]
         return kept
 
     def finished_file(self, stage: str) -> Path | None:

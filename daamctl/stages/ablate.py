@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import torch
 
@@ -29,7 +28,6 @@ from daamctl.analysis.ablation import (
     probe_difference,
 )
 from daamctl.analysis.audit import PROBE_CLIPS, sample_rows
-from daamctl.analysis.importance import order_layers
 from daamctl.analysis.probe import ridge_probe
 from daamctl.artifacts.ablation import (
     FILE,
@@ -51,7 +49,7 @@ from daamctl.layout import Layout
 from daamctl.methods import resolve_method
 from daamctl.methods.activity_check import constant_weight
 from daamctl.methods.base import FusionClassifier
-from daamctl.planning.ablation import TIED, choose_method, choose_ranking, layer_scores, tied, why_nothing
+from daamctl.planning.ablation import TIED, choose_method, choose_ranking, layer_scores, ranked, tied, why_nothing
 from daamctl.tracking import Tracker, make_tracker, send_missing
 from daamctl.training.features import Features, load_features, place_features
 from daamctl.training.runner import kept_fold, train_all
@@ -106,7 +104,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         raise ConfigError("; ".join(unlisted.values()))
     features = load_features(layout, config)
     ranking = _rank(layout, config, features)
-    order = order_layers(np.array(list(ranking.score.values())), list(ranking.score))
+    order = ranked(ranking.score)
     groups = choose_groups(order, config.ablate.k, config.ablate.layers, features.layers, config.ablate.presets)
     chosen, notes, cautions = _choose(layout, config, features, groups)
     groups, method = groups if chosen else [], chosen or ""

@@ -19,6 +19,7 @@ import torch
 
 from daamctl.analysis.ablation import LayerGroup, choose_groups
 from daamctl.analysis.audit import steps
+from daamctl.artifacts.ablation import find_ablation
 from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.skipped import Obstacle
@@ -28,10 +29,10 @@ from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
 from daamctl.devices import free_memory, free_on, resolve_device, resolve_precision
 from daamctl.encoders.encoder_size import weight_bytes
-from daamctl.errors import ConfigError, MethodError
+from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
-from daamctl.planning.ablation import choose_method, choose_ranking
+from daamctl.planning.ablation import choose_method, choose_ranking, layer_scores, ranked
 from daamctl.planning.artifact_status import ArtifactStatus
 from daamctl.planning.estimate import ADAM_BYTES, MethodSize, ResourceEstimate
 from daamctl.planning.finetune_size import empty_encoder, finetune_size
@@ -43,6 +44,8 @@ from daamctl.training.search import may_stop
 
 PICTURES_BYTES = 500_000
 """Approximate size of a method's pictures in `importance`."""
+RANKED = ("highest", "lowest")
+"""Kinds of layer groups that a ranking chooses."""
 QUICK_BYTES = {"evaluate": 1_000_000, "report": 10_000_000}
 QUICK_PREDICTIONS = 500_000
 """Above this number of test predictions, evaluate and report take minutes rather than seconds."""
@@ -292,8 +295,10 @@ class _Planner:
         set_state(row, Obstacle(unlisted) if unlisted else None, [extract, *ranking])
         if needs.sizes is None or not needs.runs or unlisted:
             return needs.fill_disk(row, None)
+        order = self._order(ranking)
+        fresh = fresh and (order is None or self._recorded_order() == order)
         try:
-            groups = self._groups(ranking)
+            groups = self._groups(order)
         except ConfigError as error:
             set_state(row, Obstacle(error.message, error.fix))
             return row
@@ -306,13 +311,19 @@ class _Planner:
             row.done, row.basis = int(fresh), "quick"
             set_state(row, None, [extract, *ranking])
             return needs.fill_disk(row, 0)
-        kept = self.status.ablated(method, [group.name for group in groups], needs.runs)
+        settled = [group for group in groups if order is not None or group.kind not in RANKED]
+        kept = self.status.ablated(method, settled, needs.runs)
         row.took_s = train_seconds(kept)
         row.done = len(kept) if fresh else min(len(kept), row.total - 1)  # the table is still to be written
+        if len(settled) < len(groups):
+            row.notes.append(f"which layers it trains on is known once '{rank_by}' is trained")
         sizes, problem = self._sizes_on(method, groups)
         set_state(row, problem, [extract, *ranking])
         needs.fill_disk(row, sum(needs.fold_bytes(4 * size.num_parameters) or 0 for size in sizes))
         if row.is_done or problem is not None:
+            return row
+        if len(kept) == row.total:
+            row.basis = "quick"
             return row
         state = [needs.state_bytes(method, size, group.k) for size, group in zip(sizes, groups, strict=True)]
         row.memory_bytes = needs.training_bytes(max(state))
@@ -324,8 +335,29 @@ class _Planner:
             row.notes.append(f"a fold on few layers is taken to last as long as a fold of '{method}' on all layers")
         return row
 
-    def _groups(self, ranking: Sequence[Row]) -> list[LayerGroup]:
-        """Layer groups of the ablation. Which layers are ranked highest is not known yet, so any will do.
+    def _order(self, ranking: Sequence[Row]) -> list[int] | None:
+        """Layers as `ablate` will rank them; empty if it will not rank them; None: known after training."""
+        if not ranking:
+            return []
+        method = str(ranking[0].method)
+        size = self.needs.method(method)[0]
+        if size is not None and not size.density:
+            return []
+        return ranked(layer_scores(intact_folds(self.layout.method(method)))) if ranking[0].is_done else None
+
+    def _recorded_order(self) -> list[int] | None:
+        """Layers as the last ablation ranked them; None without a readable one."""
+        try:
+            found = find_ablation(self.layout.stage("ablate"), again=self.layout.command("ablate"))
+        except ArtifactError:
+            return None
+        return None if found is None else found.ranking
+
+    def _groups(self, order: Sequence[int] | None) -> list[LayerGroup]:
+        """Layer groups of the ablation.
+
+        Args:
+            order: ranked layers; None: not known yet, so any layers stand for the highest and lowest.
 
         Raises:
             ConfigError: the settings name layers that are not stored.
@@ -334,9 +366,7 @@ class _Planner:
         assert sizes is not None
         stored = self.status.head.layers if self.status.head else range(1, sizes[0] + 1)
         layers = [layer for layer in stored if layer > 0]
-        found = [self.needs.method(str(one.method))[0] for one in ranking]
-        ranks = any(size is None or size.density for size in found)
-        return choose_groups(layers if ranks else [], settings.k, settings.layers, layers, settings.presets)
+        return choose_groups(layers if order is None else order, settings.k, settings.layers, layers, settings.presets)
 
     def _sizes_on(self, method: str, groups: Sequence[LayerGroup]) -> tuple[list[MethodSize], Obstacle | None]:
         """Size of a method on each layer group, or why it cannot be built on one of them."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from io import BytesIO
 from pathlib import Path
 
 import pytest
-from PIL import Image
 from typer.testing import CliRunner
 
 from daamctl import pipeline
@@ -19,6 +17,7 @@ from daamctl.config import Config, load_config
 from daamctl.layout import Layout
 from daamctl.stages import check, compare, inventory, plan, preflight
 from tests.fixtures.given import items, write_items
+from tests.fixtures.pictures import blank_pictures
 
 YAML = """# Which layers of given embeddings tell the classes apart?
 download: {corpus: embeddings, source: mine.npz}
@@ -42,10 +41,9 @@ def given(project: Path) -> tuple[Layout, Config]:
 
 def test_every_stage_works_on_given_embeddings(given: tuple[Layout, Config], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("daamctl.encoders.load.open_encoder", None)
-    Image.new("RGB", (4, 4)).save(empty := BytesIO(), "PNG")
-    monkeypatch.setattr("daamctl.figures.static._save", lambda *_: empty.getvalue())  # drawing would take longest
     layout, config = given
-    pipeline.run(layout, config, track=False)
+    with blank_pictures():
+        pipeline.run(layout, config, track=False)
     for method in config.methods:
         folds = read_folds(layout.method(method))
         assert len(folds) == 3

@@ -24,13 +24,15 @@ from daamctl.extraction.stopwatch import timing_file
 from daamctl.layout import Layout
 from daamctl.planning.recorded import allowed_epochs
 from daamctl.planning.rows import Row
-from daamctl.stages import download, extract, finetune, plan, segment, train
+from daamctl.stages import ablate, download, extract, finetune, plan, segment, train
+from daamctl.training import runner
 from tests.fixtures.recordings import write_pipeline
 
 METHODS = (
     "methods: [mean, daam-v1-mlp]\nablate: {method: mean, rank_by: daam-v1-mlp, k: [1]}\n"
     "importance: {audit_clips: 2, audit_orders: 2}\nreport: {interactive: false}\n"
 )
+QUICK = {"train.search": "none", "train.refit": False, "train.epochs": 1}
 TUNED = METHODS + "finetunes: [linear-probe]\nfinetune: {epochs: 1, device: cpu}\n"
 
 
@@ -163,6 +165,42 @@ def test_from_the_first_stage_to_the_last(project: Path) -> None:
     assert (changed["segment"]["state"], changed["linear-probe"]["state"]) == ("done", "done")
     changed, _ = planned(project, overrides={"segment.tail": "drop"})
     assert [name for name, state in states(changed).items() if state == "done"] == ["download"]
+
+
+def test_plan_and_stage_agree_on_what_an_ablation_trains_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pipeline(project, more=METHODS)
+    layout, config = settings(project, "tiny", QUICK)
+    for stage in (download, segment, extract):
+        stage.run(layout, config)
+    for method in config.methods:
+        train.run(layout, config, method=method, track=False)
+    scores = {layer: float(layer) for layer in range(1, 25)}
+    for module in (plan, ablate):
+        monkeypatch.setattr(module, "layer_scores", lambda _: scores)
+    trained: list[Path] = []
+    real = runner.write_fold
+    monkeypatch.setattr(runner, "write_fold", lambda *a, **k: (trained.append(a[0]), real(*a, **k))[1])
+
+    def left() -> tuple[int, str]:
+        row = planned(project, overrides=QUICK)[0]["ablate"]
+        return row["total"] - row["done"], row["state"]
+
+    assert left() == (6, "to do")
+    for changed, again in (
+        ({}, 6),
+        ({}, 0),
+        ({3: 99.0}, 3),  # another layer is the highest: three folds
+        (dict.fromkeys(scores, 1.0), 0),  # no ranking: nothing to train, but another table
+    ):
+        scores.update(changed)
+        number, state = left()
+        assert number == again or (again == 0 and number == 1)
+        assert (state == "done") == (not changed and bool(trained))
+        trained.clear()
+        ablate.run(layout, config, track=False)
+        assert len(trained) == again
+        assert left()[1] == "done"
+        trained.append(Path())
 
 
 def test_what_is_older_than_its_inputs_is_to_do(project: Path) -> None:

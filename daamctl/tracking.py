@@ -32,6 +32,7 @@ from daamctl.environment import no_telemetry
 from daamctl.errors import ArtifactError
 
 if TYPE_CHECKING:
+    from filelock import FileLock
     from mlflow import MlflowClient
 
 log = logging.getLogger(__name__)
@@ -191,9 +192,19 @@ class MLflowTracker:
         """
         self._queue.put(lambda: self._sender.report(name, folder, metrics, tags))
 
-    def send(self, fold: Fold) -> None:
-        """Log a fold that finished earlier, unless it was sent already."""
-        self._queue.put(lambda: self._sender.send(fold))
+    def send(self, fold: Fold, *, look: bool = False) -> None:
+        """Log a fold that finished earlier, unless it was sent already.
+
+        Args:
+            fold: the fold.
+            look: look in the store whether the run is still there, instead of trusting our own record.
+        """
+        self._queue.put(lambda: self._sender.send(fold, look=look))
+
+    @property
+    def num_finished(self) -> int:
+        """Number of folds that were logged completely."""
+        return self._sender.num_finished
 
     def close(self) -> None:
         """Wait until everything is sent, but not longer than `close_timeout_s`."""
@@ -212,12 +223,14 @@ class MLflowTracker:
                 event()
             except Exception as error:  # a tracking store may fail in any way; training must go on
                 self._failed = True
+                self._sender.release()
                 log.warning(
                     "MLflow at %s does not accept our runs (%s). Results are safe in data/; send them later with: %s",
                     shown_store(self.root),
                     _first_line(error),
                     self.again,
                 )
+        self._sender.release()
 
 
 class _Sender:
@@ -228,6 +241,9 @@ class _Sender:
         self._client: MlflowClient | None = None
         self._run_id = self._parent_id = ""
         self._replaces: list[str] = []
+        self.num_finished = 0
+        self._started: tuple[str, Path, int, int] | None = None
+        self._claim: FileLock | None = None
 
     @property
     def client(self) -> MlflowClient:
@@ -248,19 +264,41 @@ class _Sender:
                 self._client.search_experiments(max_results=1)
         return self._client
 
-    def send(self, fold: Fold) -> None:
-        if is_sent(self.root, fold):  # checked in the order of events: an earlier event may have sent it
-            return
+    def send(self, fold: Fold, *, look: bool = False) -> None:
         run = fold.result["run"]
         self.start(run["pipeline"], fold.folder.parent, run["fold"], run["seed"])
-        for entry in fold.history().to_dicts():
-            self.epoch(entry)
-        self.finish(fold)
+        if not self.is_stored(fold, look=look) and self._begin(fold):
+            for entry in fold.history().to_dicts():
+                self.epoch(entry)
+            self.finish(fold)
+
+    def is_stored(self, fold: Fold, *, look: bool) -> bool:
+        """Whether the store has a fold: by our record and, if the store is open or `look`, by its own."""
+        run = fold.result["run"]
+        note = _note(self.root, run["pipeline"], _address(fold), run["fold"], run["seed"])
+        return is_sent(self.root, fold) and self._has(_read_note(note)["run_id"], look=look)
 
     def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
+        """Remember which run comes next. It is made with its first epoch: another process may finish the fold first."""
+        self._run_id, self._started = "", (name, folder, fold, seed)
+
+    def _begin(self, finished: Fold | None = None) -> bool:
+        """Make the run that was started, unless another process logs the same fold at this moment, or just has.
+
+        Args:
+            finished: the fold, if it is finished.
+        """
+        if self._started is None:
+            return False
+        (name, folder, fold, seed), self._started = self._started, None
         method, store = folder.name, shown_store(self.root)
         note = _note(self.root, name, method, fold, seed)
-        before = read_json(note) if note.exists() else {}
+        if not self._take(note.with_suffix(".lock")):
+            return False
+        if finished is not None and self.is_stored(finished, look=True):
+            self.release()
+            return False
+        before = _read_note(note)
         if before.get("store") != store:
             before = {}
         self._end_interrupted(before)
@@ -271,13 +309,39 @@ class _Sender:
         run = self.client.create_run(self._experiment(name), run_name=f"{method}-fold{fold}-seed{seed}", tags=tags)
         self._run_id = run.info.run_id
         write_json(note, {"run_id": self._run_id, "store": store, "key": None, "replaces": self._replaces})
+        return True
+
+    def _take(self, path: Path) -> bool:
+        """Claim a fold for this process until `release`; False if another process logs it."""
+        from filelock import FileLock, Timeout
+
+        self.release()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        claim = FileLock(path)
+        try:
+            claim.acquire(timeout=0)
+        except Timeout:
+            return False
+        self._claim = claim
+        return True
+
+    def release(self) -> None:
+        """Let other processes log the fold."""
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
+        if not self._run_id and not self._begin():
+            return
         self._metrics(self._run_id, {k: v for k, v in entry.items() if k != "epoch"}, step=int(entry["epoch"] or 0))
 
     def finish(self, fold: Fold) -> None:
         from mlflow.entities import Param, RunTag
 
+        if not self._run_id:  # not trained by this process, or not logged while it was trained
+            self.send(fold)
+            return
         run, meta = fold.result["run"], fold.result["meta"]
         params = [Param(key, str(value)[:MAX_PARAM_CHARS]) for key, value in _flat(run["config"])]
         sizes = {
@@ -318,14 +382,17 @@ class _Sender:
         self._summarise(run["pipeline"])
         note = _note(self.root, run["pipeline"], _address(fold), run["fold"], run["seed"])
         write_json(note, {"run_id": self._run_id, "store": shown_store(self.root), "key": run["key"]})
+        self._run_id = ""
+        self.num_finished += 1
+        self.release()
 
     def report(self, name: str, folder: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
         note, store = _note_path(self.root, name, "report"), shown_store(self.root)
-        before = read_json(note) if note.exists() else {}
+        before = _read_note(note)
         key = sha256_file(folder / "report.html")
         if before.get("store") != store:
             before = {}
-        if before.get("key") == key:
+        if before.get("key") == key and self._has(before["run_id"], look=False):
             return
         replaced = [*before.get("replaces", []), *([before["run_id"]] if before else [])]
         run = self.client.create_run(
@@ -386,7 +453,7 @@ class _Sender:
         """The run under which the folds of a method are nested; made if it is not in the store."""
         note, store = _note_path(self.root, name, folder.name), shown_store(self.root)
         with locked(note.with_suffix(".lock"), what=f"the MLflow run of {folder.name}"):
-            known = read_json(note) if note.exists() else {}
+            known = _read_note(note)
             if known.get("store") == store and self._is_there(known["run_id"]):
                 return str(known["run_id"])
             kind = "ablation" if folder.parent.parent.name == "ablate" else "method"
@@ -418,6 +485,12 @@ class _Sender:
         except MlflowException:
             return False
 
+    def _has(self, run_id: str, *, look: bool) -> bool:
+        """Like `_is_there`, but a store that is not open, which would take seconds, is believed unless `look`."""
+        if look or self._client is not None:
+            return self._is_there(run_id)
+        return _store_exists(self.root)
+
     def _if_there(self, run_id: str, action: Callable[[str], object]) -> None:
         """Do something with a run, unless somebody deleted it from the store."""
         from mlflow.exceptions import MlflowException
@@ -440,13 +513,10 @@ def make_tracker(root: Path, *, enabled: bool = True, again: str = "daamctl trac
 
 
 def is_sent(root: Path, fold: Fold) -> bool:
-    """Whether the current store has this result."""
+    """Whether the current store has this result, by our own record of what was sent."""
     run = fold.result["run"]
-    path = _note(root, run["pipeline"], _address(fold), run["fold"], run["seed"])
-    if not path.exists():
-        return False
-    note = read_json(path)
-    return bool(note.get("key") == run["key"] and note.get("store") == shown_store(root))
+    note = _read_note(_note(root, run["pipeline"], _address(fold), run["fold"], run["seed"]))
+    return bool(note.get("key") == run["key"] and note.get("store") == shown_store(root)) and _store_exists(root)
 
 
 def send_missing(tracker: Tracker, folds: Iterable[Fold]) -> None:
@@ -456,6 +526,12 @@ def send_missing(tracker: Tracker, folds: Iterable[Fold]) -> None:
             tracker.send(fold)
 
 
+def _store_exists(root: Path) -> bool:
+    """False if the store was in a file and the file is gone."""
+    uri = store_uri(root)
+    return not uri.startswith("sqlite:///") or Path(uri.removeprefix("sqlite:///")).is_file()
+
+
 def _address(fold: Fold) -> str:
     """Method folder name: the method, with the layers in an ablation."""
     return fold.folder.parent.name
@@ -463,6 +539,15 @@ def _address(fold: Fold) -> str:
 
 def _note(root: Path, name: str, method: str, fold: int, seed: int) -> Path:
     return _note_path(root, name, f"{method}-fold{fold}-seed{seed}")
+
+
+def _read_note(path: Path) -> dict[str, Any]:
+    """What was sent of a run; empty if nothing, or if the note is damaged."""
+    try:
+        found = read_json(path)
+    except ArtifactError:
+        return {}
+    return found if isinstance(found, dict) and "run_id" in found else {}
 
 
 def _note_path(root: Path, name: str, run: str) -> Path:

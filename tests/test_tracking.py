@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -353,9 +354,48 @@ def test_track_sends_what_is_missing(root: Path, caplog: pytest.LogCaptureFixtur
     folds = [make_fold(root, "later", number) for number in (1, 2)]
     send(root, folds[0])
     assert track.run(root, "later") == root / "data"
-    assert caplog.messages == [f"1 finished fold(s) to send to sqlite:///{root}/mlflow.db"]
+    assert caplog.messages == [f"1 of 2 finished folds sent to sqlite:///{root}/mlflow.db"]
     assert len(runs_of(root, "later", kind="fold")) == 2
     assert all(is_sent(root, fold) for fold in folds)
+
+
+def test_track_sends_what_the_store_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from mlflow import MlflowClient
+
+    caplog.set_level("INFO", logger="daamctl")
+    folds = [make_fold(tmp_path, "lost", number) for number in (1, 2)]
+    send(tmp_path, *folds)
+    fold = next(run for run in runs_of(tmp_path, "lost") if run.info.run_name == "mha-fold1-seed1")
+    MlflowClient(store_uri(tmp_path)).delete_run(fold.info.run_id)
+    track.run(tmp_path)
+    assert len(runs_of(tmp_path, "lost", kind="fold")) == 2
+    assert caplog.messages == [f"1 of 2 finished folds sent to sqlite:///{tmp_path}/mlflow.db"]
+    assert all(is_sent(tmp_path, fold) for fold in folds)
+    (tmp_path / ".daamctl/tracking/lost/mha-fold1-seed1.json").write_text("{")  # a damaged note is no note
+    assert [is_sent(tmp_path, fold) for fold in folds] == [False, True]
+    (tmp_path / "mlflow.db").unlink()
+    assert not any(is_sent(tmp_path, fold) for fold in folds)
+
+
+def test_two_processes_that_train_one_fold_log_one_run(root: Path) -> None:
+    fold = make_fold(root, "twice")
+    first, second = MLflowTracker(root), MLflowTracker(root)
+    first.start("twice", fold.folder.parent, 1, 1)
+    first.epoch({"epoch": 1, "train_loss": 0.5, "dev_accuracy": None})
+    note = root / ".daamctl/tracking/twice/mha-fold1-seed1.json"
+    while not note.exists():
+        time.sleep(0.01)
+    second.start("twice", fold.folder.parent, 1, 1)  # waits for the fold, and finds it finished
+    second.finish(fold)
+    second.close()
+    first.finish(fold)
+    first.close()
+    third = MLflowTracker(root)
+    third.start("twice", fold.folder.parent, 1, 1)
+    third.finish(fold)
+    third.close()
+    (run,) = runs_of(root, "twice", kind="fold")
+    assert run.info.status == "FINISHED"
 
 
 SENDER = """

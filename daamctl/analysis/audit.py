@@ -49,12 +49,19 @@ from daamctl.artifacts.audit import (
     ReplacedAccuracy,
     Verdict,
 )
-from daamctl.artifacts.embeddings import EmbeddingsMetadata, StoredVectors, is_held, open_embeddings, read_head
+from daamctl.artifacts.embeddings import (
+    METADATA_FILE,
+    EmbeddingsMetadata,
+    StoredVectors,
+    is_held,
+    open_embeddings,
+    read_head,
+)
 from daamctl.artifacts.results import WEIGHTS, Fold
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.devices import resolve_device
-from daamctl.errors import ArtifactError, MethodError
+from daamctl.errors import MethodError
 from daamctl.layout import Layout
 from daamctl.methods.weights import load_weights
 from daamctl.progress import progress
@@ -257,16 +264,19 @@ def audit_scores(
 
 
 def _open_data(layout: Layout, config: Config, split_rows: SplitRows, missing: list[str]) -> AuditData | None:
-    """Read or open the embeddings; if they do not exist, None, with a line in `missing`."""
+    """Read or open the embeddings; if they do not exist, None, with a line in `missing`.
+
+    Raises:
+        ArtifactError: they are damaged.
+    """
     command = f"make them: {layout.command('extract')}, then {layout.command('importance')}"
-    try:
-        head = read_head(layout.embeddings, fix=command)
-        clips, stored = open_embeddings(layout.embeddings, fix=command)
-        held = is_held(stored.nbytes, config.train.features)
-        x = torch.from_numpy(stored.load()) if held else stored
-    except ArtifactError as error:
-        missing.append(f"No audit: {error.message}; {error.fix or command}")
+    if not (layout.embeddings / METADATA_FILE).exists():
+        missing.append(f"No audit: no embeddings in {layout.embeddings}; {command}")
         return None
+    head = read_head(layout.embeddings, fix=command)
+    clips, stored = open_embeddings(layout.embeddings, fix=command)
+    held = is_held(stored.nbytes, config.train.features)
+    x = torch.from_numpy(stored.load()) if held else stored
     index = {name: number for number, name in enumerate(head.classes)}
     y = np.array([index[label] for label in clips["label"]])
     return AuditData(head, clips, partial(split_rows, clips), x, y, list(stored.layers))

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from daamctl.artifacts.integrity import check_file
 from daamctl.artifacts.records import find_record
 
 FILE = "ablation.json"
@@ -152,6 +153,7 @@ class Ablation:
         notes: how layers and method were chosen.
         cautions: reasons to distrust the results.
         run: name of the run; None in files older than this field.
+        files: SHA-256 of `result.json` of every fold on few layers, by its path in the folder of the run.
     """
 
     rank_by: str | None
@@ -167,6 +169,7 @@ class Ablation:
     notes: list[str]
     cautions: list[str] = field(default_factory=list)
     run: str | None = None
+    files: dict[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Content of the file."""
@@ -184,4 +187,7 @@ def find_ablation(folder: Path, *, again: str, hide: Path | None = None) -> Abla
     Raises:
         ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
     """
-    return find_record(folder / FILE, Ablation, again=again, hide=hide)
+    found = find_record(folder / FILE, Ablation, again=again, hide=hide)
+    for name, wanted in found.files.items() if found else ():
+        check_file(folder / name, wanted, fix=f"make it again: {again}")
+    return found

@@ -160,7 +160,7 @@ def check_shards(folder: Path, head: EmbeddingsMetadata, *, fix: str | None = No
     for path in sorted({*shards_in(folder), *recorded}):
         if head.files and path.name not in head.files:
             raise ArtifactError(f"{path} does not belong to these embeddings", fix=fix)
-        check_file(path, head.files, fix=fix)
+        check_file(path, head.files.get(path.name), fix=fix)
 
 
 def read_head(folder: Path, *, fix: str | None = None) -> EmbeddingsMetadata:
@@ -360,7 +360,7 @@ def _read_labels(folder: Path, head: EmbeddingsMetadata, fix: str | None) -> pl.
     path = folder / LABELS_FILE
     if not path.exists() and not head.vectors_key and LABELS_FILE not in head.files:
         return None
-    labels, facts = read_frame(check_file(path, head.files, fix=fix), fix=fix)
+    labels, facts = read_frame(check_file(path, head.files.get(LABELS_FILE), fix=fix), fix=fix)
     if facts.get("key") != head.key:
         raise _unreadable(folder, f"{LABELS_FILE} belongs to other embeddings", fix)
     return labels

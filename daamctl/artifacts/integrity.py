@@ -56,12 +56,12 @@ def hashes_of(paths: Iterable[Path]) -> dict[str, str]:
     return {path.name: sha256_file(path) for path in sorted(paths)}
 
 
-def check_file(path: Path, files: Mapping[str, str], *, fix: str | None) -> Path:
+def check_file(path: Path, wanted: str | None, *, fix: str | None) -> Path:
     """Compare a file with its recorded hash.
 
     Args:
         path: the file.
-        files: recorded hashes by name; a file without one need only exist.
+        wanted: its recorded SHA-256; None if an older version recorded none: then it need only exist.
         fix: how to make the file again.
 
     Returns:
@@ -72,7 +72,6 @@ def check_file(path: Path, files: Mapping[str, str], *, fix: str | None) -> Path
     """
     if not path.is_file():
         raise ArtifactError(f"no file {path}", fix=fix)
-    wanted = files.get(path.name)
     if wanted is not None and not has_hash(path, wanted, lambda: sha256_file(path)):
         raise ArtifactError(f"{path} is damaged or from elsewhere: its SHA-256 is not the one recorded", fix=fix)
     return path

@@ -267,7 +267,7 @@ class Fold:
 
     def _file(self, name: str) -> Path:
         """The file, compared with its recorded hash."""
-        return check_file(self.folder / name, self.result.get("files", {}), fix=self._fix)
+        return check_file(self.folder / name, self.result.get("files", {}).get(name), fix=self._fix)
 
     def _table(self, name: str, columns: Sequence[str]) -> pl.DataFrame:
         from daamctl.artifacts.utterances import read_frame

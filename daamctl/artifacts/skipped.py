@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from daamctl.artifacts.io import read_json, write_json
 from daamctl.config import Config
+from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
 from daamctl.stage_table import SKIPPED_FILE, STAGES
 
@@ -36,6 +38,36 @@ def inventory_file(root: Path, pipeline: str) -> Path:
     return root / "data" / "inventory" / f"{pipeline}.json"
 
 
+def read_inventory(root: Path, pipeline: str) -> Obstacle | None:
+    """Why a pipeline cannot run on this machine, as the inventory recorded it; None if it can, or is not recorded.
+
+    Raises:
+        ArtifactError: the record is damaged.
+    """
+    path = inventory_file(root, pipeline)
+    if not path.is_file():
+        return None
+    again = "make it again: daamctl check --inventory"
+    found = read_json(path, fix=again)
+    try:
+        return None if found["runs"] else Obstacle(found["reason"], found["fix"])
+    except (KeyError, TypeError) as error:
+        raise ArtifactError(f"{path} does not say whether '{pipeline}' can run", fix=again) from error
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """Read the note of a skipped stage or method: `reason`, and what else it has.
+
+    Raises:
+        ArtifactError: it is damaged.
+    """
+    fix = f"delete {path}, then run the stage again"
+    found = read_json(path, fix=fix)
+    if not isinstance(found, dict) or not isinstance(found.get("reason"), str):
+        raise ArtifactError(f"{path} does not say why the stage was skipped", fix=fix)
+    return found
+
+
 def folder_of(layout: Layout, stage: str, name: str | None = None) -> Path:
     """Results folder of a stage; for `train` and `finetune`, that of the method `name`."""
     if name is not None:
@@ -54,7 +86,7 @@ def note_of(folder: Path, stage: str) -> Obstacle | None:
     path = folder / SKIPPED_FILE
     if not path.is_file() or is_finished(folder, stage):
         return None
-    note = read_json(path)
+    note = read_note(path)
     return Obstacle(note["reason"], note["fix"]) if "fix" in note else None  # without `fix`: a method not listed
 
 
@@ -68,10 +100,9 @@ def obstacle_of(layout: Layout, config: Config, stage: str) -> Obstacle | None:
     """
     spec = STAGES[stage]
     if spec.needs_machine and layout.pipeline is not None:
-        path = inventory_file(layout.root, layout.pipeline)
-        found = read_json(path) if path.is_file() else None
-        if found is not None and not found["runs"]:
-            return Obstacle(found["reason"], found["fix"])
+        found = read_inventory(layout.root, layout.pipeline)
+        if found is not None:
+            return found
     if not spec.reads:
         return None
     upstream = spec.reads[0]

@@ -14,8 +14,8 @@ import torch
 
 from daamctl.analysis.ablation import RANK_FIRST, TRAIN_FIRST, candidates, first_fit
 from daamctl.analysis.importance import layer_importance, mean_density, order_layers, ties_all
-from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import Fold, read_folds
+from daamctl.artifacts.skipped import read_note
 from daamctl.config import Config
 from daamctl.errors import MethodError
 from daamctl.evaluation.fairness import learned_nothing
@@ -131,7 +131,7 @@ def _unsuitable(layout: Layout, config: Config, name: str, *, ranking: bool) -> 
     """Why a trained method is not suitable; None if it is, or is not trained yet."""
     note = layout.method(name) / SKIPPED_FILE
     if note.exists():
-        return f"not trained, {read_json(note).get('reason', 'skipped')}"
+        return f"not trained, {read_note(note)['reason']}"
     if ranking and (folds := _folds(layout, name)) and tied(layer_scores(folds)):
         return TIED
     return why_nothing(layout, config, name)

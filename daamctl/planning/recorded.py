@@ -64,11 +64,11 @@ class Recorded:
         for source, folder in self._folders("extract"):
             try:
                 timing = read_json(timing_file(folder))
-            except ArtifactError:
+                same = (timing["encoder"], timing["device"]) == (self.config.extract.encoder, device)
+                if same and timing["clips"]:
+                    return Rate(timing["seconds"] / timing["clips"], source)
+            except (ArtifactError, KeyError, TypeError):  # there is none, or it is damaged
                 continue
-            same = (timing["encoder"], timing["device"]) == (self.config.extract.encoder, device)
-            if same and timing["clips"]:
-                return Rate(timing["seconds"] / timing["clips"], source)
         return None
 
     def training(self, method: str, sizes: tuple[int, int, int] | None) -> Rate | None:

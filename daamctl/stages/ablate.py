@@ -39,8 +39,9 @@ from daamctl.artifacts.ablation import (
     RunAccuracy,
 )
 from daamctl.artifacts.embeddings import StoredVectors
+from daamctl.artifacts.io import sha256_file
 from daamctl.artifacts.records import write_record
-from daamctl.artifacts.results import Fold, read_folds
+from daamctl.artifacts.results import RESULT, Fold, read_folds
 from daamctl.artifacts.splits import chosen_folds, split_of
 from daamctl.config import AblateConfig, Config
 from daamctl.errors import ArtifactError, ConfigError, MethodError
@@ -155,6 +156,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         notes=notes,
         cautions=[*cautions, *(one.contradicts for one in (*differences, *presets) if one.contradicts)],
         run=layout.run_name,
+        files={str(path.relative_to(folder)): sha256_file(path) for path in sorted(folder.glob(f"*/*/{RESULT}"))},
     )
     write_record(folder / FILE, result.as_json())
     return folder / FILE

@@ -39,9 +39,10 @@ from daamctl.artifacts.evaluation import (
     Spread,
 )
 from daamctl.artifacts.integrity import hashes_of
-from daamctl.artifacts.io import read_json, remove_others, write_json, write_text
+from daamctl.artifacts.io import remove_others, write_json, write_text
 from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import Fold, marked, read_folds
+from daamctl.artifacts.skipped import read_note
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, ConfigError
@@ -108,7 +109,7 @@ def _collect(layout: Layout, config: Config, methods: Sequence[str]) -> tuple[di
     for method in methods:
         note = layout.method(method) / SKIPPED_FILE
         if note.exists():
-            skipped[method] = read_json(note)
+            skipped[method] = read_note(note)
             logger.warning("%s is not evaluated, because training skipped it (see %s)", method, note)
             continue
         stage = stage_of(method)

@@ -12,16 +12,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from daamctl.analysis.learned import read_learned
 from daamctl.artifacts.ablation import find_ablation
 from daamctl.artifacts.dag import PAPER
 from daamctl.artifacts.evaluation import find_evaluation
 from daamctl.artifacts.importance import find_importance
-from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import read_folds
-from daamctl.artifacts.skipped import Obstacle, folder_of, inventory_file, is_finished, note_of
+from daamctl.artifacts.skipped import Obstacle, folder_of, is_finished, note_of, read_inventory, read_note
 from daamctl.config import PIPELINES_DIR
 from daamctl.layout import Layout
 from daamctl.paper.numbers import Experiment, experiments
@@ -103,9 +101,7 @@ def _reason(layout: Layout, stage: str, *, again: str) -> Obstacle:
     for one in stages[: stages.index(stage) + 1]:
         if note := note_of(folder_of(layout, one), one):
             return note
-    path = inventory_file(layout.root, name)
-    found: dict[str, Any] = read_json(path, fix=f"delete {path}") if path.is_file() else {"runs": True}
-    return Obstacle("not made yet", again) if found["runs"] else Obstacle(found["reason"], found["fix"])
+    return read_inventory(layout.root, name) or Obstacle("not made yet", again)
 
 
 def _made(layout: Layout) -> Sequence[str]:
@@ -118,7 +114,7 @@ def _made(layout: Layout) -> Sequence[str]:
 def _untrained(layout: Layout) -> dict[str, str]:
     """Method -> why it was not trained, from the notes that training leaves."""
     notes = sorted(layout.stage("train").glob(f"*/{SKIPPED_FILE}"))
-    return {path.parent.name: str(read_json(path).get("reason", "skipped")) for path in notes}
+    return {path.parent.name: read_note(path)["reason"] for path in notes}
 
 
 def _learned(layout: Layout, method: str) -> list[tuple[tuple[float, float], tuple[float, float]]]:

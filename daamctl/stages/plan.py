@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ import torch
 from daamctl.analysis.ablation import LayerGroup, choose_groups
 from daamctl.analysis.audit import steps
 from daamctl.artifacts.ablation import find_ablation
-from daamctl.artifacts.io import read_json
+from daamctl.artifacts.evaluation import find_evaluation
+from daamctl.artifacts.importance import find_importance
+from daamctl.artifacts.records import Record
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.artifacts.terms import counted
@@ -39,7 +41,6 @@ from daamctl.planning.finetune_size import empty_encoder, finetune_size
 from daamctl.planning.recorded import MEASURED, Recorded, allowed_epochs
 from daamctl.planning.rows import Blockers, Row, set_state, train_seconds
 from daamctl.provenance import device_name
-from daamctl.stage_table import STAGES
 from daamctl.training.search import may_stop
 
 PICTURES_BYTES = 500_000
@@ -278,10 +279,11 @@ class _Planner:
         row = Row("evaluate", work=counted(len(trained), "method"), unit="tables", total=1)
         fresh = self._is_fresh(row, [self.layout.method(name) for name in self.config.trained])
         if fresh and all(one.is_done for one in trained):
-            made = read_json(self.layout.stage("evaluate") / STAGES["evaluate"].finished)
-            same_methods = set(made["methods"]) == set(self.config.trained)
-            same_margin = made.get("fairness", {}).get("margin") == self.config.evaluate.margin
-            row.done = int(same_methods and same_margin and made["main_unit"] == self.config.evaluate.unit)
+            made = self._read(row, find_evaluation)
+            if made is not None:
+                same_methods = set(made.methods) == set(self.config.trained)
+                same_margin = made.fairness.margin == self.config.evaluate.margin
+                row.done = int(same_methods and same_margin and made.main_unit == self.config.evaluate.unit)
         set_state(row, None, trained, any_upstream=True)
         return self._quick(row)
 
@@ -291,6 +293,7 @@ class _Planner:
         rank_by = choose_ranking(self.layout, self.config, needs.sizes).name if needs.sizes else settings.rank_by
         ranking = [one for one in trained if one.method == rank_by]
         fresh = self._is_fresh(row, [self.layout.method(str(one.method)) for one in ranking])
+        fresh = fresh and self._read(row, find_ablation) is not None
         unlisted = "; ".join(self.config.unlisted().values())
         set_state(row, Obstacle(unlisted) if unlisted else None, [extract, *ranking])
         if needs.sizes is None or not needs.runs or unlisted:
@@ -384,8 +387,8 @@ class _Planner:
         folders = [self.layout.method(str(one.method)) for one in trained]
         fresh = self._is_fresh(row, [*folders, self.layout.stage("ablate")])
         if fresh and all(one.is_done for one in (*trained, ablate)):
-            made = read_json(self.layout.stage("importance") / STAGES["importance"].finished)
-            row.done = int({*made["scores"], *made["without_score"]} == {*self.config.methods})
+            made = self._read(row, find_importance)
+            row.done = int(made is not None and {*made.scores, *made.without_score} == {*self.config.methods})
         set_state(row, None, trained, any_upstream=True)
         if needs.sizes is None or not needs.runs:
             return needs.fill_disk(row, None)
@@ -472,6 +475,14 @@ class _Planner:
             row.reason = "older than its inputs"
             return False
         return True
+
+    def _read(self, row: Row, find: Callable[..., Record | None]) -> Record | None:
+        """The record of a stage; None if it is damaged."""
+        try:
+            return find(self.layout.stage(row.stage), again=self.layout.command(row.stage))
+        except ArtifactError as error:
+            row.reason = error.message
+            return None
 
     def _quick(self, row: Row) -> Row:
         """Fill in a stage that takes seconds, or minutes if there are many predictions."""

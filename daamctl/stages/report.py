@@ -296,7 +296,7 @@ def _weights(path: Path | None) -> dict[str, Any]:
 def _history(layout: Layout, evaluation: Evaluation) -> pl.DataFrame:
     path, fix = layout.stage("evaluate") / "history.csv", f"make it: {layout.command('evaluate')}"
     try:
-        found = pl.read_csv(check_file(path, evaluation.files, fix=fix), schema_overrides=HISTORY_TYPES)
+        found = pl.read_csv(check_file(path, evaluation.files.get(path.name), fix=fix), schema_overrides=HISTORY_TYPES)
     except pl.exceptions.PolarsError as error:
         raise ArtifactError(f"{path} cannot be read: {error}", fix=fix) from error
     missing = {"method", "epoch", *HISTORY_TYPES} - set(found.columns)
@@ -323,7 +323,7 @@ def _importance_pictures(layout: Layout, summary: Importance | None, command: st
         return {}
     pictures = {}
     for name in summary.pictures:
-        path = check_file(layout.stage("importance") / name, summary.files, fix=f"make it: {command}")
+        path = check_file(layout.stage("importance") / name, summary.files.get(name), fix=f"make it: {command}")
         pictures[name] = path.read_bytes()
         if not pictures[name]:
             raise ArtifactError(f"{path} is empty", fix=f"make it: {command}")
@@ -337,7 +337,7 @@ def _density_runs(
     if summary is None or not summary.methods:
         return {}
     path, fix = layout.stage("importance") / MAPS_FILE, f"make it: {command}"
-    frame, _ = read_frame(check_file(path, summary.files, fix=fix), fix=fix)
+    frame, _ = read_frame(check_file(path, summary.files.get(MAPS_FILE), fix=fix), fix=fix)
     found = {}
     if not {"method", "fold", "seed", *MAPS} <= set(frame.columns):
         raise ArtifactError(f"{path} is not a table of maps", fix=fix)

@@ -31,18 +31,17 @@ def run(root: Path, pipeline: str | None = None) -> Path:
     if pipeline is not None and not finished:
         known = {path.name for path in (folder / "train").glob("*") if path.is_dir()}
         raise UnknownNameError("pipeline with finished folds", pipeline, known)
-    missing = [fold for fold in finished if not is_sent(root, fold)]
-    log.info("%d finished fold(s) to send to %s", len(missing), shown_store(root))
     tracker = MLflowTracker(root, close_timeout_s=3600.0)
-    for fold in missing:
-        tracker.send(fold)
+    for fold in finished:
+        tracker.send(fold, look=True)
     tracker.close()
-    left = sum(not is_sent(root, fold) for fold in missing)
+    left = sum(not is_sent(root, fold) for fold in finished)
     if left:
         raise ArtifactError(
-            f"{left} of {len(missing)} folds could not be sent to {shown_store(root)}",
+            f"{left} of {len(finished)} folds could not be sent to {shown_store(root)}",
             fix="start the tracking server or fix MLFLOW_TRACKING_URI, then: daamctl track",
         )
+    log.info("%d of %d finished folds sent to %s", tracker.num_finished, len(finished), shown_store(root))
     return folder
 
 

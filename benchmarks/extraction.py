@@ -133,7 +133,7 @@ def prepared(config: Config, clips: int, corpus_folder: Path | None, folder: Pat
     """Material and encoders."""
     modality = ENCODERS.load(config.extract.encoder).modality
     device = resolve_device(config.extract.device)
-    precision = resolve_precision(config.extract.precision, device, cpu_auto=True)
+    precision = resolve_precision(config.extract.precision, device, work="encoder")
     usual: dict[str, Any] = {"modality": modality, "max_duration_s": CLIP_S, "device": device}
     ours = open_encoder(config.extract, precision=precision, **usual).encoder
     whole = config.extract.model_copy(update={"weights_dtype": "float32"})
@@ -317,7 +317,7 @@ def agreement(bench: Bench) -> dict[str, float]:
     """
     with emptied(bench.folder / "agreement") as folder:
         ours(bench, folder)
-        write_head(folder, head(bench))
+        write_head(folder, head(bench), bench.rows)
         vectors = torch.from_numpy(read_embeddings(folder)[1]).float()
     items = bench.items(bench.rows)
     alone, published = [], []

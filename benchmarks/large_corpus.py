@@ -31,6 +31,7 @@ from daamctl import __version__
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, shard_path, write_head, write_shard
 from daamctl.artifacts.io import content_key, write_json, write_text
 from daamctl.artifacts.results import FoldResult, fold_dir
+from daamctl.artifacts.splits import Split, make_split
 from daamctl.artifacts.utterances import write_frame
 from daamctl.config import Config, load_config
 from daamctl.config.keys import embedding_settings
@@ -166,7 +167,7 @@ def write_embeddings(layout: Layout, config: Config, table: pl.DataFrame, layers
         vectors = (noise + centres[target[rows]] + offsets[speaker[rows]]).astype(np.float16)
         facts = {"key": head.key, "unreadable": 0}
         write_shard(shard_path(layout.embeddings, index), table[rows], np.full(len(rows), 249), vectors, numbers, facts)
-    write_head(layout.embeddings, head)
+    write_head(layout.embeddings, head, table)
     return head
 
 
@@ -182,27 +183,56 @@ def write_fold(
     """The files of one finished fold: what `train` leaves, drawn; the weights are those at the start."""
     from safetensors.numpy import save_file
 
-    from daamctl.artifacts.splits import make_split
     from daamctl.methods import build, save_weights, settings_of
 
-    split = make_split(table, fold, dev_group=True)
-    sizes = {"num_layers": len(head.layers), "embed_dim": head.embed_dim, "num_classes": len(CLASSES)}
+    folder = fold_dir(layout.method(method), fold, 1)
     own = settings_of(method, config.method_settings)
+    sizes = {"num_layers": len(head.layers), "embed_dim": head.embed_dim, "num_classes": len(CLASSES)}
     model = build(method, **sizes, **own)
+    save_weights(model, folder / "weights.safetensors", method=method, **sizes, settings=own, origin=None)
+
+    split = make_split(table, fold, dev_group=True)
     rows = table[split.test]
     target = class_ids(rows)
     logits = rng.standard_normal((len(rows), len(CLASSES)))
     logits[np.arange(len(rows)), target] += METHODS[method]
+    predictions = rows.with_columns(
+        pl.Series("target", target), pl.Series("logits", logits.tolist(), dtype=pl.List(pl.Float32))
+    )
     accuracy = float((logits.argmax(axis=1) == target).mean())
     history = draw_history(accuracy, rng)
+    if method in MAPS:
+        save_file(draw_maps(MAPS[method], head, rng), folder / f"{MAPS[method]}.safetensors")
+
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    result = fold_result(config, head, split, method, num_parameters, accuracy, history)
+    facts = {"key": result["run"]["key"], "classes": list(CLASSES)}
+    write_frame(folder / "predictions.parquet", predictions, facts)
+    write_frame(folder / "history.parquet", history, facts)
+    write_json(folder / "result.json", result)
+
+
+def fold_result(
+    config: Config,
+    head: EmbeddingsMetadata,
+    split: Split,
+    method: str,
+    num_parameters: int,
+    accuracy: float,
+    history: pl.DataFrame,
+) -> FoldResult:
+    """The content of `result.json`."""
+    from daamctl.methods import settings_of
+
     test = history["test_accuracy"].to_list()
     selected = int(history["dev_accuracy"].arg_max() or 0)
-    result: FoldResult = {
+    stages = ("download", "segment", "extract", "train")
+    return {
         "run": {
-            "key": content_key([head.key, method, fold]),
+            "key": content_key([head.key, method, split.fold]),
             "pipeline": NAME,
             "method": method,
-            "fold": fold,
+            "fold": split.fold,
             "num_folds": split.num_folds,
             "seed": 1,
             "test_group": split.test_group,
@@ -210,12 +240,12 @@ def write_fold(
             "classes": list(CLASSES),
             "layers": list(head.layers),
             "embed_dim": head.embed_dim,
-            "num_parameters": sum(one.numel() for one in model.parameters()),
+            "num_parameters": num_parameters,
             "reconstructed": "",
             "eval_batches": None,
             "config": {
-                **{stage: config.section(stage) for stage in ("download", "segment", "extract", "train")},
-                "method": own,
+                **{stage: config.section(stage) for stage in stages},
+                "method": settings_of(method, config.method_settings),
             },
         },
         "metrics": {
@@ -241,17 +271,6 @@ def write_fold(
             "num_test_clips": len(split.test),
         },
     }
-    folder = fold_dir(layout.method(method), fold, 1)
-    save_weights(model, folder / "weights.safetensors", method=method, **sizes, settings=own, origin=None)
-    facts = {"key": result["run"]["key"], "classes": list(CLASSES)}
-    predictions = rows.with_columns(
-        pl.Series("target", target), pl.Series("logits", logits.tolist(), dtype=pl.List(pl.Float32))
-    )
-    write_frame(folder / "predictions.parquet", predictions, facts)
-    write_frame(folder / "history.parquet", history, facts)
-    if method in MAPS:
-        save_file(draw_maps(MAPS[method], head, rng), folder / f"{MAPS[method]}.safetensors")
-    write_json(folder / "result.json", result)
 
 
 def draw_history(accuracy: float, rng: np.random.Generator) -> pl.DataFrame:

@@ -80,7 +80,7 @@ def make(root: Path, clips: int, layers: int, dim: int) -> int:
     folder, numbers = layout_of(root).embeddings, tuple(range(1, layers + 1))
     centres = 3 / math.sqrt(dim) * rng.standard_normal((len(CLASSES), layers, dim), dtype=np.float32)
     test = round(TEST_SHARE * clips)
-    size = config.extract.shard_clips
+    size, tables = config.extract.shard_clips, []
     for index, start in enumerate(range(0, clips, size)):
         rows = np.arange(start, min(start + size, clips))
         target = rng.integers(len(CLASSES), size=len(rows))
@@ -95,6 +95,7 @@ def make(root: Path, clips: int, layers: int, dim: int) -> int:
                 "group": np.where(rows < test, "test", "train"),
             }
         )
+        tables.append(table)
         path = shard_path(folder, index)
         write_shard(path, table, np.ones(len(rows)), vectors.astype(np.float16), numbers, {"unreadable": 0})
     write_head(
@@ -109,6 +110,7 @@ def make(root: Path, clips: int, layers: int, dim: int) -> int:
             settings=embedding_settings(config, "speech"),
             num_clips=clips,
         ),
+        pl.concat(tables),
     )
     return sum(path.stat().st_size for path in folder.iterdir())
 

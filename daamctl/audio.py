@@ -131,15 +131,15 @@ def read_piece(path: Path, *, start_s: float = 0.0, duration_s: float | None = N
         return samples, file.samplerate
 
 
-def describe(waveform: torch.Tensor) -> set[str]:
+def warnings_about(waveform: torch.Tensor) -> set[str]:
     """Warnings about a waveform: `silent`, `clipped`, both or none. They do not exclude it."""
     amplitude = waveform.abs()
-    doubts = set()
+    warnings = set()
     if bool((amplitude < SILENCE).all()):
-        doubts.add("silent")
+        warnings.add("silent")
     if float((amplitude >= FULL_SCALE).float().mean()) > CLIPPED_FRACTION:
-        doubts.add("clipped")
-    return doubts
+        warnings.add("clipped")
+    return warnings
 
 
 def _check_exists(path: Path) -> None:

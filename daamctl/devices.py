@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import platform
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from daamctl.cpu_formats import cpu_formats
 from daamctl.errors import ConfigError
+
+Work = Literal["encoder", "convolutions", "other"]
+"""What is computed: a frozen encoder's forward pass, training steps with 2-D convolutions, or anything else."""
 
 
 def resolve_device(name: str) -> str:
@@ -33,26 +34,14 @@ def resolve_device(name: str) -> str:
     return name
 
 
-@lru_cache
-def cpu_has_bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16 natively; otherwise bfloat16 is slower than float32."""
-    names = {"bf16"} if platform.machine() in ("arm64", "aarch64") else {"avx512_bf16", "amx_bf16"}
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return any(
-        not names.isdisjoint(line.split()) for line in text.splitlines() if line.startswith(("flags", "Features"))
-    )
-
-
-def resolve_precision(name: str, device: str, *, cpu_auto: bool) -> str:
+def resolve_precision(name: str, device: str, *, work: Work) -> str:
     """Resolve `auto` and `published` to float32, bfloat16 or float16.
 
     Args:
         name: the setting. `published` is the released code's autocast: float16 on CUDA, none elsewhere (D42).
         device: a resolved device.
-        cpu_auto: whether `auto` may choose bfloat16 on a CPU that has it.
+        work: what is computed. On a CPU, `auto` takes the format that was measured to be faster for it
+            (`daamctl.cpu_formats`); for `other` it is float32, since autocast costs small products more than it gains.
 
     Raises:
         ConfigError: float16 on a CPU, where torch lacks most of its kernels.
@@ -67,7 +56,9 @@ def resolve_precision(name: str, device: str, *, cpu_auto: bool) -> str:
         return name
     if device.startswith("cuda"):
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
-    return "bfloat16" if device == "cpu" and cpu_auto and cpu_has_bfloat16() else "float32"
+    if device != "cpu" or work == "other":
+        return "float32"
+    return cpu_formats().encoder if work == "encoder" else cpu_formats().convolutions
 
 
 def full_float32() -> None:

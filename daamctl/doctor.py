@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daamctl.corpora import CORPORA
-from daamctl.corpora.sources import source_of
-from daamctl.devices import cpu_has_bfloat16, resolve_device, resolve_precision
+from daamctl.corpora.sources import FILES, source_of
+from daamctl.cpu_formats import cpu_formats, in_words
+from daamctl.devices import resolve_device, resolve_precision
 from daamctl.errors import ArtifactError, EncoderError, MethodError
 from daamctl.methods import CLOSED_FORM, settings_of
 from daamctl.methods.settings import Sizes
@@ -37,24 +38,26 @@ NUMERIC_WIDTH = 16
 """Layer width for numerical checks: wide enough for every check, and each takes seconds."""
 
 
-def examine(root: Path) -> list[tuple[str, str]]:
+def examine(root: Path | None) -> list[tuple[str, str]]:
     """Examine the machine and the project.
 
     Args:
-        root: project folder.
+        root: project folder; None outside a project.
 
     Returns:
         (subject, finding) pairs in reading order.
     """
-    lines = [("project", f"{root} (commit {git_commit(root) or 'none'})")]
+    lines = [("project", "none here; daamctl init DIR makes one")]
+    if root is not None:
+        lines = [("project", f"{root} (commit {git_commit(root) or 'none'})")]
     lines += _devices()
     lines.append(("versions", ", ".join(f"{name} {version}" for name, version in versions().items())))
-    disk = shutil.disk_usage(root)
+    disk = shutil.disk_usage(root or Path.cwd())
     lines.append(("disk", f"{disk.free / 1e9:.1f} GB free of {disk.total / 1e9:.1f} GB"))
     lines.append(("decoders", _decoders()))
     lines.append(("hub", _hub()))
     lines.append(("tracking", _tracking(root)))
-    lines += [(f"corpus {name}", _corpus(root, name)) for name in CORPORA if name != "manifest"]
+    lines += [(f"corpus {name}", _corpus(root, name)) for name in CORPORA if name not in FILES]
     return lines
 
 
@@ -111,7 +114,7 @@ def examine_pipeline(layout: Layout, config: Config) -> tuple[str, Iterator[Find
     zero and would hide a fault.
 
     Args:
-        layout: where artifacts lie.
+        layout: locations of artifacts.
         config: all settings.
 
     Returns:
@@ -119,12 +122,15 @@ def examine_pipeline(layout: Layout, config: Config) -> tuple[str, Iterator[Find
 
     Raises:
         EncoderError: the sizes of the encoder or the number of classes are unknown until the embeddings exist.
+        ArtifactError: likewise, for given embeddings.
     """
     from daamctl.planning.artifact_status import ArtifactStatus
     from daamctl.planning.estimate import ResourceEstimate
 
     known = ResourceEstimate(ArtifactStatus(layout, config)).sizes
     if known is None:
+        if not config.has_encoder:
+            raise ArtifactError("the layers of the embeddings are not known yet", fix=layout.command("extract"))
         raise EncoderError(
             f"depth and width of encoder '{config.extract.encoder}', or the classes of corpus "
             f"'{config.download.corpus}', are not known on this machine",
@@ -222,17 +228,17 @@ def _devices() -> list[tuple[str, str]]:
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    bfloat16 = "native" if cpu_has_bfloat16() else "not native (float32 is used)"
-    lines = [("cpu", f"{device_name('cpu')}, {cores} cores, {memory:.0f} GB memory, bfloat16 {bfloat16}")]
+    lines = [("cpu", f"{device_name('cpu')}, {cores} cores, {memory:.0f} GB memory; {in_words(cpu_formats())}")]
     for index in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(index)
         lines.append(("gpu", f"cuda:{index} {facts.name}, {facts.total_memory / 1e9:.0f} GB"))
     if not torch.cuda.is_available():
         lines.append(("gpu", "none that PyTorch can use"))
     device = resolve_device("auto")
-    extract = resolve_precision("auto", device, cpu_auto=True)
-    small = resolve_precision("auto", device, cpu_auto=False)
-    train = extract if small == extract else f"{extract} (without convolutions {small})"
+    extract = resolve_precision("auto", device, work="encoder")
+    wide = resolve_precision("auto", device, work="convolutions")
+    small = resolve_precision("auto", device, work="other")
+    train = wide if small == wide else f"{wide} (without convolutions {small})"
     lines.append(("auto means", f"device {device}, precision {extract} for extract, {train} for train"))
     return lines
 
@@ -258,19 +264,21 @@ def _hub() -> str:
     return f"{offline}cache {HF_HUB_CACHE}: {', '.join(cached) or 'no models'}"
 
 
-def _tracking(root: Path) -> str:
+def _tracking(root: Path | None) -> str:
     """Address of the MLflow store."""
-    uri = store_uri(root)
+    if root is None and "MLFLOW_TRACKING_URI" not in os.environ:
+        return "mlflow.db in the project"
+    uri = store_uri(root or Path.cwd())
     if uri.startswith("sqlite:///"):
         path = Path(uri.removeprefix("sqlite:///"))
         size = f"{path.stat().st_size / 1e6:.1f} MB" if path.exists() else "does not exist yet"
         return f"{uri} ({size})"
-    return f"{shown_store(root)} (from MLFLOW_TRACKING_URI)"
+    return f"{shown_store(root or Path.cwd())} (from MLFLOW_TRACKING_URI)"
 
 
-def _corpus(root: Path, name: str) -> str:
+def _corpus(root: Path | None, name: str) -> str:
     """Where a corpus is, or how to get it."""
-    source = source_of(root, name)
+    source = None if root is None else source_of(root, name)
     corpus = CORPORA.load(name)
     if source is None:
         return f"not available: {corpus.how_to_get}"

@@ -7,12 +7,15 @@ import os
 import sys
 import warnings
 
-DEFAULTS = {
+NO_TELEMETRY = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
-    "DISABLE_SAFETENSORS_CONVERSION": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DVC_NO_ANALYTICS": "1",
     "DO_NOT_TRACK": "1",
+}
+DEFAULTS = {
+    **NO_TELEMETRY,
+    "DISABLE_SAFETENSORS_CONVERSION": "1",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "GIT_PYTHON_REFRESH": "quiet",
     "TOKENIZERS_PARALLELISM": "false",
@@ -20,6 +23,12 @@ DEFAULTS = {
     # turns bridge the gap between two kernels; the usual 300,000 are no better (docs/performance.md).
     "GOMP_SPINCOUNT": "5000",
 }
+
+
+def no_telemetry() -> None:
+    """Tell libraries that are not imported yet to report nothing to their makers."""
+    for name, value in NO_TELEMETRY.items():
+        os.environ.setdefault(name, value)
 
 
 def prepare(*, verbose: bool = False) -> None:

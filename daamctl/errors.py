@@ -105,10 +105,30 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return (f"did you mean '{close}'? " if close else "") + f"known: {', '.join(names) or 'none'}"
 
 
-def first_few(names: Sequence[str], most: int = 5) -> str:
-    """The first names, comma-separated, and how many more there are: `a, b and 3 more`; `none` if there are none."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return (", ".join(names[:most]) or "none") + more
+def first_few(names: Sequence[str], most: int = 5, *, separator: str = ", ") -> str:
+    """The first names and how many more there are: `a, b and 3 more`; `none` if there are none.
+
+    Args:
+        names: all names.
+        most: number of names to show.
+        separator: text between names; if it starts a new line, the number of further names gets a line of its own.
+    """
+    if not names:
+        return "none"
+    shown = separator.join(names[:most])
+    if len(names) <= most:
+        return shown
+    before_more = separator if separator.startswith("\n") else " "
+    return f"{shown}{before_more}and {len(names) - most} more"
+
+
+def two_sizes(need: float, there: float) -> tuple[str, str]:
+    """Two numbers of bytes as text, in the largest unit in which one decimal tells them apart."""
+    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        texts = f"{need / size:.1f} {unit}", f"{there / size:.1f} {unit}"
+        if max(need, there) >= size and texts[0] != texts[1]:
+            return texts
+    return f"{need:.0f} bytes", f"{there:.0f} bytes"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

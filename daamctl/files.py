@@ -1,7 +1,11 @@
-"""Writing files: complete under their names or not at all, and harmless when a spreadsheet opens them."""
+"""Writing files: complete under their names or not at all, and harmless when a spreadsheet opens them.
+
+`repair_of` says what helps when the file system refuses.
+"""
 
 from __future__ import annotations
 
+import errno
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -9,6 +13,31 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from daamctl.errors import ArtifactError
+
+REPAIRS = {
+    errno.ENOSPC: "free space",
+    errno.EDQUOT: "free space",
+    errno.EROFS: "fix permissions",
+    errno.EACCES: "fix permissions",
+    errno.EPERM: "fix permissions",
+    errno.ENOTDIR: "a file is where a folder should be: move it away",
+    errno.EEXIST: "a file is where a folder should be: move it away",
+    errno.EISDIR: "a folder is where a file should be: move it away",
+    errno.ENAMETOOLONG: "choose a shorter name, or move the project to a shorter path",
+    errno.ELOOP: "remove the links that point to each other",
+    errno.EMFILE: "allow more open files: ulimit -n",
+    errno.EIO: "check the disk",
+}
+"""What helps against an error of the file system, by its number."""
+
+
+def repair_of(error: BaseException) -> str | None:
+    """What helps if the file system refused; None if the error is of another kind. Libraries wrap it differently."""
+    number = getattr(error, "errno", None)
+    if number is None and f"os error {errno.ENOSPC}" in str(error):
+        number = errno.ENOSPC
+    advice = REPAIRS.get(number) if number is not None else None
+    return f"{advice}, then run it again" if advice else None
 
 
 @contextmanager
@@ -26,9 +55,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
         yield temporary
         temporary.replace(path)
     except OSError as error:
-        raise ArtifactError(
-            f"cannot write {path}: {error.strerror or error}", fix="free space or fix permissions, then run it again"
-        ) from error
+        advice = repair_of(error) or "free space or fix permissions, then run it again"
+        raise ArtifactError(f"cannot write {path}: {error.strerror or error}", fix=advice) from error
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)

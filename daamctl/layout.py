@@ -27,7 +27,7 @@ class Layout:
         table_name: folder name of what depends only on the corpus.
         run_name: folder name of what depends on the encoder too.
         corpus: corpus of an ad-hoc run, for commands in messages.
-        encoder: encoder of an ad-hoc run, for commands in messages.
+        encoder: encoder of an ad-hoc run, for commands in messages; None if the embeddings are given.
         overrides: `section.key=value` words from the command line, to repeat in commands.
         recipe: training recipe named on the command line, if it is not the pipeline's own.
     """
@@ -46,12 +46,14 @@ class Layout:
         cls, root: Path, pipeline: str | None, config: Config, overrides: Sequence[str] = (), recipe: str | None = None
     ) -> Layout:
         """Layout of a pipeline, or of the settings' corpus and encoder when `pipeline` is None."""
-        behind = _behind(recipe) if recipe else ""
+        suffix = _recipe_suffix(recipe) if recipe else ""
         if pipeline is not None:
-            return cls(root, pipeline, pipeline, pipeline + behind, overrides=tuple(overrides), recipe=recipe)
-        corpus, encoder = config.download.corpus, config.extract.encoder
-        run_name = f"{corpus}-{Path(encoder).name if '/' in encoder else encoder}{behind}"
-        return cls(root, None, corpus, run_name, corpus, encoder, tuple(overrides), recipe)
+            return cls(root, pipeline, pipeline, pipeline + suffix, overrides=tuple(overrides), recipe=recipe)
+        corpus, encoder = config.download.corpus, config.extract.encoder if config.has_encoder else None
+        run_name = corpus
+        if encoder is not None:
+            run_name += f"-{Path(encoder).name if '/' in encoder else encoder}"
+        return cls(root, None, corpus, run_name + suffix, corpus, encoder, tuple(overrides), recipe)
 
     @property
     def data(self) -> Path:
@@ -81,14 +83,14 @@ class Layout:
     @property
     def embeddings(self) -> Path:
         """Folder of the embedding shards; independent of the training recipe."""
-        return self.data / "extract" / self.run_name.removesuffix(_behind(self.recipe) if self.recipe else "")
+        return self.data / "extract" / self.run_name.removesuffix(_recipe_suffix(self.recipe) if self.recipe else "")
 
     def method(self, method: str) -> Path:
         """Folder of one method's folds."""
         return self.data / "train" / self.run_name / method
 
     def stage(self, stage: str) -> Path:
-        """Folder of one of the stages after `train`."""
+        """Folder of one of the stages after `train`, or one that it writes beside its own (`StageSpec.beside`)."""
         return self.data / stage / self.run_name
 
     def command(self, stage: str, *extra: str) -> str:
@@ -98,37 +100,47 @@ class Layout:
             stage: the command.
             extra: further words, already quoted; a setting among them replaces one from the command line.
         """
-        where = [*(["--pipeline"] if stage != "run" else []), self.pipeline] if self.pipeline else []
-        if self.corpus is not None and self.encoder is not None:
-            where = {"download": [self.corpus], "segment": ["--corpus", self.corpus]}.get(
-                stage, ["--corpus", self.corpus, "--encoder", self.encoder]
-            )
-        given = [word for word in self.overrides if _matters(word, stage) and not _is_among(word, extra)]
-        sets = [part for word in given for part in ("--set", word)]
-        return " ".join(["daamctl", stage, *map(shlex.quote, (*where, *sets)), *extra])
+        words = self._options(stage)
+        for word in self.overrides:
+            if _matters(word, stage) and not _is_among(word, extra):
+                words += ["--set", word]
+        return " ".join(["daamctl", stage, *map(shlex.quote, words), *extra])
+
+    def _options(self, stage: str) -> list[str]:
+        """Words that name the pipeline, or the corpus and the encoder of an ad-hoc run."""
+        if self.pipeline is not None:
+            return [self.pipeline] if stage == "run" else ["--pipeline", self.pipeline]
+        if self.corpus is None:
+            return []
+        if stage == "download":
+            return [self.corpus]
+        if stage == "segment" or self.encoder is None:
+            return ["--corpus", self.corpus]
+        return ["--corpus", self.corpus, "--encoder", self.encoder]
 
 
 def split_recipe(run_name: str) -> tuple[str, str | None]:
     """Split a run's name into the name proper and its recipe; None if it has none."""
     for recipe in RECIPES:
-        if run_name.endswith(_behind(recipe)):
-            return run_name.removesuffix(_behind(recipe)), recipe
+        if run_name.endswith(_recipe_suffix(recipe)):
+            return run_name.removesuffix(_recipe_suffix(recipe)), recipe
     return run_name, None
 
 
-def _behind(recipe: str) -> str:
+def _recipe_suffix(recipe: str) -> str:
     """Suffix of a run's name for a recipe other than its pipeline's own."""
     return f"-{recipe}-recipe"
 
 
 def _matters(word: str, stage: str) -> bool:
     """Whether a stage depends on the setting in a `section.key=value` word."""
-    section = word.partition("=")[0].partition(".")[0].strip()
     if stage not in STAGES:
         return True
+    section = word.partition("=")[0].partition(".")[0].strip()
+    if section not in STAGES:  # e.g. `methods` and `method_settings`
+        section = "train"
     order = list(STAGES)  # a stage uses its own section and those before it
-    known = section if section in STAGES else "train"
-    return order.index(known) <= order.index(stage)
+    return order.index(section) <= order.index(stage)
 
 
 def _is_among(word: str, extra: Sequence[str]) -> bool:

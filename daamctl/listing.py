@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from daamctl import starter
 from daamctl.adapters import FINETUNES
-from daamctl.config import PIPELINES_DIR, find_root, pipeline_names
+from daamctl.config import PIPELINES_DIR, nearest_root, pipeline_names
 from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS
-from daamctl.errors import ConfigError
 from daamctl.evaluation import METRICS
 from daamctl.methods import METHODS
 
@@ -25,11 +25,15 @@ def entries(kind: str) -> list[tuple[str, str]]:
     if kind in TABLES:
         table = TABLES[kind]
         return [(name, table.summary(name)) for name in table]
-    try:
-        root = find_root()
-    except ConfigError:
-        return []
-    return [(name, header(root / PIPELINES_DIR / f"{name}.yaml")) for name in pipeline_names(root)]
+    return [(path.stem, header(path)) for path in _pipelines()]
+
+
+def _pipelines() -> list[Path]:
+    """Pipeline files of the project; outside a project, those that a new one starts with."""
+    root = nearest_root()
+    if root is None:
+        return [path for name, path in starter.files().items() if name.startswith(f"{PIPELINES_DIR}/")]
+    return [root / PIPELINES_DIR / f"{name}.yaml" for name in pipeline_names(root)]
 
 
 def _corpus(name: str) -> str:
@@ -39,6 +43,6 @@ def _corpus(name: str) -> str:
 
 def header(path: Path) -> str:
     """First comment line of a pipeline file."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
     first = lines[0] if lines else ""
     return first.lstrip("# ").strip() if first.startswith("#") else ""

@@ -7,8 +7,10 @@ lists the files of a new stage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+SKIPPED_FILE = "skipped.json"
+"""Note in the folder of a stage that was left out on this machine."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class StageSpec:
         for_each: the list of a pipeline for whose entries it runs one at a time; None: it runs once per pipeline.
         needs_machine: it needs a corpus, weights or a GPU, so it asks the inventory of this machine.
         tracked: it logs to MLflow.
-        declared: files that dvc.yaml declares one by one, and their content where there is nothing to say.
+        beside: folders below `data` in which it also writes a folder of the run.
     """
 
     name: str
@@ -33,7 +35,7 @@ class StageSpec:
     for_each: str | None = None
     needs_machine: bool = False
     tracked: bool = False
-    declared: Mapping[str, str] = field(default_factory=dict)
+    beside: tuple[str, ...] = ()
 
 
 STAGES: dict[str, StageSpec] = {
@@ -64,13 +66,7 @@ STAGES: dict[str, StageSpec] = {
             "evaluation.json",
             reads=("train",),
             watches=("evaluate", "trained", "seeds"),
-            declared={
-                "evaluation.json": "",
-                "metrics.json": "{}\n",
-                "accuracy.csv": "method,fold,seed,accuracy\n",
-                "history.csv": "method,fold,seed,epoch,train_loss,train_accuracy,dev_accuracy,test_accuracy\n",
-                "confusion.csv": "method,actual,predicted\n",
-            },
+            beside=("metrics",),
         ),
         StageSpec(
             "ablate",
@@ -88,6 +84,7 @@ STAGES: dict[str, StageSpec] = {
             reads=("evaluate", "train", "importance", "ablate"),
             watches=("report", "trained"),
             tracked=True,
+            beside=("plots",),
         ),
     )
 }
@@ -95,5 +92,5 @@ STAGES: dict[str, StageSpec] = {
 
 
 def folder_stages() -> tuple[str, ...]:
-    """The stages that have a folder of their own: fine-tuned encoders lie beside the trained methods."""
+    """The stages that have a folder of their own; that of `finetune` is the folder of `train`."""
     return tuple(name for name in STAGES if name != "finetune")

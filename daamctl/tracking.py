@@ -3,6 +3,10 @@
 MLflow is a copy: everything that a run logs is also in its fold folder. A background thread sends events from a queue.
 If the store fails, the thread stops sending with one warning. `daamctl track`, or the next training of the same
 pipeline, sends what is missing. A small file per fold in `.daamctl/tracking/` records what was sent.
+
+Each pipeline is an experiment. The tag `kind` says what a run is: `method` or `ablation`, with the mean over the runs
+of kind `fold` that are nested below it; or `report`. The tag `state` is `superseded` once a fold was trained again,
+else `current`.
 """
 
 from __future__ import annotations
@@ -12,15 +16,20 @@ import logging
 import os
 import queue
 import re
+import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlencode
 
 from daamctl.artifacts.io import locked, read_json, sha256_file, write_json
 from daamctl.artifacts.results import Fold, SearchPart
+from daamctl.environment import no_telemetry
+from daamctl.errors import ArtifactError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -30,13 +39,24 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 60.0
 MAX_PARAM_CHARS = 500
 MAX_METRICS = 1000  # per call of MLflow
+DATABASE = "mlflow.db"
+TRACKING = Path(".daamctl") / "tracking"
+"""Folder of the notes on what was sent, below the project folder."""
+STATE, CURRENT, SUPERSEDED = "state", "current", "superseded"
 
 
 class Tracker(Protocol):
     """A place to log runs. A run starts, logs epochs, and finishes with a fold on disk."""
 
-    def start(self, name: str, method: str, fold: int, seed: int) -> None:
-        """Start one run."""
+    def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
+        """Start one run.
+
+        Args:
+            name: pipeline or ad-hoc run.
+            folder: that of the method's folds.
+            fold: number of the fold.
+            seed: its seed.
+        """
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
         """Log one epoch of the run in progress."""
@@ -54,7 +74,7 @@ class Tracker(Protocol):
 class NoTracker:
     """Logs nothing."""
 
-    def start(self, name: str, method: str, fold: int, seed: int) -> None:
+    def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
         """Do nothing."""
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
@@ -72,7 +92,58 @@ class NoTracker:
 
 def store_uri(root: Path) -> str:
     """MLFLOW_TRACKING_URI, or the SQLite store inside the project."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or _local_uri(root)
+
+
+def _local_uri(root: Path) -> str:
+    return f"sqlite:///{root / DATABASE}"
+
+
+def run_links(root: Path, address: str) -> dict[str, str]:
+    """Links to the runs of this project in the MLflow UI, without those that are superseded.
+
+    Args:
+        root: project folder.
+        address: where the UI answers, e.g. `http://127.0.0.1:5000`.
+
+    Returns:
+        Pipeline or ad-hoc run -> link to its experiment. MLflow 3 would open pages for language models by default.
+
+    Raises:
+        ArtifactError: nothing was sent to the store, or it cannot be read.
+    """
+    names = sorted(path.name for path in (root / TRACKING).glob("*") if path.is_dir())
+    query = urlencode({"workflowType": "machine_learning", "searchFilter": f"tags.{STATE} = '{CURRENT}'"})
+    links = {
+        name: f"{address.rstrip('/')}/#/experiments/{number}/runs?{query}"
+        for name, number in (_experiments(root, names) if names else {}).items()
+    }
+    if not links:
+        raise ArtifactError(
+            f"MLflow at {shown_store(root)} has no runs of this project",
+            fix="run a pipeline (daamctl run demo), or send finished runs: daamctl track",
+        )
+    return links
+
+
+def _experiments(root: Path, names: Sequence[str]) -> dict[str, str]:
+    """Name -> id of the experiments that the store has.
+
+    Raises:
+        ArtifactError: the store cannot be read.
+    """
+    _check_database(root, whole=True)
+    try:
+        client = _Sender(root).client
+        found = [client.get_experiment_by_name(name) for name in names]
+    except ArtifactError:
+        raise
+    except Exception as error:  # a tracking store may fail in any way
+        raise ArtifactError(
+            f"MLflow at {shown_store(root)} cannot be read: {_first_line(error)}",
+            fix="start the tracking server or fix MLFLOW_TRACKING_URI, then run it again",
+        ) from error
+    return {one.name: one.experiment_id for one in found if one is not None and one.lifecycle_stage == "active"}
 
 
 class MLflowTracker:
@@ -94,9 +165,9 @@ class MLflowTracker:
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
         self._thread.start()
 
-    def start(self, name: str, method: str, fold: int, seed: int) -> None:
+    def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
         """Start one run."""
-        self._queue.put(lambda: self._sender.start(name, method, fold, seed))
+        self._queue.put(lambda: self._sender.start(name, folder, fold, seed))
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
         """Log one epoch of the run in progress."""
@@ -141,11 +212,10 @@ class MLflowTracker:
                 event()
             except Exception as error:  # a tracking store may fail in any way; training must go on
                 self._failed = True
-                reason = without_credentials(str(error)).splitlines()[0][:200] if str(error) else type(error).__name__
                 log.warning(
                     "MLflow at %s does not accept our runs (%s). Results are safe in data/; send them later with: %s",
                     shown_store(self.root),
-                    reason,
+                    _first_line(error),
                     self.again,
                 )
 
@@ -156,18 +226,21 @@ class _Sender:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._client: MlflowClient | None = None
-        self._run_id = ""
+        self._run_id = self._parent_id = ""
+        self._replaces: list[str] = []
 
     @property
     def client(self) -> MlflowClient:
         """The client, created on first use because importing mlflow takes seconds."""
         if self._client is None:
+            no_telemetry()
             os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
             os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
             from mlflow import MlflowClient
 
             logging.getLogger("alembic").setLevel(logging.WARNING)
             uri = store_uri(self.root)
+            _check_database(self.root)
             # Two processes that create the tables of one SQLite file at the same time make each other fail.
             alone = locked(self.root / ".daamctl" / "mlflow.lock", what="the tracking store")
             with alone if uri.startswith("sqlite:") else nullcontext():
@@ -179,22 +252,28 @@ class _Sender:
         if is_sent(self.root, fold):  # checked in the order of events: an earlier event may have sent it
             return
         run = fold.result["run"]
-        self.start(run["pipeline"], _address(fold), run["fold"], run["seed"])
+        self.start(run["pipeline"], fold.folder.parent, run["fold"], run["seed"])
         for entry in fold.history().to_dicts():
             self.epoch(entry)
         self.finish(fold)
 
-    def start(self, name: str, method: str, fold: int, seed: int) -> None:
+    def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
+        method, store = folder.name, shown_store(self.root)
         note = _note(self.root, name, method, fold, seed)
-        if note.exists():
-            self._end_interrupted(read_json(note))
+        before = read_json(note) if note.exists() else {}
+        if before.get("store") != store:
+            before = {}
+        self._end_interrupted(before)
+        self._replaces = [*before.get("replaces", []), *([before["run_id"]] if before else [])]
+        self._parent_id = self._parent(name, folder)
         tags = {"pipeline": name, "method": method, "fold": str(fold), "seed": str(seed)}
+        tags |= {"kind": "fold", STATE: CURRENT, "mlflow.parentRunId": self._parent_id}
         run = self.client.create_run(self._experiment(name), run_name=f"{method}-fold{fold}-seed{seed}", tags=tags)
         self._run_id = run.info.run_id
-        write_json(note, {"run_id": self._run_id, "store": shown_store(self.root), "key": None})
+        write_json(note, {"run_id": self._run_id, "store": store, "key": None, "replaces": self._replaces})
 
     def epoch(self, entry: Mapping[str, float | int | None]) -> None:
-        self._metrics({k: v for k, v in entry.items() if k != "epoch"}, step=int(entry["epoch"] or 0))
+        self._metrics(self._run_id, {k: v for k, v in entry.items() if k != "epoch"}, step=int(entry["epoch"] or 0))
 
     def finish(self, fold: Fold) -> None:
         from mlflow.entities import Param, RunTag
@@ -231,9 +310,12 @@ class _Sender:
         self.client.log_batch(self._run_id, tags=[RunTag(key, value) for key, value in facts.items()])
         results = dict(fold.result["metrics"])
         results["selected_dev_accuracy"] = results.pop("dev_accuracy")  # an epoch has a metric of that name
-        self._metrics({**results, "train_s": meta["train_s"]}, step=0)
+        self._metrics(self._run_id, {**results, "train_s": meta["train_s"]}, step=0)
         self.client.log_artifacts(self._run_id, str(fold.folder))
         self.client.set_terminated(self._run_id, "FINISHED")
+        for old in self._replaces:
+            self._if_there(old, lambda run_id: self.client.set_tag(run_id, STATE, SUPERSEDED))
+        self._summarise(run["pipeline"])
         note = _note(self.root, run["pipeline"], _address(fold), run["fold"], run["seed"])
         write_json(note, {"run_id": self._run_id, "store": shown_store(self.root), "key": run["key"]})
 
@@ -245,32 +327,27 @@ class _Sender:
             before = {}
         if before.get("key") == key:
             return
-        from mlflow.exceptions import MlflowException
-
         replaced = [*before.get("replaces", []), *([before["run_id"]] if before else [])]
         run = self.client.create_run(
-            self._experiment(name), run_name="report", tags={"pipeline": name, "kind": "report", **tags}
+            self._experiment(name), run_name="report", tags={"pipeline": name, "kind": "report", STATE: CURRENT, **tags}
         )
         self._run_id = run.info.run_id
         entry = {"run_id": self._run_id, "store": store, "key": None, "replaces": replaced}
         write_json(note, entry)
-        self._metrics(metrics, step=0)
+        self._metrics(self._run_id, metrics, step=0)
         self.client.log_artifact(self._run_id, str(folder / "report.html"))
         self.client.log_artifacts(self._run_id, str(folder / "tables"), "tables")
         self.client.set_terminated(self._run_id, "FINISHED")
         for old in replaced:
-            try:
-                self.client.delete_run(old)
-            except MlflowException:
-                log.debug("run %s is gone from the store", old)
+            self._if_there(old, self.client.delete_run)
         write_json(note, {**entry, "key": key, "replaces": []})
 
-    def _metrics(self, values: Mapping[str, float | int | None], *, step: int) -> None:
+    def _metrics(self, run_id: str, values: Mapping[str, float | int | None], *, step: int) -> None:
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
         metrics = [Metric(key, float(value), now, step) for key, value in values.items() if value is not None]
-        self.client.log_batch(self._run_id, metrics=metrics)
+        self.client.log_batch(run_id, metrics=metrics)
 
     def _curves(self, search: SearchPart) -> None:
         """Log the curve of every candidate on the held-out group, each as its own metric.
@@ -305,15 +382,50 @@ class _Sender:
                     raise
         return str(found.experiment_id)
 
+    def _parent(self, name: str, folder: Path) -> str:
+        """The run under which the folds of a method are nested; made if it is not in the store."""
+        note, store = _note_path(self.root, name, folder.name), shown_store(self.root)
+        with locked(note.with_suffix(".lock"), what=f"the MLflow run of {folder.name}"):
+            known = read_json(note) if note.exists() else {}
+            if known.get("store") == store and self._is_there(known["run_id"]):
+                return str(known["run_id"])
+            kind = "ablation" if folder.parent.parent.name == "ablate" else "method"
+            tags = {"pipeline": name, "method": folder.name, "kind": kind, STATE: CURRENT}
+            run = self.client.create_run(self._experiment(name), run_name=folder.name, tags=tags)
+            write_json(note, {"run_id": run.info.run_id, "store": store})
+            return str(run.info.run_id)
+
+    def _summarise(self, name: str) -> None:
+        """Log the mean over the finished folds of a method to their parent."""
+        chosen = f"tags.`mlflow.parentRunId` = '{self._parent_id}' and tags.{STATE} = '{CURRENT}'"
+        runs = self.client.search_runs([self._experiment(name)], f"{chosen} and attributes.status = 'FINISHED'")
+        values = [run.data.metrics["accuracy"] for run in runs if "accuracy" in run.data.metrics]
+        if values:
+            self._metrics(self._parent_id, {"accuracy": fmean(values), "folds": len(values)}, step=0)
+        self.client.set_terminated(self._parent_id, "FINISHED")
+
     def _end_interrupted(self, note: dict[str, Any]) -> None:
         """Mark the run that was in progress when its process was killed; otherwise it would stay `running`."""
-        if note.get("key") is None and note.get("store") == shown_store(self.root):
-            from mlflow.exceptions import MlflowException
+        if note and note["key"] is None:
+            self._if_there(note["run_id"], lambda run_id: self.client.set_terminated(run_id, "KILLED"))
 
-            try:
-                self.client.set_terminated(note["run_id"], "KILLED")
-            except MlflowException:
-                log.debug("run %s is gone from the store", note["run_id"])
+    def _is_there(self, run_id: str) -> bool:
+        """Whether the store has a run that nobody deleted."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return bool(self.client.get_run(run_id).info.lifecycle_stage == "active")
+        except MlflowException:
+            return False
+
+    def _if_there(self, run_id: str, action: Callable[[str], object]) -> None:
+        """Do something with a run, unless somebody deleted it from the store."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            action(run_id)
+        except MlflowException:
+            log.debug("run %s is gone from the store", run_id)
 
 
 def make_tracker(root: Path, *, enabled: bool = True, again: str = "daamctl track") -> Tracker:
@@ -354,7 +466,44 @@ def _note(root: Path, name: str, method: str, fold: int, seed: int) -> Path:
 
 
 def _note_path(root: Path, name: str, run: str) -> Path:
-    return root / ".daamctl" / "tracking" / name / f"{run}.json"
+    return root / TRACKING / name / f"{run}.json"
+
+
+def _check_database(root: Path, *, whole: bool = False) -> None:
+    """Refuse a local store that MLflow would try to open again and again, for two minutes.
+
+    Args:
+        root: project folder.
+        whole: read the whole file, not its beginning alone.
+
+    Raises:
+        ArtifactError: the path has characters that change their meaning in an address, or the file is damaged.
+    """
+    if store_uri(root) != _local_uri(root):
+        return
+    path = root / DATABASE
+    if found := re.search(r"%[0-9a-fA-F]{2}|[?]", str(path)):
+        raise ArtifactError(
+            f"MLflow cannot keep its store at {path}, because of the '{found[0]}' in the path",
+            fix="move the project, or set MLFLOW_TRACKING_URI",
+        )
+    if not path.exists():
+        return
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
+            database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            answer = database.execute("PRAGMA quick_check(1)").fetchone()[0] if whole else "ok"
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):  # somebody writes to it
+            return
+        answer = str(error)
+    except sqlite3.DatabaseError as error:
+        answer = str(error)
+    if answer != "ok":
+        raise ArtifactError(
+            f"{path} is damaged ({' '.join(answer.split())})",
+            fix=f"move it away, then send all runs again: mv {DATABASE} {DATABASE}.damaged; daamctl track",
+        )
 
 
 def _artifacts(root: Path) -> str | None:
@@ -365,6 +514,11 @@ def _artifacts(root: Path) -> str | None:
 def shown_store(root: Path) -> str:
     """Address of the store without credentials, for messages and files."""
     return without_credentials(store_uri(root))
+
+
+def _first_line(error: Exception) -> str:
+    """First line of what an error says, without credentials."""
+    return without_credentials(str(error)).splitlines()[0][:200] if str(error) else type(error).__name__
 
 
 def without_credentials(text: str) -> str:

@@ -38,7 +38,8 @@ LEVELS = [
     {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
     {"methods", "adapters", "engines", "figures", "sign_flip"}
     | {"audio", "artifacts", "tracking", "progress", "provenance"},
-    {"config", "registry", "errors", "files", "layout", "stage_table", "environment", "devices", "attention", ""},
+    {"config", "registry", "errors", "files", "layout", "stage_table", "starter", "environment"}
+    | {"devices", "cpu_formats", "attention", ""},
 ]
 LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}
 SIDEWAYS = {
@@ -50,6 +51,9 @@ SIDEWAYS = {
     ("registry", "errors"),
     ("files", "errors"),
     ("devices", "errors"),
+    ("devices", "cpu_formats"),
+    ("cpu_formats", "errors"),
+    ("cpu_formats", "files"),
     ("config", "errors"),
     ("layout", "config"),
     ("layout", "stage_table"),
@@ -194,13 +198,18 @@ ENGINE = {"base", "discovery", "frozen", "load", "encoder_size", "preset", "enco
             {"module_lookup", "base", "activity_check", "heads", "inject", "released"},
         ),
         ("engines", (ENGINES,), {"base"}),
-        ("corpora", (CORPORA,), {"base", "fetch", "fingerprint", "groups", "hub", "images", "corpus_stats", "sources"}),
+        (
+            "corpora",
+            (CORPORA,),
+            {"base", "fetch", "fingerprint", "groups", "hub", "images", "corpus_stats", "sources", "vector_file"},
+        ),
         ("encoders", (FAMILIES,), ENGINE),
         ("encoders/presets", (ENCODERS,), set()),
     ],
 )
 def test_every_file_is_in_its_table(folder: str, tables: tuple[Any, ...], support: set[str]) -> None:
-    files = {path.stem for path in (PACKAGE / folder).glob("*.py")} - {"__init__"}
+    found = [*(PACKAGE / folder).glob("*.py"), *(path.parent for path in (PACKAGE / folder).glob("*/__init__.py"))]
+    files = {path.stem for path in found} - {"__init__", "presets"}
     listed = {table.module_of(name).rsplit(".", 1)[1] for table in tables for name in table}
     assert listed
     assert files == listed | support
@@ -299,7 +308,7 @@ def test_tests_mirror_modules_that_exist() -> None:
     free = {"tests/test_architecture.py", "tests/test_sources.py", "tests/training/test_refit.py"}
     for path in (REPOSITORY / "tests").rglob("test_*.py"):
         where = path.relative_to(REPOSITORY).as_posix()
-        if where in free or where.startswith(("tests/contracts", "tests/smoke", "tests/known_issues")):
+        if where in free or where.startswith(("tests/contracts", "tests/smoke", "tests/known_issues", "tests/scripts")):
             continue
         relative = path.relative_to(REPOSITORY / "tests")
         name = relative.name.removeprefix("test_")
@@ -339,6 +348,6 @@ def test_listing_covers_every_table() -> None:
 
 def test_stage_modules_are_the_stages_and_what_looks_at_them() -> None:
     names = {path.stem for path in (PACKAGE / "stages").glob("*.py")} - {"__init__"}
-    assert names == {*STAGES, "check", "compare", "inventory", "paper", "plan", "preflight", "track"}
+    assert names == {*STAGES, "check", "compare", "init", "inventory", "paper", "plan", "preflight", "track"}
     for name in names:
         assert callable(importlib.import_module(f"daamctl.stages.{name}").run)

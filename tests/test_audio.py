@@ -144,11 +144,11 @@ def test_non_finite_samples_are_refused(tmp_path: Path, value: float) -> None:
     assert len(audio.load(path, start_s=0.1, sampling_rate=16000)) == 14400
 
 
-def test_describe() -> None:
+def test_warnings_about() -> None:
     loud = torch.zeros(1000)
     loud[:10] = 1.0
-    assert audio.describe(loud) == set()
+    assert audio.warnings_about(loud) == set()
     loud[:11] = -1.0
-    assert audio.describe(loud) == {"clipped"}
-    assert audio.describe(torch.full((10,), 9e-5)) == {"silent"}
-    assert audio.describe(torch.tensor([0.0, 2e-4])) == set()
+    assert audio.warnings_about(loud) == {"clipped"}
+    assert audio.warnings_about(torch.full((10,), 9e-5)) == {"silent"}
+    assert audio.warnings_about(torch.tensor([0.0, 2e-4])) == set()

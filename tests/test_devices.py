@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -12,9 +11,10 @@ import pytest
 import torch
 
 from daamctl import devices
+from daamctl.cpu_formats import CpuFormats
 from daamctl.devices import (
+    Work,
     autocast,
-    cpu_has_bfloat16,
     free_memory,
     free_on,
     full_float32,
@@ -59,39 +59,22 @@ def test_number_beyond_the_last_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "expected"),
+    ("device", "work", "native", "expected"),
     [
-        ("flags\t\t: fpu sse avx512_bf16 avx2\n", "x86_64", True),
-        ("flags\t\t: fpu amx_bf16\n", "x86_64", True),
-        ("flags\t\t: fpu avx512f\nbugs : avx512_bf16\n", "x86_64", False),
-        ("Features\t: fp asimd bf16\n", "aarch64", True),
-        ("flags\t\t: fpu bf16\n", "x86_64", False),
+        ("cpu", "encoder", True, "bfloat16"),
+        ("cpu", "convolutions", True, "float32"),
+        ("cpu", "encoder", False, "float32"),
+        ("cpu", "other", True, "float32"),
+        ("mps", "encoder", True, "float32"),
+        ("cuda", "other", True, "bfloat16"),
+        ("cuda:1", "other", False, "float16"),
     ],
 )
-def test_bfloat16_of_the_processor(monkeypatch: Any, tmp_path: Path, text: str, kind: str, expected: bool) -> None:
-    (tmp_path / "cpuinfo").write_text(text)
-    monkeypatch.setattr(devices.platform, "machine", lambda: kind)
-    monkeypatch.setattr(devices, "Path", lambda _: tmp_path / "cpuinfo")
-    assert cpu_has_bfloat16.__wrapped__() is expected
-    monkeypatch.setattr(devices, "Path", lambda _: tmp_path / "absent")
-    assert cpu_has_bfloat16.__wrapped__() is False
-
-
-@pytest.mark.parametrize(
-    ("device", "cpu_auto", "native", "expected"),
-    [
-        ("cpu", True, True, "bfloat16"),
-        ("cpu", True, False, "float32"),
-        ("cpu", False, True, "float32"),
-        ("mps", True, True, "float32"),
-        ("cuda", False, True, "bfloat16"),
-        ("cuda:1", False, False, "float16"),
-    ],
-)
-def test_auto_precision(monkeypatch: Any, device: str, cpu_auto: bool, native: bool, expected: str) -> None:
-    monkeypatch.setattr(devices, "cpu_has_bfloat16", lambda: native)
+def test_auto_precision(monkeypatch: Any, device: str, work: Work, native: bool, expected: str) -> None:
+    found = CpuFormats(encoder="bfloat16") if native else CpuFormats()
+    monkeypatch.setattr(devices, "cpu_formats", lambda: found)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)
-    assert resolve_precision("auto", device, cpu_auto=cpu_auto) == expected
+    assert resolve_precision("auto", device, work=work) == expected
 
 
 @pytest.mark.parametrize(
@@ -100,16 +83,16 @@ def test_auto_precision(monkeypatch: Any, device: str, cpu_auto: bool, native: b
 @pytest.mark.parametrize("native", [False, True])
 def test_published_precision(monkeypatch: Any, device: str, expected: str, native: bool) -> None:
     """The released autocast is CUDA's, at its default of that time, whatever the hardware could do (D42)."""
-    monkeypatch.setattr(devices, "cpu_has_bfloat16", lambda: native)
+    monkeypatch.setattr(devices, "cpu_formats", lambda: CpuFormats(encoder="bfloat16") if native else CpuFormats())
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)
-    assert resolve_precision("published", device, cpu_auto=True) == expected
+    assert resolve_precision("published", device, work="encoder") == expected
 
 
 def test_named_precision_is_taken_and_float16_needs_a_gpu() -> None:
-    assert resolve_precision("bfloat16", "cpu", cpu_auto=False) == "bfloat16"
-    assert resolve_precision("float16", "cuda", cpu_auto=False) == "float16"
+    assert resolve_precision("bfloat16", "cpu", work="other") == "bfloat16"
+    assert resolve_precision("float16", "cuda", work="other") == "float16"
     with pytest.raises(ConfigError, match=r"^precision 'float16' needs a GPU\n  use auto, float32 or bfloat16$"):
-        resolve_precision("float16", "cpu", cpu_auto=True)
+        resolve_precision("float16", "cpu", work="encoder")
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])

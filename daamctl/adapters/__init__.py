@@ -13,7 +13,7 @@ else. This package does not depend on configuration files, folders or the comman
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from daamctl.registry import Registry
 
@@ -52,7 +52,12 @@ FINETUNES = Registry(
 
 _LAZY = {"FineTuned": "base", "Effect": "activity_check", "check_effect": "activity_check"}
 
-__all__ = ["FINETUNES", "Effect", "FineTuned", "build_finetune", "check_effect"]
+__all__ = ["FINETUNES", "Effect", "FineTuned", "build_finetune", "check_effect", "stage_of"]
+
+
+def stage_of(method: str) -> Literal["train", "finetune"]:
+    """The stage that trains a method."""
+    return "finetune" if method in FINETUNES else "train"
 
 
 def build_finetune(name: str, encoder: Any, *, num_classes: int, seed: int) -> FineTuned:

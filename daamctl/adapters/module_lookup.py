@@ -41,9 +41,11 @@ def projections(model: nn.Module, roles: Iterable[str], *, fused: bool = True) -
     """
     roles = tuple(roles)
     linear = [name for name, module in model.named_modules() if _is_linear(module) and not UNUSED.search(name)]
-    found = {name for role in roles for name in linear if _leaf(name) in ROLES[role]}
-    attention = [{_parent(name) for name in linear if _leaf(name) in ROLES[role]} for role in ROLES]
-    names = [name for name in linear if name in found and _parent(name) in set.intersection(*attention)]
+    by_role = {role: [name for name in linear if _leaf(name) in leaves] for role, leaves in ROLES.items()}
+    # A module is self-attention if it has maps of all roles: other modules, too, have a map named `key` or the like.
+    attention = set.intersection(*({_parent(name) for name in names} for names in by_role.values()))
+    found = {name for role in roles for name in by_role[role]}
+    names = [name for name in linear if name in found and _parent(name) in attention]
     if not names and fused:
         names = [name for name in linear if _leaf(name) in FUSED]
     if not names:

@@ -173,8 +173,8 @@ def _alone_test(k: int, groups: Sequence[GroupAccuracy], score: Mapping[int, flo
     return AloneTest(
         k=k,
         num_groups=len(groups),
-        spearman_rho=found[0] if found else None,
-        p_groups=found[1] if found else None,
+        spearman_rho=found.rho if found else None,
+        p_groups=found.p if found else None,
         high=list(high.layers),
         low=list(low.layers),
         difference=flips["mean"] if flips else None,

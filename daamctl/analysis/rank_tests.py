@@ -13,9 +13,8 @@ Smyth, 2010).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import permutations
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float64, Int64
@@ -23,10 +22,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import kendalltau, rankdata
 
 from daamctl.analysis.importance import num_distinct
+from daamctl.artifacts.audit import Agreement, Verdict
 
 Values = NDArray[np.float64]
 Orders = NDArray[np.int64]
-Verdict = Literal["yes", "unclear", "not shown", "cannot be told"]
 
 LEVEL = 0.05
 """Largest p-value for the verdict "yes"."""
@@ -36,38 +35,6 @@ EXACT_UP_TO = 8
 """Up to this number of layers all permutations are used (8! = 40,320)."""
 PERMUTATIONS = 100_000
 """Number of random permutations for more layers."""
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Rank correlation of a score with the usefulness of the layers. p-values are one-sided unless stated otherwise.
-
-    Args:
-        num_layers: L.
-        kendall_tau: tau-b.
-        kendall_p: two-sided, from scipy: exact permutation distribution, or a normal approximation if there are ties.
-        spearman_rho: correlation of the ranks.
-        spearman_p: two-sided permutation test.
-        p_one_sided: permutation test of rho.
-        p_turned: share of the 2 L rotated and mirrored profiles with a rho at least as large.
-        rho_beside_depth: correlation of the ranks without their linear trend along depth; None if nothing remains.
-        p_beside_depth: as `p_turned`, for `rho_beside_depth`.
-        floor: smallest possible p_one_sided with L layers; for the rotated profiles it is 1 / (2 L).
-        verdict: yes: all three one-sided p-values are at most `LEVEL`; unclear: only that of the permutation test is;
-            not shown: it is not; cannot be told: fewer than 4 layers.
-    """
-
-    num_layers: int
-    kendall_tau: float
-    kendall_p: float
-    spearman_rho: float
-    spearman_p: float
-    p_one_sided: float
-    p_turned: float
-    rho_beside_depth: float | None
-    p_beside_depth: float | None
-    floor: float
-    verdict: Verdict
 
 
 def is_ranking(score: Float[NDArray[np.floating], " L"]) -> bool:
@@ -94,34 +61,52 @@ def agreement(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> Agreement
         raise ValueError(f"scores of shape {a.shape} against {b.shape}")
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return None
-    number = len(a)
     ranks, others = standardized(rankdata(a)), standardized(rankdata(b))
     assert ranks is not None
     assert others is not None
-    rho, orders, exact = float(ranks @ others), _permutations(number, seed), number <= EXACT_UP_TO
-    rhos = others[orders] @ ranks
-    tau = kendalltau(a, b)
-    p_one_sided = _share(rhos, rho, exact)
-    p_turned = _turned(ranks, others, rho)
-    left, right = _beside_depth(ranks), _beside_depth(others)
-    rho_beside = float(left @ right) if left is not None and right is not None else None
-    p_beside = _turned(left, right, rho_beside) if left is not None and right is not None else None
+    rho = float(ranks @ others)
+    orders, exact = _permutations(len(a), seed), len(a) <= EXACT_UP_TO
+    permuted = others[orders] @ ranks  # rho of every permutation
+    p_one_sided = _share(permuted, rho, exact)
+    p_turned = _p_turned(ranks, others, rho)
+    ranks_left, others_left = _beside_depth(ranks), _beside_depth(others)
+    rho_beside = p_beside = None
+    if ranks_left is not None and others_left is not None:
+        rho_beside = float(ranks_left @ others_left)
+        p_beside = _p_turned(ranks_left, others_left, rho_beside)
     floor = 1 / len(orders) if exact else 1 / (1 + PERMUTATIONS)
-    kept = [p_turned, 1.0 if p_beside is None else p_beside]
+    tau = kendalltau(a, b)
     return Agreement(
-        number, float(tau.statistic), float(tau.pvalue), rho, _share(np.abs(rhos), abs(rho), exact), p_one_sided,
-        p_turned, rho_beside, p_beside, floor, _verdict(p_one_sided, kept, floor),
-    )  # fmt: skip
+        num_layers=len(a),
+        kendall_tau=float(tau.statistic),
+        kendall_p=float(tau.pvalue),
+        spearman_rho=rho,
+        spearman_p=_share(np.abs(permuted), abs(rho), exact),
+        p_one_sided=p_one_sided,
+        p_turned=p_turned,
+        rho_beside_depth=rho_beside,
+        p_beside_depth=p_beside,
+        floor=floor,
+        # A profile that is nothing but its trend along depth cannot pass the test beside that trend.
+        verdict=_verdict(p_one_sided, [p_turned, 1.0 if p_beside is None else p_beside], floor),
+    )
 
 
-def rank_test(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> tuple[float, float] | None:
+class RankTest(NamedTuple):
+    """Spearman's rho, and its one-sided p-value by permutation."""
+
+    rho: float
+    p: float
+
+
+def rank_test(score: ArrayLike, worth: ArrayLike, *, seed: int = 0) -> RankTest | None:
     """Spearman's rho of layers or layer groups, and its one-sided permutation p; None if one of the two is constant."""
     ranks, others = standardized(rankdata(score)), standardized(rankdata(worth))
     if ranks is None or others is None:
         return None
     rho = float(ranks @ others)
     orders = _permutations(len(ranks), seed)
-    return rho, _share(others[orders] @ ranks, rho, len(ranks) <= EXACT_UP_TO)
+    return RankTest(rho, _share(others[orders] @ ranks, rho, len(ranks) <= EXACT_UP_TO))
 
 
 def random_orders(num_layers: int, number: int, *, seed: int = 0) -> Orders:
@@ -156,9 +141,8 @@ def _beside_depth(ranks: Values) -> Values | None:
     return standardized(ranks - (ranks @ depth) * depth)
 
 
-def _turned(left: Values, right: Values, observed: float | None) -> float:
-    """p-value over all rotated and mirrored profiles."""
-    assert observed is not None
+def _p_turned(left: Values, right: Values, observed: float) -> float:
+    """p-value of a correlation over all rotated and mirrored profiles."""
     profiles = [np.roll(part, shift) for part in (left, left[::-1]) for shift in range(len(left))]  # 2 L of (L,)
     return _share(np.array(profiles) @ right, observed, exact=True)
 

@@ -70,7 +70,7 @@ def read_maps(folds: Sequence[Fold], method: str, *, fix: str) -> list[Maps]:
     for fold in folds:
         density = fold.density()
         if density is not None:
-            _check(fold, "density", density, 2)
+            _check(fold, "density", density, 2, fix)
             trained, untrained = density["trained"].astype(float), density["untrained"].astype(float)
             found.append(Maps(fold.fold, fold.seed, trained, untrained))
     if not found:
@@ -111,7 +111,7 @@ def read_scores(folds: Sequence[Fold], method: str, maps: Sequence[Maps], *, fix
     for fold in folds:
         found = fold.layer_weights()
         if found is not None:
-            _check(fold, "layer_weights", found, 1)
+            _check(fold, "layer_weights", found, 1, fix)
             scored.append(fold)
             weights.append(found)
     if not scored:
@@ -123,14 +123,14 @@ def read_scores(folds: Sequence[Fold], method: str, maps: Sequence[Maps], *, fix
     return Scored("weight", scored, layers, trained, untrained, trained.mean(axis=0), untrained.mean(axis=0))
 
 
-def _check(fold: Fold, name: str, values: Mapping[str, NDArray[Any]], num_axes: int) -> None:
+def _check(fold: Fold, name: str, values: Mapping[str, NDArray[Any]], num_axes: int, fix: str) -> None:
     """Check the arrays of a fold against its number of layers.
 
     Raises:
         ArtifactError: one is missing, has another shape or is not finite.
     """
     path, num_layers = fold.folder / f"{name}.safetensors", len(fold.result["run"]["layers"])
-    again = f"delete {fold.folder} and train it again"
+    again = f"train it again: {fix} --fold {fold.fold} --seed {fold.seed} --force"
     for part in ("trained", "untrained"):
         if part not in values:
             raise ArtifactError(f"{path} lacks the map '{part}'", fix=again)

@@ -151,6 +151,7 @@ class Ablation:
         alone: whether layers of high importance have a higher accuracy alone, per number of layers.
         notes: how layers and method were chosen.
         cautions: reasons to distrust the results.
+        run: name of the run; None in files older than this field.
     """
 
     rank_by: str | None
@@ -165,6 +166,7 @@ class Ablation:
     alone: list[AloneTest]
     notes: list[str]
     cautions: list[str] = field(default_factory=list)
+    run: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Content of the file."""
@@ -180,6 +182,6 @@ def find_ablation(folder: Path, *, again: str, hide: Path | None = None) -> Abla
         hide: folder to remove from paths in texts.
 
     Raises:
-        ArtifactError: the file is not JSON, or was made by an older version of daamctl.
+        ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
     """
     return find_record(folder / FILE, Ablation, again=again, hide=hide)

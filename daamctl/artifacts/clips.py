@@ -1,6 +1,7 @@
 """Clip table: one row per piece of a recording, written by `segment` and read by all later stages.
 
-A text or an image is one clip: clip_id, followed by the columns of its utterance. Columns of speech: clip_id
+A text or an image is one clip: clip_id, followed by the columns of its utterance. Given embeddings keep their columns
+and the order of their file. Columns of speech: clip_id
 (`<utterance_id>#<index, three digits or more>`), utterance_id, path (relative to the corpus root), label, speaker,
 group, start_s and duration_s (seconds, exact multiples of one sample of the file), pad_to_s (seconds to which the clip
 is zero-padded at its end; null: no padding), sampling_rate (Hz, of the file). Rows are sorted by utterance_id, then by
@@ -9,6 +10,7 @@ position.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     },
     "text": {"clip_id": pl.String, **utterances.SCHEMAS["text"]},
     "image": {"clip_id": pl.String, **utterances.SCHEMAS["image"]},
+    "embeddings": utterances.SCHEMAS["embeddings"],
 }
 
 
@@ -65,11 +68,15 @@ def read_clips(path: Path, *, fix: str | None = None) -> ClipTable:
 
 
 def clips_key(table: ClipTable) -> str:
-    """Content key of the rows, the files they name, and the classes: all that embeddings of the clips depend on."""
-    return content_key(
-        {
-            "rows": frame_key(table.rows.select(list(SCHEMAS[table.modality]))),
-            "classes": list(table.classes),
-            **({"content": table.content} if table.content else {}),
-        }
-    )
+    """Content key of all that a fold depends on: the rows, the files they name, and the classes."""
+    return content_key({**_content(table, ()), "classes": list(table.classes)})
+
+
+def inputs_key(table: ClipTable) -> str:
+    """Content key of what an encoder reads: the rows without labels, speakers and groups, and the files they name."""
+    return content_key(_content(table, ("utterance_id", "label", "speaker", "group")))
+
+
+def _content(table: ClipTable, without: Sequence[str]) -> dict[str, str]:
+    names = [name for name in SCHEMAS[table.modality] if name not in without]
+    return {"rows": frame_key(table.rows.select(names)), **({"content": table.content} if table.content else {})}

@@ -1,8 +1,13 @@
 """Per-layer embeddings: `data/extract/<run>/`, one row per clip, one fixed-size-list column per layer.
 
-Columns: clip_id, utterance_id, label, speaker, group, n_frames, then `layer_01 …` (Hugging Face's hidden-state index;
-`layer_00` is the embedding output). The metadata of each shard and `embeddings.json` hold the encoder's facts and the
-content key. Rows are in the order of the clip table.
+Columns of the shards: clip_id, n_frames, then `layer_01 …` (Hugging Face's hidden-state index; `layer_00` is the
+embedding output). The metadata of each shard and `embeddings.json` hold the encoder's facts and the content keys.
+`labels.parquet` holds what does not affect the vectors: utterance_id, label, speaker and group of every clip_id. So
+pipelines with other labels or folds share the shards. Rows are in the order of the clip table. Shards of earlier
+versions hold the labels themselves; then there is no `labels.parquet`.
+
+`embeddings.json` also holds the hash of every other file, which is compared when the embeddings are opened (see
+`integrity`).
 """
 
 from __future__ import annotations
@@ -21,8 +26,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from daamctl.artifacts.io import read_columns, read_json, write_json, write_parquet
-from daamctl.artifacts.utterances import METADATA_KEY, Modality
+from daamctl.artifacts.integrity import check_file, check_seal, hashes_of
+from daamctl.artifacts.io import read_columns, read_json, to_polars, write_parquet
+from daamctl.artifacts.records import parse_record, write_record
+from daamctl.artifacts.utterances import METADATA_KEY, Modality, read_frame, write_frame
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.devices import free_memory
@@ -31,6 +38,7 @@ from daamctl.errors import ArtifactError
 Block = tuple[NDArray[np.int64], NDArray[Any]]
 
 METADATA_FILE = "embeddings.json"
+LABELS_FILE = "labels.parquet"
 CLIP_COLUMNS = ("clip_id", "utterance_id", "label", "speaker", "group")
 
 
@@ -39,7 +47,8 @@ class EmbeddingsMetadata:
     """Metadata of the embeddings of a corpus.
 
     Args:
-        key: content key of everything that affects the values: clips, encoder weights, settings.
+        key: content key of everything that a fold depends on: the vectors, and the labels, speakers, groups and
+            classes of the clips.
         corpus: registered corpus name.
         classes: class names in label order.
         layers: stored layer numbers.
@@ -49,6 +58,9 @@ class EmbeddingsMetadata:
         num_clips: rows in all shards.
         unreadable: clip_id -> reason, for clips left out within the allowed tolerance.
         modality: modality of the clips.
+        vectors_key: content key of everything that affects the vectors: inputs, encoder weights, settings; empty in
+            sets of earlier versions.
+        files: SHA-256 of the shards and the labels; empty in embeddings older than these hashes.
     """
 
     key: str
@@ -61,6 +73,8 @@ class EmbeddingsMetadata:
     num_clips: int
     unreadable: dict[str, str] = field(default_factory=dict)
     modality: Modality = "speech"
+    vectors_key: str = ""
+    files: dict[str, str] = field(default_factory=dict)
 
 
 def layer_column(layer: int) -> str:
@@ -85,14 +99,13 @@ def write_shard(
 
     Args:
         path: see `shard_path`.
-        clips: rows of the clip table, B of them.
+        clips: rows of the clip table, B of them; only their clip_id is written.
         n_frames: (B,) frames, tokens or patches averaged per clip.
         vectors: (B, L, D) in the stored number format.
         layers: the L layer numbers.
         head: metadata to repeat in the file.
     """
-    columns: dict[str, pa.Array] = {name: clips[name].to_arrow() for name in CLIP_COLUMNS}
-    columns["n_frames"] = pa.array(n_frames, pa.int32())
+    columns: dict[str, pa.Array] = {"clip_id": clips["clip_id"].to_arrow(), "n_frames": pa.array(n_frames, pa.int32())}
     for index, layer in enumerate(layers):
         flat = pa.array(np.ascontiguousarray(vectors[:, index]).reshape(-1))
         columns[layer_column(layer)] = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[2])
@@ -101,33 +114,70 @@ def write_shard(
 
 
 def shard_is_whole(path: Path, num_rows: int) -> bool:
-    """Whether a shard opens and holds all its clips; False if it lacks unreadable ones: they may be repaired by now."""
+    """Whether a shard can be read and holds all its clips.
+
+    False if it lacks unreadable clips: they may be repaired by now.
+    """
     try:
-        metadata = pq.ParquetFile(path).metadata
-        head = json.loads(metadata.metadata[METADATA_KEY])
-    except (OSError, ValueError, KeyError, TypeError):
+        table = read_columns(path)
+        head = json.loads(table.schema.metadata[METADATA_KEY])
+    except Exception:  # a damaged file fails in many ways, and is made again
         return False
-    return bool(metadata.num_rows == num_rows and head.get("unreadable") == 0)
+    return bool(table.num_rows == num_rows and head.get("unreadable") == 0)
 
 
-def write_head(folder: Path, head: EmbeddingsMetadata) -> None:
-    """Write the metadata, which marks the embeddings as complete."""
-    write_json(folder / METADATA_FILE, {**head.__dict__})
+def write_head(folder: Path, head: EmbeddingsMetadata, clips: pl.DataFrame) -> None:
+    """Write the labels, then the metadata, which marks the embeddings as complete.
+
+    Args:
+        folder: folder of the shards.
+        head: the metadata; if `files` is empty, the shards are hashed now.
+        clips: rows of the clip table; those of `head.unreadable` are left out.
+    """
+    stored = clips.filter(~pl.col("clip_id").is_in(list(head.unreadable)))
+    write_frame(folder / LABELS_FILE, stored.select(CLIP_COLUMNS), {"key": head.key})
+    files = {**(head.files or hashes_of(shards_in(folder))), **hashes_of([folder / LABELS_FILE])}
+    write_record(folder / METADATA_FILE, replace(head, files=files).__dict__)
+
+
+def shards_in(folder: Path) -> list[Path]:
+    """Files of all shards, in order."""
+    return sorted(folder.glob("embeddings-*.parquet"))
+
+
+def check_shards(folder: Path, head: EmbeddingsMetadata, *, fix: str | None = None) -> None:
+    """Compare the shards with their recorded hashes.
+
+    Args:
+        folder: folder of the embeddings.
+        head: their metadata.
+        fix: how to make them again.
+
+    Raises:
+        ArtifactError: a shard is missing, damaged or from elsewhere.
+    """
+    recorded = {folder / name for name in head.files if name != LABELS_FILE}
+    for path in sorted({*shards_in(folder), *recorded}):
+        if head.files and path.name not in head.files:
+            raise ArtifactError(f"{path} does not belong to these embeddings", fix=fix)
+        check_file(path, head.files, fix=fix)
 
 
 def read_head(folder: Path, *, fix: str | None = None) -> EmbeddingsMetadata:
     """Read the metadata.
 
     Raises:
-        ArtifactError: there are no complete embeddings in the folder.
+        ArtifactError: there are no complete embeddings in the folder, or the metadata are damaged.
     """
-    if not (folder / METADATA_FILE).exists():
+    path = folder / METADATA_FILE
+    if not path.exists():
         raise ArtifactError(f"no embeddings in {folder}", fix=fix)
-    value = read_json(folder / METADATA_FILE, fix=fix)
+    value = read_json(path, fix=fix)
+    check_seal(path, value, fix=fix)
     try:
-        return EmbeddingsMetadata(**{**value, "classes": tuple(value["classes"]), "layers": tuple(value["layers"])})
-    except (TypeError, KeyError) as error:
-        raise ArtifactError(f"{folder / METADATA_FILE} is not a set of embeddings: {error}", fix=fix) from error
+        return parse_record(value, EmbeddingsMetadata, path=path, again="")
+    except ArtifactError as error:
+        raise ArtifactError(error.message, fix=fix) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,9 +232,9 @@ class StoredVectors:
         """
         path, names = self.paths[shard], [layer_column(layer) for layer in self.layers]
         try:
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
                 table = file.read(names)
-        except (OSError, pa.ArrowInvalid) as error:
+        except Exception as error:  # a damaged file fails in many ways
             raise _unreadable(path.parent, error, self.fix) from error
         size = int(self.starts[shard + 1] - self.starts[shard])
         wrong = [name for name in names if name not in table.column_names or table.schema.field(name).type != self.kind]
@@ -276,24 +326,44 @@ def open_embeddings(
         ArtifactError: the embeddings are missing or damaged, or a layer is not stored.
     """
     head = read_head(folder, fix=fix)
+    check_shards(folder, head, fix=fix)
     chosen = layers if layers is not None else tuple(layer for layer in head.layers if layer > 0)
     absent = [layer for layer in chosen if layer not in head.layers]
     if absent or not chosen:
         stored = ", ".join(map(str, head.layers))
         raise ArtifactError(f"layers {absent or 'none'} are not stored in {folder}; stored: {stored}", fix=fix)
-    paths = tuple(sorted(folder.glob("embeddings-*.parquet")))
+    paths = tuple(shards_in(folder))
+    labels = _read_labels(folder, head, fix)
+    names = ["clip_id"] if labels is not None else [*CLIP_COLUMNS]
     try:
-        tables = [read_columns(path, [*CLIP_COLUMNS, "n_frames"]) for path in paths]
-        table = pa.concat_tables(tables)
+        tables = [read_columns(path, [*names, "n_frames"]) for path in paths]
+        clips = to_polars(pa.concat_tables(tables))
         kind = pq.read_schema(paths[0]).field(layer_column(chosen[0])).type
-    except (OSError, KeyError, pa.ArrowInvalid) as error:
+    except Exception as error:  # a damaged file fails in many ways
         raise _unreadable(folder, error, fix) from error
-    if table.num_rows != head.num_clips:
-        raise ArtifactError(f"{folder} holds {table.num_rows} clips, its head says {head.num_clips}", fix=fix)
-    clips = pl.from_arrow(table)
-    assert isinstance(clips, pl.DataFrame)
+    if len(clips) != head.num_clips:
+        raise ArtifactError(f"{folder} holds {len(clips)} clips, its head says {head.num_clips}", fix=fix)
+    if labels is not None:
+        if not labels["clip_id"].equals(clips["clip_id"]):
+            raise _unreadable(folder, f"{LABELS_FILE} is not of the clips of the shards", fix)
+        clips = labels.with_columns(clips["n_frames"])
     starts = np.cumsum([0, *map(len, tables)])
     return clips, StoredVectors(paths, starts, chosen, pa.list_(kind.value_type, head.embed_dim), fix)
+
+
+def _read_labels(folder: Path, head: EmbeddingsMetadata, fix: str | None) -> pl.DataFrame | None:
+    """The labels of the clips; None in a set of an earlier version, whose shards hold them.
+
+    Raises:
+        ArtifactError: the file cannot be read, or is not of these embeddings.
+    """
+    path = folder / LABELS_FILE
+    if not path.exists() and not head.vectors_key and LABELS_FILE not in head.files:
+        return None
+    labels, facts = read_frame(check_file(path, head.files, fix=fix), fix=fix)
+    if facts.get("key") != head.key:
+        raise _unreadable(folder, f"{LABELS_FILE} belongs to other embeddings", fix)
+    return labels
 
 
 def read_embeddings(

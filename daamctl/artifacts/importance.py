@@ -1,21 +1,18 @@
 """Result of the `importance` stage: `data/importance/<run>/summary.json`.
 
-The JSON has the same names and nesting as the classes. Its audit has more parts than the classes below, which are those
-that the report shows; `daamctl.analysis.audit.audit_scores` lists all of them. Layer numbers are the indices of Hugging
-Face's hidden states; as keys they are strings. Accuracies and differences of accuracies are fractions.
+The JSON has the same names and nesting as the classes. Layer numbers are the indices of Hugging Face's hidden states;
+as keys they are strings.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from daamctl.artifacts.ablation import AloneTest
+from daamctl.artifacts.audit import Audit, PerLayer
 from daamctl.artifacts.records import find_record
 
-FILE = "summary.json"
-PerLayer = dict[str, float]
-"""Layer number -> value."""
+FILE, MAPS_FILE, CURVES_FILE = "summary.json", "importance.parquet", "audit-curves.parquet"
 
 
 @dataclass(frozen=True)
@@ -131,106 +128,35 @@ class LayerScores:
 
 
 @dataclass(frozen=True)
-class AuditRow:
-    """Whether the score of one method reflects how useful the layers are. None: not known.
+class LayerAccuracy:
+    """Accuracy of a linear probe of one layer, over the test items of all folds.
 
     Args:
-        method: name of the method.
-        label: its name in results.
-        kind: kind of the score, see `LayerScores`.
-        learned: whether training changed the score.
-        tracks_probe: verdict on the rank correlation with linear probes of the layers.
-        spearman_rho: that correlation.
-        p: its one-sided p-value.
-        spearman_rho_untrained: the correlation before training.
-        deletion_beats_random: verdict on replacing layers in the order of the score.
-        deletion_advantage: area between the accuracy curve in the order of the score and that of random orders.
-        deletion_p: its p-value.
-        deletion_advantage_untrained: the area for the score before training.
-        insertion_beats_random: the same for putting layers back.
-        insertion_advantage: likewise.
-        insertion_p: likewise.
-        insertion_advantage_untrained: likewise.
+        layer: number of the layer.
+        accuracy: share of correct items.
+        low: lower end of its 95 % interval; None if there is no interval.
+        high: upper end.
     """
 
-    method: str
-    label: str
-    kind: str
-    learned: bool
-    tracks_probe: str | None
-    spearman_rho: float | None
-    p: float | None
-    spearman_rho_untrained: float | None
-    deletion_beats_random: str | None
-    deletion_advantage: float | None
-    deletion_p: float | None
-    deletion_advantage_untrained: float | None
-    insertion_beats_random: str | None
-    insertion_advantage: float | None
-    insertion_p: float | None
-    insertion_advantage_untrained: float | None
+    layer: int
+    accuracy: float
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True)
-class AuditComparison:
-    """Audit of all methods: one row each, a sentence that sums them up, and a note on the tests."""
+class ProbedLayers:
+    """Linear probes of every layer alone.
 
-    table: list[AuditRow]
-    sentence: str | None
-    note: str
-
-
-@dataclass(frozen=True)
-class AuditSettings:
-    """Settings of the audit: `unit` is the word for a clip."""
+    Args:
+        unit: what was scored: "utterance" or "clip".
+        resampled: what the intervals resample, e.g. "speaker".
+        layers: one per layer, in order.
+    """
 
     unit: str
-
-
-@dataclass(frozen=True)
-class ProbeAccuracy:
-    """Accuracy of a linear probe on each layer alone.
-
-    Args:
-        layers: accuracy per layer, mean over the folds.
-        folds: number of folds.
-        most_clips: largest number of training clips, and of test clips, of a fold; None: all clips.
-    """
-
-    layers: PerLayer
-    folds: int
-    most_clips: int | None
-
-
-@dataclass(frozen=True)
-class AuditedMethod:
-    """Audit of one method: `missing` says what could not be tested, `alone` tests layers trained alone."""
-
-    missing: list[str]
-    alone: list[AloneTest]
-
-
-@dataclass(frozen=True)
-class Audit:
-    """Whether layer scores reflect how useful the layers are.
-
-    Args:
-        missing: why there is no audit, with the command that makes it.
-        no_ablation: why there are no tests on layers trained alone; else None.
-        not_audited: method -> reason.
-        settings: settings of the audit.
-        probe: linear probes; None if there are none.
-        methods: method -> its audit.
-        comparison: all methods.
-    """
-
-    missing: list[str]
-    no_ablation: str | None
-    not_audited: dict[str, str]
-    settings: AuditSettings
-    probe: ProbeAccuracy | None
-    methods: dict[str, AuditedMethod]
-    comparison: AuditComparison
+    resampled: str
+    layers: list[LayerAccuracy]
 
 
 @dataclass(frozen=True)
@@ -245,6 +171,8 @@ class Importance:
         scores: method with a layer score -> its score.
         without_score: method -> why it has no score.
         audit: audit of the scores.
+        probed: accuracy of every layer; None if no layer was probed.
+        files: SHA-256 of the stage's other files.
     """
 
     run: str
@@ -254,6 +182,8 @@ class Importance:
     scores: dict[str, LayerScores]
     without_score: dict[str, str]
     audit: Audit
+    probed: ProbedLayers | None = None
+    files: dict[str, str] = field(default_factory=dict)
 
     @property
     def pictures(self) -> list[str]:
@@ -273,6 +203,6 @@ def find_importance(folder: Path, *, again: str, hide: Path | None = None) -> Im
         hide: folder to remove from paths in texts.
 
     Raises:
-        ArtifactError: the file is not JSON, or was made by an older version of daamctl.
+        ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
     """
     return find_record(folder / FILE, Importance, again=again, hide=hide)

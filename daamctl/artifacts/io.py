@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from daamctl.errors import ArtifactError
 from daamctl.files import atomic_path
 
 if TYPE_CHECKING:
+    import polars as pl
     import pyarrow as pa
 
 
@@ -46,10 +47,12 @@ def read_json(path: Path, *, fix: str | None = None) -> Any:
         raise ArtifactError(f"no file {path}", fix=fix) from error
     except ValueError as error:
         raise ArtifactError(f"{path} is not valid JSON: {error}", fix=fix) from error
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}", fix=fix) from error
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
-    """Write a Parquet file atomically (zstd). The same table gives the same bytes.
+    """Write a Parquet file atomically (zstd), with a checksum per page. The same table gives the same bytes.
 
     Dictionary encoding is off for list columns: they hold vectors, for which it would only slow down reading.
     """
@@ -58,38 +61,53 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 
     plain = [field.name for field in table.schema if not pa.types.is_nested(field.type)]
     with atomic_path(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd", use_dictionary=plain)
+        pq.write_table(table, temporary, compression="zstd", use_dictionary=plain, write_page_checksum=True)
 
 
 def read_parquet(path: Path, *, columns: list[str] | None = None, fix: str | None = None) -> pa.Table:
     """Read a Parquet file.
 
     Raises:
-        ArtifactError: the file is missing or is not Parquet.
+        ArtifactError: the file is missing, damaged or not Parquet.
     """
-    import pyarrow as pa
-
     try:
         return read_columns(path, columns)
     except FileNotFoundError as error:
         raise ArtifactError(f"no file {path}", fix=fix) from error
-    except (pa.ArrowInvalid, OSError, KeyError) as error:
+    except Exception as error:  # a damaged file fails in many ways
         raise ArtifactError(f"{path} cannot be read as Parquet: {error}", fix=fix) from error
 
 
 def read_columns(path: Path, columns: list[str] | None = None) -> pa.Table:
     """Read a Parquet file, or some columns in the given order; avoids `pq.read_table`, which imports pandas.
 
+    Pages with a checksum are compared with it.
+
     Raises:
-        OSError: the file is missing or cannot be read.
-        pyarrow.ArrowInvalid: it is not Parquet.
+        OSError: the file is missing, cannot be read, or a page differs from its checksum.
+        pyarrow.ArrowException: it is not Parquet.
         KeyError: it lacks a column.
     """
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
         table = file.read(columns)
+    table.validate(full=True)
     return table if columns is None else table.select(columns)
+
+
+def to_polars(table: pa.Table) -> pl.DataFrame:
+    """Convert a table without its metadata: Polars panics on metadata that are not UTF-8.
+
+    Raises:
+        ValueError: Polars cannot convert the table.
+    """
+    import polars as pl
+
+    try:
+        return pl.DataFrame(pl.from_arrow(table.replace_schema_metadata(None)))
+    except pl.exceptions.PanicException as error:
+        raise ValueError(f"Polars cannot read the table: {error}") from error
 
 
 def replace_dir(new: Path, target: Path) -> None:
@@ -102,6 +120,13 @@ def replace_dir(new: Path, target: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
     else:
         new.replace(target)
+
+
+def remove_others(folder: Path, kept: Collection[str]) -> None:
+    """Remove the files of a folder that are not among the names: readers would take them for a part of the rest."""
+    for old in folder.iterdir() if folder.is_dir() else ():
+        if old.is_file() and old.name not in kept:
+            old.unlink()
 
 
 def link_or_copy(source: Path, target: Path) -> None:

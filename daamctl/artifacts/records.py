@@ -1,17 +1,26 @@
-"""Typed records: JSON files with the names and nesting of a dataclass."""
+"""Typed records: JSON files with the names and nesting of a dataclass, sealed (see `integrity`)."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from daamctl.artifacts.io import read_json
+from daamctl.artifacts.integrity import check_seal, sealed
+from daamctl.artifacts.io import read_json, write_json
 from daamctl.errors import ArtifactError
+from daamctl.stage_table import SKIPPED_FILE
 
 Record = TypeVar("Record")
+
+
+def write_record(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a record with its seal, atomically."""
+    write_json(path, sealed(record))
 
 
 def read_record(path: Path, kind: type[Record], *, again: str) -> Record:
@@ -23,26 +32,13 @@ def read_record(path: Path, kind: type[Record], *, again: str) -> Record:
         again: command that makes the file, for errors.
 
     Raises:
-        ArtifactError: the file is missing, is not JSON, or was made by an older version of daamctl.
+        ArtifactError: the file is missing, incomplete, changed, of another run or of an older version of daamctl.
     """
-    return parse_record(read_json(path, fix=f"make it: {again}"), kind, path=path, again=again)
-
-
-def parse_record(found: Any, kind: type[Record], *, path: Path, again: str) -> Record:
-    """Like `read_record`, from the content of the file."""
-    try:
-        return TypeAdapter(kind).validate_python(found)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ArtifactError(
-            f"{path} was made by an older version of daamctl ({place}: {first['msg'].lower()})",
-            fix=f"make it again: {again}",
-        ) from error
+    return _parsed(read_json(path, fix=f"make it: {again}"), kind, path, again)
 
 
 def find_record(path: Path, kind: type[Record], *, again: str, hide: Path | None = None) -> Record | None:
-    """Like `read_record`, but None if there is no file, or an empty one: a stage that was skipped on this machine.
+    """Like `read_record`, but None if there is no file, or an empty one beside the note of a skipped stage.
 
     Args:
         path: the file.
@@ -51,11 +47,40 @@ def find_record(path: Path, kind: type[Record], *, again: str, hide: Path | None
         hide: folder to remove from paths in texts, because reports may be shared.
 
     Raises:
-        ArtifactError: the file is not JSON, or was made by an older version of daamctl.
+        ArtifactError: as for `read_record`, except for a missing file.
     """
-    if not path.is_file() or not path.read_bytes().strip():
+    if not path.exists():
         return None
-    found = read_json(path, fix=f"make it again: {again}")
+    if (path.parent / SKIPPED_FILE).is_file() and not path.read_bytes().strip():
+        return None
+    return _parsed(read_json(path, fix=f"make it again: {again}"), kind, path, again, hide)
+
+
+def parse_record(found: Any, kind: type[Record], *, path: Path, again: str) -> Record:
+    """Like `read_record`, from the content of the file, without comparing it with its seal."""
+    try:
+        return cast(Record, _adapter(cast(Hashable, kind)).validate_python(found))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ArtifactError(
+            f"{path} is incomplete or was made by an older version of daamctl ({place}: {first['msg'].lower()})",
+            fix=f"make it again: {again}",
+        ) from error
+
+
+@lru_cache
+def _adapter(kind: Hashable) -> TypeAdapter[Any]:
+    return TypeAdapter(cast(Any, kind))
+
+
+def _parsed(found: Any, kind: type[Record], path: Path, again: str, hide: Path | None = None) -> Record:
+    fix = f"make it again: {again}"
+    check_seal(path, found, fix=fix)
     if hide is not None:
         found = json.loads(json.dumps(found).replace(f"{hide}/", ""))
-    return parse_record(found, kind, path=path, again=again)
+    record = parse_record(found, kind, path=path, again=again)
+    run = getattr(record, "run", None)
+    if run is not None and run != path.parent.name:
+        raise ArtifactError(f"{path} belongs to the run '{run}'", fix=fix)
+    return record

@@ -6,25 +6,49 @@ Files: `result.json` (three parts: run, metrics, meta; written last, so its pres
 `weights.safetensors`, `predictions.parquet` (one row per test clip, with logits) and `history.parquet` (one row per
 epoch). Methods with a density add `density.safetensors` (mean maps over the test pass, shape (L, D)); methods that
 weigh whole layers add `layer_weights.safetensors` (shape (L,)).
+
+`result.json` is sealed and holds the hash of every other file (see `integrity`). Each file also says which fold it
+belongs to: its key, method, fold and seed. Whoever reads a fold compares all of these with each other and with the
+names of its folders.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NotRequired,  # pydantic needs these before Python 3.12
+    cast,
+)
 
+from typing_extensions import TypedDict
+
+from daamctl.artifacts.integrity import check_file, check_seal
 from daamctl.artifacts.io import read_json, write_json
+from daamctl.artifacts.records import parse_record
 from daamctl.errors import ArtifactError
+from daamctl.stage_table import SKIPPED_FILE
 
 if TYPE_CHECKING:  # only to leave a note: `daamctl train --if-listed` should import neither
     import numpy as np
     import polars as pl
 
-SKIPPED_FILE = "skipped.json"
+log = logging.getLogger(__name__)
+
 FOLD_DIR = re.compile(r"^fold(\d+)-seed(\d+)$")
+RESULT = "result.json"
+WEIGHTS = "weights.safetensors"
+ENTRY = "daamctl"
+"""Metadata entry of a safetensors file, JSON. There is only one, because several are written in random order."""
+PREDICTIONS = ("clip_id", "utterance_id", "label", "speaker", "group", "target", "logits")
+HISTORY = ("epoch", "train_loss", "train_accuracy", "dev_accuracy", "test_accuracy")
 
 
 class RunPart(TypedDict):
@@ -78,11 +102,18 @@ class MetaPart(TypedDict):
     git_commit: str | None
     device: str
     precision: str
+    bfloat16_speed: NotRequired[dict[str, float]]
+    """On a CPU: how many times faster bfloat16 was measured to be than float32, by operation (`cpu_formats`)."""
     embeddings_key: str
     """Content key of the embeddings; for a fine-tuned encoder, of the clips, how they are read, and the encoder before
     training."""
     encoder: dict[str, Any]
     """The encoder facts recorded in the embeddings (id, revision, weights hash, transformers version, …)."""
+    code: NotRequired[dict[str, str]]
+    """Hashes of the code that the fold depends on: `training`, and `method`; missing in older folds."""
+    vectors_key: NotRequired[str]
+    """Content key of the vectors alone, without labels and folds; missing in older folds and for a fine-tuned
+    encoder."""
     train_s: float
     """Wall time of the training of this fold, in seconds."""
     peak_memory_bytes: int | None
@@ -141,6 +172,8 @@ class FoldResult(TypedDict):
     meta: MetaPart
     search: NotRequired[SearchPart]
     """Absent if a single set of settings was given."""
+    files: NotRequired[dict[str, str]]
+    """SHA-256 of the fold's other files; missing in folds older than these hashes."""
 
 
 @dataclass(frozen=True)
@@ -150,10 +183,12 @@ class Fold:
     Args:
         folder: the fold's folder.
         result: content of its `result.json`.
+        again: command that trains the method again, if this is known.
     """
 
     folder: Path
     result: FoldResult
+    again: str | None = None
 
     @property
     def fold(self) -> int:
@@ -188,19 +223,21 @@ class Fold:
         """Test clips: clip_id, utterance_id, label, speaker, group, target (class id), logits (list of C).
 
         If predictions depend on their batch, also batch (its number).
-        """
-        from daamctl.artifacts.utterances import read_frame
 
-        return read_frame(self.folder / "predictions.parquet")[0]
+        Raises:
+            ArtifactError: the file is missing, damaged, or of another fold. So do the following methods.
+        """
+        rows = self._table("predictions.parquet", PREDICTIONS)
+        if len(rows) != self.result["meta"]["num_test_clips"]:
+            raise self._wrong("predictions.parquet", f"has {len(rows)} clips")
+        return rows
 
     def history(self) -> pl.DataFrame:
         """Epochs: epoch, lr, train_loss, train_accuracy, dev_accuracy, dev_loss, test_accuracy (fractions; clips).
 
         A refit holds nothing out; its dev_accuracy and dev_loss are those of the training before it.
         """
-        from daamctl.artifacts.utterances import read_frame
-
-        return read_frame(self.folder / "history.parquet")[0]
+        return self._table("history.parquet", HISTORY)
 
     def density(self) -> dict[str, np.ndarray] | None:
         """Mean density maps `trained` and `untrained`, each (L, D) float32; None for methods without a density."""
@@ -210,13 +247,68 @@ class Fold:
         """Mean layer weights `trained` and `untrained`, each (L,) float32; None for methods that weigh no layers."""
         return self._maps("layer_weights.safetensors")
 
-    def _maps(self, name: str) -> dict[str, np.ndarray] | None:
-        path = self.folder / name
-        if not path.exists():
-            return None
-        from safetensors.numpy import load_file
+    def weights(self) -> Path | None:
+        """File of the weights; None if it was deleted, e.g. to save space."""
+        return self._file(WEIGHTS) if (self.folder / WEIGHTS).exists() else None
 
-        return load_file(path)
+    def check(self) -> None:
+        """Check all files of the fold.
+
+        Raises:
+            ArtifactError: one is missing, damaged, or of another fold.
+        """
+        for name in self.result.get("files", {}):
+            self._file(name)
+        self.predictions()
+        self.history()
+        self._tensors(WEIGHTS)
+        self.density()
+        self.layer_weights()
+
+    def _file(self, name: str) -> Path:
+        """The file, compared with its recorded hash."""
+        return check_file(self.folder / name, self.result.get("files", {}), fix=self._fix)
+
+    def _table(self, name: str, columns: Sequence[str]) -> pl.DataFrame:
+        from daamctl.artifacts.utterances import read_frame
+
+        rows, head = read_frame(self._file(name), fix=self._fix)
+        self._check_owner(name, head)
+        missing = [column for column in columns if column not in rows.columns]
+        if missing:
+            raise self._wrong(name, f"lacks the columns {', '.join(missing)}")
+        return rows
+
+    def _maps(self, name: str) -> dict[str, np.ndarray] | None:
+        known = name in self.result.get("files", {})
+        return self._tensors(name) if known or (self.folder / name).exists() else None
+
+    def _tensors(self, name: str) -> dict[str, np.ndarray]:
+        from safetensors import SafetensorError, safe_open
+
+        path = self._file(name)
+        try:
+            with safe_open(path, framework="np") as file:
+                entries = file.metadata() or {}
+                names = [] if name == WEIGHTS else list(file.keys())  # bfloat16 weights are no numpy arrays
+                tensors = {one: file.get_tensor(one) for one in names}
+            self._check_owner(name, json.loads(entries.get(ENTRY, "{}")).get("fold") or {})
+        except (SafetensorError, OSError, ValueError, AttributeError) as error:
+            raise self._wrong(name, f"cannot be read: {error}") from error
+        return tensors
+
+    def _check_owner(self, name: str, owner: Mapping[str, Any]) -> None:
+        """Compare what a file says about its fold, as far as it does, with `result.json`."""
+        for fact, value in owner_of(self.result["run"]).items():
+            if owner.get(fact, value) != value:
+                raise self._wrong(name, f"belongs to {fact} {owner[fact]}, not {value}")
+
+    def _wrong(self, name: str, what: str) -> ArtifactError:
+        return ArtifactError(f"{self.folder / name} {what}", fix=self._fix)
+
+    @property
+    def _fix(self) -> str:
+        return _train_again(self.folder, self.again)
 
 
 def marked(label: str, mark: str) -> str:
@@ -237,21 +329,68 @@ def fold_dir(method_dir: Path, fold: int, seed: int) -> Path:
     return method_dir / f"fold{fold}-seed{seed}"
 
 
-def read_fold(folder: Path) -> Fold:
-    """Read a finished fold.
+def owner_of(run: RunPart) -> dict[str, Any]:
+    """What every file of a fold says about it: key, method, fold and seed."""
+    return {"key": run["key"], "method": run["method"], "fold": run["fold"], "seed": run["seed"]}
+
+
+def read_fold(folder: Path, *, again: str | None = None) -> Fold:
+    """Read a finished fold. Its other files are checked when they are read.
+
+    Args:
+        folder: `fold<k>-seed<s>` in the folder of the method.
+        again: command that trains the method again, for errors.
 
     Raises:
-        ArtifactError: it is missing or damaged.
+        ArtifactError: it is missing, damaged, or of another method, fold or seed than its folder says.
     """
-    result = read_json(folder / "result.json")
-    if not isinstance(result, dict) or not {"run", "metrics", "meta"} <= result.keys():
-        raise ArtifactError(f"{folder / 'result.json'} is not a fold result", fix=f"delete {folder} and train it again")
-    return Fold(folder, result)  # type: ignore[arg-type]
+    path, fix = folder / RESULT, _train_again(folder, again)
+    result = read_json(path, fix=fix)
+    check_seal(path, result, fix=fix)
+    try:
+        parse_record(result, FoldResult, path=path, again="")
+    except ArtifactError as error:
+        raise ArtifactError(error.message, fix=fix) from error
+    run = result["run"]
+    place, method = FOLD_DIR.match(folder.name), folder.parent.name
+    if place and (int(place[1]), int(place[2])) != (run["fold"], run["seed"]):
+        raise ArtifactError(f"{path} belongs to fold {run['fold']} with seed {run['seed']}", fix=fix)
+    if method != run["method"] and not method.endswith(f"-{run['method']}"):  # an ablation puts the layers in front
+        raise ArtifactError(f"{path} belongs to method '{run['method']}'", fix=fix)
+    return Fold(folder, cast(FoldResult, result), again)
 
 
-def read_folds(method_dir: Path) -> list[Fold]:
-    """All finished folds of a method, by fold then seed; empty if there are none."""
+def read_folds(method_dir: Path, *, again: str | None = None) -> list[Fold]:
+    """All finished folds of a method, by fold then seed; empty if there are none.
+
+    Args:
+        method_dir: folder of the method.
+        again: command that trains the method again, for errors.
+
+    Raises:
+        ArtifactError: one is damaged, see `read_fold`.
+    """
+    folds = [read_fold(path, again=again) for path in fold_dirs(method_dir)]
+    return sorted(folds, key=lambda fold: (fold.fold, fold.seed))
+
+
+def intact_folds(method_dir: Path) -> list[Fold]:
+    """Like `read_folds`, without damaged folds."""
+    found = []
+    for path in fold_dirs(method_dir):
+        try:
+            found.append(read_fold(path))
+        except ArtifactError as error:
+            log.warning("left out: %s", error.message)
+    return sorted(found, key=lambda fold: (fold.fold, fold.seed))
+
+
+def fold_dirs(method_dir: Path) -> list[Path]:
+    """Folders of the finished folds of a method."""
     if not method_dir.is_dir():
         return []
-    folders = [path for path in method_dir.iterdir() if FOLD_DIR.match(path.name) and (path / "result.json").exists()]
-    return sorted((read_fold(path) for path in folders), key=lambda fold: (fold.fold, fold.seed))
+    return [path for path in method_dir.iterdir() if FOLD_DIR.match(path.name) and (path / RESULT).exists()]
+
+
+def _train_again(folder: Path, again: str | None) -> str:
+    return f"train it again: {again}" if again else f"delete {folder} and train it again"

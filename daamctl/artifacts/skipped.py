@@ -12,11 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from daamctl.artifacts.io import read_json, write_json, write_text
-from daamctl.artifacts.results import SKIPPED_FILE
+from daamctl.artifacts.io import read_json, write_json
 from daamctl.config import Config
 from daamctl.layout import Layout
-from daamctl.stage_table import STAGES
+from daamctl.stage_table import SKIPPED_FILE, STAGES
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def folder_of(layout: Layout, stage: str, name: str | None = None) -> Path:
 
 
 def is_finished(folder: Path, stage: str) -> bool:
-    """Whether a stage has results in its folder; the empty files beside a note do not count."""
+    """Whether a stage has results in its folder; empty files do not count."""
     return any(path.stat().st_size for path in folder.glob(STAGES[stage].finished))
 
 
@@ -87,7 +86,7 @@ def remove_note(layout: Layout, stage: str, name: str | None = None) -> None:
 
 
 def leave_out(layout: Layout, stage: str, obstacle: Obstacle, name: str | None = None) -> bool:
-    """Write the note of a stage that cannot run, and the files that dvc.yaml declares; existing results stay.
+    """Write the note of a stage that cannot run, and the other folders that dvc.yaml declares; existing results stay.
 
     Args:
         layout: locations of artifacts.
@@ -101,8 +100,8 @@ def leave_out(layout: Layout, stage: str, obstacle: Obstacle, name: str | None =
     folder = folder_of(layout, stage, name)
     if is_finished(folder, stage):
         return False
-    for file, text in STAGES[stage].declared.items():
-        write_text(folder / file, text)
+    for other in STAGES[stage].beside:
+        layout.stage(other).mkdir(parents=True, exist_ok=True)
     method = {} if name is None else {"method": name}
     write_json(folder / SKIPPED_FILE, {**method, "reason": obstacle.reason, "fix": obstacle.fix})
     return True

@@ -2,25 +2,28 @@
 
 Columns of speech: utterance_id, path (relative to the corpus root), label, speaker, group (the fold unit), start_s,
 duration_s (seconds), sampling_rate (Hz), n_channels. A text's row holds the text itself; an image's row its file, and
-its row in the file if that is a Parquet table of images. Further columns of a manifest follow. The table does not
+its row in the file if that is a Parquet table of images. Given embeddings have one row per clip, with clip_id, and the
+row in their file. Further columns of a manifest follow. The table does not
 record where the corpus is on this machine (see `daamctl.corpora.sources`), so it is the same on every machine.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
 
-from daamctl.artifacts.io import content_key, read_parquet, write_parquet
+from daamctl.artifacts.integrity import SEAL, has_hash, sealed
+from daamctl.artifacts.io import content_key, read_parquet, to_polars, write_parquet
 from daamctl.errors import ArtifactError
 
-Modality = Literal["speech", "text", "image"]
-"""Kind of items in a corpus, and of an encoder's input."""
+Modality = Literal["speech", "text", "image", "embeddings"]
+"""Kind of items in a corpus, and of an encoder's input. Given embeddings have no encoder."""
 
 _ROW = {"label": pl.String, "speaker": pl.String, "group": pl.String}
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -35,6 +38,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     },
     "text": {"utterance_id": pl.String, "text": pl.String, **_ROW},
     "image": {"utterance_id": pl.String, "path": pl.String, "index": pl.Int64, **_ROW},
+    "embeddings": {"utterance_id": pl.String, "clip_id": pl.String, "path": pl.String, "index": pl.Int64, **_ROW},
 }
 METADATA_KEY = b"daamctl"
 
@@ -50,6 +54,7 @@ class CorpusTable:
         settings: settings it was made with.
         modality: modality of the rows.
         content: hash of the files that the rows name; empty for texts, whose rows contain them.
+        facts: of the file of given embeddings, see `daamctl.corpora.vector_file`; else empty.
     """
 
     corpus: str
@@ -58,6 +63,7 @@ class CorpusTable:
     settings: dict[str, Any]
     modality: Modality = "speech"
     content: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 class UtteranceTable(CorpusTable):
@@ -95,22 +101,28 @@ def write_table(path: Path, table: CorpusTable, schemas: Mapping[str, Mapping[st
     further = [name for name in table.rows.columns if name not in schema]
     rows = table.rows.select([*schema, *further]).cast(pl.Schema(schema))
     head = {"corpus": table.corpus, "classes": list(table.classes), "settings": table.settings}
-    write_frame(path, rows, {**head, "modality": table.modality, "content": table.content})
+    head = {**head, "modality": table.modality, "content": table.content}
+    head |= {"facts": table.facts} if table.facts else {}
+    write_frame(path, rows, {**head, SEAL: _table_hash(rows, head)})
 
 
 def read_table(
     path: Path, schemas: Mapping[str, Mapping[str, Any]], what: str, *, fix: str | None
-) -> tuple[str, tuple[str, ...], pl.DataFrame, dict[str, Any], Modality, str]:
+) -> tuple[str, tuple[str, ...], pl.DataFrame, dict[str, Any], Modality, str, dict[str, Any]]:
     """Read a table written by `write_table`: the fields of `CorpusTable`.
 
     Raises:
         ArtifactError: the file is missing, damaged, or lacks columns of the schema.
     """
     rows, head = read_frame(path, fix=fix)
+    seal = head.pop(SEAL, None)  # tables of older versions have none
+    if seal is not None and not has_hash(path, seal, lambda: _table_hash(rows, head)):
+        raise ArtifactError(f"{path} was changed after it was written: its content does not match its hash", fix=fix)
     modality: Modality = head.get("modality", "speech")
-    if not set(schemas[modality]) <= set(rows.columns):
+    if not {"corpus", "classes", "settings"} <= head.keys() or not set(schemas[modality]) <= set(rows.columns):
         raise ArtifactError(f"{path} is not {'an' if what[0] in 'aeiou' else 'a'} {what}", fix=fix)
-    return head["corpus"], tuple(head["classes"]), rows, head["settings"], modality, head.get("content", "")
+    content, facts = head.get("content", ""), head.get("facts", {})
+    return head["corpus"], tuple(head["classes"]), rows, head["settings"], modality, content, facts
 
 
 def write_frame(path: Path, rows: pl.DataFrame, head: dict[str, Any]) -> None:
@@ -127,12 +139,17 @@ def read_frame(path: Path, *, fix: str | None = None) -> tuple[pl.DataFrame, dic
         ArtifactError: the file is missing, damaged or was not written by daamctl.
     """
     arrow = read_parquet(path, fix=fix)
-    head = (arrow.schema.metadata or {}).get(METADATA_KEY)
-    if head is None:
-        raise ArtifactError(f"{path} was not written by daamctl", fix=fix)
-    frame = pl.from_arrow(arrow)
-    assert isinstance(frame, pl.DataFrame)
-    return frame, json.loads(head)
+    try:
+        return to_polars(arrow), json.loads((arrow.schema.metadata or {})[METADATA_KEY])
+    except (KeyError, ValueError) as error:
+        raise ArtifactError(f"{path} was not written by daamctl, or is damaged", fix=fix) from error
+
+
+def _table_hash(rows: pl.DataFrame, head: dict[str, Any]) -> str:
+    """Hash of a table with its metadata."""
+    columns = json.dumps(rows.to_dict(as_series=False), default=str)  # further columns may hold dates
+    digest: str = sealed({**head, "rows": hashlib.sha256(columns.encode()).hexdigest()})[SEAL]
+    return digest
 
 
 def frame_key(rows: pl.DataFrame) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +19,7 @@ from daamctl.cli import (
     deviations,
     doctor,
     import_checkpoint,
+    init,
     ls,
     paper,
     plan,
@@ -27,8 +31,31 @@ from daamctl.cli import (
 from daamctl.stage_table import STAGES
 
 EXPECTED_FAILURE = 3
-INTERRUPTED = 130
-FILE_SYSTEM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+SIGNALLED = 128
+"""A process that a signal ended exits with this plus the number of the signal."""
+NO_MEMORY = (
+    "Cannot allocate memory",
+    "can't allocate memory",
+    "failed to map segment from shared object",
+    "can't start new thread",
+    "out of memory",
+)
+"""Words of libraries that could not get memory; few of them raise MemoryError."""
+KEPT = {
+    "extract": "finished shards are kept",
+    "train": "finished folds and saved epochs are kept",
+    "finetune": "finished folds and saved epochs are kept",
+    "ablate": "finished folds are kept",
+}
+"""What is left of a command that was interrupted, if not simply all that it finished."""
+
+
+class _Signalled(KeyboardInterrupt):
+    """Another signal than Ctrl+C asks the process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
 class _Group(TyperGroup):
@@ -38,23 +65,61 @@ class _Group(TyperGroup):
         from daamctl.errors import DaamctlError
 
         try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            typer.echo("interrupted; run the same command again to resume", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            with _end_cleanly():
+                return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            kept = KEPT.get(ctx.invoked_subcommand, "what is finished is kept")
+            typer.echo(f"interrupted; {kept}; run the same command again to resume", err=True)
+            number = stop.number if isinstance(stop, _Signalled) else signal.SIGINT
+            raise typer.Exit(SIGNALLED + number) from None
         except DaamctlError as error:
             message = f"{type(error).__name__}: {error}"
         except Exception as error:
-            if not _is_file_system(error):
+            message = _explained(error)
+            if not message:
                 raise
-            message = f"ArtifactError: {error}\n  free space or fix permissions, then run it again"
         typer.echo(message, err=True)
         raise typer.Exit(EXPECTED_FAILURE)
 
 
-def _is_file_system(error: Exception) -> bool:
-    """Whether a write failed: disk full, read-only file system or no permission. Libraries wrap this differently."""
-    return getattr(error, "errno", None) in FILE_SYSTEM or f"os error {errno.ENOSPC}" in str(error)
+@contextmanager
+def _end_cleanly() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the block as Ctrl+C does, so that temporary files, locks and workers are cleared.
+
+    A second signal ends the process at once. What somebody ignores, as nohup does, stays ignored.
+    """
+
+    def stop(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise _Signalled(number)
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
+        yield
+        return
+    handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in handled:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _explained(error: Exception) -> str:
+    """Message about an error of the file system or of memory; empty for any other, which is a bug."""
+    from daamctl.files import repair_of
+
+    advice = repair_of(error)
+    if advice is not None:
+        return f"ArtifactError: {error}\n  {advice}"
+    reason = " ".join(str(error).split())[:200]
+    if isinstance(error, MemoryError) or any(words in reason for words in NO_MEMORY):
+        return (
+            f"MemoryError: there is not enough memory{f': {reason}' if reason else ''}\n"
+            "  end what else runs here, or raise the limit (ulimit -v), then run it again"
+        )
+    return ""
 
 
 app = typer.Typer(
@@ -69,7 +134,8 @@ app = typer.Typer(
 
 for _stage in STAGES:
     app.command(name=_stage, rich_help_panel="Stages")(importlib.import_module(f"daamctl.cli.{_stage}").command)
-for _module in (run, plan, paper, preflight, compare, ls, deviations, check, doctor, track, ui, import_checkpoint):
+_OTHER = (init, run, plan, paper, preflight, compare, ls, deviations, check, doctor, track, ui, import_checkpoint)
+for _module in _OTHER:
     app.command(rich_help_panel="Other commands")(_module.command)
 
 

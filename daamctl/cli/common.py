@@ -140,34 +140,34 @@ def resolve(
             f"{given} cannot be combined with --pipeline: pipeline '{pipeline}' already sets it",
             fix=f"omit --pipeline, or write a new file in pipelines/ with the {given[2:]} you want",
         )
-    overrides: dict[str, Any] = {key.replace("__", "."): value for key, value in named.items() if value is not None}
+    options = {key.replace("__", "."): value for key, value in named.items() if value is not None}
+    overrides: dict[str, Any] = dict(options)
     if corpus is not None:
         overrides["download.corpus"] = corpus
     if encoder is not None:
         overrides["extract.encoder"] = encoder
-    named_only = {key: value for key, value in overrides.items() if key not in ("download.corpus", "extract.encoder")}
     overrides.update(parse_overrides(sets or []))
     root = find_root()
     config = load_config(root, pipeline, overrides)
-    if "train.seeds" in named_only and "finetune.seeds" not in overrides and config.finetune.seeds is not None:
-        overrides["finetune.seeds"] = named_only["finetune.seeds"] = named_only[
-            "train.seeds"
-        ]  # --seeds applies to both stages
+    if "train.seeds" in options and "finetune.seeds" not in overrides and config.finetune.seeds is not None:
+        # --seeds applies to both stages
+        overrides["finetune.seeds"] = options["finetune.seeds"] = options["train.seeds"]
         config = load_config(root, pipeline, overrides)
-    recipe = None
-    if any(key.partition(".")[0] == "train" for key in overrides):  # otherwise the pipeline's recipe applies
-        own, _ = inspect_config(root, pipeline)
-        recipe = config.train.recipe if own is not None and own.train.recipe != config.train.recipe else None
-    words = [*map(_word, named_only.items()), *(sets or [])]
+    recipe = None  # the pipeline's own
+    if any(key.partition(".")[0] == "train" for key in overrides):
+        before, _ = inspect_config(root, pipeline)
+        if before is not None and before.train.recipe != config.train.recipe:
+            recipe = config.train.recipe
+    words = [*(_as_set(key, value) for key, value in options.items()), *(sets or [])]
     return Layout.of(root, pipeline, config, words, recipe), config
 
 
-def _word(item: tuple[str, Any]) -> str:
+def _as_set(key: str, value: Any) -> str:
     """The value of `--set` equivalent to a named option."""
     import json
 
-    key, value = item
-    return f"{key}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return f"{key}={text}"
 
 
 def seed_list(text: str | None) -> list[int] | None:
@@ -179,7 +179,7 @@ def seed_list(text: str | None) -> list[int] | None:
     if text is None:
         return None
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words):
+    if not all(word.isdecimal() and len(word) < 20 for word in words):  # the settings check the range
         raise typer.BadParameter(f"must be whole numbers separated by commas, got '{text}'", param_hint="--seeds")
     return [int(word) for word in words]
 
@@ -212,7 +212,7 @@ def fold_number(fold: str) -> int | None:
     Raises:
         typer.BadParameter: the value is neither a number nor `all`.
     """
-    if fold != "all" and not fold.isdecimal():
+    if fold != "all" and not (fold.isdecimal() and len(fold) < 10):
         raise typer.BadParameter(f"must be a number or 'all', got '{fold}'", param_hint="--fold")
     return None if fold == "all" else int(fold)
 

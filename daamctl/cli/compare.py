@@ -45,10 +45,14 @@ def complete(incomplete: str) -> list[str]:
 
     name, slash, method = incomplete.partition("/")
     if incomplete.startswith("published:"):
-        return [name for name in (f"published:{table}" for table in published_tables()) if name.startswith(incomplete)]
+        tables = [f"published:{table}" for table in published_tables()]
+        return [table for table in tables if table.startswith(incomplete)]
     if slash:
         return [f"{name}/{found}" for found in common.complete_method(method)]
-    return [*common.complete_pipeline(incomplete), *(["published:"] if "published:".startswith(incomplete) else [])]
+    names = common.complete_pipeline(incomplete)
+    if "published:".startswith(incomplete):
+        names.append("published:")
+    return names
 
 
 Side = Annotated[
@@ -146,7 +150,8 @@ def _show_paired(console: Console, result: PairedResult, item: str) -> None:
     sources = f"{design.n_speakers or 'unknown'} {design.source_word}s"
     show_line(
         console,
-        f"Design: {design.n_items} items, {design.n_folds} folds, {sources}; {escaped(design.reason)}; seeds {seeds}",
+        f"Design: {design.n_items} items, {design.n_folds or 'no common'} folds, {sources}; {escaped(design.reason)}; "
+        f"seeds {seeds}",
     )
     show_line(
         console,

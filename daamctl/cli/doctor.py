@@ -61,13 +61,13 @@ def _machine() -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from daamctl.config import find_root
+    from daamctl.config import nearest_root
     from daamctl.doctor import examine
 
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, text in examine(find_root()):
+    for name, text in examine(nearest_root()):
         table.add_row(name, escape(text))
     Console().print(table)
 

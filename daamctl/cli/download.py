@@ -17,7 +17,10 @@ def command(
     pipeline: common.Pipeline = None,
     source: Annotated[
         Path | None,
-        typer.Option("--from", help="Corpus folder; or a manifest: a table, or a folder with images sorted by class."),
+        typer.Option(
+            "--from",
+            help="Corpus folder; a manifest: a table, or a folder with images by class; or a file of embeddings.",
+        ),
     ] = None,
     sets: common.Sets = None,
     force: common.Force = False,

@@ -14,6 +14,7 @@ def command(
     ] = None,
 ) -> None:
     """List pipelines, corpora, encoders, methods, fine-tuning methods and metrics."""
+    from daamctl.config import nearest_root
     from daamctl.errors import UnknownNameError
     from daamctl.listing import KINDS, entries
 
@@ -30,7 +31,8 @@ def command(
         table.add_column()
         for name, text in entries(kind):
             table.add_row(escape(name), escape(text))
-        console.print(f"[bold underline]{kind}[/]")
+        where = " (of a new project: daamctl init DIR)" if kind == "pipelines" and nearest_root() is None else ""
+        console.print(f"[bold underline]{kind}[/]{where}")
         console.print(table)
 
 

@@ -6,11 +6,13 @@ from daamctl.config.load import (
     find_root,
     inspect_config,
     load_config,
+    nearest_root,
     parse_overrides,
     pipeline_names,
     read_yaml,
 )
 from daamctl.config.schema import (
+    EMBEDDINGS,
     RECIPES,
     AblateConfig,
     AdapterConfig,
@@ -23,6 +25,7 @@ from daamctl.config.schema import (
 )
 
 __all__ = [
+    "EMBEDDINGS",
     "PARAMS_FILE",
     "PIPELINES_DIR",
     "RECIPES",
@@ -37,6 +40,7 @@ __all__ = [
     "find_root",
     "inspect_config",
     "load_config",
+    "nearest_root",
     "parse_overrides",
     "pipeline_names",
     "read_yaml",

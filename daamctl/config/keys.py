@@ -7,7 +7,7 @@ from typing import Any, Literal
 from daamctl.config.marks import Changes, Of
 from daamctl.config.schema import Config, Section
 
-Modality = Literal["speech", "text", "image"]
+Modality = Literal["speech", "text", "image", "embeddings"]
 MODALITIES = {Of.SPEECH, Of.TEXT, Of.IMAGES}
 FORMER_NAMES = frozenset({"train.together"})
 """Names in older results of settings that can change nothing: `train.together` is now `train.batch_folds`."""
@@ -33,6 +33,8 @@ def watched_settings(config: Config, section: str) -> dict[str, Any]:
 
 def embedding_settings(config: Config, modality: Modality | None = None) -> dict[str, dict[str, Any]]:
     """Settings of download, segment and extract that affect the stored vectors of a modality; None: of any modality."""
+    if modality == "embeddings":  # they are stored as they are
+        return {"download": key_settings(config, "download")}
     found = {section: key_settings(config, section) for section in ("download", "segment", "extract")}
     if modality is not None:
         others = names("extract", *(MODALITIES - {Of(modality)}))

@@ -31,10 +31,22 @@ MOST_LEVELS = 50
 
 
 def find_root() -> Path:
-    """Find the project folder: DAAMCTL_ROOT, or the nearest folder at or above the current one with a params.yaml.
+    """Find the project folder, as `nearest_root` does.
 
     Raises:
         ConfigError: there is none.
+    """
+    root = nearest_root()
+    if root is None:
+        raise ConfigError(f"no {PARAMS_FILE} here or above; daamctl init DIR makes a project")
+    return root
+
+
+def nearest_root() -> Path | None:
+    """DAAMCTL_ROOT, or the nearest folder at or above the current one with a params.yaml; None if there is none.
+
+    Raises:
+        ConfigError: DAAMCTL_ROOT is no project folder.
     """
     named = os.environ.get("DAAMCTL_ROOT")
     if named:
@@ -44,9 +56,7 @@ def find_root() -> Path:
     for folder in (Path.cwd(), *Path.cwd().parents):
         if (folder / PARAMS_FILE).is_file():
             return folder.resolve()
-    raise ConfigError(
-        f"no {PARAMS_FILE} in {Path.cwd()} or above it", fix="run daamctl inside the project, or set DAAMCTL_ROOT"
-    )
+    return None
 
 
 def pipeline_names(root: Path) -> list[str]:
@@ -164,6 +174,8 @@ def _parse(text: str) -> Any:
         if _num_values(node, {}) > MOST_VALUES:
             raise yaml.YAMLError(f"with its aliases written out, it has more than {MOST_VALUES:,} values")
         return loader.construct_document(node)
+    except ValueError as error:  # a number or date that Python refuses
+        raise yaml.YAMLError(str(error)) from error
     finally:
         loader.dispose()
 

@@ -16,7 +16,10 @@ from daamctl.config.marks import Changes, Of
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # what every random generator takes
 TrainingStage = Literal["train", "finetune"]
+EMBEDDINGS = "embeddings"
+"""The corpus of embeddings that other software made."""
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")]
 
 
@@ -82,7 +85,7 @@ class ExtractConfig(Section):
     """Branch, tag or commit on the hub; null: the default branch. The resolved commit is recorded."""
     weights: Literal["pretrained", "random"] = "pretrained"
     """random: seeded random weights in the encoder's shape (only for presets; needs no download)."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of random weights."""
     layer_00: Annotated[bool, Of.STORED] = False
     """Also store the embedding output (Hugging Face's hidden state 0)."""
@@ -96,8 +99,8 @@ class ExtractConfig(Section):
     """Scale the waveform to zero mean and unit variance: as the encoder's own feature extractor does, always, or never
     (published, D14)."""
     precision: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Of.STORED] = "auto"
-    """Arithmetic of the forward pass; auto: bfloat16 or float16 on GPU, bfloat16 on CPUs that have it, else
-    float32."""
+    """Arithmetic of the forward pass; auto: bfloat16 or float16 on GPU; on a CPU bfloat16 if a measurement shows that
+    it is faster there, else float32. Embeddings that auto made elsewhere in another format are used as they are."""
     storage: Annotated[Literal["float16", "float32"], Of.STORED] = "float16"
     """Number format of the stored vectors."""
     device: Annotated[Device, Changes.NOTHING] = "auto"
@@ -122,7 +125,7 @@ class ExtractConfig(Section):
     max_batch_images: Annotated[Count, Changes.NOTHING] = 64
     """Most images in one batch."""
     shard_clips: Annotated[Count, Changes.NOTHING] = 512
-    """Clips per Parquet file; at most this many are repeated after an interruption."""
+    """Clips per Parquet file. An interrupted file resumes where it was about half a minute before."""
     max_unreadable_fraction: Annotated[Fraction, Changes.NOTHING] = 0.0
     """Share of clips, texts or images that may be undecodable or without a token; they are counted and named. Above it
     the stage fails."""
@@ -214,16 +217,16 @@ class TrainConfig(Section):
     every clip with equal weight; all-epochs: mean over the test batches of every epoch up to the selected one
     (published, D19)."""
     precision: Literal["auto", "float32", "bfloat16", "float16", "published"] = "auto"
-    """Mixed precision of the training step; auto: bfloat16 or float16 on GPU; on a CPU bfloat16 if it is native there
-    and the model has 2-D convolutions, as the conv decoder does, else float32; published: float16 with loss scaling on
-    CUDA, float32 elsewhere (D42). Evaluation is always float32."""
+    """Mixed precision of the training step; auto: bfloat16 or float16 on GPU; on a CPU bfloat16 if the model has 2-D
+    convolutions, as the conv decoder does, and a measurement shows that they are faster in it, else float32; published:
+    float16 with loss scaling on CUDA, float32 elsewhere (D42). Evaluation is always float32."""
     device: Annotated[Device, Changes.NOTHING] = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
     batch_folds: Annotated[Literal["auto", "always", "never"], Changes.NOTHING] = "auto"
     """Train several folds and seeds of a method in one program; results agree with separate training up to rounding.
     auto: on a CPU, for methods whose steps are so small that launching them dominates; always: for every method that
     allows it, also on a GPU; never: one by one."""
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Changes.RUNS] = (1,)
+    seeds: Annotated[tuple[Seed, ...], Changes.RUNS] = (1,)
     """Seeds; every fold is trained once with each (published: only 1, D40)."""
 
     @model_validator(mode="after")
@@ -299,7 +302,7 @@ class FinetuneConfig(AdapterConfig):
     """auto, cpu, mps, cuda or cuda:N."""
     max_tokens: Count = 512
     """Longest text, in tokens (published: 128)."""
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...] | None, Changes.RUNS] = None
+    seeds: Annotated[tuple[Seed, ...] | None, Changes.RUNS] = None
     """Seeds of fine-tuning; null: those of `train` (published: only 42 for speech, none otherwise, D40)."""
 
     @model_validator(mode="after")
@@ -453,6 +456,11 @@ class Config(Section):
     @field_serializer("finetune_settings")
     def _given(self, ways: dict[str, AdapterConfig]) -> dict[str, dict[str, Any]]:
         return {way: settings.own for way, settings in ways.items()}  # defaults would look explicitly given
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether an encoder makes the embeddings; if they are given, segment, extract and finetune do not apply."""
+        return self.download.corpus != EMBEDDINGS
 
     @property
     def trained(self) -> tuple[str, ...]:

@@ -13,5 +13,6 @@ CORPORA = Registry(
         "digits": "daamctl.corpora.digits:CORPUS",
         "cifar100": "daamctl.corpora.cifar100:CORPUS",
         "manifest": "daamctl.corpora.manifest:CORPUS",
+        "embeddings": "daamctl.corpora.embeddings:CORPUS",
     },
 )

@@ -15,7 +15,7 @@ import polars as pl
 
 from daamctl.corpora import hub
 from daamctl.corpora.base import PREPARED_TEXT, Corpus, Fingerprint
-from daamctl.errors import CorpusError
+from daamctl.errors import CorpusError, first_few
 
 HUB_ID = "fancyzhx/ag_news"
 CLASSES = ("World", "Sports", "Business", "Sci/Tech")
@@ -69,9 +69,9 @@ def _numbered(rows: pl.DataFrame, part: str, place: Path) -> pl.DataFrame:
     rows = rows.with_row_index("line", offset=1)
     wrong = rows.filter(~pl.col("label").is_between(0, len(CLASSES) - 1).fill_null(False))["line"].to_list()
     if wrong:
-        more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        lines = first_few([str(line) for line in wrong], _SHOWN)
         raise CorpusError(
-            f"{place}: no class of {', '.join(CLASSES)} in row {', '.join(map(str, wrong[:_SHOWN]))} of {part}{more}",
+            f"{place}: no class of {', '.join(CLASSES)} in row {lines} of {part}",
             fix="restore the file from the release",
         )
     identity = pl.format(part + "-{}", pl.col("line").cast(pl.String).str.zfill(6))

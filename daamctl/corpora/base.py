@@ -45,7 +45,18 @@ PREPARED_IMAGE: dict[str, Any] = {
 """Columns of an image corpus; `index` is the row within a Parquet file of images, null if the file is a single
 image."""
 
-UNITS: dict[Modality, str] = {"speech": "utterances", "text": "texts", "image": "images"}
+PREPARED_EMBEDDINGS: dict[str, Any] = {
+    "utterance_id": pl.String,
+    "clip_id": pl.String,
+    "path": pl.String,
+    "index": pl.Int64,
+    "label": pl.String,
+    "speaker": pl.String,
+    "group": pl.String,
+}
+"""Columns of given embeddings: one row per clip; `path` is their file and `index` the row in it."""
+
+UNITS: dict[Modality, str] = {"speech": "utterances", "text": "texts", "image": "images", "embeddings": "items"}
 """Name of a row of each modality, in the plural."""
 MAX_LISTED = 20
 """Up to this many classes are listed individually."""
@@ -128,6 +139,7 @@ class Corpus:
         aliases: alternative spellings of class names -> canonical name.
         modality: what it contains; None: depends on the table itself (manifests).
         how_to_get: one sentence: how to obtain it and the command to register it.
+        facts: facts of given embeddings, from their file; None: it consists of something else.
     """
 
     name: str
@@ -143,3 +155,4 @@ class Corpus:
     aliases: Mapping[str, str] = field(default_factory=dict)
     modality: Modality | None = "speech"
     durations: Durations | None = None
+    facts: Callable[[Path], dict[str, Any]] | None = None

@@ -10,6 +10,17 @@ import hashlib
 
 import polars as pl
 
+PARTS = {"train": "train", "test": "test", "dev": "dev", "val": "dev", "valid": "dev", "validation": "dev"}
+"""Names of the parts of an official split -> the name of the group."""
+
+
+def official_groups(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rename the groups of an official split to the names that the folds use; other groups stay as they are."""
+    names = set(rows["group"].unique().drop_nulls().str.to_lowercase())
+    if not {"train", "test"} <= names <= set(PARTS):
+        return rows
+    return rows.with_columns(pl.col("group").str.to_lowercase().replace_strict(PARTS))
+
 
 def assign_groups(rows: pl.DataFrame, num_groups: int, *, stratify: bool = False) -> pl.DataFrame:
     """Assign every speaker to one of `group1` ... so that the groups are about equal.

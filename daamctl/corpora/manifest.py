@@ -24,9 +24,10 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import Modality
 from daamctl.corpora.base import PREPARED, PREPARED_IMAGE, PREPARED_TEXT, Corpus
+from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.images import FORMATS
 from daamctl.corpora.sources import TABLES
-from daamctl.errors import CorpusError
+from daamctl.errors import CorpusError, first_few
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,6 @@ RESERVED: dict[Modality, tuple[str, ...]] = {
     "text": (),
     "image": ("index", "start_s", "end_s"),
 }
-PARTS = {"train": "train", "test": "test", "dev": "dev", "val": "dev", "valid": "dev", "validation": "dev"}
-"""Names of the parts of an official split -> the name of the group."""
 _JSON = (".jsonl", ".ndjson")
 _LINE = "__line"
 _SHOWN = 3
@@ -83,7 +82,7 @@ def prepare(root: Path) -> pl.DataFrame:
             rows = rows.with_columns(index=pl.lit(None, pl.Int64))
         if modality != "text":
             rows = rows.with_columns(path=_posix(root.parent))
-        rows = _official(rows)
+        rows = official_groups(rows)
     rows = rows.with_columns(utterance_id=_identity(rows, modality))
     _refuse(rows, pl.col("utterance_id").is_duplicated(), root, "the same piece, or utterance_id, more than once")
     if "speaker" not in rows.columns:
@@ -177,14 +176,6 @@ def _names(rows: pl.DataFrame, modality: Modality, path: Path) -> pl.DataFrame:
     return rows
 
 
-def _official(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rename the groups of an official split to the names that the folds use."""
-    names = set(rows["group"].unique().drop_nulls().str.to_lowercase())
-    if not {"train", "test"} <= names <= set(PARTS):
-        return rows
-    return rows.with_columns(pl.col("group").str.to_lowercase().replace_strict(PARTS))
-
-
 def _times(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
     """`start_s` and `duration_s` from the optional columns `start_s` and `end_s`."""
     for name in ("start_s", "end_s"):
@@ -242,12 +233,11 @@ def _refuse(rows: pl.DataFrame, wrong: pl.Expr, path: Path, what: str) -> None:
         return
     unit = "row" if path.suffix.lower() == ".parquet" else "line"
     content = "path" if "path" in rows.columns else "text"
-    shown = [
-        f"{unit} {row[_LINE]}" + (f" ({_short(row[content])})" if (row[content] or "").strip() else "")
-        for row in bad.head(_SHOWN).iter_rows(named=True)
-    ]
-    more = f" and {bad.height - _SHOWN} more" if bad.height > _SHOWN else ""
-    raise CorpusError(f"{path}: {what} in {', '.join(shown)}{more}", fix="correct the manifest and run it again")
+    places = []
+    for line, text in bad.select(_LINE, content).iter_rows():
+        excerpt = f" ({_short(text)})" if text and text.strip() else ""
+        places.append(f"{unit} {line}{excerpt}")
+    raise CorpusError(f"{path}: {what} in {first_few(places, _SHOWN)}", fix="correct the manifest and run it again")
 
 
 def _short(value: object) -> str:

@@ -3,6 +3,7 @@
 Artifacts name a corpus by its key, and files relative to its root, so they are the same on every machine. The key is
 the corpus name. Each manifest has its own key, `manifest:<file name without suffix>`; its root is the folder of the
 manifest file (or the manifest itself, if that is a folder). The plain key `manifest` points to the last one registered.
+The same holds for files of embeddings, whose keys begin with `embeddings:`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from pathlib import Path
 import yaml
 
 from daamctl.artifacts.io import locked, write_text
-from daamctl.config import read_yaml
+from daamctl.config import EMBEDDINGS, read_yaml
 from daamctl.errors import CorpusError
 
 MANIFEST = "manifest"
 TABLES = (".csv", ".txt", ".parquet", ".jsonl", ".ndjson")
 """Suffixes of a manifest that is a file; all others are folders."""
+VECTORS = (".parquet", ".npz", ".safetensors")
+"""Suffixes of a file of embeddings."""
+FILES = (MANIFEST, EMBEDDINGS)
+"""Corpora of which there may be several, each given as a file, or a manifest also as a folder."""
 
 
 def sources_file(root: Path) -> Path:
@@ -28,7 +33,7 @@ def sources_file(root: Path) -> Path:
 
 def key_of(corpus: str, source: Path) -> str:
     """Key under which a corpus given as `source` is registered."""
-    return f"{MANIFEST}:{source.stem if _is_table(source) else source.name}" if corpus == MANIFEST else corpus
+    return f"{corpus}:{source.stem if _is_table(source) else source.name}" if corpus in FILES else corpus
 
 
 def register(root: Path, corpus: str, folder: Path) -> None:
@@ -46,9 +51,10 @@ def register(root: Path, corpus: str, folder: Path) -> None:
     absolute = _absolute(folder)
     with locked(path.with_name(".sources.lock"), what="the register of corpora"):
         entries = _read(path)
-        if corpus.startswith(f"{MANIFEST}:"):
-            _check_free(_expand(root, entries.get(corpus)), absolute)
-            entries[MANIFEST] = _shorten(root, absolute)
+        kind, is_file, _ = corpus.partition(":")
+        if is_file:
+            _check_free(kind, _expand(root, entries.get(corpus)), absolute)
+            entries[kind] = _shorten(root, absolute)
         entries[corpus] = _shorten(root, absolute)
         write_text(path, yaml.safe_dump(entries, sort_keys=True, allow_unicode=True))
 
@@ -68,13 +74,13 @@ def files_root(project_root: Path, corpus: str) -> Path:
     Raises:
         CorpusError: the corpus is not registered on this machine, or its folder is gone.
     """
-    name, is_manifest, stem = corpus.partition(":")
+    name, is_file, stem = corpus.partition(":")
     source = source_of(project_root, corpus)
-    place = (source.name if source else f"{stem}.csv") if is_manifest else "DIR"
+    place = (source.name if source else f"{stem}{'.csv' if name == MANIFEST else '.npz'}") if is_file else "DIR"
     fix = f"daamctl download {name} --from {place}"
     if source is None:
         raise CorpusError(f"corpus '{corpus}' is not registered on this machine", fix=f"register it: {fix}")
-    folder = source.parent if is_manifest and _is_table(source) else source
+    folder = source.parent if is_file and _is_table(source) else source
     if not folder.is_dir():
         raise CorpusError(
             f"corpus '{corpus}' was registered at {folder}, which does not exist",
@@ -109,17 +115,18 @@ def _expand(root: Path, entry: str | None) -> Path | None:
 
 
 def _is_table(source: Path) -> bool:
-    return source.suffix.lower() in TABLES
+    return source.suffix.lower() in (*TABLES, *VECTORS)
 
 
 def _without_suffix(source: Path) -> Path:
     return source.with_suffix("") if _is_table(source) else source
 
 
-def _check_free(registered: Path | None, new: Path) -> None:
+def _check_free(kind: str, registered: Path | None, new: Path) -> None:
     if registered is None or not registered.exists() or _without_suffix(_absolute(registered)) == _without_suffix(new):
         return  # the same table, possibly in another format
     raise CorpusError(
-        f"another manifest named '{_without_suffix(new).name}' is registered: {registered}",
+        f"another {'manifest' if kind == MANIFEST else 'file'} named '{_without_suffix(new).name}' is registered: "
+        f"{registered}",
         fix=f"rename {new}, so that tables made from the two can be told apart",
     )

@@ -222,10 +222,14 @@ class Encoder(ABC):
         self.embed_dim = int(found.normed.shape[2])
         self.layers = tuple(range(first, len(found.layers) + 1))
         self.pooler = LayerPooler(found.layers, norm, layer_00=self.options.layer_00)
+        # The hooks of the pooler must give the same as averaging the hidden states, which are all in memory here.
         last = found.normed if norm is not None else found.states[-1]
-        states = torch.stack([state.float().cpu() for state in (*found.states[first:-1], last)], dim=1)  # (B, L, T, D)
-        mask = self.collate(trial)[1].cpu().float()[:, None, :, None]
-        if not self.is_close(self.pool(trial)[0], (mask * states).sum(2) / mask.sum(2)):
+        states = [state.float().cpu() for state in (*found.states[first:-1], last)]
+        hidden = torch.stack(states, dim=1)  # (B, L, T, D)
+        mask = self.collate(trial)[1].cpu().float()[:, None, :, None]  # again: `set_token_mask` may have changed it
+        means = (mask * hidden).sum(2) / mask.sum(2)
+        pooled, _ = self.pool(trial)
+        if not self.is_close(pooled, means):
             raise EncoderError(f"pooling {self.what} does not give the mean of its hidden states on a trial input")
 
     def is_close(self, ours: Float[Tensor, "B L D"], theirs: Float[Tensor, "B L D"]) -> bool:
@@ -278,19 +282,20 @@ class Encoder(ABC):
 
     def _send(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Copy a batch to the device; on a GPU, in parallel to the computation of the previous batch."""
-        tensors = {**batch.inputs, "": batch.mask}
         if not self.device.startswith("cuda"):
-            sent = {name: value.to(self.device) for name, value in tensors.items()}
-            return sent, sent.pop("")
+            inputs = {name: value.to(self.device) for name, value in batch.inputs.items()}
+            return inputs, batch.mask.to(self.device)
         if self._copies is None:
             self._copies = torch.cuda.Stream(self.device)
         with torch.cuda.stream(self._copies):
-            sent = {name: value.to(self.device, non_blocking=True) for name, value in tensors.items()}
+            inputs = {name: value.to(self.device, non_blocking=True) for name, value in batch.inputs.items()}
+            mask = batch.mask.to(self.device, non_blocking=True)
         current = torch.cuda.current_stream(torch.device(self.device))
         current.wait_stream(self._copies)
-        for value in sent.values():
-            value.record_stream(current)  # from the copy stream's memory: not to be reused before it is read
-        return sent, sent.pop("")
+        for value in (*inputs.values(), mask):
+            # Its memory belongs to the copy stream, which could otherwise reuse it before `current` has read it.
+            value.record_stream(current)
+        return inputs, mask
 
 
 class LayerPooler:

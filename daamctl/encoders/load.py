@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
@@ -98,7 +97,7 @@ def open_encoder(
     dtype = _weights_dtype(config.weights_dtype, modality, device, precision)
     if precision == "float32" and dtype != torch.float32:
         precision = str(dtype).removeprefix("torch.")  # the arithmetic cannot be more precise than the weights
-    if config.weights == "random" or (preset is not None and preset.hub_id is None):
+    if config.weights == "random" or (preset is not None and preset.source is None):
         loaded = _random(name, preset, config.seed, dtype, device)
     else:
         loaded = _pretrained(_source(name, preset), config.revision, modality, dtype, device, keep_pooler)
@@ -162,8 +161,8 @@ def _source(name: str, preset: Preset | None) -> str:
     """The hub id or folder to load. Raises as `check_name`."""
     check_name(name)
     if preset is not None:
-        assert preset.hub_id is not None
-        return preset.hub_id
+        assert preset.source is not None
+        return preset.source
     folder = Path(name).expanduser()
     return str(folder) if folder.is_dir() else name
 
@@ -223,7 +222,9 @@ def _pretrained(
             f"the weights of encoder '{source}' do not fit in the free memory of {device}",
             fix="use a smaller encoder, --device cpu, or end what else runs there",
         ) from error
-    except (OSError, ValueError, RuntimeError, ImportError, UnpicklingError, SafetensorError) as error:
+    except EncoderError:
+        raise
+    except Exception as error:  # a library may refuse a file in any way
         raise _explain(source, revision, error) from error
     if "device_map" not in where:
         model.to(device)
@@ -333,8 +334,21 @@ def _plan_memory(source: str, config: Any, dtype: torch.dtype, device: str, *, s
     )
 
 
+def _reason(error: Exception) -> str:
+    """What a library says, without its advice to load files in a way that runs their code."""
+    text = " ".join(str(error).split())
+    if "trust_remote_code" in text:
+        return "it needs code of its own, which daamctl does not run"
+    if "weights_only" in text:
+        code = re.search(r"GLOBAL (\S+)", text)
+        return (
+            f"its weights contain code ({code[1]}), which is not run" if code else "its weights cannot be read safely"
+        )
+    return text[:300] or type(error).__name__
+
+
 def _explain(source: str, revision: str | None, error: Exception) -> EncoderError:
-    reason = " ".join(str(error).split())[:300]
+    reason = _reason(error)
     if Path(source).is_dir():
         return EncoderError(f"encoder folder {source} cannot be loaded: {reason}")
     at = f" --revision {revision}" if revision else ""

@@ -29,13 +29,13 @@ class Worker(Protocol[T_contra, R_co]):
     """A worker: opened once per process, then given many tasks.
 
     Attributes:
-        facts: what must be known about the work before there are tasks.
+        description: what must be known about the work before there are tasks, e.g. the metadata of the embeddings.
         num_devices: number of devices that one worker uses.
     """
 
     @property
-    def facts(self) -> Any:
-        """Facts about the work, available before there are tasks."""
+    def description(self) -> Any:
+        """Description of the work, available before there are tasks."""
 
     @property
     def num_devices(self) -> int:
@@ -57,8 +57,8 @@ class Engine(Protocol):
     def in_process(self) -> bool:
         """Whether a single worker is wanted, which is this process."""
 
-    def facts(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
-        """Open one worker where the workers will run, and return its facts.
+    def describe(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
+        """Open one worker where the workers will run, and return its description of the work.
 
         Args:
             open_worker: opens a worker on a device.
@@ -171,7 +171,7 @@ def await_files(paths: Iterable[Path], timeout_s: float = VISIBLE_WITHIN_S) -> N
             if time.monotonic() > deadline:
                 raise ArtifactError(
                     f"a worker wrote {path}, but it is not here",
-                    fix="hold the project on a file system that every machine of the cluster mounts at the same path",
+                    fix="put the project on a file system that every machine of the cluster mounts at the same path",
                 )
             time.sleep(min(1.0, timeout_s))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import get_context
@@ -20,6 +21,9 @@ from daamctl.engines.base import AGAIN, EngineBase, R, T, Worker, answer_task, r
 from daamctl.errors import ConfigError, WorkerError
 
 log = logging.getLogger(__name__)
+
+GRACE_S = 5.0
+"""Time that a worker process has to remove its unfinished files."""
 
 
 class LocalEngine(EngineBase):
@@ -36,7 +40,7 @@ class LocalEngine(EngineBase):
     def __init__(self, *, workers: int | None = None, gpus_per_worker: float | None = None) -> None:
         if gpus_per_worker is not None:
             raise ConfigError(
-                "--gpus-per-worker says what a cluster is to reserve, the local engine takes one GPU per worker",
+                "--gpus-per-worker is for clusters; the local engine gives each worker one GPU",
                 fix="leave it out, or use --engine ray",
             )
         self.workers = workers
@@ -47,11 +51,11 @@ class LocalEngine(EngineBase):
         """Whether one worker is enough; see `Engine`."""
         return (self.workers or 1) == 1
 
-    def facts(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
-        """Open a worker in this process and return its facts. It is kept, in case no further process is needed."""
+    def describe(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
+        """Open a worker in this process and return its description. It is kept, in case no other process is needed."""
         worker = open_worker(device)
         self._opened = open_worker, worker
-        return worker.facts
+        return worker.description
 
     def map(
         self,
@@ -127,6 +131,9 @@ def _map_in_processes(
                 yield received(message, advance)
     finally:
         for process, _ in running.values():
+            process.terminate()
+        for process, _ in running.values():
+            process.join(GRACE_S)
             process.kill()  # safe: files are written atomically
             process.join()
 
@@ -153,7 +160,9 @@ def _message(pipe: Connection, process: BaseProcess, device: str) -> bytes:
 
 def _serve(pipe: Connection, open_worker: Callable[[str], Worker[T, R]], device: str, threads: int) -> None:
     """Main loop of a worker process: receives tasks and sends messages until the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all; the parent process handles them
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # removes unfinished files
     set_up_worker(threads)
     opened: list[Worker[T, R]] = []
 

@@ -132,11 +132,11 @@ class RayEngine(EngineBase):
         """See `Engine.in_process`."""
         return False
 
-    def facts(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
-        """Open a worker in a Ray task and return its facts; Ray ends the task's process if it used a GPU."""
+    def describe(self, open_worker: Callable[[str], Worker[Any, Any]], device: str) -> Any:
+        """Open a worker in a Ray task and return its description; Ray ends the task's process if it used a GPU."""
         ray = self._connect()
         share = self._share(device, tasks=1)
-        ask = ray.remote(num_cpus=1, num_gpus=share.num_gpus, max_retries=RETRIES)(_facts)
+        ask = ray.remote(num_cpus=1, num_gpus=share.num_gpus, max_retries=RETRIES)(_describe)
         with _ray_errors():
             return received(ray.get(ask.remote(open_worker, self._device(device), share.num_gpus)))
 
@@ -288,9 +288,9 @@ def _set_up(num_gpus: float) -> None:
     set_up_worker(None)  # Ray sets OMP_NUM_THREADS to num_cpus
 
 
-def _facts(open_worker: Callable[[str], Worker[Any, Any]], device: str, num_gpus: float) -> bytes:
+def _describe(open_worker: Callable[[str], Worker[Any, Any]], device: str, num_gpus: float) -> bytes:
     _set_up(num_gpus)
-    return answer(lambda advance: open_worker(device).facts)
+    return answer(lambda advance: open_worker(device).description)
 
 
 class _Actor:

@@ -384,8 +384,11 @@ def _num_heads(fold: Fold) -> int | None:
         return 1
     if isinstance(settings.get("num_heads"), int):
         return int(settings["num_heads"])
+    weights = fold.weights()
+    if weights is None:
+        return None
     try:
-        with safe_open(fold.folder / "weights.safetensors", framework="np") as file:
+        with safe_open(weights, framework="np") as file:
             return int(file.get_slice("fusion.offset").get_shape()[0])
     except (SafetensorError, OSError):
         return None

@@ -7,7 +7,7 @@ are fractions; differences are first minus second.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,7 +75,7 @@ def compare_printed(pairs: Sequence[tuple[Row, Row]]) -> PrintedResult:
     Args:
         pairs: rows of the first side and rows of the second side; at least one pair.
     """
-    settings = {first.method: differing(_spelt(first.stated), _spelt(second.stated)) for first, second in pairs}
+    settings = {first.method: differing(first.stated, second.stated) for first, second in pairs}
     comparisons = [_pair(first.figures, second.figures) for first, second in pairs]
     tests = with_holm([entry.test for entry in comparisons])
     comparisons = [replace(entry, test=test) for entry, test in zip(comparisons, tests, strict=True)]
@@ -90,15 +90,6 @@ def compare_printed(pairs: Sequence[tuple[Row, Row]]) -> PrintedResult:
         notes=list(dict.fromkeys(notes)),
         kind="both-printed" if published else "printed",
     )
-
-
-def _spelt(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts with the corpus as daamctl spells it: the tables print `ag-news`."""
-    return {name: _plain(value) if name == "download.corpus" else value for name, value in stated.items()}
-
-
-def _plain(corpus: str) -> str:
-    return corpus.replace("-", "")
 
 
 def _stated(trained: TrainedMethod, unit: str) -> dict[str, Any]:
@@ -118,10 +109,13 @@ def _figures(trained: TrainedMethod) -> RowFigures:
     """Scores of a trained method under the published scoring, and as reported."""
     best = [float(fold.result["metrics"]["accuracy_best_on_test"] or 0.0) for fold in trained.folds]
     scores = [score_items(part, len(trained.facts["data.classes"])) for part in trained.items]
+    reported = {name: spread([score[name] for score in scores]) for name in COMPARED}
     by_fold: dict[int, list[float]] = {}
     for fold, value in zip(trained.folds, best, strict=True):
         by_fold.setdefault(fold.fold, []).append(value)
-    folds = zip(trained.facts["data.test_groups"], by_fold.values(), strict=True)
+    folds = []
+    for group, values in zip(trained.facts["data.test_groups"], by_fold.values(), strict=True):
+        folds.append(FoldAccuracy(group, _last_number(group), float(np.mean(values))))
     return RowFigures(
         name=trained.name,
         label=trained.label,
@@ -129,8 +123,8 @@ def _figures(trained: TrainedMethod) -> RowFigures:
         fairness=trained.fairness,
         print=None,
         as_published=spread(best),
-        as_reported={name: spread([score[name] for score in scores]) for name in COMPARED},
-        folds=[FoldAccuracy(group, _last_number(group), float(np.mean(values))) for group, values in folds],
+        as_reported=reported,
+        folds=folds,
     )
 
 
@@ -143,12 +137,13 @@ def _last_number(group: str) -> int | None:
 def _pair(first: RowFigures, second: RowFigures) -> PrintedPair:
     """Compare two rows."""
     not_aligned, folds = _not_aligned(first, second), None
-    ours, theirs = ({fold.session: fold.value for fold in row.folds} for row in (first, second))
+    ours = {fold.session: fold.value for fold in first.folds}
+    theirs = {fold.session: fold.value for fold in second.folds}
     if not_aligned is None:
-        folds = [
-            SessionDifference(session, ours[session], theirs[session], ours[session] - theirs[session])
-            for session in sorted(session for session in ours if session is not None)
-        ]
+        folds = []
+        for session in sorted(session for session in ours if session is not None):
+            difference = ours[session] - theirs[session]
+            folds.append(SessionDifference(session, ours[session], theirs[session], difference))
     test, no_test = _test(first, second, folds)
     return PrintedPair(
         first=first.name,
@@ -165,9 +160,10 @@ def _pair(first: RowFigures, second: RowFigures) -> PrintedPair:
 
 def _not_aligned(first: RowFigures, second: RowFigures) -> str | None:
     """Why the folds of two rows cannot be paired; None if they are the same sessions."""
-    if _plain(first.corpus) != _plain(second.corpus):
+    if first.corpus != second.corpus:
         return f"the corpora differ: {first.corpus} and {second.corpus}"
-    ours, theirs = ([fold.session for fold in row.folds if fold.session is not None] for row in (first, second))
+    ours = [fold.session for fold in first.folds if fold.session is not None]
+    theirs = [fold.session for fold in second.folds if fold.session is not None]
     if len(ours) < len(first.folds) or len(theirs) < len(second.folds):
         return "columns or groups are not numbered sessions"
     if sorted(ours) != sorted(theirs) or len(set(ours)) < len(ours):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections import OrderedDict
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from daamctl.encoders.image import ImageEncoder
+    from daamctl.encoders.speech import SpeechEncoder
     from daamctl.encoders.text import TextEncoder
 
 CACHE_BYTES = 512_000_000  # encoded images: all of CIFAR-100, part of larger tables
@@ -78,13 +80,14 @@ def open_items(
         max_tokens: longest text, in tokens, if lower than `extract.max_tokens`.
         tables: image tables that are already open; None: open new ones.
     """
-    extract, reader = config.extract, cast("Any", encoder)
+    extract = config.extract
     if modality == "text":
-        limit = min(reader.max_tokens, max_tokens or reader.max_tokens)
-        return TextItems(rows, reader, limit, extract.max_batch_tokens)
+        text_encoder = cast("TextEncoder", encoder)
+        limit = min(text_encoder.max_tokens, max_tokens or text_encoder.max_tokens)
+        return TextItems(rows, text_encoder, limit, extract.max_batch_tokens)
     if modality == "image":
-        return ImageItems(rows, root, reader, extract.max_batch_images, tables)
-    return SpeechItems(rows, root, reader.sampling_rate, extract.max_batch_s)
+        return ImageItems(rows, root, cast("ImageEncoder", encoder), extract.max_batch_images, tables)
+    return SpeechItems(rows, root, cast("SpeechEncoder", encoder).sampling_rate, extract.max_batch_s)
 
 
 class SpeechItems:
@@ -117,8 +120,8 @@ class SpeechItems:
         return torch.nn.functional.pad(waveform, (0, max(0, pad_to - len(waveform))))
 
     def marks(self, item: Tensor) -> tuple[str, ...]:
-        """`silent` or `clipped`, as found by `audio.describe`."""
-        return tuple(sorted(audio.describe(item), reverse=True))
+        """`silent` or `clipped`, see `audio.warnings_about`."""
+        return tuple(sorted(audio.warnings_about(item), reverse=True))
 
 
 class TextItems:
@@ -177,11 +180,10 @@ class ImageItems:
     def read(self, row: int) -> Tensor:
         """Decode, resize and normalise an image."""
         path, index = self.rows[row]
-        source: Path | bytes = self.root / path
-        if index is not None:
-            source = self.tables.encoded(self.root / path, index)
-        name = f"{self.root / path}" + (f" row {index}" if index is not None else "")
-        return self.encoder.pixels(decode(source, name))
+        file = self.root / path
+        if index is None:
+            return self.encoder.pixels(decode(file, str(file)))
+        return self.encoder.pixels(decode(self.tables.encoded(file, index), f"{file} row {index}"))
 
     def marks(self, item: Tensor) -> tuple[str, ...]:
         """`blank` if the image has a single colour."""
@@ -189,11 +191,26 @@ class ImageItems:
         return ("blank",) if bool((flat == flat[:, :1]).all()) else ()
 
 
+@dataclass(frozen=True)
+class _ImageTable:
+    """An open table of images.
+
+    Args:
+        file: the Parquet file.
+        column: name of the column with the images.
+        starts: first row of each row group, and the number of rows.
+    """
+
+    file: pq.ParquetFile
+    column: str
+    starts: np.ndarray
+
+
 class ImageTables:
     """Encoded images from Parquet tables; row groups are read on first use and cached up to `CACHE_BYTES`."""
 
     def __init__(self) -> None:
-        self.files: dict[Path, tuple[Any, str, np.ndarray]] = {}
+        self.tables: dict[Path, _ImageTable] = {}
         self.groups: OrderedDict[tuple[Path, int], pa.ChunkedArray] = OrderedDict()
         self.lock = Lock()
 
@@ -213,20 +230,22 @@ class ImageTables:
         return value
 
     def _value(self, path: Path, index: int) -> Any:
-        if path not in self.files:
+        """What the image column has as `bytes` in one row."""
+        if path not in self.tables:
             file = pq.ParquetFile(path)
-            number_of_rows = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-            self.files[path] = file, _image_column(path, file.schema_arrow), np.cumsum([0, *number_of_rows])
-        file, column, starts = self.files[path]
-        if not 0 <= index < starts[-1]:
-            raise CorpusError(f"{path} has {starts[-1]} rows, so no row {index}")
-        group = int(np.searchsorted(starts, index, side="right")) - 1
+            sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            self.tables[path] = _ImageTable(file, _image_column(path, file.schema_arrow), np.cumsum([0, *sizes]))
+        table = self.tables[path]
+        if not 0 <= index < table.starts[-1]:
+            raise CorpusError(f"{path} has {table.starts[-1]} rows, so no row {index}")
+        group = int(np.searchsorted(table.starts, index, side="right")) - 1
         if (path, group) not in self.groups:
-            self.groups[path, group] = file.read_row_group(group, columns=[column]).column(0)
-            while len(self.groups) > 1 and sum(one.nbytes for one in self.groups.values()) > CACHE_BYTES:
-                self.groups.popitem(last=False)
+            self.groups[path, group] = table.file.read_row_group(group, columns=[table.column]).column(0)
+            while len(self.groups) > 1 and sum(cached.nbytes for cached in self.groups.values()) > CACHE_BYTES:
+                self.groups.popitem(last=False)  # the one that was used longest ago
         self.groups.move_to_end((path, group))
-        return (self.groups[path, group][index - int(starts[group])].as_py() or {}).get("bytes")
+        image = self.groups[path, group][index - int(table.starts[group])].as_py()
+        return None if image is None else image.get("bytes")
 
 
 def _image_column(path: Path, schema: pa.Schema) -> str:

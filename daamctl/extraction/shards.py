@@ -1,7 +1,9 @@
 """Write shards of embeddings with an open encoder, one after another in this process.
 
-While one shard is embedded, a thread writes the previous one and others read the next one. A task (`ShardTask`) and its
-result (`ShardResult`) can be pickled, so several processes or machines can share the tasks of a corpus.
+While one shard is embedded, a thread writes the previous one and others read the next one. Finished rows of a shard are
+kept in parts until it is complete, so that an interruption costs little (`daamctl.extraction.parts`). A task
+(`ShardTask`) and its result (`ShardResult`) can be pickled, so several processes or machines can share the tasks of a
+corpus.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import numpy as np
 import polars as pl
 
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, write_shard
+from daamctl.artifacts.io import content_key
 from daamctl.config import Config
 from daamctl.encoders.base import Encoder
 from daamctl.extraction.items import ImageTables, Items, open_items
+from daamctl.extraction.parts import Parts
 from daamctl.extraction.stream import Embedded, Opener, embed_sets
 
 
@@ -45,12 +49,14 @@ class ShardResult:
         num_clips: number of clips in it.
         unreadable: clip_id -> reason, for clips left out.
         marks: warning (`silent`, `clipped`, `truncated`, `blank`) -> clip_ids.
+        kept: number of its clips that an earlier process embedded.
     """
 
     path: Path
     num_clips: int
     unreadable: dict[str, str] = field(default_factory=dict)
     marks: dict[str, list[str]] = field(default_factory=dict)
+    kept: int = 0
 
 
 def make_shards(
@@ -82,48 +88,59 @@ def make_shards(
         EncoderError: the encoder gives values that are not finite, or too large for the storage, or one clip does not
             fit in the device's memory.
     """
-    made: deque[ShardTask] = deque()
-    opened = ImageTables() if tables is None else tables  # shared, because neighbouring shards share row groups
+    if tables is None:
+        tables = ImageTables()  # for all shards, because neighbouring shards share row groups
+    begun: deque[ShardTask] = deque()
 
     def openers() -> Iterator[Opener]:
         for task in tasks:
-            made.append(task)
-            yield partial(_open, task, encoder, head, root, config, opened)
+            begun.append(task)
+            yield partial(_open_shard, task, encoder, head, root, config, tables)
 
     writing: deque[Future[ShardResult]] = deque()
     with ThreadPoolExecutor(1, "write") as writer:
-        for done in embed_sets(encoder, openers(), storage=config.extract.storage, on_clips=on_clips):
-            if done is not None:
-                writing.append(writer.submit(_write, made.popleft(), done, head))
+        for embedded in embed_sets(encoder, openers(), storage=config.extract.storage, on_clips=on_clips):
+            if embedded is not None:
+                writing.append(writer.submit(_write_shard, begun.popleft(), embedded, head))
+            # Pass on shards whose files are in place; wait for one only if the next is to be written, too.
             while writing and (len(writing) > 1 or writing[0].done()):
                 yield writing.popleft().result()
         for future in writing:
             yield future.result()
 
 
-def _open(
+def _open_shard(
     task: ShardTask, encoder: Encoder, head: EmbeddingsMetadata, root: Path, config: Config, tables: ImageTables
-) -> tuple[Items, Sequence[str]]:
+) -> tuple[Items, Sequence[str], Parts]:
+    """Open the clips of a shard; see `Opener`."""
     items = open_items(task.rows, head.modality, root, encoder, config, tables=tables)
-    return items, task.rows["clip_id"].to_list()
+    return items, task.rows["clip_id"].to_list(), _parts(task, head)
 
 
-def _write(task: ShardTask, done: Embedded, head: EmbeddingsMetadata) -> ShardResult:
+def _parts(task: ShardTask, head: EmbeddingsMetadata) -> Parts:
+    return Parts(task.path, content_key({"vectors": head.vectors_key, "clips": task.rows["clip_id"].to_list()}))
+
+
+def _write_shard(task: ShardTask, embedded: Embedded, head: EmbeddingsMetadata) -> ShardResult:
     """Write a shard atomically, without the unreadable clips."""
     ids = task.rows["clip_id"].to_list()
-    keep = np.array([row not in done.unreadable for row in range(len(ids))], bool)
+    readable = np.array([row not in embedded.unreadable for row in range(len(ids))], bool)
     facts = {
-        "key": head.key,
+        "key": head.vectors_key,
         "encoder": head.encoder,
-        "settings": head.settings,
-        "classes": list(head.classes),
-        "unreadable": len(done.unreadable),
+        "settings": {name: part for name, part in head.settings.items() if name != "download"},
+        "unreadable": len(embedded.unreadable),
     }
-    rows = task.rows.filter(pl.Series(keep))
-    write_shard(task.path, rows, done.n_frames[keep], done.vectors[keep], head.layers, facts)
+    rows = task.rows.filter(pl.Series(readable))
+    write_shard(task.path, rows, embedded.n_frames[readable], embedded.vectors[readable], head.layers, facts)
+    _parts(task, head).remove()
+    marks = {}
+    for name, marked in embedded.marks.items():
+        marks[name] = [ids[row] for row in marked]
     return ShardResult(
-        task.path,
-        len(rows),
-        {ids[row]: reason for row, reason in done.unreadable.items()},
-        {name: [ids[row] for row in marked] for name, marked in done.marks.items()},
+        path=task.path,
+        num_clips=len(rows),
+        unreadable={ids[row]: reason for row, reason in embedded.unreadable.items()},
+        marks=marks,
+        kept=embedded.kept,
     )

@@ -26,7 +26,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.started = self.ended = time.monotonic()
-        self.clips = self.first_clips = 0
+        self.clips = self.first_clips = self.kept = 0
         self.first_ended = self.started
 
     def count(self, clips: int) -> None:
@@ -37,7 +37,7 @@ class Stopwatch:
         self.clips += clips
 
     def timed(self, make: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-        """Wrap a function that makes shards, so that its progress is counted.
+        """Wrap a function that makes shards, so that its progress is counted, without clips embedded earlier.
 
         Args:
             make: takes the tasks, and a function `advance` to be called with the number of finished clips.
@@ -48,7 +48,9 @@ class Stopwatch:
                 self.count(clips)
                 advance(clips)
 
-            return make(tasks, advance=count)
+            for shard in make(tasks, advance=count):
+                self.kept += shard.kept
+                yield shard
 
         return timed
 
@@ -57,4 +59,8 @@ class Stopwatch:
         clips, started = self.clips, self.started
         if self.first_clips <= SMALL_PART * self.clips:
             clips, started = self.clips - self.first_clips, self.first_ended
-        return {"clips": clips, "seconds": round(self.ended - started, 3), "device": device_name(device)}
+        return {
+            "clips": max(clips - self.kept, 0),
+            "seconds": round(self.ended - started, 3),
+            "device": device_name(device),
+        }

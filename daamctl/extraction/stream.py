@@ -21,6 +21,7 @@ from daamctl.encoders.base import Batch, Encoder, Pooled
 from daamctl.errors import AudioError, CorpusError, EncoderError
 from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import Items
+from daamctl.extraction.parts import Parts
 
 log = logging.getLogger(__name__)
 
@@ -51,16 +52,18 @@ class Embedded:
         n_frames: (N,) frames, tokens or patches averaged; 0 for unreadable clips.
         unreadable: row -> reason.
         marks: warning (`silent`, `clipped`, `truncated`, `blank`) -> rows.
+        kept: number of clips that an earlier process embedded.
     """
 
     vectors: np.ndarray
     n_frames: np.ndarray
     unreadable: dict[int, str] = field(default_factory=dict)
     marks: dict[str, list[int]] = field(default_factory=dict)
+    kept: int = 0
 
 
-Opener = Callable[[], tuple[Items, Sequence[str]]]
-"""Opens a set: returns its items, and their names for messages."""
+Opener = Callable[[], tuple[Items, Sequence[str], Parts | None]]
+"""Opens a set: returns its items, their names for messages, and where finished rows are kept until it is complete."""
 
 
 @dataclass
@@ -75,14 +78,35 @@ class _Group:
 
 
 @dataclass
-class _Set:
-    """A set being embedded."""
+class _ClipSet:
+    """A set being embedded.
+
+    Args:
+        items: its clips.
+        names: their names, for messages.
+        parts: where finished rows are kept on disk until the set is complete; None: nowhere.
+        result: filled row by row.
+        batches: row numbers of each batch, without batches that an earlier process has finished.
+        left: number of rows that are not finished.
+    """
 
     items: Items
     names: Sequence[str]
+    parts: Parts | None
     result: Embedded
     batches: list[np.ndarray]
     left: int
+
+    def note_stored(self, rows: Sequence[int]) -> None:
+        """Note rows whose vectors are in the result."""
+        self.left -= len(rows)
+        if self.parts is not None:
+            self.parts.add(rows)
+
+    def save_if_due(self) -> None:
+        """Write finished rows to disk, if the last time is long enough ago."""
+        if self.parts is not None and self.left:
+            self.parts.save_if_due(self.result.vectors, self.result.n_frames, self.result.marks)
 
 
 @dataclass
@@ -93,7 +117,7 @@ class _Limit:
 
 
 @dataclass
-class _Read:
+class _ReadBatch:
     """A planned batch after reading: unreadable rows, warnings, and the other items in groups."""
 
     unreadable: dict[int, str] = field(default_factory=dict)
@@ -121,7 +145,7 @@ def embed_clips(
     Raises:
         EncoderError: the encoder gives values that are not finite, or too large for `storage`.
     """
-    sets = embed_sets(encoder, [lambda: (items, clip_ids)], storage=storage, on_clips=on_clips)
+    sets = embed_sets(encoder, [lambda: (items, clip_ids, None)], storage=storage, on_clips=on_clips)
     (embedded,) = (done for done in sets if done is not None)
     return embedded
 
@@ -145,19 +169,25 @@ def embed_sets(
     """
     encoder.prepare_for_inference()
     limit = _Limit()
-    waiting: deque[_Set] = deque()
+    waiting: deque[_ClipSet] = deque()
     with ThreadPoolExecutor(1, "store") as storing:
         runner = _Runner(encoder, storage, on_clips, limit, storing)
-        for one, read in _read_ahead(sets, encoder, storage, limit):
-            if not waiting or waiting[-1] is not one:
-                waiting.append(one)
-            runner.take(one, read)
-            yield None
+        for clip_set, read in _read_ahead(sets, encoder, storage, limit):
+            if not waiting or waiting[-1] is not clip_set:
+                waiting.append(clip_set)
+                kept = clip_set.result.kept
+                if kept:
+                    log.info("%d of %d clips of an unfinished shard are kept", kept, len(clip_set.names))
+                    on_clips(kept)
+            runner.run(clip_set, read)
+            for unfinished in waiting:
+                unfinished.save_if_due()
+            yield None  # gives the caller the chance to pass on what it has finished meanwhile
             while waiting and not waiting[0].left:
                 yield waiting.popleft().result
-        runner.finish()
-    for one in waiting:
-        yield one.result
+        runner.wait()
+    for clip_set in waiting:
+        yield clip_set.result
 
 
 def _compute_alone() -> None:
@@ -172,15 +202,18 @@ def _on_gpu(encoder: Encoder) -> bool:
     return getattr(encoder, "device", "cpu").startswith("cuda")
 
 
-def _read_ahead(sets: Iterable[Opener], encoder: Encoder, storage: str, limit: _Limit) -> Iterator[tuple[_Set, _Read]]:
+def _read_ahead(
+    sets: Iterable[Opener], encoder: Encoder, storage: str, limit: _Limit
+) -> Iterator[tuple[_ClipSet, _ReadBatch]]:
     """Read every batch of every set in order, in threads a few batches ahead of the consumer."""
     threads = min(READ_THREADS_GPU, os.cpu_count() or 1) if _on_gpu(encoder) else READ_THREADS
     readers, opener = ThreadPoolExecutor(threads, "read", _compute_alone), ThreadPoolExecutor(1, "open", _compute_alone)
-    ahead: deque[tuple[_Set, Future[_Read]]] = deque()
+    ahead: deque[tuple[_ClipSet, Future[_ReadBatch]]] = deque()
     try:
-        for one in _open_ahead(sets, encoder, storage, opener):
-            for rows in one.batches or [np.empty(0, np.int64)]:
-                ahead.append((one, readers.submit(_read, encoder, one.items, rows, limit)))
+        for clip_set in _open_ahead(sets, encoder, storage, opener):
+            # A set without batches gets an empty one, so that the consumer knows of the set.
+            for rows in clip_set.batches or [np.empty(0, np.int64)]:
+                ahead.append((clip_set, readers.submit(_read_batch, encoder, clip_set.items, rows, limit)))
                 if len(ahead) > max(BATCHES_AHEAD, threads):
                     earliest, future = ahead.popleft()
                     yield earliest, future.result()
@@ -192,11 +225,13 @@ def _read_ahead(sets: Iterable[Opener], encoder: Encoder, storage: str, limit: _
             pool.shutdown(cancel_futures=True)
 
 
-def _open_ahead(sets: Iterable[Opener], encoder: Encoder, storage: str, thread: ThreadPoolExecutor) -> Iterator[_Set]:
+def _open_ahead(
+    sets: Iterable[Opener], encoder: Encoder, storage: str, thread: ThreadPoolExecutor
+) -> Iterator[_ClipSet]:
     """Open each set (which tokenises texts) while the batches of the previous one are consumed."""
-    following: Future[_Set] | None = None
+    following: Future[_ClipSet] | None = None
     for opener in sets:
-        current, following = following, thread.submit(_open, opener, encoder, storage)
+        current, following = following, thread.submit(_open_set, opener, encoder, storage)
         if current is not None:
             yield current.result()
     if following is not None:
@@ -211,17 +246,27 @@ def planned(encoder: Encoder, items: Items) -> list[np.ndarray]:
     )
 
 
-def _open(opener: Opener, encoder: Encoder, storage: str) -> _Set:
-    items, names = opener()
-    number = len(names)
-    vectors = np.zeros((number, len(encoder.layers), encoder.embed_dim), storage)
-    return _Set(items, names, Embedded(vectors, np.zeros(number, np.int32)), planned(encoder, items), number)
+def _open_set(opener: Opener, encoder: Encoder, storage: str) -> _ClipSet:
+    """Open a set, plan its batches, and take those that an earlier process has finished from disk."""
+    items, names, parts = opener()
+    vectors = np.zeros((len(names), len(encoder.layers), encoder.embed_dim), storage)
+    result = Embedded(vectors, np.zeros(len(names), np.int32))
+    batches = planned(encoder, items)
+    if parts is not None:
+        finished = parts.load(result.vectors, result.n_frames, result.marks)
+        batches = [batch for batch in batches if not finished.issuperset(batch.tolist())]
+        # Rows of a batch that is not finished as a whole are embedded again, and then marked again.
+        again = {row for batch in batches for row in batch.tolist()}
+        for name, rows in result.marks.items():
+            result.marks[name] = [row for row in rows if row not in again]
+        result.kept = len(names) - len(again)
+    return _ClipSet(items, names, parts, result, batches, left=len(names) - result.kept)
 
 
-def _read(encoder: Encoder, items: Items, rows: np.ndarray, limit: _Limit) -> _Read:
+def _read_batch(encoder: Encoder, items: Items, rows: np.ndarray, limit: _Limit) -> _ReadBatch:
     """Read one planned batch. It is split if the encoder needs equal lengths and the items turn out to differ."""
-    read = _Read()
-    together: dict[int, list[tuple[int, Tensor]]] = {}
+    read = _ReadBatch()
+    by_length: dict[int, list[tuple[int, Tensor]]] = {}  # 0: any length
     for row in rows.tolist():
         try:
             item = items.read(row)
@@ -230,16 +275,19 @@ def _read(encoder: Encoder, items: Items, rows: np.ndarray, limit: _Limit) -> _R
             continue
         for mark in items.marks(item):
             read.marks.setdefault(mark, []).append(row)
-        together.setdefault(len(item) if encoder.equal_length_batches else 0, []).append((row, item))
-    for found in together.values():
-        read.groups += _groups(encoder, [row for row, _ in found], [item for _, item in found], limit)
+        length = len(item) if encoder.equal_length_batches else 0
+        by_length.setdefault(length, []).append((row, item))
+    for found in by_length.values():
+        read.groups += _collate(encoder, [row for row, _ in found], [item for _, item in found], limit)
     return read
 
 
-def _groups(encoder: Encoder, rows: list[int], items: list[Tensor], limit: _Limit) -> Iterator[_Group]:
+def _collate(encoder: Encoder, rows: list[int], items: list[Tensor], limit: _Limit) -> Iterator[_Group]:
     """Collate items into as few batches as the cost limit allows."""
     cost, most = _cost(encoder, items), limit.cost
-    size = len(items) if cost <= most else max(1, int(most * len(items) // cost))
+    size = len(items)
+    if cost > most:
+        size = max(1, int(most * len(items) // cost))
     for start in range(0, len(items), size):
         part = items[start : start + size]
         try:
@@ -284,57 +332,60 @@ class _Runner:
         self.encoder, self.storage, self.on_clips, self.limit, self.storing = encoder, storage, on_clips, limit, storing
         self.format: torch.dtype = getattr(torch, storage)
         self.unfinished = UNFINISHED_GPU if _on_gpu(encoder) else UNFINISHED
-        self.running: deque[tuple[_Set, int, Future[None]]] = deque()
+        self.running: deque[tuple[_ClipSet, list[int], Future[None]]] = deque()
 
-    def take(self, one: _Set, read: _Read) -> None:
-        """Run a batch of a set."""
-        one.result.unreadable.update(read.unreadable)
+    def run(self, clip_set: _ClipSet, read: _ReadBatch) -> None:
+        """Run a batch of a set; its results may arrive later."""
+        clip_set.result.unreadable.update(read.unreadable)
         for mark, rows in read.marks.items():
-            one.result.marks.setdefault(mark, []).extend(rows)
-        one.left -= len(read.unreadable)
+            clip_set.result.marks.setdefault(mark, []).extend(rows)
+        clip_set.left -= len(read.unreadable)
         if read.unreadable:
             self.on_clips(len(read.unreadable))
         for group in read.groups:
-            self._run(one, group)
+            self._run_group(clip_set, group)
 
-    def finish(self, but: int = 0) -> None:
-        """Wait for all outstanding batches except the last `but` ones."""
-        while len(self.running) > but:
-            one, number, stored = self.running.popleft()
+    def wait(self, all_but: int = 0) -> None:
+        """Wait for the outstanding batches, all but the last few."""
+        while len(self.running) > all_but:
+            clip_set, rows, stored = self.running.popleft()
             stored.result()
-            one.left -= number
-            self.on_clips(number)
+            clip_set.note_stored(rows)
+            self.on_clips(len(rows))
 
-    def _run(self, one: _Set, group: _Group) -> None:
+    def _run_group(self, clip_set: _ClipSet, group: _Group) -> None:
         """Launch a group; if the device's memory is too small for it, launch it in parts."""
         if len(group.items) > 1 and group.cost > self.limit.cost:
-            self._run_split(one, group)
+            self._run_in_parts(clip_set, group)
             return
-        wait = self._launched(group)
-        if wait is not None:
-            self.running.append((one, len(group.rows), self.storing.submit(self._store, one, group, wait)))
-            self.finish(but=self.unfinished)
+        get_pooled = self._launch(group)
+        if get_pooled is not None:
+            stored = self.storing.submit(self._store, clip_set, group, get_pooled)
+            self.running.append((clip_set, group.rows, stored))
+            self.wait(all_but=self.unfinished)
             return
+        # Out of memory. Outstanding batches hold memory, too: wait for them. Then run the group in halves, or a single
+        # item once more.
         unit, smaller, setting = TOO_LARGE[self.encoder.modality]
-        alone = not self.running
-        self.finish()  # outstanding batches hold memory
+        was_alone = not self.running
+        self.wait()
         torch.cuda.empty_cache()
         if len(group.items) > 1:
             self.limit.cost = group.cost // 2
             log.warning("out of memory with %d clips in a batch; trying halves (lower %s)", len(group.items), setting)
-        elif alone:
+        elif was_alone:
             raise EncoderError(
                 f"one {unit.format(group.items[0].shape[-1])} does not fit in the device's memory",
                 fix=f"use --device cpu{smaller}",
             )
-        self._run_split(one, group)
+        self._run_in_parts(clip_set, group)
 
-    def _run_split(self, one: _Set, group: _Group) -> None:
+    def _run_in_parts(self, clip_set: _ClipSet, group: _Group) -> None:
         """Run a group in parts that fit the current limit."""
-        for part in _groups(self.encoder, group.rows, group.items, self.limit):
-            self._run(one, part)
+        for part in _collate(self.encoder, group.rows, group.items, self.limit):
+            self._run_group(clip_set, part)
 
-    def _launched(self, group: _Group) -> Callable[[], Pooled] | None:
+    def _launch(self, group: _Group) -> Callable[[], Pooled] | None:
         """Launch a group and return a function that waits for its results; None if memory has run out."""
         if group.batch is None:
             return None
@@ -345,16 +396,16 @@ class _Runner:
                 raise
         return None  # returned here, after the error and the memory it references are freed
 
-    def _store(self, one: _Set, group: _Group, wait: Callable[[], Pooled]) -> None:
+    def _store(self, clip_set: _ClipSet, group: _Group, get_pooled: Callable[[], Pooled]) -> None:
         """Check the vectors of a batch and write them to their rows."""
         assert group.batch is not None
-        pooled = wait()
+        pooled = get_pooled()
         if not bool(pooled.is_representable.all()):
             row, index = pooled.is_representable.logical_not().nonzero()[0].tolist()
             raise EncoderError(
                 f"the encoder gives values that are not finite, or beyond {self.storage}, in layer "
-                f"{self.encoder.layers[index]} of clip '{one.names[group.rows[row]]}'",
+                f"{self.encoder.layers[index]} of clip '{clip_set.names[group.rows[row]]}'",
                 fix="use --set extract.precision=float32 --set extract.storage=float32",
             )
-        one.result.vectors[group.rows] = pooled.values.numpy()
-        one.result.n_frames[group.rows] = group.batch.n_frames.numpy()
+        clip_set.result.vectors[group.rows] = pooled.values.numpy()
+        clip_set.result.n_frames[group.rows] = group.batch.n_frames.numpy()

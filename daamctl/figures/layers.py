@@ -30,6 +30,24 @@ class LayerRun:
     share_untrained: Array
 
 
+@dataclass(frozen=True)
+class MethodMaps:
+    """The maps of one method.
+
+    Args:
+        layers: L layer numbers.
+        runs: the mean over folds, then the maps of every fold.
+    """
+
+    layers: Sequence[int]
+    runs: Sequence[LayerRun]
+
+    @property
+    def mean(self) -> LayerRun:
+        """The mean over folds."""
+        return self.runs[0]
+
+
 def importance_map(values: Array, layers: Sequence[int], title: str, *, minus: Array | None = None) -> Panel:
     """Importance Factor by layer and feature, first layer at the bottom.
 

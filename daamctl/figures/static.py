@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Sequence
 from io import BytesIO
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import matplotlib as mpl
 import numpy as np
@@ -41,22 +41,23 @@ LINE_HEIGHT = 1.15 / 72
 """Inches that a line of text takes, per point of its font."""
 LONG_NAME = 3
 """Longer names under a panel are rotated."""
+T = TypeVar("T")
 
 
 def pictures(figure: Figure) -> list[Picture]:
     """The figure as one picture, or as several with a part of its views each."""
-    views = list((figure.printed or figure.views).items())
-    parts = [views[start : start + figure.per_picture] for start in range(0, len(views), figure.per_picture)]
+    views = figure.printed or figure.views
+    parts = _chunks(list(views), figure.per_picture)
     found = []
     for number, part in enumerate(parts, start=1):
         name, alt = figure.key, figure.alt
         if len(parts) > 1:
+            first, last = part[0][0], part[-1][0]  # options of the first choice, e.g. methods
             name += f"-{number}"
-            alt += f" Part {number} of {len(parts)}: {part[0][0][0]} to {part[-1][0][0]}."
-        rows = [panels for _, panels in part]
+            alt += f" Part {number} of {len(parts)}: {first} to {last}."
+        rows = [views[chosen] for chosen in part]
         if figure.small is not None:
-            panels = [panel for row in rows for panel in row]
-            rows = [panels[start : start + figure.columns] for start in range(0, len(panels), figure.columns)]
+            rows = _chunks([panel for row in rows for panel in row], figure.columns)
         canvas = _canvas(rows, small=figure.small)
         box = _box(canvas)
         found.append(Picture(f"{name}.png", alt, _save(canvas, "png", box), _save(canvas, "pdf", box)))
@@ -75,10 +76,23 @@ def png(panels: Sequence[Panel], *, title: str = "", dpi: int = DPI) -> bytes:
     return _save(canvas, "png", _box(canvas))
 
 
+def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
 def _canvas(
     rows: Sequence[Sequence[Panel]], *, small: tuple[float, float] | None = None, title: str = "", dpi: int = DPI
 ) -> Canvas:
+    """Draw rows of panels.
+
+    Args:
+        rows: panels from left to right, of each row from top to bottom.
+        small: width and height of every panel in a grid; None: each panel has its own size.
+        title: above all panels.
+        dpi: resolution.
+    """
     font = FONT if small is None else SMALL_FONT
+    # All sizes are in inches, without the names and titles around the panels: `_save` cuts the canvas to fit them.
     columns = max(map(len, rows))
     widths = [max((small or row[column].size)[0] for row in rows if column < len(row)) for column in range(columns)]
     heights = [max((small or panel.size)[1] for panel in row) for row in rows]
@@ -89,7 +103,7 @@ def _canvas(
     canvas = Canvas(figsize=(width, height), dpi=dpi)
     FigureCanvasAgg(canvas)  # measures text
     image = None
-    handles: dict[str, Any] = {}
+    handles: dict[str, Any] = {}  # name in the legend -> what it explains
     top = height
     for number, row in enumerate(rows):
         left = 0.0
@@ -99,6 +113,8 @@ def _canvas(
             place = (left / width, (top - size[1]) / height, size[0] / width, size[1] / height)
             axes = canvas.add_axes(place)
             image = _draw(axes, panel, size, font) or image
+            # Names of rows that the panel to the left has too, and names of columns that the panel below has too, are
+            # written once.
             same_y = column > 0 and panel.y == row[0].y and bool(panel.y.names or panel.y.limits)
             _label(axes.xaxis, panel.x, size[0], font, written=column >= len(below) or not panel.x.names)
             _label(axes.yaxis, panel.y, size[1], font, written=not same_y)

@@ -47,6 +47,7 @@ class Origin:
         precision: number format of the encoder's forward pass; for an adapter that of inference.
         storage: number format of the stored vectors; None for an adapter.
         made_with: the settings of `segment` (speech only) and `extract` that can change the vectors.
+        fold: key, method, number and seed of the training, see `daamctl.artifacts.results.owner_of`.
     """
 
     classes: tuple[str, ...] | None = None
@@ -58,6 +59,7 @@ class Origin:
     precision: str | None = None
     storage: str | None = None
     made_with: Mapping[str, Any] = field(default_factory=dict)
+    fold: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -68,6 +70,7 @@ class Origin:
         layers: Sequence[int],
         modality: str,
         settings: Mapping[str, Mapping[str, Any]],
+        fold: Mapping[str, Any] | None = None,
     ) -> Origin:
         """Make an origin from the facts of an encoder; no fact is lost.
 
@@ -77,6 +80,7 @@ class Origin:
             layers: in order.
             modality: speech, text or image.
             settings: settings by section.
+            fold: key, method, number and seed of the training.
         """
         elsewhere = {*POOLING, *INPUTS, "precision", "storage", "modality"}
         sections = ("segment", "extract") if modality == "speech" else ("extract",)
@@ -90,6 +94,7 @@ class Origin:
             precision=facts.get("precision"),
             storage=facts.get("storage"),
             made_with={section: dict(settings[section]) for section in sections if section in settings},
+            fold=dict(fold or {}),
         )
 
 
@@ -238,7 +243,7 @@ def _rules(head: Mapping[str, Any]) -> dict[str, Callable[[Any], bool]]:
         "encoder": (lambda value: type(value) is dict and type(value.get("weights_sha256")) is str)
         if adapter
         else maybe_facts,
-        **dict.fromkeys(("pooling", "inputs", "made_with"), maybe_facts),
+        **dict.fromkeys(("pooling", "inputs", "made_with", "fold"), maybe_facts),
         **dict.fromkeys(("precision", "storage", "standardize"), maybe_text),
         "head_parameters": of(int) if adapter else of(int, type(None)),
         **({"embed_dim": of(int, type(None))} if adapter and head.get("schema") == 0 else {}),

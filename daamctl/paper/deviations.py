@@ -325,6 +325,8 @@ def _seeds(config: Config) -> Iterator[State]:
     fine-tunes a speech encoder sets 42; those for text and images set no seed.
     """
     modality = CORPORA.load(config.download.corpus).modality or "speech"
+    if modality not in SCRIPT_SEEDS:
+        return
     for method in config.methods:
         v1_on_images = modality == "image" and resolve_method(method)[0] == "daam-v1"
         script = 42 if v1_on_images else SCRIPT_SEEDS[modality]

@@ -15,13 +15,14 @@ import torch
 from daamctl.analysis.ablation import RANK_FIRST, TRAIN_FIRST, candidates, first_fit
 from daamctl.analysis.importance import layer_importance, mean_density, ties_all
 from daamctl.artifacts.io import read_json
-from daamctl.artifacts.results import SKIPPED_FILE, Fold, read_folds
+from daamctl.artifacts.results import Fold, read_folds
 from daamctl.config import Config
 from daamctl.errors import MethodError
 from daamctl.evaluation.fairness import learned_nothing
 from daamctl.layout import Layout
 from daamctl.methods import counterparts
 from daamctl.methods.base import FusionClassifier
+from daamctl.stage_table import SKIPPED_FILE
 from daamctl.training.trials.fusion import build_method
 
 TIED = "its scores tie all layers"
@@ -90,11 +91,11 @@ def choose_method(layout: Layout, config: Config, sizes: Sizes, numbers: Iterabl
 
 def why_nothing(layout: Layout, config: Config, name: str) -> str | None:
     """Why a method learned nothing, by the rule of `evaluate`; None if it learned something or is not trained."""
-    folds = read_folds(layout.method(name))
+    folds = _folds(layout, name)
     if not folds:
         return None
     listed = [probe for probe in counterparts(name) if probe in config.methods]
-    probes = {probe: part for probe in listed if (part := read_folds(layout.method(probe)))}
+    probes = {probe: part for probe in listed if (part := _folds(layout, probe))}
     return learned_nothing(folds, probes, unit=config.evaluate.unit, margin=config.evaluate.margin)
 
 
@@ -117,12 +118,16 @@ def tied(scores: Mapping[int, float]) -> bool:
     return ties_all(np.array(list(scores.values())))
 
 
+def _folds(layout: Layout, name: str) -> list[Fold]:
+    return read_folds(layout.method(name), again=layout.command("train", "--method", name))
+
+
 def _unsuitable(layout: Layout, config: Config, name: str, *, ranking: bool) -> str | None:
     """Why a trained method is not suitable; None if it is, or is not trained yet."""
     note = layout.method(name) / SKIPPED_FILE
     if note.exists():
         return f"not trained, {read_json(note).get('reason', 'skipped')}"
-    if ranking and (folds := read_folds(layout.method(name))) and tied(layer_scores(folds)):
+    if ranking and (folds := _folds(layout, name)) and tied(layer_scores(folds)):
         return TIED
     return why_nothing(layout, config, name)
 

@@ -16,8 +16,8 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from daamctl.artifacts.clips import read_clips
-from daamctl.artifacts.embeddings import EmbeddingsMetadata, check_settings, open_embeddings, read_head
-from daamctl.artifacts.results import Fold, read_folds
+from daamctl.artifacts.embeddings import EmbeddingsMetadata, check_settings, check_shards, open_embeddings, read_head
+from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.skipped import folder_of
 from daamctl.artifacts.splits import Split
 from daamctl.artifacts.utterances import METADATA_KEY, CorpusTable, Modality, read_utterances
@@ -102,7 +102,7 @@ class ArtifactStatus:
     def finetuned(self, method: str, splits: Sequence[Split], modality: Modality | None) -> list[Fold]:
         """Finished folds of a fine-tuning method, trained with the present settings on as many clips."""
         sizes = {split.fold: (len(split.train), len(split.dev), len(split.test)) for split in splits}
-        folds = read_folds(self.layout.method(method))
+        folds = intact_folds(self.layout.method(method))
         return [fold for fold in folds if sizes.get(fold.fold) == _sizes(fold) and self._is_current(fold, modality)]
 
     def ablated(self, method: str, groups: Sequence[str], runs: Runs) -> list[Fold]:
@@ -112,7 +112,7 @@ class ArtifactStatus:
         kept = []
         for group in groups:
             folder = self.layout.stage("ablate") / f"{group}-{method}"
-            for fold in read_folds(folder):
+            for fold in intact_folds(folder):
                 layers = tuple(fold.result["run"]["layers"])
                 if (fold.fold, fold.seed) not in runs or not set(layers) <= set(self.features.layers):
                     continue
@@ -157,6 +157,7 @@ class ArtifactStatus:
             return None, None
         try:
             head = read_head(folder)
+            check_shards(folder, head)
             check_settings(head.settings, self.config, head.modality, what="embeddings", fix="")
         except ArtifactError as error:
             return None, error.message

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -106,7 +106,19 @@ class ResourceEstimate:
     @functools.cached_property
     def encoder_size(self) -> EncoderSize | None:
         """Size of the encoder; None if nothing on this machine tells it."""
-        return None if self.stats.modality is None else encoder_size_of(self.config.extract, self.stats.modality)
+        if self.stats.modality is None or not self.config.has_encoder:
+            return None
+        return encoder_size_of(self.config.extract, self.stats.modality)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Facts of the file of given embeddings; empty if there is none, or it is not known yet."""
+        return self.status.utterances.facts if self.status.utterances is not None else {}
+
+    @property
+    def storage(self) -> str:
+        """Number format of the stored vectors."""
+        return str(self.given.get("storage", self.config.extract.storage))
 
     @functools.cached_property
     def sizes(self) -> tuple[int, int, int] | None:
@@ -114,6 +126,8 @@ class ResourceEstimate:
         head = self.status.head
         if head is not None:
             return sum(layer > 0 for layer in head.layers), head.embed_dim, len(head.classes)
+        if self.given and self.stats.classes:
+            return sum(layer > 0 for layer in self.given["layers"]), self.given["embed_dim"], self.stats.classes
         if self.encoder_size is None or self.stats.classes is None:
             return None
         return self.encoder_size.num_layers, self.encoder_size.embed_dim, self.stats.classes
@@ -131,7 +145,7 @@ class ResourceEstimate:
     @property
     def vector_bytes(self) -> int:
         """Bytes of all layers of one clip in training; 0 if not known yet."""
-        return self.vector_numbers * np.dtype(self.config.extract.storage).itemsize
+        return self.vector_numbers * np.dtype(self.storage).itemsize
 
     @property
     def finetune_dtype(self) -> torch.dtype:
@@ -214,7 +228,7 @@ class ResourceEstimate:
         num_layers, dim, classes = self.sizes
         numbers = tuple(range(1, (layers or num_layers) + 1))
         head = EmbeddingsMetadata("", "", tuple(map(str, range(classes))), numbers, dim, {}, {}, self.num_items)
-        dtype = getattr(torch, self.config.extract.storage)
+        dtype = getattr(torch, self.storage)
         one = torch.empty(1, dtype=dtype, device=device if source == "device" else "cpu")
         x = one.expand(self.num_items, len(numbers), dim)  # the right shape without the memory
         return most_members(FoldSpec("", method, 1, 0, self.config), Features(head, pl.DataFrame(), x, numbers))
@@ -232,6 +246,9 @@ class ResourceEstimate:
 
     def embeddings_bytes(self) -> int | None:
         """Disk of the embeddings."""
+        if self.given and self.num_items is not None:
+            numbers = len(self.given["layers"]) * int(self.given["embed_dim"])
+            return self.num_items * numbers * np.dtype(self.storage).itemsize
         if self.encoder_size is None or self.num_items is None:
             return None
         layers = self.encoder_size.num_layers + self.config.extract.layer_00

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from daamctl.adapters import FINETUNES
 from daamctl.artifacts.io import read_json
-from daamctl.artifacts.results import Fold, read_folds
+from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.config import Config
 from daamctl.devices import resolve_device
 from daamctl.errors import ArtifactError
@@ -96,11 +96,7 @@ class Recorded:
             return alike and meta["device"] == device
 
         for source, folder in self._folders("train"):
-            try:
-                folds = read_folds(folder / method)
-            except ArtifactError:  # a damaged fold of another pipeline
-                continue
-            rate = _rate([fold for fold in folds if is_alike(fold)], source)
+            rate = _rate([fold for fold in intact_folds(folder / method) if is_alike(fold)], source)
             if rate is not None:
                 return rate
         return None

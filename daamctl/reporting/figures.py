@@ -8,14 +8,16 @@ unit that it counts, and `alt` the text alternative.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from daamctl.artifacts.evaluation import Ranks
+from daamctl.artifacts.importance import LayerAccuracy
 from daamctl.figures import static
 from daamctl.figures.interactive import MAX_CELLS
-from daamctl.figures.layers import LayerRun, contribution, contribution_change, importance_map
+from daamctl.figures.layers import MethodMaps, contribution, contribution_change, importance_map
 from daamctl.figures.spec import (
     COLOURS,
     DASHES,
@@ -67,14 +69,59 @@ def per_method(figure: Figure, names: Mapping[str, str], what: str) -> list[Pict
 
 def accuracy(methods: Mapping[str, Sequence[tuple[float, str]]], chance: float, label: str, alt: str) -> Figure:
     """One row per method: its runs, given as (accuracy, name), and their mean."""
-    means = [100 * float(np.mean([value for value, _ in runs])) for runs in methods.values()]
+    values = [[value for value, _ in runs] for runs in methods.values()]
+    names = [name for runs in methods.values() for _, name in runs]
+    means = [100 * float(np.mean(row)) for row in values]
     marks: list[Mark] = [
-        _dots([[value for value, _ in runs] for runs in methods.values()], "One run",
-              notes=[name for runs in methods.values() for _, name in runs]),
+        _dots(values, "One run", notes=names),
         Line(means, range(len(means)), "Mean", "orange", None, "line-ns", width=3.0, size=14.0),
         Rule(100 * chance, CHANCE, vertical=True),
     ]  # fmt: skip
     return _row_figure("accuracy", alt, list(methods), Axis(label, "%"), marks)
+
+
+def answers(
+    layers: Sequence[LayerAccuracy],
+    methods: Mapping[str, tuple[float, tuple[float, float] | None]],
+    chance: float,
+    label: str,
+    alt: str,
+) -> Figure:
+    """Accuracy of a linear probe of every layer, and of every method, on axes with the same limits.
+
+    Args:
+        layers: probed layers; empty: the methods alone.
+        methods: method -> accuracy, and the ends of its interval.
+        chance: see above.
+        label: see above.
+        alt: see above.
+    """
+    values = [100 * mean for mean, _ in methods.values()]
+    found = [(low, high, place) for place, (_, ends) in enumerate(methods.values()) if ends for low, high in [ends]]
+    every = [*values, 100 * chance, *(100 * end for low, high, _ in found for end in (low, high))]
+    every += [100 * end for one in layers for end in (one.accuracy, one.low, one.high) if end is not None]
+    limits = (min(every) - 2.0, max(every) + 2.0)
+    marks: list[Mark] = [
+        _segments([(100 * low, place, 100 * high, place) for low, high, place in found], "95 % interval",
+                  colour="grey", width=2.5),
+        Line(values, range(len(values)), "Method", "orange", None, "circle", filled=True, size=6.0),
+        Rule(100 * chance, CHANCE, vertical=True),
+    ]  # fmt: skip
+    height = 0.4 + 0.27 * max(len(methods), 8)
+    panels = [Panel("Methods", Axis(label, "%", limits=limits), rows(list(methods)), marks, (3.4, height))]
+    if layers:
+        accuracies = [100 * one.accuracy for one in layers]
+        band = None
+        if all(one.low is not None and one.high is not None for one in layers):
+            band = ([100 * (one.low or 0.0) for one in layers], [100 * (one.high or 0.0) for one in layers])
+        places = Axis("Layer", names=[str(one.layer) for one in layers])
+        profile: list[Mark] = [
+            Line(range(len(layers)), accuracies, "Linear probe of one layer", marker="circle", filled=True, width=1.5,
+                 band=band, band_name="95 % interval of a layer"),
+            Rule(100 * chance),
+        ]  # fmt: skip
+        panels.insert(0, Panel("Layers", places, Axis(label, "%", limits=limits), profile, (4.2, height)))
+    return Figure("answers", alt, {(): panels})
 
 
 def ranks(found: Ranks, alt: str) -> Figure:
@@ -202,18 +249,15 @@ def confusion(methods: Mapping[str, Sequence[Sequence[int]]], classes: Sequence[
     return Figure("confusion", alt, views, ("Method",), small=(small, small))
 
 
-def importance(methods: Mapping[str, tuple[Sequence[int], Sequence[LayerRun]]], alt: str) -> Figure:
-    """Importance Factor and layer contribution: trained, untrained and the difference. On paper, the mean over runs.
-
-    `methods` holds layer numbers and runs, of which the first is the mean.
-    """
-    sizes = [2 * len(runs) * min(runs[0].trained.size, MAX_CELLS) * 4 / 3 for _, runs in methods.values()]
-    if sum(sizes) > MAX_MAP_BYTES:
-        methods = {name: (layers, runs[:1]) for name, (layers, runs) in methods.items()}
+def importance(methods: Mapping[str, MethodMaps], alt: str) -> Figure:
+    """Importance Factor and layer contribution: trained, untrained and the difference. On paper, the mean over runs."""
+    if sum(map(_page_bytes, methods.values())) > MAX_MAP_BYTES:
+        methods = {name: replace(maps, runs=[maps.mean]) for name, maps in methods.items()}
     views: dict[tuple[str, ...], list[Panel]] = {}
     printed: dict[tuple[str, ...], list[Panel]] = {}
-    for method, (layers, runs) in methods.items():
-        for run in runs:
+    for method, maps in methods.items():
+        layers = maps.layers
+        for run in maps.runs:
             trained = importance_map(run.trained, layers, f"{method}, trained")
             untrained = importance_map(run.untrained, layers, f"{method}, untrained")
             change = importance_map(run.trained, layers, f"{method}, trained minus untrained", minus=run.untrained)
@@ -224,9 +268,16 @@ def importance(methods: Mapping[str, tuple[Sequence[int], Sequence[LayerRun]]], 
                 change,
                 contribution_change(run.share, run.share_untrained, layers),
             ]
-            if run is runs[0]:
+            if run is maps.mean:
                 printed[method,] = [trained, untrained, shares]
     return Figure("importance", alt, views, ("Method", "Run", "Map"), printed=printed, per_picture=4)
+
+
+def _page_bytes(maps: MethodMaps) -> float:
+    """Bytes that the maps of a method take in the page, see `daamctl.figures.interactive`."""
+    cells = min(maps.mean.trained.size, MAX_CELLS)
+    num_maps = 2 * len(maps.runs)  # trained and untrained
+    return num_maps * cells * 4 / 3  # one byte per cell; base64 makes four characters of three bytes
 
 
 def _row_figure(

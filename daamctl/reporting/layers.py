@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from daamctl.artifacts.ablation import Ablation, AloneTest, GroupAccuracy, LayerAccuracy, ProbedDifference
-from daamctl.artifacts.importance import Audit, AuditRow, DensityMaps, Importance, LayerScores
+from daamctl.artifacts.audit import Audit, AuditRow
+from daamctl.artifacts.importance import DensityMaps, Importance, LayerScores
 from daamctl.artifacts.terms import Terms, listed
-from daamctl.figures.layers import LayerRun
+from daamctl.figures.layers import MethodMaps
 from daamctl.figures.spec import Picture
 from daamctl.reporting import figures
 from daamctl.reporting.document import (
@@ -29,7 +30,7 @@ from daamctl.reporting.document import (
 )
 
 Labels = Mapping[str, str]
-DensityRuns = Mapping[str, tuple[Sequence[int], Sequence[LayerRun]]]
+AllMaps = Mapping[str, MethodMaps]
 
 SCORE_KINDS = {"importance": "Importance Factor", "weight": "layer weight"}
 ALONE = (
@@ -44,13 +45,13 @@ UNRANKED = "does not rank layers"
 
 
 def importance(
-    summary: Importance | None, runs: DensityRuns, pngs: Mapping[str, bytes], *, labels: Labels, command: str
+    summary: Importance | None, maps: AllMaps, pngs: Mapping[str, bytes], *, labels: Labels, command: str
 ) -> Section:
     """Importance Factor maps, layer scores, their stability and their audit.
 
     Args:
         summary: result of the importance stage; None if it has not run.
-        runs: label -> layer numbers and maps, the mean map first.
+        maps: label -> maps of a method with a density.
         pngs: pictures of the importance stage, by file name.
         labels: method -> label in the report.
         command: command that runs the stage.
@@ -60,7 +61,7 @@ def importance(
         return Section("importance", title, [Text(f"Not computed yet. Run: {command}")])
     blocks: list[Block] = []
     if summary.methods:
-        blocks += _maps(summary, runs, labels)
+        blocks += _maps(summary, maps, labels)
     else:
         blocks.append(Text(summary.note))
     blocks += _scores(summary.scores, labels) if summary.scores else [Text("No method has a layer score.")]
@@ -117,7 +118,7 @@ def ablation(
     return Section("ablation", title, blocks)
 
 
-def _maps(summary: Importance, runs: DensityRuns, labels: Labels) -> list[Block]:
+def _maps(summary: Importance, maps: AllMaps, labels: Labels) -> list[Block]:
     methods = {labels.get(name, name): entry for name, entry in summary.methods.items()}
     text = (
         "The Importance Factor is the mean density, scaled to 0..1 over the whole map. A high value means that a "
@@ -133,11 +134,12 @@ def _maps(summary: Importance, runs: DensityRuns, labels: Labels) -> list[Block]
         text = f"{len(cautions)} of {len(methods)} maps mostly reflect geometry, not what was learned: "
         blocks.append(Text(f"{text}{listed(list(cautions))}.", caution=True))
         blocks.append(Folded("Reasons", [Bullets([f"{name}: {why}" for name, why in cautions.items()])]))
-    blocks += [*_places_table(methods), *_explorer(methods, runs)]
+    blocks += _positions_table(methods)
+    blocks += _maps_figure(methods, maps)
     return [*blocks, _geometry_table(methods), _contribution_table(methods)]
 
 
-def _places_table(methods: Mapping[str, DensityMaps]) -> list[Table]:
+def _positions_table(methods: Mapping[str, DensityMaps]) -> list[Table]:
     """Mean scores of the layers at the same position inside their heads; empty if no map has such positions."""
     placed = {name: entry.head_positions for name, entry in methods.items() if entry.head_positions}
     most = max((len(found.means) for found in placed.values()), default=0)
@@ -161,16 +163,21 @@ def _places_table(methods: Mapping[str, DensityMaps]) -> list[Table]:
     return [Table("places", caption, columns, rows, frozenset({1, 3}), note)] if rows else []
 
 
-def _explorer(methods: Mapping[str, DensityMaps], runs: DensityRuns) -> list[Block]:
-    shown = {name: runs[name] for name in methods if name in runs}
+def _maps_figure(methods: Mapping[str, DensityMaps], maps: AllMaps) -> list[Block]:
+    """Maps and layer contribution of every method; empty without maps."""
+    shown = {name: maps[name] for name in methods if name in maps}
     if not shown:
         return []
-    alt = "; ".join(
-        f"{name}: {_top(entry)}, contribution from "
-        f"{min(entry.contribution_percent.values()):.2f} to {max(entry.contribution_percent.values()):.2f} %"
-        for name, entry in methods.items()
+    described = []
+    for name, entry in methods.items():
+        shares = entry.contribution_percent.values()
+        described.append(
+            f"{name}: {_highest_clause(entry)}, contribution from {min(shares):.2f} to {max(shares):.2f} %"
+        )
+    alt = (
+        "Importance Factor and layer contribution, trained beside untrained. "
+        f"{'; '.join(described)}. The numbers are in the tables."
     )
-    alt = f"Importance Factor and layer contribution, trained beside untrained. {alt}. The numbers are in the tables."
     return [figures.drawn(figures.importance(shown, alt))]
 
 
@@ -181,8 +188,8 @@ def _geometry_table(methods: Mapping[str, DensityMaps]) -> Table:
         rows.append(
             [
                 name,
-                _first(entry.ranking) or UNRANKED,
-                _first(entry.ranking_untrained) or UNRANKED,
+                _first_layers(entry.ranking) or UNRANKED,
+                _first_layers(entry.ranking_untrained) or UNRANKED,
                 Number(entry.correlation_with_untrained, "signed"),
                 Number(entry.num_heads, "count"),
                 Number(position.share if position else None),
@@ -226,7 +233,7 @@ def _scores(scores: Mapping[str, LayerScores], labels: Labels) -> list[Block]:
             [
                 labels.get(name, name),
                 SCORE_KINDS.get(entry.kind, entry.kind),
-                _score_first(entry),
+                _highest_layers(entry),
                 Number(entry.stability.tau_mean, "signed"),
                 Number(entry.stability.tau_min, "signed"),
                 Number(entry.stability.pairs, "count"),
@@ -329,7 +336,7 @@ def _heatmap_alt(label: str, entry: DensityMaps) -> str:
     same = "" if correlation is None else f" Their correlation is {correlation:.2f}."
     return (
         f"Importance Factor of {label}, {len(entry.layers)} layers by {entry.num_features} features, trained "
-        f"beside untrained. On average: {_top(entry)}.{same}"
+        f"beside untrained. On average: {_highest_clause(entry)}.{same}"
     )
 
 
@@ -347,7 +354,7 @@ def _bars_alt(label: str, entry: DensityMaps) -> str:
 def _band_alt(label: str, score: LayerScores) -> str:
     return (
         f"{SCORE_KINDS.get(score.kind, score.kind).capitalize()} per layer of {label}: mean and range over "
-        f"{len(score.folds)} runs, trained beside untrained. Highest layers: {_score_first(score)}."
+        f"{len(score.folds)} runs, trained beside untrained. Highest layers: {_highest_layers(score)}."
     )
 
 
@@ -358,18 +365,18 @@ def _replacement_alt(label: str) -> str:
     )
 
 
-def _score_first(entry: LayerScores) -> str:
+def _highest_layers(entry: LayerScores) -> str:
     """The highest layers, unless the score does not rank layers."""
     distinct = {round(value, 9) for value in entry.trained.values()}
-    return _first(entry.ranking) if entry.ranking and len(distinct) >= LEAST_DISTINCT else UNRANKED
+    return _first_layers(entry.ranking) if entry.ranking and len(distinct) >= LEAST_DISTINCT else UNRANKED
 
 
-def _top(entry: DensityMaps) -> str:
+def _highest_clause(entry: DensityMaps) -> str:
     """The layer with the highest mean Importance Factor, as a clause."""
     return f"highest on layer {entry.ranking[0]}" if entry.ranking else "the same on every layer"
 
 
-def _first(ranking: Sequence[int]) -> str:
+def _first_layers(ranking: Sequence[int]) -> str:
     return ", ".join(map(str, ranking[:SHOWN_LAYERS]))
 
 

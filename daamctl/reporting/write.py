@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 
 from daamctl import __version__
-from daamctl.artifacts.io import write_text
+from daamctl.artifacts.io import remove_others, write_text
 from daamctl.files import atomic_path
 from daamctl.reporting.document import Document
 from daamctl.reporting.render import PICTURES_DIR, TABLES_DIR, to_html, to_markdown
@@ -38,16 +37,19 @@ def write_report(folder: Path, document: Document, *, interactive: bool = True) 
         tables[f"{table.key}.tex"] = to_latex(table, label=f"{document.name}-{table.key}")
     for name, text in tables.items():
         write_text(folder / TABLES_DIR / name, text)
-    _remove_others(folder / PICTURES_DIR, pictures)
-    _remove_others(folder / TABLES_DIR, tables)
+    remove_others(folder / PICTURES_DIR, pictures)
+    remove_others(folder / TABLES_DIR, tables)
     write_text(folder / "report.md", to_markdown(document, version=__version__))
     path = folder / "report.html"
     write_text(path, to_html(document, version=__version__, interactive=interactive))
     return path
 
 
-def _remove_others(folder: Path, kept: Collection[str]) -> None:
-    """Remove files of an earlier report: readers would take them for a part of this one."""
-    for old in folder.iterdir() if folder.is_dir() else ():
-        if old.is_file() and old.name not in kept:
-            old.unlink()
+def write_plots(folder: Path, document: Document) -> None:
+    """Write the figures of a document, without the pictures of single methods, for `dvc plots show`."""
+    figures = {picture.name: picture.data for picture in document.pictures if picture.vector is not None}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in figures.items():
+        with atomic_path(folder / name) as temporary:
+            temporary.write_bytes(data)
+    remove_others(folder, figures)

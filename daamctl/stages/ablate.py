@@ -28,7 +28,7 @@ from daamctl.analysis.ablation import (
     paired_differences,
     probe_difference,
 )
-from daamctl.analysis.audit import PROBE_CLIPS, few
+from daamctl.analysis.audit import PROBE_CLIPS, sample_rows
 from daamctl.analysis.importance import order_layers
 from daamctl.analysis.probe import ridge_probe
 from daamctl.artifacts.ablation import (
@@ -41,7 +41,7 @@ from daamctl.artifacts.ablation import (
     RunAccuracy,
 )
 from daamctl.artifacts.embeddings import StoredVectors
-from daamctl.artifacts.io import write_json
+from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.splits import chosen_folds, split_of
 from daamctl.config import AblateConfig, Config
@@ -156,8 +156,9 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         alone=alone_tests(tables, ranking.score),
         notes=notes,
         cautions=[*cautions, *(one.contradicts for one in (*differences, *presets) if one.contradicts)],
+        run=layout.run_name,
     )
-    write_json(folder / FILE, result.as_json())
+    write_record(folder / FILE, result.as_json())
     return folder / FILE
 
 
@@ -245,12 +246,10 @@ def _trained(layout: Layout, name: str, what: str) -> list[Fold]:
     Raises:
         ArtifactError: there is none.
     """
-    folds = read_folds(layout.method(name))
+    again = layout.command("train", "--method", name)
+    folds = read_folds(layout.method(name), again=again)
     if not folds:
-        raise ArtifactError(
-            f"{what}: '{name}' is not trained in {layout.method(name)}",
-            fix="train it: " + layout.command("train", "--method", name),
-        )
+        raise ArtifactError(f"{what}: '{name}' is not trained in {layout.method(name)}", fix=f"train it: {again}")
     return folds
 
 
@@ -411,7 +410,7 @@ def _probe(features: Features, config: Config, layers: Sequence[int]) -> dict[in
         split = split_of(features.clips, number, config.train)
         train, test = split.train, split.test
         if isinstance(features.x, StoredVectors):
-            train, test = (few(rows, PROBE_CLIPS, number) for rows in (train, test))
+            train, test = (sample_rows(rows, PROBE_CLIPS, number) for rows in (train, test))
         tested = features.clips[test].with_columns(target=pl.Series(targets[test], dtype=pl.Int32))
         found[number] = {}
         for layer in layers:

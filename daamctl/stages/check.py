@@ -14,7 +14,7 @@ from typing import Any
 from daamctl.adapters import FINETUNES
 from daamctl.artifacts.dag import PAPER, check_stages, stages_of, write_stages
 from daamctl.artifacts.io import write_json
-from daamctl.config import PARAMS_FILE, Config, inspect_config, pipeline_names, read_yaml
+from daamctl.config import EMBEDDINGS, PARAMS_FILE, Config, inspect_config, pipeline_names, read_yaml
 from daamctl.config.keys import shared_with_finetuning, watched_settings
 from daamctl.config.schema import Section
 from daamctl.corpora import CORPORA
@@ -80,6 +80,8 @@ def _data_problems(config: Config) -> Iterator[str]:
     if classes is not None and len(set(classes)) < 2:
         yield f"download.classes: at least two different classes are needed, got {list(classes)}"
     encoder = config.extract.encoder
+    if not config.has_encoder:
+        return
     if encoder not in ENCODERS and not HUB_ID.match(encoder) and not Path(encoder).expanduser().is_dir():
         yield _unknown("extract.encoder", encoder, ENCODERS) + "; or a Hugging Face id or a local folder"
     if config.extract.weights == "random" and encoder not in ENCODERS:
@@ -121,6 +123,8 @@ def _method_problems(config: Config) -> Iterator[str]:
 
 def _finetune_problems(config: Config) -> Iterator[str]:
     """Problems of `finetunes` and their settings."""
+    if config.finetunes and not config.has_encoder:
+        yield f"finetunes: download.corpus is '{EMBEDDINGS}', so there is no encoder to fine-tune; leave it empty"
     if len(set(config.finetunes)) != len(config.finetunes):
         yield f"finetunes: a fine-tuning method is listed twice in {list(config.finetunes)}"
     for where, names in (("finetunes", config.finetunes), ("finetune_settings", config.finetune_settings)):
@@ -132,6 +136,8 @@ def _finetune_problems(config: Config) -> Iterator[str]:
 def _misfits(config: Config) -> list[str]:
     """Methods that cannot be built for the layers of the encoder, if its depth and width are known."""
     corpus = config.download.corpus
+    if not config.has_encoder:  # their file tells the layers; `train` reports methods that do not fit
+        return []
     shape = shape_of(config.extract, CORPORA.load(corpus).modality if corpus in CORPORA else None)
     if shape is None:
         return []

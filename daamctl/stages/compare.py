@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from daamctl.adapters import FINETUNES
+from daamctl.adapters import stage_of
 from daamctl.artifacts.comparison import (
     ComparisonReport,
     FoldAccuracy,
@@ -170,8 +170,9 @@ def _run(root: Path, name: str) -> tuple[Layout, Config]:
     if name not in made:
         raise UnknownNameError("pipeline or run", name, {*pipelines, *made})
     settings = read_fold(made[name]).result["run"]["config"]
-    corpus, encoder = settings["download"]["corpus"], settings["extract"]["encoder"]
-    config = load_config(root, None, {"download.corpus": corpus, "extract.encoder": encoder, **named})
+    corpus, encoder = settings["download"]["corpus"], settings.get("extract", {}).get("encoder")
+    made_by = {} if encoder is None else {"extract.encoder": encoder}
+    config = load_config(root, None, {"download.corpus": corpus, **made_by, **named})
     return Layout(root, None, corpus, name, corpus, encoder, tuple(words), recipe), config
 
 
@@ -242,9 +243,9 @@ def _load(side: Trained, methods: Sequence[str], unit: str) -> list[TrainedMetho
     """
     found: dict[str, list[Fold]] = {}
     for method in methods:
-        stage: TrainingStage = "finetune" if method in FINETUNES else "train"
+        stage = stage_of(method)
         fix = side.layout.command(stage, "--method", method)
-        folds = _with_seeds(read_folds(side.layout.method(method)), side.seeds(stage))
+        folds = _with_seeds(read_folds(side.layout.method(method), again=fix), side.seeds(stage))
         if not folds:
             raise ArtifactError(f"'{side.name}/{method}' has no finished fold", fix=f"train it: {fix}")
         seeds = side.seeds(stage) or {fold.seed for fold in folds}
@@ -273,8 +274,9 @@ def _probes(side: Trained, method: str, folds: Sequence[Fold]) -> dict[str, list
     """The closest closed-form probe of a method, trained in the same run on the same embeddings."""
     keys = {fold.result["meta"]["embeddings_key"] for fold in folds}
     for name in counterparts(method):
-        found = _with_seeds(read_folds(side.layout.method(name)), side.seeds("train"))
-        if method not in FINETUNES:  # a fine-tuned encoder has no embeddings
+        again = side.layout.command("train", "--method", name)
+        found = _with_seeds(read_folds(side.layout.method(name), again=again), side.seeds("train"))
+        if stage_of(method) == "train":  # a fine-tuned encoder has no embeddings
             found = [fold for fold in found if fold.result["meta"]["embeddings_key"] in keys]
         if found:
             return {name: found}

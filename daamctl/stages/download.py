@@ -28,8 +28,8 @@ from daamctl.corpora.base import UNITS, Corpus, class_counts, modality_of
 from daamctl.corpora.fingerprint import validate
 from daamctl.corpora.groups import assign_groups
 from daamctl.corpora.images import header_problems
-from daamctl.corpora.sources import MANIFEST, files_root, key_of, register, source_of
-from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError
+from daamctl.corpora.sources import FILES, MANIFEST, files_root, key_of, register, source_of
+from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError, first_few
 from daamctl.layout import Layout
 from daamctl.progress import progress
 
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 END_SLACK_S = 0.01
 """Seconds that a piece may extend beyond the end of its file: tables often round times to hundredths."""
 MAX_NAMED = 10
+NEXT_LINE = "\n    "
 """Most unreadable files to name in a message."""
 MAX_DIFFERENCES = 30
 """Most differences from the published counts to name in a message."""
@@ -50,8 +51,9 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     Args:
         layout: locations of artifacts.
         config: settings; `download` is used.
-        source: folder of the corpus on this machine (for `manifest`: the table, or a folder of images), to be
-            registered. None: the source of the settings, else the registered one, else the corpus is obtained.
+        source: folder of the corpus on this machine (for `manifest`: the table, or a folder of images; for
+            `embeddings`: the file), to be registered. None: the source of the settings, else the registered one, else
+            the corpus is obtained.
         force: obtain again what daamctl itself downloaded, converted or generated.
 
     Returns:
@@ -79,8 +81,9 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     _check_folds(rows, layout, config)
     _warn_of_rare(rows, classes, modality)
     kept = {name: value for name, value in config.section("download").items() if name != "source"}
+    facts = {} if corpus.facts is None else corpus.facts(place)
     content = "" if modality == "text" else _content(rows["path"].unique().sort(), files_root(layout.root, key))
-    table = UtteranceTable(key, classes, rows, kept, modality, content)
+    table = UtteranceTable(key, classes, rows, kept, modality, content, facts)
     write_utterances(layout.utterances, table)
     _log_summary(table)
     return layout.utterances
@@ -147,10 +150,11 @@ def _locate(layout: Layout, corpus: Corpus, settings: DownloadConfig, source: Pa
 
 def _given(place: Path, corpus: Corpus) -> Path:
     """A source that the user named, if it exists."""
-    is_manifest = corpus.name == MANIFEST
-    if is_manifest and not place.exists():
-        raise CorpusError(f"no manifest file {place}", fix=corpus.how_to_get)
-    if not is_manifest and not place.is_dir():
+    is_file = corpus.name in FILES
+    if is_file and not place.exists():
+        what = "manifest file" if corpus.name == MANIFEST else "file"
+        raise CorpusError(f"no {what} {place}", fix=corpus.how_to_get)
+    if not is_file and not place.is_dir():
         raise CorpusError(f"no folder {place} (given for corpus '{corpus.name}')", fix=corpus.how_to_get)
     return place
 
@@ -194,7 +198,7 @@ def _check_complete(corpus: Corpus, rows: pl.DataFrame, settings: DownloadConfig
     if len(differences) > MAX_DIFFERENCES:  # keep the last ones too: they are about the groups
         half = MAX_DIFFERENCES // 2
         differences[half:-half] = [f"... and {len(differences) - 2 * half} more ..."]
-    listed = ("\n" + " " * 4).join(["", *differences])
+    listed = "".join(NEXT_LINE + difference for difference in differences)
     if settings.check_fingerprint:
         raise CorpusError(
             f"corpus '{corpus.name}' does not match its published counts; differences:{listed}",
@@ -211,6 +215,8 @@ def _readable(
     rows: pl.DataFrame, modality: Modality, root: Path, max_unreadable_fraction: float, again: Callable[..., str]
 ) -> pl.DataFrame:
     """Drop rows that cannot be read, or refuse the corpus if they are too many."""
+    if modality == "embeddings":  # `prepare` has read them all
+        return rows
     if modality == "speech":
         return _measure(rows, root, max_unreadable_fraction, again)
     if modality == "image":
@@ -297,12 +303,10 @@ def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float,
     problems = rows.filter(pl.col("_problem").is_not_null())["_problem"]
     if problems.is_empty():
         return
-    shown = problems.sort().head(MAX_NAMED).to_list()
-    if len(problems) > MAX_NAMED:
-        shown.append(f"and {len(problems) - MAX_NAMED} more")
+    shown = first_few(problems.sort().to_list(), MAX_NAMED, separator=NEXT_LINE)
     fraction = len(problems) / rows.height
     what = f"{terms_of(modality).original}s are unreadable"
-    message = f"{len(problems)} of {rows.height} {what} ({fraction:.2%}):" + ("\n" + " " * 4).join(["", *shown])
+    message = f"{len(problems)} of {rows.height} {what} ({fraction:.2%}):{NEXT_LINE}{shown}"
     if fraction > max_fraction:
         damaged = "the table" if modality == "text" else "the files or the table that names them"
         without = again(f"download.max_unreadable_fraction={_round_up(fraction):g}")
@@ -334,7 +338,8 @@ def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig) -> 
     if not stratify and rows["group"].null_count() == 0:
         shared = rows.group_by("speaker").agg(pl.col("group").n_unique()).filter(pl.col("group") > 1)["speaker"]
         if len(shared):
-            log.warning("speakers in more than one group, so folds are not speaker-independent: %s", _names(shared))
+            names = first_few(shared.sort().to_list(), MAX_NAMED)
+            log.warning("speakers in more than one group, so folds are not speaker-independent: %s", names)
         return rows
     rows = assign_groups(rows, settings.num_groups, stratify=stratify or modality != "speech")
     if (formed := rows["group"].n_unique()) < settings.num_groups:
@@ -362,14 +367,11 @@ def _warn_of_rare(rows: pl.DataFrame, classes: tuple[str, ...], modality: Modali
     for name, items, places in sorted(counts, key=lambda row: classes.index(row[0])):
         if places < groups:
             rare.append(f"{name} ({counted(items, what)} in {places} of {groups} groups)")
-    if len(rare) > MAX_NAMED:
-        rare = [*rare[:MAX_NAMED], f"and {len(rare) - MAX_NAMED} more"]
     if rare:
-        log.warning("some folds train or test no item of class %s; download.classes can leave it out", ", ".join(rare))
-
-
-def _names(values: pl.Series) -> str:
-    return ", ".join(values.sort().head(MAX_NAMED).to_list()) + (" ..." if len(values) > MAX_NAMED else "")
+        log.warning(
+            "some folds train or test no item of class %s; download.classes can leave it out",
+            first_few(rare, MAX_NAMED),
+        )
 
 
 def _log_summary(table: UtteranceTable) -> None:

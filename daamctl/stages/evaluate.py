@@ -1,10 +1,10 @@
 """Stage `evaluate`: score the finished folds of every method, per utterance and per clip.
 
-Reads `data/train/<run>/<method>/`. Writes to `data/evaluate/<run>/`:
+Reads `data/train/<run>/<method>/`. Writes:
 
-- evaluation.json: all results, see `daamctl.artifacts.evaluation`;
-- metrics.json: mean scores of every method, for `dvc metrics show`;
-- accuracy.csv, history.csv and confusion.csv, for `dvc plots`.
+- `data/evaluate/<run>/evaluation.json`: all results, see `daamctl.artifacts.evaluation`;
+- `data/evaluate/<run>/history.csv`: the learning curves of all folds;
+- `data/metrics/<run>/<method>.json`: a few mean scores, for `dvc metrics show`.
 
 Scores are fractions.
 """
@@ -14,12 +14,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from daamctl.adapters import FINETUNES
+from daamctl.adapters import FINETUNES, stage_of
 from daamctl.artifacts.evaluation import (
     EPOCH_RULES,
     FILE,
@@ -37,10 +38,12 @@ from daamctl.artifacts.evaluation import (
     SpeakerAccuracy,
     Spread,
 )
-from daamctl.artifacts.io import read_json, write_json, write_text
-from daamctl.artifacts.results import SKIPPED_FILE, Fold, marked, read_folds
+from daamctl.artifacts.integrity import hashes_of
+from daamctl.artifacts.io import read_json, remove_others, write_json, write_text
+from daamctl.artifacts.records import write_record
+from daamctl.artifacts.results import Fold, marked, read_folds
 from daamctl.artifacts.terms import terms_of
-from daamctl.config import Config, TrainingStage
+from daamctl.config import Config
 from daamctl.errors import ArtifactError, ConfigError
 from daamctl.evaluation import METRICS
 from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals, speakers_known
@@ -50,11 +53,15 @@ from daamctl.evaluation.metrics import class_recalls, confusion_matrix
 from daamctl.evaluation.provenance import chance_of, counts, provenance
 from daamctl.evaluation.scoring import UNITS, Items, items_of, join, score_items
 from daamctl.evaluation.summary import spread
-from daamctl.evaluation.tables import accuracy_rows, confusion_rows, history_rows, to_csv
+from daamctl.evaluation.tables import history_rows, to_csv
 from daamctl.layout import Layout
+from daamctl.methods import SINGLE_LAYER, resolve_method
+from daamctl.stage_table import SKIPPED_FILE
 
 logger = logging.getLogger(__name__)
 
+SHOWN_METRICS = ("accuracy", "balanced_accuracy", "macro_f1")
+"""Metrics for `dvc metrics show`. A column each: more would not fit into a terminal."""
 UnitItems = dict[str, list[Items]]
 """Unit -> scored items of each fold."""
 
@@ -79,19 +86,18 @@ def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None)
     for method, part in folds.items():
         predictions = [fold.predictions() for fold in part]
         items[method] = {unit: [items_of(frame, unit) for frame in predictions] for unit in UNITS}
-    evaluation = _evaluation(layout, config, folds, items, skipped)
+    evaluation = _evaluate(layout, config, folds, items, skipped)
     for note in evaluation.notes:
         logger.warning(note)
     unit = terms_of(evaluation.modality).unit(evaluation.main_unit)
     for method, entry in evaluation.methods.items():
         logger.info("%s: accuracy %.1f %% per %s", entry.label, 100 * evaluation.accuracy(method).mean, unit)
     folder = layout.stage("evaluate")
-    write_json(folder / FILE, evaluation.as_json())
-    write_json(folder / "metrics.json", _flat_metrics(evaluation))
-    write_text(folder / "accuracy.csv", to_csv(accuracy_rows(evaluation)))
     labels = {method: entry.label for method, entry in evaluation.methods.items()}
     write_text(folder / "history.csv", to_csv(history_rows(folds, labels)))
-    write_text(folder / "confusion.csv", to_csv(confusion_rows(evaluation, items, evaluation.main_unit)))
+    _write_metrics(layout.stage("metrics"), evaluation)
+    others = hashes_of([folder / "history.csv"])
+    write_record(folder / FILE, replace(evaluation, files=others).as_json())
     return folder / FILE
 
 
@@ -105,9 +111,9 @@ def _collect(layout: Layout, config: Config, methods: Sequence[str]) -> tuple[di
             skipped[method] = read_json(note)
             logger.warning("%s is not evaluated, because training skipped it (see %s)", method, note)
             continue
-        stage = _stage(method)
+        stage = stage_of(method)
         fix = layout.command(stage, "--method", method)
-        finished = read_folds(layout.method(method))
+        finished = read_folds(layout.method(method), again=fix)
         seeds = config.seeds_of(stage)
         folds[method] = [fold for fold in finished if fold.seed in seeds]
         if not folds[method]:
@@ -120,10 +126,6 @@ def _collect(layout: Layout, config: Config, methods: Sequence[str]) -> tuple[di
     return folds, skipped
 
 
-def _stage(method: str) -> TrainingStage:
-    return "finetune" if method in FINETUNES else "train"
-
-
 def _no_fold(layout: Layout, method: str, finished: Sequence[Fold], seeds: Sequence[int]) -> str:
     text = f"no finished fold of method '{method}' in {layout.method(method)}"
     if not finished:
@@ -132,7 +134,7 @@ def _no_fold(layout: Layout, method: str, finished: Sequence[Fold], seeds: Seque
     return f"{text} with seed {', '.join(map(str, seeds))} (available: {available})"
 
 
-def _evaluation(
+def _evaluate(
     layout: Layout,
     config: Config,
     folds: Mapping[str, Sequence[Fold]],
@@ -147,10 +149,10 @@ def _evaluation(
     fairness = assess(folds, main_items, tables, margin=config.evaluate.margin)
     intervals = method_intervals(tables, modality=first.modality)
     methods = {
-        method: _method(
+        method: _evaluate_method(
             part,
             items[method],
-            seeds=config.seeds_of(_stage(method)),
+            seeds=config.seeds_of(stage_of(method)),
             mark=fairness.methods[method].mark,
             intervals=intervals[method],
             per_speaker=_per_speaker(tables[method]),
@@ -177,6 +179,7 @@ def _evaluation(
         notes=[*_notes(config, folds, methods), *fairness.notes],
         provenance=provenance(folds),
         skipped=skipped,
+        single_layer=_against_single_layer(tables, methods, first.modality),
     )
 
 
@@ -205,6 +208,24 @@ def _comparison(
     return ReferenceComparison(reference, left_out, result)
 
 
+def _against_single_layer(
+    tables: Mapping[str, pl.DataFrame], methods: Mapping[str, MethodEvaluation], modality: str
+) -> ReferenceComparison | None:
+    """Compare every method that fuses layers with a probe of one layer, which is chosen without the test group.
+
+    None if there is no such probe or nothing to compare with it. Fine-tuned encoders are left out: they do not fuse.
+    """
+    complete = [method for method in tables if not methods[method].missing]
+    reference = next((method for method in SINGLE_LAYER[:2] if method in complete), None)
+    fusing = [
+        method for method in complete if method not in FINETUNES and resolve_method(method)[0] not in SINGLE_LAYER
+    ]
+    if reference is None or not fusing:
+        return None
+    compared = {method: tables[method] for method in (reference, *fusing)}
+    return ReferenceComparison(reference, [], compare_methods(compared, reference=reference, modality=modality))
+
+
 def _default_reference(methods: Sequence[str], fairness: Fairness) -> str | None:
     """`none` or else the first method, skipping methods that are undertrained or learned nothing."""
     if not methods:
@@ -230,7 +251,7 @@ def _per_speaker(table: pl.DataFrame) -> list[SpeakerAccuracy]:
     return [SpeakerAccuracy(**row) for row in rows.iter_rows(named=True)]
 
 
-def _method(
+def _evaluate_method(
     folds: Sequence[Fold],
     items: UnitItems,
     *,
@@ -344,16 +365,11 @@ def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping
     return notes
 
 
-def _flat_metrics(evaluation: Evaluation) -> dict[str, dict[str, float | None]]:
-    """Label -> metric -> mean in the main unit, to six digits; accuracy_best_on_test is always per clip."""
-    flat = {}
+def _write_metrics(folder: Path, evaluation: Evaluation) -> None:
+    """Write one file per method: means in the main unit to six digits, and what its label notes, e.g. undertrained."""
     for method, entry in evaluation.methods.items():
-        summary, best = evaluation.summary(method), entry.selection["accuracy_best_on_test"]
-        deviation = summary["accuracy"].sample_std
-        flat[entry.label] = {
-            **{name: round(summary[name].mean, 6) for name in evaluation.metrics},
-            "accuracy_sample_std": None if deviation is None else round(deviation, 6),
-            "accuracy_best_on_test": None if best is None else round(best.mean, 6),
-            "folds": len(entry.per_fold),
-        }
-    return flat
+        summary = evaluation.summary(method)
+        values: dict[str, Any] = {name: round(summary[name].mean, 6) for name in SHOWN_METRICS}
+        note = entry.label.partition(" (")[2].removesuffix(")")
+        write_json(folder / f"{method}.json", {**values, "note": note} if note else values)
+    remove_others(folder, [f"{method}.json" for method in evaluation.methods])

@@ -1,9 +1,10 @@
 """Embed every clip, text or image of a pipeline: one vector per encoder layer, in Parquet shards.
 
 The workers of an engine make the shards: this process, one process per GPU, or a cluster. Unfinished shards are in
-`data/.work/`, under the content key of the set. After an interruption, or after the death of a worker, only the shards
-in progress are computed again, and the finished folder appears whole. If another pipeline has already made the same set
-from identical inputs, it is linked, not computed again.
+`data/.work/`, under the content key of the set, and the finished clips of a shard in parts beside them. After an
+interruption, or after the death of a worker, about half a minute is computed again, and the finished folder appears
+whole. If another pipeline has already embedded the same inputs, its shards are linked, whatever its labels, classes and
+folds are. Given embeddings are stored in the same form, without an encoder.
 """
 
 from __future__ import annotations
@@ -16,33 +17,39 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from daamctl.artifacts.clips import ClipTable, clips_key, read_clips
+from daamctl.artifacts.clips import ClipTable, clips_key, inputs_key, read_clips
 from daamctl.artifacts.embeddings import (
+    CLIP_COLUMNS,
     METADATA_FILE,
     EmbeddingsMetadata,
     check_settings,
+    check_shards,
+    open_embeddings,
     read_head,
     shard_is_whole,
     shard_path,
+    shards_in,
     write_head,
 )
-from daamctl.artifacts.io import content_key, link_or_copy, locked, replace_dir, write_json
+from daamctl.artifacts.io import content_key, link_or_copy, locked, read_columns, replace_dir, to_polars, write_json
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import files_root
+from daamctl.cpu_formats import cpu_formats
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.encoder_cache import EncoderFacts, LazyEncoder
 from daamctl.engines import make_engine
 from daamctl.engines.base import Engine, await_files
-from daamctl.errors import ArtifactError, AudioError, CorpusError, EncoderError, first_few
+from daamctl.errors import ArtifactError, AudioError, CorpusError, EncoderError, first_few, two_sizes
+from daamctl.extraction.given import store
 from daamctl.extraction.items import ImageTables
+from daamctl.extraction.parts import parts_folder
 from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
 from daamctl.extraction.stopwatch import Stopwatch, timing_file
 from daamctl.layout import Layout
@@ -56,6 +63,7 @@ DECISIVE = {
     "speech": ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate"),
     "text": ("weights_sha256", "precision", "final_norm", "tokenizer_sha256", "max_tokens", "special_tokens"),
     "image": ("weights_sha256", "precision", "final_norm", "processor", "class_tokens"),
+    "embeddings": ("sha256",),
 }
 """Facts of an encoder that determine the vectors, by modality."""
 
@@ -90,6 +98,8 @@ class Shard:
 
 
 Make = Callable[..., Iterator[ShardResult]]
+"""Makes shards on an engine: from a list of shards, and a function `advance` called with the number of finished clips.
+"""
 
 
 class Extractor:
@@ -123,10 +133,10 @@ class Extractor:
             modality=clips.modality,
             max_duration_s=config.segment.max_duration_s,
             device=device,
-            precision=resolve_precision(config.extract.precision, device, cpu_auto=True),
+            precision=resolve_precision(config.extract.precision, device, work="encoder"),
         )
         self.config, self.rows, self.tables = config, clips.rows, ImageTables()
-        self.facts = _head(clips, config, self.lazy.known)
+        self.description = _metadata_of(clips, config, self.lazy.known)
         # The clip table itself contains the texts, so their root does not matter.
         self.root = layout.root if clips.modality == "text" else files_root(layout.root, clips.corpus)
 
@@ -144,25 +154,37 @@ class Extractor:
         size = self.config.extract.shard_clips
         todo = []
         for shard in tasks:
-            self._check(shard.head)
+            self._check_same_embeddings(shard.head)
             if shard.is_whole(self.config):
                 advance(shard.num_clips(self.config))
                 yield ShardResult(shard.path, shard.num_clips(self.config))
             else:
                 todo.append(ShardTask(shard.path, self.rows[shard.number * size : (shard.number + 1) * size]))
         if todo:
-            head = tasks[0].head
-            given: dict[str, Any] = {"head": head, "root": self.root, "config": self.config, "tables": self.tables}
-            yield from make_shards(todo, self.lazy.encoder, on_clips=advance, **given)
-
-    def _check(self, head: EmbeddingsMetadata) -> None:
-        if self.facts.key != head.key:
-            names = [name for name in DECISIVE[head.modality] if self.facts.encoder[name] != head.encoder[name]]
-            other = "; ".join(f"{name}: {self.facts.encoder[name]}, not {head.encoder[name]}" for name in names)
-            raise EncoderError(
-                f"worker on {socket.gethostname()} would make other embeddings ({other or 'other clips or settings'})",
-                fix="give all workers the same weights, packages and kind of device, or set extract.precision",
+            yield from make_shards(
+                todo,
+                self.lazy.encoder,
+                head=tasks[0].head,
+                root=self.root,
+                config=self.config,
+                on_clips=advance,
+                tables=self.tables,
             )
+
+    def _check_same_embeddings(self, head: EmbeddingsMetadata) -> None:
+        """Check that this worker makes the embeddings of the metadata: packages or devices may differ in a cluster."""
+        ours = self.description
+        if ours.vectors_key == head.vectors_key:
+            return
+        differing = []
+        for name in DECISIVE[head.modality]:
+            if ours.encoder[name] != head.encoder[name]:
+                differing.append(f"{name}: {ours.encoder[name]}, not {head.encoder[name]}")
+        reason = "; ".join(differing) or "other clips or settings"
+        raise EncoderError(
+            f"worker on {socket.gethostname()} would make other embeddings ({reason})",
+            fix="give all workers the same weights, packages and kind of device, or set extract.precision",
+        )
 
 
 def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine | None = None) -> Path:
@@ -184,50 +206,80 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
         CorpusError: more texts or images are unreadable than tolerated.
         WorkerError: workers died and could not be replaced.
     """
+    if not config.has_encoder:
+        return _store_given(layout, config, force=force)
     engine = engine or make_engine("local")
     open_worker = partial(Extractor, layout, config, seen=layout.clips.is_file())
-    head: EmbeddingsMetadata = engine.facts(open_worker, config.extract.device)
+    head: EmbeddingsMetadata = engine.describe(open_worker, config.extract.device)
     make = partial(engine.map, open_worker, device=config.extract.device)
-    folder = _embed(layout, head, config, make, force=force)
+    folder = _embed(layout, head, read_clips(layout.clips), config, make, force=force)
     _remove_leftovers(folder)
     return folder
 
 
-def _embed(layout: Layout, head: EmbeddingsMetadata, config: Config, make: Make, *, force: bool) -> Path:
+def _store_given(layout: Layout, config: Config, *, force: bool) -> Path:
+    """Store embeddings that are given in a file."""
+    fix = layout.command("download")
+    clips = read_clips(layout.clips, fix=f"make them: {layout.command('segment')}")
+    check_settings(clips.settings, config, "embeddings", what="clips", fix=f"make them again: {fix}")
+    layers, embed_dim = tuple(clips.facts["layers"]), int(clips.facts["embed_dim"])
+    facts = {name: value for name, value in clips.facts.items() if name not in ("layers", "embed_dim")}
+    head = _metadata_of(clips, config, EncoderFacts({**facts, "num_layers": max(layers)}, layers, embed_dim))
+
+    def make(tasks: Sequence[Shard], advance: Callable[[int], None]) -> Iterator[ShardResult]:
+        if not tasks:
+            return
+        yield from store(
+            {shard.number for shard in tasks},
+            advance,
+            path=files_root(layout.root, clips.corpus) / clips.rows["path"][0],
+            rows=clips.rows,
+            head=head,
+            folder=tasks[0].folder,
+            size=config.extract.shard_clips,
+            fix=fix,
+        )
+
+    folder = _embed(layout, head, clips, config, make, force=force)
+    _remove_leftovers(folder)
+    return folder
+
+
+def _embed(
+    layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, config: Config, make: Make, *, force: bool
+) -> Path:
     """Use a finished set if there is one, else make it."""
     if not force:
-        finished = _finished(layout, head, config)
+        finished = _find_finished(layout, head, clips, config)
         if finished is not None:
-            return _share(finished, layout, head)
-    work = layout.work / "extract" / f"{head.key}-{config.extract.shard_clips}"  # never mix sizes of shards
+            return _use_finished(finished, layout, head, clips)
+    # never mix sizes of shards
+    work = layout.work / "extract" / f"{head.vectors_key}-{config.extract.shard_clips}"
     with locked(work.with_suffix(".lock"), what=f"the embeddings of {layout.run_name}"):
-        finished = None if force else _finished(layout, head, config)
+        finished = None if force else _find_finished(layout, head, clips, config)
         if finished is not None:  # another process made it in the meantime
-            return _share(finished, layout, head)
+            return _use_finished(finished, layout, head, clips)
         if force:
-            shutil.rmtree(work, ignore_errors=True)
+            for left in (work, parts_folder(work)):
+                shutil.rmtree(left, ignore_errors=True)
         stopwatch = Stopwatch()
         unreadable = _make_missing(work, head, stopwatch.timed(make), config, layout)
         whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable)
-        write_head(work, whole)
+        write_head(work, whole, clips.rows)
         replace_dir(work, layout.embeddings)
+        shutil.rmtree(parts_folder(work), ignore_errors=True)
         timing = stopwatch.timing(resolve_device(config.extract.device))
-        write_json(timing_file(layout.embeddings), {"encoder": config.extract.encoder, **timing})
+        speeds = {"bfloat16_speed": cpu_formats().speeds} if resolve_device(config.extract.device) == "cpu" else {}
+        write_json(timing_file(layout.embeddings), {"encoder": head.encoder["name"], **timing, **speeds})
     made = (whole.num_clips, _unit(whole), len(whole.layers), whole.embed_dim, layout.embeddings)
     log.info("%d %s x %d layers x %d in %s", *made)
     return layout.embeddings
 
 
-def _head(clips: ClipTable, config: Config, known: EncoderFacts) -> EmbeddingsMetadata:
+def _metadata_of(clips: ClipTable, config: Config, known: EncoderFacts) -> EmbeddingsMetadata:
     facts, settings = known.facts, embedding_settings(config, clips.modality)
-    decisive = {name: facts[name] for name in DECISIVE[clips.modality]}
-    if facts.get("pooling") == "all-frames":
-        decisive["pad_to_s"] = config.segment.max_duration_s
-    key = content_key(
-        {"format": FORMAT, "clips": clips_key(clips), "encoder": decisive, "settings": settings["extract"]}
-    )
-    return EmbeddingsMetadata(
-        key=key,
+    head = EmbeddingsMetadata(
+        key="",
         corpus=clips.corpus,
         classes=clips.classes,
         layers=known.layers,
@@ -237,30 +289,86 @@ def _head(clips: ClipTable, config: Config, known: EncoderFacts) -> EmbeddingsMe
         num_clips=len(clips.rows),
         modality=clips.modality,
     )
+    return _with_keys(head, clips)
 
 
-def _finished(layout: Layout, head: EmbeddingsMetadata, config: Config) -> Path | None:
-    """A finished set with this key and few enough unreadable clips: this pipeline's own, else another pipeline's."""
+def _with_keys(head: EmbeddingsMetadata, clips: ClipTable) -> EmbeddingsMetadata:
+    return replace(head, key=_key(head, clips=clips_key(clips)), vectors_key=_key(head, inputs=inputs_key(clips)))
+
+
+def _key(head: EmbeddingsMetadata, **of: str) -> str:
+    """Content key of the encoder, its settings, and what it embeds."""
+    decisive = {name: head.encoder[name] for name in DECISIVE[head.modality]}
+    if head.encoder.get("pooling") == "all-frames":
+        decisive["pad_to_s"] = head.settings["segment"]["max_duration_s"]
+    return content_key({"format": FORMAT, **of, "encoder": decisive, "settings": head.settings.get("extract", {})})
+
+
+def _in_format_of(found: EmbeddingsMetadata, head: EmbeddingsMetadata, clips: ClipTable) -> EmbeddingsMetadata:
+    """The metadata that we would write in the number format of `found`, if ours is up to `auto`.
+
+    `auto` chooses what is faster on a machine; on another one, that is no reason to embed everything again.
+    """
+    theirs = found.encoder.get("precision")
+    if head.settings.get("extract", {}).get("precision") != "auto" or theirs == head.encoder["precision"]:
+        return head
+    return _with_keys(replace(head, encoder={**head.encoder, "precision": theirs}), clips)
+
+
+def _find_finished(layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, config: Config) -> Path | None:
+    """A finished set of these vectors with few enough unreadable clips: this pipeline's own, else another one's."""
     tolerated = config.extract.max_unreadable_fraction * head.num_clips
     # Folders with a leading dot are left over from a command that was killed while it replaced a set.
     others = sorted(path.parent for path in (layout.data / "extract").glob(f"[!.]*/{METADATA_FILE}"))
     for folder in [layout.embeddings, *others]:
         try:
             found = read_head(folder)
-        except ArtifactError:
-            continue
-        if found.key == head.key and len(found.unreadable) <= tolerated and _is_whole(folder, found):
-            return folder
+            ours = _in_format_of(found, head, clips)
+            same = found.vectors_key == ours.vectors_key
+            if not found.vectors_key:
+                same = _is_former(folder, found, ours, clips)
+            if same and len(found.unreadable) <= tolerated:
+                _check_whole(folder, found)
+                return folder
+        except ArtifactError as error:
+            if (folder / METADATA_FILE).exists():
+                log.warning("these embeddings are not used: %s", error.message)
     return None
 
 
-def _is_whole(folder: Path, head: EmbeddingsMetadata) -> bool:
-    """Whether the shards contain all clips; reads only the metadata of the files."""
-    try:
-        found = sum(int(pq.read_metadata(path).num_rows) for path in folder.glob("embeddings-*.parquet"))
-    except (OSError, pa.ArrowInvalid):
+def _is_former(folder: Path, found: EmbeddingsMetadata, head: EmbeddingsMetadata, clips: ClipTable) -> bool:
+    """Whether a set of an earlier version, which has no key of its vectors, has the vectors that are asked for.
+
+    Its key covers its labels, which are in its shards. So it has the same vectors if our clips with its labels give its
+    key.
+    """
+    if found.key == head.key:
+        return True
+    if found.modality != head.modality or found.unreadable:
         return False
-    return found == head.num_clips
+    try:
+        rows = to_polars(pa.concat_tables(read_columns(path, list(CLIP_COLUMNS)) for path in shards_in(folder)))
+    except Exception:  # a damaged file fails in many ways
+        return False
+    if not rows["clip_id"].equals(clips.rows["clip_id"]):
+        return False
+    labelled = replace(clips, rows=clips.rows.with_columns(rows["label", "speaker", "group"]), classes=found.classes)
+    return found.key == _key(head, clips=clips_key(labelled))
+
+
+def _check_whole(folder: Path, head: EmbeddingsMetadata) -> None:
+    """Check the shards: their hashes, and whether they contain all clips.
+
+    Raises:
+        ArtifactError: a shard is damaged, or clips are missing.
+    """
+    check_shards(folder, head)
+    try:
+        found = sum(int(pq.read_metadata(path).num_rows) for path in shards_in(folder))
+    except Exception as error:  # a damaged file fails in many ways
+        raise ArtifactError(f"embeddings in {folder} cannot be read: {error}") from error
+    if found != head.num_clips:
+        raise ArtifactError(f"{folder} holds {found} clips instead of {head.num_clips}")
 
 
 def _remove_leftovers(target: Path) -> None:
@@ -270,25 +378,38 @@ def _remove_leftovers(target: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _share(finished: Path, layout: Layout, head: EmbeddingsMetadata) -> Path:
+def _use_finished(finished: Path, layout: Layout, head: EmbeddingsMetadata, clips: ClipTable) -> Path:
     """Use a finished set: keep it if it is this pipeline's own, else link the other pipeline's files."""
     found, target = read_head(finished), layout.embeddings
-    # Settings that leave the clips as they are, and names, are this pipeline's own.
-    own = replace(head, num_clips=found.num_clips, unreadable=found.unreadable)
+    # Labels, settings that leave the clips as they are, and names are this pipeline's own.
+    ours = _in_format_of(found, head, clips)
+    own = replace(ours, num_clips=found.num_clips, unreadable=found.unreadable, files=found.files)
+    if ours is not head:
+        words = finished, ours.encoder["precision"], head.encoder["precision"]
+        log.info("%s was embedded in %s; 'auto' means %s here, but takes it as it is", *words)
     if finished == target:
         log.info("embeddings in %s are up to date", target)
-        if own != found:
-            write_head(target, own)
+        if own != found or not found.files or not _has_labels(target):
+            write_head(target, own, clips.rows)
         return target
     log.info("the same embeddings exist in %s; linking them", finished)
     staging = layout.work / "extract" / f"{target.name}-linking"
     with locked(staging.with_suffix(".lock"), what=f"links to {finished}"):
         shutil.rmtree(staging, ignore_errors=True)
-        for path in finished.glob("embeddings-*.parquet"):
+        for path in shards_in(finished):
             link_or_copy(path, staging / path.name)
-        write_head(staging, own)
+        write_head(staging, own, clips.rows)
         replace_dir(staging, target)
     return target
+
+
+def _has_labels(folder: Path) -> bool:
+    """Whether the labels can be read and are of the clips of the shards."""
+    try:
+        open_embeddings(folder)
+    except ArtifactError:
+        return False
+    return True
 
 
 def _make_missing(
@@ -304,7 +425,7 @@ def _make_missing(
     number = math.ceil(head.num_clips / settings.shard_clips)
     shards = [Shard(head, work, i) for i in range(number)]
     todo = [shard for shard in shards if not shard.is_whole(config)]
-    for path in set(work.glob("embeddings-*.parquet")) - {shard.path for shard in shards}:
+    for path in set(shards_in(work)) - {shard.path for shard in shards}:
         path.unlink()
     missing = sum(shard.num_clips(config) for shard in todo)
     _check_disk(work, missing, head, config, layout)
@@ -312,7 +433,8 @@ def _make_missing(
         log.info("%d of %d %s are finished and kept", head.num_clips - missing, head.num_clips, _unit(head))
     unreadable: dict[str, str] = {}
     marks: dict[str, list[str]] = {}
-    with progress(head.num_clips, f"extracting {layout.run_name}", _unit(head), done=head.num_clips - missing) as bar:
+    doing = "extracting" if config.has_encoder else "storing"
+    with progress(head.num_clips, f"{doing} {layout.run_name}", _unit(head), done=head.num_clips - missing) as bar:
         for shard in make(todo, bar.advance):
             unreadable.update(shard.unreadable)
             for name, marked in shard.marks.items():
@@ -333,7 +455,8 @@ def _check_tolerance(unreadable: dict[str, str], head: EmbeddingsMetadata, toler
     total = head.num_clips
     if len(unreadable) > tolerated * total:
         share = min(1.0, math.ceil(1000 * len(unreadable) / total) / 1000)
-        named = "; ".join(f"{clip}: {reason}" for clip, reason in list(unreadable.items())[:NAMED_AT_MOST])
+        reasons = [f"{clip}: {reason}" for clip, reason in unreadable.items()]
+        named = first_few(reasons, NAMED_AT_MOST, separator="; ")
         kind = AudioError if head.modality == "speech" else CorpusError
         raise kind(
             f"{len(unreadable)} of {total} {_unit(head)} cannot be read (tolerated: {tolerated:.1%}): {named}",
@@ -348,17 +471,17 @@ def _check_disk(work: Path, num_clips: int, head: EmbeddingsMetadata, config: Co
     Raises:
         ArtifactError: there is less.
     """
-    storage = config.extract.storage
+    storage = head.encoder["storage"]
     need = num_clips * len(head.layers) * head.embed_dim * np.dtype(storage).itemsize
     free = shutil.disk_usage(work).free
-    log.info("%d %s to embed: about %.1f MB on disk, %.0f MB free", num_clips, _unit(head), need / 1e6, free / 1e6)
+    log.info("%d %s to store: about %s on disk, %s free", num_clips, _unit(head), *two_sizes(need, free))
     if need > free:
-        raise ArtifactError(
-            f"the embeddings need {need / 1e6:.0f} MB, {free / 1e6:.0f} MB are free at {work}",
-            fix="free space, then: " + layout.command("extract")
-            if storage == "float16"
-            else "free space, or take half of it: " + layout.command("extract", "--set extract.storage=float16"),
-        )
+        if storage == "float16" or not config.has_encoder:
+            fix = f"free space, then: {layout.command('extract')}"
+        else:
+            fix = f"free space, or take half of it: {layout.command('extract', '--set extract.storage=float16')}"
+        asked, there = two_sizes(need, free)
+        raise ArtifactError(f"the embeddings need {asked}, {there} are free at {work}", fix=fix)
 
 
 def _unit(head: EmbeddingsMetadata) -> str:

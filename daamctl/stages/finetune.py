@@ -22,14 +22,14 @@ from daamctl.adapters import FINETUNES
 from daamctl.adapters.released import is_published, own_input
 from daamctl.artifacts.clips import ClipTable, read_clips
 from daamctl.artifacts.embeddings import check_settings
-from daamctl.artifacts.results import read_folds
+from daamctl.artifacts.results import intact_folds
 from daamctl.artifacts.terms import terms_of
-from daamctl.config import Config
+from daamctl.config import EMBEDDINGS, Config
 from daamctl.corpora.sources import files_root
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.load import open_encoder
 from daamctl.engines.base import Engine
-from daamctl.errors import AudioError, CorpusError, UnknownNameError
+from daamctl.errors import AudioError, ConfigError, CorpusError, UnknownNameError
 from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import open_items
 from daamctl.layout import Layout
@@ -60,7 +60,7 @@ def run(
     """Fine-tune.
 
     Args:
-        layout: where artifacts lie.
+        layout: locations of artifacts.
         config: all settings.
         method: a name from the table of fine-tuning methods.
         fold: 1-based fold; None: all.
@@ -74,6 +74,7 @@ def run(
 
     Raises:
         UnknownNameError: no such fine-tuning method.
+        ConfigError: the embeddings are given, so there is no encoder.
         ArtifactError: no clips, or clips made with other settings.
         EncoderError: the encoder cannot be opened, or reads something else.
         AudioError: more clips are unreadable than tolerated.
@@ -84,6 +85,8 @@ def run(
     """
     if method not in FINETUNES:
         raise UnknownNameError(FINETUNES.kind, method, FINETUNES)
+    if not config.has_encoder:
+        raise ConfigError(f"download.corpus is '{EMBEDDINGS}', so there is no encoder to fine-tune")
     config = config.for_adapter(method)
     command = layout.command("segment")
     clips = read_clips(layout.clips, fix=f"make them: {command}")
@@ -100,7 +103,7 @@ def run(
     whole = fold is None and seed is None
     with closing(make_tracker(layout.root, enabled=track)) as tracker:
         train_all(trials, folder, layout, tracker, force=force, remove_others=whole, engine=engine)
-        send_missing(tracker, read_folds(folder))
+        send_missing(tracker, intact_folds(folder))
     return folder
 
 
@@ -118,7 +121,7 @@ def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Open
         modality=clips.modality,
         max_duration_s=config.segment.max_duration_s,
         device=device,
-        precision=resolve_precision(config.finetune.precision, device, cpu_auto=False),
+        precision=resolve_precision(config.finetune.precision, device, work="other"),
         keep_pooler=is_published(method) and clips.modality == "image",
     )
     encoder = opened.encoder

@@ -10,22 +10,22 @@ Reads `data/train/<run>/<method>/fold*/` and, for the audit, `data/extract/<run>
   draw from 1) and number of layers touched; accuracy is a fraction of clips.
 - pictures: `<method>-heatmap.png` and `<method>-layers.png` of methods with a density, `<method>-band.png` of every
   method with a score, `<method>-replacement.png` of every method with curves.
-- summary.json: see `daamctl.artifacts.importance`; its audit is described in `daamctl.analysis.audit.audit_scores`.
+- summary.json: see `daamctl.artifacts.importance`, and for its audit `daamctl.artifacts.audit`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from daamctl.analysis.audit import audit_scores, curves_of, steps
+from daamctl.analysis.audit import ProbedFold, audit_scores, curves_of, steps
 from daamctl.analysis.importance import (
     Map,
     geometry_caution,
@@ -39,13 +39,26 @@ from daamctl.analysis.importance import (
 )
 from daamctl.analysis.scores import Maps, Scored, read_maps, read_scores
 from daamctl.artifacts.ablation import Ablation, find_ablation
-from daamctl.artifacts.importance import FILE, DensityMaps, LayerScores, Stability
-from daamctl.artifacts.io import write_json
+from daamctl.artifacts.importance import (
+    CURVES_FILE,
+    FILE,
+    MAPS_FILE,
+    DensityMaps,
+    Importance,
+    LayerAccuracy,
+    LayerScores,
+    ProbedLayers,
+    Stability,
+)
+from daamctl.artifacts.integrity import hashes_of
+from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.splits import make_split
 from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import write_frame
 from daamctl.config import Config, TrainConfig
+from daamctl.evaluation.comparison import item_table, method_intervals
+from daamctl.evaluation.scoring import items_of
 from daamctl.figures import static
 from daamctl.figures.layers import contribution, importance_map, replaced_layers, score_over_runs
 from daamctl.files import atomic_path
@@ -88,53 +101,75 @@ def run(layout: Layout, config: Config) -> Path:
     """
     folder = layout.stage("importance")
     folder.mkdir(parents=True, exist_ok=True)
-    folds = {
-        method: [fold for fold in read_folds(layout.method(method)) if fold.seed in config.train.seeds]
-        for method in config.methods
-    }
+    folds: dict[str, list[Fold]] = {}
     maps: dict[str, list[Maps]] = {}
     scores: dict[str, Scored] = {}
-    for method, found in folds.items():
+    for method in config.methods:
         again = layout.command("train", "--method", method)
+        found = [fold for fold in read_folds(layout.method(method), again=again) if fold.seed in config.train.seeds]
+        folds[method] = found
         parts = read_maps(found, method, fix=again)
         scored = read_scores(found, method, parts, fix=again)
         maps |= {method: parts} if parts else {}
         scores |= {method: scored} if scored else {}
-    audited, curves = audit_scores(layout, config, scores, _split_rows)
-    if audited["methods"] and audited["no_ablation"] is None:
-        audited["no_ablation"] = _nothing_alone(find_ablation(layout.stage("ablate"), again=layout.command("ablate")))
-    _write_pictures(folder, {**_map_pictures(config, maps, scores), **_score_pictures(config, scores, curves)})
+    folds_of_one = next((found for found in folds.values() if found), [])
+    audit, curves, probes = audit_scores(layout, config, folds_of_one, scores, _split_rows)
+    if audit.methods and audit.no_ablation is None:
+        ablation = find_ablation(layout.stage("ablate"), again=layout.command("ablate"))
+        audit = replace(audit, no_ablation=_nothing_alone(ablation))
+    pictures = {**_map_pictures(config, maps, scores), **_score_pictures(config, scores, curves)}
+    _write_pictures(folder, pictures)
     frames = [_rows(method, part, scores[method].layers) for method, parts in maps.items() for part in parts]
     rows = pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA)
-    write_frame(folder / "importance.parquet", rows, {"run": layout.run_name, "methods": list(maps)})
-    write_frame(folder / "audit-curves.parquet", curves, {"run": layout.run_name})
+    write_frame(folder / MAPS_FILE, rows, {"run": layout.run_name, "methods": list(maps)})
+    write_frame(folder / CURVES_FILE, curves, {"run": layout.run_name})
     drawn = set(curves["method"].unique())
     without = [method for method in folds if method not in maps]
-    note = _note(maps, without)
-    densities = {method: _summary(config, method, parts, scores[method]) for method, parts in maps.items()}
-    scored_methods = {
-        method: _score_summary(method, scored, curves=method in drawn) for method, scored in scores.items()
-    }
-    summary = {
-        "run": layout.run_name,
-        "methods": {method: asdict(entry) for method, entry in densities.items()},
-        "without_density": without,
-        "note": note,
-        "scores": {method: asdict(entry) for method, entry in scored_methods.items()},
-        "without_score": {method: UNSCORED[bool(found)] for method, found in folds.items() if method not in scores},
-        "audit": audited,
-    }
-    write_json(folder / FILE, summary)
-    logger.info(note)
-    lacking = [line for entry in audited["methods"].values() for line in entry["missing"]]
-    for line in (*audited["missing"], audited["no_ablation"], *lacking, audited["comparison"]["sentence"]):
+    summary = Importance(
+        run=layout.run_name,
+        methods={method: _summary(config, method, parts, scores[method]) for method, parts in maps.items()},
+        without_density=without,
+        note=_note(maps, without),
+        scores={method: _score_summary(method, scored, curves=method in drawn) for method, scored in scores.items()},
+        without_score={method: UNSCORED[bool(found)] for method, found in folds.items() if method not in scores},
+        audit=audit,
+        probed=_probed(probes, config.evaluate.unit),
+        files=hashes_of(folder / name for name in (MAPS_FILE, CURVES_FILE, *pictures)),
+    )
+    write_record(folder / FILE, asdict(summary))
+    logger.info(summary.note)
+    lacking = [line for entry in audit.methods.values() for line in entry.missing]
+    for line in (*audit.missing, audit.no_ablation, *lacking, audit.comparison.sentence):
         if line is not None:
             logger.info(line)
-    if audited["methods"]:
+    if audit.methods:
         logger.info(
-            "audit: %(probe).0f s for linear probes, %(replacement).0f s for replacing layers", audited["seconds"]
+            "audit: %.0f s for linear probes, %.0f s for replacing layers",
+            audit.seconds.probe,
+            audit.seconds.replacement,
         )
     return folder / FILE
+
+
+def _probed(probes: Sequence[ProbedFold], unit: str) -> ProbedLayers | None:
+    """Accuracy of the linear probe of every layer over the test items of all folds; None without probes."""
+    if not probes:
+        return None
+    folds = [part.fold for part in probes]
+    tables = {}
+    for index, layer in enumerate(probes[0].layers):
+        items = []
+        for part in probes:
+            frame = part.clips.with_columns(logits=pl.Series(part.scores[index].tolist()))
+            items.append(items_of(frame, unit))
+        tables[str(layer)] = item_table(folds, items)
+    found = method_intervals(tables, modality=folds[0].modality)
+    layers = []
+    for layer in probes[0].layers:
+        interval = found[str(layer)].metrics["accuracy"]
+        ends = (interval.low, interval.high) if interval else (None, None)
+        layers.append(LayerAccuracy(layer, float(tables[str(layer)]["correct"].to_numpy().mean()), *ends))
+    return ProbedLayers(unit, next(iter(found.values())).unit_word, layers)
 
 
 def _split_rows(clips: pl.DataFrame, fold: Fold) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -1,5 +1,7 @@
 """Which pipelines can run on this machine: `data/inventory/<pipeline>.json` = {pipeline, runs, reason, fix}.
 
+`data/inventory/code/` holds hashes of the code that DVC watches, wherever daamctl is installed.
+
 A pipeline is skipped if its corpus is neither registered nor downloadable, if the weights of its encoder are neither in
 the local cache nor reachable, or if it needs more GPU memory than there is. DVC runs this every time before all stages.
 Skipped stages record the reason (`daamctl.artifacts.skipped`) and run once it is gone. This module imports neither
@@ -18,19 +20,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from daamctl.artifacts.io import write_json
+from daamctl.artifacts.io import sha256_file, write_json
 from daamctl.artifacts.skipped import Obstacle, inventory_file
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, Config, inspect_config, read_yaml
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
 from daamctl.corpora.fetch import is_whole
-from daamctl.corpora.sources import MANIFEST, source_of
+from daamctl.corpora.sources import FILES, source_of
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import check_name, is_cached
 from daamctl.errors import ConfigError, EncoderError
 
 WAIT_S = 4.0
 """Total time that servers have to answer, in seconds."""
+WATCHED_CODE = ("methods", "adapters")
+"""Parts of the package on which stages of dvc.yaml depend."""
 HUB = "https://huggingface.co"
 """Address of the Hugging Face hub. HF_ENDPOINT may replace it; HF_HUB_OFFLINE disables it."""
 
@@ -63,9 +67,14 @@ def run(root: Path, pipelines: list[str] | None = None) -> dict[str, Obstacle | 
     for name, obstacle in verdicts.items():
         why = {"reason": None, "fix": None} if obstacle is None else asdict(obstacle)
         write_json(inventory_file(root, name), {"pipeline": name, "runs": obstacle is None, **why})
-    for path in inventory_file(root, "").parent.glob("*.json"):
+    folder = inventory_file(root, "").parent
+    for path in folder.glob("*.json"):
         if path.stem not in {*names, *verdicts}:
             path.unlink()
+    for part in WATCHED_CODE:
+        code = Path(__file__).parents[1] / part
+        hashes = {path.relative_to(code).as_posix(): sha256_file(path) for path in sorted(code.rglob("*.py"))}
+        write_json(folder / "code" / f"{part}.json", hashes)
     return verdicts
 
 
@@ -134,30 +143,32 @@ def _corpus(root: Path, config: Config) -> Iterator[Obstacle | Fetched]:
             yield Fetched(corpus.url, Obstacle(reason, corpus.how_to_get))
     elif place is None:
         yield Obstacle(f"corpus '{corpus.name}' is not on this machine", corpus.how_to_get)
-    elif not (place.exists() if corpus.name == MANIFEST else place.is_dir()):  # a table, or a folder of images
+    elif not (place.exists() if corpus.name in FILES else place.is_dir()):  # a manifest may be a folder, too
         yield Obstacle(f"corpus '{corpus.name}' should be at {place}, but that does not exist", corpus.how_to_get)
 
 
 def _encoder(config: Config) -> Iterator[Obstacle | Fetched]:
+    if not config.has_encoder:
+        return
     name = config.extract.encoder
-    hub_id = ENCODERS.load(name).hub_id if name in ENCODERS else name
-    if config.extract.weights == "random" or hub_id is None:
+    source = ENCODERS.load(name).source if name in ENCODERS else name
+    if config.extract.weights == "random" or source is None:
         return
     try:
         check_name(name)
     except EncoderError as error:
         yield Obstacle(error.message, error.fix)
         return
-    if name not in ENCODERS and Path(name).expanduser().is_dir():
+    if Path(source).expanduser().is_dir():
         return
-    if not is_cached(hub_id, config.extract.revision):
+    if not is_cached(source, config.extract.revision):
         at = f" --revision {config.extract.revision}" if config.extract.revision else ""
-        reason = f"encoder '{hub_id}' is not in the local cache, and the Hugging Face hub cannot be reached"
-        yield Fetched(f"{HUB}/{hub_id}", Obstacle(reason, f"with network: hf download {hub_id}{at}"))
+        reason = f"encoder '{source}' is not in the local cache, and the Hugging Face hub cannot be reached"
+        yield Fetched(f"{HUB}/{source}", Obstacle(reason, f"with network: hf download {source}{at}"))
 
 
 def _gpu(config: Config) -> Iterator[Obstacle]:
-    wanted = config.extract.min_gpu_memory_gb
+    wanted = config.extract.min_gpu_memory_gb if config.has_encoder else 0.0
     if wanted and (there := gpu_memory_gb()) < wanted:
         found = f"{there:.0f} GB" if there else "no GPU"
         yield Obstacle(

@@ -4,7 +4,7 @@ Reads the available results of the six pipelines iemocap, cifar100, agnews and t
 evaluation.json, ablation.json, summary.json of the importance stage, the weights of one density,
 `data/inventory/<pipeline>.json`, and the `skipped.json` of stages that could not run. All of them are optional; a cell
 without a result says why. Writes `data/report/paper/`: report.html (self-contained), report.md and every table in
-`tables/` (CSV and LaTeX). In DVC this is `report@paper`.
+`tables/` (CSV and LaTeX), and the figures in `data/plots/paper/`. In DVC this is `report@paper`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from daamctl.artifacts.dag import PAPER
 from daamctl.artifacts.evaluation import find_evaluation
 from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.io import read_json
-from daamctl.artifacts.results import SKIPPED_FILE, read_folds
+from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.skipped import Obstacle, folder_of, inventory_file, is_finished, note_of
 from daamctl.config import PIPELINES_DIR
 from daamctl.layout import Layout
 from daamctl.paper.numbers import Experiment, experiments
 from daamctl.paper.reproduced import EIGHT_HEADS, Ours
 from daamctl.paper.whole_paper import whole_paper
-from daamctl.reporting.write import write_report
-from daamctl.stage_table import folder_stages
+from daamctl.reporting.write import write_plots, write_report
+from daamctl.stage_table import SKIPPED_FILE, folder_stages
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,9 @@ def run(root: Path) -> Path:
         )
         for experiment in experiments()
     }
-    path = write_report(root / "data" / "report" / PAPER, whole_paper(pairs))
+    document = whole_paper(pairs)
+    path = write_report(root / "data" / "report" / PAPER, document)
+    write_plots(root / "data" / "plots" / PAPER, document)
     there = [one.pipeline for pair in pairs.values() for one in pair if one.evaluation]
     logger.info("paper: %s, with figures of %s", path, ", ".join(there) or "no pipeline")
     return path
@@ -121,6 +123,7 @@ def _untrained(layout: Layout) -> dict[str, str]:
 
 def _learned(layout: Layout, method: str) -> list[tuple[tuple[float, float], tuple[float, float]]]:
     """Ranges of offset and scaled variance of every finished fold with stored weights."""
-    files = [fold.folder / "weights.safetensors" for fold in read_folds(layout.method(method))]
-    found = [read_learned(path) for path in files if path.is_file()]
+    again = layout.command("train", "--method", method)
+    files = [fold.weights() for fold in read_folds(layout.method(method), again=again)]
+    found = [read_learned(path) for path in files if path is not None]
     return [(one.offset, one.scaled_variance) for one in found if one]

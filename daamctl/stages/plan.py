@@ -20,7 +20,7 @@ import torch
 from daamctl.analysis.ablation import LayerGroup, choose_groups
 from daamctl.analysis.audit import steps
 from daamctl.artifacts.io import read_json
-from daamctl.artifacts.results import Fold, read_folds
+from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.artifacts.terms import counted
 from daamctl.config import Config, TrainingStage
@@ -135,7 +135,8 @@ class _Planner:
         needs, config, notes = self.needs, self.config, list[str]()
         todo = [row for row in rows if not row.is_done]
         stages = {row.stage for row in todo}
-        if stages & {"extract", "finetune"} and needs.encoder_size is None and needs.stats.modality is not None:
+        known = needs.encoder_size is not None or needs.stats.modality is None or not config.has_encoder
+        if stages & {"extract", "finetune"} and not known:
             notes.append(f"the size of encoder '{config.extract.encoder}' is known once its files are here")
         source = needs.feature_source()
         if "train" in stages and source is not None and needs.num_items is not None:
@@ -188,10 +189,14 @@ class _Planner:
         needs.fill_disk(row, needs.embeddings_bytes())
         if row.is_done:
             return row
+        if not self.config.has_encoder:
+            row.basis = "quick"
+            row.notes.append("given embeddings are stored as they are; no encoder is opened")
+            return row
         device = resolve_device(config.device)
         row.memory_on = self._encoder_on(device)
         if needs.encoder_size is not None and needs.stats.modality is not None:
-            precision = resolve_precision(config.precision, device, cpu_auto=True)
+            precision = resolve_precision(config.precision, device, work="encoder")
             row.memory_bytes = weight_bytes(needs.encoder_size, config, needs.stats.modality, device, precision)
             row.memory_at_least = True
         rate = self.recorded.extraction()
@@ -206,7 +211,7 @@ class _Planner:
         row = self._folds("train", method, epochs, stops=stops)
         kept = self.status.trained(method, needs.runs)
         row.done, row.took_s, row.memory_on = len(kept), train_seconds(kept), self.device.partition(":")[0]
-        if self.status.features is None and (existing := len(read_folds(self.layout.method(method)))):
+        if self.status.features is None and (existing := len(intact_folds(self.layout.method(method)))):
             row.reason = f"{existing} folds are kept if the embeddings do not change"
         size, problem = needs.method(method)
         set_state(row, problem or needs.no_split, [extract])

@@ -2,8 +2,8 @@
 
 Reads `data/evaluate/<run>/`, the folds in `data/train/<run>/`, and `data/importance/<run>/` and `data/ablate/<run>/` if
 they exist. Writes to `data/report/<run>/`: report.html (self-contained), report.md, the pictures in `pictures/` (PNG,
-and PDF for print) and every table in `tables/` (CSV and LaTeX). It also logs everything to MLflow, as one run `report`
-in the experiment of the pipeline.
+and PDF for print) and every table in `tables/` (CSV and LaTeX). The figures also go to `data/plots/<run>/`, for
+`dvc plots show`. It also logs everything to MLflow, as one run `report` in the experiment of the pipeline.
 
 The effect of the training recipe comes from the evaluation of the run `<run>-published-recipe`, or of the as-published
 twin (for a twin: of its pair), if one exists. `dvc repro` does not track this dependency: after a change there, write
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,35 +23,43 @@ import polars as pl
 import yaml
 from safetensors import safe_open
 
+from daamctl.adapters import stage_of
 from daamctl.analysis.importance import layer_contribution
 from daamctl.analysis.learned import read_learned
 from daamctl.artifacts.ablation import find_ablation
 from daamctl.artifacts.evaluation import EvalBatches, Evaluation, FoldScores, find_evaluation, read_evaluation
-from daamctl.artifacts.importance import Importance, find_importance
-from daamctl.artifacts.results import Fold, SearchPart, read_folds
+from daamctl.artifacts.importance import MAPS_FILE, Importance, find_importance
+from daamctl.artifacts.integrity import check_file
+from daamctl.artifacts.results import Fold, SearchPart, intact_folds, read_folds
 from daamctl.artifacts.utterances import read_frame
 from daamctl.config import PIPELINES_DIR, RECIPES, Config
 from daamctl.corpora import CORPORA
+from daamctl.corpora.sources import FILES
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.settings_diff import differing, settings
-from daamctl.figures.layers import LayerRun
+from daamctl.figures.layers import LayerRun, MethodMaps
 from daamctl.layout import Layout
 from daamctl.methods.weights_metadata import read_metadata
 from daamctl.paper import sections as paper
 from daamctl.paper.tables import read_published
 from daamctl.reporting import layers, results, run_record
-from daamctl.reporting.document import Document, Section
+from daamctl.reporting.answers import answers
+from daamctl.reporting.document import Document, Section, plural
 from daamctl.reporting.fairness import fairness
+from daamctl.reporting.glossary import with_glossary
 from daamctl.reporting.recipe import AGAIN, BACK, TWIN, Recipe, gains, siblings
 from daamctl.reporting.run_record import CURVES, RunFacts
 from daamctl.reporting.terms import terms
 from daamctl.reporting.verdict import against, headline, labelled, order
-from daamctl.reporting.write import write_report
+from daamctl.reporting.write import write_plots, write_report
 from daamctl.stage_table import folder_stages
 from daamctl.tracking import make_tracker
 
 logger = logging.getLogger(__name__)
 
+OPEN = ("answers", "results", "published")
+"""Sections that a reader need not expand."""
+MAPS = ("importance", "untrained_importance", "density", "untrained_density")
 HISTORY_TYPES = dict.fromkeys(("train_loss", *(f"{part}_accuracy" for part in CURVES)), pl.Float64)
 
 
@@ -73,6 +82,7 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
     document = _document(layout, config, evaluation)
     folder = layout.stage("report")
     page = write_report(folder, document, interactive=config.report.interactive)
+    write_plots(layout.stage("plots"), document)
     logger.info("report: %s (%.1f MB)", page, page.stat().st_size / 1e6)
     tracker = make_tracker(layout.root, enabled=track, again=layout.command("report"))
     try:
@@ -93,12 +103,14 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     folds, stale = _folds(layout, config, raw)
     runs = [_facts(fold, labels[fold.result["run"]["method"]]) for fold in folds]
     declared = config.evaluate.reference is not None
-    history, pngs = _history(layout), _importance_pictures(layout, summary, command)
+    history, pngs = _history(layout, raw), _importance_pictures(layout, summary, command)
     maps = _density_runs(layout, summary, labels, command)
     curves = {label: _curves(history.filter(pl.col("method") == label)) for label in evaluation.methods}
     sections: list[Section | None] = [
-        headline(evaluation, declared=declared, stale=stale),
-        results.results(evaluation, declared=declared),
+        answers(evaluation, summary, stale=stale, command=command),
+        results.results(evaluation),
+        headline(evaluation, declared=declared),
+        results.tests(evaluation, declared=declared),
         fairness(evaluation, _searches(folds, labels)),
         results.metrics(evaluation),
         results.folds(evaluation),
@@ -124,7 +136,8 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
         ),
     ]  # fmt: skip
     title = config.report.title or f"Layer probing report: {layout.run_name}"
-    return Document(title, layout.run_name, [section for section in sections if section is not None])
+    found = [replace(section, folded=section.key not in OPEN) for section in sections if section is not None]
+    return Document(title, layout.run_name, with_glossary(found))
 
 
 def _folds(layout: Layout, config: Config, raw: Evaluation) -> tuple[list[Fold], list[str]]:
@@ -133,7 +146,8 @@ def _folds(layout: Layout, config: Config, raw: Evaluation) -> tuple[list[Fold],
     found: list[Fold] = []
     absent, changed = [], []
     for name, entry in raw.methods.items():
-        there = {(fold.fold, fold.seed): fold for fold in read_folds(layout.method(name))}
+        train = layout.command(stage_of(name), "--method", name)
+        there = {(fold.fold, fold.seed): fold for fold in read_folds(layout.method(name), again=train)}
         rows = {row.run: row for row in entry.per_fold}
         found += [there[key] for key in rows if key in there]
         absent += [name] if rows.keys() - there.keys() else []
@@ -212,7 +226,7 @@ def _other_settings(layout: Layout, folds: Sequence[Fold], sibling: str, methods
     found: dict[str, None] = {}
     for method in methods:
         ours = [fold for fold in folds if fold.result["run"]["method"] == method]
-        theirs = read_folds(layout.data / "train" / sibling / method)
+        theirs = intact_folds(layout.data / "train" / sibling / method)
         if ours and theirs:
             rows = differing(settings(ours[0]), settings(theirs[0])).can_change
             found |= dict.fromkeys(row.name for row in rows)
@@ -253,13 +267,13 @@ def _facts(fold: Fold, label: str) -> RunFacts:
         settings=run_part["config"].get("method", {}),
         eval_batches=EvalBatches(**batches) if batches else None,  # type: ignore[arg-type]
         adapted=len(run_part.get("adapted", [])),
-        **_weights(fold.folder / "weights.safetensors"),
+        **_weights(fold.weights()),
     )
 
 
-def _weights(path: Path) -> dict[str, Any]:
+def _weights(path: Path | None) -> dict[str, Any]:
     """Size of the decoder or classifier, and the learned offset and scaled variance of a density."""
-    if not path.is_file():
+    if path is None:
         return {"decoder_parameters": None}
     found: dict[str, Any] = {"decoder_parameters": read_metadata(path).head_parameters}  # of a fine-tuned encoder
     if found["decoder_parameters"] is None:
@@ -277,11 +291,16 @@ def _weights(path: Path) -> dict[str, Any]:
     return found
 
 
-def _history(layout: Layout) -> pl.DataFrame:
-    path = layout.stage("evaluate") / "history.csv"
-    if not path.exists():
-        raise ArtifactError(f"no file {path}", fix=f"make it: {layout.command('evaluate')}")
-    return pl.read_csv(path, schema_overrides=HISTORY_TYPES)
+def _history(layout: Layout, evaluation: Evaluation) -> pl.DataFrame:
+    path, fix = layout.stage("evaluate") / "history.csv", f"make it: {layout.command('evaluate')}"
+    try:
+        found = pl.read_csv(check_file(path, evaluation.files, fix=fix), schema_overrides=HISTORY_TYPES)
+    except pl.exceptions.PolarsError as error:
+        raise ArtifactError(f"{path} cannot be read: {error}", fix=fix) from error
+    missing = {"method", "epoch", *HISTORY_TYPES} - set(found.columns)
+    if missing:
+        raise ArtifactError(f"{path} lacks the columns {', '.join(sorted(missing))}", fix=fix)
+    return found
 
 
 def _curves(history: pl.DataFrame) -> dict[str, dict[str, Any]]:
@@ -302,46 +321,48 @@ def _importance_pictures(layout: Layout, summary: Importance | None, command: st
         return {}
     pictures = {}
     for name in summary.pictures:
-        path = layout.stage("importance") / name
-        if not path.exists():
-            raise ArtifactError(f"no picture {path}, though summary.json names it", fix=f"make it: {command}")
+        path = check_file(layout.stage("importance") / name, summary.files, fix=f"make it: {command}")
         pictures[name] = path.read_bytes()
+        if not pictures[name]:
+            raise ArtifactError(f"{path} is empty", fix=f"make it: {command}")
     return pictures
 
 
 def _density_runs(
     layout: Layout, summary: Importance | None, labels: Mapping[str, str], command: str
-) -> layers.DensityRuns:
-    """Layer numbers and maps of every density method, the mean over folds first."""
+) -> dict[str, MethodMaps]:
+    """Label -> maps of a method with a density."""
     if summary is None or not summary.methods:
         return {}
-    path = layout.stage("importance") / "importance.parquet"
-    if not path.exists():
-        raise ArtifactError(f"no file {path}, though summary.json has its methods", fix=f"make it: {command}")
-    frame, _ = read_frame(path)
+    path, fix = layout.stage("importance") / MAPS_FILE, f"make it: {command}"
+    frame, _ = read_frame(check_file(path, summary.files, fix=fix), fix=fix)
     found = {}
+    if not {"method", "fold", "seed", *MAPS} <= set(frame.columns):
+        raise ArtifactError(f"{path} is not a table of maps", fix=fix)
     for name, entry in summary.methods.items():
         own = frame.filter(pl.col("method") == name)
         shape = (len(entry.layers), entry.num_features)
         parts = own.partition_by("fold", "seed", maintain_order=True)
+        whole = [len(part) for part in parts] == [shape[0] * shape[1]] * (1 + len(entry.folds))
+        if not whole or not np.isfinite(own.select(MAPS).to_numpy()).all():
+            raise ArtifactError(f"{path} does not fit summary.json: the maps of '{name}' differ", fix=fix)
         runs = [_density_run(part, shape, len(parts) - 1) for part in parts]
-        found[labels.get(name, name)] = (entry.layers, runs)
+        found[labels.get(name, name)] = MethodMaps(entry.layers, runs)
     return found
 
 
-def _density_run(part: pl.DataFrame, shape: tuple[int, int], others: int) -> LayerRun:
+def _density_run(part: pl.DataFrame, shape: tuple[int, int], num_runs: int) -> LayerRun:
+    """Maps (L, D) of one fold and seed; fold 0 is the mean over all runs."""
     fold, seed = part["fold"][0], part["seed"][0]
-    name = f"fold {fold}, seed {seed}" if fold else f"mean of {others} run{'s' if others > 1 else ''}"
-    trained, untrained, density, untrained_density = (
-        part[column].to_numpy().reshape(shape)
-        for column in ("importance", "untrained_importance", "density", "untrained_density")
-    )
+    name = f"fold {fold}, seed {seed}" if fold else f"mean of {plural(num_runs, 'run')}"
+    trained, untrained, density, untrained_density = (part[column].to_numpy().reshape(shape) for column in MAPS)
     return LayerRun(name, trained, untrained, layer_contribution(density), layer_contribution(untrained_density))
 
 
 def _settings(config: Config, evaluation: Evaluation, runs: list[RunFacts]) -> dict[str, str]:
     """Settings as YAML, by title."""
-    now = config.model_dump(mode="json", exclude={"pipelines"})
+    unused = set() if config.has_encoder else {"segment", "extract", "finetunes", "finetune_settings", "finetune"}
+    now = config.model_dump(mode="json", exclude={"pipelines", *unused})
     made = {stage: part for stage, part in evaluation.provenance.config.items() if stage != "method"}
     texts = {"Settings of the pipeline (YAML)": now}
     if any(now.get(stage) != part for stage, part in made.items()):
@@ -358,7 +379,7 @@ def _commands(layout: Layout, evaluation: Evaluation) -> list[str]:
     corpus = evaluation.provenance.corpus or ""
     commit = evaluation.provenance.git_commits[-1].partition("+")[0]
     lines = [f"git checkout {commit}", "make install"]
-    if corpus in CORPORA and corpus != "manifest":
+    if corpus in CORPORA and corpus not in FILES:
         found = CORPORA.load(corpus)
         if found.obtain is None:
             lines.append(f"daamctl download {corpus} --from DIR    # folder of your copy")

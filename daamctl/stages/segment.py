@@ -1,5 +1,7 @@
 """The stage `segment`: cut every utterance into consecutive clips. A text or an image is one clip as it is.
 
+Given embeddings are clips already.
+
 Source: the published set-up cuts at 5 s and keeps the last piece, however short (docs/sources.md#clips-and-folds, D23).
 The other values of `segment.tail`, and `segment.tail_below_s`, are this project's. Cuts are computed in samples at the
 rate of the file, so an utterance of exactly 5.0 s gives one clip. No audio is copied: a clip is a row with the file,
@@ -49,14 +51,17 @@ def run(layout: Layout, config: Config) -> Path:
     modality = utterances.modality
     if modality == "speech":
         rows = cut(utterances.rows, config.segment)
+    elif modality == "embeddings":
+        rows = utterances.rows.sort("index")
     else:
         _check_no_export(config.segment, utterances)
         log.debug("the settings of segment apply to recordings; each %s is one clip", modality)
         rows = utterances.rows.sort("utterance_id").with_columns(clip_id=pl.col("utterance_id") + "#000")
     settings = {"download": utterances.settings, "segment": config.section("segment")}
-    clips = ClipTable(utterances.corpus, utterances.classes, rows, settings, modality, utterances.content)
+    given = (utterances.content, utterances.facts)
+    clips = ClipTable(utterances.corpus, utterances.classes, rows, settings, modality, *given)
     audio = layout.clips.parent / AUDIO_DIR
-    if config.segment.write_audio:
+    if config.segment.write_audio and modality == "speech":
         _export(rows, files_root(layout.root, clips.corpus), audio)
     else:
         shutil.rmtree(audio, ignore_errors=True)  # left by an earlier run with other settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from daamctl.artifacts.results import Fold, read_folds
+from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.tracking import MLflowTracker, is_sent, shown_store
 
@@ -50,4 +50,4 @@ def _finished(data: Path, pipeline: str | None) -> list[Fold]:
     """Finished folds of training and ablation, of one run or all."""
     names = [pipeline] if pipeline else ["*"]
     methods = [path for stage in ("train", "ablate") for name in names for path in (data / stage).glob(f"{name}/*")]
-    return [fold for path in sorted(methods) if path.is_dir() for fold in read_folds(path)]
+    return [fold for path in sorted(methods) if path.is_dir() for fold in intact_folds(path)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from daamctl.artifacts.results import read_folds
+from daamctl.artifacts.results import intact_folds
 from daamctl.config import Config
 from daamctl.engines.base import Engine
 from daamctl.layout import Layout
@@ -31,7 +31,7 @@ def run(
     """Train a method.
 
     Args:
-        layout: where artifacts lie.
+        layout: locations of artifacts.
         config: all settings.
         method: a name from the table of methods, or a variant with another decoder (`daam-v1-mlp`).
         fold: 1-based fold; None: all.
@@ -57,5 +57,5 @@ def run(
     whole = fold is None and seed is None
     with closing(make_tracker(layout.root, enabled=track)) as tracker:
         train_all(trials, folder, layout, tracker, force=force, remove_others=whole, engine=engine)
-        send_missing(tracker, read_folds(folder))
+        send_missing(tracker, intact_folds(folder))
     return folder

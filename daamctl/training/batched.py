@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ def separable(model: FusionClassifier) -> bool:
     return plain and free and not any(isinstance(module, SEPARATE) for module in model.modules())
 
 
-def train_together(
+def train_jointly(
     trainings: Sequence[Training], epochs: int | None, *, members: int = MOST_MEMBERS, pause: bool = False
 ) -> None:
     """Train each of several trainings until `epochs` epochs are done; with None, to its end.
@@ -61,16 +61,50 @@ def train_together(
     for same in alike.values():
         for start in range(0, len(same), members):
             batch = same[start : start + members]
-            going = [one for one in batch if isinstance(one, FusionTraining) and not one.reached(epochs)]
-            while len(batch) > 1 and going:
-                program = Program(going)
-                while not any(training.reached(epochs) for training in going):
-                    program.epoch()
-                going = [training for training in going if not training.reached(epochs)]
+            if len(batch) > 1:
+                _train_fusions([training for training in batch if isinstance(training, FusionTraining)], epochs)
             for training in batch:
-                training.train_until(epochs)
+                training.train_until(epochs)  # does nothing if it was trained above
                 if pause:
                     training.pause()
+
+
+def _train_fusions(trainings: Sequence[FusionTraining], epochs: int | None) -> None:
+    """Train fusions with the same tensors in one program; those left when some have ended form a smaller one."""
+    unfinished = [training for training in trainings if not training.reached(epochs)]
+    while unfinished:
+        program = Program(unfinished)
+        while not any(training.reached(epochs) for training in unfinished):
+            program.epoch()
+        unfinished = [training for training in unfinished if not training.reached(epochs)]
+
+
+@dataclass
+class _MemberPass:
+    """One pass of a member of a program over its training part.
+
+    Args:
+        training: the member.
+        rows: (N,) rows of the features, in the order of this epoch.
+        targets: (N,) class ids in the same order.
+        batch_size: clips per step.
+        seen: losses and predictions so far.
+    """
+
+    training: FusionTraining
+    rows: Int[Tensor, " N"]
+    targets: Int[Tensor, " N"]
+    batch_size: int
+    seen: Seen = field(default_factory=Seen)
+
+    @property
+    def num_full(self) -> int:
+        """Number of full batches; one smaller batch may follow them."""
+        return len(self.rows) // self.batch_size
+
+    def step_alone(self, x: Float[Tensor, "M L D"], clips: slice) -> None:
+        """Train this member alone on some of its clips."""
+        self.seen.add(*self.training.step(x[self.rows[clips]], self.targets[clips]))
 
 
 class Program:
@@ -102,40 +136,44 @@ class Program:
         started = time.monotonic()
         seen = self.one_pass()
         pass_s = (time.monotonic() - started) / len(self.members)
-        for member, one in zip(self.members, seen, strict=True):
-            member.end_epoch(*one.means(), pass_s)
+        for member, found in zip(self.members, seen, strict=True):
+            member.end_epoch(*found.means(), pass_s)
 
     def one_pass(self) -> list[Seen]:
-        """Run one pass over every member's training part."""
-        size, seen = self.lead.config.batch_size, [Seen() for _ in self.members]
-        orders = [_part(member).order(member.order_seed) for member in self.members]
-        full = [len(y) // size for _, y in orders]
-        x = _part(self.members[0]).x
-        for member in self.members:
-            member.model.train()
-        first = 0
-        if any(not member.optimizer.state for member in self.members):
-            first = 1  # the very first step creates the optimiser's state and checks the gradients
-            for member, one, (rows, y), steps in zip(self.members, seen, orders, full, strict=True):
-                if steps:
-                    one.add(*member.step(x[rows[:size]], y[:size]))
-        step = first
-        while step < full[0]:
-            count = sum(steps > step for steps in full)
-            last = min(full[:count])
-            joint = JointStep(self, count)
-            for start in range(step * size, last * size, size):
-                here = slice(start, start + size)
-                rows = torch.stack([rows[here] for rows, _ in orders[:count]])
-                targets = torch.stack([y[here] for _, y in orders[:count]])
-                losses, logits = joint(x[rows], targets)
-                for one, *what in zip(seen, losses, logits, targets, strict=False):
-                    one.add(*what)
-            step = last
-        for member, one, (rows, y), steps in zip(self.members, seen, orders, full, strict=True):
-            if steps * size < len(y):  # the last, smaller batch
-                one.add(*member.step(x[rows[steps * size :]], y[steps * size :]))
-        return seen
+        """Run one pass over every member's training part.
+
+        Training parts differ in size. A member takes part in joint steps as long as it has a full batch.
+        """
+        size = self.lead.config.batch_size
+        x = _part(self.lead).x
+        passes = []
+        for training in self.members:
+            rows, targets = _part(training).order(training.order_seed)
+            passes.append(_MemberPass(training, rows, targets, size))
+            training.model.train()
+        step = 0
+        if any(not training.optimizer.state for training in self.members):
+            # The first step of a training creates the optimiser's state and checks the gradients.
+            for member in passes:
+                if member.num_full:
+                    member.step_alone(x, slice(0, size))
+            step = 1
+        while step < passes[0].num_full:  # the first member has most
+            together = [member for member in passes if member.num_full > step]
+            until = min(member.num_full for member in together)
+            joint_step = JointStep(self, len(together))
+            for start in range(step * size, until * size, size):
+                clips = slice(start, start + size)
+                rows = torch.stack([member.rows[clips] for member in together])
+                targets = torch.stack([member.targets[clips] for member in together])
+                losses, logits = joint_step(x[rows], targets)
+                for member, loss, own_logits, own_targets in zip(together, losses, logits, targets, strict=True):
+                    member.seen.add(loss, own_logits, own_targets)
+            step = until
+        for member in passes:
+            if member.num_full * size < len(member.rows):
+                member.step_alone(x, slice(member.num_full * size, None))  # the last, smaller batch
+        return [member.seen for member in passes]
 
 
 class JointStep:
@@ -247,16 +285,16 @@ class JointAdam:
     @torch.no_grad()
     def __call__(self, gradients: Sequence[Tensor]) -> None:
         """Take the step; gradients are (M, …) for each of the trained tensors."""
-        alike = [
-            one if one.stride() == stack.stride() else torch.empty_like(stack, requires_grad=False).copy_(one)
-            for one, stack in zip(gradients, self.stacks, strict=True)
-        ]  # the kernel ignores strides and reads memory in order
-        apart = [[_in_order(part) for part in one.unbind()] for one in alike]
+        by_model: list[list[Tensor]] = []  # for every trained tensor, the gradient of each model
+        for gradient, stack in zip(gradients, self.stacks, strict=True):
+            if gradient.stride() != stack.stride():  # the kernel ignores strides and reads memory in order
+                gradient = torch.empty_like(stack, requires_grad=False).copy_(gradient)
+            by_model.append([_in_order(part) for part in gradient.unbind()])
         for group in self.groups:
-            ours = [apart[place][index] for place, index in group.gradients]
             values, means, squares, steps = group.tensors
+            own = [by_model[tensor][model] for tensor, model in group.gradients]
             options = {"lr": group.rate, "weight_decay": group.decay, **self.options}
-            self.kind(values, ours, means, squares, [], steps, fused=True, **options)
+            self.kind(values, own, means, squares, [], steps, fused=True, **options)
 
 
 def _tensors(optimizers: Sequence[torch.optim.Optimizer], group: int) -> tuple[list[Tensor], ...]:

@@ -34,7 +34,7 @@ class Part(Protocol):
     def __len__(self) -> int: ...
 
     def batches(self, batch_size: int, order_seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield every clip once, in batches of which only the last may be smaller.
+        """Yield every clip once, in batches of equal size; the last one may be smaller.
 
         Args:
             batch_size: B.

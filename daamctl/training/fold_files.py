@@ -13,9 +13,12 @@ import torch
 import yaml
 
 from daamctl import __version__
-from daamctl.artifacts.io import write_json, write_text
-from daamctl.artifacts.results import FOLD_DIR, FoldResult, fold_dir
+from daamctl.artifacts.integrity import hashes_of
+from daamctl.artifacts.io import write_text
+from daamctl.artifacts.records import write_record
+from daamctl.artifacts.results import FOLD_DIR, RESULT, FoldResult, fold_dir, owner_of
 from daamctl.artifacts.utterances import write_frame
+from daamctl.cpu_formats import cpu_formats
 from daamctl.provenance import device_name, git_commit, versions
 from daamctl.training.loop import Trained, Training
 from daamctl.training.trial import Trial
@@ -90,6 +93,8 @@ def fold_result(trial: Trial, training: Training, root: Path) -> tuple[FoldResul
         **own.meta,
     }
     result: dict[str, Any] = {"run": run, "metrics": {**metrics, **own.metrics}, "meta": meta}
+    if training.device == "cpu" and (speeds := cpu_formats().speeds):
+        meta["bfloat16_speed"] = speeds
     if done.search is not None:
         result["search"] = done.search
     return cast(FoldResult, result), own.targets
@@ -111,7 +116,7 @@ def write_fold(folder: Path, trial: Trial, training: Training, root: Path, *, to
     if together > 1:
         result["meta"]["together"] = together
     trial.write_weights(folder, training)
-    head = {"key": result["run"]["key"], "classes": result["run"]["classes"]}
+    head = {**owner_of(result["run"]), "classes": result["run"]["classes"]}
     clips = trial.clips.rows[trial.split.test]
     predictions = clips.select("clip_id", "utterance_id", "label", "speaker", "group").with_columns(
         pl.Series("target", targets.numpy()),
@@ -124,12 +129,13 @@ def write_fold(folder: Path, trial: Trial, training: Training, root: Path, *, to
     columns = {name: pl.Float64 for name in history[0] if name != "epoch"}
     write_frame(folder / "history.parquet", pl.DataFrame(history, schema={"epoch": pl.Int64, **columns}), head)
     write_text(folder / "config.yaml", yaml.safe_dump(trial.config.model_dump(mode="json"), sort_keys=False))
-    write_json(folder / "result.json", result)
+    result["files"] = hashes_of(folder.iterdir())
+    write_record(folder / RESULT, result)
 
 
 def result_mtime_ns(folder: Path) -> int | None:
     """Modification time of a finished fold's result, which changes when the fold is replaced; None without a fold."""
-    path = folder / "result.json"
+    path = folder / RESULT
     return path.stat().st_mtime_ns if path.exists() else None
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from daamctl.config import TrainConfig
-from daamctl.devices import autocast, cpu_has_bfloat16, resolve_precision
+from daamctl.cpu_formats import cpu_formats
+from daamctl.devices import autocast, resolve_precision
 from daamctl.errors import TrainingError
 from daamctl.methods.base import FusionClassifier
 from daamctl.training.feature_split import InBatches, Part, on_device
@@ -254,14 +255,14 @@ class _EpochMaps:
 def train_precision(model: nn.Module, train: TrainConfig, device: str) -> str:
     """Resolve the number format of the training step.
 
-    On a CPU, `auto` means bfloat16 only for models with 2-D convolutions: they gain more than autocast costs, while the
-    small matrices of the other methods do not.
+    On a CPU, `auto` means bfloat16 at most for models with 2-D convolutions, where these are faster in it: they gain
+    more than autocast costs, while the small matrices of the other methods do not.
 
     Raises:
         ConfigError: the device does not support it.
     """
     convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
-    return resolve_precision(train.precision, device, cpu_auto=convolves)
+    return resolve_precision(train.precision, device, work="convolutions" if convolves else "other")
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig, *, fused: bool) -> torch.optim.Optimizer:
@@ -284,10 +285,12 @@ def build_optimizer(model: nn.Module, config: TrainConfig, *, fused: bool) -> to
 def channels_last(device: str, precision: str) -> bool:
     """Whether 2-D convolutions use the channels-last memory format.
 
-    Half-precision GPU kernels expect it. On a CPU with native bfloat16 it is faster in float32 as well; on older CPUs
-    it is slower. It changes only the memory layout, not the shapes or values of the weights.
+    Half-precision GPU kernels expect it. On a CPU it is used where it was measured to be faster. It changes only the
+    memory layout, not the shapes or values of the weights.
     """
-    return cpu_has_bfloat16() if device == "cpu" else device.startswith("cuda") and precision != "float32"
+    if device == "cpu":
+        return cpu_formats().channels_last.get(precision, False)
+    return device.startswith("cuda") and precision != "float32"
 
 
 def order_weights(model: nn.Module, order: torch.memory_format) -> None:

@@ -12,15 +12,16 @@ from pathlib import Path
 import torch
 
 from daamctl.artifacts.io import content_key, locked, replace_dir
-from daamctl.artifacts.results import SKIPPED_FILE, Fold, fold_dir, read_fold
+from daamctl.artifacts.results import RESULT, Fold, fold_dir, read_fold
 from daamctl.artifacts.terms import percent, terms_of
 from daamctl.engines.base import Engine, await_files
 from daamctl.errors import ArtifactError, TrainingError
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.progress import progress
+from daamctl.stage_table import SKIPPED_FILE
 from daamctl.tracking import Tracker, send_missing
-from daamctl.training.batched import train_together
+from daamctl.training.batched import train_jointly
 from daamctl.training.fold_files import remove_strays, result_mtime_ns, write_fold
 from daamctl.training.loop import Epoch, Training
 from daamctl.training.search import Search
@@ -73,17 +74,24 @@ def train_all(
 
 
 def kept_fold(folder: Path, trial: Trial) -> Fold | None:
-    """The finished fold of a trial on disk, if its inputs are identical; else None.
+    """The finished fold of a trial on disk, if its inputs are identical and all of its files are intact; else None.
 
     Args:
         folder: the folder of the method.
         trial: the trial.
     """
-    try:
-        fold = read_fold(fold_dir(folder, trial.spec.fold, trial.spec.seed))
-    except ArtifactError:
+    path = fold_dir(folder, trial.spec.fold, trial.spec.seed)
+    if not (path / RESULT).exists():
         return None
-    return fold if fold.result["run"]["key"] in trial.accepted_keys else None
+    try:
+        fold = read_fold(path)
+        if fold.result["run"]["key"] not in trial.accepted_keys:
+            return None
+        fold.check()
+    except ArtifactError as error:
+        log.warning("%s %s is not kept: %s", folder.name, path.name, error.message)
+        return None
+    return fold
 
 
 def _train_in_process(
@@ -104,11 +112,11 @@ def _train_in_process(
         for group in in_groups(trials):
             if len(group) == 1:  # tracked epoch by epoch; the folds of a larger group once they are finished
                 spec = group[0].spec
-                tracker.start(spec.name, folder.name, spec.fold, spec.seed)
-                made = train_folds(group, folder, work, root=layout.root, on_epoch=track_epoch, advance=bar.advance)
+                tracker.start(spec.name, folder, spec.fold, spec.seed)
+                made = train_group(group, folder, work, root=layout.root, on_epoch=track_epoch, advance=bar.advance)
                 tracker.finish(made[0])
             else:
-                made = train_folds(group, folder, work, root=layout.root, advance=bar.advance)
+                made = train_group(group, folder, work, root=layout.root, advance=bar.advance)
                 send_missing(tracker, made)
             ended += sum(trial.units for trial in group)
             bar.advance(ended - bar.done)  # training may have ended early
@@ -126,45 +134,26 @@ def in_groups(trials: Sequence[Trial]) -> list[list[Trial]]:
         ConfigError: the requested device or precision is not available.
     """
     groups: list[list[Trial]] = []
-    room = 0
+    most = 1
     for trial in trials:
         spec, last = trial.spec, groups[-1][-1].spec if groups else None
         alike = last is not None and (last.method, last.config) == (spec.method, spec.config)
         if not alike:
-            most = trial.most_members
-        if alike and room:
+            most = trial.most_members  # takes a while: it builds the model
+        if alike and len(groups[-1]) < most:
             groups[-1].append(trial)
-            room -= 1
         else:
             groups.append([trial])
-            room = most - 1
     return groups
 
 
-def train_fold(
-    trial: Trial,
-    folder: Path,
-    work: Path,
-    *,
-    root: Path,
-    on_epoch: Callable[[Epoch], None] = lambda entry: None,
-    advance: Callable[[int], None] = lambda units: None,
-) -> Fold:
-    """Train one trial and move its complete folder into place; for the arguments see `train_folds`."""
-    return train_folds([trial], folder, work, root=root, on_epoch=lambda _, entry: on_epoch(entry), advance=advance)[0]
-
-
-def ignore_epoch(trial: Trial, entry: Epoch) -> None:
-    """Do nothing after an epoch."""
-
-
-def train_folds(
+def train_group(
     trials: Sequence[Trial],
     folder: Path,
     work: Path,
     *,
     root: Path,
-    on_epoch: OnEpoch = ignore_epoch,
+    on_epoch: OnEpoch = lambda trial, entry: None,
     advance: Callable[[int], None] = lambda units: None,
 ) -> list[Fold]:
     """Train trials of one method and move each complete fold folder into place.
@@ -193,14 +182,14 @@ def train_folds(
         for trial in sorted(trials, key=names.__getitem__):  # all processes lock in one order, to avoid deadlock
             what = f"{trial.spec.method} fold {trial.spec.fold}"
             locks.enter_context(locked(work / f"{names[trial]}.lock", what=what))
-        for trial in trials:
+        for trial in trials:  # another process may have trained it while this one waited for the lock
             fold = finished_meanwhile(folder, trial, before[trial])
             if fold is not None:
                 folds[trial] = fold
         missing = {trial: work / names[trial] for trial in trials if trial not in folds}
         if missing and trials[0].device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(trials[0].device)
-        for trial, training in _train(missing, on_epoch, advance):
+        for trial, training in _search_and_train(missing, on_epoch, advance):
             training.complete()
             finished = missing[trial] / "finished"
             write_fold(finished, trial, training, root, together=len(missing))
@@ -211,21 +200,35 @@ def train_folds(
     return [folds[trial] for trial in trials]
 
 
+def train_fold(
+    trial: Trial,
+    folder: Path,
+    work: Path,
+    *,
+    root: Path,
+    on_epoch: Callable[[Epoch], None] = lambda entry: None,
+    advance: Callable[[int], None] = lambda units: None,
+) -> Fold:
+    """Train one trial; for the arguments see `train_group`."""
+    return train_group([trial], folder, work, root=root, on_epoch=lambda _, entry: on_epoch(entry), advance=advance)[0]
+
+
 def finished_meanwhile(folder: Path, trial: Trial, before: int | None) -> Fold | None:
     """The finished fold, if another process has made it since `before` (see `result_mtime_ns`); else None."""
-    fold = kept_fold(folder, trial)
-    return fold if fold is not None and result_mtime_ns(fold.folder) != before else None
+    if result_mtime_ns(fold_dir(folder, trial.spec.fold, trial.spec.seed)) == before:
+        return None
+    return kept_fold(folder, trial)
 
 
-def _train(
+def _search_and_train(
     works: Mapping[Trial, Path], on_epoch: OnEpoch, advance: Callable[[int], None]
 ) -> list[tuple[Trial, Training]]:
-    """Search, train and refit trials.
+    """Search the settings of trials, and train them to the end: with the held-out group included if they are refitted.
 
     Args:
         works: the trials, each with its folder for unfinished work.
-        on_epoch: see `train_folds`.
-        advance: see `train_folds`.
+        on_epoch: see `train_group`.
+        advance: see `train_group`.
 
     Returns:
         each trial with its ended training.
@@ -236,23 +239,27 @@ def _train(
     members = trials[0].most_members
     chosen = _search(works, members, advance)
     if trials[0].refits:
-        train_together(chosen, None, members=members, pause=True)
+        train_jointly(chosen, None, members=members, pause=True)
         for index, trial in enumerate(trials):  # one at a time, to free each first training before the next refit
             chosen[index] = _start_refit(trial, chosen[index], advance)
     for trial, training in zip(trials, chosen, strict=True):
         training.follow(partial(on_epoch, trial))
-    train_together(chosen, None, members=members)
+    train_jointly(chosen, None, members=members)
     return list(zip(trials, chosen, strict=True))
 
 
 def _search(works: Mapping[Trial, Path], members: int, advance: Callable[[int], None]) -> list[Training]:
     """Train the candidates of each trial until one is left; without a search, start the only training."""
     searches = [Search(trial.starter(advance), trial.grid, work, trial.key) for trial, work in works.items()]
-    while pending := [pair for search in searches for pair in search.pending()]:
-        for until in dict.fromkeys(until for _, until in pending):
-            waiting = [training for training, epochs in pending if epochs == until]
-            train_together(waiting, until, members=members, pause=True)
-    return [search.choose() for search in searches]
+    while True:
+        by_goal: dict[int | None, list[Training]] = {}  # searches may be in different rounds
+        for search in searches:
+            for training, until in search.pending():
+                by_goal.setdefault(until, []).append(training)
+        if not by_goal:
+            return [search.choose() for search in searches]
+        for until, waiting in by_goal.items():
+            train_jointly(waiting, until, members=members, pause=True)
 
 
 def _start_refit(trial: Trial, first: Training, advance: Callable[[int], None]) -> Training:
@@ -284,7 +291,7 @@ def _train_on_engine(
     folds: dict[tuple[int, int], Fold] = {}
     with progress(len(trials), f"{first.title} {folder.name}", "folds") as bar:
         for (number, seed), path in results:
-            await_files([path / "result.json"])
+            await_files([path / RESULT])
             fold = kept_fold(folder, waiting[number, seed])
             if fold is None:
                 raise TrainingError(
@@ -305,13 +312,13 @@ class FoldWorker:
         kind: kind of the trials.
         data: their data.
         folder: will hold the folds.
-        device: device of this worker; of several GPUs, the one that `cuda` and `auto` then stand for.
+        device: device of this worker; a GPU becomes the default one, which `cuda` and `auto` then mean.
         work_dir: folder for unfinished work.
         root: project folder, for the commit.
         per_gpu: number of workers that share a GPU.
     """
 
-    facts = None
+    description = None
     num_devices = 1
 
     def __init__(
@@ -338,20 +345,24 @@ def summary_line(fold: Fold) -> str:
 
     It ends with signs that the fold may have learned nothing, if there are any.
     """
-    run, metrics, meta = fold.result["run"], fold.result["metrics"], fold.result["meta"]
-    dev, search = metrics["dev_accuracy"], fold.result.get("search")
+    run, metrics, search = fold.result["run"], fold.result["metrics"], fold.result.get("search")
     if run["method"] in CLOSED_FORM and search is not None:
-        chosen, best = f"with penalty {search['candidates'][search['chosen']]['settings']['penalty']:g}", ""
+        penalty = search["candidates"][search["chosen"]]["settings"]["penalty"]
+        chosen, best_on_test = f"with penalty {penalty:g}", ""
     else:
         chosen = f"at epoch {metrics['selected_epoch']}"
-        best = f", best on test {percent(metrics['accuracy_best_on_test'])}"
-    return (
-        f"{_name(fold)} fold {run['fold']}/{run['num_folds']} ({run['test_group']}) seed {run['seed']}: "
-        f"accuracy {percent(metrics['accuracy'])} {chosen}"
-        + (f" (dev {percent(dev)})" if dev is not None else "")
-        + f"{best}, {meta['train_s']:.1f} s"
-        + (f"; {' and '.join(signs)}: it may have learned nothing" if (signs := _signs(fold)) else "")
-    )
+        best_on_test = f", best on test {percent(metrics['accuracy_best_on_test'])}"
+    # The folder of an ablation also names the layers; the label adds remarks to the name of the method.
+    name = fold.folder.parent.name + fold.label.removeprefix(run["method"])
+    text = f"{name} fold {run['fold']}/{run['num_folds']} ({run['test_group']}) seed {run['seed']}: "
+    text += f"accuracy {percent(metrics['accuracy'])} {chosen}"
+    if metrics["dev_accuracy"] is not None:
+        text += f" (dev {percent(metrics['dev_accuracy'])})"
+    text += f"{best_on_test}, {fold.result['meta']['train_s']:.1f} s"
+    signs = _signs(fold)
+    if signs:
+        text += f"; {' and '.join(signs)}: it may have learned nothing"
+    return text
 
 
 def _signs(fold: Fold) -> list[str]:
@@ -366,8 +377,3 @@ def _signs(fold: Fold) -> list[str]:
     if first and run["config"]["train"]["selection"] != "last" and metrics.get("dev_accuracy") != 1.0:
         signs.append(f"epoch 1 of {metrics['epochs']} is selected")
     return signs
-
-
-def _name(fold: Fold) -> str:
-    """Name of the method's folder, with the layers of an ablation and the remarks that a reader needs."""
-    return fold.folder.parent.name + fold.label.removeprefix(fold.result["run"]["method"])

@@ -23,6 +23,11 @@ from daamctl.errors import TrainingError
 from daamctl.training.loop import Epoch, Training
 
 Settings = dict[str, float | str]
+Start = Callable[[Settings | None, Path, str], Training]
+"""Starts a training, fresh or resumed from its checkpoint.
+
+Arguments: the settings of a candidate (None without a search), its folder for unfinished work, and its content key.
+"""
 
 
 class Grid:
@@ -58,7 +63,8 @@ class Grid:
         """
         scores = [max(map(_score, history), default=(-math.inf, 0.0)) for history in histories]
         if math.isinf(max(scores)[0]):
-            rates = ", ".join(f"{rate:g}" for rate in sorted({float(one["lr"]) for one in self.candidates}))
+            tried = sorted({float(settings["lr"]) for settings in self.candidates})
+            rates = ", ".join(f"{rate:g}" for rate in tried)
             raise TrainingError(
                 f"the training loss is not finite at any of the learning rates tried ({rates})",
                 fix="lower them (search_lr), or train with --set train.precision=float32",
@@ -72,10 +78,13 @@ class Grid:
         return sorted(float(one["lr"]) for one in alike)
 
     def widen(self, histories: Sequence[Sequence[Epoch]]) -> Settings | None:
-        """Add a candidate beyond the edge at which the best one lies; None if it lies at no edge or enough were added.
+        """Add a candidate beyond the edge of the grid if the best one is at an edge, unless enough have been added.
 
         Args:
             histories: as in `ranked`.
+
+        Returns:
+            The new candidate, if there is one.
         """
         if len(self.candidates) - self.first_round >= self.config.search_widen:
             return None
@@ -95,7 +104,11 @@ class Grid:
     def edges(self, chosen: Settings) -> list[str]:
         """Settings chosen at the lowest or highest value tried; two values have no interior and do not count."""
         tried = {"lr": self.rates(chosen), "weight_decay": sorted(self.searched.get("weight_decay", []))}
-        return [name for name, values in tried.items() if len(values) > 2 and chosen[name] in (values[0], values[-1])]
+        at_edge = []
+        for name, values in tried.items():
+            if len(values) > 2 and chosen[name] in (values[0], values[-1]):
+                at_edge.append(name)
+        return at_edge
 
     def record(self, histories: Sequence[Sequence[Epoch]], chosen: int) -> SearchPart:
         """Record what was tried and chosen.
@@ -104,15 +117,17 @@ class Grid:
             histories: as in `ranked`.
             chosen: index of the chosen candidate.
         """
-        candidates: list[CandidatePart] = [
-            {
-                "settings": {name: settings[name] for name in settings if name == "lr" or len(self.searched[name]) > 1},
-                "dev_accuracy": [float(entry["dev_accuracy"] or 0.0) for entry in history],
-                "dev_loss": [float(entry["dev_loss"] or 0.0) for entry in history],
-                "added": index >= self.first_round,
-            }
-            for index, (settings, history) in enumerate(zip(self.candidates, histories, strict=True))
-        ]
+        recorded = [name for name, values in self.searched.items() if name == "lr" or len(values) > 1]
+        candidates: list[CandidatePart] = []
+        for index, (settings, history) in enumerate(zip(self.candidates, histories, strict=True)):
+            candidates.append(
+                {
+                    "settings": {name: settings[name] for name in recorded},
+                    "dev_accuracy": [float(entry["dev_accuracy"] or 0.0) for entry in history],
+                    "dev_loss": [float(entry["dev_loss"] or 0.0) for entry in history],
+                    "added": index >= self.first_round,
+                }
+            )
         return {
             "epochs": max(map(len, histories)),
             "candidates": candidates,
@@ -147,14 +162,19 @@ class Rounds:
             histories: all epochs of every candidate, those of the finished round included.
         """
         for index in self.alive:
-            self.compared[index : index + 1] = [histories[index][: self.until]]
+            history = histories[index][: self.until]
+            if index < len(self.compared):
+                self.compared[index] = history
+            else:
+                self.compared.append(history)
         if self.first and self.grid.widen(self.compared) is not None:
             self.alive.append(len(self.grid.candidates) - 1)
             return
         self.first = False
         order = self.grid.ranked(self.compared)
-        half = 1 if self.until is None else -(-len(self.alive) // 2)
-        self.alive = sorted([index for index in order if index in self.alive][:half])
+        # If candidates are trained to the end at once, there is no second round.
+        num_kept = 1 if self.until is None else math.ceil(len(self.alive) / 2)
+        self.alive = sorted([index for index in order if index in self.alive][:num_kept])
         self.until = None if self.until is None else 2 * self.until
 
     @property
@@ -221,16 +241,13 @@ class Search:
     """All trainings of one fold: one per candidate, until one is left.
 
     Args:
-        start: creates the training of a candidate from its settings, work folder and content key; its settings are None
-            without a search.
+        start: starts the training of a candidate.
         grid: the candidates; None: no search.
         work: folder for unfinished work of the fold.
         key: content key of the fold.
     """
 
-    def __init__(
-        self, start: Callable[[Settings | None, Path, str], Training], grid: Grid | None, work: Path, key: str
-    ) -> None:
+    def __init__(self, start: Start, grid: Grid | None, work: Path, key: str) -> None:
         self.start, self.work, self.key = start, work, key
         self.rounds = None if grid is None else Rounds(grid)
         self.trainings = [start(None, work, key)] if grid is None else []

@@ -21,7 +21,7 @@ from daamctl.artifacts.splits import Split, chosen_folds, split_of
 from daamctl.config import Config, TrainingStage
 from daamctl.devices import resolve_device
 from daamctl.training.loop import Training
-from daamctl.training.search import Grid, Settings, most_epochs, refits
+from daamctl.training.search import Grid, Start, most_epochs, refits
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,11 @@ class Trial(ABC):
         """Content key of everything that affects the result; the machine does not."""
 
     @property
+    def owner(self) -> dict[str, Any]:
+        """What every file of the fold says about it, see `daamctl.artifacts.results.owner_of`."""
+        return {"key": self.key, "method": self.spec.method, "fold": self.spec.fold, "seed": self.spec.seed}
+
+    @property
     def accepted_keys(self) -> set[str]:
         """Keys with which a finished fold is kept."""
         return {self.key}
@@ -128,11 +133,8 @@ class Trial(ABC):
         """The candidates of the search; a new grid at every call; None without a search."""
 
     @abstractmethod
-    def starter(self, advance: Callable[[int], None]) -> Callable[[Settings | None, Path, str], Training]:
-        """Return a function that starts a training, fresh or resumed from its checkpoint.
-
-        Its arguments are the settings of a candidate (None without a search), its work folder and its content key. The
-        trainings that it starts share what they can.
+    def starter(self, advance: Callable[[int], None]) -> Start:
+        """Return a function that starts the trainings of this trial, which share what they can.
 
         Args:
             advance: called with the number of finished units of work.

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from daamctl.analysis.audit import Audited, advantage, area, contrast, replacement_curves, steps
+from daamctl.analysis.audit import advantage, area, replacement_curves, steps
 from daamctl.analysis.rank_tests import order_of, random_orders
 
 WEIGHTS = np.array([0.0, 0.0, 1.0, 2.0, 0.0, 0.0])
@@ -115,22 +115,3 @@ def test_nineteen_orders_reach_the_level():
     others = np.tile(np.linspace(0.5, 0.9, 19)[:, None], (5, 1, 3))
     found = advantage(np.full((5, 3), 0.4), others, [0, 1, 2], deletion=True)
     assert (found.p, found.verdict) == (0.05, "yes")
-
-
-def test_contrast_of_two_kinds():
-    rng = np.random.default_rng(0)
-    worth = rng.normal(size=24)
-    folds = {fold: 0.1 + 0.01 * fold for fold in range(1, 6)}
-    guide = [Audited(worth + 0.1 * rng.normal(size=24), folds)]
-    chance = [Audited(rng.normal(size=24), dict.fromkeys(folds, -0.05)) for _ in range(2)]
-    better = contrast(guide, chance, worth)
-    assert better["verdict"] == "better"
-    assert better["deletion"]["importance"] == pytest.approx(0.13)
-    assert better["deletion"]["p_better"] == 1 / 32
-    assert better["tracking"]["importance"] > 0.9
-    assert better["tracking"]["p_better"] < 0.01
-    assert contrast(chance, guide, worth)["verdict"] == "worse"
-    assert contrast(chance[:1], chance[1:], worth)["verdict"] == "undecided"
-    few = contrast(guide, [Audited(chance[0].score, {})], worth)
-    assert (few["deletion"], few["verdict"]) == (None, "undecided")
-    assert contrast([], guide, worth)["tracking"] is None

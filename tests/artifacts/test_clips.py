@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from daamctl.artifacts.clips import SCHEMAS, ClipTable, clips_key, read_clips, write_clips
-from daamctl.artifacts.utterances import write_frame
+from daamctl.artifacts.clips import SCHEMAS, ClipTable, clips_key, inputs_key, read_clips, write_clips
+from daamctl.artifacts.utterances import read_frame, write_frame
 from daamctl.errors import ArtifactError
 
 
@@ -69,3 +69,43 @@ def test_key_follows_rows_classes_and_files_only(table: ClipTable) -> None:
     assert clips_key(replace(table, content="other files")) != key
     assert clips_key(replace(table, rows=table.rows.reverse())) != key
     assert clips_key(replace(table, rows=table.rows.with_columns(label=pl.lit("y")))) != key
+
+
+def test_key_of_the_inputs_leaves_out_labels_and_folds(table: ClipTable) -> None:
+    key = inputs_key(table)
+    for name in ("label", "speaker", "group"):
+        assert inputs_key(replace(table, rows=table.rows.with_columns(pl.lit("y").alias(name)))) == key
+    assert inputs_key(replace(table, classes=("y", "x"))) == key
+    assert inputs_key(replace(table, content="other files")) != key
+    assert inputs_key(replace(table, rows=table.rows.reverse())) != key
+    assert inputs_key(replace(table, rows=table.rows.with_columns(start_s=pl.lit(1.0)))) != key
+
+
+def test_table_that_was_changed_is_refused(tmp_path: Path, table: ClipTable) -> None:
+    path = tmp_path / "clips.parquet"
+    write_clips(path, table)
+    rows, head = read_frame(path)
+    swapped = {**head, "classes": head["classes"][::-1]}
+    for values, facts in ((rows, swapped), (rows.with_columns(label=pl.lit("y")), head), (rows[:1], head)):
+        write_frame(path, values, facts)
+        with pytest.raises(ArtifactError, match=rf"^{path} was changed after it was written: .*\n  make them$"):
+            read_clips(path, fix="make them")
+    write_frame(path, rows, {name: value for name, value in head.items() if name != "sha256"})
+    assert read_clips(path).rows.equals(table.rows)  # tables of older versions have no hash
+
+
+def test_every_flipped_bit_is_noticed_or_harmless(tmp_path: Path, table: ClipTable) -> None:
+    path = tmp_path / "clips.parquet"
+    write_clips(path, table)
+    whole, expected = path.read_bytes(), read_clips(path)
+    noticed = 0
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
+        try:
+            found = read_clips(path)
+        except ArtifactError:
+            noticed += 1
+        else:
+            assert found.rows.equals(expected.rows)
+            assert replace(found, rows=expected.rows) == expected
+    assert noticed > 10

@@ -28,7 +28,7 @@ from daamctl.artifacts.embeddings import (
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.errors import ArtifactError
-from tests.fixtures.embeddings import config, write_embeddings
+from tests.fixtures.embeddings import config, forget_hashes, to_former, write_embeddings
 
 LAYERS = (0, 1, 2, 7, 24)
 DIM = 6
@@ -38,14 +38,18 @@ def write(folder: Path, dtype: str = "float16", sizes: tuple[int, ...] = (3, 1, 
     """Shards of the sizes given, with random values; returns all clips and vectors."""
     number = sum(sizes)
     vectors = np.random.default_rng(0).standard_normal((number, len(LAYERS), DIM)).astype(dtype)
-    clips = pl.DataFrame({name: [f"{name}{i}" for i in range(number)] for name in embeddings.CLIP_COLUMNS})
+    clips = clips_of(number)
     start = 0
     for index, size in enumerate(sizes):
         rows = slice(start, start + size)
         write_shard(shard_path(folder, index), clips[rows], np.arange(start, start + size), vectors[rows], LAYERS, {})
         start += size
-    write_head(folder, head(num_clips=number))
+    write_head(folder, head(num_clips=number), clips)
     return clips, vectors
+
+
+def clips_of(number: int) -> pl.DataFrame:
+    return pl.DataFrame({name: [f"{name}{i}" for i in range(number)] for name in embeddings.CLIP_COLUMNS})
 
 
 def head(**changes: Any) -> EmbeddingsMetadata:
@@ -95,7 +99,7 @@ def test_only_the_layers_asked_for_are_read_in_the_order_asked(tmp_path: Path, m
     _, values, layers = read_embeddings(tmp_path, (7, 1))
     assert layers == (7, 1)
     np.testing.assert_array_equal(values, vectors[:, [3, 1]])
-    assert columns == [[*embeddings.CLIP_COLUMNS, "n_frames"]] * 3 + [["layer_07", "layer_01"]] * 3
+    assert columns[-6:] == [["clip_id", "n_frames"]] * 3 + [["layer_07", "layer_01"]] * 3
 
 
 def test_layer_that_is_not_stored(tmp_path: Path) -> None:
@@ -113,16 +117,72 @@ def test_missing_set_and_damaged_head(tmp_path: Path) -> None:
     write(tmp_path)
     for text, reason in (
         ("{", "is not valid JSON"),
-        ('{"key": "k"}', "is not a set of embeddings"),
-        ("[]", "is not a"),
+        ('{"key": "k"}', "is incomplete"),
+        ("[]", "is incomplete"),
     ):
         (tmp_path / "embeddings.json").write_text(text)
         with pytest.raises(ArtifactError, match=rf"embeddings\.json {reason}"):
             read_embeddings(tmp_path)
 
 
-def test_missing_shard_is_noticed(tmp_path: Path) -> None:
+def test_shard_that_is_not_the_recorded_one_is_refused(tmp_path: Path) -> None:
     write(tmp_path)
+    first, second = (shard_path(tmp_path, index) for index in (0, 1))
+    whole = second.read_bytes()
+    for content in (b"", whole[:-20], bytes([*whole[:30], whole[30] ^ 1, *whole[31:]]), first.read_bytes()):
+        second.write_bytes(content)
+        with pytest.raises(ArtifactError, match=rf"^{second} is damaged or from elsewhere: .*\n  make them$"):
+            open_embeddings(tmp_path, fix="make them")
+    second.write_bytes(whole)
+    shard_path(tmp_path, 3).write_bytes(whole)
+    with pytest.raises(ArtifactError, match=r"embeddings-00003\.parquet does not belong to these embeddings"):
+        open_embeddings(tmp_path)
+    shard_path(tmp_path, 3).unlink()
+    open_embeddings(tmp_path)
+    second.unlink()
+    with pytest.raises(ArtifactError, match=rf"^no file {second}\n  make them$"):
+        open_embeddings(tmp_path, fix="make them")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [('"a"', '"b"'), ('"num_clips": 6', '"num_clips": 5'), ('"seed": 0', '"seed": 1')]
+)
+def test_metadata_that_were_changed_are_refused(tmp_path: Path, before: str, after: str) -> None:
+    write(tmp_path)
+    path = tmp_path / embeddings.METADATA_FILE
+    path.write_text(path.read_text().replace(before, after, 1))
+    with pytest.raises(ArtifactError, match=rf"^{path} was changed after it was written: .*\n  make them$"):
+        read_head(tmp_path, fix="make them")
+
+
+def test_flipped_bits_are_noticed_without_hashes(tmp_path: Path) -> None:
+    """Page checksums protect a shard of an unfinished extraction, whose hash is not recorded yet."""
+    write(tmp_path, sizes=(6,))
+    forget_hashes(tmp_path)
+    path, rng = shard_path(tmp_path, 0), np.random.default_rng(0)
+    whole, noticed = path.read_bytes(), 0
+    _, before = open_embeddings(tmp_path, LAYERS)
+    values = before.load()
+    for _ in range(100):
+        damaged = bytearray(whole)
+        damaged[rng.integers(len(whole))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        try:
+            np.testing.assert_array_equal(open_embeddings(tmp_path, LAYERS)[1].load(), values)
+        except ArtifactError:
+            noticed += 1
+    assert noticed > 50  # the others hit metadata that nobody reads
+
+
+def test_shards_have_the_same_bytes_every_time(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write(tmp_path / name)
+    assert read_head(tmp_path / "one").files == read_head(tmp_path / "two").files
+
+
+def test_missing_shard_is_noticed_without_hashes(tmp_path: Path) -> None:
+    write(tmp_path)
+    forget_hashes(tmp_path)
     shard_path(tmp_path, 1).unlink()
     with pytest.raises(ArtifactError, match=f"^{tmp_path} holds 5 clips, its head says 6\n  make them$"):
         read_embeddings(tmp_path, fix="make them")
@@ -133,8 +193,9 @@ def test_missing_shard_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 40, -20])
-def test_damaged_shard_is_noticed(tmp_path: Path, keep: int) -> None:
+def test_damaged_shard_is_noticed_without_hashes(tmp_path: Path, keep: int) -> None:
     write(tmp_path)
+    forget_hashes(tmp_path)
     path = shard_path(tmp_path, 1)
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(ArtifactError, match=rf"^embeddings in {tmp_path} cannot be read: .*(?s:.*)\n  make them$"):
@@ -144,6 +205,7 @@ def test_damaged_shard_is_noticed(tmp_path: Path, keep: int) -> None:
 
 def test_shard_without_a_layer_is_noticed(tmp_path: Path) -> None:
     clips, vectors = write(tmp_path)
+    forget_hashes(tmp_path)
     write_shard(shard_path(tmp_path, 1), clips[3:4], np.ones(1), vectors[3:4, 1:], LAYERS[1:], {})
     read_embeddings(tmp_path, (1,))
     with pytest.raises(ArtifactError, match="cannot be read"):
@@ -210,8 +272,44 @@ def test_shard_is_whole(tmp_path: Path) -> None:
 
 
 def test_head_round_trip(tmp_path: Path) -> None:
-    write_head(tmp_path, head())
-    assert read_head(tmp_path) == head()
+    write_head(tmp_path, head(), clips_of(6))
+    found = read_head(tmp_path)
+    assert found == head(files=found.files)
+    assert list(found.files) == ["labels.parquet"]
+
+
+def test_labels_of_other_embeddings_or_clips_are_refused(tmp_path: Path) -> None:
+    clips, _ = write(tmp_path)
+    write_head(tmp_path, head(key="other"), clips)
+    labels = (tmp_path / "labels.parquet").read_bytes()
+    write_head(tmp_path, head(), clips)
+    (tmp_path / "labels.parquet").write_bytes(labels)
+    with pytest.raises(ArtifactError, match=r"labels\.parquet is damaged or from elsewhere.*\n  make them"):
+        open_embeddings(tmp_path, fix="make them")
+    forget_hashes(tmp_path)
+    with pytest.raises(ArtifactError, match=r"labels\.parquet belongs to other embeddings\n  make them"):
+        open_embeddings(tmp_path, fix="make them")
+    write_head(tmp_path, head(), clips.reverse())
+    with pytest.raises(ArtifactError, match=r"labels\.parquet is not of the clips of the shards"):
+        open_embeddings(tmp_path)
+    (tmp_path / "labels.parquet").unlink()
+    with pytest.raises(ArtifactError, match=r"no file .*labels\.parquet"):
+        open_embeddings(tmp_path)
+    forget_hashes(tmp_path)
+    with pytest.raises(ArtifactError, match="cannot be read"):  # nor does an earlier version lack them
+        open_embeddings(tmp_path)
+    write_head(tmp_path, head(vectors_key="v"), clips)
+    (tmp_path / "labels.parquet").unlink()
+    with pytest.raises(ArtifactError, match=r"no file .*labels\.parquet"):
+        open_embeddings(tmp_path)
+
+
+def test_shards_of_an_earlier_version_hold_the_labels(tmp_path: Path) -> None:
+    clips, vectors = write(tmp_path)
+    to_former(tmp_path, clips)
+    found, values, _ = read_embeddings(tmp_path)
+    assert found.drop("n_frames").equals(clips)
+    np.testing.assert_array_equal(values, vectors[:, 1:])
 
 
 def test_fixture_reads_back(tmp_path: Path) -> None:

@@ -21,21 +21,21 @@ def content(**changes: Any) -> dict[str, Any]:
 
 def test_the_file_has_the_layout_of_the_classes(tmp_path: Path) -> None:
     found = parsed(content())
-    write_json(tmp_path / "evaluation.json", found.as_json())
-    assert read_evaluation(tmp_path, again="daamctl evaluate") == found
+    write_json(tmp_path / "toy" / "evaluation.json", found.as_json())
+    assert read_evaluation(tmp_path / "toy", again="daamctl evaluate") == found
     expected = content()
     for entry in expected["fairness"]["methods"].values():
         entry["mark"] = ""
-    assert json.loads((tmp_path / "evaluation.json").read_text()) == expected
+    assert json.loads((tmp_path / "toy" / "evaluation.json").read_text()) == expected
 
 
 @pytest.mark.parametrize("part", ["modality", "fairness", "provenance"])
 def test_an_evaluation_that_lacks_a_part_is_refused(tmp_path: Path, part: str) -> None:
     found = content()
     del found[part]
-    write_json(tmp_path / "evaluation.json", found)
+    write_json(tmp_path / "toy" / "evaluation.json", found)
     with pytest.raises(ArtifactError, match=rf"older version of daamctl \({part}: field required\)") as error:
-        find_evaluation(tmp_path, again="daamctl evaluate --pipeline toy")
+        find_evaluation(tmp_path / "toy", again="daamctl evaluate --pipeline toy")
     assert error.value.fix == "make it again: daamctl evaluate --pipeline toy"
 
 

@@ -1,11 +1,14 @@
-"""The record of the importance stage: maps, scores and the part of the audit that the report shows."""
+"""The record of the importance stage: maps and scores."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.io import write_json
+from daamctl.errors import ArtifactError
 from tests.fixtures.records import importance_of, maps_of
 
 STABLE = {"tau_mean": None, "tau_min": None, "pairs": 0}
@@ -18,18 +21,20 @@ SCORE = {
 
 def test_pictures_are_those_of_maps_and_scores(tmp_path: Path) -> None:
     curves = {**SCORE, "replacement": "r.png"}
-    write_json(tmp_path / "summary.json", importance_of({"daam-v1": maps_of([2, 1])}, scores={"a": SCORE, "b": curves}))
-    found = find_importance(tmp_path, again="daamctl importance")
+    write_json(
+        tmp_path / "toy" / "summary.json", importance_of({"daam-v1": maps_of([2, 1])}, scores={"a": SCORE, "b": curves})
+    )
+    found = find_importance(tmp_path / "toy", again="daamctl importance")
     assert found is not None
     assert found.pictures == ["h.png", "l.png", "b.png", "b.png", "r.png"]
     assert found.methods["daam-v1"].folds == [(1, 1)]
 
 
-def test_parts_of_the_audit_that_the_report_does_not_show_are_ignored(tmp_path: Path) -> None:
+def test_a_summary_of_an_older_version_leads_to_the_command(tmp_path: Path) -> None:
+    assert find_importance(tmp_path, again="daamctl importance") is None
     content = importance_of({})
-    content["audit"] |= {"seconds": {"probe": 1.0}, "methods": {"a": {"missing": ["m"], "alone": [], "agreement": {}}}}
-    write_json(tmp_path / "summary.json", content)
-    found = find_importance(tmp_path, again="daamctl importance")
-    assert found is not None
-    assert found.audit.methods["a"].missing == ["m"]
-    assert find_importance(tmp_path / "elsewhere", again="daamctl importance") is None
+    del content["audit"]["steps"]
+    write_json(tmp_path / "toy" / "summary.json", content)
+    with pytest.raises(ArtifactError, match=r"older version of daamctl \(audit.steps: field required\)") as error:
+        find_importance(tmp_path / "toy", again="daamctl importance")
+    assert error.value.fix == "make it again: daamctl importance"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from daamctl.artifacts.ablation import Ablation, find_ablation
-from daamctl.artifacts.records import find_record, read_record
+from daamctl.artifacts.records import find_record, read_record, write_record
 from daamctl.errors import ArtifactError
 from tests.fixtures.records import ablation_of, group_of
 
@@ -33,7 +33,7 @@ def test_an_older_file_names_its_first_fault_and_the_command(tmp_path: Path) -> 
     content = ablation_of([{**group_of([9], 0.5), "mean": "high"}])
     path = written(tmp_path / "a.json", json.dumps(content))
     with pytest.raises(
-        ArtifactError, match=r"a\.json was made by an older version of daamctl \(groups\.0\.mean: "
+        ArtifactError, match=r"a\.json is incomplete or was made by an older version of daamctl \(groups\.0\.mean: "
     ) as error:
         read_record(path, Ablation, again=AGAIN)
     assert "\n" not in error.value.message
@@ -52,7 +52,32 @@ def test_a_file_that_is_missing(tmp_path: Path) -> None:
         read_record(path, Ablation, again=AGAIN)
     assert error.value.fix == f"make it: {AGAIN}"
     assert find_record(path, Ablation, again=AGAIN) is None
-    assert find_record(written(path, "\n"), Ablation, again=AGAIN) is None  # left by a skipped stage
+    written(path, "\n")
+    with pytest.raises(ArtifactError, match="is not valid JSON"):
+        find_record(path, Ablation, again=AGAIN)
+    written(tmp_path / "skipped.json", "{}")
+    assert find_record(path, Ablation, again=AGAIN) is None
+
+
+def test_a_sealed_record_cannot_be_changed(tmp_path: Path) -> None:
+    path = tmp_path / "toy" / "ablation.json"
+    write_record(path, ablation_of([group_of([9], 0.5)], run="toy"))
+    text = path.read_text()
+    assert find_ablation(path.parent, again=AGAIN, hide=tmp_path) is not None
+    for before, after in (("0.5", "0.6"), ('"group"', '"groop"'), ('"daam-v1"', "null"), ("[]", "[1]")):
+        if before in text:
+            written(path, text.replace(before, after, 1))
+            with pytest.raises(ArtifactError, match=rf"^{path} was changed after it was written: .*\n.*{AGAIN}$"):
+                find_ablation(path.parent, again=AGAIN)
+    written(path, json.dumps(json.loads(text)))  # the layout of the text does not matter
+    assert find_ablation(path.parent, again=AGAIN) is not None
+
+
+def test_a_record_of_another_run_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "toy" / "ablation.json"
+    write_record(path, ablation_of([], run="demo"))
+    with pytest.raises(ArtifactError, match=rf"^{path} belongs to the run 'demo'\n  make it again: {AGAIN}$"):
+        find_ablation(path.parent, again=AGAIN)
 
 
 def test_local_paths_are_hidden_on_request(tmp_path: Path) -> None:

@@ -142,10 +142,7 @@ def test_outside_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("DAAMCTL_ROOT", raising=False)
     result = call("report")
     assert result.exit_code == 3
-    assert result.stderr == (
-        f"ConfigError: no params.yaml in {tmp_path} or above it\n"
-        "  run daamctl inside the project, or set DAAMCTL_ROOT\n"
-    )
+    assert result.stderr == "ConfigError: no params.yaml here or above; daamctl init DIR makes a project\n"
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
@@ -429,8 +426,8 @@ def test_check_writes_what_each_stage_reads(project: Path) -> None:
     assert changed(demo + "report: {title: x}\n") == {"report.json"}
     assert changed(demo + "method_settings: {mha: {num_heads: 4}}\n") == {"train-mha.json"}
     assert changed(demo + "segment: {tail: drop}\n") == {"segment.json"}
-    assert changed(demo.replace("{encoder: wavlm-micro}", "{encoder: wavlm-micro, device: cpu}")) == set()
-    assert changed(demo.replace("{encoder: wavlm-micro}", "{encoder: wavlm-micro, seed: 1}")) == {"extract.json"}
+    assert changed(demo.replace("{encoder: wavlm-demo}", "{encoder: wavlm-demo, device: cpu}")) == set()
+    assert changed(demo.replace("{encoder: wavlm-demo}", "{encoder: wavlm-demo, seed: 1}")) == {"extract.json"}
     with_train = changed(demo.replace("epochs: 15", "epochs: 16"))
     listed = {f"train-{name}.json" for name in load_config(project, "demo").methods}
     assert with_train == listed | {"ablate.json"}
@@ -466,6 +463,22 @@ def test_ls_works_outside_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     result = call("ls")
     assert result.exit_code == 0
     assert "daam-v1" in result.stdout
+    lines = result.stdout.splitlines()
+    assert lines[0] == "pipelines (of a new project: daamctl init DIR)"
+    assert any(line.startswith("emodb-as-published ") for line in lines)
+
+
+def test_doctor_works_outside_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DAAMCTL_ROOT", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    result = call("doctor")
+    assert result.exit_code == 0, result.output
+    found = dict(line.rstrip().split(maxsplit=1) for line in result.stdout.splitlines())
+    assert found["project"] == "none here; daamctl init DIR makes one"
+    assert found["tracking"] == "mlflow.db in the project"
+    assert not list(tmp_path.iterdir())
 
 
 def test_track_passes_the_pipeline(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

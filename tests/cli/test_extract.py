@@ -62,4 +62,4 @@ def test_unknown_engine_and_one_that_is_not_installed(
 def test_options_of_another_engine_are_refused(project: Path) -> None:
     result = call("extract", "--gpus-per-worker", "0.5")
     assert result.exit_code == 3
-    assert "--gpus-per-worker says what a cluster is to reserve" in result.stderr
+    assert "--gpus-per-worker is for clusters" in result.stderr

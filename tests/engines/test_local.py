@@ -27,14 +27,14 @@ from tests.stages.test_extract import setting, text_layout
 def squares(engine: LocalEngine, folder: Path, tasks: Sequence[int]) -> tuple[list[int], set[int], int]:
     """Squares in order, the processes that made them, and the units counted."""
     open_worker, units = partial(Squares, folder), list[int]()
-    assert engine.facts(open_worker, "cpu") == {"square": True}
+    assert engine.describe(open_worker, "cpu") == {"square": True}
     found = list(engine.map(open_worker, tasks, device="cpu", advance=units.append))
     return sorted(square for square, _ in found), {pid for _, pid in found}, sum(units)
 
 
 def test_this_process_is_enough_for_one_worker(tmp_path: Path) -> None:
     assert squares(LocalEngine(), tmp_path, range(5)) == ([0, 1, 4, 9, 16], {os.getpid()}, 10)
-    assert notes(tmp_path, "opened on cpu by") == [str(os.getpid())]  # once, for facts and work
+    assert notes(tmp_path, "opened on cpu by") == [str(os.getpid())]  # once, for its description and work
     assert squares(LocalEngine(workers=3), tmp_path, [4]) == ([16], {os.getpid()}, 4)
 
 
@@ -68,9 +68,9 @@ def test_one_worker_is_this_process() -> None:
     assert [LocalEngine(workers=number).in_process for number in (None, 1, 2)] == [True, True, False]
 
 
-def test_a_worker_opened_for_its_facts_serves_its_own_tasks_alone(tmp_path: Path) -> None:
+def test_a_worker_opened_for_its_description_serves_its_own_tasks_alone(tmp_path: Path) -> None:
     engine = LocalEngine()
-    engine.facts(partial(Squares, tmp_path), "cpu")
+    engine.describe(partial(Squares, tmp_path), "cpu")
     list(engine.map(partial(Squares, tmp_path), [2], device="cpu"))
     assert len(notes(tmp_path, "opened on cpu by")) == 2
 
@@ -119,7 +119,7 @@ def test_extraction_in_two_processes_resumes_after_one_has_died(project: Path, m
     config = setting("llama-micro")
     alone, layout = text_layout(project, config, name="alone"), text_layout(project, config)
     extract.run(alone, config)
-    monkeypatch.setattr(extract, "_finished", lambda *_: None)  # else the set above is linked
+    monkeypatch.setattr(extract, "_find_finished", lambda *_: None)  # else the set above is linked
     monkeypatch.setattr(extract, "Extractor", MortalExtractor)
     with pytest.raises(WorkerError, match="has died"):
         extract.run(layout, config, engine=LocalEngine(workers=2))

@@ -62,7 +62,7 @@ def test_a_shard_whose_worker_dies_is_made_again_and_no_other(
     config = setting("llama-micro", shard_clips=2)
     alone, layout = text_layout(project, config, name="alone"), text_layout(project, config)
     extract.run(alone, config)
-    monkeypatch.setattr(extract, "_finished", lambda *_: None)  # else the set above is linked
+    monkeypatch.setattr(extract, "_find_finished", lambda *_: None)  # else the set above is linked
     monkeypatch.setattr(extract, "Extractor", MortalExtractor)
     with RayEngine(workers=2) as engine:
         extract.run(layout, config, engine=engine)
@@ -118,7 +118,7 @@ def test_workers_without_a_gpu_see_none(cluster: Any, tmp_path: Path, monkeypatc
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with RayEngine(gpus_per_worker=0) as engine:
         assert list(engine.map(partial(SeenGpus, tmp_path), [7], device="auto", per_gpu=1)) == [(7, "")]
-        assert engine.facts(partial(Squares, tmp_path), "auto") == {"square": True}
+        assert engine.describe(partial(Squares, tmp_path), "auto") == {"square": True}
         assert all(note.startswith("cpu by") for note in notes(tmp_path, "opened on"))
 
 
@@ -243,7 +243,7 @@ def test_workers_that_see_or_would_make_something_else_are_named(project: Path) 
     worker = extract.Extractor(layout, config, "cpu", seen=True)
     other = extract.Extractor(layout, setting("llama-micro", seed=1), "cpu")
     with pytest.raises(EncoderError, match=r"would make other embeddings \(weights_sha256: \w+, not \w+\)"):
-        list(other.work([extract.Shard(worker.facts, project, 0)], print))
+        list(other.work([extract.Shard(worker.description, project, 0)], print))
     layout.clips.unlink()
     with pytest.raises(ArtifactError, match=r"^worker on \S+ does not see .*clips.parquet\n  put the project on"):
         extract.Extractor(layout, config, "cpu", seen=True)

@@ -38,7 +38,7 @@ class Squares:
     """
 
     def __init__(self, folder: Path, device: str) -> None:
-        self.folder, self.facts, self.num_devices = folder, {"square": True}, 1
+        self.folder, self.description, self.num_devices = folder, {"square": True}, 1
         note(folder, f"opened on {device} by {os.getpid()}")
 
     def work(self, tasks: Sequence[int], advance: Callable[[int], None]) -> Iterator[tuple[int, int]]:

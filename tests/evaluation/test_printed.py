@@ -144,8 +144,8 @@ def test_seeds_of_texts_stand_beside_printed_repeats(tmp_path):
         TrainedMethod.of("toy", "mha", read_folds(layout.method("mha")), "utterance", config, "make it"), "utterance"
     )
     assert (ours.stated["scoring.unit"], ours.stated["runs.num_folds"], ours.stated["runs.per_fold"]) == ("item", 1, 3)
-    printed = row("mha", FIRST[:3], sessions=(None, None, None), corpus="ag-news")
-    printed.stated.update(ours.stated | {"download.corpus": "ag-news"})
+    printed = row("mha", FIRST[:3], sessions=(None, None, None), corpus="agnews")
+    printed.stated.update(ours.stated)
     result = compare_printed([(ours, printed)])
     assert result.settings.can_change == []
     assert result.comparisons[0].not_aligned == "columns or groups are not numbered sessions"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import WavLMConfig, WavLMModel, WhisperConfig, WhisperModel
 
-from daamctl.artifacts.clips import SCHEMAS, ClipTable, write_clips
+from daamctl.artifacts.clips import SCHEMAS, ClipTable, read_clips, write_clips
 from daamctl.artifacts.embeddings import read_embeddings, read_head
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
@@ -32,6 +33,7 @@ from daamctl.extraction.stream import Embedded, embed_clips, planned
 from daamctl.layout import Layout
 from daamctl.stages import extract
 from daamctl.training.features import load_features
+from tests.fixtures.embeddings import to_former
 from tests.fixtures.tiny_models import SPEECH, WHISPER
 
 RATE = 8000
@@ -315,7 +317,7 @@ def test_stage_writes_whole_shards_and_keeps_them(layout: Layout, monkeypatch: p
     assert vectors.shape == (7, 24, 64)
     assert layers == tuple(range(1, 25))
     assert clips["utterance_id"].to_list() == [f"n{i}" for i in range(7)]
-    assert len(list(layout.embeddings.glob("*.parquet"))) == 3
+    assert len(list(layout.embeddings.glob("embeddings-*.parquet"))) == 3
 
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("embedded again")
@@ -324,7 +326,7 @@ def test_stage_writes_whole_shards_and_keeps_them(layout: Layout, monkeypatch: p
     extract.run(layout, setting())
     other = Layout(layout.root, "q", "p", "q")
     extract.run(other, setting())  # another pipeline with the same inputs shares the files
-    one, two = (next(where.embeddings.glob("*.parquet")) for where in (layout, other))
+    one, two = (next(where.embeddings.glob("embeddings-*.parquet")) for where in (layout, other))
     assert one.samefile(two)
     with pytest.raises(AssertionError, match="embedded again"):
         extract.run(layout, setting(), force=True)
@@ -341,10 +343,10 @@ def test_leftovers_of_a_killed_command_are_no_finished_set(layout: Layout) -> No
     for other in others:
         shutil.copytree(old, other)
     shutil.copytree(old, linking)
-    next(linking.glob("*.parquet")).unlink()
+    next(linking.glob("embeddings-*.parquet")).unlink()
     target = Layout(layout.root, "q", "p", "q")
     extract.run(target, setting())  # made, not linked
-    assert not next(target.embeddings.glob("*.parquet")).samefile(next(old.glob("*.parquet")))
+    assert not next(target.embeddings.glob("embeddings-*.parquet")).samefile(next(old.glob("embeddings-*.parquet")))
     assert not linking.exists()
     assert old.exists()
     extract.run(layout, setting())
@@ -357,7 +359,7 @@ def test_leftovers_of_a_killed_command_are_no_finished_set(layout: Layout) -> No
 def test_a_set_without_all_its_clips_is_made_again(layout: Layout, damage: str) -> None:
     extract.run(layout, setting())
     before = read_embeddings(layout.embeddings)[1]
-    first, *_, last = sorted(layout.embeddings.glob("*.parquet"))
+    first, *_, last = sorted(layout.embeddings.glob("embeddings-*.parquet"))
     if damage == "gone":
         last.unlink()
     elif damage == "cut":
@@ -394,7 +396,7 @@ def test_interrupted_stage_redoes_one_shard_at_most(layout: Layout, monkeypatch:
                 raise KeyboardInterrupt
 
     monkeypatch.setattr(extract, "make_shards", dying)
-    monkeypatch.setattr(extract, "_finished", lambda *_: None)  # else the set above is linked
+    monkeypatch.setattr(extract, "_find_finished", lambda *_: None)  # else the set above is linked
     with pytest.raises(KeyboardInterrupt):
         extract.run(layout, setting(extract={"storage": "float32"}))
     assert not layout.embeddings.exists()
@@ -420,6 +422,58 @@ def test_settings_that_leave_the_clips_as_they_were_do_not_lead_in_circles(layou
     write_clips(layout.clips, ClipTable("demo", ("a", "b"), rows, embedding_settings(changed, "speech")))
     extract.run(layout, changed)
     assert load_features(layout, changed).head.settings == embedding_settings(changed, "speech")
+
+
+def relabelled(layout: Layout, **columns: list[str]) -> ClipTable:
+    table = read_clips(layout.clips)
+    found = replace(table, rows=table.rows.with_columns(**{name: pl.Series(part) for name, part in columns.items()}))
+    write_clips(layout.clips, found)
+    return found
+
+
+@pytest.mark.parametrize("former", [False, True])
+def test_other_labels_and_folds_share_the_vectors(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, *, former: bool
+) -> None:
+    extract.run(layout, setting())
+    before, (clips, vectors, _) = read_head(layout.embeddings), read_embeddings(layout.embeddings)
+    if former:
+        to_former(layout.embeddings, clips)
+    monkeypatch.setattr(extract, "make_shards", None)  # nothing is embedded again
+    relabelled(layout, label=["b"] * 3 + ["a"] * 4, group=["h"] * 2 + ["g"] * 5)
+    other = Layout(layout.root, "q", "p", "q")
+    extract.run(other, setting())
+    one, two = (next(where.embeddings.glob("embeddings-*.parquet")) for where in (layout, other))
+    assert one.samefile(two)
+    for where in (other, layout):  # linked from another pipeline, and kept by its own
+        extract.run(where, setting())
+        found, values, _ = read_embeddings(where.embeddings)
+        assert found["label"].to_list() == ["b"] * 3 + ["a"] * 4
+        assert found["group"].to_list() == ["h"] * 2 + ["g"] * 5
+        np.testing.assert_array_equal(values, vectors)
+        after = read_head(where.embeddings)
+        assert after.key != before.key  # folds depend on the labels
+        assert after.vectors_key == before.vectors_key
+
+
+def test_vectors_of_an_earlier_version_that_differ_are_not_taken(layout: Layout) -> None:
+    extract.run(layout, setting())
+    to_former(layout.embeddings, read_embeddings(layout.embeddings)[0])
+    write_clips(layout.clips, replace(read_clips(layout.clips), content="other recordings"))
+    target = Layout(layout.root, "q", "p", "q")
+    extract.run(target, setting())
+    one, two = (next(where.embeddings.glob("embeddings-*.parquet")) for where in (layout, target))
+    assert not one.samefile(two)
+
+
+def test_lost_labels_are_written_again(layout: Layout) -> None:
+    extract.run(layout, setting())
+    expected = read_embeddings(layout.embeddings)[0]
+    labels = layout.embeddings / "labels.parquet"
+    for damage in (b"", None):
+        labels.unlink() if damage is None else labels.write_bytes(damage)
+        extract.run(layout, setting())
+        assert read_embeddings(layout.embeddings)[0].equals(expected)
 
 
 def test_padding_length_is_part_of_the_key(layout: Layout) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from daamctl.artifacts.evaluation import Ranks
 from daamctl.figures.interactive import to_data
-from daamctl.figures.layers import LayerRun
+from daamctl.figures.layers import LayerRun, MethodMaps
 from daamctl.figures.spec import Figure, Line, Rule
 from daamctl.reporting import figures
 from daamctl.reporting.fairness import SearchCurve
@@ -138,7 +138,7 @@ def layer_run(name: str, seed: int, shape: tuple[int, int] = (6, 8)) -> LayerRun
 def test_importance(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = [1, 2, 3, 4, 5, 6]
     runs = [layer_run(name, seed) for seed, name in enumerate(("mean of 2 runs", "fold 1", "fold 2"))]
-    methods = {"a": (layers, runs), "b": (layers, runs[:1])}
+    methods = {"a": MethodMaps(layers, runs), "b": MethodMaps(layers, runs[:1])}
     figure = figures.importance(methods, "alt")
     check(figure)
     assert list(figure.views)[:4] == [

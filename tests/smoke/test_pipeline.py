@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from daamctl import pipeline
-from daamctl.artifacts.embeddings import METADATA_FILE, layer_column, read_head
+from daamctl.artifacts.embeddings import METADATA_FILE, layer_column, read_embeddings, read_head
 from daamctl.artifacts.io import read_parquet
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, load_config
@@ -37,8 +37,9 @@ def test_every_stage_writes_what_the_next_one_reads(project: Path, caplog: pytes
     for method in config.methods:
         assert method in html
         assert len(read_folds(layout.method(method))) == 3
-    metrics = json.loads((layout.stage("evaluate") / "metrics.json").read_text())
-    assert metrics["none-mlp"]["accuracy"] > 0.8  # two tones; chance is 0.5
+    metrics = json.loads((layout.stage("metrics") / "none-mlp.json").read_text())
+    assert metrics["accuracy"] > 0.8  # two tones; chance is 0.5
+    assert {"accuracy.png", "learning.png"} <= {path.name for path in layout.stage("plots").iterdir()}
     ablation = json.loads((layout.stage("ablate") / "ablation.json").read_text())
     assert [group["name"] for group in ablation["groups"]] == ["highest-1", "lowest-1"]
     audit = json.loads((layout.stage("importance") / "summary.json").read_text())["audit"]
@@ -58,7 +59,7 @@ def test_every_stage_writes_what_the_next_one_reads(project: Path, caplog: pytes
 
 
 def test_two_pipelines_share_one_extraction(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, more in (("tiny", ""), ("twin", "evaluate: {unit: clip}\n")):
+    for name, more in (("tiny", ""), ("twin", "download: {num_groups: 3, folds: stratified}\n")):
         write_pipeline(project, name, more)
         layout, config = settings(project, name)
         download.run(layout, config)
@@ -71,10 +72,13 @@ def test_two_pipelines_share_one_extraction(project: Path, monkeypatch: pytest.M
     monkeypatch.setattr(extract, "make_shards", never)
     extract.run(*settings(project, "twin"))
     first, second = (project / "data/extract" / name for name in ("tiny", "twin"))
-    names = sorted(path.name for path in first.glob("*.parquet"))
+    names = sorted(path.name for path in first.glob("embeddings-*.parquet"))
     assert len(names) == 6
     assert [(second / name).read_bytes() for name in names] == [(first / name).read_bytes() for name in names]
-    assert read_head(second).key == read_head(first).key
+    one, other = read_head(first), read_head(second)
+    assert other.vectors_key == one.vectors_key
+    assert other.key != one.key  # folds depend on the groups
+    assert read_embeddings(second)[0]["group"].n_unique() == 3
 
 
 def test_embeddings_hold_one_column_per_layer_and_their_origin(project: Path) -> None:
@@ -88,8 +92,8 @@ def test_embeddings_hold_one_column_per_layer_and_their_origin(project: Path) ->
     facts = ("weights_sha256", "transformers", "final_norm", "pooling", "normalize", "precision", "storage", "revision")
     assert set(facts) <= head.encoder.keys()
     table = read_parquet(folder / "embeddings-00000.parquet")
-    assert table.column_names[:6] == ["clip_id", "utterance_id", "label", "speaker", "group", "n_frames"]
-    assert table.column_names[6:] == [layer_column(layer) for layer in range(1, 25)]
+    assert table.column_names[:2] == ["clip_id", "n_frames"]
+    assert table.column_names[2:] == [layer_column(layer) for layer in range(1, 25)]
     assert str(table.schema.field("layer_01").type) == "fixed_size_list<element: halffloat>[64]"
     frames = pl.Series(table["n_frames"].to_pylist())
     assert frames.min() is not None

@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 from typer.core import TyperGroup
@@ -44,7 +45,10 @@ def test_examples_commands_and_links_are_found() -> None:
 
 
 @pytest.mark.parametrize(("name", "code"), EXAMPLES, ids=range(len(EXAMPLES)))
-def test_example_prints_what_its_comments_say(name: str, code: str) -> None:
+def test_example_prints_what_its_comments_say(
+    name: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # an example may write files
     expected = [line.split("  # ")[1] for line in code.splitlines() if line.startswith("print(")]
     assert expected
     printed = io.StringIO()

@@ -10,7 +10,6 @@ from daamctl.artifacts.io import write_json
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError
-from daamctl.evaluation import METRICS
 from daamctl.stages import evaluate
 from tests.fixtures.folds import make_layout, predictions_frame, tuned, write_fold, write_items, write_method
 
@@ -55,25 +54,24 @@ def test_numbers_equal_an_independent_computation(layout):
     assert entry["num_parameters"] == 11
 
 
+def shown_of(layout):
+    """What `dvc metrics show` shows: method -> its figures."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(layout.stage("metrics").iterdir())}
+
+
 def test_files(layout):
     report = json.loads(evaluate.run(layout, CONFIG).read_text())
     folder = layout.stage("evaluate")
-    flat = json.loads((folder / "metrics.json").read_text())
-    assert list(flat["none"]) == [
-        *METRICS, "accuracy_sample_std", "accuracy_best_on_test", "folds",
-    ]  # fmt: skip
+    flat = shown_of(layout)
+    assert list(flat) == ["mha", "none"]
+    assert list(flat["none"]) == ["accuracy", "balanced_accuracy", "macro_f1"]
     assert flat["none"]["accuracy"] == round(report["methods"]["none"]["summary"]["utterance"]["accuracy"]["mean"], 6)
-    accuracy = rows_of(folder / "accuracy.csv")
-    assert len(accuracy) == 10
-    assert list(accuracy[0]) == ["method", "fold", "seed", *METRICS]
     history = rows_of(folder / "history.csv")
     assert len(history) == 2 * 5 * 6
     assert list(history[0]) == [
         "method", "fold", "seed", "epoch", "train_loss", "train_accuracy", "dev_accuracy", "test_accuracy",
     ]  # fmt: skip
-    confusion = rows_of(folder / "confusion.csv")
-    assert len(confusion) == 2 * report["counts"]["utterance"] == 2 * 5 * 40
-    assert set(confusion[0]) == {"method", "actual", "predicted"}
+    assert report["counts"]["utterance"] == 5 * 40
     assert report["counts"]["groups"]["3"] == "Ses03"
     assert report["provenance"]["devices"] == ["cpu"]
 
@@ -81,7 +79,7 @@ def test_files(layout):
 def test_clip_can_be_the_main_unit(layout):
     config = CONFIG.model_copy(update={"evaluate": CONFIG.evaluate.model_copy(update={"unit": "clip"})})
     report = json.loads(evaluate.run(layout, config).read_text())
-    flat = json.loads((layout.stage("evaluate") / "metrics.json").read_text())
+    flat = shown_of(layout)
     assert flat["mha"]["accuracy"] == round(report["methods"]["mha"]["summary"]["clip"]["accuracy"]["mean"], 6)
 
 
@@ -97,10 +95,14 @@ def test_missing_folds_are_named(tmp_path, caplog):
 def test_one_fold_has_no_deviation(tmp_path):
     layout = make_layout(tmp_path)
     write_method(layout, CONFIG, "none", folds=(2,))
-    evaluate.run(layout, CONFIG, methods=["none"])
-    flat = json.loads((layout.stage("evaluate") / "metrics.json").read_text())
-    assert flat["none"]["accuracy_sample_std"] is None
-    assert flat["none"]["folds"] == 1
+    report = json.loads(evaluate.run(layout, CONFIG, methods=["none"]).read_text())
+    assert report["methods"]["none"]["summary"]["utterance"]["accuracy"]["sample_std"] is None
+
+
+def test_methods_that_are_gone_are_no_longer_shown(layout):
+    evaluate.run(layout, CONFIG)
+    evaluate.run(layout, CONFIG, methods=["mha"])
+    assert list(shown_of(layout)) == ["mha"]
 
 
 def test_two_seeds(tmp_path):
@@ -194,10 +196,11 @@ def test_reconstructions_and_batch_dependence_are_named_wherever_figures_stand(t
         "mha-published: predictions depend on the other clips" in note and "test batches have 8 clips" in note
         for note in report["notes"]
     )
-    folder = layout.stage("evaluate")
-    assert set(json.loads((folder / "metrics.json").read_text())) == {"sga (reconstructed)", "mha-published"}
-    for name in ("accuracy.csv", "history.csv", "confusion.csv"):
-        assert {row["method"] for row in rows_of(folder / name)} == {"sga (reconstructed)", "mha-published"}
+    rows = rows_of(layout.stage("evaluate") / "history.csv")
+    assert {row["method"] for row in rows} == {"sga (reconstructed)", "mha-published"}
+    assert {name: entry.get("note") for name, entry in shown_of(layout).items()} == {
+        "mha-published": None, "sga": "reconstructed",
+    }  # fmt: skip
     assert "sga (reconstructed): accuracy" in caplog.text
 
 
@@ -246,20 +249,7 @@ def test_fine_tuned_encoders_are_scored_behind_the_methods_and_marked(tmp_path):
     assert [entry["finetune"] for entry in report["methods"].values()] == [False, True, True, True]
     assert report["methods"]["lora-r8-published"]["effect"]["with_gradient"] == 0
     assert "lora-r8: rank 8" in report["notes"]
-    assert set(json.loads((layout.stage("evaluate") / "metrics.json").read_text())) >= {"lora-r8 (fine-tuned)"}
-
-
-def test_rows_for_dvc_plots_are_few_where_items_are_many(tmp_path, monkeypatch):
-    monkeypatch.setattr("daamctl.evaluation.tables.MAX_CONFUSION_ROWS", 100)
-    layout, config = make_layout(tmp_path), Config.model_validate({"methods": ["none", "mha"]})
-    for method in config.methods:
-        write_items(layout, config, method, seeds=(1,))
-    report = json.loads(evaluate.run(layout, config).read_text())
-    rows = rows_of(layout.stage("evaluate") / "confusion.csv")
-    assert [row["method"] for row in rows] == ["none"] * 50 + ["mha"] * 50
-    assert np.sum(report["methods"]["none"]["confusion"]["utterance"]) == 240
-    right = np.mean([row["actual"] == row["predicted"] for row in rows[:50]])
-    assert right == pytest.approx(report["methods"]["none"]["summary"]["clip"]["accuracy"]["mean"], abs=0.2)
+    assert shown_of(layout)["lora-r8"]["note"] == "fine-tuned"
 
 
 def probed(tmp_path, skills, *, reference=None, changes=None, margin=0.02):
@@ -281,12 +271,11 @@ def test_undertrained_methods_are_marked_wherever_a_figure_stands(tmp_path, capl
     assert report["methods"]["mha"]["label"] == "mha"
     assert "none: undertrained: " in caplog.text
     assert any(note.startswith("none: undertrained: ") for note in report["notes"])
-    folder = layout.stage("evaluate")
-    assert list(json.loads((folder / "metrics.json").read_text())) == ["none (undertrained)", "mha", "ridge-concat"]
-    for name in ("accuracy", "history", "confusion"):
-        assert {row["method"] for row in rows_of(folder / f"{name}.csv")} == {
-            "none (undertrained)", "mha", "ridge-concat",
-        }  # fmt: skip
+    assert {name: entry.get("note") for name, entry in shown_of(layout).items()} == {
+        "mha": None, "none": "undertrained", "ridge-concat": None,
+    }  # fmt: skip
+    rows = rows_of(layout.stage("evaluate") / "history.csv")
+    assert {row["method"] for row in rows} == {"none (undertrained)", "mha", "ridge-concat"}
 
 
 def test_the_default_reference_is_trained_well(tmp_path, caplog):

@@ -19,12 +19,14 @@ import pytest
 import torch
 from PIL import Image
 
+from daamctl import devices
 from daamctl.artifacts.clips import SCHEMAS, ClipTable, write_clips
-from daamctl.artifacts.embeddings import read_embeddings, read_head
+from daamctl.artifacts.embeddings import EmbeddingsMetadata, read_embeddings, read_head, shard_path
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import register
+from daamctl.cpu_formats import CpuFormats
 from daamctl.encoders import encoder_cache
 from daamctl.encoders.load import open_encoder
 from daamctl.encoders.text import TextEncoder
@@ -91,7 +93,7 @@ def test_texts_are_embedded_in_order(project: Path) -> None:
     assert layers == tuple(range(1, 17))
     assert clips["n_frames"].to_list() == [len(text) for text in TEXTS]
     assert clips["group"].to_list() == ["train"] * 5 + ["test"] * 2
-    assert len(list(layout.embeddings.glob("*.parquet"))) == 3
+    assert len(list(layout.embeddings.glob("embeddings-*.parquet"))) == 3
     encoder = alone(config, "text")
     for row, text in enumerate(TEXTS):
         one = encoder.pool(encoder.tokens([text], 999)[0])[0][0]
@@ -128,7 +130,7 @@ def test_a_row_group_that_shards_share_is_read_once(project: Path, monkeypatch: 
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", counting)
     for portion in ([0], [1, 2], [3]):  # two row groups of two images each
-        tasks = [extract.Shard(worker.facts, project, number) for number in portion]
+        tasks = [extract.Shard(worker.description, project, number) for number in portion]
         assert len(list(worker.work(tasks, lambda number: None))) == len(portion)
     assert read == [0, 1]
 
@@ -209,6 +211,38 @@ def test_the_key_covers_what_determines_the_values(
         return read_head(layout.embeddings).key
 
     assert (key() == key(**changed)) == stays
+
+
+def _extracted(layout: Layout, config: Config, precision: str, monkeypatch: pytest.MonkeyPatch) -> EmbeddingsMetadata:
+    """Extract on a machine where `auto` means this format."""
+    monkeypatch.setattr(devices, "cpu_formats", lambda: CpuFormats(encoder=precision))
+    extract.run(layout, config)
+    return read_head(layout.embeddings)
+
+
+def test_embeddings_that_auto_made_in_another_format_are_taken_as_they_are(
+    project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "daamctl")
+    config = setting("llama-micro", precision="auto")
+    layout = text_layout(project, config)
+    first = _extracted(layout, config, "bfloat16", monkeypatch)
+    shard = shard_path(layout.embeddings, 0)
+    written = shard.stat().st_ino
+    assert _extracted(layout, config, "float32", monkeypatch) == first
+    assert first.encoder["precision"] == "bfloat16"
+    assert "was embedded in bfloat16; 'auto' means float32 here" in caplog.text
+    linked = text_layout(project, config, name="other")
+    assert _extracted(linked, config, "float32", monkeypatch) == first
+    assert shard.stat().st_ino == shard_path(linked.embeddings, 0).stat().st_ino == written
+
+
+def test_a_format_that_the_settings_name_is_made(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    auto, named = setting("llama-micro", precision="auto"), setting("llama-micro", precision="float32")
+    layout = text_layout(project, auto)
+    first = _extracted(layout, auto, "bfloat16", monkeypatch)
+    exact = _extracted(layout, named, "bfloat16", monkeypatch)
+    assert (exact.encoder["precision"], exact.key == first.key) == ("float32", False)
 
 
 def test_another_tokenizer_gives_another_key(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,9 @@ from safetensors.numpy import save_file
 
 from daamctl.analysis import audit
 from daamctl.analysis.probe import ridge_probe
-from daamctl.artifacts.embeddings import StoredVectors, read_embeddings, shard_path, write_shard
-from daamctl.artifacts.io import read_json, write_json
+from daamctl.artifacts.embeddings import StoredVectors, read_embeddings, read_head, shard_path, write_head, write_shard
+from daamctl.artifacts.io import read_json
+from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.utterances import read_frame
@@ -20,7 +21,7 @@ from daamctl.config import Config, TrainConfig
 from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
 from daamctl.stages import ablate, importance, train
-from tests.fixtures.embeddings import CLASSES, write_embeddings
+from tests.fixtures.embeddings import CLASSES, forget_hashes, write_embeddings
 from tests.fixtures.folds import make_layout, random_predictions, write_fold, write_method
 from tests.fixtures.pictures import blank_pictures
 
@@ -227,6 +228,7 @@ def planted(tmp_path_factory) -> Layout:
     vectors = rng.standard_normal(vectors.shape) + STRENGTH[:, None] * centres[:, None]
     write_shard(shard_path(layout.embeddings, 0), clips, np.full(len(clips), 49), vectors.astype(np.float16), layers,
                 {"key": "planted", "unreadable": 0})  # fmt: skip
+    forget_hashes(layout.embeddings)
     for method in PLANTED.methods:
         train.run(layout, PLANTED, method=method, track=False)
     ablate.run(layout, PLANTED, track=False)
@@ -312,6 +314,8 @@ def test_random_scores_do_not_pass(copied):
     weights = np.random.default_rng(2).random(24).astype(np.float32)  # the same in all folds: stable, but about nothing
     for fold in read_folds(copied.method("weighted-sum")):
         save_file({"trained": weights, "untrained": np.roll(weights, 7)}, fold.folder / "layer_weights.safetensors")
+        result = read_json(fold.folder / "result.json")
+        write_record(fold.folder / "result.json", {**result, "files": {}})
     audit = json.loads(importance.run(copied, ONE).read_text())["audit"]
     entry = audit["methods"]["weighted-sum"]
     assert entry["agreement"]["verdict"] == "not shown"
@@ -356,7 +360,7 @@ def test_folds_of_other_embeddings_are_not_audited(copied):
     for fold in read_folds(copied.method("weighted-sum")):
         result = read_json(fold.folder / "result.json")
         result["meta"]["embeddings_key"] = "another"
-        write_json(fold.folder / "result.json", result)
+        write_record(fold.folder / "result.json", result)
     entry = json.loads(importance.run(copied, ONE).read_text())["audit"]["methods"]["weighted-sum"]
     assert entry["agreement"] is None
     assert "was trained on other embeddings or layers than the present ones" in entry["missing"][0]
@@ -406,9 +410,8 @@ def test_official_split_is_audited_as_it_was_trained(tmp_path):
     config = ONE.model_copy(update={"train": TrainConfig.model_validate(train_settings)})
     clips = write_embeddings(layout.embeddings, config, clips_per_group=80, num_groups=2, shards=1)
     parts = pl.when(pl.col("group") == "group1").then(pl.lit("train")).otherwise(pl.lit("test"))
-    clips, (_, vectors, layers) = clips.with_columns(group=parts), read_embeddings(layout.embeddings)
-    write_shard(shard_path(layout.embeddings, 0), clips, np.full(len(clips), 49), vectors, layers,
-                {"key": "official", "unreadable": 0})  # fmt: skip
+    clips, (_, vectors, _) = clips.with_columns(group=parts), read_embeddings(layout.embeddings)
+    write_head(layout.embeddings, read_head(layout.embeddings), clips)
     train.run(layout, config, method="weighted-sum", track=False)
     folds = read_folds(layout.method("weighted-sum"))
     assert [(fold.fold, fold.seed) for fold in folds] == [(1, 1), (1, 2)]

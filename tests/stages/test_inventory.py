@@ -43,7 +43,7 @@ def test_every_pipeline_is_written_down(project: Path) -> None:
     stale.parent.mkdir(parents=True)
     stale.write_text("{}")
     inventory.run(project)
-    written = {path.stem: json.loads(path.read_text()) for path in stale.parent.iterdir()}
+    written = {path.stem: json.loads(path.read_text()) for path in stale.parent.glob("*.json")}
     assert written.pop("demo") == {"pipeline": "demo", "runs": True, "reason": None, "fix": None}
     left_out = written.pop("iemocap")
     assert (left_out["pipeline"], left_out["runs"]) == ("iemocap", False)
@@ -51,6 +51,22 @@ def test_every_pipeline_is_written_down(project: Path) -> None:
     assert "encoder 'microsoft/wavlm-large' is not in the local cache" in left_out["reason"]
     assert "daamctl download iemocap --from DIR; with network: hf download microsoft/wavlm-large" in left_out["fix"]
     assert written == {}
+
+
+def test_an_edit_of_the_code_changes_its_hash(project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code = tmp_path / "daamctl"
+    (code / "methods").mkdir(parents=True)
+    (code / "methods/mha.py").write_text("first")
+    monkeypatch.setattr(inventory, "__file__", str(code / "stages/inventory.py"))
+
+    def hashes() -> bytes:
+        inventory.run(project, [])
+        return (project / "data/inventory/code/methods.json").read_bytes()
+
+    first = hashes()
+    assert hashes() == first
+    (code / "methods/mha.py").write_text("second")
+    assert hashes() != first
 
 
 def test_licensed_corpus(project: Path, tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ def write(
             num_clips=len(clips),
             modality=modality,
         ),
+        clips,
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from daamctl.artifacts.io import write_json
+from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
@@ -21,7 +22,7 @@ from daamctl.layout import Layout
 from daamctl.stages import evaluate, importance, report
 from tests.fixtures.folds import make_layout, tuned, write_fold, write_items, write_method
 from tests.fixtures.pictures import blank_pictures
-from tests.fixtures.records import ablation_of, difference_of, group_of
+from tests.fixtures.records import ablation_of, audited_method, difference_of, group_of
 
 SETTINGS = {
     "methods": ["none", "daam-v1", "daam-v2", "sga", "mha-published"],
@@ -35,10 +36,10 @@ Made = tuple[Layout, str, str]
 """Layout, HTML, Markdown."""
 VOID = {"meta", "img", "br", "hr", "link"}
 SECTIONS = [
-    "headline", "results", "fairness", "metrics", "folds", "speakers", "selection", "published", "importance",
-    "ablation", "learned", "cost", "learning", "confusion", "missing", "provenance",
+    "answers", "results", "headline", "tests", "fairness", "metrics", "folds", "speakers", "selection", "published",
+    "importance", "ablation", "learned", "cost", "learning", "confusion", "missing", "provenance", "terms",
 ]  # fmt: skip
-FIGURES = ["accuracy", "ranks", "speakers", "importance", "learning", "confusion"]
+FIGURES = ["answers", "ranks", "accuracy", "speakers", "importance", "learning", "confusion"]
 pytestmark = pytest.mark.usefixtures("blank_pictures")  # only the fixture `made` draws its own
 LOADS = {"src", "href", "srcset", "data", "poster", "action", "xlink:href"}
 
@@ -119,10 +120,12 @@ def audit() -> dict[str, Any]:
         "missing": [],
         "no_ablation": "No layers trained alone on these embeddings; train them",
         "not_audited": {"daam-v2": "it does not rank the layers"},
-        "settings": {"unit": "clip"},
+        "settings": {"clips": 400, "orders": 19, "unit": "clip", "level": 0.05},
+        "steps": [0, 1, 2],
         "probe": {"layers": {"1": 0.5, "2": 0.625}, "folds": 5, "most_clips": None},
-        "methods": {"daam-v1": {"missing": ["daam-v1 fold 4 seed 1 has no curves"], "alone": [alone(0.03)]},
-                    "daam-v2": {"missing": [], "alone": [alone(-0.0125), {**alone(0.02), "k": 3}]}},
+        "methods": {"daam-v1": audited_method(missing=["daam-v1 fold 4 seed 1 has no curves"], alone=[alone(0.03)]),
+                    "daam-v2": audited_method(alone=[alone(-0.0125), {**alone(0.02), "k": 3}])},
+        "seconds": {"probe": 1.0, "replacement": 2.0},
         "comparison": {"table": [row], "contrast": None, "sentence": "Importance Factors track nothing here.",
                        "note": "Not corrected."},
     }  # fmt: skip
@@ -154,7 +157,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     evaluate.run(layout, CONFIG)
     importance.run(layout, CONFIG)
     path = layout.stage("importance") / "summary.json"
-    write_json(path, {**json.loads(path.read_text()), "audit": audit()})
+    write_record(path, {**json.loads(path.read_text()), "audit": audit()})
     write_json(layout.stage("ablate") / "ablation.json", ablation())
     path = report.run(layout, CONFIG, track=False)
     return layout, path.read_text(encoding="utf-8"), (path.parent / "report.md").read_text(encoding="utf-8")
@@ -487,14 +490,14 @@ def test_static_page_of_another_corpus_after_new_training(tmp_path: Path) -> Non
     changed = evaluation_of(layout)
     changed["provenance"]["config"]["download"]["corpus"] = "demo"
     changed["methods"]["none"]["per_fold"][0]["train_s"] += 1
-    write_json(path, changed)
+    write_record(path, changed)
     folder = layout.stage("report")
     (folder / "tables").mkdir(parents=True)
     (folder / "tables" / "of-another-day.csv").write_text("x\n")
     text = report.run(layout, config.model_copy(update={"methods": ("none", "mha")}), track=False).read_text()
     page = Page(text)
     assert len(page.scripts) == 1
-    assert len(page.figures) == 4 <= len(page.images)
+    assert len(page.figures) == 5 <= len(page.images)
     assert "plotly.js v" not in text
     assert "Our corpus is demo, but the published one is iemocap. The results are not comparable." in text
     assert (
@@ -525,7 +528,7 @@ def test_bare_minimum(tmp_path: Path) -> None:
     assert "Not computed yet. Run: daamctl ablate --pipeline toy" in text
     assert "No other method was run" in text
     assert "published" not in page.sections
-    assert page.figures == ["accuracy", "speakers", "learning", "confusion"]
+    assert page.figures == ["answers", "accuracy", "speakers", "learning", "confusion"]
     assert (layout.stage("report") / "report.md").read_text().startswith("# &lt;b&gt;&amp;\n")
 
 
@@ -537,9 +540,9 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     evaluate.run(layout, config)
     path = layout.stage("evaluate") / "evaluation.json"
     name = "</script><img src=http://x onerror=alert(1)>_%&"
-    path.write_text(path.read_text().replace('"Ses01F"', json.dumps(name)))
+    write_record(path, json.loads(path.read_text().replace('"Ses01F"', json.dumps(name))))
     folder = report.run(layout, config, track=False).parent
-    assert len(Page((folder / "report.html").read_text()).figures) == 4
+    assert len(Page((folder / "report.html").read_text()).figures) == 5
     assert r"\textless{}/script\textgreater{}" in (folder / "tables/speakers.tex").read_text()
     assert "<img src" not in (folder / "report.md").read_text()
 
@@ -552,7 +555,7 @@ def test_without_dev_group_and_densities(tmp_path: Path) -> None:
     importance.run(layout, config)
     text = report.run(layout, config, track=False).read_text()
     assert "so results are optimistic" in text
-    assert "None of the methods none has a density" in text
+    assert "None of the methods none has a" in text
     assert "held-out training group" not in text
 
 
@@ -693,7 +696,7 @@ def test_printed_repeats_stand_beside_seeds(texts: Made, made: Made) -> None:
     layout, _, markdown = texts
     assert "the columns are repeats of one split, not folds" in markdown
     assert "A published repeat corresponds to one of our seeds" in markdown
-    assert "not comparable" not in markdown  # ag-news is agnews
+    assert "not comparable" not in markdown
     row = table_of(layout, "published")["daam-v1"]
     best = [one["accuracy_best_on_test"] for one in evaluation_of(layout)["methods"]["daam-v1"]["per_fold"]]
     assert float(row["Ours, same protocol [%]"]) == pytest.approx(100 * np.mean(best))
@@ -812,7 +815,7 @@ def unfair(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 def test_an_unfair_comparison_is_called_that_first(unfair: Made) -> None:
     _, html, markdown = unfair
-    first = markdown.split("## Headline")[1].strip().splitlines()[0]
+    first = markdown.split("## Best method and its lead")[1].strip().splitlines()[0]
     assert "This comparison is not fair: mean and mha are undertrained, and daam-v2 learned nothing. mean is" in first
     assert "points below ridge-mean, a closed-form probe; mha chooses the lowest or highest lr tried in most" in first
     assert "training may explain it" in html
@@ -821,7 +824,7 @@ def test_an_unfair_comparison_is_called_that_first(unfair: Made) -> None:
     assert "The predictions of gqa and sga (reconstructed) are identical in every fold" in html
     assert "The methods were trained in different precisions: sga in bfloat16, the others in float32." in html
     assert "Training alone may explain the ranks of" in html
-    assert Page(html).figures == ["accuracy", "ranks", "gaps", "search", "speakers", "learning", "confusion"]
+    assert Page(html).figures == ["answers", "ranks", "gaps", "search", "accuracy", "speakers", "learning", "confusion"]
 
 
 def test_marks_stand_in_every_table(unfair: Made) -> None:

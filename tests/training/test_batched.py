@@ -17,7 +17,7 @@ from daamctl.methods import METHODS, build, settings_of
 from daamctl.training import loop, runner
 from daamctl.training.batched import JointAdam, clipped, separable
 from daamctl.training.features import Features, load_features
-from daamctl.training.runner import in_groups, kept_fold, train_fold, train_folds
+from daamctl.training.runner import in_groups, kept_fold, train_fold, train_group
 from daamctl.training.trial import FoldSpec, Trial
 from daamctl.training.trials import fusion
 from daamctl.training.trials.fusion import FusionTrial
@@ -49,7 +49,7 @@ def apart(wanted: list[FoldSpec], features: Features, root: Path) -> list[Fold]:
 
 
 def joint(wanted: list[FoldSpec], features: Features, root: Path, **more: Any) -> list[Fold]:
-    return train_folds(trials(wanted, features), root / "joint", root / "work/j", root=root, **more)
+    return train_group(trials(wanted, features), root / "joint", root / "work/j", root=root, **more)
 
 
 def assert_alike(ours: Fold, theirs: Fold, tolerance: float = 2e-4) -> None:

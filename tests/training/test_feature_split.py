@@ -47,7 +47,7 @@ def write(folder: Path, dtype: str = "float16", sizes: tuple[int, ...] = SIZES) 
         rows = slice(start, start + size)
         write_shard(shard_path(folder, index), clips[rows], np.ones(size), vectors[rows], LAYERS, {})
         start += size
-    write_head(folder, EmbeddingsMetadata("k", "demo", ("a", "b"), LAYERS, DIM, {}, {}, number))
+    write_head(folder, EmbeddingsMetadata("k", "demo", ("a", "b"), LAYERS, DIM, {}, {}, number), clips)
     return vectors
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from daamctl.config import TrainConfig
+from daamctl.cpu_formats import CpuFormats
 from daamctl.devices import full_float32
 from daamctl.errors import ArtifactError, TrainingError
 from daamctl.methods import FusionClassifier, Traits, build
@@ -555,10 +556,11 @@ def test_state_saved_in_another_order_in_memory_is_taken_up(tmp_path: Path, monk
     torch.testing.assert_close(resumed.logits, whole.logits, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("native", [False, True])
-def test_channels_last_by_machine_and_precision(monkeypatch: Any, native: bool) -> None:
-    monkeypatch.setattr(fusion_training, "cpu_has_bfloat16", lambda: native)
-    assert fusion_training.channels_last("cpu", "float32") is fusion_training.channels_last("cpu", "bfloat16") is native
+def test_channels_last_by_measurement_and_precision(monkeypatch: Any) -> None:
+    found = CpuFormats(channels_last={"float32": False, "bfloat16": True})
+    monkeypatch.setattr(fusion_training, "cpu_formats", lambda: found)
+    assert fusion_training.channels_last("cpu", "bfloat16")
+    assert not fusion_training.channels_last("cpu", "float32")
     assert fusion_training.channels_last("cuda:0", "bfloat16")
     assert not fusion_training.channels_last("cuda:0", "float32")
     assert not fusion_training.channels_last("mps", "float32")

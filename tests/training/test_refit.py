@@ -20,7 +20,7 @@ from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.training import loop
 from daamctl.training.features import Features, load_features
-from daamctl.training.runner import train_fold, train_folds
+from daamctl.training.runner import train_fold, train_group
 from daamctl.training.trial import FoldSpec
 from daamctl.training.trials import fusion
 from daamctl.training.trials.fusion import FusionTrial
@@ -146,7 +146,7 @@ def test_a_probe_fitted_to_the_same_clips_again_is_the_same(
 def test_together_it_is_the_same(features: Features, project: Path) -> None:
     settings = [spec("none-mlp", number, **SEARCH, batch_folds="always") for number in (1, 2, 3)]
     wanted = [FusionTrial(one, features) for one in settings]
-    ours = train_folds(wanted, project / "together", project / "w", root=project)
+    ours = train_group(wanted, project / "together", project / "w", root=project)
     assert {fold.result["meta"]["together"] for fold in ours} == {3}
     for fold, one in zip(ours, settings, strict=True):
         alone = make(features, project, f"alone-{one.fold}", "none-mlp", **SEARCH) if one.fold == 2 else None

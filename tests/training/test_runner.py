@@ -104,7 +104,7 @@ def test_training_asks_the_gpu_before_it_reads(layout: Layout, monkeypatch: pyte
     trials = trials_of(FusionTrial, "test", "daam-v1", features, settings)[:2]
     gpu, seen = Gpu(monkeypatch, BYTES), []
     monkeypatch.setattr(embeddings, "free_memory", lambda: 0)
-    real = runner.train_folds
+    real = runner.train_group
 
     def watched(trials: list[FusionTrial], *words: Any, **options: Any) -> list[Fold]:
         for trial in trials:
@@ -112,7 +112,7 @@ def test_training_asks_the_gpu_before_it_reads(layout: Layout, monkeypatch: pyte
             seen.append(trial.data.x.data_ptr())
         return real(trials, *words, **options)
 
-    monkeypatch.setattr(runner, "train_folds", watched)
+    monkeypatch.setattr(runner, "train_group", watched)
     train_all(trials, layout.method("daam-v1"), layout, NoTracker(), force=False)
     assert gpu.asked == [("cpu", 1)]
     assert len(set(seen)) == 1

@@ -18,7 +18,7 @@ from daamctl.errors import TrainingError
 from daamctl.layout import Layout
 from daamctl.training import loop
 from daamctl.training.features import Features, load_features
-from daamctl.training.runner import train_fold, train_folds
+from daamctl.training.runner import train_fold, train_group
 from daamctl.training.search import Grid, Rounds, grid_of
 from daamctl.training.trial import FoldSpec
 from daamctl.training.trials.fusion import FusionTrial
@@ -148,7 +148,7 @@ def test_the_chosen_candidate_is_what_it_would_be_alone(features: Features, proj
 
 def test_side_by_side_chooses_as_one_by_one(features: Features, project: Path) -> None:
     wanted = [FusionTrial(spec(number=number, batch_folds="always"), features) for number in (1, 2, 3)]
-    joint = train_folds(wanted, project / "joint", project / "work/joint", root=project)
+    joint = train_group(wanted, project / "joint", project / "work/joint", root=project)
     for fold in joint:
         alone = train(features, project, "apart", number=fold.fold, batch_folds="never")
         for name in ("chosen", "edges", "epochs"):

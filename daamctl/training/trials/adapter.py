@@ -22,10 +22,10 @@ from daamctl.devices import resolve_precision
 from daamctl.engines.base import Engine
 from daamctl.methods.weights import write_weights
 from daamctl.methods.weights_metadata import ADAPTER, Origin, WeightsMetadata
-from daamctl.provenance import code_hash
+from daamctl.provenance import FOLD_CODE, code_hash
 from daamctl.training.adapter_training import AdapterTraining, Opened, notes_on
 from daamctl.training.loop import Training, TrainingSetup
-from daamctl.training.search import Grid, Settings
+from daamctl.training.search import Grid, Settings, Start
 from daamctl.training.trial import ResultParts, Trial, TrialData
 
 KEY_FORMAT = 2  # raise it when a change of the loop makes finished folds wrong
@@ -64,7 +64,7 @@ class EncoderSource(TrialData):
     def ask_worker(self, engine: Engine, device: str) -> None:
         """Let a worker open the encoder and report its facts; this machine may lack the memory for it."""
         if self._facts is None:
-            self._facts = engine.facts(partial(_FactsWorker, self), device)
+            self._facts = engine.describe(partial(_FactsWorker, self), device)
             self._opened = None
 
     def take(self) -> Opened:
@@ -92,7 +92,7 @@ class _FactsWorker:
     num_devices = 1
 
     def __init__(self, source: EncoderSource, device: str) -> None:
-        self.facts = dict(source.facts)
+        self.description = dict(source.facts)
 
     def work(self, tasks: Sequence[None], advance: Callable[[int], None]) -> Iterator[None]:
         """Do nothing."""
@@ -117,22 +117,24 @@ class AdapterTrial(Trial):
     @cached_property
     def key(self) -> str:
         """Content key of everything that affects the result; the machine does not."""
-        module = FINETUNES.module_of(self.spec.method)
         return content_key(
             {
                 "format": KEY_FORMAT,
                 "data": self.data.data_key(self.config),
                 "method": self.spec.method,
-                "code": [
-                    *(code_hash(name, "daamctl.adapters") for name in (module, "daamctl.adapters.heads")),
-                    code_hash("daamctl.attention", "daamctl"),
-                ],
+                "code": self._code,
                 "finetune": key_settings(self.config, "finetune"),
                 "train": shared_with_finetuning(self.config),
                 "fold": self.spec.fold,
                 "seed": self.spec.seed,
             }
         )
+
+    @property
+    def _code(self) -> list[str]:
+        """Hashes of the code of the adapter, of its classifier, and of attention."""
+        modules = (FINETUNES.module_of(self.spec.method), "daamctl.adapters.heads")
+        return [*(code_hash(name, "daamctl.adapters") for name in modules), code_hash("daamctl.attention", "daamctl")]
 
     @property
     def grid(self) -> Grid | None:
@@ -145,7 +147,7 @@ class AdapterTrial(Trial):
         split = self.split
         return (len(split.train) + len(split.dev) + len(split.test)) * super().units
 
-    def starter(self, advance: Callable[[int], None]) -> Callable[[Settings | None, Path, str], Training]:
+    def starter(self, advance: Callable[[int], None]) -> Start:
         """See `Trial.starter`; every training has an encoder of its own."""
 
         def start(settings: Settings | None, work: Path, key: str) -> Training:
@@ -183,6 +185,7 @@ class AdapterTrial(Trial):
                 "micro_batch": training.micro_batch,
             },
             meta={
+                "code": {"training": code_hash(__name__, "daamctl", FOLD_CODE), "method": content_key(self._code)},
                 "embeddings_key": self.data.data_key(self.config),
                 "encoder": dict(opened.facts),
                 "evaluation_precision": opened.facts.get("weights_dtype", "float32"),  # no autocast: as the weights
@@ -207,7 +210,7 @@ class AdapterTrial(Trial):
         write_weights(folder / "weights.safetensors", model.trainable_state(), metadata)
 
     def _setup(self, work: Path, key: str, advance: Callable[[int], None], **options: Any) -> TrainingSetup:
-        precision = resolve_precision(self.config.finetune.precision, self.device, cpu_auto=False)
+        precision = resolve_precision(self.config.finetune.precision, self.device, work="other")
         return TrainingSetup(self.spec.seed, self.device, precision, work, key, advance=advance, **options)
 
     def _training(self, split: Split, config: Config, setup: TrainingSetup) -> AdapterTraining:
@@ -244,7 +247,12 @@ class AdapterTrial(Trial):
             facts["max_tokens"] = min(facts["max_tokens"], max_tokens)
         last = (max(opened.encoder.layers),)
         return Origin.of(
-            facts, classes=self.clips.classes, layers=last, modality=self.clips.modality, settings=sections
+            facts,
+            classes=self.clips.classes,
+            layers=last,
+            modality=self.clips.modality,
+            settings=sections,
+            fold=self.owner,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Callable
 from copy import deepcopy
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from daamctl.artifacts.io import content_key
+from daamctl.artifacts.results import ENTRY
 from daamctl.artifacts.splits import joined
 from daamctl.config import Config
 from daamctl.config.keys import key_settings, probe_settings
@@ -23,14 +25,14 @@ from daamctl.methods import CLOSED_FORM, METHODS, build, resolve_method, save_we
 from daamctl.methods.base import FusionClassifier, Standardize
 from daamctl.methods.probes import RidgeProbe
 from daamctl.methods.weights_metadata import Origin
-from daamctl.provenance import code_hash
+from daamctl.provenance import FOLD_CODE, code_hash
 from daamctl.training.batched import MOST_MEMBERS, separable
 from daamctl.training.closed_form import ClosedFormTraining
 from daamctl.training.features import Features, is_on, part_of, source_of, split_features
 from daamctl.training.fusion_training import FusionTraining, train_precision
 from daamctl.training.loop import Trained, Training, TrainingSetup
 from daamctl.training.rng import seed_everything
-from daamctl.training.search import Grid, Settings, grid_of
+from daamctl.training.search import Grid, Settings, Start, grid_of
 from daamctl.training.standardize import fit_standardize
 from daamctl.training.trial import FoldSpec, ResultParts, Trial
 
@@ -80,6 +82,13 @@ class FusionTrial(Trial):
         return {self.key}
 
     @property
+    def code(self) -> dict[str, str]:
+        """Hashes of the code that the fold depends on: of training, and of its method."""
+        method = METHODS.module_of(resolve_method(self.spec.method)[0])
+        training = code_hash(__name__, "daamctl", FOLD_CODE)
+        return {"training": training, "method": code_hash(method, "daamctl.methods")}
+
+    @property
     def grid(self) -> Grid | None:
         """See `Trial.grid`."""
         return None if self.closed_form else grid_of(self.config.train)
@@ -89,19 +98,19 @@ class FusionTrial(Trial):
         """See `Trial.most_members`."""
         return most_members(self.spec, self.data)
 
-    def starter(self, advance: Callable[[int], None]) -> Callable[[Settings | None, Path, str], Training]:
+    def starter(self, advance: Callable[[int], None]) -> Start:
         """See `Trial.starter`; the trainings share features, standardisation and untrained maps."""
-        parts = split_features(self.data, self.split, self.device)
-        standards: dict[str, Standardize] = {}
-        untrained: dict[str, Trained] = {}
+        train, dev, test = split_features(self.data, self.split, self.device)
+        fitted: dict[str, Standardize] = {}  # by the setting `train.standardize`, which candidates may differ in
+        untrained: dict[str, Trained] = {}  # likewise
 
         def start(settings: Settings | None, work: Path, key: str) -> Training:
             config = self.config.train.model_copy(update=settings or {})
-            kind = config.standardize
             model = self.build()
             if self.closed_form:
                 setup = self._setup("float32", work, key, advance)
-                return ClosedFormTraining(cast(RidgeProbe, model), *parts, config, setup, layers=self.data.layers)
+                probe = cast(RidgeProbe, model)
+                return ClosedFormTraining(probe, train, dev, test, config, setup, layers=self.data.layers)
             if model.traits.batch_dependent and not untrained:
                 log.warning(
                     "%s: a prediction depends on the other clips of its batch (D1); evaluated %d at a time, in the "
@@ -109,14 +118,15 @@ class FusionTrial(Trial):
                     self.spec.method,
                     config.batch_size,
                 )
-            if kind != "none":
-                if kind not in standards:
-                    standards[kind] = fit_standardize(parts[0], kind, self.device)
-                model.standardize = deepcopy(standards[kind])
+            standardize = config.standardize
+            if standardize != "none":
+                if standardize not in fitted:
+                    fitted[standardize] = fit_standardize(train, standardize, self.device)
+                model.standardize = deepcopy(fitted[standardize])
             precision = train_precision(model, config, self.device)
             setup = self._setup(precision, work, key, advance, may_diverge=settings is not None)
-            training = FusionTraining(model, *parts, config, setup, untrained=untrained.get(kind))
-            untrained.setdefault(kind, training.done)
+            training = FusionTraining(model, train, dev, test, config, setup, untrained=untrained.get(standardize))
+            untrained.setdefault(standardize, training.done)
             return training
 
         return start
@@ -143,7 +153,8 @@ class FusionTrial(Trial):
         """See `Trial.result_parts`."""
         assert isinstance(training, FusionTraining | ClosedFormTraining)
         model, features = training.model, self.data
-        config = {stage: self.config.section(stage) for stage in ("download", "segment", "extract", "train")}
+        sections = ("download", "segment", "extract", "train") if self.config.has_encoder else ("download", "train")
+        config = {stage: self.config.section(stage) for stage in sections}
         metrics: dict[str, float | int | None] = {}
         if self.closed_form:
             config["train"] = probe_settings(self.config)
@@ -164,7 +175,9 @@ class FusionTrial(Trial):
             },
             metrics=metrics,
             meta={
+                "code": self.code,
                 "embeddings_key": features.head.key,
+                **({"vectors_key": features.head.vectors_key} if features.head.vectors_key else {}),
                 "encoder": features.head.encoder,
                 "features": source_of(training.train),
             },
@@ -188,14 +201,16 @@ class FusionTrial(Trial):
                 layers=self.data.layers,
                 modality=head.modality,
                 settings=head.settings,
+                fold=self.owner,
             ),
         )
+        entry = {ENTRY: json.dumps({"fold": self.owner}, sort_keys=True)}
         if done.density is not None and done.untrained_density is not None:
             maps = {"trained": done.density.contiguous(), "untrained": done.untrained_density.cpu().contiguous()}
-            save_file(maps, folder / "density.safetensors")
+            save_file(maps, folder / "density.safetensors", entry)
         if done.layer_weights is not None and done.untrained_layer_weights is not None:
             weights = {"trained": done.layer_weights, "untrained": done.untrained_layer_weights}
-            save_file(weights, folder / "layer_weights.safetensors")
+            save_file(weights, folder / "layer_weights.safetensors", entry)
 
     def _setup(
         self, precision: str, work: Path, key: str, advance: Callable[[int], None], **options: Any
@@ -210,7 +225,7 @@ class FusionTrial(Trial):
             "layers": self.data.layers,
             "method": self.spec.method,
             "settings": self.settings,
-            "code": code_hash(METHODS.module_of(resolve_method(self.spec.method)[0]), "daamctl.methods"),
+            "code": self.code["method"],
             "train": train,
             "fold": self.spec.fold,
             "seed": self.spec.seed,

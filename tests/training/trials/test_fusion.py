@@ -18,6 +18,7 @@ from daamctl import devices
 from daamctl.artifacts.results import Fold, read_fold
 from daamctl.artifacts.splits import split_of
 from daamctl.config import Config
+from daamctl.cpu_formats import CpuFormats
 from daamctl.errors import ArtifactError, MethodError, TrainingError
 from daamctl.layout import Layout
 from daamctl.methods import WeightsMetadata, load_weights, read_metadata
@@ -426,6 +427,6 @@ def test_reconstructed_methods_are_labelled(features: Features, project: Path) -
 def test_auto_precision_on_a_cpu_is_for_convolutions(
     features: Features, project: Path, monkeypatch: pytest.MonkeyPatch, method: str, native: bool, expected: str
 ) -> None:
-    monkeypatch.setattr(devices, "cpu_has_bfloat16", lambda: native)
+    monkeypatch.setattr(devices, "cpu_formats", lambda: CpuFormats(convolutions="bfloat16" if native else "float32"))
     found = make(features, project, method=method, epochs=1)
     assert found.result["meta"]["precision"] == expected

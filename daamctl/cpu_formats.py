@@ -1,0 +1,244 @@
+"""Whether bfloat16 is faster than float32 on this processor: measured once, then kept in the user's cache folder.
+
+The processor's flags do not tell: with the same flag (`avx512_bf16`) some processors multiply bfloat16 matrices twice
+as fast as float32, others at half the speed. So the operations that take most of the time are timed in both formats, in
+one thread and by its processor time, which other programs hardly disturb. The decision is kept for as long as processor
+and torch stay the same, so it does not change from run to run. With another version of torch it changes only if the
+new measurement clearly says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from daamctl.errors import ArtifactError
+from daamctl.files import atomic_path
+
+log = logging.getLogger(__name__)
+
+ROUNDS = 5
+GAIN = 1.1
+"""How many times faster something must be to be preferred to what is exact, simpler, or already decided."""
+
+Times = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class CpuFormats:
+    """What is faster on this processor.
+
+    Args:
+        encoder: number format of a frozen encoder's forward pass: `float32` or `bfloat16`.
+        convolutions: number format of training steps with 2-D convolutions.
+        channels_last: whether such a step is faster in the channels-last memory layout, by number format.
+        milliseconds: the measurement, operation -> time; empty if there was none.
+        processor: what was measured.
+        torch: version of torch.
+    """
+
+    encoder: str = "float32"
+    convolutions: str = "float32"
+    channels_last: dict[str, bool] = field(default_factory=dict)
+    milliseconds: dict[str, float] = field(default_factory=dict)
+    processor: str = ""
+    torch: str = ""
+
+    @property
+    def speeds(self) -> dict[str, float]:
+        """How many times faster bfloat16 is than float32, by operation; empty without a measurement."""
+        times = self.milliseconds
+        names = [name.removesuffix(", bfloat16") for name in times if name.endswith(", bfloat16")]
+        return {name: round(times[f"{name}, float32"] / times[f"{name}, bfloat16"], 2) for name in names}
+
+
+@lru_cache
+def cpu_has_bfloat16() -> bool:
+    """Whether this processor has instructions for bfloat16; without them bfloat16 is always slower than float32."""
+    names = {"bf16"} if platform.machine() in ("arm64", "aarch64") else {"avx512_bf16", "amx_bf16"}
+    return any(not names.isdisjoint(line.split()) for line in _cpuinfo() if line.startswith(("flags", "Features")))
+
+
+@lru_cache
+def cpu_formats() -> CpuFormats:
+    """The formats to use on this processor: those kept in the cache, else measured now (about 0.1 s)."""
+    if not cpu_has_bfloat16():
+        return CpuFormats()
+    import torch
+
+    kept = read_formats(cache_file())
+    processor = _processor()
+    if kept is not None and (kept.processor, kept.torch) == (processor, torch.__version__):
+        return kept
+    before = kept if kept is not None and kept.processor == processor else None
+    found = decide(measure(), before, processor=processor, torch=torch.__version__)
+    log.info("measured on this processor: %s", in_words(found))
+    with suppress(ArtifactError, OSError):  # an unwritable folder costs a measurement per process
+        write_formats(cache_file(), found)
+    return found
+
+
+def decide(times: Times, before: CpuFormats | None = None, *, processor: str = "", torch: str = "") -> CpuFormats:
+    """Choose by a measurement.
+
+    Args:
+        times: operation -> milliseconds; see `measure`.
+        before: an earlier decision for the same processor, which a close result does not overturn.
+        processor: recorded.
+        torch: recorded.
+    """
+    was = before or CpuFormats()
+
+    def faster(new: float, old: float, chosen: bool) -> bool:
+        """Whether the new way is preferred; `chosen`: whether it already is."""
+        return new * (1 / GAIN if chosen else GAIN) <= old
+
+    formats = ("float32", "bfloat16")
+    encoder = [times[f"matrix product, {name}"] + times[f"convolution, {name}"] for name in formats]
+    step = {
+        name: (times[f"convolution step, {name}"], times[f"convolution step, {name}, channels last"])
+        for name in formats
+    }
+    last = {name: faster(after, first, was.channels_last.get(name, False)) for name, (first, after) in step.items()}
+    best = [step[name][last[name]] for name in formats]
+    return CpuFormats(
+        formats[faster(encoder[1], encoder[0], was.encoder == "bfloat16")],
+        formats[faster(best[1], best[0], was.convolutions == "bfloat16")],
+        last,
+        {name: round(value, 4) for name, value in times.items()},
+        processor,
+        torch,
+    )
+
+
+def in_words(found: CpuFormats) -> str:
+    """One line: how fast bfloat16 is, and what is used."""
+    if not found.milliseconds:
+        return "bfloat16 is not native, float32 is used"
+    speeds = ", ".join(f"{name} {speed:g} x" for name, speed in found.speeds.items())
+    used = f"encoders use {found.encoder}, training steps with convolutions {found.convolutions}"
+    return f"speed of bfloat16 against float32: {speeds}; {used}"
+
+
+def measure() -> dict[str, float]:
+    """Median processor time of each operation in milliseconds, in turns, in a thread of its own."""
+    with ThreadPoolExecutor(1, "measure") as thread:
+        return thread.submit(_measure).result()
+
+
+def _measure() -> dict[str, float]:
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # of this thread, and of threads created later
+    try:
+        operations = _operations()
+        for run in operations.values():
+            run()  # the first run prepares the kernel
+        seconds: dict[str, list[float]] = {name: [] for name in operations}
+        for _ in range(ROUNDS):
+            for name, run in operations.items():
+                started = time.thread_time()
+                run()
+                seconds[name].append(time.thread_time() - started)
+    finally:
+        torch.set_num_threads(threads)
+    return {name: 1000 * statistics.median(values) for name, values in seconds.items()}
+
+
+def _operations() -> dict[str, Callable[[], Any]]:
+    """What takes most of the time: of an encoder, a projection and a convolution; of the decoder, a training step."""
+    import torch
+    from torch import Tensor, nn
+    from torch.nn import functional
+
+    def product(dtype: torch.dtype) -> Callable[[], Any]:
+        x, weight = torch.ones(128, 768, dtype=dtype), torch.ones(768, 768, dtype=dtype)
+        return lambda: _without_gradients(lambda: functional.linear(x, weight))
+
+    def convolution(dtype: torch.dtype) -> Callable[[], Any]:
+        x, weight = torch.ones(1, 256, 400, dtype=dtype), torch.ones(256, 256, 3, dtype=dtype)
+        return lambda: _without_gradients(lambda: functional.conv1d(x, weight, stride=2))
+
+    def step(half: bool, order: torch.memory_format) -> Callable[[], Any]:
+        module = nn.Conv2d(12, 128, 3, padding=1)
+        module.to(memory_format=order)  # type: ignore[call-overload]  # torch's annotations lack it
+        x = torch.ones(2, 12, 16, 24).to(memory_format=order).requires_grad_()
+
+        def run() -> None:
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                y: Tensor = module(x)
+            y.float().sum().backward()
+
+        return run
+
+    found: dict[str, Callable[[], Any]] = {}
+    for name in ("float32", "bfloat16"):
+        dtype, half = getattr(torch, name), name == "bfloat16"
+        found[f"matrix product, {name}"] = product(dtype)
+        found[f"convolution, {name}"] = convolution(dtype)
+        found[f"convolution step, {name}"] = step(half, torch.contiguous_format)
+        found[f"convolution step, {name}, channels last"] = step(half, torch.channels_last)
+    return found
+
+
+def _without_gradients(run: Callable[[], Any]) -> None:
+    import torch
+
+    with torch.inference_mode():
+        run()
+
+
+def cache_file() -> Path:
+    """File of the decision for this processor, in `$DAAMCTL_CACHE`, else in `daamctl` of the user's cache folder."""
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "daamctl"
+    folder = Path(os.environ.get("DAAMCTL_CACHE") or usual).expanduser()
+    return folder / f"cpu-formats-{hashlib.sha256(_processor().encode()).hexdigest()[:12]}.json"
+
+
+def read_formats(path: Path) -> CpuFormats | None:
+    """Read a decision; None if there is none or the file is damaged."""
+    try:
+        return CpuFormats(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def write_formats(path: Path, found: CpuFormats) -> None:
+    """Write a decision.
+
+    Raises:
+        ArtifactError: the file system refuses.
+    """
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
+
+
+@lru_cache
+def _processor() -> str:
+    """Model and instructions of the processor; virtual machines of different processors may share the model's name."""
+    wanted = ("model name", "cpu family", "model", "stepping", "flags", "Features", "CPU implementer", "CPU part")
+    lines = [line.split(":", 1) for line in _cpuinfo() if ":" in line]
+    found = {name.strip(): value.strip() for name, value in reversed(lines) if name.strip() in wanted}
+    name = found.get("model name") or platform.processor() or platform.machine()
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "")  # how users restrict the instructions of torch's kernels
+    return f"{name} {hashlib.sha256(json.dumps([found, limit], sort_keys=True).encode()).hexdigest()[:8]}"
+
+
+def _cpuinfo() -> list[str]:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,80 @@
+"""A pipeline over given embeddings in one process: no encoder is opened, and every later stage works."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from daamctl import pipeline
+from daamctl.artifacts.dag import stages_of
+from daamctl.artifacts.results import read_folds
+from daamctl.cli.app import app
+from daamctl.config import Config, load_config
+from daamctl.layout import Layout
+from daamctl.stages import check, compare, inventory, plan, preflight
+from tests.fixtures.given import items, write_items
+
+YAML = """# Which layers of given embeddings tell the classes apart?
+download: {corpus: embeddings, source: mine.npz}
+train: {epochs: 3, search: none, refit: false, lr: 0.01, device: cpu}
+methods: [none-mlp, daam-v1-mlp, ridge-best-layer]
+ablate: {k: [1]}
+importance: {dpi: 60, audit_clips: 20}
+report: {interactive: false}
+"""
+
+
+@pytest.fixture
+def given(project: Path) -> tuple[Layout, Config]:
+    write_items(project / "mine.npz", items(72, name="my encoder", licence="CC0"))
+    (project / "pipelines" / "mine.yaml").write_text(YAML, encoding="utf-8")
+    params = project / "params.yaml"
+    params.write_text(re.sub(r"pipelines:.*?\n\n", "pipelines: [mine]\n\n", params.read_text(), flags=re.DOTALL))
+    config = load_config(project, "mine")
+    return Layout.of(project, "mine", config), config
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_every_stage_works_on_given_embeddings(given: tuple[Layout, Config], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daamctl.encoders.load.open_encoder", None)
+    layout, config = given
+    pipeline.run(layout, config, track=False)
+    for method in config.methods:
+        folds = read_folds(layout.method(method))
+        assert len(folds) == 3
+        assert all("extract" not in fold.result["run"]["config"] for fold in folds)
+    page = (layout.stage("report") / "report.md").read_text(encoding="utf-8")
+    sha = folds[0].result["meta"]["encoder"]["sha256"]
+    assert f"Embeddings from mine.npz (SHA-256 {sha[:12]}, my encoder, CC0): 36 test utterances (72 items)" in page
+    assert "wavlm" not in page.replace("wavlm-large (authors", "")
+    evaluation = json.loads((layout.stage("evaluate") / "evaluation.json").read_text())
+    assert evaluation["comparison"]["result"]["design"]["n_units"] == 6  # speakers
+    audit = json.loads((layout.stage("importance") / "summary.json").read_text())["audit"]
+    layers = audit["probe"]["layers"]
+    assert max(layers, key=layers.get) == "2"
+    path = compare.run(layout.root, "mine/none-mlp", "mine/daam-v1-mlp")
+    assert json.loads(path.read_text())["kind"] == "paired"
+    assert json.loads(preflight.run(layout, config).read_text())["encoder"]["source"] == "mine.npz"
+    made = plan.run(layout, config, blockers=inventory.blockers(layout.root, config))
+    assert {row["stage"]: row["state"] for row in made["stages"]} == {row["stage"]: "done" for row in made["stages"]}
+
+
+def test_commands_know_that_there_is_no_encoder(given: tuple[Layout, Config]) -> None:
+    layout, config = given
+    root = layout.root
+    check.run(root, ["mine"], write=True)
+    check.write_stages(root)
+    assert [name for _, name in stages_of(root, "mine")] == list(config.methods)
+    assert inventory.run(root) == {"mine": None}
+    first = plan.run(layout, config, blockers=inventory.blockers(root, config))
+    rows = {row["stage"]: row for row in first["stages"]}
+    assert (rows["extract"]["state"], rows["extract"]["basis"]) == ("to do", "quick")
+    assert not any("encoder '" in note for note in first["notes"])
+    (root / "pipelines" / "mine.yaml").write_text(YAML + "finetunes: [lora-r8]\n", encoding="utf-8")
+    shown = CliRunner().invoke(app, ["check", "-p", "mine"])
+    assert shown.exit_code == 3
+    assert "download.corpus is 'embeddings', so there is no encoder to fine-tune" in shown.output

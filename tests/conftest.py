@@ -25,6 +25,20 @@ check_shapes_on_import()  # before anything imports the modules that are checked
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
+LONGEST = ("smoke", "stages", "contracts", "training")
+"""Folders with the longest tests, which begin first, so that processes end together."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the folders with the longest tests first."""
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(REPOSITORY / "tests").parts[0]
+        return LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
+
+    items.sort(key=place)
+
+
 def pytest_collection_finish() -> None:
     """Collecting garbage after every training takes as long as a tiny training if it goes through all of torch."""
     gc.collect()

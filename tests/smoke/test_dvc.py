@@ -42,7 +42,7 @@ def note(folder: Path) -> dict[str, Any]:
 @pytest.fixture
 def two(project: Path) -> Path:
     """A DVC project of two pipelines over tones; those of `later` are not there yet."""
-    write_pipeline(project, "tiny", "methods: [none]\n")
+    write_pipeline(project, "tiny", "methods: [mean]\n")
     text = (project / "pipelines/tiny.yaml").read_text()
     (project / "pipelines/later.yaml").write_text(text.replace("tones/tones.csv", "later/later.csv"))
     params = project / "params.yaml"
@@ -58,13 +58,13 @@ def test_what_cannot_run_is_left_out_until_it_can(two: Path) -> None:
     data = two / "data"
     rows = [line.split() for line in dvc(two, "metrics", "show").splitlines()]
     assert rows[0] == ["Path", "accuracy", "balanced_accuracy", "macro_f1"]
-    assert [row[0] for row in rows[1:]] == ["data/metrics/tiny/none.json"]
+    assert [row[0] for row in rows[1:]] == ["data/metrics/tiny/mean.json"]
     assert not list(data.glob("*/tiny/**/skipped.json"))
     reason = f"corpus 'manifest' should be at {two}/later/later.csv, but that does not exist"
     for stage in STAGES:
-        folder = data / stage / "later" / ("none" if stage == "train" else "")
+        folder = data / stage / "later" / ("mean" if stage == "train" else "")
         assert note(folder)["reason"] == reason, stage
-        assert f"later {stage}{' none' if stage == 'train' else ''}: skipped: {reason}\n" in output
+        assert f"later {stage}{' mean' if stage == 'train' else ''}: skipped: {reason}\n" in output
     before = {path: path.stat().st_mtime_ns for path in data.glob("*/tiny/**/*") if path.is_file()}
 
     again = dvc(two, "repro", "evaluate@tiny", "report@later")

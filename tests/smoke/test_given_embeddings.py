@@ -39,6 +39,7 @@ def given(project: Path) -> tuple[Layout, Config]:
     return Layout.of(project, "mine", config), config
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_every_stage_works_on_given_embeddings(given: tuple[Layout, Config], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("daamctl.encoders.load.open_encoder", None)
     layout, config = given

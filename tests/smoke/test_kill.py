@@ -15,18 +15,36 @@ import pytest
 
 from daamctl.artifacts.io import sha256_file
 from daamctl.artifacts.results import read_fold
+from daamctl.config import Config, load_config
+from daamctl.layout import Layout
+from daamctl.stages import download, extract, segment, train
 from tests.fixtures.recordings import write_pipeline
 
 TIMEOUT_S = 240.0
 
 
+COMMAND = """
+import sys
+from daamctl.cli.app import main
+from daamctl.training import loop
+loop.CHECKPOINT_EVERY_S, loop.SAVING_FRACTION = 0.0, float("inf")  # save after every epoch
+sys.argv[0] = "daamctl"
+main()
+"""
+
+
 def daamctl(*words: str) -> list[str]:
-    return [sys.executable, "-m", "daamctl", *words]
+    return [sys.executable, "-c", COMMAND, *words]
 
 
 def run(*words: str) -> None:
     done = subprocess.run(daamctl(*words), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def settings(project: Path, **overrides: Any) -> tuple[Layout, Config]:
+    config = load_config(project, "tiny", {key.replace("__", "."): value for key, value in overrides.items()})
+    return Layout.of(project, "tiny", config), config
 
 
 def kill_when(condition: Callable[[], bool], *words: str) -> None:
@@ -44,8 +62,8 @@ def kill_when(condition: Callable[[], bool], *words: str) -> None:
 @pytest.fixture
 def tiny(project: Path) -> Path:
     write_pipeline(project)
-    run("download", "--pipeline", "tiny")
-    run("segment", "--pipeline", "tiny")
+    download.run(*settings(project))
+    segment.run(*settings(project))
     return project
 
 
@@ -63,16 +81,16 @@ def test_killed_extraction_redoes_at_most_one_shard(tiny: Path) -> None:
     resumed = shards(target)
     redone = [name for name, mtime in finished.items() if (target / name).stat().st_mtime_ns != mtime]
     assert len(redone) <= 1, f"more than one shard was made again: {redone}"
-    run(*words, "--force")
+    extract.run(*settings(tiny), force=True)
     assert shards(target) == resumed
     assert len(resumed) == 7  # 48 clips in shards of 8, and the head
 
 
 def test_killed_training_continues_to_the_same_result(tiny: Path) -> None:
-    run("extract", "--pipeline", "tiny")
-    folds = tiny / "data/train/tiny/daam-v1"
-    words = ("train", "--pipeline", "tiny", "--method", "daam-v1", "--fold", "1", "--no-track")
-    words += ("--set", "train.epochs=150", "--set", "train.patience=null")
+    extract.run(*settings(tiny))
+    folds = tiny / "data/train/tiny/daam-v1-mlp"
+    words = ("train", "--pipeline", "tiny", "--method", "daam-v1-mlp", "--fold", "1", "--no-track")
+    words += ("--set", "train.epochs=100", "--set", "train.patience=null")
     kill_when(lambda: any((tiny / "data/.work/train/tiny").rglob("resume.pt")), *words)
     assert not list(folds.glob("fold*"))
 
@@ -83,5 +101,6 @@ def test_killed_training_continues_to_the_same_result(tiny: Path) -> None:
 
     run(*words)
     resumed = result()
-    run(*words, "--force")
+    same = settings(tiny, train__epochs=100, train__patience=None)
+    train.run(*same, method="daam-v1-mlp", fold=1, force=True, track=False)
     assert result() == resumed

@@ -30,6 +30,7 @@ QUICK = {
     "train.epochs": 1,
     "finetune.epochs": 1,
     "train.search": "none",
+    "train.refit": False,
     "finetune.search": "none",
     "ablate.k": [1],
     "ablate.rank_by": "daam-v1-mlp",  # left open, nothing would be chosen: one epoch teaches nothing
@@ -55,6 +56,7 @@ def few_images(whole: Path, few: Path) -> None:
     pq.write_table(table.take(chosen[:ITEMS]), few / digits.FILE)
 
 
+@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize(
     ("name", "cut", "item", "head"),
     [

@@ -31,7 +31,7 @@ def settings(methods=(), **ablate_settings):
         {
             "methods": list(dict.fromkeys([*methods, *named])),
             "method_settings": small,
-            "train": {"epochs": 2, "lr": 0.01, "batch_size": 16, "device": "cpu"},
+            "train": {"epochs": 2, "lr": 0.01, "batch_size": 16, "device": "cpu", "search": "none", "refit": False},
             "ablate": ablated,
         }
     )

@@ -28,12 +28,13 @@ from daamctl.stages import ablate, download, extract, finetune, plan, segment, t
 from daamctl.training import runner
 from tests.fixtures.recordings import write_pipeline
 
+pytestmark = pytest.mark.usefixtures("blank_pictures")
 METHODS = (
     "methods: [mean, daam-v1-mlp]\nablate: {method: mean, rank_by: daam-v1-mlp, k: [1]}\n"
     "importance: {audit_clips: 2, audit_orders: 2}\nreport: {interactive: false}\n"
 )
 QUICK = {"train.search": "none", "train.refit": False, "train.epochs": 1}
-TUNED = METHODS + "finetunes: [linear-probe]\nfinetune: {epochs: 1, device: cpu}\n"
+TUNED = METHODS + "finetunes: [linear-probe]\nfinetune: {epochs: 1, search: none, device: cpu}\n"
 
 
 def settings(project: Path, name: str, overrides: Mapping[str, Any] | None = None) -> tuple[Layout, Config]:
@@ -281,7 +282,7 @@ def test_encoder_that_is_too_large_for_this_machine(project: Path) -> None:
 def test_fine_tuning_without_finished_folds_is_estimated_from_extraction(
     project: Path, overrides: dict[str, Any], passes: int
 ) -> None:
-    write_pipeline(project, more=METHODS + "finetunes: [lora-r4]\nfinetune: {epochs: 2, device: cpu}\n")
+    write_pipeline(project, more=METHODS + "finetunes: [lora-r4]\nfinetune: {epochs: 2, device: cpu}\n", train="")
     layout, config = settings(project, "tiny")
     for stage in (download, segment, extract):
         stage.run(layout, config)

@@ -41,6 +41,6 @@ def test_every_frame_has_a_vowel_and_a_sound() -> None:
     data = script().corpus(3, 8000, np.random.default_rng(0))
     assert data.speech.shape == (3, 8000)
     assert data.vowels.shape == (3, 24)  # (8000 - 400) // 320 + 1
-    assert data.sound.shape == (3, 24, 4)
+    assert data.sound.shape == (3, 24, 2)
     assert torch.isfinite(data.sound).all()
     assert data.vowels.unique().numel() > 1

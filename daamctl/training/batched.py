@@ -62,6 +62,9 @@ def train_together(
         for start in range(0, len(same), members):
             batch = same[start : start + members]
             going = [one for one in batch if isinstance(one, FusionTraining) and not one.reached(epochs)]
+            for training in going:
+                training.end_open_epoch()
+            going = [training for training in going if not training.reached(epochs)]
             while len(batch) > 1 and going:
                 program = Program(going)
                 while not any(training.reached(epochs) for training in going):

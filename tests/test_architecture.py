@@ -38,7 +38,18 @@ LEVELS = [
     {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
     {"methods", "adapters", "engines", "figures", "sign_flip"}
     | {"audio", "artifacts", "tracking", "progress", "provenance"},
-    {"config", "registry", "errors", "files", "layout", "stage_table", "environment", "devices", "cpu_formats"}
+    {
+        "config",
+        "registry",
+        "errors",
+        "files",
+        "layout",
+        "stage_table",
+        "environment",
+        "devices",
+        "cpu_formats",
+        "threads",
+    }
     | {"attention", ""},
 ]
 LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}
@@ -54,6 +65,9 @@ SIDEWAYS = {
     ("devices", "cpu_formats"),
     ("cpu_formats", "errors"),
     ("cpu_formats", "files"),
+    ("cpu_formats", "threads"),
+    ("threads", "errors"),
+    ("threads", "files"),
     ("config", "errors"),
     ("layout", "config"),
     ("layout", "stage_table"),

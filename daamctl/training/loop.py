@@ -21,6 +21,7 @@ from torch import Tensor
 
 from daamctl.artifacts.results import SearchPart
 from daamctl.errors import DivergedError
+from daamctl.threads import continue_with
 from daamctl.training.checkpoint import SaveTimer, load_state, save_state
 
 log = logging.getLogger(__name__)
@@ -272,6 +273,7 @@ class Training:
         if self._pass_started is not None:
             train_s += time.monotonic() - self._pass_started
         results: dict[str, Any] = {"history": done.history, "selected_epoch": done.selected_epoch, "train_s": train_s}
+        results["threads"] = torch.get_num_threads()
         if self.passed is not None:
             results["passed"] = self.passed
         if self.evaluated:
@@ -288,6 +290,7 @@ class Training:
         if state is None:
             return
         known = len(done.history)
+        continue_with(state.get("threads"))
         self.restore(state)
         self.best, done.history, done.train_s = state["best"], state["history"], state["train_s"]
         done.selected_epoch = state["selected_epoch"]

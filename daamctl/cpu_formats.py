@@ -26,6 +26,7 @@ from typing import Any
 
 from daamctl.errors import ArtifactError
 from daamctl.files import atomic_path
+from daamctl.threads import one_thread
 
 log = logging.getLogger(__name__)
 
@@ -139,11 +140,7 @@ def measure() -> dict[str, float]:
 
 
 def _measure() -> dict[str, float]:
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # of this thread, and of threads created later
-    try:
+    with one_thread():
         operations = _operations()
         for run in operations.values():
             run()  # the first run prepares the kernel
@@ -153,8 +150,6 @@ def _measure() -> dict[str, float]:
                 started = time.thread_time()
                 run()
                 seconds[name].append(time.thread_time() - started)
-    finally:
-        torch.set_num_threads(threads)
     return {name: 1000 * statistics.median(values) for name, values in seconds.items()}
 
 

@@ -39,7 +39,7 @@ LEVELS = [
     {"methods", "adapters", "engines", "figures", "sign_flip"}
     | {"audio", "artifacts", "tracking", "progress", "provenance"},
     {"config", "registry", "errors", "files", "layout", "stage_table", "starter", "environment"}
-    | {"devices", "cpu_formats", "attention", ""},
+    | {"devices", "cpu_formats", "threads", "attention", ""},
 ]
 LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}
 SIDEWAYS = {
@@ -54,6 +54,9 @@ SIDEWAYS = {
     ("devices", "cpu_formats"),
     ("cpu_formats", "errors"),
     ("cpu_formats", "files"),
+    ("cpu_formats", "threads"),
+    ("threads", "errors"),
+    ("threads", "files"),
     ("config", "errors"),
     ("layout", "config"),
     ("layout", "stage_table"),

@@ -65,6 +65,7 @@ from daamctl.errors import MethodError
 from daamctl.layout import Layout
 from daamctl.methods.weights import load_weights
 from daamctl.progress import progress
+from daamctl.threads import use_free_cores
 
 BATCH = 256
 """Clips per forward pass if predictions do not depend on the batch."""
@@ -224,6 +225,7 @@ def audit_scores(
     if not config.importance.audit:
         missing.append("The audit is switched off; switch it on: --set importance.audit=true")
     elif folds:
+        use_free_cores()
         data = _open_data(layout, config, split_rows, missing)
     no_ablation, methods, probe = None, {}, None
     frames = [pl.DataFrame(schema=CURVES_SCHEMA)]

@@ -142,8 +142,8 @@ def cache_key_of(config: ExtractConfig, options: dict[str, Any]) -> str | None:
     libraries = _libraries()
     if libraries is None or files is None:
         return None
-    # Random numbers, and sums over them, may depend on the processor's instruction set and the number of threads.
-    machine = [device_name("cpu"), torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()]
+    # Random numbers, and sums over them, may depend on the processor's instruction set.
+    machine = [device_name("cpu"), torch.backends.cpu.get_cpu_capability()]
     settings = {name: value for name, value in config.model_dump().items() if name not in HARMLESS}
     return content_key(
         {

@@ -19,6 +19,7 @@ from daamctl.encoders.encoder_size import PARTS, check_name, num_parameters
 from daamctl.encoders.preset import Preset
 from daamctl.encoders.text import BYTE_TOKENS
 from daamctl.errors import EncoderError, first_few
+from daamctl.threads import one_thread
 
 READS = {"speech": "speech", "text": "text", "image": "images"}
 INPUTS = {"input_ids": "text", "pixel_values": "image"}
@@ -179,7 +180,8 @@ def _random(name: str, preset: Preset | None, seed: int, dtype: torch.dtype, dev
     state = torch.get_rng_state()
     torch.manual_seed(seed)
     try:
-        model = AutoModel.from_config(config, **_without_head(_class_of(config)))
+        with one_thread():  # so that sums over random numbers are the same whatever the number of threads
+            model = AutoModel.from_config(config, **_without_head(_class_of(config)))
     finally:
         torch.set_rng_state(state)
     if preset.embedding_std is not None:

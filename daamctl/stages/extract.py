@@ -54,6 +54,7 @@ from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
 from daamctl.extraction.stopwatch import Stopwatch, timing_file
 from daamctl.layout import Layout
 from daamctl.progress import progress
+from daamctl.threads import use_free_cores
 
 log = logging.getLogger(__name__)
 
@@ -431,6 +432,7 @@ def _make_missing(
     _check_disk(work, missing, head, config, layout)
     if missing < head.num_clips:
         log.info("%d of %d %s are finished and kept", head.num_clips - missing, head.num_clips, _unit(head))
+    use_free_cores(parts_folder(work) / "threads")
     unreadable: dict[str, str] = {}
     marks: dict[str, list[str]] = {}
     doing = "extracting" if config.has_encoder else "storing"

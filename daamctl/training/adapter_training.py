@@ -231,7 +231,7 @@ class AdapterTraining(Training):
             seen.right += right
             seen.steps += 1
             self.advance(len(rows))
-            self.save_timer.save_if_due(self.save)
+            self.save_if_due()
         self.under_way = None
         number = len(self.split.train)
         return seen.loss.item() / number, seen.right.item() / number
@@ -251,8 +251,8 @@ class AdapterTraining(Training):
 
     def evaluate(self, epoch: int, loss: float, accuracy: float) -> Epoch:
         """Evaluate the held-out and test parts; return the history entry, with the first learning rate of the epoch."""
-        dev_accuracy, dev_loss = self._scores(self.split.dev)
-        test_accuracy, _ = self._scores(self.split.test)
+        dev_accuracy, dev_loss = self._scores("dev", self.split.dev)
+        test_accuracy, _ = self._scores("test", self.split.test)
         return {
             "epoch": epoch,
             "lr": self.loaded.rates[0] * self._rate_factor((epoch - 1) * self.steps_per_epoch),
@@ -267,7 +267,9 @@ class AdapterTraining(Training):
         """Load the weights of the selected epoch and compute the predictions on the test part."""
         opened, model = self.loaded.opened, self.loaded.model
         model.load_trainable(self.best)
-        self.done.logits = predict(model, opened.encoder, opened.items, self.split.test)
+        found = self.evaluated.setdefault("final", [])
+        rows, again = self.split.test, self.save_if_due
+        self.done.logits = predict(model, opened.encoder, opened.items, rows, found=found, on_batch=again)
 
     def weights(self) -> dict[str, Tensor]:
         """Copy of the trained tensors, on CPU."""
@@ -293,14 +295,17 @@ class AdapterTraining(Training):
         self.loaded.scaler.load_state_dict(state["scaler"])
         self.micro_batch = state["most"]
         epochs = len(state["history"])
-        where = f"epoch {epochs} of {self.settings.epochs}"
+        steps = self.steps_per_epoch if state.get("passed") is not None else 0
+        if steps:
+            self.advance(len(self.split.train))
         if (seen := state.get("pass")) is not None:
-            self.under_way = self._start(seen["steps"], seen["loss"], seen["right"])
+            steps = seen["steps"]
+            self.under_way = self._start(steps, seen["loss"], seen["right"])
             self.generators = seen["generators"]
-            where += f" and {seen['steps']} of {self.steps_per_epoch} steps"
         new = epochs - len(self.done.history)
-        if new or seen is not None:
-            log.info("resuming after %s", where)
+        if new or steps:
+            within = f" and {steps} of {self.steps_per_epoch} steps" if steps else ""
+            log.info("resuming after epoch %d of %d%s", epochs, self.settings.epochs, within)
         self.advance(new * (len(self.split.train) + len(self.split.dev) + len(self.split.test)))
 
     def _check_effect(self) -> Effect:
@@ -326,12 +331,16 @@ class AdapterTraining(Training):
     def _rate_factor(self, step: int) -> float:
         return rate_factor(step, self.settings.epochs * self.steps_per_epoch, self.settings.schedule)
 
-    def _scores(self, rows: np.ndarray) -> tuple[float | None, float | None]:
-        """Accuracy and mean cross-entropy on the given rows; None if there are none."""
+    def _scores(self, name: str, rows: np.ndarray) -> tuple[float | None, float | None]:
+        """Accuracy and mean cross-entropy on the given rows; None if there are none.
+
+        It goes on where an earlier process was interrupted.
+        """
         if not len(rows):
             return None, None
-        opened = self.loaded.opened
-        logits = predict(self.loaded.model, opened.encoder, opened.items, rows, on_items=self.advance)
+        opened, found = self.loaded.opened, self.evaluated.setdefault(name, [])
+        given: dict[str, Any] = {"found": found, "on_items": self.advance, "on_batch": self.save_if_due}
+        logits = predict(self.loaded.model, opened.encoder, opened.items, rows, **given)
         targets = opened.items.targets[rows]
         return accuracy_of(logits, targets), cross_entropy_of(logits, targets)
 
@@ -413,18 +422,36 @@ def predict(
     items: ItemSet,
     rows: np.ndarray,
     *,
+    found: list[Tensor] | None = None,
     on_items: Callable[[int], None] = lambda count: None,
+    on_batch: Callable[[], None] = lambda: None,
 ) -> Tensor:
-    """Logits (n, C) float32 on CPU, in eval mode and without autocast, in the order of `rows`."""
+    """Logits (n, C) float32 on CPU, in eval mode and without autocast, in the order of `rows`.
+
+    Args:
+        model: the model.
+        encoder: the encoder in it.
+        items: all items.
+        rows: (n,) which of them.
+        found: logits of the first planned batches, as an interrupted call has left them; those of the others are
+            appended. They are ignored if the batches are planned differently now.
+        on_items: called with the number of finished items.
+        on_batch: called after each batch.
+    """
     model.eval()
     planned = items.plan(items.sizes[rows])
-    found: list[tuple[np.ndarray, Tensor]] = []
-    for positions, (_, read) in zip(planned, read_ahead([rows[batch] for batch in planned], items.read), strict=True):
-        for piece in pieces(read, len(read), equal_length=encoder.equal_length_batches):
-            found.append((positions[piece], _classify(model, encoder, [read[position] for position in piece])))
-        on_items(len(read))
-    order = np.argsort(np.concatenate([positions for positions, _ in found]))
-    return torch.cat([logits for _, logits in found])[torch.from_numpy(order)]
+    found = [] if found is None else found
+    if [len(one) for one in found] != [len(positions) for positions in planned[: len(found)]]:
+        found.clear()
+    on_items(sum(map(len, found)))
+    left = planned[len(found) :]
+    for positions, (_, read) in zip(left, read_ahead([rows[batch] for batch in left], items.read), strict=True):
+        cut = pieces(read, len(read), equal_length=encoder.equal_length_batches)
+        logits = torch.cat([_classify(model, encoder, [read[position] for position in piece]) for piece in cut])
+        found.append(logits[torch.from_numpy(np.argsort(np.concatenate(cut)))])
+        on_items(len(positions))
+        on_batch()
+    return torch.cat(found)[torch.from_numpy(np.argsort(np.concatenate(planned)))]
 
 
 def _classify(model: FineTuned, encoder: Collating, items: Sequence[Tensor]) -> Tensor:

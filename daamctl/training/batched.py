@@ -72,6 +72,9 @@ def train_jointly(
 def _train_fusions(trainings: Sequence[FusionTraining], epochs: int | None) -> None:
     """Train fusions with the same tensors in one program; those left when some have ended form a smaller one."""
     unfinished = [training for training in trainings if not training.reached(epochs)]
+    for training in unfinished:
+        training.end_open_epoch()
+    unfinished = [training for training in unfinished if not training.reached(epochs)]
     while unfinished:
         program = Program(unfinished)
         while not any(training.reached(epochs) for training in unfinished):

@@ -12,6 +12,10 @@ import torch
 from daamctl.files import atomic_path
 
 FILE = "resume.pt"
+LONGEST_S = 50.0
+"""Seconds without a checkpoint after which `fraction` no longer counts: a kill is to cost at most a minute."""
+MOST_FRACTION = 0.25
+"""Largest share of the time to spend on saving for that end."""
 
 
 class SaveTimer:
@@ -19,7 +23,7 @@ class SaveTimer:
 
     Args:
         every_s: shortest time between two checkpoints, in seconds.
-        fraction: largest share of the time to spend on saving; some states take gigabytes.
+        fraction: share of the time to spend on saving; some states take gigabytes.
     """
 
     def __init__(self, *, every_s: float, fraction: float = float("inf")) -> None:
@@ -29,7 +33,9 @@ class SaveTimer:
     def save_if_due(self, save: Callable[[], None]) -> None:
         """Call `save` if the interval has passed."""
         started = time.monotonic()
-        if started - self.last >= max(self.every_s, self.took_s / self.fraction):
+        most = max(self.fraction, MOST_FRACTION)
+        seldom = max(min(self.took_s / self.fraction, LONGEST_S), self.took_s / most)
+        if started - self.last >= max(self.every_s, seldom):
             save()
             self.last = time.monotonic()
             self.took_s = self.last - started

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from daamctl.training.inference import (
 )
 from daamctl.training.loop import Epoch, Trained, Training, TrainingSetup
 from daamctl.training.losses import build_loss
+from daamctl.training.rng import generator_states, restore_generators
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +80,8 @@ class FusionTraining(Training):
         )
         self.scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], enabled=precision == "float16")
         self.gradients_checked = False
+        self.under_way: Seen | None = None
+        self.generators: dict[str, Any] | None = None  # states saved in the middle of a pass, until that pass resumes
         if untrained is not None:
             self.done.untrained_density = untrained.untrained_density
             self.done.untrained_layer_weights = untrained.untrained_layer_weights
@@ -89,12 +93,17 @@ class FusionTraining(Training):
         self.resume()
 
     def one_pass(self, order_seed: int) -> tuple[float, float]:
-        """See `Training.one_pass`."""
+        """Run one pass over the training part, or the rest of a resumed one; see `Training.one_pass`."""
         torch.manual_seed(order_seed)  # so that dropout, too, repeats after a resume
+        self.under_way = seen = self.under_way or Seen()
+        if self.generators is not None:
+            restore_generators(self.generators)
+            self.generators = None
         self.model.train()
-        seen = Seen()
-        for x, y in self.train.batches(self.config.batch_size, order_seed):
+        for x, y in islice(self.train.batches(self.config.batch_size, order_seed), len(seen.losses), None):
             seen.add(*self.step(x, y))
+            self.save_if_due()
+        self.under_way = None
         return seen.means()
 
     def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -124,6 +133,11 @@ class FusionTraining(Training):
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
+    def end_open_epoch(self) -> None:
+        """Finish an epoch within which an earlier process was interrupted."""
+        if self.under_way is not None or self.passed is not None:
+            self.train_epoch()
+
     def evaluate(self, epoch: int, loss: float, accuracy: float) -> Epoch:
         """Evaluate the dev and test parts, set the next epoch's learning rate and return the history entry."""
         lr = self.optimizer.param_groups[0]["lr"]
@@ -133,8 +147,8 @@ class FusionTraining(Training):
             with torch.no_grad():
                 # read in batches: a held-out group may be larger than memory
                 self.model.choose(InBatches(self.dev, self.device), self.dev.y.to(self.device))
-        dev_accuracy, dev_loss = scores(self.model, self.dev, self.device, size)
-        test_accuracy, _ = scores(self.model, self.test, self.device, size)
+        dev_accuracy, dev_loss = self._scores("dev", self.dev, size)
+        test_accuracy, _ = self._scores("test", self.test, size)
         if self.maps is not None:
             self.maps.add(self.model, self.test, self.device, self.config.batch_size)
         if self.first is not None:
@@ -158,11 +172,17 @@ class FusionTraining(Training):
         """Load the weights of the selected epoch; compute predictions, density and layer weights on the test part."""
         model, done = self.model, self.done
         model.load_state_dict(self.best)
-        done.logits = predict(model, self.test, self.device, eval_batch(model, self.config, self.device))
+        size, found = eval_batch(model, self.config, self.device), self.evaluated.setdefault("final", [])
+        done.logits = predict(model, self.test, self.device, size, found=found, on_batch=self.save_if_due)
         if model.has_density:
             done.density = mean_density(model, self.test, self.device) if self.maps is None else self.maps.kept
         done.layer_weights = mean_layer_weights(model, self.test, self.device)
         order_weights(model, torch.contiguous_format)  # the layout that files and other code expect
+
+    def _scores(self, name: str, part: Part | None, size: int) -> tuple[float | None, float | None]:
+        """Accuracy and mean cross-entropy on a part; goes on where an earlier process was interrupted."""
+        found = self.evaluated.setdefault(name, [])
+        return scores(self.model, part, self.device, size, found=found, on_batch=self.save_if_due)
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate of the coming epoch."""
@@ -176,8 +196,13 @@ class FusionTraining(Training):
         return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
 
     def state(self) -> dict[str, Any]:
-        """States of model, optimiser, schedule and scaler; sums of the maps if they are means over epochs."""
+        """States of model, optimiser, schedule and scaler; sums of the maps if they are means over epochs.
+
+        Within a pass, also its progress.
+        """
         state = {name: getattr(self, name).state_dict() for name in ("model", "optimizer", "schedule", "scaler")}
+        if (seen := self.under_way) is not None and seen.losses:
+            state["pass"] = {**seen.state(), "generators": generator_states()}
         if self.maps is not None:
             state["maps"] = dict(self.maps.__dict__)
         return state
@@ -191,7 +216,12 @@ class FusionTraining(Training):
         if self.maps is not None:
             self.maps.__dict__.update(state["maps"])
         self.align()
-        log.info("resuming after epoch %d", len(state["history"]))
+        where = f"epoch {len(state['history'])}"
+        if (seen := state.get("pass")) is not None:
+            self.under_way = Seen.of(seen, self.config.batch_size, self.device)
+            self.generators = seen["generators"]
+            where += f" and {len(seen['losses'])} steps"
+        log.info("resuming after %s", where)
 
     def align(self) -> None:
         """Give the optimiser's state the memory layout of the weights: the fused kernel ignores strides."""
@@ -220,6 +250,20 @@ class Seen:
         self.losses.append(loss.detach())
         self.logits.append(logits.detach())
         self.targets.append(y)
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything seen so far, in three tensors on the CPU."""
+        return {
+            "losses": torch.stack(self.losses).cpu(),
+            "logits": torch.cat(self.logits).cpu(),
+            "targets": torch.cat(self.targets).cpu(),
+        }
+
+    @classmethod
+    def of(cls, state: dict[str, Tensor], batch_size: int, device: str) -> Seen:
+        """What `state` has saved, of batches of this size."""
+        logits, targets = (list(state[name].to(device).split(batch_size)) for name in ("logits", "targets"))
+        return cls(list(state["losses"].to(device)), logits, targets)
 
     def means(self) -> tuple[float, float]:
         """Mean loss and accuracy over the clips; every clip has the same weight."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import islice
+from typing import Any
 
 import torch
 from jaxtyping import Float, Float32, Float64, Int
@@ -34,23 +36,46 @@ def _free_batch(device: str) -> int:
     return CPU_EVAL_BATCH if device == "cpu" else EVAL_BATCH
 
 
-def predict(model: FusionClassifier, part: Part, device: str, batch_size: int) -> Float32[Tensor, "N C"]:
+def predict(
+    model: FusionClassifier,
+    part: Part,
+    device: str,
+    batch_size: int,
+    *,
+    found: list[Tensor] | None = None,
+    on_batch: Callable[[], None] = lambda: None,
+) -> Float32[Tensor, "N C"]:
     """Logits (N, C) float32 on CPU, in eval mode and float32, in the order of the part.
+
+    Args:
+        model: the model, on the device.
+        part: N clips.
+        device: where to compute.
+        batch_size: clips per batch.
+        found: logits of the first batches, as an interrupted call has left them; those of the others are appended.
+        on_batch: called after each batch.
 
     Raises:
         OutOfMemoryError: the GPU has no room for one clip, or for a batch that must not be split.
     """
-    whole = model.traits.batch_dependent
-    return torch.cat(_of_batches(lambda x: model(x).float().cpu(), model, part, device, batch_size, whole=whole))
+    found = [] if found is None else found
+    options: dict[str, Any] = {"whole": model.traits.batch_dependent, "found": found, "on_batch": on_batch}
+    return torch.cat(_of_batches(lambda x: model(x).float().cpu(), model, part, device, batch_size, **options))
 
 
 def scores(
-    model: FusionClassifier, part: Part | None, device: str, batch_size: int
+    model: FusionClassifier,
+    part: Part | None,
+    device: str,
+    batch_size: int,
+    *,
+    found: list[Tensor] | None = None,
+    on_batch: Callable[[], None] = lambda: None,
 ) -> tuple[float | None, float | None]:
-    """Accuracy and mean cross-entropy, in nats, on a part; None without a part. Raises as `predict`."""
+    """Accuracy and mean cross-entropy, in nats, on a part; None without a part. For the rest see `predict`."""
     if part is None:
         return None, None
-    logits = predict(model, part, device, batch_size)
+    logits = predict(model, part, device, batch_size, found=found, on_batch=on_batch)
     return accuracy_of(logits, part.y), cross_entropy_of(logits, part.y)
 
 
@@ -86,6 +111,8 @@ def _of_batches(
     batch_size: int,
     *,
     whole: bool = False,
+    found: list[Tensor] | None = None,
+    on_batch: Callable[[], None] = lambda: None,
 ) -> list[Tensor]:
     """Apply `of` to the batches of a part, in order and in eval mode.
 
@@ -96,11 +123,13 @@ def _of_batches(
         device: the model's device.
         batch_size: B; if a GPU runs out of memory, this batch and all later ones are halved.
         whole: never split a batch.
+        found: results by row of the first batches, which are left out; the others are appended.
+        on_batch: called after each batch.
     """
     model.eval()
-    found: list[Tensor] = []
-    most = batch_size
-    for batch, _ in part.batches(batch_size):
+    found = [] if found is None else found
+    most, done = batch_size, -(-sum(map(len, found)) // batch_size)
+    for batch, _ in islice(part.batches(batch_size), done, None):
         x, start = on_device(batch, device), 0
         while start < len(x):
             size = min(most, len(x) - start)
@@ -112,6 +141,7 @@ def _of_batches(
                     raise
                 most = size // 2
                 log.info("no room on %s to evaluate %d clips at once: now %d", device, size, most)
+        on_batch()
     return found
 
 

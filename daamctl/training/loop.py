@@ -21,13 +21,14 @@ from torch import Tensor
 
 from daamctl.artifacts.results import SearchPart
 from daamctl.errors import DivergedError
+from daamctl.threads import continue_with
 from daamctl.training.checkpoint import SaveTimer, load_state, save_state
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT_EVERY_S = 5.0
 SAVING_FRACTION = 0.05
-"""Largest share of the time to spend on saving: the state of a fully fine-tuned encoder takes gigabytes."""
+"""Share of the time to spend on saving: the state of a fully fine-tuned encoder takes gigabytes."""
 LEAST_GAIN = 0.01
 """Smallest drop of the held-out loss, in nats at equal accuracy, that counts as progress for early stopping."""
 
@@ -128,6 +129,8 @@ class Training:
         self.best: dict[str, Tensor] = {}
         self.on_epoch: Callable[[Epoch], None] = lambda entry: None
         self.save_timer = SaveTimer(every_s=CHECKPOINT_EVERY_S, fraction=SAVING_FRACTION)
+        self.passed: tuple[float, float] | None = None  # loss and accuracy of a pass, until its evaluation is complete
+        self.evaluated: dict[str, list[Tensor]] = {}  # part -> logits of its batches so far, until then
         self._pass_started: float | None = None
 
     def one_pass(self, order_seed: int) -> tuple[float, float]:
@@ -186,6 +189,10 @@ class Training:
         """Seed of the next epoch's batch order and dropout."""
         return self.seed * 1_000_003 + len(self.done.history) + 1
 
+    def save_if_due(self) -> None:
+        """Save the state if the last time is long enough ago."""
+        self.save_timer.save_if_due(self.save)
+
     def follow(self, on_epoch: Callable[[Epoch], None]) -> None:
         """Call `on_epoch` with all epochs so far, and with each later one."""
         for entry in self.done.history:
@@ -206,9 +213,9 @@ class Training:
     def train_epoch(self) -> None:
         """Train one epoch: one pass over the training part, then evaluation, selection and checkpointing."""
         started = self._pass_started = time.monotonic()
-        loss, accuracy = self.one_pass(self.order_seed)
-        self._pass_started = None
-        self.end_epoch(loss, accuracy, time.monotonic() - started)
+        if self.passed is None:  # else an earlier process was interrupted in the evaluation
+            self.passed = self.one_pass(self.order_seed)
+        self.end_epoch(*self.passed, time.monotonic() - started)
 
     def end_epoch(self, loss: float, accuracy: float, pass_s: float) -> None:
         """Evaluate after a pass, update the selection, call `on_epoch` and save the resume file if due.
@@ -223,6 +230,7 @@ class Training:
         """
         started, done = time.monotonic(), self.done
         epoch = len(done.history) + 1
+        self.passed = loss, accuracy
         if not math.isfinite(loss):
             self._diverge("training", loss, epoch)
             return
@@ -231,6 +239,8 @@ class Training:
         if not math.isfinite(dev_loss):
             self._diverge("held-out", dev_loss, epoch)
             return
+        self.passed = self._pass_started = None
+        self.evaluated.clear()
         if self.first is not None:
             before = self.first.history[epoch - 1]
             entry |= {name: before[name] for name in ("dev_accuracy", "dev_loss")}
@@ -241,7 +251,7 @@ class Training:
         done.train_s += pass_s + time.monotonic() - started
         self.on_epoch(entry)
         if not self.ended:
-            self.save_timer.save_if_due(self.save)
+            self.save_if_due()
 
     def complete(self) -> Trained:
         """Train the remaining epochs, load the selected epoch's weights and return the results.
@@ -262,7 +272,16 @@ class Training:
         train_s = done.train_s
         if self._pass_started is not None:
             train_s += time.monotonic() - self._pass_started
-        results = {"history": done.history, "selected_epoch": done.selected_epoch, "train_s": train_s}
+        results: dict[str, Any] = {"history": done.history, "selected_epoch": done.selected_epoch, "train_s": train_s}
+        results["threads"] = torch.get_num_threads()
+        if self.passed is not None:
+            results["passed"] = self.passed
+        if self.evaluated:
+            results["evaluated"] = {
+                name: {"logits": torch.cat(batches), "sizes": list(map(len, batches))}
+                for name, batches in self.evaluated.items()
+                if batches
+            }
         save_state(self.work, self.key, {**self.state(), "best": self.best, **results})
 
     def resume(self) -> None:
@@ -271,9 +290,14 @@ class Training:
         if state is None:
             return
         known = len(done.history)
+        continue_with(state.get("threads"))
         self.restore(state)
         self.best, done.history, done.train_s = state["best"], state["history"], state["train_s"]
         done.selected_epoch = state["selected_epoch"]
+        self.passed = state.get("passed")
+        self.evaluated = {
+            name: list(part["logits"].split(part["sizes"])) for name, part in state.get("evaluated", {}).items()
+        }
         for entry in done.history[known:]:
             self.on_epoch(entry)
 

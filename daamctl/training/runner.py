@@ -20,6 +20,7 @@ from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
 from daamctl.progress import progress
 from daamctl.stage_table import SKIPPED_FILE
+from daamctl.threads import use_free_cores
 from daamctl.tracking import Tracker, send_missing
 from daamctl.training.batched import train_jointly
 from daamctl.training.fold_files import remove_strays, result_mtime_ns, write_fold
@@ -66,6 +67,8 @@ def train_all(
     if len(missing) < len(trials):
         log.info("%s: %d of %d folds are finished and kept", folder.name, len(trials) - len(missing), len(trials))
     made: dict[tuple[int, int], Fold] = {}
+    if missing:
+        use_free_cores()
     if missing and (engine is None or engine.in_process):
         made = _train_in_process(missing, folder, layout, tracker)
     elif missing and engine is not None:

@@ -22,6 +22,7 @@ from daamctl.training.trial import FoldSpec, Trial
 from daamctl.training.trials import fusion
 from daamctl.training.trials.fusion import FusionTrial
 from tests.fixtures.embeddings import config, write_embeddings
+from tests.fixtures.resume import Killed, save_always
 
 SEEDS = (1, 2)
 
@@ -122,15 +123,10 @@ def test_members_are_those_asked_for(features: Features, project: Path) -> None:
     assert not list((project / "work/j").glob("*/*"))
 
 
-class Killed(Exception):
-    pass
-
-
 def test_interrupted_members_go_on_each_from_its_own_epoch(
     features: Features, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
+    save_always(monkeypatch)
     wanted = specs(epochs=4)
     whole = joint(wanted, features, project / "whole")
 

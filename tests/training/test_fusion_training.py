@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,15 @@ from daamctl.training.fusion_training import FusionTraining, check_gradients
 from daamctl.training.inference import mean_density, predict
 from daamctl.training.loop import Trained, TrainingSetup
 from tests.fixtures.gpu import GPU, needs_gpu
+from tests.fixtures.resume import WITHIN, Killed, State, evaluated, kill_when, save_after_epochs, save_always
 
 LAYERS, DIM, CLASSES = 2, 3, 2
+
+
+@pytest.fixture(autouse=True)
+def _no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine saves none either, so trainings may share a folder; tests of checkpoints switch them on."""
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", float("inf"))
 
 
 def part(number: int, seed: int = 0) -> InMemorySplit:
@@ -359,15 +367,51 @@ def test_disk_that_takes_no_more_is_an_artifact_error(tmp_path: Path) -> None:
     assert state["n"] == 1
 
 
-def test_checkpoints_are_written_now_and_then_and_not_after_the_last(tmp_path: Path, monkeypatch: Any) -> None:
+def test_checkpoints_are_written_after_every_epoch_but_the_last(tmp_path: Path, monkeypatch: Any) -> None:
     saved: list[int] = []
-    monkeypatch.setattr(loop, "save_state", lambda work, key, state: saved.append(len(state["history"])))
-    train(linear(), tmp_path, epochs=4)
-    assert saved == []  # a run of milliseconds needs none
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
+    save_always(monkeypatch, lambda state: None if WITHIN & state.keys() else saved.append(len(state["history"])))
     train(linear(), tmp_path, epochs=4)
     assert saved == [1, 2, 3]
+
+
+def flaky(seed: int = 0) -> FusionClassifier:
+    """With dropout, whose random numbers must go on, and statistics of batches."""
+    torch.manual_seed(seed)
+    layers = nn.Flatten(), nn.Dropout(0.3), nn.BatchNorm1d(LAYERS * DIM), nn.Linear(LAYERS * DIM, CLASSES)
+    return FusionClassifier(nn.Identity(), nn.Sequential(*layers))
+
+
+MOMENTS: dict[str, Callable[[State], bool]] = {
+    "within the pass": lambda state: state["history"] != [] and len(state.get("pass", {"losses": ()})["losses"]) == 2,
+    "after the pass": lambda state: "passed" in state and evaluated(state, "dev") == 1,
+    "in the evaluation": lambda state: len(state["history"]) == 1 and evaluated(state, "test") == 2,
+    "at the end": lambda state: len(state["history"]) == 3 and evaluated(state, "final") == 1,
+}
+
+
+@pytest.mark.parametrize("moment", list(MOMENTS))
+def test_training_killed_within_an_epoch_resumes_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    monkeypatch.setattr(inference, "CPU_EVAL_BATCH", 2)
+    settings = {"selection": "dev-group", "lr": 0.05}
+    model = flaky()
+    whole = train(model, tmp_path / "whole", **settings)
+    kill_when(monkeypatch, MOMENTS[moment])
+    with pytest.raises(Killed):
+        train(flaky(), tmp_path / "cut", **settings)
+    save_always(monkeypatch)
+    batches: list[int] = []
+    step = FusionTraining.step
+    monkeypatch.setattr(FusionTraining, "step", lambda *given: (batches.append(1), step(*given))[1])
+    again = flaky()
+    resumed = train(again, tmp_path / "cut", **settings)
+    assert len(batches) == {"within the pass": 4, "after the pass": 6, "in the evaluation": 3, "at the end": 0}[moment]
+    assert resumed.history == whole.history
+    assert torch.equal(resumed.logits, whole.logits)
+    assert all(
+        torch.equal(one, other) for one, other in zip(*(m.state_dict().values() for m in (model, again)), strict=True)
+    )
 
 
 class Density(nn.Module):
@@ -495,8 +539,7 @@ def test_fused_steps_under_a_loss_scale_are_the_plain_ones(
 
 def test_a_state_saved_by_plain_steps_goes_on_by_fused_ones(tmp_path: Path, monkeypatch: Any) -> None:
     """As after a move from a device without them."""
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
+    save_after_epochs(monkeypatch)
     whole = train(linear(), tmp_path / "whole", lr=0.01, epochs=4)
     real = fusion_training.build_optimizer
     monkeypatch.setattr(
@@ -546,8 +589,7 @@ def test_order_in_memory_changes_rounding_alone_and_is_not_kept(tmp_path: Path, 
 
 def test_state_saved_in_another_order_in_memory_is_taken_up(tmp_path: Path, monkeypatch: Any) -> None:
     """As after a move to another processor: the fused optimiser does not look at strides."""
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
+    save_after_epochs(monkeypatch)
     monkeypatch.setattr(fusion_training, "channels_last", lambda *_: False)
     whole = train(conv(), tmp_path / "whole", lr=0.01, epochs=4)
     train(conv(), tmp_path / "cut", lr=0.01, epochs=3)  # leaves the state after two epochs
@@ -579,8 +621,7 @@ def test_training_on_a_gpu_is_that_on_a_cpu(tmp_path: Path) -> None:
 @needs_gpu
 @pytest.mark.parametrize("how", ["float32", "float16"])
 def test_training_on_a_gpu_resumes(tmp_path: Path, monkeypatch: Any, how: str) -> None:
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
+    save_after_epochs(monkeypatch)
     settings = {"on": "cuda", "how": how, "lr": 0.01}
     whole = train(linear(), tmp_path / "whole", epochs=4, **settings)
     train(linear(), tmp_path / "cut", epochs=3, **settings)  # leaves the state after two epochs

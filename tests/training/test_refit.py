@@ -25,8 +25,9 @@ from daamctl.training.trial import FoldSpec
 from daamctl.training.trials import fusion
 from daamctl.training.trials.fusion import FusionTrial
 from tests.fixtures.embeddings import config, write_embeddings
+from tests.fixtures.resume import Killed, save_always
 from tests.training.trials import test_adapter
-from tests.training.trials.test_adapter import Counter, Killed, Made, save_always, stop
+from tests.training.trials.test_adapter import Counter, Made, stop
 
 AGAIN = {"refit": True, "standardize": "feature", "precision": "float32"}
 SEARCH = {"search": "halving", "search_lr": (1e-3, 1e-2), "search_weight_decay": (), "search_epochs": 1, "epochs": 6}
@@ -167,8 +168,7 @@ def test_from_disk_it_learns_too(features: Features, project: Path) -> None:
 def test_interrupted_it_goes_on_and_repeats_nothing_before(
     features: Features, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
+    save_always(monkeypatch)
     settings: dict[str, Any] = {"epochs": 6, "lr": 1e-4}
     whole = make(features, project, "whole", **settings)
     last = whole.result["metrics"]["selected_epoch"]

@@ -23,6 +23,7 @@ from daamctl.training.search import Grid, Rounds, grid_of
 from daamctl.training.trial import FoldSpec
 from daamctl.training.trials.fusion import FusionTrial
 from tests.fixtures.embeddings import config, write_embeddings
+from tests.fixtures.resume import save_always
 
 SEARCH = {
     "search": "halving",
@@ -187,8 +188,7 @@ def test_an_interrupted_search_goes_on_where_it_was(
 ) -> None:
     one = FusionTrial(spec(batch_folds="never"), features)  # side by side, rounding depends on who else is there
     whole = train(features, project, "whole", batch_folds="never")
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
+    save_always(monkeypatch)
     where = (project / "cut", project / "work/cut")
     done: list[int] = []
 

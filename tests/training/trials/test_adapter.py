@@ -37,6 +37,7 @@ from daamctl.training.runner import kept_fold, train_fold
 from daamctl.training.trial import FoldSpec
 from daamctl.training.trials.adapter import AdapterTrial, EncoderSource
 from tests.conftest import REPOSITORY
+from tests.fixtures.resume import Killed, evaluated, kill_when, save_always
 from tests.fixtures.tiny_models import Tiny, tiny
 
 CLASSES = ("even", "odd")
@@ -291,16 +292,6 @@ def test_dropout_of_the_encoder_is_a_switch(tmp_path: Path) -> None:
     assert plain.history()["train_loss"][0] != dropped.history()["train_loss"][0]
 
 
-class Killed(Exception):
-    pass
-
-
-def save_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save the state whenever it may be saved."""
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
-
-
 def test_interrupted_training_resumes_to_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_always(monkeypatch)
     whole = values(make(tmp_path, "whole", epochs=5, encoder_dropout=True))
@@ -388,6 +379,7 @@ def test_resume_file_of_the_former_layout_is_read(tmp_path: Path, monkeypatch: p
 
     def keep(work: Path, key: str, state: dict[str, Any]) -> None:
         if "pass" not in state and len(state["history"]) == 1:
+            state.pop("threads")
             save_state(work, key, state)
             kept.update(state)
             raise Killed
@@ -415,6 +407,31 @@ def test_state_of_half_a_pass_is_not_needed_after_it(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(AdapterTraining, "step", step)
     assert values(train_fold(trial(**settings), *where, root=tmp_path)) == whole
+
+
+@pytest.mark.parametrize("name", ["dev", "test", "final"])
+def test_an_interrupted_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    whole = values(make(tmp_path, "whole", **WITHIN))
+    kill_when(monkeypatch, lambda state: evaluated(state, name) == 1)
+    with pytest.raises(Killed):
+        make(tmp_path, "cut", **WITHIN)
+    save_always(monkeypatch)
+    made, bar = Made(), Counter()
+    where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
+    resumed = train_fold(trial(made, **WITHIN), *where, root=tmp_path, advance=bar.advance)
+    assert values(resumed) == whole
+    assert bar.done == 2 * 36
+    assert 0 < len(made.read) < {"dev": 2 + 24 + 12 + 24, "test": 2 + 12 + 12 + 24, "final": 2 + 12}[name] + 12
+
+
+def test_evaluated_batches_of_another_plan_are_not_taken(tmp_path: Path) -> None:
+    fold, opened = make(tmp_path, epochs=1), Made().source.take()
+    model, rows = load_weights(fold.folder / "weights.safetensors", encoder=opened), np.arange(5)
+    assert isinstance(model, FineTuned)
+    whole = predict(model, opened.encoder, opened.items, rows)
+    found = [torch.zeros(len(rows) + 1, whole.shape[1])]
+    assert torch.equal(predict(model, opened.encoder, opened.items, rows, found=found), whole)
+    assert sum(map(len, found)) == len(rows)
 
 
 def test_accumulating_gives_the_gradient_of_the_whole_batch(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from daamctl.training.runner import kept_fold, summary_line, train_fold
 from daamctl.training.trial import FoldSpec
 from daamctl.training.trials.fusion import FusionTrial
 from tests.fixtures.embeddings import config, write_embeddings
+from tests.fixtures.resume import Killed, save_always
 
 
 @pytest.fixture
@@ -247,18 +248,13 @@ def test_same_seed_same_numbers_other_seed_other_numbers(features: Features, pro
     assert values(other)["logits"] != first["logits"]
 
 
-class Killed(Exception):
-    pass
-
-
 @pytest.mark.parametrize(
     ("method", "way"), [("daam-v1", "memory"), ("weighted-sum", "memory"), ("weighted-sum", "stream")]
 )
 def test_interrupted_training_resumes_to_the_same_result(
     features: Features, project: Path, monkeypatch: pytest.MonkeyPatch, method: str, way: str
 ) -> None:
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
+    save_always(monkeypatch)
     features = streamed(project) if way == "stream" else features
     whole = values(make(features, project, "whole", method=method, epochs=5, features=way))
     spec = FoldSpec("test", method, 2, 1, config(epochs=5, features=way))
@@ -283,8 +279,7 @@ def test_interrupted_training_resumes_to_the_same_result(
 def test_resume_file_of_other_settings_is_ignored(
     features: Features, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(loop, "SAVING_FRACTION", float("inf"))
+    save_always(monkeypatch)
     spec = FoldSpec("test", "none", 1, 1, config(epochs=3))
 
     def die(entry: loop.Epoch) -> None:

@@ -122,6 +122,15 @@ def first_few(names: Sequence[str], most: int = 5, *, separator: str = ", ") -> 
     return f"{shown}{before_more}and {len(names) - most} more"
 
 
+def two_sizes(need: float, there: float) -> tuple[str, str]:
+    """Two numbers of bytes as text, in the largest unit in which one decimal tells them apart."""
+    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        texts = f"{need / size:.1f} {unit}", f"{there / size:.1f} {unit}"
+        if max(need, there) >= size and texts[0] != texts[1]:
+            return texts
+    return f"{need:.0f} bytes", f"{there:.0f} bytes"
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name closest in spelling to `name`, or None when nothing is close."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

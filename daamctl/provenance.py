@@ -37,19 +37,25 @@ def versions() -> dict[str, str]:
     return found
 
 
+DECISIVE = ("daamctl", "params.yaml", "pipelines")
+"""Files of a project that a result can depend on: code and settings."""
+FOLD_CODE = ("daamctl.training", "daamctl.artifacts.splits")
+"""Modules that a fold depends on, besides its method's or adapter's own."""
+
+
 def git_commit(root: Path) -> str | None:
-    """Commit of the project, with `+changes` if the working tree differs from it; None outside git."""
+    """Commit of the project, with `+changes` if its code or settings differ from it; None outside git."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(root), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
     try:
-        commit = subprocess.run(
-            ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+changes"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        commit = git("rev-parse", "HEAD")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", *DECISIVE)
     except (OSError, subprocess.SubprocessError):
         return None
-    return commit.stdout.strip() or None
+    return f"{commit}+changes" if changed else commit
 
 
 def device_name(device: str) -> str:
@@ -67,7 +73,7 @@ def device_name(device: str) -> str:
 
 
 @lru_cache
-def code_hash(module: str, within: str) -> str:
+def code_hash(module: str, within: str, parts: tuple[str, ...] = ()) -> str:
     """Hash of the code of a module and of the modules that it imports from `within`.
 
     The hash covers the syntax trees. It ignores comments, docstrings (every statement that is only a string) and
@@ -76,6 +82,7 @@ def code_hash(module: str, within: str) -> str:
     Args:
         module: dotted name; its source is read but not imported.
         within: dotted package; imports from outside it are not followed.
+        parts: modules and packages in it; if given, imports from outside them are not followed either.
 
     Raises:
         ImportError: there is no such module.
@@ -92,7 +99,10 @@ def code_hash(module: str, within: str) -> str:
                 raise ImportError(f"no module {module}")
             continue  # an imported name that is not a module
         tree = ast.parse(source)
-        todo += [found for found in _imports(tree, name) if found.startswith(within + ".")]
+        for found in _imports(tree, name):
+            is_part = not parts or any(f"{found}.".startswith(f"{part}.") for part in parts)
+            if found.startswith(f"{within}.") and is_part:
+                todo.append(found)
         # unparsed text is the same in every Python version, a dumped tree is not
         trees[name] = ast.unparse(_without_strings(tree))
     text = "\n".join(f"{name}\n{trees[name]}" for name in sorted(trees))

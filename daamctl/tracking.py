@@ -16,17 +16,20 @@ import logging
 import os
 import queue
 import re
+import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlencode
 
 from daamctl.artifacts.io import locked, read_json, sha256_file, write_json
 from daamctl.artifacts.results import Fold, SearchPart
 from daamctl.environment import no_telemetry
+from daamctl.errors import ArtifactError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -36,6 +39,9 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 60.0
 MAX_PARAM_CHARS = 500
 MAX_METRICS = 1000  # per call of MLflow
+DATABASE = "mlflow.db"
+TRACKING = Path(".daamctl") / "tracking"
+"""Folder of the notes on what was sent, below the project folder."""
 STATE, CURRENT, SUPERSEDED = "state", "current", "superseded"
 
 
@@ -86,7 +92,58 @@ class NoTracker:
 
 def store_uri(root: Path) -> str:
     """MLFLOW_TRACKING_URI, or the SQLite store inside the project."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or _local_uri(root)
+
+
+def _local_uri(root: Path) -> str:
+    return f"sqlite:///{root / DATABASE}"
+
+
+def run_links(root: Path, address: str) -> dict[str, str]:
+    """Links to the runs of this project in the MLflow UI, without those that are superseded.
+
+    Args:
+        root: project folder.
+        address: where the UI answers, e.g. `http://127.0.0.1:5000`.
+
+    Returns:
+        Pipeline or ad-hoc run -> link to its experiment. MLflow 3 would open pages for language models by default.
+
+    Raises:
+        ArtifactError: nothing was sent to the store, or it cannot be read.
+    """
+    names = sorted(path.name for path in (root / TRACKING).glob("*") if path.is_dir())
+    query = urlencode({"workflowType": "machine_learning", "searchFilter": f"tags.{STATE} = '{CURRENT}'"})
+    links = {
+        name: f"{address.rstrip('/')}/#/experiments/{number}/runs?{query}"
+        for name, number in (_experiments(root, names) if names else {}).items()
+    }
+    if not links:
+        raise ArtifactError(
+            f"MLflow at {shown_store(root)} has no runs of this project",
+            fix="run a pipeline (daamctl run demo), or send finished runs: daamctl track",
+        )
+    return links
+
+
+def _experiments(root: Path, names: Sequence[str]) -> dict[str, str]:
+    """Name -> id of the experiments that the store has.
+
+    Raises:
+        ArtifactError: the store cannot be read.
+    """
+    _check_database(root, whole=True)
+    try:
+        client = _Sender(root).client
+        found = [client.get_experiment_by_name(name) for name in names]
+    except ArtifactError:
+        raise
+    except Exception as error:  # a tracking store may fail in any way
+        raise ArtifactError(
+            f"MLflow at {shown_store(root)} cannot be read: {_first_line(error)}",
+            fix="start the tracking server or fix MLFLOW_TRACKING_URI, then run it again",
+        ) from error
+    return {one.name: one.experiment_id for one in found if one is not None and one.lifecycle_stage == "active"}
 
 
 class MLflowTracker:
@@ -155,11 +212,10 @@ class MLflowTracker:
                 event()
             except Exception as error:  # a tracking store may fail in any way; training must go on
                 self._failed = True
-                reason = without_credentials(str(error)).splitlines()[0][:200] if str(error) else type(error).__name__
                 log.warning(
                     "MLflow at %s does not accept our runs (%s). Results are safe in data/; send them later with: %s",
                     shown_store(self.root),
-                    reason,
+                    _first_line(error),
                     self.again,
                 )
 
@@ -184,6 +240,7 @@ class _Sender:
 
             logging.getLogger("alembic").setLevel(logging.WARNING)
             uri = store_uri(self.root)
+            _check_database(self.root)
             # Two processes that create the tables of one SQLite file at the same time make each other fail.
             alone = locked(self.root / ".daamctl" / "mlflow.lock", what="the tracking store")
             with alone if uri.startswith("sqlite:") else nullcontext():
@@ -409,7 +466,44 @@ def _note(root: Path, name: str, method: str, fold: int, seed: int) -> Path:
 
 
 def _note_path(root: Path, name: str, run: str) -> Path:
-    return root / ".daamctl" / "tracking" / name / f"{run}.json"
+    return root / TRACKING / name / f"{run}.json"
+
+
+def _check_database(root: Path, *, whole: bool = False) -> None:
+    """Refuse a local store that MLflow would try to open again and again, for two minutes.
+
+    Args:
+        root: project folder.
+        whole: read the whole file, not its beginning alone.
+
+    Raises:
+        ArtifactError: the path has characters that change their meaning in an address, or the file is damaged.
+    """
+    if store_uri(root) != _local_uri(root):
+        return
+    path = root / DATABASE
+    if found := re.search(r"%[0-9a-fA-F]{2}|[?]", str(path)):
+        raise ArtifactError(
+            f"MLflow cannot keep its store at {path}, because of the '{found[0]}' in the path",
+            fix="move the project, or set MLFLOW_TRACKING_URI",
+        )
+    if not path.exists():
+        return
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
+            database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            answer = database.execute("PRAGMA quick_check(1)").fetchone()[0] if whole else "ok"
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):  # somebody writes to it
+            return
+        answer = str(error)
+    except sqlite3.DatabaseError as error:
+        answer = str(error)
+    if answer != "ok":
+        raise ArtifactError(
+            f"{path} is damaged ({' '.join(answer.split())})",
+            fix=f"move it away, then send all runs again: mv {DATABASE} {DATABASE}.damaged; daamctl track",
+        )
 
 
 def _artifacts(root: Path) -> str | None:
@@ -420,6 +514,11 @@ def _artifacts(root: Path) -> str | None:
 def shown_store(root: Path) -> str:
     """Address of the store without credentials, for messages and files."""
     return without_credentials(store_uri(root))
+
+
+def _first_line(error: Exception) -> str:
+    """First line of what an error says, without credentials."""
+    return without_credentials(str(error)).splitlines()[0][:200] if str(error) else type(error).__name__
 
 
 def without_credentials(text: str) -> str:

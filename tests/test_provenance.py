@@ -8,12 +8,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from daamctl import provenance
+from daamctl.config import Config
 from daamctl.methods import METHODS
 from daamctl.provenance import code_hash, git_commit, versions
+from daamctl.training.trial import FoldSpec
+from daamctl.training.trials.fusion import FusionTrial
 
 MAIN = '''"""Doc."""
 from samplepkg.helper import double
@@ -93,6 +98,37 @@ def test_imports_within_are_followed_and_others_are_not(hash_with: Callable[...,
     assert hash_with(helper="def double(x):\n    # twice\n    return 2 * x\n") == plain
 
 
+def test_only_the_parts_asked_for_are_followed(hash_with: Callable[..., str]) -> None:
+    def hashed(helper: str, *parts: str) -> str:
+        hash_with(helper=helper)
+        return code_hash("samplepkg.main", "samplepkg", parts)
+
+    one, other = "def double(x):\n    return 2 * x\n", "def double(x):\n    return x + x\n"
+    assert hashed(one, "samplepkg.helper") != hashed(other, "samplepkg.helper")
+    assert hashed(one, "samplepkg.help") == hashed(other, "samplepkg.help")
+
+
+def test_code_of_a_fold_leaves_out_what_it_does_not_depend_on() -> None:
+    """Reports, commands and the other methods may change without giving the folds another version."""
+    spec = FoldSpec("p", "daam-v1", 1, 1, Config())
+    code = FusionTrial.code.fget(SimpleNamespace(spec=spec))  # type: ignore[attr-defined]
+    read: list[str] = []
+    provenance.code_hash.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        real = provenance._source
+        patch.setattr(provenance, "_source", lambda name, within: read.append(name) or real(name, within))
+        assert FusionTrial.code.fget(SimpleNamespace(spec=spec)) == code  # type: ignore[attr-defined]
+    modules = {name for name in read if real(name, "daamctl") is not None}
+    assert {
+        "daamctl.training.loop",
+        "daamctl.training.losses",
+        "daamctl.artifacts.splits",
+        "daamctl.methods.daam",
+    } <= modules
+    left_out = ("daamctl.reporting", "daamctl.cli", "daamctl.stages", "daamctl.methods.sga", "daamctl.training.runner")
+    assert not [name for name in modules if name.startswith(left_out)]
+
+
 def test_cycles_end(hash_with: Callable[..., str]) -> None:
     cyclic = "from samplepkg.main import f\ndef double(x):\n    return 2 * x\n"
     assert hash_with(helper=cyclic) != hash_with()
@@ -129,10 +165,13 @@ def test_commit_with_mark_for_changes(tmp_path: Path) -> None:
         ).stdout.strip()
 
     git("init", "--quiet")
-    (tmp_path / "a").write_text("1")
-    git("add", "a")
+    for name in ("params.yaml", "notes.md"):
+        (tmp_path / name).write_text("1")
+    git("add", ".")
     git("commit", "--quiet", "-m", "one")
     commit = git("rev-parse", "HEAD")
     assert git_commit(tmp_path) == commit
-    (tmp_path / "a").write_text("2")
+    (tmp_path / "notes.md").write_text("2")
+    assert git_commit(tmp_path) == commit  # no result depends on it
+    (tmp_path / "params.yaml").write_text("2")
     assert git_commit(tmp_path) == f"{commit}+changes"

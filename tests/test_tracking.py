@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 
 from daamctl.artifacts.results import Fold, read_fold
 from daamctl.config import Config
+from daamctl.environment import NO_TELEMETRY
 from daamctl.errors import ArtifactError
 from daamctl.stages import track
-from daamctl.tracking import MLflowTracker, NoTracker, is_sent, make_tracker, send_missing, store_uri
+from daamctl.tracking import MLflowTracker, NoTracker, is_sent, make_tracker, run_links, send_missing, store_uri
 from tests.fixtures.folds import make_layout, random_predictions, write_fold
 
 # Deprecation notes of mlflow and its libraries are not ours to fix; anything else stays an error.
@@ -43,7 +48,7 @@ def make_fold(root: Path, pipeline: str, fold: int = 1, method: str = "mha") -> 
 
 
 def send(root: Path, *folds: Fold) -> None:
-    tracker = MLflowTracker(root)
+    tracker = MLflowTracker(root, close_timeout_s=600.0)  # a busy machine is no failure
     send_missing(tracker, folds)
     tracker.close()
 
@@ -187,6 +192,134 @@ def test_fold_is_sent_once_and_again_when_it_changes(root: Path) -> None:
     )
 
 
+def filter_of(link: str) -> str:
+    """The filter of runs in a link to the UI."""
+    return parse_qs(link.partition("?")[2])["searchFilter"][0]
+
+
+def test_a_link_shows_runs_and_hides_the_superseded(root: Path) -> None:
+    from mlflow import MlflowClient
+
+    folds = [make_fold(root, "linked", number) for number in (1, 2)]
+    send(root, *folds)
+    path = folds[0].folder / "result.json"
+    result = json.loads(path.read_text())
+    result["run"]["key"], result["metrics"]["accuracy"] = "another", 0.75
+    path.write_text(json.dumps(result))
+    send(root, read_fold(folds[0].folder))
+    link = run_links(root, "http://127.0.0.1:5000")["linked"]
+    experiment = MlflowClient(store_uri(root)).get_experiment_by_name("linked")
+    assert link.startswith(f"http://127.0.0.1:5000/#/experiments/{experiment.experiment_id}/runs?")
+    assert parse_qs(link.partition("?")[2])["workflowType"] == ["machine_learning"]  # not the pages for language models
+    shown = MlflowClient(store_uri(root)).search_runs([experiment.experiment_id], filter_of(link))
+    assert sorted(run.info.run_name for run in shown) == ["mha", "mha-fold1-seed1", "mha-fold2-seed1"]
+    assert len(runs_of(root, "linked", kind="fold")) == 3
+    (hidden,) = runs_of(root, "linked", state="superseded")
+    assert hidden.data.tags["key"] == folds[0].result["run"]["key"]
+    (parent,) = runs_of(root, "linked", kind="method")
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs_of(root, "linked", kind="fold")} == {parent.info.run_id}
+    second = folds[1].result["metrics"]["accuracy"]
+    assert parent.data.metrics == pytest.approx({"accuracy": (0.75 + second) / 2, "folds": 2})
+    assert parent.info.status == "FINISHED"
+
+
+def test_a_parent_that_was_deleted_is_made_again(root: Path) -> None:
+    from mlflow import MlflowClient
+
+    send(root, make_fold(root, "orphans", 1))
+    (first,) = runs_of(root, "orphans", kind="method")
+    MlflowClient(store_uri(root)).delete_run(first.info.run_id)
+    send(root, make_fold(root, "orphans", 2))
+    (second,) = runs_of(root, "orphans", kind="method")
+    assert second.info.run_id != first.info.run_id
+
+
+def test_links_need_runs(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="has no runs of this project\n  run a pipeline"):
+        run_links(tmp_path, "http://127.0.0.1:5000")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("content", [b"not a database " * 100, b"SQLite format 3\0" + bytes(2000)])
+def test_a_damaged_store_is_one_message_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    (tmp_path / "mlflow.db").write_bytes(content)
+    (tmp_path / ".daamctl/tracking/demo").mkdir(parents=True)
+    with pytest.raises(
+        ArtifactError, match=r"mlflow.db is damaged \(.*\)\n  move it away, .*: mv mlflow.db .*daamctl track$"
+    ):
+        run_links(tmp_path, "http://127.0.0.1:5000")
+    send(tmp_path, make_fold(tmp_path, "demo"))
+    (message,) = caplog.messages
+    assert "mlflow.db is damaged (" in message
+    assert message.endswith("Results are safe in data/; send them later with: daamctl track")
+
+
+def test_a_store_with_a_damaged_page(tmp_path: Path) -> None:
+    path = tmp_path / "mlflow.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE runs (name TEXT)")
+        database.executemany("INSERT INTO runs VALUES (?)", [("x" * 1000,)] * 50)
+        database.commit()
+    with path.open("r+b") as stream:
+        stream.seek(3 * 4096)
+        stream.write(b"\xff" * 4096)
+    (tmp_path / ".daamctl/tracking/demo").mkdir(parents=True)
+    with pytest.raises(ArtifactError, match=r"mlflow.db is damaged"):
+        run_links(tmp_path, "http://127.0.0.1:5000")
+
+
+@pytest.mark.parametrize("name", ["50%20off", "who?"])
+def test_a_path_that_mlflow_would_misread(tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    root = tmp_path / name
+    send(root, make_fold(root, "demo"))
+    (message,) = caplog.messages
+    assert f"MLflow cannot keep its store at {root}/mlflow.db, because of the '" in message
+    assert {path.name for path in tmp_path.iterdir()} == {name}
+
+
+def test_a_path_with_an_apostrophe(tmp_path: Path) -> None:
+    fold = make_fold(tmp_path / "it's", "demo")
+    send(tmp_path / "it's", fold)
+    assert is_sent(tmp_path / "it's", fold)
+
+
+WATCHER = """
+import socket, sys, time
+from pathlib import Path
+asked = []
+def refuse(*words, **options):
+    asked.append(words)
+    raise OSError("no network in this test")
+socket.getaddrinfo = refuse
+socket.socket.connect = lambda self, address: refuse(address)
+from daamctl.artifacts.results import read_fold
+from daamctl.tracking import MLflowTracker, is_sent
+fold = read_fold(Path(sys.argv[2]))
+tracker = MLflowTracker(Path(sys.argv[1]), close_timeout_s=600.0)
+tracker.send(fold)
+tracker.close()
+import mlflow
+with mlflow.start_run():  # a call that MLflow's telemetry counts
+    mlflow.log_metric("x", 1.0)
+from mlflow.telemetry import get_telemetry_client
+client = get_telemetry_client()
+if client is not None:
+    client.flush(terminate=True)
+print(is_sent(Path(sys.argv[1]), fold), client, asked)
+"""
+
+
+def test_nothing_is_reported_to_the_makers_of_mlflow(tmp_path: Path) -> None:
+    fold = make_fold(tmp_path, "private")
+    hints = ("PYTEST_CURRENT_TEST", "CI", *NO_TELEMETRY)  # with these MLflow would be silent without our doing
+    silent = {name: value for name, value in os.environ.items() if name not in hints}
+    words = [sys.executable, "-c", WATCHER, str(tmp_path), str(fold.folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path, env=silent)
+    assert done.stdout == "True None []\n"
+
+
 def test_live_run_shows_its_epochs_and_an_interrupted_one_is_marked_killed(root: Path) -> None:
     tracker = MLflowTracker(root)
     tracker.start("live", root / "data/train/live/mha", 1, 1)
@@ -208,6 +341,8 @@ def test_runs_of_ablations_go_by_their_folder(root: Path) -> None:
     fold.folder.rename(folder)
     send(root, read_fold(folder))
     (run,) = runs_of(root, "ablated", kind="fold")
+    (parent,) = runs_of(root, "ablated", kind="ablation")
+    assert parent.info.run_name == "highest-1-none"
     assert run.info.run_name == "highest-1-none-fold1-seed1"
     assert is_sent(root, read_fold(folder))
     assert not is_sent(root, make_fold(root, "ablated"))  # the plain fold of the same numbers is another run
@@ -232,7 +367,7 @@ from daamctl.tracking import MLflowTracker, is_sent
 print("ready", flush=True)
 sys.stdin.readline()
 root, fold = Path(sys.argv[1]), read_fold(Path(sys.argv[2]))
-tracker = MLflowTracker(root)
+tracker = MLflowTracker(root, close_timeout_s=600.0)
 tracker.send(fold)
 tracker.close()
 print(is_sent(root, fold), flush=True)
@@ -259,7 +394,7 @@ def test_four_processes_at_once_on_a_fresh_store(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    ends = [process.communicate(timeout=120) for process in crowd]
+    ends = [process.communicate(timeout=600) for process in crowd]
     assert [out for out, _ in ends] == ["True\n"] * 4, ends
     assert all("MLflow at" not in err for _, err in ends)
     assert sorted(run.data.tags["fold"] for run in runs_of(tmp_path, "crowd", kind="fold")) == ["1", "2", "3", "4"]

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -87,27 +87,48 @@ def steps(num_layers: int) -> list[int]:
     return [0, *(2**power for power in range(num_layers.bit_length()) if 2**power < num_layers), num_layers]
 
 
+@dataclass(frozen=True)
+class ProbedFold:
+    """Linear probes of every layer on the test clips of one fold.
+
+    Args:
+        fold: the fold.
+        layers: the L layer numbers.
+        clips: (B,) test clips with their target, a class id.
+        scores: (L, B, C).
+    """
+
+    fold: Fold
+    layers: list[int]
+    clips: pl.DataFrame
+    scores: NDArray[np.floating[Any]]
+
+
 @dataclass
 class AuditData:
     """Embeddings and probes of the audit, shared by all methods.
 
     Args:
         head: metadata of the embeddings.
+        clips: (N,) clips, in the order of the vectors.
         rows: fold -> clips that trained it, and clips that test it.
         x: (N, L, D) in the stored number format; vectors on disk are read on demand.
         y: (N,) class ids.
         layers: the L layer numbers.
         probes: (test group, dev group) -> accuracy of the linear probe of every layer on the test group, (L,).
+        predictions: the same key -> scores of these probes.
         means: the same key -> mean over the training clips, (L, D).
         seconds: time spent on probes.
     """
 
     head: EmbeddingsMetadata
+    clips: pl.DataFrame
     rows: Callable[[Fold], Rows]
     x: torch.Tensor | StoredVectors
     y: NDArray[np.int64]
     layers: list[int]
     probes: dict[tuple[str, str | None], Map] = field(default_factory=dict)
+    predictions: dict[tuple[str, str | None], ProbedFold] = field(default_factory=dict)
     means: dict[tuple[str, str | None], torch.Tensor] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -128,12 +149,14 @@ class AuditData:
             if isinstance(self.x, StoredVectors):
                 train, test = (sample_rows(rows, PROBE_CLIPS, fold.fold) for rows in (train, test))
             classes = len(self.head.classes)
-            accuracies = []
+            scores = []
             for layer in range(len(self.layers)):
                 x_train, x_test = (torch.as_tensor(self.x[rows, layer]) for rows in (train, test))
-                scores = ridge_probe(x_train, self.y[train], x_test, classes)
-                accuracies.append(float((scores.argmax(-1).numpy() == self.y[test]).mean()))
-            self.probes[key] = np.array(accuracies)
+                scores.append(ridge_probe(x_train, self.y[train], x_test, classes).numpy())
+            stacked = np.stack(scores)  # (L, B, C)
+            self.probes[key] = (stacked.argmax(-1) == self.y[test]).mean(axis=1)
+            clips = self.clips[test].with_columns(target=pl.Series(self.y[test]))
+            self.predictions[key] = ProbedFold(fold, self.layers, clips, stacked)
             self.seconds += time.monotonic() - started
         return self.probes[key]
 
@@ -174,25 +197,26 @@ def _split(fold: Fold) -> tuple[str, str | None]:
 
 
 def audit_scores(
-    layout: Layout, config: Config, scores: Mapping[str, Scored], split_rows: SplitRows
-) -> tuple[Audit, pl.DataFrame]:
+    layout: Layout, config: Config, folds: Sequence[Fold], scores: Mapping[str, Scored], split_rows: SplitRows
+) -> tuple[Audit, pl.DataFrame, list[ProbedFold]]:
     """Test the scores of the layers, as far as embeddings, weights and ablation runs exist.
 
     Args:
         layout: locations of artifacts.
         config: all settings.
+        folds: finished folds of any method; their layers are probed although no score may rank them.
         scores: method -> scores of its layers.
         split_rows: returns the clips of a fold's parts.
 
     Returns:
-        The result, and the curves (columns of `CURVES_SCHEMA`).
+        The result, the curves (columns of `CURVES_SCHEMA`), and the linear probes of every fold.
     """
     rankable = {method: scored for method, scored in scores.items() if all(map(is_ranking, scored.trained))}
     missing: list[str] = []
     data = None
     if not config.importance.audit:
         missing.append("The audit is switched off; switch it on: --set importance.audit=true")
-    elif rankable:
+    elif folds:
         data = _open_data(layout, config, split_rows, missing)
     no_ablation, methods, probe = None, {}, None
     frames = [pl.DataFrame(schema=CURVES_SCHEMA)]
@@ -209,6 +233,9 @@ def audit_scores(
                 methods[method], curves = _audit_method(config, method, scored, data, ablation, again)
                 frames += curves
                 bar.advance()
+        for fold in folds:
+            if fold.result["meta"]["embeddings_key"] == data.head.key:
+                data.probe(fold)
         probe = data.probe_accuracy()
     clip = terms_of(data.head.modality if data else "speech").clip
     settings = config.importance
@@ -226,7 +253,7 @@ def audit_scores(
         ),
         comparison=compare(rankable, methods, probe, clip),
     )
-    return audit, pl.concat(frames)
+    return audit, pl.concat(frames), list(data.predictions.values()) if data else []
 
 
 def _open_data(layout: Layout, config: Config, split_rows: SplitRows, missing: list[str]) -> AuditData | None:
@@ -242,7 +269,7 @@ def _open_data(layout: Layout, config: Config, split_rows: SplitRows, missing: l
         return None
     index = {name: number for number, name in enumerate(head.classes)}
     y = np.array([index[label] for label in clips["label"]])
-    return AuditData(head, partial(split_rows, clips), x, y, list(stored.layers))
+    return AuditData(head, clips, partial(split_rows, clips), x, y, list(stored.layers))
 
 
 def _ablation(layout: Layout, key: str) -> Ablation | None:

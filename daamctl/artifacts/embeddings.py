@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from daamctl.artifacts.integrity import check_file, check_seal, hashes_of
-from daamctl.artifacts.io import read_columns, read_json, write_parquet
+from daamctl.artifacts.io import read_columns, read_json, to_polars, write_parquet
 from daamctl.artifacts.records import parse_record, write_record
 from daamctl.artifacts.utterances import METADATA_KEY, Modality, read_frame, write_frame
 from daamctl.config import Config
@@ -337,14 +337,12 @@ def open_embeddings(
     names = ["clip_id"] if labels is not None else [*CLIP_COLUMNS]
     try:
         tables = [read_columns(path, [*names, "n_frames"]) for path in paths]
-        table = pa.concat_tables(tables)
+        clips = to_polars(pa.concat_tables(tables))
         kind = pq.read_schema(paths[0]).field(layer_column(chosen[0])).type
     except Exception as error:  # a damaged file fails in many ways
         raise _unreadable(folder, error, fix) from error
-    if table.num_rows != head.num_clips:
-        raise ArtifactError(f"{folder} holds {table.num_rows} clips, its head says {head.num_clips}", fix=fix)
-    clips = pl.from_arrow(table)
-    assert isinstance(clips, pl.DataFrame)
+    if len(clips) != head.num_clips:
+        raise ArtifactError(f"{folder} holds {len(clips)} clips, its head says {head.num_clips}", fix=fix)
     if labels is not None:
         if not labels["clip_id"].equals(clips["clip_id"]):
             raise _unreadable(folder, f"{LABELS_FILE} is not of the clips of the shards", fix)
@@ -360,9 +358,9 @@ def _read_labels(folder: Path, head: EmbeddingsMetadata, fix: str | None) -> pl.
         ArtifactError: the file cannot be read, or is not of these embeddings.
     """
     path = folder / LABELS_FILE
-    if not path.exists() and not head.vectors_key:
+    if not path.exists() and not head.vectors_key and LABELS_FILE not in head.files:
         return None
-    labels, facts = read_frame(path, fix=fix)
+    labels, facts = read_frame(check_file(path, head.files, fix=fix), fix=fix)
     if facts.get("key") != head.key:
         raise _unreadable(folder, f"{LABELS_FILE} belongs to other embeddings", fix)
     return labels

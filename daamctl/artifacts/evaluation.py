@@ -291,7 +291,7 @@ class Design:
         n_units: number of units; None without a unit.
         n_items: number of test items.
         n_speakers: number of speakers; None if unknown.
-        n_folds: number of folds.
+        n_folds: number of folds; 0 if the methods have other folds.
         seeds: method -> its seeds.
     """
 
@@ -636,6 +636,7 @@ class Provenance:
         peak_memory_bytes: largest GPU memory of a run; None if not recorded.
         clips_per_fold: number of clips of every fold.
         config: settings of the first fold, by section.
+        code_versions: number of versions of the code that the folds depend on; 0: not recorded.
     """
 
     git_commits: list[str]
@@ -649,6 +650,7 @@ class Provenance:
     peak_memory_bytes: int | None
     clips_per_fold: list[FoldClips]
     config: dict[str, Any]
+    code_versions: int = 0
 
     @property
     def corpus(self) -> str | None:
@@ -686,6 +688,7 @@ class Evaluation:
         notes: notes for the reader of the results.
         provenance: code, machines, encoder and settings.
         skipped: method -> content of its `skipped.json`, for methods that were not trained.
+        single_layer: methods that fuse layers compared with the best single layer; None if none of both was trained.
         files: SHA-256 of the stage's other files.
     """
 
@@ -708,6 +711,7 @@ class Evaluation:
     notes: list[str]
     provenance: Provenance
     skipped: dict[str, dict[str, Any]] = field(default_factory=dict)
+    single_layer: ReferenceComparison | None = None
     files: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -128,6 +128,38 @@ class LayerScores:
 
 
 @dataclass(frozen=True)
+class LayerAccuracy:
+    """Accuracy of a linear probe of one layer, over the test items of all folds.
+
+    Args:
+        layer: number of the layer.
+        accuracy: share of correct items.
+        low: lower end of its 95 % interval; None if there is no interval.
+        high: upper end.
+    """
+
+    layer: int
+    accuracy: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class ProbedLayers:
+    """Linear probes of every layer alone.
+
+    Args:
+        unit: what was scored: "utterance" or "clip".
+        resampled: what the intervals resample, e.g. "speaker".
+        layers: one per layer, in order.
+    """
+
+    unit: str
+    resampled: str
+    layers: list[LayerAccuracy]
+
+
+@dataclass(frozen=True)
 class Importance:
     """Importance Factor maps, layer scores and their audit.
 
@@ -139,6 +171,7 @@ class Importance:
         scores: method with a layer score -> its score.
         without_score: method -> why it has no score.
         audit: audit of the scores.
+        probed: accuracy of every layer; None if no layer was probed.
         files: SHA-256 of the stage's other files.
     """
 
@@ -149,6 +182,7 @@ class Importance:
     scores: dict[str, LayerScores]
     without_score: dict[str, str]
     audit: Audit
+    probed: ProbedLayers | None = None
     files: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -16,6 +16,7 @@ from daamctl.errors import ArtifactError
 from daamctl.files import atomic_path
 
 if TYPE_CHECKING:
+    import polars as pl
     import pyarrow as pa
 
 
@@ -91,7 +92,22 @@ def read_columns(path: Path, columns: list[str] | None = None) -> pa.Table:
 
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         table = file.read(columns)
+    table.validate(full=True)
     return table if columns is None else table.select(columns)
+
+
+def to_polars(table: pa.Table) -> pl.DataFrame:
+    """Convert a table without its metadata: Polars panics on metadata that are not UTF-8.
+
+    Raises:
+        ValueError: Polars cannot convert the table.
+    """
+    import polars as pl
+
+    try:
+        return pl.DataFrame(pl.from_arrow(table.replace_schema_metadata(None)))
+    except pl.exceptions.PanicException as error:
+        raise ValueError(f"Polars cannot read the table: {error}") from error
 
 
 def replace_dir(new: Path, target: Path) -> None:

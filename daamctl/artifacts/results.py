@@ -109,6 +109,11 @@ class MetaPart(TypedDict):
     training."""
     encoder: dict[str, Any]
     """The encoder facts recorded in the embeddings (id, revision, weights hash, transformers version, …)."""
+    code: NotRequired[dict[str, str]]
+    """Hashes of the code that the fold depends on: `training`, and `method`; missing in older folds."""
+    vectors_key: NotRequired[str]
+    """Content key of the vectors alone, without labels and folds; missing in older folds and for a fine-tuned
+    encoder."""
     train_s: float
     """Wall time of the training of this fold, in seconds."""
     peak_memory_bytes: int | None

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import polars as pl
 
 from daamctl.artifacts.integrity import SEAL, has_hash, sealed
-from daamctl.artifacts.io import content_key, read_parquet, write_parquet
+from daamctl.artifacts.io import content_key, read_parquet, to_polars, write_parquet
 from daamctl.errors import ArtifactError
 
 Modality = Literal["speech", "text", "image", "embeddings"]
@@ -140,12 +140,9 @@ def read_frame(path: Path, *, fix: str | None = None) -> tuple[pl.DataFrame, dic
     """
     arrow = read_parquet(path, fix=fix)
     try:
-        head = json.loads((arrow.schema.metadata or {})[METADATA_KEY])
+        return to_polars(arrow), json.loads((arrow.schema.metadata or {})[METADATA_KEY])
     except (KeyError, ValueError) as error:
         raise ArtifactError(f"{path} was not written by daamctl, or is damaged", fix=fix) from error
-    frame = pl.from_arrow(arrow)
-    assert isinstance(frame, pl.DataFrame)
-    return frame, head
 
 
 def _table_hash(rows: pl.DataFrame, head: dict[str, Any]) -> str:

@@ -150,7 +150,8 @@ def _show_paired(console: Console, result: PairedResult, item: str) -> None:
     sources = f"{design.n_speakers or 'unknown'} {design.source_word}s"
     show_line(
         console,
-        f"Design: {design.n_items} items, {design.n_folds} folds, {sources}; {escaped(design.reason)}; seeds {seeds}",
+        f"Design: {design.n_items} items, {design.n_folds or 'no common'} folds, {sources}; {escaped(design.reason)}; "
+        f"seeds {seeds}",
     )
     show_line(
         console,

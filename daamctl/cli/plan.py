@@ -168,6 +168,8 @@ def _figures(row: dict[str, Any]) -> tuple[str, str, str, str]:
 
 def _totals(result: dict[str, Any]) -> list[str]:
     """Disk, memory and time still needed, and what is available."""
+    from daamctl.errors import two_sizes
+
     totals, machine = result["totals"], result["machine"]
     todo = [row for row in result["stages"] if row["state"] != "done"]
     if not todo:
@@ -187,9 +189,8 @@ def _totals(result: dict[str, Any]) -> list[str]:
     for name, figure, there, word in pairs:
         if need := totals[figure]:
             short = "  [bold red]not enough[/]" if need > there else ""
-            lines.append(
-                f"[bold]{name:<11}[/]{sign(figure)}{_bytes(need)} needed, {_bytes(there) or 'none'} {word}{short}"
-            )
+            asked, found = two_sizes(need, there) if short else (_bytes(need), _bytes(there))
+            lines.append(f"[bold]{name:<11}[/]{sign(figure)}{asked} needed, {found or 'none'} {word}{short}")
     unknown = [row for row in todo if row["basis"] == "not known"]
     if totals["time_s"]:
         time = sign("time_s") + _seconds(totals["time_s"])

@@ -8,28 +8,28 @@ import typer
 
 
 def command(
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 5000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 5000,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
 ) -> None:
-    """Start the MLflow UI for the runs of this project."""
+    """Print links to the runs of this project, and start the MLflow UI if no server has them."""
     import os
     import sys
 
     from daamctl.config import find_root
-    from daamctl.errors import DaamctlError
+    from daamctl.tracking import run_links, shown_store, store_uri
 
     root = find_root()
-    remote = os.environ.get("MLFLOW_TRACKING_URI")
-    if remote and remote.startswith("http"):
-        from daamctl.tracking import shown_store
-
-        typer.echo(f"runs are logged to the MLflow server at {shown_store(root)}; open that address in a browser")
+    uri = store_uri(root)
+    served = uri.startswith("http")
+    links = run_links(root, shown_store(root) if served else f"http://{host}:{port}")
+    width = max(map(len, links))
+    for name, link in links.items():
+        typer.echo(f"{name:<{width}}  {link}")
+    if served:
         return
-    uri = remote or f"sqlite:///{root / 'mlflow.db'}"
-    if not remote and not (root / "mlflow.db").exists():
-        raise DaamctlError(f"no runs in {root} yet", fix="run a pipeline first: daamctl run demo")
-    words = ["ui", "--backend-store-uri", uri, "--host", host, "--port", str(port)]
-    typer.echo(f"http://{host}:{port}  (stop with Ctrl+C)")
+    typer.echo("The links work once the server runs; stop it with Ctrl+C.")
+    sys.stdout.flush()
+    words = ["ui", "--backend-store-uri", uri, "--host", host, "--port", str(port), "--workers", "1"]
     os.execv(sys.executable, [sys.executable, "-m", "mlflow", *words])
 
 

@@ -135,6 +135,23 @@ class Turn:
     stream: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Spoken:
+    """An utterance.
+
+    Args:
+        samples: int16, shape (num_samples,).
+        pitch: in Hz at every sample, of the same shape.
+        vowels: row of `VOWELS` at every sample, of the same shape.
+        tilt: pole of the low-pass on the voice source.
+    """
+
+    samples: np.ndarray
+    pitch: np.ndarray
+    vowels: np.ndarray
+    tilt: float
+
+
 def generate(root: Path, *, seed: int = 0) -> Path:
     """Generate the corpus in `root`, unless it exists already.
 
@@ -203,17 +220,25 @@ def synthesize(speaker: Speaker, style: Style, num_samples: int, rng: np.random.
     Returns:
         int16 samples, shape (num_samples,).
     """
+    return speak(speaker, style, num_samples, rng).samples
+
+
+def speak(speaker: Speaker, style: Style, num_samples: int, rng: np.random.Generator) -> Spoken:
+    """One utterance, and how it sounds at every sample."""
     rate = style.rate * speaker.rate * np.exp(rng.normal(0.0, RATE_SD))
     edges = _syllables(rng, num_samples, rate)
     pitch = _pitch(rng, edges, num_samples, speaker, style)
-    source = _source(rng, pitch, style, np.clip(style.tilt + speaker.tilt + rng.normal(0.0, TILT_SD), 0.3, 0.95))
-    voice = _formants(source, edges, VOWELS[rng.integers(0, len(VOWELS), len(edges) - 1)] * speaker.tract)
+    tilt = float(np.clip(style.tilt + speaker.tilt + rng.normal(0.0, TILT_SD), 0.3, 0.95))
+    source = _source(rng, pitch, style, tilt)
+    vowels = rng.integers(0, len(VOWELS), len(edges) - 1)
+    voice = _formants(source, edges, VOWELS[vowels] * speaker.tract)
     voice *= _loudness(rng, edges, num_samples)
     level_db = -27.0 + speaker.level_db + style.level_db + rng.normal(0.0, LEVEL_SD)
     voice *= 10.0 ** (level_db / 20.0) / np.sqrt(np.mean(voice**2) + 1e-12)
     voice += _consonants(rng, edges, num_samples) * 10.0 ** ((level_db - 12.0) / 20.0)
     voice += rng.normal(0.0, 10.0 ** (speaker.noise_db / 20.0), num_samples)
-    return np.asarray(np.rint(np.clip(voice, -0.98, 0.98) * 32767.0).astype("<i2"))
+    samples = np.asarray(np.rint(np.clip(voice, -0.98, 0.98) * 32767.0).astype("<i2"))
+    return Spoken(samples, pitch, np.repeat(vowels, np.diff(edges)), tilt)
 
 
 def _rng(stream: tuple[int, ...]) -> np.random.Generator:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import lzma
 import shutil
 import tarfile
 import time
@@ -32,6 +33,10 @@ BACKOFF_S = 1.0
 TIMEOUT_S = 30.0
 """Longest silence of the server."""
 CHUNK_BYTES = 1 << 18
+MOST_EXPANSION = 100
+"""Largest ratio of what an archive contains to its own size."""
+FREE_EXPANSION_BYTES = 100_000_000
+"""Unpacked size that every archive may have."""
 COMPLETED = ".completed"
 """Marker file in a folder that was unpacked or generated completely."""
 OFFLINE = "download it elsewhere and register it: daamctl download CORPUS --from DIR"
@@ -110,14 +115,16 @@ def unpack(archive: Path, target: Path) -> Path:
         `target`.
 
     Raises:
-        DownloadError: the archive is damaged, of another kind, or has members that point outside `target`.
+        DownloadError: the archive is damaged, encrypted, of another kind, unreasonably large when unpacked, or has
+            members that point outside `target`.
     """
     if is_whole(target):
         return target
     try:
         with made_whole(target, f"unpacked from {archive.name}\n") as new:
             _extract(archive, new)
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, OSError) as error:
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError, RuntimeError) as error:
+        # RuntimeError: a zip member is encrypted, or packed in a way that Python does not know
         raise DownloadError(f"cannot unpack {archive}: {error}", fix=f"delete {archive} and run it again") from error
     return target
 
@@ -228,12 +235,16 @@ def _progress(name: str, done: int, total: int | None) -> Iterator[Callable[[int
 def _extract(archive: Path, folder: Path) -> None:
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as file:
-            for name in file.namelist():
-                _check_member(archive, name)
+            for info in file.infolist():
+                _check_member(archive, info.filename)
+            _check_size(archive, sum(info.file_size for info in file.infolist()))
             file.extractall(folder)
     elif tarfile.is_tarfile(archive):
         with tarfile.open(archive) as file:
+            total = 0
             for member in file:
+                total += member.size
+                _check_size(archive, total)  # before the next step, which unpacks this member to find its end
                 _check_member(archive, member.name)
                 if not (member.isfile() or member.isdir()):  # a corpus has no links or devices, which may point outside
                     raise DownloadError(
@@ -246,6 +257,17 @@ def _extract(archive: Path, folder: Path) -> None:
                 file.extractall(folder)
     else:
         raise DownloadError(f"{archive} is neither a zip nor a tar archive", fix=f"delete {archive} and run it again")
+
+
+def _check_size(archive: Path, total: int) -> None:
+    """Refuse an archive that would fill the disk: recordings, images and texts shrink far less."""
+    packed = archive.stat().st_size
+    if total > max(MOST_EXPANSION * packed, FREE_EXPANSION_BYTES):
+        raise DownloadError(
+            f"{archive} has {packed / 1e6:.1f} MB, and {total / 1e6:.0f} MB or more when unpacked; "
+            f"at most {MOST_EXPANSION} times its size is allowed",
+            fix=f"delete {archive} and run it again",
+        )
 
 
 def _check_member(archive: Path, name: str) -> None:

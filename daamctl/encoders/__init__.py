@@ -17,6 +17,7 @@ ENCODERS = Registry(
     "encoder",
     {
         "wavlm-micro": "daamctl.encoders.presets.wavlm_micro:PRESET",
+        "wavlm-demo": "daamctl.encoders.presets.wavlm_demo:PRESET",
         "wavlm-base-plus": "daamctl.encoders.presets.wavlm_base_plus:PRESET",
         "wavlm-large": "daamctl.encoders.presets.wavlm_large:PRESET",
         "hubert-large": "daamctl.encoders.presets.hubert_large:PRESET",

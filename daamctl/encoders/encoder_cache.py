@@ -135,10 +135,10 @@ def cache_key_of(config: ExtractConfig, options: dict[str, Any]) -> str | None:
     """
     name = config.encoder
     preset: Preset | None = ENCODERS.load(name) if name in ENCODERS else None
-    random = config.weights == "random" or (preset is not None and preset.hub_id is None)
+    random = config.weights == "random" or (preset is not None and preset.source is None)
     files: list[list[Any]] | None = []
     if not random:
-        files = _files((preset and preset.hub_id) or name, config.revision)
+        files = _files((preset and preset.source) or name, config.revision)
     libraries = _libraries()
     if libraries is None or files is None:
         return None

@@ -178,18 +178,17 @@ def configuration_of(config: ExtractConfig) -> tuple[Any, bool] | None:
 
     name = config.encoder
     preset: Preset | None = ENCODERS.load(name) if name in ENCODERS else None
-    source = name if preset is None else preset.hub_id
-    folder = preset is None and Path(name).expanduser().is_dir()
+    source = str(Path(name).expanduser()) if preset is None else preset.source
+    folder = source is not None and Path(source).is_dir()
     if config.weights != "random" and source is not None and (folder or is_cached(source, config.revision)):
-        place = str(Path(name).expanduser()) if folder else source
         revision = {} if config.revision is None else {"revision": config.revision}
         try:
-            return AutoConfig.from_pretrained(place, trust_remote_code=False, local_files_only=True, **revision), True
+            return AutoConfig.from_pretrained(source, trust_remote_code=False, local_files_only=True, **revision), True
         except Exception:  # a library may refuse a file in any way
             return None  # opening it will report the error
     if preset is None:
         return None
-    made_here = config.weights == "random" or preset.hub_id is None
+    made_here = config.weights == "random" or preset.source is None
     return AutoConfig.for_model(preset.model_type, **preset.shape), made_here
 
 

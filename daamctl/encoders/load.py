@@ -18,7 +18,7 @@ from daamctl.encoders.base import Encoder, EncoderOptions, weights_hash
 from daamctl.encoders.encoder_size import PARTS, check_name, num_parameters
 from daamctl.encoders.preset import Preset
 from daamctl.encoders.text import BYTE_TOKENS
-from daamctl.errors import DaamctlError, EncoderError, first_few
+from daamctl.errors import EncoderError, first_few
 
 READS = {"speech": "speech", "text": "text", "image": "images"}
 INPUTS = {"input_ids": "text", "pixel_values": "image"}
@@ -97,7 +97,7 @@ def open_encoder(
     dtype = _weights_dtype(config.weights_dtype, modality, device, precision)
     if precision == "float32" and dtype != torch.float32:
         precision = str(dtype).removeprefix("torch.")  # the arithmetic cannot be more precise than the weights
-    if config.weights == "random" or (preset is not None and preset.hub_id is None):
+    if config.weights == "random" or (preset is not None and preset.source is None):
         loaded = _random(name, preset, config.seed, dtype, device)
     else:
         loaded = _pretrained(_source(name, preset), config.revision, modality, dtype, device, keep_pooler)
@@ -161,8 +161,8 @@ def _source(name: str, preset: Preset | None) -> str:
     """The hub id or folder to load. Raises as `check_name`."""
     check_name(name)
     if preset is not None:
-        assert preset.hub_id is not None
-        return preset.hub_id
+        assert preset.source is not None
+        return preset.source
     folder = Path(name).expanduser()
     return str(folder) if folder.is_dir() else name
 
@@ -222,7 +222,7 @@ def _pretrained(
             f"the weights of encoder '{source}' do not fit in the free memory of {device}",
             fix="use a smaller encoder, --device cpu, or end what else runs there",
         ) from error
-    except DaamctlError:
+    except EncoderError:
         raise
     except Exception as error:  # a library may refuse a file in any way
         raise _explain(source, revision, error) from error

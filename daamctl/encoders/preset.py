@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from daamctl.artifacts.utterances import Modality
@@ -14,13 +15,14 @@ class Preset:
     """A named encoder.
 
     Args:
-        hub_id: Hugging Face id; None: exists only with random weights.
+        hub_id: Hugging Face id; None: not on the hub.
         model_type: Hugging Face model type; for a speech encoder a name from `FAMILIES`.
         shape: configuration values that differ from the model type's defaults, for random weights; always includes
             depth and width.
         normalize: speech: whether its feature extractor makes the waveform zero-mean and unit-variance.
         modality: what it reads.
         embedding_std: standard deviation of random token embeddings; None: same as all other weights.
+        folder: a model that daamctl ships: config.json and model.safetensors.
     """
 
     hub_id: str | None
@@ -29,3 +31,9 @@ class Preset:
     normalize: bool = True
     modality: Modality = "speech"
     embedding_std: float | None = None
+    folder: Path | None = None
+
+    @property
+    def source(self) -> str | None:
+        """What transformers loads, a folder or a hub id; None: exists only with random weights."""
+        return self.hub_id if self.folder is None else str(self.folder)

@@ -7,6 +7,8 @@ test is a sign-flip test over speakers, the secondary one a corrected t-test ove
 - If every item is its own speaker, as with texts and images of unknown origin, the test runs over items.
 - With one fold (an official split) there is no secondary test: the correction does not cover runs that differ only in
   their seed, because they share all training and test items.
+- Methods with other folds over the same items have no folds in common: items are paired by id, and no test runs over
+  folds.
 
 Two scores are compared: accuracy (WA) and balanced accuracy (UA). Items have equal weights in WA; in UA the weight of
 an item is 1 / (number of test items of its class, over all folds). The difference of a speaker is the weighted mean
@@ -151,6 +153,7 @@ def compare_methods(
     *,
     reference: str | None = None,
     modality: str = "speech",
+    same_folds: bool = True,
     alpha: float = 0.05,
     resamples: int = 10_000,
     seed: int = 0,
@@ -162,6 +165,7 @@ def compare_methods(
         reference: compare every other method with this one; None: compare all pairs. Choose it before looking at
             results.
         modality: modality of the items, for the terms in texts.
+        same_folds: whether the methods share folds and numbers of clips; otherwise items are paired by id alone.
         alpha: two-sided level; intervals have the level 1 - alpha.
         resamples: number of draws of each bootstrap.
         seed: seed of the bootstrap and of random sign flips.
@@ -174,8 +178,11 @@ def compare_methods(
     if reference is not None and reference not in tables:
         raise UnknownNameError("method", reference, tables)
     averaged = {method: _averaged(method, table) for method, table in tables.items()}
+    if not same_folds:
+        none = [pl.lit(0, pl.Int64).alias(name) for name in ("fold", "n_test", "n_train")]
+        averaged = {method: table.with_columns(none).sort("item") for method, table in averaged.items()}
     _check_same(averaged)
-    data = _data(next(iter(averaged.values())), modality)
+    data = _data(next(iter(averaged.values())), modality, same_folds=same_folds)
     correct = {method: table["correct"].to_numpy() for method, table in averaged.items()}
     if reference is None:
         pairs = list(combinations(tables, 2))
@@ -192,7 +199,7 @@ def compare_methods(
             first=first,
             second=second,
             **_wins(correct[first], correct[second]),
-            **_runs(tables[first], tables[second]),
+            **_runs(tables[first], tables[second], same_folds=same_folds),
             metrics=found,
         )
         for (first, second), found in zip(pairs, metrics, strict=True)
@@ -207,7 +214,7 @@ def compare_methods(
         n_units=data.n_units,
         n_items=len(data.targets),
         n_speakers=data.n_speakers,
-        n_folds=len(data.n_test),
+        n_folds=len(data.n_test) if same_folds else 0,
         seeds={method: sorted(table["seed"].unique().to_list()) for method, table in tables.items()},
     )
     return Comparisons(
@@ -340,10 +347,10 @@ def _check_same(tables: Mapping[str, pl.DataFrame]) -> None:
                 )
 
 
-def _data(table: pl.DataFrame, modality: str) -> _Data:
+def _data(table: pl.DataFrame, modality: str, *, same_folds: bool = True) -> _Data:
     sizes = table.group_by("fold").agg(pl.col("n_test", "n_train").first()).sort("fold")
     names = table["speaker"]
-    unit, word, reason = _unit(table, modality)
+    unit, word, reason = _unit(table, modality, same_folds=same_folds)
     return _Data(
         targets=table["target"].to_numpy(),
         folds=table["fold"].to_numpy(),
@@ -356,7 +363,7 @@ def _data(table: pl.DataFrame, modality: str) -> _Data:
     )
 
 
-def _unit(table: pl.DataFrame, modality: str) -> tuple[str | None, str, str]:
+def _unit(table: pl.DataFrame, modality: str, *, same_folds: bool) -> tuple[str | None, str, str]:
     """Unit that the test takes as independent, its name, and the reason."""
     unknown, speakers, folds = table["speaker"].null_count(), table["speaker"].n_unique(), table["fold"].n_unique()
     words = terms_of(modality)
@@ -375,7 +382,8 @@ def _unit(table: pl.DataFrame, modality: str) -> tuple[str | None, str, str]:
     else:
         return "speaker", words.source, f"{speakers} {words.source}s are tested"
     if folds < 2:
-        return None, "", f"no test is available: {why}, and there is one fold"
+        folded = "there is one fold" if same_folds else "the folds differ"
+        return None, "", f"no test is available: {why}, and {folded}"
     text = f"the test over {words.source}s is not available: {why}; it runs over the {folds} folds instead"
     return "fold", "fold", text
 
@@ -452,8 +460,10 @@ def _wins(first: Floats, second: Floats) -> dict[str, int]:
     return {"wins": wins, "losses": losses, "ties": len(first) - wins - losses}
 
 
-def _runs(first: pl.DataFrame, second: pl.DataFrame) -> dict[str, int]:
+def _runs(first: pl.DataFrame, second: pl.DataFrame, *, same_folds: bool) -> dict[str, int]:
     """Number of shared runs, and of those in which the first method has the higher or the lower accuracy."""
+    if not same_folds:
+        return {"runs": 0, "ahead": 0, "behind": 0}
     means = [table.group_by("fold", "seed").agg(pl.col("correct").mean()) for table in (first, second)]
     shared = means[0].join(means[1], on=["fold", "seed"], suffix="_second")
     gaps = shared["correct"] - shared["correct_second"]
@@ -488,6 +498,6 @@ def _notes(family: Family, design: Design, tables: Mapping[str, pl.DataFrame]) -
     if several:
         notes.append("accuracy and balanced accuracy are two families; do not report the better of the two")
     runs = {frozenset(table.select("fold", "seed").unique().iter_rows()) for table in tables.values()}
-    if len(runs) > 1:
+    if len(runs) > 1 and design.n_folds:
         notes.append("methods differ in their seeds, so some scores are averages over fewer runs than others")
     return notes

@@ -216,7 +216,8 @@ def disagreements(first: TrainedMethod, second: TrainedMethod) -> list[Disagreem
     classes, known = first.folds[0].result["run"]["classes"], speakers_known(first.table)
     gap = pl.col("correct") - pl.col("correct_second")
     surer = pl.col("probability") - pl.col("probability_second")
-    rows = _averaged(first).join(_averaged(second), on=["fold", "item"], suffix="_second", validate="1:1")
+    places = ["item"] if _other_folds(first.table, second.table) else ["fold", "item"]
+    rows = _averaged(first).join(_averaged(second), on=places, suffix="_second", validate="1:1")
     rows = rows.filter(gap != 0).sort(gap.abs(), surer.abs(), "item", descending=[True, True, False])
     return [
         Disagreement(
@@ -275,12 +276,31 @@ def _compare(first: TrainedMethod, second: TrainedMethod, unit: str, command: st
         method.name: method.table.drop("n_test", "n_train").join(sizes, on="fold", how="left").select(list(SCHEMA))
         for method in (first, second)
     }
+    same_folds = not _other_folds(first.table, second.table)
     try:
-        result = compare_methods(tables, modality=first.modality, alpha=ALPHA)
+        result = compare_methods(tables, modality=first.modality, same_folds=same_folds, alpha=ALPHA)
     except ArtifactError as error:
         raise ArtifactError(error.message, fix=again) from error
+    if not same_folds:
+        return replace(result, notes=[*result.notes, _other_folds_note(first, second)])
     if ratios[0] == ratios[1]:
         return result
     shares = " and ".join(f"{ratio:.3g}" for ratio in ratios)
     note = f"n_test / n_train is {shares}; the test over folds uses the larger one"
     return replace(result, notes=[*result.notes, note])
+
+
+def _other_folds(first: pl.DataFrame, second: pl.DataFrame) -> bool:
+    """Whether two methods were tested on the same items, each once per seed, but in other folds."""
+    places = [table.select("item", "fold").unique().sort("item", "fold") for table in (first, second)]
+    same_items = places[0]["item"].equals(places[1]["item"]) and not places[0]["item"].is_duplicated().any()
+    return same_items and not places[0].equals(places[1])
+
+
+def _other_folds_note(first: TrainedMethod, second: TrainedMethod) -> str:
+    """What a comparison across different folds is, and is not."""
+    one, two = (f"{method.side}: {method.folds[0].result['run']['num_folds']}" for method in (first, second))
+    return (
+        f"the test items are the same, but the folds are not ({one}, {two}), so the methods were trained on other "
+        "items. Items are paired, all folds together; nothing is tested over folds"
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from daamctl.artifacts.evaluation import Chance, Counts, FoldClips, Provenance
 from daamctl.artifacts.results import Fold
@@ -34,7 +34,23 @@ def provenance(folds: Mapping[str, Sequence[Fold]]) -> Provenance:
         peak_memory_bytes=max((meta["peak_memory_bytes"] or 0 for meta in metas), default=0) or None,
         clips_per_fold=sorted(clips),
         config=every[0].result["run"]["config"],
+        code_versions=max(len(found) for found in _codes(folds)),
     )
+
+
+def _codes(folds: Mapping[str, Sequence[Fold]]) -> Iterator[set[str]]:
+    """Versions of the code of every method, and of training as a whole; of older folds, their commits."""
+    training: dict[bool, set[str]] = {}
+    for part in folds.values():
+        method = set()
+        for fold in part:
+            meta = fold.result["meta"]
+            commit = meta["git_commit"] or "unknown"
+            code = meta.get("code", {"training": commit, "method": commit})
+            method.add(code["method"])
+            training.setdefault(bool(fold.result["run"].get("finetune")), set()).add(code["training"])
+        yield method
+    yield from training.values()
 
 
 def counts(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Mapping[str, list[Items]]]) -> Counts:

@@ -28,8 +28,17 @@ ABSENT = "–"
 CANNOT = without_effect(*Changes) | {
     "encoder.source",  # where the weights came from; their hash is another fact
     "methods",
+    "code.content_key",  # follows from the other facts
+    *(f"versions.{name}" for name in ("mlflow", "dvc", "polars", "pyarrow")),
 }
 """Facts that cannot change a compared score."""
+MADE_BEFORE = ("download", "segment", "extract", "encoder")
+"""What makes embeddings. Of equal vectors, nothing but their labels and folds can matter, which are facts of their own.
+"""
+ONLY_ENCODERS = ("transformers", "peft", "torchaudio")
+"""Libraries that training over stored layers does not use."""
+CODE = ("code.training", "code.method")
+"""Hashes of the code that a fold depends on. If they are known, no commit matters."""
 CANNOT_SECTIONS = ("evaluate", "importance", "ablate", "report")
 """Sections of settings that are read after training. Both sides of a comparison have the same unit of scoring."""
 
@@ -75,10 +84,27 @@ def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> SettingDif
         for name in {**first, **second}
         if first.get(name, ABSENT) != second.get(name, ABSENT)
     ]
+    harmless = _harmless(first, second)
     return SettingDifferences(
-        can_change=[row for row in rows if can_change(row.name)],
-        cannot_change=[row for row in rows if not can_change(row.name)],
+        can_change=[row for row in rows if can_change(row.name) and row.name not in harmless],
+        cannot_change=[row for row in rows if not can_change(row.name) or row.name in harmless],
     )
+
+
+def _harmless(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
+    """Facts that cannot change a score because of what else is known of both sides."""
+    found = set[str]()
+    if all(name in side for name in CODE for side in (first, second)):
+        found |= {"code.daamctl", "code.git_commit"}
+    if first.get("method") != second.get("method"):  # other methods have other code
+        found.add("code.method")
+    if first.get("model.fine_tuned") == second.get("model.fine_tuned") == "no":
+        found |= {f"versions.{name}" for name in ONLY_ENCODERS}
+    if "vectors_key" in first and "vectors_key" in second:
+        found.add("embeddings_key")  # it covers the vectors, and labels and folds, which are other facts
+    if "vectors_key" in first and first["vectors_key"] == second.get("vectors_key"):
+        found |= {name for name in {**first, **second} if name.partition(".")[0] in MADE_BEFORE}
+    return found
 
 
 def merged(parts: Mapping[str, SettingDifferences], not_known: str | None = None) -> SettingDifferences:
@@ -135,6 +161,7 @@ def _of_fold(fold: Fold) -> dict[str, Any]:
         "method": run["method"],
         **settings(fold),
         "embeddings_key": meta["embeddings_key"],
+        **({"vectors_key": meta["vectors_key"]} if "vectors_key" in meta else {}),
         "encoder": meta["encoder"],
         "data": {
             "modality": fold.modality,
@@ -149,7 +176,7 @@ def _of_fold(fold: Fold) -> dict[str, Any]:
             "fine_tuned": "yes" if run.get("finetune") else "no",
         },
         "runs": {"num_folds": run["num_folds"]},
-        "code": {"daamctl": meta["daamctl"], "git_commit": meta["git_commit"]},
+        "code": {"daamctl": meta["daamctl"], "git_commit": meta["git_commit"], **meta.get("code", {})},
         "versions": meta["versions"],
         "machine": {"device": meta["device"], "precision": meta["precision"]},
     }

@@ -86,6 +86,8 @@ CLOSED_FORM = tuple(name for name in METHODS if METHODS.module_of(name) == "daam
 """Probes solved in closed form instead of trained; a trained method should reach at least their accuracy."""
 NEEDS_DEV = ("best-layer",)
 """Methods of which part is chosen on a held-out group (`Traits.needs_dev`), so that `check` need not build them."""
+SINGLE_LAYER = ("ridge-best-layer", "best-layer", "ridge-last", "last-layer")
+"""Methods that classify from one layer. The first two choose it in every fold without its test group."""
 COUNTERPARTS = {
     "last-layer": "ridge-last",
     "best-layer": "ridge-best-layer",

@@ -223,11 +223,13 @@ class Section:
         key: anchor, unique in the report.
         title: heading.
         blocks: content, in order.
+        folded: whether the reader expands it.
     """
 
     key: str
     title: str
     blocks: list[Block] = field(default_factory=list)
+    folded: bool = False
 
 
 @dataclass(frozen=True)

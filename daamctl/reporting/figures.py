@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from daamctl.artifacts.evaluation import Ranks
+from daamctl.artifacts.importance import LayerAccuracy
 from daamctl.figures import static
 from daamctl.figures.interactive import MAX_CELLS
 from daamctl.figures.layers import MethodMaps, contribution, contribution_change, importance_map
@@ -77,6 +78,50 @@ def accuracy(methods: Mapping[str, Sequence[tuple[float, str]]], chance: float, 
         Rule(100 * chance, CHANCE, vertical=True),
     ]  # fmt: skip
     return _row_figure("accuracy", alt, list(methods), Axis(label, "%"), marks)
+
+
+def answers(
+    layers: Sequence[LayerAccuracy],
+    methods: Mapping[str, tuple[float, tuple[float, float] | None]],
+    chance: float,
+    label: str,
+    alt: str,
+) -> Figure:
+    """Accuracy of a linear probe of every layer, and of every method, on axes with the same limits.
+
+    Args:
+        layers: probed layers; empty: the methods alone.
+        methods: method -> accuracy, and the ends of its interval.
+        chance: see above.
+        label: see above.
+        alt: see above.
+    """
+    values = [100 * mean for mean, _ in methods.values()]
+    found = [(low, high, place) for place, (_, ends) in enumerate(methods.values()) if ends for low, high in [ends]]
+    every = [*values, 100 * chance, *(100 * end for low, high, _ in found for end in (low, high))]
+    every += [100 * end for one in layers for end in (one.accuracy, one.low, one.high) if end is not None]
+    limits = (min(every) - 2.0, max(every) + 2.0)
+    marks: list[Mark] = [
+        _segments([(100 * low, place, 100 * high, place) for low, high, place in found], "95 % interval",
+                  colour="grey", width=2.5),
+        Line(values, range(len(values)), "Method", "orange", None, "circle", filled=True, size=6.0),
+        Rule(100 * chance, CHANCE, vertical=True),
+    ]  # fmt: skip
+    height = 0.4 + 0.27 * max(len(methods), 8)
+    panels = [Panel("Methods", Axis(label, "%", limits=limits), rows(list(methods)), marks, (3.4, height))]
+    if layers:
+        accuracies = [100 * one.accuracy for one in layers]
+        band = None
+        if all(one.low is not None and one.high is not None for one in layers):
+            band = ([100 * (one.low or 0.0) for one in layers], [100 * (one.high or 0.0) for one in layers])
+        places = Axis("Layer", names=[str(one.layer) for one in layers])
+        profile: list[Mark] = [
+            Line(range(len(layers)), accuracies, "Linear probe of one layer", marker="circle", filled=True, width=1.5,
+                 band=band, band_name="95 % interval of a layer"),
+            Rule(100 * chance),
+        ]  # fmt: skip
+        panels.insert(0, Panel("Layers", places, Axis(label, "%", limits=limits), profile, (4.2, height)))
+    return Figure("answers", alt, {(): panels})
 
 
 def ranks(found: Ranks, alt: str) -> Figure:

@@ -20,6 +20,7 @@ from markupsafe import Markup
 from daamctl.figures import interactive as figures
 from daamctl.figures.spec import Picture
 from daamctl.reporting.document import Document, Linked, Number, number_of
+from daamctl.reporting.glossary import explainer
 
 TEMPLATES = Path(__file__).parent
 PICTURES_DIR = "pictures"
@@ -35,7 +36,9 @@ def to_html(document: Document, *, version: str, interactive: bool = True) -> st
         interactive: embed plotly.js (5 MB) for interactive figures; otherwise the page has pictures only.
     """
     environment = _environment(autoescape=True)
-    environment.filters.update(data_uri=_data_uri, json=_json, number=number_of, data=figures.to_data)
+    environment.filters.update(
+        data_uri=_data_uri, json=_json, number=number_of, data=figures.to_data, explain=explainer()
+    )
     return environment.get_template("template.html.j2").render(
         document=document, version=version, plotly=_plotly() if interactive and document.plots else "",
         figures_script=Markup(figures.SCRIPT.read_text(encoding="utf-8")), tables_dir=TABLES_DIR,

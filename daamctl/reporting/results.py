@@ -64,14 +64,19 @@ Speakers = Mapping[str, Mapping[str, float]]
 """Method -> speaker -> accuracy."""
 
 
-def results(evaluation: Evaluation, *, declared: bool) -> Section:
-    """Mean, interval and difference from the reference for every method, and the tests."""
-    blocks: list[Block] = [_main_table(evaluation), _accuracy(evaluation), *family_texts(evaluation, declared=declared)]
+def results(evaluation: Evaluation) -> Section:
+    """Mean, interval and difference from the reference for every method."""
+    return Section("results", "Results", [_main_table(evaluation)])
+
+
+def tests(evaluation: Evaluation, *, declared: bool) -> Section:
+    """How the methods were tested against the reference, and every test."""
+    blocks: list[Block] = [*family_texts(evaluation, declared=declared)]
     result = evaluation.comparison.result
     if result is not None:
         blocks += [_test_table(evaluation, metric) for metric in COMPARED if against(evaluation, metric)]
         blocks += _ranks(evaluation, result.ranks)
-    return Section("results", "Results and tests", blocks)
+    return Section("tests", "Tests against the reference", blocks)
 
 
 def _accuracy(evaluation: Evaluation) -> Plot:
@@ -111,7 +116,8 @@ def metrics(evaluation: Evaluation) -> Section:
 def folds(evaluation: Evaluation) -> Section:
     """Accuracy by method and fold (by seed for an official split), and in the other unit of scoring."""
     if is_official(evaluation):
-        return Section("folds", "Results by seed", [_seed_table(evaluation), *_unknown(evaluation)])
+        table = _seed_table(evaluation)
+        return Section("folds", "Results by seed", [_accuracy(evaluation), table, *_unknown(evaluation)])
     groups, seeds = evaluation.counts.groups, len(evaluation.seeds)
     numbers = range(1, evaluation.num_folds + 1)
     headings = [f"Fold {number}" + (f" ({groups[str(number)]})" if str(number) in groups else "") for number in numbers]
@@ -125,7 +131,8 @@ def folds(evaluation: Evaluation) -> Section:
     caption = f"Accuracy per {item(evaluation)} in percent, by fold (test group in brackets)"
     table = Table("folds", caption, ["Method", *headings, "Mean ± std", "n"], rows, note=note)
     said = terms(evaluation)
-    blocks: list[Block] = [table] if said.item == said.clip else [table, _unit_table(evaluation)]
+    same = said.item == said.clip or evaluation.counts.utterance == evaluation.counts.clip
+    blocks: list[Block] = [_accuracy(evaluation), table, *([] if same else [_unit_table(evaluation)])]
     return Section("folds", "Results by fold", [*blocks, *_unknown(evaluation)])
 
 

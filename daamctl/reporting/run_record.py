@@ -28,7 +28,7 @@ from daamctl.reporting.document import (
     count,
 )
 from daamctl.reporting.terms import held_out, is_official, item, runs, terms, tested
-from daamctl.reporting.verdict import order
+from daamctl.reporting.verdict import order, without_path
 
 CURVES = ("train", "dev", "test")
 """Parts of a fold whose accuracy is recorded after every epoch."""
@@ -308,12 +308,12 @@ def provenance(
     ]
     given = evaluation.modality == "embeddings"
     origin = "Given embeddings" if given else "Encoder, as recorded in the embeddings"
-    encoder: list[list[Cell]] = [[str(name), _plain(value)] for name, value in facts.encoder.items()]
+    encoder: list[list[Cell]] = [[str(name), _plain(without_path(value))] for name, value in facts.encoder.items()]
     clips: list[list[Cell]] = [
         [str(row[0]), *(Number(cell, "count") for cell in row[1:])] for row in facts.clips_per_fold
     ]
     caption = f"{terms(evaluation).clip.capitalize()}s per fold"
-    blocks: list[Block] = _code_notes(facts.git_commits)
+    blocks: list[Block] = _code_notes(facts.git_commits, facts.code_versions or len(facts.git_commits))
     blocks += [
         Text("To reproduce this report:"),
         Code("\n".join(commands)),
@@ -375,13 +375,13 @@ def _readings(evaluation: Evaluation) -> list[Block]:
     return [Text("Reconstructed methods and the interpretation chosen:"), Bullets(found)] if found else []
 
 
-def _code_notes(commits: Sequence[str]) -> list[Block]:
+def _code_notes(commits: Sequence[str], versions: int) -> list[Block]:
     notes: list[Block] = []
     if any("+changes" in commit for commit in commits):
         text = "The folds were trained with uncommitted changes, so the commit alone does not reproduce the code."
         notes.append(Text(text, caution=True))
-    if len(commits) > 1:
-        notes.append(Text(f"The folds were trained with {len(commits)} different versions of the code.", caution=True))
+    if versions > 1:
+        notes.append(Text(f"The folds were trained with {versions} different versions of the code.", caution=True))
     return notes
 
 

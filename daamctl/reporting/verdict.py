@@ -13,6 +13,7 @@ from statistics import median
 from daamctl.artifacts.evaluation import Comparison, Comparisons, Evaluation, Ranks, ReferenceComparison
 from daamctl.artifacts.terms import listed, with_article
 from daamctl.reporting.document import (
+    Block,
     Bullets,
     Facts,
     Section,
@@ -104,6 +105,7 @@ def labelled(evaluation: Evaluation) -> Evaluation:
         evaluation,
         methods={names[name]: entry for name, entry in evaluation.methods.items()},
         comparison=_relabelled(evaluation.comparison, names),
+        single_layer=_relabelled(evaluation.single_layer, names) if evaluation.single_layer else None,
         fairness=replace(fairness, methods=trained, identical=identical),
         provenance=replace(
             provenance, train_s={names.get(name, name): value for name, value in provenance.train_s.items()}
@@ -127,13 +129,32 @@ def against(evaluation: Evaluation, metric: str) -> dict[str, Against]:
     return {pair.second: Against.of(pair, metric) for pair in result.comparisons} if result else {}
 
 
-def headline(evaluation: Evaluation, *, declared: bool, stale: list[str]) -> Section:
-    """Section "Headline": is the comparison fair, what was run, which method is best, is its lead significant.
+def warnings(evaluation: Evaluation, stale: Sequence[str]) -> list[str]:
+    """What makes the results doubtful: badly trained methods, missing folds, other settings.
+
+    Args:
+        evaluation: output of `labelled`.
+        stale: notes on folds that no longer match the evaluation.
+    """
+    texts = [*_missing_note(evaluation), *stale, *_changed(evaluation)]
+    doubts = doubtful(evaluation, order(evaluation))
+    if not doubts:
+        return texts
+    names = listed(short_names(doubts))
+    return [f"This comparison is not fair: training alone may explain the results of {names}.", *texts]
+
+
+def short_names(labels: Sequence[str]) -> list[str]:
+    """Labels without what stands in brackets: `mha (undertrained)` -> `mha`."""
+    return [label.partition(" (")[0] for label in labels]
+
+
+def headline(evaluation: Evaluation, *, declared: bool) -> Section:
+    """Section "Best method": is the comparison fair, what was run, which method is best, is its lead significant.
 
     Args:
         evaluation: output of `labelled`.
         declared: whether the settings name the reference.
-        stale: notes on folds that no longer match the evaluation.
     """
     best = order(evaluation)[0]
     top, chance, fairness = evaluation.accuracy(best), evaluation.main_chance, evaluation.fairness
@@ -155,11 +176,11 @@ def headline(evaluation: Evaluation, *, declared: bool, stale: list[str]) -> Sec
         (f"Accuracy of always answering “{chance.majority_class}”", f"{percent(chance.majority_fraction)} %"),
         (finished, f"{count(done)} of {count(wanted)}"),
     ]
-    warnings = [*_unfair(evaluation), *_missing_note(evaluation), *stale, *_changed(evaluation)]
     texts = [verdict, _what(evaluation), _guess(evaluation, best)]
     first = Text(fairness.text, caution=fairness.verdict == "not fair")
-    cautions = [Text(text, caution=True) for text in warnings]
-    return Section("headline", "Headline", [first, Facts(facts), *cautions, *map(Text, texts), *_care(evaluation)])
+    cautions = [Text(text, caution=True) for text in _unfair(evaluation)]
+    blocks: list[Block] = [first, Facts(facts), *cautions, *map(Text, texts), *_care(evaluation)]
+    return Section("headline", "Best method and its lead", blocks)
 
 
 def family_texts(evaluation: Evaluation, *, declared: bool) -> list[Text | Bullets]:
@@ -415,9 +436,13 @@ def names(evaluation: Evaluation) -> tuple[str, str]:
     """Names of the corpus and the encoder in the settings or the embeddings."""
     made = evaluation.provenance
     encoder = made.config.get("extract", {}).get("encoder") or made.encoder.get("name", "unknown")
-    folder = Path(str(encoder)).expanduser()
-    # Reports may be shared, so they show no local path.
-    return made.corpus or evaluation.run, folder.name if folder.is_absolute() else str(encoder)
+    return made.corpus or evaluation.run, str(without_path(encoder))
+
+
+def without_path(value: object) -> object:
+    """The name of a folder instead of its path: reports may be shared, so they show no local path."""
+    folder = Path(str(value)).expanduser()
+    return folder.name if folder.is_absolute() else value
 
 
 def sentence(text: str) -> str:

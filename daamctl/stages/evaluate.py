@@ -20,7 +20,7 @@ from typing import Any
 
 import polars as pl
 
-from daamctl.adapters import stage_of
+from daamctl.adapters import FINETUNES, stage_of
 from daamctl.artifacts.evaluation import (
     EPOCH_RULES,
     FILE,
@@ -55,6 +55,7 @@ from daamctl.evaluation.scoring import UNITS, Items, items_of, join, score_items
 from daamctl.evaluation.summary import spread
 from daamctl.evaluation.tables import history_rows, to_csv
 from daamctl.layout import Layout
+from daamctl.methods import SINGLE_LAYER, resolve_method
 from daamctl.stage_table import SKIPPED_FILE
 
 logger = logging.getLogger(__name__)
@@ -178,6 +179,7 @@ def _evaluate(
         notes=[*_notes(config, folds, methods), *fairness.notes],
         provenance=provenance(folds),
         skipped=skipped,
+        single_layer=_against_single_layer(tables, methods, first.modality),
     )
 
 
@@ -204,6 +206,24 @@ def _comparison(
     if reference in complete:
         result = compare_methods(complete, reference=reference, modality=modality)
     return ReferenceComparison(reference, left_out, result)
+
+
+def _against_single_layer(
+    tables: Mapping[str, pl.DataFrame], methods: Mapping[str, MethodEvaluation], modality: str
+) -> ReferenceComparison | None:
+    """Compare every method that fuses layers with a probe of one layer, which is chosen without the test group.
+
+    None if there is no such probe or nothing to compare with it. Fine-tuned encoders are left out: they do not fuse.
+    """
+    complete = [method for method in tables if not methods[method].missing]
+    reference = next((method for method in SINGLE_LAYER[:2] if method in complete), None)
+    fusing = [
+        method for method in complete if method not in FINETUNES and resolve_method(method)[0] not in SINGLE_LAYER
+    ]
+    if reference is None or not fusing:
+        return None
+    compared = {method: tables[method] for method in (reference, *fusing)}
+    return ReferenceComparison(reference, [], compare_methods(compared, reference=reference, modality=modality))
 
 
 def _default_reference(methods: Sequence[str], fairness: Fairness) -> str | None:

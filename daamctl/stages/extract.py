@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -37,7 +36,7 @@ from daamctl.artifacts.embeddings import (
     shards_in,
     write_head,
 )
-from daamctl.artifacts.io import content_key, link_or_copy, locked, read_columns, replace_dir, write_json
+from daamctl.artifacts.io import content_key, link_or_copy, locked, read_columns, replace_dir, to_polars, write_json
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
@@ -47,7 +46,7 @@ from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.encoder_cache import EncoderFacts, LazyEncoder
 from daamctl.engines import make_engine
 from daamctl.engines.base import Engine, await_files
-from daamctl.errors import ArtifactError, AudioError, CorpusError, EncoderError, first_few
+from daamctl.errors import ArtifactError, AudioError, CorpusError, EncoderError, first_few, two_sizes
 from daamctl.extraction.given import store
 from daamctl.extraction.items import ImageTables
 from daamctl.extraction.parts import parts_folder
@@ -348,10 +347,9 @@ def _is_former(folder: Path, found: EmbeddingsMetadata, head: EmbeddingsMetadata
     if found.modality != head.modality or found.unreadable:
         return False
     try:
-        table = pa.concat_tables(read_columns(path, list(CLIP_COLUMNS)) for path in shards_in(folder))
+        rows = to_polars(pa.concat_tables(read_columns(path, list(CLIP_COLUMNS)) for path in shards_in(folder)))
     except Exception:  # a damaged file fails in many ways
         return False
-    rows = pl.DataFrame(pl.from_arrow(table))
     if not rows["clip_id"].equals(clips.rows["clip_id"]):
         return False
     labelled = replace(clips, rows=clips.rows.with_columns(rows["label", "speaker", "group"]), classes=found.classes)
@@ -476,14 +474,14 @@ def _check_disk(work: Path, num_clips: int, head: EmbeddingsMetadata, config: Co
     storage = head.encoder["storage"]
     need = num_clips * len(head.layers) * head.embed_dim * np.dtype(storage).itemsize
     free = shutil.disk_usage(work).free
-    log.info("%d %s to store: about %.1f MB on disk, %.0f MB free", num_clips, _unit(head), need / 1e6, free / 1e6)
+    log.info("%d %s to store: about %s on disk, %s free", num_clips, _unit(head), *two_sizes(need, free))
     if need > free:
         if storage == "float16" or not config.has_encoder:
             fix = f"free space, then: {layout.command('extract')}"
         else:
             fix = f"free space, or take half of it: {layout.command('extract', '--set extract.storage=float16')}"
-        message = f"the embeddings need {need / 1e6:.0f} MB, {free / 1e6:.0f} MB are free at {work}"
-        raise ArtifactError(message, fix=fix)
+        asked, there = two_sizes(need, free)
+        raise ArtifactError(f"the embeddings need {asked}, {there} are free at {work}", fix=fix)
 
 
 def _unit(head: EmbeddingsMetadata) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from daamctl.analysis.audit import audit_scores, curves_of, steps
+from daamctl.analysis.audit import ProbedFold, audit_scores, curves_of, steps
 from daamctl.analysis.importance import (
     Map,
     geometry_caution,
@@ -39,7 +39,17 @@ from daamctl.analysis.importance import (
 )
 from daamctl.analysis.scores import Maps, Scored, read_maps, read_scores
 from daamctl.artifacts.ablation import Ablation, find_ablation
-from daamctl.artifacts.importance import CURVES_FILE, FILE, MAPS_FILE, DensityMaps, Importance, LayerScores, Stability
+from daamctl.artifacts.importance import (
+    CURVES_FILE,
+    FILE,
+    MAPS_FILE,
+    DensityMaps,
+    Importance,
+    LayerAccuracy,
+    LayerScores,
+    ProbedLayers,
+    Stability,
+)
 from daamctl.artifacts.integrity import hashes_of
 from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import Fold, read_folds
@@ -47,6 +57,8 @@ from daamctl.artifacts.splits import make_split
 from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import write_frame
 from daamctl.config import Config, TrainConfig
+from daamctl.evaluation.comparison import item_table, method_intervals
+from daamctl.evaluation.scoring import items_of
 from daamctl.figures import static
 from daamctl.figures.layers import contribution, importance_map, replaced_layers, score_over_runs
 from daamctl.files import atomic_path
@@ -102,7 +114,8 @@ def run(layout: Layout, config: Config) -> Path:
             maps[method] = parts
         if scored is not None:
             scores[method] = scored
-    audit, curves = audit_scores(layout, config, scores, _split_rows)
+    folds_of_one = next((found for found in folds.values() if found), [])
+    audit, curves, probes = audit_scores(layout, config, folds_of_one, scores, _split_rows)
     if audit.methods and audit.no_ablation is None:
         ablation = find_ablation(layout.stage("ablate"), again=layout.command("ablate"))
         audit = replace(audit, no_ablation=_nothing_alone(ablation))
@@ -122,6 +135,7 @@ def run(layout: Layout, config: Config) -> Path:
         scores={method: _score_summary(method, scored, curves=method in drawn) for method, scored in scores.items()},
         without_score={method: UNSCORED[bool(found)] for method, found in folds.items() if method not in scores},
         audit=audit,
+        probed=_probed(probes, config.evaluate.unit),
         files=hashes_of(folder / name for name in (MAPS_FILE, CURVES_FILE, *pictures)),
     )
     write_record(folder / FILE, asdict(summary))
@@ -137,6 +151,27 @@ def run(layout: Layout, config: Config) -> Path:
             audit.seconds.replacement,
         )
     return folder / FILE
+
+
+def _probed(probes: Sequence[ProbedFold], unit: str) -> ProbedLayers | None:
+    """Accuracy of the linear probe of every layer over the test items of all folds; None without probes."""
+    if not probes:
+        return None
+    folds = [part.fold for part in probes]
+    tables = {}
+    for index, layer in enumerate(probes[0].layers):
+        items = []
+        for part in probes:
+            frame = part.clips.with_columns(logits=pl.Series(part.scores[index].tolist()))
+            items.append(items_of(frame, unit))
+        tables[str(layer)] = item_table(folds, items)
+    found = method_intervals(tables, modality=folds[0].modality)
+    layers = []
+    for layer in probes[0].layers:
+        interval = found[str(layer)].metrics["accuracy"]
+        ends = (interval.low, interval.high) if interval else (None, None)
+        layers.append(LayerAccuracy(layer, float(tables[str(layer)]["correct"].to_numpy().mean()), *ends))
+    return ProbedLayers(unit, next(iter(found.values())).unit_word, layers)
 
 
 def _split_rows(clips: pl.DataFrame, fold: Fold) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

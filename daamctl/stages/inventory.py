@@ -151,20 +151,20 @@ def _encoder(config: Config) -> Iterator[Obstacle | Fetched]:
     if not config.has_encoder:
         return
     name = config.extract.encoder
-    hub_id = ENCODERS.load(name).hub_id if name in ENCODERS else name
-    if config.extract.weights == "random" or hub_id is None:
+    source = ENCODERS.load(name).source if name in ENCODERS else name
+    if config.extract.weights == "random" or source is None:
         return
     try:
         check_name(name)
     except EncoderError as error:
         yield Obstacle(error.message, error.fix)
         return
-    if name not in ENCODERS and Path(name).expanduser().is_dir():
+    if Path(source).expanduser().is_dir():
         return
-    if not is_cached(hub_id, config.extract.revision):
+    if not is_cached(source, config.extract.revision):
         at = f" --revision {config.extract.revision}" if config.extract.revision else ""
-        reason = f"encoder '{hub_id}' is not in the local cache, and the Hugging Face hub cannot be reached"
-        yield Fetched(f"{HUB}/{hub_id}", Obstacle(reason, f"with network: hf download {hub_id}{at}"))
+        reason = f"encoder '{source}' is not in the local cache, and the Hugging Face hub cannot be reached"
+        yield Fetched(f"{HUB}/{source}", Obstacle(reason, f"with network: hf download {source}{at}"))
 
 
 def _gpu(config: Config) -> Iterator[Obstacle]:

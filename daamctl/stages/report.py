@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,10 @@ from daamctl.methods.weights_metadata import read_metadata
 from daamctl.paper import sections as paper
 from daamctl.paper.tables import read_published
 from daamctl.reporting import layers, results, run_record
+from daamctl.reporting.answers import answers
 from daamctl.reporting.document import Document, Section, plural
 from daamctl.reporting.fairness import fairness
+from daamctl.reporting.glossary import with_glossary
 from daamctl.reporting.recipe import AGAIN, BACK, TWIN, Recipe, gains, siblings
 from daamctl.reporting.run_record import CURVES, RunFacts
 from daamctl.reporting.terms import terms
@@ -54,6 +57,8 @@ from daamctl.tracking import make_tracker
 
 logger = logging.getLogger(__name__)
 
+OPEN = ("answers", "results", "published")
+"""Sections that a reader need not expand."""
 MAPS = ("importance", "untrained_importance", "density", "untrained_density")
 HISTORY_TYPES = dict.fromkeys(("train_loss", *(f"{part}_accuracy" for part in CURVES)), pl.Float64)
 
@@ -102,8 +107,10 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     maps = _density_runs(layout, summary, labels, command)
     curves = {label: _curves(history.filter(pl.col("method") == label)) for label in evaluation.methods}
     sections: list[Section | None] = [
-        headline(evaluation, declared=declared, stale=stale),
-        results.results(evaluation, declared=declared),
+        answers(evaluation, summary, stale=stale, command=command),
+        results.results(evaluation),
+        headline(evaluation, declared=declared),
+        results.tests(evaluation, declared=declared),
         fairness(evaluation, _searches(folds, labels)),
         results.metrics(evaluation),
         results.folds(evaluation),
@@ -129,7 +136,8 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
         ),
     ]  # fmt: skip
     title = config.report.title or f"Layer probing report: {layout.run_name}"
-    return Document(title, layout.run_name, [section for section in sections if section is not None])
+    found = [replace(section, folded=section.key not in OPEN) for section in sections if section is not None]
+    return Document(title, layout.run_name, with_glossary(found))
 
 
 def _folds(layout: Layout, config: Config, raw: Evaluation) -> tuple[list[Fold], list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from daamctl.artifacts.embeddings import (
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.errors import ArtifactError
-from tests.fixtures.embeddings import config, to_former, write_embeddings
+from tests.fixtures.embeddings import config, forget_hashes, to_former, write_embeddings
 
 LAYERS = (0, 1, 2, 7, 24)
 DIM = 6
@@ -124,13 +123,6 @@ def test_missing_set_and_damaged_head(tmp_path: Path) -> None:
         (tmp_path / "embeddings.json").write_text(text)
         with pytest.raises(ArtifactError, match=rf"embeddings\.json {reason}"):
             read_embeddings(tmp_path)
-
-
-def forget_hashes(folder: Path) -> None:
-    """Make the embeddings look like those of a version that recorded no hashes."""
-    path = folder / embeddings.METADATA_FILE
-    found = json.loads(path.read_text())
-    path.write_text(json.dumps({name: value for name, value in found.items() if name not in ("files", "sha256")}))
 
 
 def test_shard_that_is_not_the_recorded_one_is_refused(tmp_path: Path) -> None:
@@ -281,7 +273,9 @@ def test_shard_is_whole(tmp_path: Path) -> None:
 
 def test_head_round_trip(tmp_path: Path) -> None:
     write_head(tmp_path, head(), clips_of(6))
-    assert read_head(tmp_path) == head()
+    found = read_head(tmp_path)
+    assert found == head(files=found.files)
+    assert list(found.files) == ["labels.parquet"]
 
 
 def test_labels_of_other_embeddings_or_clips_are_refused(tmp_path: Path) -> None:
@@ -290,12 +284,18 @@ def test_labels_of_other_embeddings_or_clips_are_refused(tmp_path: Path) -> None
     labels = (tmp_path / "labels.parquet").read_bytes()
     write_head(tmp_path, head(), clips)
     (tmp_path / "labels.parquet").write_bytes(labels)
+    with pytest.raises(ArtifactError, match=r"labels\.parquet is damaged or from elsewhere.*\n  make them"):
+        open_embeddings(tmp_path, fix="make them")
+    forget_hashes(tmp_path)
     with pytest.raises(ArtifactError, match=r"labels\.parquet belongs to other embeddings\n  make them"):
         open_embeddings(tmp_path, fix="make them")
     write_head(tmp_path, head(), clips.reverse())
     with pytest.raises(ArtifactError, match=r"labels\.parquet is not of the clips of the shards"):
         open_embeddings(tmp_path)
     (tmp_path / "labels.parquet").unlink()
+    with pytest.raises(ArtifactError, match=r"no file .*labels\.parquet"):
+        open_embeddings(tmp_path)
+    forget_hashes(tmp_path)
     with pytest.raises(ArtifactError, match="cannot be read"):  # nor does an earlier version lack them
         open_embeddings(tmp_path)
     write_head(tmp_path, head(vectors_key="v"), clips)

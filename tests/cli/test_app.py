@@ -426,8 +426,8 @@ def test_check_writes_what_each_stage_reads(project: Path) -> None:
     assert changed(demo + "report: {title: x}\n") == {"report.json"}
     assert changed(demo + "method_settings: {mha: {num_heads: 4}}\n") == {"train-mha.json"}
     assert changed(demo + "segment: {tail: drop}\n") == {"segment.json"}
-    assert changed(demo.replace("{encoder: wavlm-micro}", "{encoder: wavlm-micro, device: cpu}")) == set()
-    assert changed(demo.replace("{encoder: wavlm-micro}", "{encoder: wavlm-micro, seed: 1}")) == {"extract.json"}
+    assert changed(demo.replace("{encoder: wavlm-demo}", "{encoder: wavlm-demo, device: cpu}")) == set()
+    assert changed(demo.replace("{encoder: wavlm-demo}", "{encoder: wavlm-demo, seed: 1}")) == {"extract.json"}
     with_train = changed(demo.replace("epochs: 15", "epochs: 16"))
     listed = {f"train-{name}.json" for name in load_config(project, "demo").methods}
     assert with_train == listed | {"ablate.json"}

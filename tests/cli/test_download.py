@@ -64,4 +64,5 @@ def test_corpora_say_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
         "digits": "image",
         "cifar100": "image",
         "manifest": "speech, text or image",
+        "embeddings": "embeddings",
     }

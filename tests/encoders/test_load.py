@@ -100,6 +100,18 @@ def test_random_preset_repeats_by_seed() -> None:
     assert torch.equal(first.encoder.pool(wave)[0], again.encoder.pool(wave)[0])
 
 
+def test_the_encoder_that_ships_with_daamctl() -> None:
+    found = opened("wavlm-demo")
+    assert (found.facts["source"], found.facts["num_layers"], found.facts["normalize"]) == ("wavlm_demo", 12, False)
+    random = opened("wavlm-demo", weights="random")
+    assert random.facts["source"] == "wavlm-demo (random weights, seed 0)"
+    assert random.facts["weights_sha256"] != found.facts["weights_sha256"]
+    assert random.encoder.layers == found.encoder.layers
+    folder = ENCODERS.load("wavlm-demo").folder
+    assert (folder / "model.safetensors").stat().st_size < 2_000_000
+    assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.float16}
+
+
 def test_weights_hash_sees_names_shapes_types_and_values() -> None:
     def linear(value: float, rows: int = 2, dtype: torch.dtype = torch.float32) -> torch.nn.Linear:
         module = torch.nn.Linear(6 // rows, rows, bias=False, dtype=dtype)
@@ -199,8 +211,8 @@ def test_text_model_is_refused_before_its_weights_are_read(tmp_path: Path) -> No
     BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8).save_pretrained(tmp_path)
     assert refused(str(tmp_path)) == (
         f"encoder '{tmp_path}' reads text, the corpus holds speech\n"
-        "  presets that fit: wavlm-micro, wavlm-base-plus, wavlm-large, hubert-large, wav2vec2-large, whisper-tiny, "
-        "whisper-large-v3; daamctl ls encoders"
+        "  presets that fit: wavlm-micro, wavlm-demo, wavlm-base-plus, wavlm-large, hubert-large, wav2vec2-large, "
+        "whisper-tiny, whisper-large-v3; daamctl ls encoders"
     )
 
 
@@ -222,7 +234,9 @@ def test_pickle_with_code_is_refused_and_not_run(folder: Path, tmp_path: Path) -
     mark = tmp_path / "mark"
     (folder / "model.safetensors").unlink()
     torch.save({"weight": Evil(str(mark))}, folder / "pytorch_model.bin")
-    assert refused(str(folder)).startswith(f"encoder folder {folder} cannot be loaded: Weights only load failed")
+    text = refused(str(folder))
+    assert text.startswith(f"encoder folder {folder} cannot be loaded: its weights contain code (")
+    assert text.endswith("), which is not run")
     assert not mark.exists()
     torch.load(folder / "pytorch_model.bin", weights_only=False)  # the file does carry code
     assert mark.exists()
@@ -519,7 +533,7 @@ def test_published_beit_checkpoints_load_by_their_old_names(tmp_path: Path, kind
 @pytest.mark.parametrize(
     ("encoder", "modality", "reads", "fits"),
     [
-        ("beit-large", "speech", "images, the corpus holds speech", "wavlm-micro, wavlm-base-plus"),
+        ("beit-large", "speech", "images, the corpus holds speech", "wavlm-micro, wavlm-demo, wavlm-base-plus"),
         ("wavlm-large", "text", "speech, the corpus holds text", "llama-micro, llama2-13b, roberta-large; daamctl"),
         ("llama2-13b", "image", "text, the corpus holds images", "beit-micro, beit-large, beit-large-pt22k, vit-large"),
     ],

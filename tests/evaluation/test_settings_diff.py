@@ -20,7 +20,6 @@ HARMLESS = {
 }  # fmt: skip
 BATCHES = {"size": 8, "order": "clip table", "clips_sha256": "0" * 64}
 RECORDS = [
-    ("run.key", "other", ["code.content_key"]),
     ("run.method", "gqa", ["method"]),
     ("run.num_folds", 10, ["runs.num_folds"]),
     ("run.test_group", "Ses09", ["data.test_groups"]),
@@ -40,6 +39,8 @@ RECORDS = [
     ("meta.device", "cuda (NVIDIA A100)", ["machine.device"]),
     ("meta.precision", "float16", ["machine.precision"]),
     ("meta.embeddings_key", "ffff", ["embeddings_key"]),
+    ("meta.vectors_key", "ffff", ["vectors_key"]),
+    ("meta.code", {"training": "a", "method": "b"}, ["code.training", "code.method"]),
     ("meta.encoder.revision", "def456", ["encoder.revision"]),
     ("meta.encoder", {"id": "microsoft/wavlm-large", "num_layers": 24}, ["encoder.revision"]),
     ("meta.features", "stream", ["data.streamed"]),
@@ -99,10 +100,42 @@ def test_every_other_record_is_listed(tmp_path, plain, change, value, names):
         assert found == {"can_change": names, "cannot_change": []}
 
 
+@pytest.mark.parametrize(
+    ("shared", "change", "value", "name"),
+    [
+        ({"meta.code": {"training": "a", "method": "b"}}, "meta.git_commit", "other", "code.git_commit"),
+        ({"meta.code": {"training": "a", "method": "b"}}, "meta.daamctl", "0.2.0", "code.daamctl"),
+        ({"meta.vectors_key": "v"}, "meta.embeddings_key", "ffff", "embeddings_key"),
+        ({"meta.vectors_key": "v"}, "meta.encoder.revision", "def456", "encoder.revision"),
+        ({"meta.vectors_key": "v"}, "run.config.segment.tail", "drop", "segment.tail"),
+        ({"meta.vectors_key": "v"}, "run.config.download.num_groups", 7, "download.num_groups"),
+        ({}, "run.key", "other", "code.content_key"),
+        ({}, "meta.versions.mlflow", "9", "versions.mlflow"),
+        ({}, "meta.versions.transformers", "9", "versions.transformers"),
+    ],
+)
+def test_what_cannot_matter_does_not_count(tmp_path, shared, change, value, name):
+    one = told(tmp_path / "a", changes=shared)[1]
+    other = told(tmp_path / "b", changes={**shared, change: value})[1]
+    assert named(differing(one, other)) == {"can_change": [], "cannot_change": [name]}
+
+
+def test_a_library_of_encoders_counts_in_fine_tuning(tmp_path):
+    one = told(tmp_path / "a", changes={"run.finetune": True})[1]
+    other = told(tmp_path / "b", changes={"run.finetune": True, "meta.versions.peft": "9"})[1]
+    assert named(differing(one, other))["can_change"] == ["versions.peft"]
+
+
+def test_other_methods_have_other_code(tmp_path):
+    one = told(tmp_path / "a", changes={"meta.code": {"training": "a", "method": "b"}})[1]
+    other = told(tmp_path / "b", method="gqa", changes={"meta.code": {"training": "a", "method": "c"}})[1]
+    assert "code.method" not in named(differing(one, other))["can_change"]
+
+
 def test_nothing_recorded_is_forgotten():
     """A field added to result.json must be compared, or be named here as no setting."""
     covered = {change.split(".")[1] for change, _, _ in RECORDS}
-    elsewhere = {"pipeline", "fold", "seed"}  # the name of a side; the folds and seeds are facts of all folds
+    elsewhere = {"pipeline", "fold", "seed", "key"}  # the name of a side; facts of all folds
     measured = {"train_s", "peak_memory_bytes", "effect", "notes"}
     # from the way of fine-tuning, from the memory at hand, from what else was to be trained, from the encoder's weights
     follows = {"adapted", "micro_batch", "together", "evaluation_precision"}

@@ -6,65 +6,10 @@ from typing import Any
 
 import pytest
 
-from daamctl.artifacts.results import marked
 from daamctl.reporting.document import Bullets, Facts, Section, Text
-from daamctl.reporting.verdict import against, family_texts, headline, labelled, order
-from tests.fixtures.records import evaluation_of, fairness_of, interval_of, method_of, parsed
-
-
-def compared(first: str, second: str, difference: float, p_holm: float | None) -> dict[str, Any]:
-    primary = {
-        "test": "sign-flip", "unit": "speaker", "mean": difference, "n": 10, "p": 0.002, "p_holm": p_holm,
-        "floor": 0.002, "exact": True, "flips": 1024,
-    }  # fmt: skip
-    secondary = {
-        "test": "nadeau-bengio", "unit": "fold", "mean": difference, "n": 5, "p": 0.01, "p_holm": 0.02, "t": 3.0,
-        "df": 4, "ratio": 0.25,
-    }  # fmt: skip
-    part = {
-        "first_value": 0.5, "second_value": 0.5 - difference, "difference": difference,
-        "interval": interval_of(difference, difference - 0.01, difference + 0.02),
-        "primary": primary if p_holm is not None else None, "secondary": secondary,
-        "minimal_detectable": {"points": 4.0, "std": 0.03, "power": 0.8, "alpha": 0.05, "n": 10},
-    }  # fmt: skip
-    counts = {"wins": 3, "losses": 7, "ties": 90, "runs": 5, "ahead": 1, "behind": 4}
-    return {"first": first, "second": second, **counts, "metrics": {"accuracy": part}}
-
-
-def evaluation(
-    values: dict[str, float],
-    reference: str = "none",
-    p_holm: float | None = 0.01,
-    floor_holm: float = 0.004,
-    status: dict[str, str] | None = None,
-) -> dict[str, Any]:
-    """Methods with a mean accuracy each; every comparison has the same p; `status` of those not trained well."""
-    states = {name: (status or {}).get(name, "fair") for name in values}
-    methods = {}
-    for name, value in values.items():
-        label = f"{name} (reconstructed)" if name == "sga" else name
-        methods[name] = method_of(value, label=marked(label, "" if states[name] == "fair" else states[name]))
-    pairs = [
-        compared(reference, name, values[reference] - value, p_holm)
-        for name, value in values.items()
-        if name != reference
-    ]
-    result = {
-        "family": {"methods": list(values), "reference": reference, "size": len(pairs), "alpha": 0.05,
-                   "correction": "holm", "floor": 0.002, "floor_holm": floor_holm},
-        "design": {"unit": "speaker" if p_holm is not None else None, "unit_word": "speaker", "source_word": "speaker",
-                   "reason": "no test is available: there is one fold", "n_units": 10, "n_items": 100,
-                   "n_speakers": 10, "n_folds": 5, "seeds": {}},
-        "comparisons": pairs,
-        "ranks": {"accuracy": None, "balanced_accuracy": None},
-        "notes": ["intervals resample only 10 speakers"],
-    }  # fmt: skip
-    found = evaluation_of(methods, comparison={"reference": reference, "left_out": [], "result": result})
-    found["fairness"] |= {
-        "verdict": "not fair" if status else "fair",
-        "methods": {name: fairness_of(state) for name, state in states.items()},
-    }
-    return found
+from daamctl.reporting.verdict import against, family_texts, headline, labelled, order, warnings
+from tests.fixtures.compared import evaluation
+from tests.fixtures.records import parsed
 
 
 def words(section: Section) -> str:
@@ -77,7 +22,7 @@ def fact(section: Section) -> str:
 
 
 def said(data: dict[str, Any]) -> tuple[str, str]:
-    section = headline(labelled(parsed(data)), declared=True, stale=[])
+    section = headline(labelled(parsed(data)), declared=True)
     return fact(section), words(section)
 
 
@@ -125,7 +70,7 @@ def test_missing_folds_leave_a_method_untested() -> None:
     short, text = said(data)
     assert short == "not tested"
     assert "It was not tested against none because folds are missing." in text
-    assert "Folds are missing for sga (reconstructed)" in text
+    assert any("Folds are missing for sga (reconstructed)" in line for line in warnings(labelled(parsed(data)), []))
     data["comparison"]["result"] = None
     assert said(data)[0] == "not tested"
 
@@ -186,19 +131,16 @@ def test_family_without_whole_methods_says_why() -> None:
     assert "No methods were tested against each other: none has missing folds." in lines(data)
 
 
-def test_changed_settings_and_stale_folds_are_cautions() -> None:
+def test_changed_settings_and_stale_folds_are_warnings() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6})
     data["notes"] = ["trained with other settings than the current ones: lr 0.1", "sga: something else"]
-    section = headline(labelled(parsed(data)), declared=False, stale=["Score them again."])
-    cautions = [block.text for block in section.blocks if isinstance(block, Text) and block.caution]
-    assert cautions == ["Score them again.", "Trained with other settings than the current ones: lr 0.1."]
+    found = warnings(labelled(parsed(data)), ["Score them again."])
+    assert found == ["Score them again.", "Trained with other settings than the current ones: lr 0.1."]
 
 
 def test_the_verdict_on_the_comparison_comes_first() -> None:
     for status, caution in ((None, False), ({"sga": "undertrained"}, True)):
-        section = headline(
-            labelled(parsed(evaluation({"none": 0.5, "sga": 0.6}, status=status))), declared=True, stale=[]
-        )
+        section = headline(labelled(parsed(evaluation({"none": 0.5, "sga": 0.6}, status=status))), declared=True)
         assert section.blocks[0] == Text("The verdict.", caution=caution)
         (facts,) = [block for block in section.blocks if isinstance(block, Facts)]
         assert facts.pairs[0] == ("Is the comparison fair?", "no" if caution else "yes")
@@ -239,7 +181,7 @@ def test_equal_predictions_and_precisions_are_cautions() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6})
     data["fairness"]["identical"] = [{"methods": ["none", "sga"], "reason": None}]
     data["fairness"]["precision"] |= {"text": "not all: sga in bfloat16", "mixed": True}
-    section = headline(labelled(parsed(data)), declared=True, stale=[])
+    section = headline(labelled(parsed(data)), declared=True)
     cautions = [block.text for block in section.blocks if isinstance(block, Text) and block.caution]
     assert cautions == [
         "The predictions of none and sga (reconstructed) are identical in every fold: the reason is unknown.",

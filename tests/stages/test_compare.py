@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
+import polars as pl
 import pytest
 import yaml
 
@@ -104,7 +106,51 @@ def test_ad_hoc_runs_are_sides(project):
     result = result_of(compare.run(project, "iemocap-wavlm-large", "left/mha"))
     assert result["matched"] == [["mha", "mha"]]
     assert result["comparisons"][0]["design"]["seeds"] == {"iemocap-wavlm-large/mha": [3, 4], "left/mha": [1]}
-    assert {row["name"] for row in result["settings"]["can_change"]} == {"runs.seeds", "code.content_key"}
+    assert {row["name"] for row in result["settings"]["can_change"]} == {"runs.seeds"}
+
+
+# the same items in other folds
+
+
+def refold(layout, config, method, *, keep=lambda rows: rows):
+    """Write a method's folds again, as two folds: the women's test items and the men's."""
+    folds = read_folds(layout.method(method))
+    rows = pl.concat([fold.predictions() for fold in folds])
+    for fold in folds:
+        shutil.rmtree(fold.folder)
+    for number, letter in enumerate("FM", 1):
+        part = keep(rows.filter(pl.col("speaker").str.ends_with(letter)))
+        write_fold(layout, config, method, number, 1, part, changes={"run.num_folds": 2, "run.test_group": letter})
+
+
+def test_the_same_items_in_other_folds_are_paired_whatever_their_fold(project):
+    make(project, "left", methods=["mha"])
+    layout, config = make(project, "right", methods=["mha"], skill=0.5)
+    plain = result_of(compare.run(project, "left", "right"))["comparisons"][0]
+    refold(layout, config, "mha")
+    result = result_of(compare.run(project, "left", "right"))
+    (entry,) = result["comparisons"]
+    for metric, found in entry["metrics"].items():
+        before = plain["metrics"][metric]
+        assert found["secondary"] is None
+        for name in ("first_value", "second_value", "difference"):
+            assert found[name] == pytest.approx(before[name])
+        assert found["primary"]["p"] == pytest.approx(before["primary"]["p"])
+    assert (entry["wins"], entry["losses"], entry["ties"]) == (plain["wins"], plain["losses"], plain["ties"])
+    assert {row["item"] for row in entry["disagreements"]} == {row["item"] for row in plain["disagreements"]}
+    assert (entry["design"]["unit"], entry["design"]["n_folds"], entry["runs"]) == ("speaker", 0, 0)
+    assert [note for note in result["notes"] if "folds" in note] == [
+        "the test items are the same, but the folds are not (left: 5, right: 2), so the methods were trained on other "
+        "items. Items are paired, all folds together; nothing is tested over folds"
+    ]
+
+
+def test_other_items_in_other_folds_are_refused(project):
+    make(project, "left", methods=["mha"])
+    layout, config = make(project, "right", methods=["mha"])
+    refold(layout, config, "mha", keep=lambda rows: rows[:-5])
+    with pytest.raises(ArtifactError, match="were not tested on the same items"):
+        compare.run(project, "left", "right")
 
 
 # refusals

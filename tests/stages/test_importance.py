@@ -12,7 +12,8 @@ from safetensors.numpy import save_file
 from daamctl.analysis import audit
 from daamctl.analysis.probe import ridge_probe
 from daamctl.artifacts.embeddings import StoredVectors, read_embeddings, read_head, shard_path, write_head, write_shard
-from daamctl.artifacts.io import read_json, write_json
+from daamctl.artifacts.io import read_json
+from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.utterances import read_frame
@@ -20,7 +21,7 @@ from daamctl.config import Config, TrainConfig
 from daamctl.errors import ArtifactError
 from daamctl.layout import Layout
 from daamctl.stages import ablate, importance, train
-from tests.fixtures.embeddings import CLASSES, write_embeddings
+from tests.fixtures.embeddings import CLASSES, forget_hashes, write_embeddings
 from tests.fixtures.folds import make_layout, random_predictions, write_fold, write_method
 from tests.fixtures.pictures import blank_pictures
 
@@ -197,16 +198,21 @@ STRENGTH = np.random.default_rng(1).permutation(np.linspace(0, 0.9, 24))  # how 
 HIGH, LOW = int(STRENGTH.argmax()) + 1, int(STRENGTH.argmin()) + 1
 PLANTED = Config.model_validate(
     {
-        "methods": ["none", "mean", "weighted-sum", "daam-v1-mlp"],
+        "methods": ["none-mlp", "mean", "weighted-sum", "daam-v1-mlp"],
         "method_settings": {"daam-v1-mlp": {"hidden_dim": 8}},
-        "train": {"epochs": 12, "lr": 0.01, "batch_size": 16, "search_widen": 2, "device": "cpu"},
+        "train": {
+            "epochs": 12,
+            "lr": 0.01,
+            "batch_size": 16,
+            "device": "cpu",
+            "search": "none",
+            "standardize": "none",
+            "refit": False,
+        },
         "importance": {"dpi": 50, "audit_clips": 60},
         "ablate": {"rank_by": "daam-v1-mlp", "method": "none-mlp", "k": [1], "layers": [[HIGH], [LOW]]},
     }
 )
-
-
-ABLATED = PLANTED.model_copy(update={"methods": (*PLANTED.methods, "none-mlp")})  # trained on few layers alone
 ONE = PLANTED.model_copy(update={"methods": ("weighted-sum",)})
 
 
@@ -222,9 +228,10 @@ def planted(tmp_path_factory) -> Layout:
     vectors = rng.standard_normal(vectors.shape) + STRENGTH[:, None] * centres[:, None]
     write_shard(shard_path(layout.embeddings, 0), clips, np.full(len(clips), 49), vectors.astype(np.float16), layers,
                 {"key": "planted", "unreadable": 0})  # fmt: skip
+    forget_hashes(layout.embeddings)
     for method in PLANTED.methods:
         train.run(layout, PLANTED, method=method, track=False)
-    ablate.run(layout, ABLATED, track=False)
+    ablate.run(layout, PLANTED, track=False)
     return layout
 
 
@@ -267,7 +274,7 @@ def test_probe_of_the_audit_follows_what_was_planted(audited):
 
 
 def test_methods_without_a_ranking_and_the_table(audited):
-    assert list(audited["without_score"]) == ["none"]
+    assert list(audited["without_score"]) == ["none-mlp"]
     assert list(audited["audit"]["not_audited"]) == ["mean"]
     comparison = audited["audit"]["comparison"]
     rows = {row["method"]: row for row in comparison["table"]}
@@ -307,6 +314,8 @@ def test_random_scores_do_not_pass(copied):
     weights = np.random.default_rng(2).random(24).astype(np.float32)  # the same in all folds: stable, but about nothing
     for fold in read_folds(copied.method("weighted-sum")):
         save_file({"trained": weights, "untrained": np.roll(weights, 7)}, fold.folder / "layer_weights.safetensors")
+        result = read_json(fold.folder / "result.json")
+        write_record(fold.folder / "result.json", {**result, "files": {}})
     audit = json.loads(importance.run(copied, ONE).read_text())["audit"]
     entry = audit["methods"]["weighted-sum"]
     assert entry["agreement"]["verdict"] == "not shown"
@@ -337,7 +346,7 @@ def test_missing_weights_and_ablation_are_named_with_their_commands(copied):
 @pytest.mark.parametrize("few", [{"k": (), "layers": ()}, {"k": (), "layers": ((HIGH,), (1, 2))}])
 def test_an_ablation_that_tests_nothing_is_named(copied, few):
     config = ONE.model_copy(update={"ablate": ONE.ablate.model_copy(update=few)})
-    ablate.run(copied, config.model_copy(update={"methods": ABLATED.methods}), track=False)
+    ablate.run(copied, config.model_copy(update={"methods": PLANTED.methods}), track=False)
     audit = json.loads(importance.run(copied, config).read_text())["audit"]
     assert audit["methods"]["weighted-sum"]["alone"] == []
     assert audit["missing"] == []
@@ -351,7 +360,7 @@ def test_folds_of_other_embeddings_are_not_audited(copied):
     for fold in read_folds(copied.method("weighted-sum")):
         result = read_json(fold.folder / "result.json")
         result["meta"]["embeddings_key"] = "another"
-        write_json(fold.folder / "result.json", result)
+        write_record(fold.folder / "result.json", result)
     entry = json.loads(importance.run(copied, ONE).read_text())["audit"]["methods"]["weighted-sum"]
     assert entry["agreement"] is None
     assert "was trained on other embeddings or layers than the present ones" in entry["missing"][0]

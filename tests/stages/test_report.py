@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from daamctl.artifacts.io import write_json
+from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
@@ -35,10 +36,10 @@ Made = tuple[Layout, str, str]
 """Layout, HTML, Markdown."""
 VOID = {"meta", "img", "br", "hr", "link"}
 SECTIONS = [
-    "headline", "results", "fairness", "metrics", "folds", "speakers", "selection", "published", "importance",
-    "ablation", "learned", "cost", "learning", "confusion", "missing", "provenance",
+    "answers", "results", "headline", "tests", "fairness", "metrics", "folds", "speakers", "selection", "published",
+    "importance", "ablation", "learned", "cost", "learning", "confusion", "missing", "provenance", "terms",
 ]  # fmt: skip
-FIGURES = ["accuracy", "ranks", "speakers", "importance", "learning", "confusion"]
+FIGURES = ["answers", "ranks", "accuracy", "speakers", "importance", "learning", "confusion"]
 pytestmark = pytest.mark.usefixtures("blank_pictures")  # only the fixture `made` draws its own
 LOADS = {"src", "href", "srcset", "data", "poster", "action", "xlink:href"}
 
@@ -156,7 +157,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     evaluate.run(layout, CONFIG)
     importance.run(layout, CONFIG)
     path = layout.stage("importance") / "summary.json"
-    write_json(path, {**json.loads(path.read_text()), "audit": audit()})
+    write_record(path, {**json.loads(path.read_text()), "audit": audit()})
     write_json(layout.stage("ablate") / "ablation.json", ablation())
     path = report.run(layout, CONFIG, track=False)
     return layout, path.read_text(encoding="utf-8"), (path.parent / "report.md").read_text(encoding="utf-8")
@@ -489,14 +490,14 @@ def test_static_page_of_another_corpus_after_new_training(tmp_path: Path) -> Non
     changed = evaluation_of(layout)
     changed["provenance"]["config"]["download"]["corpus"] = "demo"
     changed["methods"]["none"]["per_fold"][0]["train_s"] += 1
-    write_json(path, changed)
+    write_record(path, changed)
     folder = layout.stage("report")
     (folder / "tables").mkdir(parents=True)
     (folder / "tables" / "of-another-day.csv").write_text("x\n")
     text = report.run(layout, config.model_copy(update={"methods": ("none", "mha")}), track=False).read_text()
     page = Page(text)
     assert len(page.scripts) == 1
-    assert len(page.figures) == 4 <= len(page.images)
+    assert len(page.figures) == 5 <= len(page.images)
     assert "plotly.js v" not in text
     assert "Our corpus is demo, but the published one is iemocap. The results are not comparable." in text
     assert (
@@ -527,7 +528,7 @@ def test_bare_minimum(tmp_path: Path) -> None:
     assert "Not computed yet. Run: daamctl ablate --pipeline toy" in text
     assert "No other method was run" in text
     assert "published" not in page.sections
-    assert page.figures == ["accuracy", "speakers", "learning", "confusion"]
+    assert page.figures == ["answers", "accuracy", "speakers", "learning", "confusion"]
     assert (layout.stage("report") / "report.md").read_text().startswith("# &lt;b&gt;&amp;\n")
 
 
@@ -539,9 +540,9 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     evaluate.run(layout, config)
     path = layout.stage("evaluate") / "evaluation.json"
     name = "</script><img src=http://x onerror=alert(1)>_%&"
-    path.write_text(path.read_text().replace('"Ses01F"', json.dumps(name)))
+    write_record(path, json.loads(path.read_text().replace('"Ses01F"', json.dumps(name))))
     folder = report.run(layout, config, track=False).parent
-    assert len(Page((folder / "report.html").read_text()).figures) == 4
+    assert len(Page((folder / "report.html").read_text()).figures) == 5
     assert r"\textless{}/script\textgreater{}" in (folder / "tables/speakers.tex").read_text()
     assert "<img src" not in (folder / "report.md").read_text()
 
@@ -554,7 +555,7 @@ def test_without_dev_group_and_densities(tmp_path: Path) -> None:
     importance.run(layout, config)
     text = report.run(layout, config, track=False).read_text()
     assert "so results are optimistic" in text
-    assert "None of the methods none has a density" in text
+    assert "None of the methods none has a" in text
     assert "held-out training group" not in text
 
 
@@ -814,7 +815,7 @@ def unfair(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 def test_an_unfair_comparison_is_called_that_first(unfair: Made) -> None:
     _, html, markdown = unfair
-    first = markdown.split("## Headline")[1].strip().splitlines()[0]
+    first = markdown.split("## Best method and its lead")[1].strip().splitlines()[0]
     assert "This comparison is not fair: mean and mha are undertrained, and daam-v2 learned nothing. mean is" in first
     assert "points below ridge-mean, a closed-form probe; mha chooses the lowest or highest lr tried in most" in first
     assert "training may explain it" in html
@@ -823,7 +824,7 @@ def test_an_unfair_comparison_is_called_that_first(unfair: Made) -> None:
     assert "The predictions of gqa and sga (reconstructed) are identical in every fold" in html
     assert "The methods were trained in different precisions: sga in bfloat16, the others in float32." in html
     assert "Training alone may explain the ranks of" in html
-    assert Page(html).figures == ["accuracy", "ranks", "gaps", "search", "speakers", "learning", "confusion"]
+    assert Page(html).figures == ["answers", "ranks", "gaps", "search", "accuracy", "speakers", "learning", "confusion"]
 
 
 def test_marks_stand_in_every_table(unfair: Made) -> None:

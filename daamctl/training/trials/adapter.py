@@ -22,7 +22,7 @@ from daamctl.devices import resolve_precision
 from daamctl.engines.base import Engine
 from daamctl.methods.weights import write_weights
 from daamctl.methods.weights_metadata import ADAPTER, Origin, WeightsMetadata
-from daamctl.provenance import code_hash
+from daamctl.provenance import FOLD_CODE, code_hash
 from daamctl.training.adapter_training import AdapterTraining, Opened, notes_on
 from daamctl.training.loop import Training, TrainingSetup
 from daamctl.training.search import Grid, Settings, Start
@@ -117,22 +117,24 @@ class AdapterTrial(Trial):
     @cached_property
     def key(self) -> str:
         """Content key of everything that affects the result; the machine does not."""
-        module = FINETUNES.module_of(self.spec.method)
         return content_key(
             {
                 "format": KEY_FORMAT,
                 "data": self.data.data_key(self.config),
                 "method": self.spec.method,
-                "code": [
-                    *(code_hash(name, "daamctl.adapters") for name in (module, "daamctl.adapters.heads")),
-                    code_hash("daamctl.attention", "daamctl"),
-                ],
+                "code": self._code,
                 "finetune": key_settings(self.config, "finetune"),
                 "train": shared_with_finetuning(self.config),
                 "fold": self.spec.fold,
                 "seed": self.spec.seed,
             }
         )
+
+    @property
+    def _code(self) -> list[str]:
+        """Hashes of the code of the adapter, of its classifier, and of attention."""
+        modules = (FINETUNES.module_of(self.spec.method), "daamctl.adapters.heads")
+        return [*(code_hash(name, "daamctl.adapters") for name in modules), code_hash("daamctl.attention", "daamctl")]
 
     @property
     def grid(self) -> Grid | None:
@@ -183,6 +185,7 @@ class AdapterTrial(Trial):
                 "micro_batch": training.micro_batch,
             },
             meta={
+                "code": {"training": code_hash(__name__, "daamctl", FOLD_CODE), "method": content_key(self._code)},
                 "embeddings_key": self.data.data_key(self.config),
                 "encoder": dict(opened.facts),
                 "evaluation_precision": opened.facts.get("weights_dtype", "float32"),  # no autocast: as the weights

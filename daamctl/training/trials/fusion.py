@@ -25,7 +25,7 @@ from daamctl.methods import CLOSED_FORM, METHODS, build, resolve_method, save_we
 from daamctl.methods.base import FusionClassifier, Standardize
 from daamctl.methods.probes import RidgeProbe
 from daamctl.methods.weights_metadata import Origin
-from daamctl.provenance import code_hash
+from daamctl.provenance import FOLD_CODE, code_hash
 from daamctl.training.batched import MOST_MEMBERS, separable
 from daamctl.training.closed_form import ClosedFormTraining
 from daamctl.training.features import Features, is_on, part_of, source_of, split_features
@@ -80,6 +80,13 @@ class FusionTrial(Trial):
         if self.config.train.features == "auto":
             return {self._key(stream=stream) for stream in (False, True)}
         return {self.key}
+
+    @property
+    def code(self) -> dict[str, str]:
+        """Hashes of the code that the fold depends on: of training, and of its method."""
+        method = METHODS.module_of(resolve_method(self.spec.method)[0])
+        training = code_hash(__name__, "daamctl", FOLD_CODE)
+        return {"training": training, "method": code_hash(method, "daamctl.methods")}
 
     @property
     def grid(self) -> Grid | None:
@@ -168,7 +175,9 @@ class FusionTrial(Trial):
             },
             metrics=metrics,
             meta={
+                "code": self.code,
                 "embeddings_key": features.head.key,
+                **({"vectors_key": features.head.vectors_key} if features.head.vectors_key else {}),
                 "encoder": features.head.encoder,
                 "features": source_of(training.train),
             },
@@ -216,7 +225,7 @@ class FusionTrial(Trial):
             "layers": self.data.layers,
             "method": self.spec.method,
             "settings": self.settings,
-            "code": code_hash(METHODS.module_of(resolve_method(self.spec.method)[0]), "daamctl.methods"),
+            "code": self.code["method"],
             "train": train,
             "fold": self.spec.fold,
             "seed": self.spec.seed,

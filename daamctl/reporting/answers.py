@@ -1,0 +1,174 @@
+"""The first section of a report: which layers carry the label, whether fusing layers helps, and what to do next.
+
+The layers are judged by a linear probe of each layer alone (from the importance stage), fusing by the comparison of
+every method that fuses layers with a probe of the best single layer, which is chosen in every fold without its test
+group. The functions take an evaluation after `verdict.labelled`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from daamctl.artifacts.evaluation import Evaluation, MethodFairness, ReferenceComparison
+from daamctl.artifacts.importance import Importance, ProbedLayers
+from daamctl.artifacts.terms import listed
+from daamctl.reporting import figures
+from daamctl.reporting.document import Block, Bullets, Section, Text, layers_text, p_value, percent, points
+from daamctl.reporting.terms import item, terms
+from daamctl.reporting.verdict import Against, doubtful, order, short_names, warnings
+
+MOST_UNITS = 1000
+"""Larger estimates of the number of speakers needed are not worth a figure."""
+MOST_STEPS = 4
+
+
+def answers(evaluation: Evaluation, summary: Importance | None, *, stale: Sequence[str], command: str) -> Section:
+    """Two answers, the figure behind them, warnings, and the next steps.
+
+    Args:
+        evaluation: output of `verdict.labelled`.
+        summary: result of the importance stage; None if it has not run.
+        stale: notes on folds that no longer match the evaluation.
+        command: command of the importance stage.
+    """
+    probed = summary.probed if summary else None
+    blocks: list[Block] = [
+        Text(_layers(evaluation, probed) if probed else f"The layers were not probed yet. Run: {command}"),
+        Text(_fusion(evaluation)),
+        _figure(evaluation, probed),
+    ]
+    blocks += [Text(text, caution=True) for text in warnings(evaluation, stale)]
+    steps = next_steps(evaluation)
+    if steps:
+        blocks += [Text("What to do next:"), Bullets(steps[:MOST_STEPS])]
+    return Section("answers", "Answers", blocks)
+
+
+def next_steps(evaluation: Evaluation) -> list[str]:
+    """What would make the answers clearer, most urgent first."""
+    steps = _train_longer(evaluation)
+    missing = [name for name, entry in evaluation.methods.items() if entry.missing]
+    if missing:
+        steps.insert(0, f"Finish the missing folds of {listed(short_names(missing))}.")
+    found = _best_fusion(evaluation)
+    if found is None:
+        steps.append("Add ridge-best-layer to the methods, to see whether fusing beats the best single layer.")
+    else:
+        steps += _more_units(evaluation, *found)
+    return steps
+
+
+def _layers(evaluation: Evaluation, probed: ProbedLayers) -> str:
+    """Which layers carry the label."""
+    best = max(probed.layers, key=lambda one: one.accuracy)
+    last = probed.layers[-1]
+    unit = terms(evaluation).unit(probed.unit)
+    interval = "" if best.low is None or best.high is None else f" [{percent(best.low)}, {percent(best.high)}]"
+    reached = f"{percent(best.accuracy)} %{interval} of {unit}s with a linear probe"
+    near = [one.layer for one in probed.layers if best.low is not None and one.accuracy >= best.low]
+    if len(near) == len(probed.layers) > 1:
+        return f"No layer stands out: layer {best.layer} alone classifies {reached}; every layer lies in this interval."
+    text = f"Layer {best.layer} carries the label best: alone it classifies {reached}"
+    if near[1:]:
+        text += f"; layers {layers_text(near)} lie in this interval"
+    if best is last:
+        return f"{text}. It is the last layer."
+    return f"{text}. The last layer, {last.layer}, reaches {percent(last.accuracy)} %."
+
+
+def _fusion(evaluation: Evaluation) -> str:
+    """Whether fusing layers helps."""
+    found = _best_fusion(evaluation)
+    if found is None:
+        return "Whether fusing layers helps is unknown: no probe of a single layer was trained beside the methods."
+    compared, best = found
+    result = compared.result
+    assert result is not None
+    gain = f"{points(best.difference)} points"
+    if best.low is not None and best.high is not None:
+        gain += f" [{points(best.low)}, {points(best.high)}]"
+    p = "" if best.p_holm is None else f"; {p_value(best.p_holm)} after correction"
+    against = f"{best.method} differs by {gain} from a probe of the best single layer ({compared.reference}{p})"
+    if best.p_holm is None:
+        return f"Whether fusing layers helps cannot be tested: {against}."
+    if best.p_holm <= result.family.alpha:
+        return f"Fusing layers {'helps' if best.difference > 0 else 'hurts'}: {against}."
+    doubts = doubtful(evaluation, [best.method])
+    trained = "; but its training is in doubt" if doubts else ""
+    return f"Fusing layers does not help by more than chance: the best fusion {against}{trained}."
+
+
+def _best_fusion(evaluation: Evaluation) -> tuple[ReferenceComparison, Against] | None:
+    """The comparison with the best single layer, and its best method that fuses layers."""
+    compared = evaluation.single_layer
+    if compared is None or compared.result is None:
+        return None
+    pairs = {pair.second: pair for pair in compared.result.comparisons}
+    best = next(name for name in order(evaluation) if name in pairs)
+    return compared, Against.of(pairs[best], "accuracy")
+
+
+def _more_units(evaluation: Evaluation, compared: ReferenceComparison, best: Against) -> list[str]:
+    """How many speakers would make the lead of the best fusion testable; empty if it is significant."""
+    result = compared.result
+    assert result is not None
+    family, design = result.family, result.design
+    if best.p_holm is None or best.p_holm <= family.alpha or design.n_units is None:
+        return []
+    unit, number = design.unit_word, design.n_units
+    if family.floor_holm is not None and family.floor_holm > family.alpha:
+        # A sign-flip test over n units allows no p-value below 2^(1 - n).
+        needed = 1 + math.ceil(math.log2(family.size / family.alpha))
+        return [f"Add {unit}s: with {number}, no lead can be significant. {needed} would do."]
+    if best.difference <= 0 or not best.detectable:
+        return []
+    needed = math.ceil(number * (best.detectable / best.difference) ** 2)
+    if needed <= number:
+        return []
+    if needed > MOST_UNITS:
+        return [f"Stop looking for a better fusion here: its lead would take over {MOST_UNITS:,} {unit}s to confirm."]
+    return [f"Add {unit}s: confirming a lead of {points(best.difference)} points would take about {needed} of them."]
+
+
+def _train_longer(evaluation: Evaluation) -> list[str]:
+    """Which settings would train the undertrained methods better."""
+    steps = []
+    methods = {name: one for name, one in evaluation.fairness.methods.items() if one.status == "undertrained"}
+    for setting in sorted({name for one in methods.values() for name in _at_edge(one)}):
+        found = [name for name, one in methods.items() if setting in _at_edge(one)]
+        widen = f"train.search_{setting}"
+        steps.append(f"Widen {widen}: {listed(short_names(found))} chose its lowest or highest value.")
+    late = [name for name, one in methods.items() if (one.unfinished or 0) > one.runs / 2]
+    if late:
+        steps.append(f"Raise train.epochs: {listed(short_names(late))} had not converged.")
+    rest = [name for name, one in methods.items() if name not in late and not _at_edge(one)]
+    if rest:
+        text = "Raise train.search_epochs or train.patience"
+        steps.append(f"{text}: {listed(short_names(rest))} did not reach a closed-form probe of the same input.")
+    if nothing := [name for name, one in evaluation.fairness.methods.items() if one.status == "learned nothing"]:
+        steps.append(f"Leave out {listed(short_names(nothing))}, or change its settings: it learned nothing.")
+    return steps
+
+
+def _at_edge(one: MethodFairness) -> list[str]:
+    """Settings whose search ended at its lowest or highest value in most runs."""
+    return [name for name, number in one.edges.items() if number > one.runs / 2]
+
+
+def _figure(evaluation: Evaluation, probed: ProbedLayers | None) -> Block:
+    label = f"Accuracy per {item(evaluation)}"
+    methods = {}
+    for name in order(evaluation):
+        interval = evaluation.methods[name].intervals.metrics["accuracy"]
+        ends = (interval.low, interval.high) if interval else None
+        methods[name] = (evaluation.accuracy(name).mean, ends)
+    means = ", ".join(f"{name} {percent(value)} %" for name, (value, _) in methods.items())
+    alt = f"{label} of every method: {means}."
+    if probed:
+        best = max(probed.layers, key=lambda one: one.accuracy)
+        top = f"highest {percent(best.accuracy)} % at layer {best.layer}"
+        alt = f"Accuracy of a linear probe of every layer, {top}. {alt}"
+    layers = probed.layers if probed else []
+    chance = evaluation.main_chance.majority_fraction
+    return figures.drawn(figures.answers(layers, methods, chance, label, f"{alt} The numbers are in the tables."))

@@ -1,0 +1,120 @@
+"""The first section of the report: which layers carry the label, whether fusing helps, what to do next."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daamctl.artifacts.importance import Importance, LayerAccuracy, ProbedLayers
+from daamctl.artifacts.records import parse_record
+from daamctl.reporting.answers import answers, next_steps
+from daamctl.reporting.document import Bullets, Plot, Text
+from daamctl.reporting.verdict import labelled
+from tests.fixtures.compared import evaluation
+from tests.fixtures.records import importance_of, parsed
+
+
+def probed(*accuracies: float, margin: float | None = 0.02) -> ProbedLayers:
+    ends = [(None, None) if margin is None else (value - margin, value + margin) for value in accuracies]
+    layers = [LayerAccuracy(n, value, *ends[n - 1]) for n, value in enumerate(accuracies, start=1)]
+    return ProbedLayers("utterance", "speaker", layers)
+
+
+def summary_of(layers: ProbedLayers) -> Importance:
+    found = importance_of({}, probed=asdict(layers))
+    return parse_record(found, Importance, path=Path("summary.json"), again="daamctl importance")
+
+
+def fused(values: dict[str, float], **options: Any) -> dict[str, Any]:
+    """Methods that fuse layers, against the probe of the best single layer."""
+    data = evaluation(values, reference="ridge-best-layer", **options)
+    data["single_layer"] = data["comparison"]
+    return data
+
+
+def said(data: dict[str, Any], layers: ProbedLayers | None = None) -> str:
+    summary = summary_of(layers) if layers else None
+    section = answers(labelled(parsed(data)), summary, stale=[], command="daamctl importance")
+    return " ".join(block.text for block in section.blocks if isinstance(block, Text))
+
+
+BASE = {"ridge-best-layer": 0.5, "daam-v1": 0.6}
+
+
+def test_the_layers_that_carry_the_label() -> None:
+    text = said(fused(BASE), probed(0.5, 0.61, 0.62, 0.4))
+    assert "Layer 3 carries the label best: alone it classifies 62.0 % [60.0, 64.0] of utterances" in text
+    assert "layers 2, 3 lie in this interval. The last layer, 4, reaches 40.0 %." in text
+
+
+def test_a_flat_profile() -> None:
+    text = said(fused(BASE), probed(0.5, 0.51, 0.505))
+    assert "No layer stands out: layer 2 alone classifies 51.0 %" in text
+
+
+def test_without_intervals_or_probes() -> None:
+    assert "alone it classifies 62.0 % of utterances" in said(fused(BASE), probed(0.5, 0.62, margin=None))
+    assert "It is the last layer." in said(fused(BASE), probed(0.5, 0.62, margin=None))
+    assert "The layers were not probed yet. Run: daamctl importance" in said(fused(BASE))
+
+
+def test_whether_fusing_helps() -> None:
+    assert "Fusing layers helps: daam-v1 differs by +10.0 points [+8.0, +11.0] from a probe" in said(fused(BASE))
+    text = said(fused(BASE, p_holm=0.3))
+    assert "Fusing layers does not help by more than chance: the best fusion daam-v1 differs by +10.0 points" in text
+    worse = {"ridge-best-layer": 0.6, "daam-v1": 0.5}
+    assert "Fusing layers hurts: daam-v1 differs by −10.0 points" in said(fused(worse))
+    assert "cannot be tested" in said(fused(BASE, p_holm=None))
+    assert "unknown: no probe of a single layer" in said(evaluation({"none": 0.5, "sga": 0.6}))
+
+
+def steps(data: dict[str, Any]) -> str:
+    return " ".join(next_steps(labelled(parsed(data))))
+
+
+def test_more_speakers() -> None:
+    assert steps(fused(BASE)) == ""
+    # 2^(1 - n) must reach 0.05 for one comparison, so n is at least 6.
+    text = steps(fused(BASE, p_holm=0.074, floor_holm=0.074))
+    assert text == "Add speakers: with 10, no lead can be significant. 6 would do."
+    small = {"ridge-best-layer": 0.5, "daam-v1": 0.52}
+    # 10 speakers detect 4 points, so a lead of 2 takes four times as many.
+    assert "confirming a lead of +2.0 points would take about 40 of them" in steps(fused(small, p_holm=0.3))
+    tiny = {"ridge-best-layer": 0.5, "daam-v1": 0.501}
+    assert "over 1,000 speakers to confirm" in steps(fused(tiny, p_holm=0.3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "step"),
+    [
+        ({"edges": {"lr": 4}}, "Widen train.search_lr: daam-v1 chose its lowest or highest value."),
+        ({"unfinished": 4}, "Raise train.epochs: daam-v1 had not converged."),
+        ({}, "Raise train.search_epochs or train.patience: daam-v1 did not reach a closed-form probe"),
+    ],
+)
+def test_undertrained_methods(changes: dict[str, Any], step: str) -> None:
+    data = fused(BASE, status={"daam-v1": "undertrained"})
+    data["fairness"]["methods"]["daam-v1"] |= {"runs": 5, **changes}
+    assert step in steps(data)
+    assert "training alone may explain the results of daam-v1" in said(data)
+
+
+def test_missing_folds_and_missing_probe() -> None:
+    data = evaluation({"none": 0.5, "sga": 0.6})
+    data["methods"]["sga"]["missing"] = [[5, 1]]
+    text = steps(data)
+    assert text.startswith("Finish the missing folds of sga. ")
+    assert "Add ridge-best-layer to the methods" in text
+
+
+def test_the_figure_shows_layers_and_methods() -> None:
+    summary = summary_of(probed(0.5, 0.6))
+    section = answers(labelled(parsed(fused(BASE))), summary, stale=[], command="")
+    (plot,) = [block for block in section.blocks if isinstance(block, Plot)]
+    (panels,) = plot.figure.views.values()
+    assert [panel.title for panel in panels] == ["Layers", "Methods"]
+    assert panels[0].y.limits == panels[1].x.limits
+    assert not [block for block in section.blocks if isinstance(block, Bullets)]

@@ -123,12 +123,16 @@ def first_few(names: Sequence[str], most: int = 5, *, separator: str = ", ") -> 
 
 
 def two_sizes(need: float, there: float) -> tuple[str, str]:
-    """Two numbers of bytes as text, in the largest unit in which one decimal tells them apart."""
+    """Two numbers of bytes as text, with as many digits as tell them apart."""
+    texts = _size(need), _size(there)
+    return texts if texts[0] != texts[1] else (f"{need:,.0f} bytes", f"{there:,.0f} bytes")
+
+
+def _size(number: float) -> str:
     for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        texts = f"{need / size:.1f} {unit}", f"{there / size:.1f} {unit}"
-        if max(need, there) >= size and texts[0] != texts[1]:
-            return texts
-    return f"{need:.0f} bytes", f"{there:.0f} bytes"
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number:.0f} bytes"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -9,7 +9,7 @@ import errno
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from daamctl.errors import ArtifactError
@@ -58,10 +58,11 @@ def atomic_path(path: Path) -> Iterator[Path]:
         advice = repair_of(error) or "free space or fix permissions, then run it again"
         raise ArtifactError(f"cannot write {path}: {error.strerror or error}", fix=advice) from error
     finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary, ignore_errors=True)
-        else:
-            temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # the path itself may be what is refused
+            if temporary.is_dir():
+                shutil.rmtree(temporary, ignore_errors=True)
+            else:
+                temporary.unlink(missing_ok=True)
 
 
 def csv_text(text: str) -> str:

@@ -1,10 +1,10 @@
-"""Lists of names in messages."""
+"""Lists of names and sizes in messages."""
 
 from __future__ import annotations
 
 import pytest
 
-from daamctl.errors import first_few
+from daamctl.errors import first_few, two_sizes
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,16 @@ def test_first_few(names: list[str], shown: str) -> None:
 
 def test_the_number_of_further_lines_has_its_own_line() -> None:
     assert first_few(["a", "b", "c"], 2, separator="\n  ") == "a\n  b\n  and 1 more"
+
+
+@pytest.mark.parametrize(
+    ("need", "there", "shown"),
+    [
+        (2_500_000_000, 300_000_000, ("2.5 GB", "300.0 MB")),
+        (400_000, 300_000, ("400.0 kB", "300.0 kB")),
+        (1_040_000_000, 1_010_000_000, ("1,040,000,000 bytes", "1,010,000,000 bytes")),
+        (400, 0, ("400 bytes", "0 bytes")),
+    ],
+)
+def test_two_sizes_differ_where_the_numbers_do(need: int, there: int, shown: tuple[str, str]) -> None:
+    assert two_sizes(need, there) == shown

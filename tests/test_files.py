@@ -61,18 +61,45 @@ def test_folder_may_be_written_too(tmp_path: Path) -> None:
     assert names(tmp_path) == ["folder"]
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-def test_file_system_that_refuses_is_an_artifact_error(tmp_path: Path, code: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [(errno.ENOSPC, "free space"), (errno.EROFS, "fix permissions"), (errno.ETXTBSY, "free space or fix permissions")],
+)
+def test_file_system_that_refuses_is_an_artifact_error(tmp_path: Path, code: int, advice: str) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
     with pytest.raises(ArtifactError) as caught, atomic_path(path) as temporary:  # noqa: PT012
         temporary.write_text("half")
         raise OSError(code, os.strerror(code))
-    assert str(caught.value) == (
-        f"cannot write {path}: {os.strerror(code)}\n  free space or fix permissions, then run it again"
-    )
+    assert str(caught.value) == f"cannot write {path}: {os.strerror(code)}\n  {advice}, then run it again"
     assert path.read_text() == "old"
     assert names(tmp_path) == ["a.txt"]
+
+
+def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("mine")
+    for path in (tmp_path / "data/a.txt", tmp_path / "data/b/a.txt"):
+        with pytest.raises(ArtifactError, match="\n  a file is where a folder should be: move it away, then run"):
+            write(path)
+    assert (tmp_path / "data").read_text() == "mine"
+
+
+def test_a_folder_where_a_file_should_be(tmp_path: Path) -> None:
+    (tmp_path / "a.txt/b").mkdir(parents=True)
+    with pytest.raises(ArtifactError, match="\n  a folder is where a file should be: move it away, then run"):
+        write(tmp_path / "a.txt")
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_a_name_that_is_too_long(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="File name too long\n  choose a shorter name"):
+        write(tmp_path / ("x" * 250))
+    assert names(tmp_path) == []
+
+
+def write(path: Path) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text("new")
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+cmd", "-x", "@sum", "\t=1", "\r=1"])

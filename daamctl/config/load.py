@@ -202,6 +202,8 @@ def _merged(root: Path, pipeline: str | None, overrides: Mapping[str, Any]) -> t
             raise ConfigError(
                 f"unknown pipeline '{pipeline}'", fix=f"{suggest(pipeline, known)} ({PIPELINES_DIR}/<name>.yaml)"
             )
+        if not pipeline.isprintable():  # bytes that are no UTF-8, or line breaks, which no artifact could record
+            raise ConfigError(f"the name of pipeline {pipeline!a} cannot be printed", fix="rename its file")
         difference = read_yaml(root / PIPELINES_DIR / f"{pipeline}.yaml")
         if "pipelines" in difference:
             problems.append(f"pipelines: belongs in {PARAMS_FILE}, not in a pipeline file")

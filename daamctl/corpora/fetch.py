@@ -33,6 +33,8 @@ BACKOFF_S = 1.0
 TIMEOUT_S = 30.0
 """Longest silence of the server."""
 CHUNK_BYTES = 1 << 18
+ENCRYPTED = 0x1
+"""Flag of a zip member."""
 MOST_EXPANSION = 100
 """Largest ratio of what an archive contains to its own size."""
 FREE_EXPANSION_BYTES = 100_000_000
@@ -124,7 +126,7 @@ def unpack(archive: Path, target: Path) -> Path:
         with made_whole(target, f"unpacked from {archive.name}\n") as new:
             _extract(archive, new)
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError, RuntimeError) as error:
-        # RuntimeError: a zip member is encrypted, or packed in a way that Python does not know
+        # RuntimeError: a zip member is packed in a way that Python does not know
         raise DownloadError(f"cannot unpack {archive}: {error}", fix=f"delete {archive} and run it again") from error
     return target
 
@@ -237,6 +239,11 @@ def _extract(archive: Path, folder: Path) -> None:
         with zipfile.ZipFile(archive) as file:
             for info in file.infolist():
                 _check_member(archive, info.filename)
+                if info.flag_bits & ENCRYPTED:
+                    raise DownloadError(
+                        f"{archive} contains '{info.filename}', which is encrypted",
+                        fix="unpack it elsewhere and register the folder: daamctl download CORPUS --from DIR",
+                    )
             _check_size(archive, sum(info.file_size for info in file.infolist()))
             file.extractall(folder)
     elif tarfile.is_tarfile(archive):

@@ -5,19 +5,24 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from filelock import FileLock
 from typer.testing import CliRunner
 
 from daamctl import __version__, pipeline, stage_table
+from daamctl.artifacts.io import locked
 from daamctl.cli.app import app
 from daamctl.config import Config, load_config, pipeline_names
 from daamctl.errors import ArtifactError
+from daamctl.files import atomic_path
 from daamctl.methods import METHODS
 from daamctl.stages import (
     check,
@@ -28,6 +33,7 @@ from daamctl.stages import (
     plan,
     report,
     track,
+    train,
 )
 from tests.conftest import REPOSITORY
 
@@ -150,15 +156,114 @@ def test_file_system_that_refuses_is_an_expected_failure(project: Path, monkeypa
     monkeypatch.setattr(report, "run", Recorder(OSError(code, os.strerror(code))))
     result = call("report", "--pipeline", "demo")
     assert result.exit_code == 3
-    assert result.stderr == (
-        f"ArtifactError: [Errno {code}] {os.strerror(code)}\n  free space or fix permissions, then run it again\n"
-    )
+    advice = "free space" if code == errno.ENOSPC else "fix permissions"
+    assert result.stderr == f"ArtifactError: [Errno {code}] {os.strerror(code)}\n  {advice}, then run it again\n"
 
 
 def test_full_disk_as_safetensors_words_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     error = RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
     monkeypatch.setattr(report, "run", Recorder(error))
     assert call("report", "--pipeline", "demo").exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+    ],
+)
+def test_memory_that_runs_out_is_an_expected_failure(project: Path, monkeypatch: Any, error: Exception) -> None:
+    monkeypatch.setattr(report, "run", Recorder(error))
+    result = call("report", "--pipeline", "demo")
+    assert result.exit_code == 3
+    first, second = result.stderr.splitlines()
+    assert first.startswith("MemoryError: there is not enough memory")
+    assert "ulimit -v" in second
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "words", "message"),
+    [
+        ("data", "file", ["segment", "-p", "demo"], "Not a directory"),
+        ("data", "file", ["download", "demo"], "a file is where a folder should be"),
+        ("data/download/demo/utterances.parquet", "folder", ["segment", "-p", "demo"], "utterances.parquet"),
+        ("data/segment", "file", ["extract", "-p", "demo"], "segment"),
+        ("data/train/demo/none", "file", ["evaluate", "-p", "demo"], "none"),
+        ("data/evaluate/demo/evaluation.json", "folder", ["report", "-p", "demo", "--no-track"], "evaluation.json"),
+        ("data/inventory", "file", ["check", "--inventory", "-p", "demo"], "a file is where a folder should be"),
+        ("data/check", "file", ["check", "--write", "-p", "demo"], "a file is where a folder should be"),
+        ("pipelines/x.yaml", "folder", ["check", "-p", "x"], "is not a regular file"),
+    ],
+)
+def test_a_file_in_place_of_a_folder_and_the_reverse(
+    project: Path, path: str, kind: str, words: list[str], message: str
+) -> None:
+    target = project / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "file":
+        target.write_text("x")
+    else:
+        target.mkdir()
+    result = call(*words)
+    assert result.exit_code == 3, result.output
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", "x" * 300],
+        ["plan", "x" * 5000],
+        ["extract", "--corpus", "x" * 300, "--encoder", "wavlm-micro"],
+        ["extract", "--corpus", "demo", "--encoder", "x" * 5000],
+        ["extract", "--corpus", "demo", "--encoder", f"{'x' * 90}/{'x' * 300}"],
+        ["download", "manifest", "--from", "x" * 5000],
+        ["compare", "x" * 300, "demo"],
+        ["track", "-p", "x" * 300],
+    ],
+)
+def test_names_that_are_too_long(project: Path, words: list[str]) -> None:
+    result = call(*words)
+    assert result.exit_code == 3, result.exception
+    assert result.stderr.count("\n") <= 2
+
+
+def test_a_pipeline_that_is_not_utf8(project: Path) -> None:
+    (project / "pipelines/demo.yaml").write_bytes("# Grün\nmethods: [none]\n".encode("latin-1"))
+    for words in (["check"], ["plan", "demo"], ["run", "demo"]):
+        result = call(*words)
+        assert result.exit_code == 3
+        assert "demo.yaml is not UTF-8: invalid start byte at byte 4\n" in result.stderr
+    assert "demo  " in call("ls", "pipelines").stdout
+
+
+def test_the_name_of_a_pipeline_that_is_not_utf8(project: Path) -> None:
+    name = os.fsdecode(b"\xfcber")
+    (project / f"pipelines/{name}.yaml").write_text("methods: [none]\n")
+    result = call("run", name)
+    assert result.exit_code == 3
+    assert result.stderr == "ConfigError: the name of pipeline '\\udcfcber' cannot be printed\n  rename its file\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--seeds", "4294967296"], 3, "input should be less than or equal to 4294967295"),
+        (["--seeds", "9" * 5000], 2, "must be whole numbers"),
+        (["--set", "train.seeds=[-1]"], 3, "input should be greater than or equal to 0"),
+        (["--set", f"train.seeds=[{'9' * 5000}]"], 3, "is not a YAML value"),
+        (["--set", "train.seeds=2024-99-99"], 3, "is not a YAML value"),
+        (["--set", "extract.seed=99999999999999999999"], 3, "input should be less than or equal to 4294967295"),
+        (["--seeds", "1", "--fold", "9" * 5000], 2, "must be a number"),
+    ],
+)
+def test_seeds_out_of_range(project: Path, words: list[str], code: int, message: str) -> None:
+    result = call("train", "-p", "demo", "-m", "mha", *words)
+    assert result.exit_code == code, result.output
+    assert message in " ".join(result.stderr.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("error", [KeyError("bug"), FileNotFoundError(errno.ENOENT, "bug")])
@@ -548,4 +653,39 @@ def test_interruption_says_how_to_go_on(project: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(evaluate, "run", interrupt)
     result = call("evaluate", "--pipeline", "demo")
     assert result.exit_code == 130
-    assert result.stderr == "interrupted; run the same command again to resume\n"
+    assert result.stderr == "interrupted; what is finished is kept; run the same command again to resume\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_every_signal_clears_files_and_locks(project: Path, monkeypatch: Any, number: int, code: int) -> None:
+    def write_and_stop(*_: Any, **__: Any) -> None:
+        with locked(project / "lock", what="x"), atomic_path(project / "data/half.txt") as temporary:
+            temporary.write_text("half")
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    monkeypatch.setattr(train, "run", write_and_stop)
+    result = call("train", "-p", "demo", "-m", "mha")
+    assert result.exit_code == code
+    kept = "finished folds and saved epochs are kept"
+    assert result.stderr == f"interrupted; {kept}; run the same command again to resume\n"
+    assert list((project / "data").iterdir()) == []
+    with FileLock(project / "lock", timeout=0):
+        pass
+    assert {one: signal.getsignal(one) for one in before} == before
+
+
+def test_a_signal_that_is_ignored_stays_ignored(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under nohup."""
+
+    def hang_up(*_: Any, **__: Any) -> Path:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return project / "made"
+
+    monkeypatch.setattr(evaluate, "run", hang_up)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert call("evaluate", "--pipeline", "demo").exit_code == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)

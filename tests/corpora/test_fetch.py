@@ -8,7 +8,7 @@ import socket
 import tarfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -244,6 +244,43 @@ def test_members_outside_the_folder_are_refused(tmp_path: Path, make: object, na
 def test_tar_link_to_the_outside_is_refused(tmp_path: Path) -> None:
     archive = make_tar(tmp_path / "a.tar.gz", {}, link=("link", "../../secret"))
     with pytest.raises(DownloadError, match="contains 'link', which is neither a file nor a folder"):
+        unpack(archive, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def make_packed_zip(path: Path, members: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return path
+
+
+@pytest.mark.parametrize("make", [make_packed_zip, make_tar])
+def test_an_archive_that_would_fill_the_disk_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[..., Path]
+) -> None:
+    archive = make(tmp_path / "bomb", {f"{number}.wav": bytes(1_000_000) for number in range(5)})
+    monkeypatch.setattr(module, "FREE_EXPANSION_BYTES", 1_000_000)
+    with pytest.raises(DownloadError, match=r"has 0\.0 MB, and [25] MB or more when unpacked; at most 100 times its"):
+        unpack(archive, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["bomb"]
+    monkeypatch.setattr(module, "FREE_EXPANSION_BYTES", 5_000_000)
+    assert len(list(unpack(archive, tmp_path / "out").glob("*.wav"))) == 5
+
+
+@pytest.mark.parametrize(
+    ("local", "central", "value", "reason"),
+    [
+        (6, 8, 1, r"a\.zip contains 'a\.wav', which is encrypted\n  unpack it elsewhere"),
+        (8, 10, 97, r"cannot unpack .*a\.zip: .*compression method is not supported\n  delete .* and run it again$"),
+    ],
+)
+def test_zip_members_that_python_cannot_open(tmp_path: Path, local: int, central: int, value: int, reason: str) -> None:
+    archive = make_zip(tmp_path / "a.zip", {"a.wav": b"content"})
+    content = bytearray(archive.read_bytes())
+    content[local] = content[content.index(b"PK\x01\x02") + central] = value
+    archive.write_bytes(content)
+    with pytest.raises(DownloadError, match=reason):
         unpack(archive, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -242,6 +242,43 @@ def test_pickle_with_code_is_refused_and_not_run(folder: Path, tmp_path: Path) -
     assert mark.exists()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hidden_size": 7},
+        {"num_attention_heads": 0},
+        {"num_hidden_layers": -1},
+        {"num_hidden_layers": "two"},
+        {"hidden_act": "no such function"},
+        {"conv_dim": [8], "conv_kernel": [3, 3]},
+        {"model_type": "no-such-type"},
+        {"conv_kernel": None},
+    ],
+    ids=str,
+)
+def test_a_config_that_the_library_refuses(folder: Path, change: dict[str, Any]) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    text = refused(str(folder))
+    assert str(folder) in text
+    assert "\n" not in text.partition("\n  ")[0]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "null", "{", "\xff"])
+def test_a_config_that_is_no_config(folder: Path, content: str) -> None:
+    (folder / "config.json").write_text(content, encoding="latin-1")
+    assert str(folder) in refused(str(folder))
+
+
+def test_a_model_with_code_of_its_own_is_refused_without_advice_to_run_it(folder: Path) -> None:
+    path = folder / "config.json"
+    own = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | own))
+    (folder / "mine.py").write_text("raise SystemExit('it ran')")
+    reason = "it needs code of its own, which daamctl does not run"
+    assert refused(str(folder)) == f"encoder folder {folder} cannot be loaded: {reason}"
+
+
 @pytest.mark.parametrize("size", [2, 2000])
 def test_damaged_weights(folder: Path, size: int) -> None:
     path = folder / "model.safetensors"

@@ -18,11 +18,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("DAAMCTL_CACHE", str(Path(tempfile.gettempdir()) / f"daamctl-tests-{os.getuid()}"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: threads that share two cores only wait for one another
 
+from tests.fixtures.projects import REPOSITORY, write_project  # noqa: E402
 from tests.fixtures.shapes import check_shapes_on_import, config  # noqa: E402  (loads numpy, which reads the above)
 
 check_shapes_on_import()  # before anything imports the modules that are checked
-
-REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 LONGEST = ("smoke", "stages", "contracts", "training")
@@ -48,10 +47,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project without data: the real params.yaml, stages.yaml and pipelines; current folder, tracking into itself."""
-    (tmp_path / "pipelines").mkdir()
-    for path in [REPOSITORY / "params.yaml", REPOSITORY / "stages.yaml", *(REPOSITORY / "pipelines").glob("*.yaml")]:
-        target = tmp_path / path.relative_to(REPOSITORY)
-        target.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    write_project(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("DAAMCTL_ROOT", raising=False)

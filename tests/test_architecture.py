@@ -23,7 +23,7 @@ from daamctl.evaluation import METRICS
 from daamctl.listing import KINDS, TABLES, entries, header
 from daamctl.methods import METHODS
 from daamctl.stage_table import STAGES
-from tests.conftest import REPOSITORY
+from tests.fixtures.projects import REPOSITORY
 
 PACKAGE = REPOSITORY / "daamctl"
 MODULES = sorted(PACKAGE.rglob("*.py"))

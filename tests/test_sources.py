@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from daamctl.cli.app import app
-from tests.conftest import REPOSITORY
+from tests.fixtures.projects import REPOSITORY
 
 SOURCES = REPOSITORY / "docs" / "sources.md"
 PLACES = (

@@ -11,7 +11,7 @@ from setuptools.dist import Distribution
 
 from daamctl import starter
 from daamctl.config import pipeline_names
-from tests.conftest import REPOSITORY
+from tests.fixtures.projects import REPOSITORY
 
 
 def test_a_checkout_is_its_own_template() -> None:

@@ -8,7 +8,7 @@ from daamctl.adapters import FINETUNES
 from daamctl.adapters.released import INPUT, TRAINING, departures, is_published, own_input
 from daamctl.config import Config, load_config
 from daamctl.corpora import CORPORA
-from tests.conftest import REPOSITORY
+from tests.fixtures.projects import REPOSITORY
 
 PUBLISHED = [name for name in FINETUNES if is_published(name)]
 

@@ -11,7 +11,7 @@ import yaml
 from daamctl.artifacts.dag import PAPER_PIPELINES, STAGES_FILE, check_stages, stages_of, write_stages
 from daamctl.errors import ConfigError
 from daamctl.stage_table import STAGES
-from tests.conftest import REPOSITORY
+from tests.fixtures.projects import REPOSITORY
 
 
 @pytest.fixture

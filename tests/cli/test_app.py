@@ -35,7 +35,7 @@ from daamctl.stages import (
     track,
     train,
 )
-from tests.conftest import REPOSITORY
+from tests.fixtures.projects import REPOSITORY
 
 STAGES = {name: importlib.import_module(f"daamctl.stages.{name}") for name in stage_table.STAGES}
 NEEDED = {"train": ["--method", "mha"], "finetune": ["--method", "lora-r8"]}

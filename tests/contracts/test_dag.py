@@ -17,7 +17,7 @@ from daamctl.methods import METHODS, resolve_method
 from daamctl.paper.numbers import experiments
 from daamctl.stage_table import STAGES as SPECS
 from daamctl.stages import check, inventory
-from tests.conftest import REPOSITORY
+from tests.fixtures.projects import REPOSITORY
 
 ORDER = ("check", "inventory", *SPECS)
 WHOLE_PAPER = "report@paper"

@@ -17,8 +17,8 @@ from daamctl.corpora.base import PREPARED_EMBEDDINGS
 from daamctl.corpora.embeddings import facts, prepare
 from daamctl.corpora.vector_file import open_vectors
 from daamctl.errors import CorpusError
-from tests.conftest import REPOSITORY
 from tests.fixtures.given import DIM, LAYERS, items, write_items
+from tests.fixtures.projects import REPOSITORY
 
 SUFFIXES = (".npz", ".safetensors", ".parquet")
 LAYERS_ARE = "'layers' must be 4 ascending whole numbers"

@@ -30,7 +30,7 @@ from daamctl.paper.deviations import (
 )
 from daamctl.paper.numbers import FOLDER, read_data
 from daamctl.stages.check import problems_of
-from tests.conftest import REPOSITORY
+from tests.fixtures.projects import REPOSITORY
 from tests.test_sources import anchors_of
 
 ROWS = {row.number: row for row in deviations()}

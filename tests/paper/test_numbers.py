@@ -29,7 +29,7 @@ from daamctl.paper.numbers import (
     rows_by_experiment,
     rows_of,
 )
-from tests.conftest import REPOSITORY
+from tests.fixtures.projects import REPOSITORY
 
 SHOWN = [number for number in numbers() if number.source in SOURCES]
 TABLES = {number.report_table for number in SHOWN}

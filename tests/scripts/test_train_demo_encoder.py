@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import AutoFeatureExtractor, WavLMModel
 
-from tests.conftest import REPOSITORY
+from tests.fixtures.projects import REPOSITORY
 
 
 def script() -> ModuleType:

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import __main__ as together
 from benchmarks import harness
-from tests.conftest import REPOSITORY
+from tests.fixtures.projects import REPOSITORY
 
 
 def run(name: str, out: Path, *words: str) -> tuple[dict[str, Any], str]:

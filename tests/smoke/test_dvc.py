@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from daamctl.stages import check
-from tests.conftest import REPOSITORY
+from tests.fixtures.projects import REPOSITORY
 from tests.fixtures.recordings import write_manifest, write_pipeline
 
 STAGES = ("download", "segment", "extract", "train", "evaluate", "ablate", "importance", "report")

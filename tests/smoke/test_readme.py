@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from daamctl.cli.app import app
-from tests.conftest import REPOSITORY
+from tests.fixtures.projects import REPOSITORY
 from tests.test_sources import anchors_of
 
 PAGES = {

@@ -36,7 +36,7 @@ from daamctl.training.checkpoint import save_state
 from daamctl.training.runner import kept_fold, train_fold
 from daamctl.training.trial import FoldSpec
 from daamctl.training.trials.adapter import AdapterTrial, EncoderSource
-from tests.conftest import REPOSITORY
+from tests.fixtures.projects import REPOSITORY
 from tests.fixtures.resume import Killed, evaluated, kill_when, save_always
 from tests.fixtures.tiny_models import Tiny, tiny
 

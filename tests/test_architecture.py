@@ -346,6 +346,11 @@ def test_listing_covers_every_table() -> None:
     assert KINDS == ("pipelines", "corpora", "encoders", "methods", "finetunes", "metrics")
     for kind in KINDS:
         names = [name for name, _ in entries(kind)]
+        if kind == "methods":
+            decoders = [name for name in names if name not in METHODS]
+            assert {"none-mlp", "daam-v1-mlp"} <= set(decoders)
+            assert all(resolve_method(name)[1] == {"decoder": "mlp"} for name in decoders)
+            names = [name for name in names if name in METHODS]
         assert names == (pipeline_names(REPOSITORY) if kind == "pipelines" else list(TABLES[kind]))
 
 

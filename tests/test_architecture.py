@@ -21,7 +21,7 @@ from daamctl.encoders import ENCODERS, FAMILIES, SPEECH_TYPES
 from daamctl.engines import ENGINES
 from daamctl.evaluation import METRICS
 from daamctl.listing import KINDS, TABLES, entries, header
-from daamctl.methods import METHODS
+from daamctl.methods import METHODS, resolve_method
 from daamctl.stage_table import STAGES
 from tests.conftest import REPOSITORY
 

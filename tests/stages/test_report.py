@@ -610,13 +610,13 @@ def test_the_encoder_is_named_below_the_heading(tmp_path: Path) -> None:
     lead = re.compile(r"<h1>[^\n]*</h1>\n<p>(.*?)</p>")
     found = lead.search(report.run(layout, config, track=False).read_text(encoding="utf-8"))
     assert found is not None
-    assert found[1] == "Corpus iemocap, frozen encoder mine with random weights."
+    assert found[1] == "Corpus demo, frozen encoder mine with random weights."
     named = config.model_copy(update={"extract": config.extract.model_copy(update={"name": "Ours & <theirs>"})})
     found = lead.search(report.run(layout, named, track=False).read_text(encoding="utf-8"))
     assert found is not None
-    assert found[1] == "Corpus iemocap, frozen encoder Ours &amp; &lt;theirs&gt; with random weights."
+    assert found[1] == "Corpus demo, frozen encoder Ours &amp; &lt;theirs&gt; with random weights."
     markdown = (layout.stage("report") / "report.md").read_text(encoding="utf-8").splitlines()
-    assert markdown[2] == "Corpus iemocap, frozen encoder Ours &amp; &lt;theirs&gt; with random weights."
+    assert markdown[2] == "Corpus demo, frozen encoder Ours &amp; &lt;theirs&gt; with random weights."
 
 
 def test_headline_metrics_are_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -637,7 +637,7 @@ def test_headline_metrics_are_tracked(tmp_path: Path, monkeypatch: pytest.Monkey
     assert metrics["difference_to_reference"] > 0
     assert metrics["missing_folds"] == 0
     assert tags["best_method"] == "mha"
-    assert tags["encoder"] == "wavlm-large"
+    assert tags["encoder"] == "wavlm-micro"
 
 
 def made_of_items(root: Path, settings: dict[str, Any], methods: dict[str, dict[str, Any]], **items: Any) -> Made:

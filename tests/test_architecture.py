@@ -173,7 +173,7 @@ def test_every_target_resolves_and_has_a_line_of_text(table: Any) -> None:
         assert re.fullmatch(r"[a-z0-9]+([_-][a-z0-9]+)*", name)
 
 
-ENGINE = {"base", "discovery", "frozen", "load", "encoder_size", "preset", "encoder_cache", "speech"}
+ENGINE = {"base", "cut", "discovery", "frozen", "load", "save", "encoder_size", "preset", "encoder_cache", "speech"}
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_pipelines_that_lack_the_same_stand_together(project: Path) -> None:
         "emodb, emodb-as-published: corpus 'emodb' is not on this machine, and emodb.bilderbar.info cannot be reached"
     )
     assert lines[where + 1].startswith("  daamctl download emodb")
-    assert len(list((project / "data/inventory").iterdir())) == 12
+    assert len(list((project / "data/inventory").glob("*.json"))) == 12
 
 
 def test_of_one_pipeline(project: Path) -> None:

@@ -19,7 +19,9 @@ SIZES = (6, 16, 3)
 
 
 def needs_of(project: Path, changes: dict[str, Any]) -> ResourceEstimate:
-    config = load_config(project, "demo", {"train.device": "cpu", "method_settings": {}, **changes})
+    config = load_config(
+        project, "demo", {"extract.encoder": "wavlm-micro", "train.device": "cpu", "method_settings": {}, **changes}
+    )
     return ResourceEstimate(ArtifactStatus(Layout.of(project, "demo", config), config))
 
 

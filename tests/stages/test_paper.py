@@ -135,7 +135,10 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_json(published.stage("ablate") / "ablation.json", ablation(l9=0.65, l23=0.60))
     write_json(
         published.stage("importance") / "summary.json",
-        importance_of({"daam-v1": maps_of([9, 8, 7, 23, 22, 24], ranking_untrained=[2, 5, 8], caution="yes")}),
+        importance_of(
+            {"daam-v1": maps_of([9, 8, 7, 23, 22, 24], ranking_untrained=[2, 5, 8], caution="yes")},
+            run="iemocap-as-published",
+        ),
     )
     published.stage("report").mkdir(parents=True)
     (published.stage("report") / "report.html").write_text("<p>")

@@ -193,6 +193,7 @@ def test_weights_say_what_they_are_and_give_the_predictions_back(tmp_path: Path)
         precision="float32",
         made_with={"extract": extract},
         head_parameters=66,
+        fold={"key": fold.result["run"]["key"], "method": "lora-r4", "fold": 2, "seed": 1},
     )
     opened = made.source.take()
     model = load_weights(path, encoder=opened)

@@ -144,6 +144,7 @@ def test_weights_say_all_that_using_them_takes(features: Features, project: Path
         made_with={"segment": {"max_duration_s": 5.0, "tail": "keep", "tail_below_s": None}, "extract": extract},
         standardize="layer",
         head_parameters=None,
+        fold={"key": fold.result["run"]["key"], "method": "daam-v1-mlp", "fold": 2, "seed": 1},
     )
     model, predictions = load_weights(moved), fold.predictions()
     rows = torch.from_numpy((features.clips["group"] == "group2").to_numpy())

@@ -2,11 +2,11 @@
 
 Repeat it:
 
-    python -m benchmarks.serve MODEL FILE --out data/bench/serve.json    # --help for the numbers of clients and requests
+    python -m benchmarks.serve MODEL FILE --out data/bench/serve.json    # --help for other numbers
 
 Starts a server on loopback with an exported model and sends FILE (a recording or an image; for a model of texts its
 content is one text) from several clients at once, first with waiting requests predicted together and then one by one.
-Every answer has to have the status 200 and the same class. The times are those of whole requests, as a client sees them.
+Every answer has to have the status 200 and the same class. The times are those of whole requests, as clients see them.
 """
 
 from __future__ import annotations

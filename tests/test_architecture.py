@@ -21,7 +21,7 @@ from daamctl.encoders import ENCODERS, FAMILIES, SPEECH_TYPES
 from daamctl.engines import ENGINES
 from daamctl.evaluation import METRICS
 from daamctl.listing import KINDS, TABLES, entries, header
-from daamctl.methods import METHODS
+from daamctl.methods import METHODS, resolve_method
 from daamctl.stage_table import STAGES
 from tests.conftest import REPOSITORY
 
@@ -174,7 +174,7 @@ def test_every_target_resolves_and_has_a_line_of_text(table: Any) -> None:
         assert re.fullmatch(r"[a-z0-9]+([_-][a-z0-9]+)*", name)
 
 
-ENGINE = {"base", "discovery", "frozen", "load", "encoder_size", "preset", "encoder_cache", "speech"}
+ENGINE = {"base", "cut", "discovery", "frozen", "load", "save", "encoder_size", "preset", "encoder_cache", "speech"}
 
 
 @pytest.mark.parametrize(
@@ -347,6 +347,11 @@ def test_listing_covers_every_table() -> None:
     assert KINDS == ("pipelines", "corpora", "encoders", "methods", "finetunes", "metrics")
     for kind in KINDS:
         names = [name for name, _ in entries(kind)]
+        if kind == "methods":
+            decoders = [name for name in names if name not in METHODS]
+            assert {"none-mlp", "daam-v1-mlp"} <= set(decoders)
+            assert all(resolve_method(name)[1] == {"decoder": "mlp"} for name in decoders)
+            names = [name for name in names if name in METHODS]
         assert names == (pipeline_names(REPOSITORY) if kind == "pipelines" else list(TABLES[kind]))
 
 

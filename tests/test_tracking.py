@@ -337,14 +337,14 @@ def test_live_run_shows_its_epochs_and_an_interrupted_one_is_marked_killed(root:
 
 def test_runs_of_ablations_go_by_their_folder(root: Path) -> None:
     fold = make_fold(root, "ablated")
-    folder = root / "data/ablate/ablated/highest-1-none/fold1-seed1"
+    folder = root / "data/ablate/ablated/highest-1-mha/fold1-seed1"
     folder.parent.mkdir(parents=True)
     fold.folder.rename(folder)
     send(root, read_fold(folder))
     (run,) = runs_of(root, "ablated", kind="fold")
     (parent,) = runs_of(root, "ablated", kind="ablation")
-    assert parent.info.run_name == "highest-1-none"
-    assert run.info.run_name == "highest-1-none-fold1-seed1"
+    assert parent.info.run_name == "highest-1-mha"
+    assert run.info.run_name == "highest-1-mha-fold1-seed1"
     assert is_sent(root, read_fold(folder))
     assert not is_sent(root, make_fold(root, "ablated"))  # the plain fold of the same numbers is another run
 

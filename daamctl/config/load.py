@@ -173,6 +173,7 @@ def _parse(text: str) -> Any:
             return None
         if _num_values(node, {}) > MOST_VALUES:
             raise yaml.YAMLError(f"with its aliases written out, it has more than {MOST_VALUES:,} values")
+        _refuse_repeated_keys(node)
         return loader.construct_document(node)
     except ValueError as error:  # a number or date that Python refuses
         raise yaml.YAMLError(str(error)) from error
@@ -191,6 +192,29 @@ def _num_values(node: yaml.Node, known: dict[int, float]) -> float:
             children = [child for pair in node.value for child in pair]
         known[id(node)] = 1 + sum(_num_values(child, known) for child in children)
     return known[id(node)]
+
+
+def _refuse_repeated_keys(root: yaml.Node) -> None:
+    """Raise a YAMLError if a mapping has a key twice; YAML's library would keep the last value without a word."""
+    left: list[Any] = [root]
+    done: set[int] = set()  # nodes: an alias is the node that it stands for
+    while left:
+        node = left.pop()
+        if id(node) in done:
+            continue
+        done.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            left += node.value
+        elif isinstance(node, yaml.MappingNode):
+            lines: dict[Any, int] = {}
+            for key, value in node.value:
+                line = key.start_mark.line + 1
+                if isinstance(key, yaml.ScalarNode):
+                    if key.value in lines:
+                        text = f"'{key.value}' stands in line {lines[key.value]} and again in line {line}"
+                        raise yaml.YAMLError(text)
+                    lines[key.value] = line
+                left.append(value)
 
 
 def _merged(root: Path, pipeline: str | None, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

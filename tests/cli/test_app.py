@@ -17,7 +17,7 @@ import yaml
 from filelock import FileLock
 from typer.testing import CliRunner
 
-from daamctl import __version__, pipeline, stage_table
+from daamctl import __version__, pipeline, stage_table, tracking
 from daamctl.artifacts.io import locked
 from daamctl.cli.app import app
 from daamctl.config import Config, load_config, pipeline_names
@@ -527,7 +527,7 @@ def test_check_writes_what_each_stage_reads(project: Path) -> None:
 
     demo = (project / "pipelines/demo.yaml").read_text()
     assert changed(demo + "# a comment\n") == set()
-    assert changed(demo + "importance: {dpi: 99}\n") == {"importance.json"}
+    assert changed(demo.replace("{audit_clips: 20}", "{audit_clips: 20, dpi: 99}")) == {"importance.json"}
     assert changed(demo + "report: {title: x}\n") == {"report.json"}
     assert changed(demo + "method_settings: {mha: {num_heads: 4}}\n") == {"train-mha.json"}
     assert changed(demo + "segment: {tail: drop}\n") == {"segment.json"}
@@ -605,15 +605,20 @@ def test_doctor_runs_here(project: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_ui_without_runs_and_with_a_server(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = call("ui")
     assert result.exit_code == 3
-    assert result.stderr == f"DaamctlError: no runs in {project} yet\n  run a pipeline first: daamctl run demo\n"
+    assert result.stderr == (
+        f"ArtifactError: MLflow at sqlite:///{project}/mlflow.db has no runs of this project\n"
+        "  run a pipeline (daamctl run demo), or send finished runs: daamctl track\n"
+    )
     started: list[Any] = []
     monkeypatch.setattr(os, "execv", lambda *args: started.append(args))
-    (project / "mlflow.db").touch()
-    assert call("ui", "--port", "5001").stdout == "http://127.0.0.1:5001  (stop with Ctrl+C)\n"
+    monkeypatch.setattr(tracking, "run_links", lambda _, address: {"demo": f"{address}/#/experiments/1/runs"})
+    assert call("ui", "--port", "5001").stdout == (
+        "demo  http://127.0.0.1:5001/#/experiments/1/runs\nThe links work once the server runs; stop it with Ctrl+C.\n"
+    )
     words = ["-m", "mlflow", "ui", "--backend-store-uri", f"sqlite:///{project}/mlflow.db"]
-    assert started[0][1][1:] == [*words, "--host", "127.0.0.1", "--port", "5001"]
+    assert started[0][1][1:] == [*words, "--host", "127.0.0.1", "--port", "5001", "--workers", "1"]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:1")
-    assert "open that address" in call("ui").stdout
+    assert call("ui").stdout == "demo  http://host:1/#/experiments/1/runs\n"
     assert len(started) == 1
 
 
@@ -664,6 +669,7 @@ def test_every_signal_clears_files_and_locks(project: Path, monkeypatch: Any, nu
             os.kill(os.getpid(), number)
             time.sleep(60)
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     monkeypatch.setattr(train, "run", write_and_stop)
     result = call("train", "-p", "demo", "-m", "mha")

@@ -286,6 +286,22 @@ def test_files_that_would_take_forever_are_refused(tmp_path: Path, text: str, ex
         read_yaml(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "'a' stands in line 1 and again in line 3"),
+        ("a: 1\nb: {lr: 1, lr: 2}\n", "'lr' stands in line 2 and again in line 2"),
+        ("a:\n- x: 1\n  x: 2\n", "'x' stands in line 2 and again in line 3"),
+    ],
+)
+def test_a_key_may_stand_once(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(path)
+    assert caught.value.message == f"{path} is not valid YAML: {told}"
+
+
 def test_aliases_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("a: &x {lr: 1}\nb: *x\nc: {<<: *x, epochs: 2}\n")

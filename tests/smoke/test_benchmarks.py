@@ -115,6 +115,18 @@ def test_extraction_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_truncated(tmp_path: Path) -> None:
+    words = ["--encoder", "llama-micro", "--items", "1", "--repeats", "1"]
+    found, _ = run("truncated", tmp_path / "figures.json", *words)
+    *cut, whole = found["ways"]
+    assert whole.startswith("all ")
+    sizes = [found["ways"][way]["parameters"]["median"] for way in (*cut, whole)]
+    assert sizes == sorted(set(sizes))
+    assert [one["ratio"] for one in found["ratios"]] == [f"{way} / {whole}" for way in cut] * 5
+
+
+@pytest.mark.slow
 def test_training(tmp_path: Path) -> None:
     words = ["--clips", "24", "--layers", "8", "--dim", "16", "--small-dim", "16", "--repeats", "2"]
     found, printed = run("training", tmp_path / "figures.json", *words)

@@ -59,8 +59,11 @@ def test_every_stage_writes_what_the_next_one_reads(project: Path, caplog: pytes
 
 
 def test_two_pipelines_share_one_extraction(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, more in (("tiny", ""), ("twin", "download: {num_groups: 3, folds: stratified}\n")):
-        write_pipeline(project, name, more)
+    path = write_pipeline(project, "twin")
+    text = path.read_text()
+    path.write_text(text.replace("tones.csv}", "tones.csv, num_groups: 3, folds: stratified}"))
+    write_pipeline(project)
+    for name in ("tiny", "twin"):
         layout, config = settings(project, name)
         download.run(layout, config)
         segment.run(layout, config)

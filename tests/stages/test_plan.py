@@ -13,6 +13,7 @@ import pytest
 
 from daamctl import pipeline
 from daamctl.artifacts.clips import read_clips
+from daamctl.artifacts.integrity import sealed
 from daamctl.artifacts.io import read_json, write_json
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.artifacts.splits import split_of
@@ -79,7 +80,7 @@ def test_demo_before_anything_ran(project: Path) -> None:
     clips = rows["extract"]["total"]
     assert 330 < clips < 390  # the 320 recordings give 360
     assert rows["extract"]["work"] == f"≈ {clips} clips, 0.25 h"
-    assert rows["extract"]["disk_bytes"] == rows["extract"]["disk_left_bytes"] == clips * 24 * 64 * 2
+    assert rows["extract"]["disk_bytes"] == rows["extract"]["disk_left_bytes"] == clips * 12 * 64 * 2
     assert (rows["mha"]["total"], rows["mha"]["work"]) == (5, "5 folds × at most 33 epochs")  # of the search too
     assert rows["ridge-mean"]["work"] == "5 folds"
     for name in ("extract", "none", "daam-v2", "ablate", "importance"):
@@ -88,7 +89,7 @@ def test_demo_before_anything_ran(project: Path) -> None:
     for name in ("none", "daam-v2", "ablate", "importance"):
         assert rows[name]["memory_at_least"] is False
         if rows[name]["memory_bytes"] is not None:
-            assert rows[name]["memory_bytes"] >= 2 * 320 * 24 * 64 * 2  # the features and the parts of a fold
+            assert rows[name]["memory_bytes"] >= 2 * 320 * 12 * 64 * 2  # the features and the parts of a fold
     assert rows["extract"]["memory_at_least"]  # activations are not counted
     assert any(note.endswith("measure it, after segment: daamctl plan demo --measure") for note in result["notes"])
     assert rows["ablate"]["work"] == "4 groups × 5 folds"
@@ -100,7 +101,7 @@ def test_demo_before_anything_ran(project: Path) -> None:
 def test_result_is_json_of_one_form(project: Path) -> None:
     _, result = planned(project, "demo")
     assert json.loads(json.dumps(result, allow_nan=False)) == result
-    assert list(result) == ["pipeline", "machine", "stages", "totals", "notes"]
+    assert list(result) == ["pipeline", "encoder", "machine", "stages", "totals", "notes"]
     assert list(result["machine"]) == ["device", "disk_free_bytes", "memory_available_bytes", "gpu_free_bytes"]
     assert list(result["totals"]) == [
         "disk_bytes", "memory_bytes", "gpu_memory_bytes", "time_s", "at_least", "at_least_of", "about", "possible",
@@ -314,7 +315,7 @@ def test_times_scale_from_the_folds_of_another_pipeline(project: Path) -> None:
     fold = layout.method("mean") / "fold1-seed1"
     result = json.loads((fold / "result.json").read_text())
     result["meta"]["train_s"] = 60.0
-    (fold / "result.json").write_text(json.dumps(result))
+    write_json(fold / "result.json", sealed(result))
     set_speed(layout, clips=10, seconds=20.0)
     shutil.copy(project / "pipelines/tiny.yaml", project / "pipelines/other.yaml")
     rows, _ = planned(project, "other", {"train.epochs": 2 * config.train.epochs, "train.search": "none"})
@@ -360,8 +361,8 @@ def test_method_that_does_not_fit(project: Path) -> None:
     seven = {"method_settings.daam-v1.num_heads": 7}
     rows, _ = planned(project, "demo", {**seven, "ablate.rank_by": "daam-v1"})
     assert rows["daam-v1"]["state"] == "not possible"
-    assert "num_heads (7) must divide the number of layers (24)" in rows["daam-v1"]["reason"]
-    assert "--set method_settings.daam-v1.num_heads=6" in rows["daam-v1"]["fix"]
+    assert "num_heads (7) must divide the number of layers (12)" in rows["daam-v1"]["reason"]
+    assert "--set method_settings.daam-v1.num_heads=4" in rows["daam-v1"]["fix"]
     assert rows["ablate"]["state"] == "not possible"  # it ranks by that method
     assert rows["mha"]["state"] == rows["evaluate"]["state"] == "to do"
     rows, _ = planned(project, "demo", seven)
@@ -377,7 +378,7 @@ def test_ablation_by_a_method_that_is_not_listed(project: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "stage", "reason"),
     [
-        ({"ablate.presets": ["text-19-21-37-39"]}, "ablate", "[37, 38, 39] is not among the layers 1 to 24"),
+        ({"ablate.presets": ["text-19-21-37-39"]}, "ablate", "[19, 20, 21] is not among the layers 1 to 12"),
         ({"download.folds": "stratified", "download.num_groups": 2}, "mha", "2 group(s) (group1, group2) cannot be"),
     ],
 )
@@ -390,8 +391,8 @@ def test_settings_that_do_not_fit_the_data(project: Path, overrides: dict[str, A
 @pytest.mark.parametrize(("features", "words"), [("memory", "held in memory"), ("stream", "read from disk in every")])
 def test_where_training_takes_the_features_from(project: Path, features: str, words: str) -> None:
     rows, result = planned(project, "demo", {"train.features": features})
-    assert any(f"1.1 MB, {words}" in note for note in result["notes"])
-    assert rows["mha"]["memory_bytes"] > (2 if features == "memory" else 1) * 320 * 24 * 64 * 2
+    assert any(f"0.5 MB, {words}" in note for note in result["notes"])
+    assert rows["mha"]["memory_bytes"] > (2 if features == "memory" else 1) * 320 * 12 * 64 * 2
 
 
 def test_layers_are_ranked_by_a_density_only(project: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from daamctl.artifacts.io import write_json
+from daamctl.artifacts.io import read_json, write_json
 from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
@@ -598,6 +598,27 @@ class Recorder:
         self.closed = True
 
 
+def test_the_encoder_is_named_below_the_heading(tmp_path: Path) -> None:
+    layout = make_layout(tmp_path)
+    config = Config.model_validate({"methods": ["none"], "report": {"interactive": False}})
+    write_method(layout, config, "none", epochs=1)
+    evaluate.run(layout, config)
+    path = layout.stage("evaluate") / "evaluation.json"
+    data = read_json(path)
+    data["provenance"]["encoder"] |= {"name": "/home/me/models/mine", "source": "mine (random weights, seed 0)"}
+    write_record(path, data)
+    lead = re.compile(r"<h1>[^\n]*</h1>\n<p>(.*?)</p>")
+    found = lead.search(report.run(layout, config, track=False).read_text(encoding="utf-8"))
+    assert found is not None
+    assert found[1] == "Corpus demo, frozen encoder mine with random weights."
+    named = config.model_copy(update={"extract": config.extract.model_copy(update={"name": "Ours & <theirs>"})})
+    found = lead.search(report.run(layout, named, track=False).read_text(encoding="utf-8"))
+    assert found is not None
+    assert found[1] == "Corpus demo, frozen encoder Ours &amp; &lt;theirs&gt; with random weights."
+    markdown = (layout.stage("report") / "report.md").read_text(encoding="utf-8").splitlines()
+    assert markdown[2] == "Corpus demo, frozen encoder Ours &amp; &lt;theirs&gt; with random weights."
+
+
 def test_headline_metrics_are_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout, config = make_layout(tmp_path), Config.model_validate({"methods": ["none", "mha"]})
     for method, skill in (("none", 1.0), ("mha", 2.5)):
@@ -616,6 +637,7 @@ def test_headline_metrics_are_tracked(tmp_path: Path, monkeypatch: pytest.Monkey
     assert metrics["difference_to_reference"] > 0
     assert metrics["missing_folds"] == 0
     assert tags["best_method"] == "mha"
+    assert tags["encoder"] == "wavlm-micro"
 
 
 def made_of_items(root: Path, settings: dict[str, Any], methods: dict[str, dict[str, Any]], **items: Any) -> Made:

@@ -35,13 +35,25 @@ def command(
     encoder: Annotated[
         Path | None, typer.Option(help="With --with-encoder: its folder, if it is not where the settings say.")
     ] = None,
+    register: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Also register the model in MLflow, under this name.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an exported model.")] = False,
 ) -> None:
     """Export a trained method as a folder that predicts new files."""
     from daamctl.config import find_root
     from daamctl.stages import export
 
-    written = export.run(find_root(), run, out, folds=folds, with_encoder=with_encoder, encoder=encoder, force=force)
+    written = export.run(
+        find_root(),
+        run,
+        out,
+        folds=folds,
+        with_encoder=with_encoder,
+        encoder=encoder,
+        register=register,
+        force=force,
+    )
     common.show_path(written)
 
 

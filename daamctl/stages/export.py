@@ -44,7 +44,10 @@ from daamctl.models.folder import (
     write_model,
 )
 from daamctl.models.model import open_for
+from daamctl.models.pyfunc import FILE as MLMODEL
+from daamctl.models.pyfunc import mlmodel_of
 from daamctl.paper.deviations import AS_PUBLISHED, CORRECTED, deviations, verdict
+from daamctl.tracking import register_model
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +93,7 @@ def run(
     folds: str = MEAN,
     with_encoder: bool = False,
     encoder: Path | None = None,
+    register: str | None = None,
     force: bool = False,
 ) -> Path:
     """Export a trained method.
@@ -101,6 +105,7 @@ def run(
         folds: `mean`: average the logits of all folds and seeds; a number: this fold.
         with_encoder: include the encoder, up to the highest layer that the method reads.
         encoder: folder of the encoder to include, if it is not where the settings say.
+        register: name in MLflow's model registry, of which this becomes a new version; None: not registered.
         force: replace an exported model that is there.
 
     Returns:
@@ -126,11 +131,15 @@ def run(
             shutil.copyfile(weights, folder / member.file)
         if with_encoder:
             save_cut_encoder(_open_encoder(found, record, encoder), folder / ENCODER_DIR)
+        write_text(folder / MLMODEL, mlmodel_of(record))
         write_text(folder / "README.md", card_of(record, out.absolute().name))
 
     write_model(out, record, fill, force=force)
     for warning in record.warnings:
         log.warning("%s", warning)
+    if register is not None:
+        version = register_model(root, out, register)
+        log.info("registered as version %s of %s in MLflow", version, register)
     return out
 
 

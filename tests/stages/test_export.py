@@ -50,7 +50,12 @@ def test_the_mean_of_all_folds(trained: Path) -> None:
     for member in record.members:
         fold = read_fold(trained / f"data/train/tiny/weighted-sum/fold{member.fold}-seed1")
         assert sha256_file(folder / member.file) == fold.result["files"]["weights.safetensors"]
-    assert {path.name for path in folder.iterdir()} == {"model.json", "README.md", *(m.file for m in record.members)}
+    assert {path.name for path in folder.iterdir()} == {
+        "model.json",
+        "README.md",
+        "MLmodel",
+        *(m.file for m in record.members),
+    }
 
 
 def test_the_figures_are_those_of_the_evaluation(trained: Path) -> None:

@@ -355,7 +355,7 @@ def test_listing_covers_every_table() -> None:
         assert names == (pipeline_names(REPOSITORY) if kind == "pipelines" else list(TABLES[kind]))
 
 
-OTHERS = {"check", "compare", "export", "init", "inventory", "paper", "plan", "predict", "preflight", "track"}
+OTHERS = {"check", "compare", "export", "init", "inventory", "paper", "plan", "predict", "preflight", "serve", "track"}
 
 
 def test_stage_modules_are_the_stages_and_what_looks_at_them() -> None:

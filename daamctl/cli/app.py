@@ -27,6 +27,7 @@ from daamctl.cli import (
     predict,
     preflight,
     run,
+    serve,
     track,
     ui,
 )
@@ -146,6 +147,7 @@ _OTHER = (
     compare,
     export,
     predict,
+    serve,
     ls,
     deviations,
     check,

@@ -173,7 +173,19 @@ def test_every_target_resolves_and_has_a_line_of_text(table: Any) -> None:
         assert re.fullmatch(r"[a-z0-9]+([_-][a-z0-9]+)*", name)
 
 
-ENGINE = {"base", "cut", "discovery", "frozen", "load", "save", "encoder_size", "preset", "encoder_cache", "speech"}
+ENGINE = {
+    "base",
+    "cost",
+    "cut",
+    "discovery",
+    "frozen",
+    "load",
+    "save",
+    "encoder_size",
+    "preset",
+    "encoder_cache",
+    "speech",
+}
 
 
 @pytest.mark.parametrize(
@@ -351,6 +363,17 @@ def test_listing_covers_every_table() -> None:
 
 def test_stage_modules_are_the_stages_and_what_looks_at_them() -> None:
     names = {path.stem for path in (PACKAGE / "stages").glob("*.py")} - {"__init__"}
-    assert names == {*STAGES, "check", "compare", "init", "inventory", "paper", "plan", "preflight", "track"}
+    assert names == {
+        *STAGES,
+        "check",
+        "compare",
+        "init",
+        "inventory",
+        "paper",
+        "plan",
+        "preflight",
+        "track",
+        "truncate",
+    }
     for name in names:
         assert callable(importlib.import_module(f"daamctl.stages.{name}").run)

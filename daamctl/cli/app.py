@@ -26,6 +26,7 @@ from daamctl.cli import (
     preflight,
     run,
     track,
+    truncate,
     ui,
 )
 from daamctl.stage_table import STAGES
@@ -46,6 +47,7 @@ KEPT = {
     "train": "finished folds and saved epochs are kept",
     "finetune": "finished folds and saved epochs are kept",
     "ablate": "finished folds are kept",
+    "truncate": "finished folds are kept",
 }
 """What is left of a command that was interrupted, if not simply all that it finished."""
 
@@ -134,7 +136,22 @@ app = typer.Typer(
 
 for _stage in STAGES:
     app.command(name=_stage, rich_help_panel="Stages")(importlib.import_module(f"daamctl.cli.{_stage}").command)
-_OTHER = (init, run, plan, paper, preflight, compare, ls, deviations, check, doctor, track, ui, import_checkpoint)
+_OTHER = (
+    init,
+    run,
+    plan,
+    paper,
+    preflight,
+    compare,
+    truncate,
+    ls,
+    deviations,
+    check,
+    doctor,
+    track,
+    ui,
+    import_checkpoint,
+)
 for _module in _OTHER:
     app.command(rich_help_panel="Other commands")(_module.command)
 

@@ -28,6 +28,7 @@ from urllib.parse import urlencode
 
 from daamctl.artifacts.io import locked, read_json, sha256_file, write_json
 from daamctl.artifacts.results import Fold, SearchPart
+from daamctl.artifacts.terms import encoder_label
 from daamctl.environment import no_telemetry
 from daamctl.errors import ArtifactError
 
@@ -355,6 +356,7 @@ class _Sender:
             "embeddings_key": meta["embeddings_key"],
             "device": meta["device"],
             "precision": meta["precision"],
+            "encoder": encoder_label(meta["encoder"], run["config"].get("extract", {})),
             "test_group": run["test_group"],
             "dev_group": run["dev_group"] or "none",
             "key": run["key"],

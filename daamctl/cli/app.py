@@ -18,11 +18,13 @@ from daamctl.cli import (
     compare,
     deviations,
     doctor,
+    export,
     import_checkpoint,
     init,
     ls,
     paper,
     plan,
+    predict,
     preflight,
     run,
     track,
@@ -48,6 +50,7 @@ KEPT = {
     "finetune": "finished folds and saved epochs are kept",
     "ablate": "finished folds are kept",
     "truncate": "finished folds are kept",
+    "predict": "with --out, finished items are kept",
 }
 """What is left of a command that was interrupted, if not simply all that it finished."""
 
@@ -144,6 +147,8 @@ _OTHER = (
     preflight,
     compare,
     truncate,
+    export,
+    predict,
     ls,
     deviations,
     check,

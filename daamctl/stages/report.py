@@ -32,6 +32,7 @@ from daamctl.artifacts.evaluation import EvalBatches, Evaluation, FoldScores, fi
 from daamctl.artifacts.importance import MAPS_FILE, Importance, find_importance
 from daamctl.artifacts.integrity import check_file
 from daamctl.artifacts.results import Fold, SearchPart, intact_folds, read_folds
+from daamctl.artifacts.terms import encoder_label
 from daamctl.artifacts.truncation import find_truncation
 from daamctl.artifacts.utterances import read_frame
 from daamctl.config import PIPELINES_DIR, RECIPES, Config
@@ -53,7 +54,7 @@ from daamctl.reporting.glossary import with_glossary
 from daamctl.reporting.recipe import AGAIN, BACK, TWIN, Recipe, gains, siblings
 from daamctl.reporting.run_record import CURVES, RunFacts
 from daamctl.reporting.terms import terms
-from daamctl.reporting.verdict import against, headline, labelled, order
+from daamctl.reporting.verdict import against, headline, labelled, order, source, with_encoder_name
 from daamctl.reporting.write import write_plots, write_report
 from daamctl.stage_table import folder_stages
 from daamctl.tracking import make_tracker
@@ -89,7 +90,7 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
     logger.info("report: %s (%.1f MB)", page, page.stat().st_size / 1e6)
     tracker = make_tracker(layout.root, enabled=track, again=layout.command("report"))
     try:
-        tracker.report(layout.run_name, folder, *_tracked(labelled(evaluation)))
+        tracker.report(layout.run_name, folder, *_tracked(labelled(evaluation), config))
     finally:
         tracker.close()
     return page
@@ -104,7 +105,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     table = read_published(config.report.published) if config.report.published else None
     labels = {name: entry.label for name, entry in raw.methods.items()}
     raw_names = {label: name for name, label in labels.items()}
-    evaluation = labelled(raw)
+    evaluation = with_encoder_name(labelled(raw), config.extract.name)
     folds, stale = _folds(layout, config, raw)
     runs = [_facts(fold, labels[fold.result["run"]["method"]]) for fold in folds]
     declared = config.evaluate.reference is not None
@@ -146,7 +147,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     ]  # fmt: skip
     title = config.report.title or f"Layer probing report: {layout.run_name}"
     found = [replace(section, folded=section.key not in opened) for section in sections if section is not None]
-    return Document(title, layout.run_name, with_glossary(found))
+    return Document(title, layout.run_name, with_glossary(found), f"{source(evaluation)}.")
 
 
 def _folds(layout: Layout, config: Config, raw: Evaluation) -> tuple[list[Fold], list[str]]:
@@ -403,7 +404,7 @@ def _commands(layout: Layout, evaluation: Evaluation) -> list[str]:
     return [*lines, *(layout.command(stage) for stage in folder_stages())]
 
 
-def _tracked(evaluation: Evaluation) -> tuple[dict[str, float], dict[str, str]]:
+def _tracked(evaluation: Evaluation, config: Config) -> tuple[dict[str, float], dict[str, str]]:
     """Headline metrics and tags for the tracking store."""
     best = order(evaluation)[0]
     summary = evaluation.summary(best)
@@ -420,5 +421,6 @@ def _tracked(evaluation: Evaluation) -> tuple[dict[str, float], dict[str, str]]:
         "reference": str(evaluation.comparison.reference),
         "unit": evaluation.main_unit,
         "fairness": evaluation.fairness.verdict,
+        "encoder": encoder_label(evaluation.provenance.encoder, config.section("extract")),
     }
     return {name: float(value) for name, value in found.items() if value is not None}, tags

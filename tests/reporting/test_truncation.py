@@ -3,47 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from daamctl.artifacts.evaluation import Design
-from daamctl.artifacts.truncation import LayersResult, Truncation
+from daamctl.artifacts.truncation import LayersResult
 from daamctl.reporting.document import Folded, Table, Text
 from daamctl.reporting.truncation import figure, section, sentence
-
-DESIGN = Design("speaker", "speaker", "speaker", "10 speakers are tested", 10, 535, 10, 5, {})
-
-
-def row(*layers: int, gap: float = 0.0, enough: bool | None = None, **changes: Any) -> LayersResult:
-    share = max(layers) / 4
-    values: dict[str, Any] = {
-        "accuracy": 0.9 + gap, "difference": gap, "low": gap - 0.01, "high": gap + 0.01, "p": 0.01, "floor": 0.001,
-        "layers": list(layers), "time": share, "parameters": share, "enough": enough,
-    }  # fmt: skip
-    return LayersResult(**{**values, **changes})
-
-
-def found(**changes: Any) -> Truncation:
-    result = Truncation(
-        run="toy",
-        method="ridge-concat",
-        label="ridge-concat",
-        unit="utterance",
-        modality="speech",
-        margin=0.02,
-        alpha=0.05,
-        level=0.9,
-        design=DESIGN,
-        embeddings_key="k",
-        whole=row(1, 2, 3, 4),
-        prefixes=[row(1, gap=-0.1, enough=False), row(1, 2, gap=-0.004, enough=True), row(1, 2, 3, enough=True)],
-        singles=[row(1, gap=-0.1), row(2, gap=-0.05)],
-        smallest=2,
-        device="cpu (Fast)",
-        notes=["A note."],
-    )
-    return replace(result, **changes)
+from tests.fixtures.truncations import DESIGN
+from tests.fixtures.truncations import truncation as found
 
 
 def without_cost(one: LayersResult) -> LayersResult:

@@ -19,10 +19,12 @@ from daamctl.artifacts.results import Fold, read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.layout import Layout
+from daamctl.reporting.truncation import TITLE as TRUNCATION
 from daamctl.stages import evaluate, importance, report
-from tests.fixtures.folds import make_layout, tuned, write_fold, write_items, write_method
+from tests.fixtures.folds import EMBEDDINGS_KEY, make_layout, tuned, write_fold, write_items, write_method
 from tests.fixtures.pictures import blank_pictures
 from tests.fixtures.records import ablation_of, audited_method, difference_of, group_of
+from tests.fixtures.truncations import truncation
 
 SETTINGS = {
     "methods": ["none", "daam-v1", "daam-v2", "sga", "mha-published"],
@@ -530,6 +532,22 @@ def test_bare_minimum(tmp_path: Path) -> None:
     assert "published" not in page.sections
     assert page.figures == ["answers", "accuracy", "speakers", "learning", "confusion"]
     assert (layout.stage("report") / "report.md").read_text().startswith("# &lt;b&gt;&amp;\n")
+
+
+def test_the_shortest_encoder_is_an_answer(tmp_path: Path) -> None:
+    """The page shows a truncation of the same embeddings; one of others is named as stale."""
+    layout, config = make_layout(tmp_path), Config.model_validate({"methods": ["none"]})
+    write_method(layout, config, "none", folds=(1,), epochs=1)
+    evaluate.run(layout, config)
+    path = layout.stage("truncate") / "truncation.json"
+    for key, closed in ((EMBEDDINGS_KEY, False), ("other", True)):
+        write_record(path, truncation(embeddings_key=key).as_json())
+        page = report.run(layout, config, track=False)
+        text = (page.parent / "report.md").read_text()
+        answers, part = (text.partition(f"## {title}")[2].partition("\n## ")[0] for title in ("Answers", TRUNCATION))
+        assert ("Layers 1–2 are enough" in answers) is not closed
+        assert ("on other embeddings. Run again: daamctl truncate toy" in part) is closed
+        assert ('data-figure="truncation"' in page.read_text()) is not closed
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:

@@ -17,7 +17,17 @@ from rich.console import Console
 
 from benchmarks.harness import ratio_table
 
-NAMES = ("startup", "daam", "training", "search", "streaming", "extraction", "extraction_memory", "large_corpus")
+NAMES = (
+    "startup",
+    "daam",
+    "training",
+    "search",
+    "streaming",
+    "extraction",
+    "extraction_memory",
+    "truncated",
+    "large_corpus",
+)
 
 
 def main(

@@ -10,7 +10,7 @@ from daamctl.config import PIPELINES_DIR, nearest_root, pipeline_names
 from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS
 from daamctl.evaluation import METRICS
-from daamctl.methods import METHODS
+from daamctl.methods import METHODS, variants
 
 TABLES = {"corpora": CORPORA, "encoders": ENCODERS, "methods": METHODS, "finetunes": FINETUNES, "metrics": METRICS}
 KINDS = ("pipelines", *TABLES)
@@ -22,6 +22,8 @@ def entries(kind: str) -> list[tuple[str, str]]:
         return [(name, _corpus(name)) for name in CORPORA]
     if kind == "encoders":
         return [(name, f"{ENCODERS.load(name).modality} | {ENCODERS.summary(name)}") for name in ENCODERS]
+    if kind == "methods":
+        return [entry for name in METHODS for entry in _method(name)]
     if kind in TABLES:
         table = TABLES[kind]
         return [(name, table.summary(name)) for name in table]
@@ -34,6 +36,13 @@ def _pipelines() -> list[Path]:
     if root is None:
         return [path for name, path in starter.files().items() if name.startswith(f"{PIPELINES_DIR}/")]
     return [root / PIPELINES_DIR / f"{name}.yaml" for name in pipeline_names(root)]
+
+
+def _method(name: str) -> list[tuple[str, str]]:
+    """A method, and below it its variants with another decoder."""
+    decoders = {full: full.removeprefix(f"{name}-") for full in variants(name)}
+    others = [(full, f"The same with the {decoder.upper()} decoder.") for full, decoder in decoders.items()]
+    return [(name, METHODS.summary(name)), *others]
 
 
 def _corpus(name: str) -> str:

@@ -21,7 +21,7 @@ from daamctl.encoders import ENCODERS, FAMILIES, SPEECH_TYPES
 from daamctl.engines import ENGINES
 from daamctl.evaluation import METRICS
 from daamctl.listing import KINDS, TABLES, entries, header
-from daamctl.methods import METHODS
+from daamctl.methods import METHODS, resolve_method
 from daamctl.stage_table import STAGES
 from tests.fixtures.projects import REPOSITORY
 
@@ -33,7 +33,7 @@ LEVELS = [
     {"cli", "pipeline", "listing", "doctor", "__main__"},
     {"stages"},
     {"paper"},
-    {"planning"},
+    {"planning", "models"},
     {"extraction"},
     {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
     {"methods", "adapters", "engines", "figures", "sign_flip"}
@@ -113,7 +113,8 @@ def test_only_reports_and_commands_use_the_paper() -> None:
     using = {
         path.relative_to(PACKAGE).as_posix() for path in MODULES if ("paper" in {name for _, name in internal(path)})
     }
-    assert using == {"stages/report.py", "stages/paper.py", "stages/compare.py", "cli/compare.py", "cli/deviations.py"}
+    commands = {"stages/paper.py", "stages/compare.py", "stages/export.py", "cli/compare.py", "cli/deviations.py"}
+    assert using == {"stages/report.py", *commands}
 
 
 def test_stages_never_import_stages() -> None:
@@ -173,7 +174,19 @@ def test_every_target_resolves_and_has_a_line_of_text(table: Any) -> None:
         assert re.fullmatch(r"[a-z0-9]+([_-][a-z0-9]+)*", name)
 
 
-ENGINE = {"base", "discovery", "frozen", "load", "encoder_size", "preset", "encoder_cache", "speech"}
+ENGINE = {
+    "base",
+    "cost",
+    "cut",
+    "discovery",
+    "frozen",
+    "load",
+    "save",
+    "encoder_size",
+    "preset",
+    "encoder_cache",
+    "speech",
+}
 
 
 @pytest.mark.parametrize(
@@ -346,11 +359,32 @@ def test_listing_covers_every_table() -> None:
     assert KINDS == ("pipelines", "corpora", "encoders", "methods", "finetunes", "metrics")
     for kind in KINDS:
         names = [name for name, _ in entries(kind)]
+        if kind == "methods":
+            decoders = [name for name in names if name not in METHODS]
+            assert {"none-mlp", "daam-v1-mlp"} <= set(decoders)
+            assert all(resolve_method(name)[1] == {"decoder": "mlp"} for name in decoders)
+            names = [name for name in names if name in METHODS]
         assert names == (pipeline_names(REPOSITORY) if kind == "pipelines" else list(TABLES[kind]))
+
+
+OTHERS = {
+    "check",
+    "compare",
+    "export",
+    "init",
+    "inventory",
+    "paper",
+    "plan",
+    "predict",
+    "preflight",
+    "serve",
+    "track",
+    "truncate",
+}
 
 
 def test_stage_modules_are_the_stages_and_what_looks_at_them() -> None:
     names = {path.stem for path in (PACKAGE / "stages").glob("*.py")} - {"__init__"}
-    assert names == {*STAGES, "check", "compare", "init", "inventory", "paper", "plan", "preflight", "track"}
+    assert names == {*STAGES, *OTHERS}
     for name in names:
         assert callable(importlib.import_module(f"daamctl.stages.{name}").run)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from daamctl.artifacts.utterances import Modality
 
@@ -59,6 +61,23 @@ def with_article(word: str) -> str:
 def listed(words: Sequence[str]) -> str:
     """Words joined as `a, b and c`."""
     return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else "".join(words)
+
+
+def encoder_label(facts: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """Name of an encoder for readers, which says so if its weights are random.
+
+    Args:
+        facts: as recorded in the embeddings; `name` and `source` are used.
+        settings: the section `extract`; its `name` takes precedence.
+    """
+    shown = settings.get("name") or str(without_path(facts.get("name") or settings.get("encoder", "unknown")))
+    return f"{shown} with random weights" if "(random weights" in str(facts.get("source")) else shown
+
+
+def without_path(value: object) -> object:
+    """The name of a folder instead of its path: reports may be shared, so they show no local path."""
+    folder = Path(str(value)).expanduser()
+    return folder.name if folder.is_absolute() else value
 
 
 def percent(fraction: float | None) -> str:

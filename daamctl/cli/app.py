@@ -18,14 +18,18 @@ from daamctl.cli import (
     compare,
     deviations,
     doctor,
+    export,
     import_checkpoint,
     init,
     ls,
     paper,
     plan,
+    predict,
     preflight,
     run,
+    serve,
     track,
+    truncate,
     ui,
 )
 from daamctl.stage_table import STAGES
@@ -46,6 +50,8 @@ KEPT = {
     "train": "finished folds and saved epochs are kept",
     "finetune": "finished folds and saved epochs are kept",
     "ablate": "finished folds are kept",
+    "truncate": "finished folds are kept",
+    "predict": "with --out, finished items are kept",
 }
 """What is left of a command that was interrupted, if not simply all that it finished."""
 
@@ -134,7 +140,25 @@ app = typer.Typer(
 
 for _stage in STAGES:
     app.command(name=_stage, rich_help_panel="Stages")(importlib.import_module(f"daamctl.cli.{_stage}").command)
-_OTHER = (init, run, plan, paper, preflight, compare, ls, deviations, check, doctor, track, ui, import_checkpoint)
+_OTHER = (
+    init,
+    run,
+    plan,
+    paper,
+    preflight,
+    compare,
+    truncate,
+    export,
+    predict,
+    serve,
+    ls,
+    deviations,
+    check,
+    doctor,
+    track,
+    ui,
+    import_checkpoint,
+)
 for _module in _OTHER:
     app.command(rich_help_panel="Other commands")(_module.command)
 

@@ -94,7 +94,8 @@ def _show(console: Console, result: dict[str, Any], *, brief: bool) -> None:
             name, work = f"  {row['method']}", "" if work == shared else work
         stage = row["stage"]
         table.add_row(name, _state(row), work, *_figures(row), style="dim" if row["state"] == "done" else None)
-    console.print(f"[bold]{escaped(result['pipeline'])}[/] on {escaped(result['machine']['device'])}")
+    encoder = f" with encoder {escaped(result['encoder'])}" if result["encoder"] else ""
+    console.print(f"[bold]{escaped(result['pipeline'])}[/]{encoder} on {escaped(result['machine']['device'])}")
     console.print(table)
     show_line(console, "")
     for text in _totals(result):

@@ -81,6 +81,9 @@ class ExtractConfig(Section):
 
     encoder: str = "wavlm-micro"
     """Preset (`daamctl ls encoders`), Hugging Face id, or local folder."""
+    name: Annotated[str | None, Field(min_length=1, max_length=80), Changes.NOTHING] = None
+    """Name of the encoder in the report, in `plan` and in MLflow, e.g. for a local folder; null: that of the preset,
+    the id or the folder."""
     revision: str | None = None
     """Branch, tag or commit on the hub; null: the default branch. The resolved commit is recorded."""
     weights: Literal["pretrained", "random"] = "pretrained"

@@ -13,6 +13,9 @@ import polars as pl
 PARTS = {"train": "train", "test": "test", "dev": "dev", "val": "dev", "valid": "dev", "validation": "dev"}
 """Names of the parts of an official split -> the name of the group."""
 
+EVEN = 1.25
+"""Groups are even if the largest has at most this many times the mean."""
+
 
 def official_groups(rows: pl.DataFrame) -> pl.DataFrame:
     """Rename the groups of an official split to the names that the folds use; other groups stay as they are."""
@@ -65,6 +68,30 @@ def assign_groups(rows: pl.DataFrame, num_groups: int, *, stratify: bool = False
         sizes[best] += sum(own.values())
         groups[speaker] = f"group{best + 1}"
     return rows.with_columns(group=pl.col("speaker").replace_strict(groups, return_dtype=pl.String))
+
+
+def unevenness(rows: pl.DataFrame) -> float:
+    """Size of the largest group in units of the mean size: 1 if all groups are equal."""
+    sizes: list[int] = rows.group_by("group").len()["len"].to_list()
+    return max(sizes) * len(sizes) / sum(sizes)
+
+
+def even_number(rows: pl.DataFrame, num_groups: int, *, stratify: bool = False) -> int | None:
+    """The number of groups nearest to `num_groups`, at least 3 and at most twice it, that gives even groups.
+
+    Args:
+        rows: as in `assign_groups`.
+        num_groups: number of groups that was asked for.
+        stratify: as in `assign_groups`.
+
+    Returns:
+        The number, the larger one of two equally near ones; None if no number gives even groups.
+    """
+    most = min(rows["speaker"].n_unique(), 2 * num_groups)
+    for number in sorted(range(3, most + 1), key=lambda number: (abs(number - num_groups), -number)):
+        if unevenness(assign_groups(rows, number, stratify=stratify)) <= EVEN:
+            return number
+    return None
 
 
 def _rank(name: str, stratify: bool) -> str:

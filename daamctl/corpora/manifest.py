@@ -36,6 +36,7 @@ REQUIRED: dict[Modality, tuple[str, ...]] = {
     "text": ("text", "label"),
     "image": ("path", "label"),
 }
+CONTENT: dict[Modality, str] = {"speech": "path", "text": "text", "image": "path"}
 SCHEMAS = {"speech": PREPARED, "text": PREPARED_TEXT, "image": PREPARED_IMAGE}
 # measured on recordings; written by the reader, or meaningless for images
 RESERVED: dict[Modality, tuple[str, ...]] = {
@@ -66,25 +67,30 @@ def prepare(root: Path) -> pl.DataFrame:
         `group` is null if none is given.
 
     Raises:
-        CorpusError: the table or folder is wrong; names the column and the lines.
+        CorpusError: the table or folder is wrong; names every kind of fault, each with the column and the lines.
     """
     modality: Modality = "image"
+    faults = _Faults(root)
     if root.is_dir():
         rows = _image_folder(root)
     else:
         rows = _read(root)
-        modality = _modality(rows, root)
-        _check_columns(rows, modality, root)
-        rows = _names(rows, modality, root)
+        modality = _modality(rows, faults)
+        rows = _check_columns(rows, modality, faults)
+        rows = _names(rows, modality, faults)
         if modality == "speech":
-            rows = _times(rows, root)
+            rows = _times(rows, faults)
         if modality == "image":
             rows = rows.with_columns(index=pl.lit(None, pl.Int64))
         if modality != "text":
             rows = rows.with_columns(path=_posix(root.parent))
         rows = official_groups(rows)
     rows = rows.with_columns(utterance_id=_identity(rows, modality))
-    _refuse(rows, pl.col("utterance_id").is_duplicated(), root, "the same piece, or utterance_id, more than once")
+    repeated = pl.col("utterance_id").is_not_null() & pl.col("utterance_id").is_duplicated()
+    faults.rows(rows, repeated, "the same piece, or utterance_id, more than once")
+    if faults.found and modality != "text":  # otherwise the stage reports what it cannot read
+        faults.rows(rows, _absent(rows["path"], root.parent), "no such file,")
+    faults.refuse()
     if "speaker" not in rows.columns:
         rows = rows.with_columns(speaker=pl.col("utterance_id"))
     head = list(SCHEMAS[modality])
@@ -118,7 +124,7 @@ def _read(path: Path) -> pl.DataFrame:
     return rows.rename({name: name.strip().removeprefix("\ufeff") for name in rows.columns})
 
 
-def _modality(rows: pl.DataFrame, path: Path) -> Modality:
+def _modality(rows: pl.DataFrame, faults: _Faults) -> Modality:
     """Modality from the columns: `path` of images or of recordings, else `text`."""
     if "path" not in rows.columns:
         return "text" if "text" in rows.columns else "speech"
@@ -128,12 +134,19 @@ def _modality(rows: pl.DataFrame, path: Path) -> Modality:
         return "speech"
     others = rows.height - count - rows["path"].null_count()
     if count < others:
-        _refuse(rows, is_image, path, "an image, unlike the other files,")
-    _refuse(rows, ~is_image, path, "not an image, unlike the other files,")
+        faults.rows(rows, is_image, "an image, unlike the other files,")
+        return "speech"
+    faults.rows(rows, ~is_image, "not an image, unlike the other files,")
     return "image"
 
 
-def _check_columns(rows: pl.DataFrame, modality: Modality, path: Path) -> None:
+def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> pl.DataFrame:
+    """Note missing and reserved columns; a missing column is filled in, so that the others can be checked.
+
+    Raises:
+        CorpusError: the items themselves are missing.
+    """
+    path = faults.path
     found = [name for name in rows.columns if name != _LINE]
     missing = [name for name in REQUIRED[modality] if name not in found]
     if missing:
@@ -142,52 +155,51 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, path: Path) -> None:
             raise CorpusError(f"{path} is not a text table", fix=GET_IT)
         commas = "; columns must be separated by commas" if any(mark in shown for mark in ";|") else ""
         lacking = ", ".join(missing).replace("path", "path (or text)")
-        raise CorpusError(f"{path} lacks the columns {lacking}; it has {shown}{commas}", fix=GET_IT)
+        faults.add(f"lacks the columns {lacking}; it has {shown}{commas}", GET_IT)
+    if CONTENT[modality] in missing:
+        faults.refuse()
     reserved = [name for name in RESERVED[modality] if name in found]
     if reserved and modality == "speech":
-        raise CorpusError(
-            f"{path} has the columns {', '.join(reserved)}, which are measured on the files",
-            fix="remove or rename them; a piece of a file is given by start_s and end_s",
-        )
-    if reserved:
-        raise CorpusError(
-            f"{path} has the columns {', '.join(reserved)}, but lists images", fix="remove or rename them"
-        )
+        advice = "remove or rename them; a piece of a file is given by start_s and end_s"
+        faults.add(f"has the columns {', '.join(reserved)}, which are measured on the files", advice)
+    elif reserved:
+        faults.add(f"has the columns {', '.join(reserved)}, but lists images", "remove or rename them")
     if rows.is_empty():
-        raise CorpusError(f"{path} has no rows", fix=GET_IT)
+        faults.add("has no rows", GET_IT)
+    return rows.drop(reserved).with_columns(pl.lit("?").alias(name) for name in missing)
 
 
-def _names(rows: pl.DataFrame, modality: Modality, path: Path) -> pl.DataFrame:
+def _names(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> pl.DataFrame:
     """Strip the columns of names, where empty cells become null. Texts are not changed; empty ones are refused."""
     names = [name for name in ("path", "label", "speaker", "group", "utterance_id") if name in rows.columns]
     if modality == "text":
         rows = rows.with_columns(pl.col("text").cast(pl.String))
-        _refuse(rows, pl.col("text").fill_null("").str.strip_chars() == "", path, "empty text")
+        faults.rows(rows, pl.col("text").fill_null("").str.strip_chars() == "", "empty text")
         names = [name for name in names if name != "path"]
     stripped = pl.col(names).cast(pl.String).str.strip_chars()
     rows = rows.with_columns(stripped.replace("", None))
     for name in names:
         if name != "group":
-            _refuse(rows, pl.col(name).is_null(), path, f"empty {name}")
+            faults.rows(rows, pl.col(name).is_null(), f"empty {name}")
     if "group" not in rows.columns:
         return rows.with_columns(group=pl.lit(None, pl.String))
     if rows["group"].null_count() < rows.height:
-        _refuse(rows, pl.col("group").is_null(), path, "empty group (give all or none)")
+        faults.rows(rows, pl.col("group").is_null(), "empty group (give all or none)")
     return rows
 
 
-def _times(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
+def _times(rows: pl.DataFrame, faults: _Faults) -> pl.DataFrame:
     """`start_s` and `duration_s` from the optional columns `start_s` and `end_s`."""
     for name in ("start_s", "end_s"):
         if name not in rows.columns:
             rows = rows.with_columns(pl.lit(None, pl.Float64).alias(name))
         text = pl.col(name).cast(pl.String).str.strip_chars().replace("", None)
         number = text.cast(pl.Float64, strict=False)
-        _refuse(rows, text.is_not_null() & ~number.is_finite().fill_null(False), path, f"{name} is not a number")
-        rows = rows.with_columns(number.alias(name))
+        faults.rows(rows, text.is_not_null() & ~number.is_finite().fill_null(False), f"{name} is not a number")
+        rows = rows.with_columns(pl.when(number.is_finite()).then(number).alias(name))
     rows = rows.with_columns(pl.col("start_s").fill_null(0.0))
-    _refuse(rows, pl.col("start_s") < 0, path, "negative start_s")
-    _refuse(rows, pl.col("end_s") <= pl.col("start_s"), path, "end_s is not after start_s")
+    faults.rows(rows, pl.col("start_s") < 0, "negative start_s")
+    faults.rows(rows, pl.col("end_s") <= pl.col("start_s"), "end_s is not after start_s")
     return rows.with_columns(duration_s=pl.col("end_s") - pl.col("start_s"))
 
 
@@ -195,6 +207,12 @@ def _posix(folder: Path) -> pl.Expr:
     """Paths with `/`, relative to the manifest's folder if they are inside it."""
     prefix = folder.absolute().as_posix().rstrip("/") + "/"
     return pl.col("path").str.replace_all("\\", "/", literal=True).str.strip_prefix(prefix)
+
+
+def _absent(paths: pl.Series, folder: Path) -> pl.Expr:
+    """Rows whose file does not exist."""
+    absent = [path for path in paths.drop_nulls().unique().to_list() if not (folder / path).is_file()]
+    return pl.col("path").is_in(absent)
 
 
 def _identity(rows: pl.DataFrame, modality: Modality) -> pl.Expr | pl.Series:
@@ -206,7 +224,7 @@ def _identity(rows: pl.DataFrame, modality: Modality) -> pl.Expr | pl.Series:
     if "utterance_id" in rows.columns:
         return pl.col("utterance_id")
     if modality == "text":
-        pairs = rows.select("label", "text").iter_rows()
+        pairs = rows.select(pl.col("label", "text").fill_null("")).iter_rows()
         keys = pl.DataFrame({"key": [hashlib.sha256("\n".join(pair).encode()).hexdigest()[:16] for pair in pairs]})
         number = pl.int_range(1, pl.len() + 1).over("key")
         return keys.select(pl.when(number > 1).then(pl.format("{}-{}", "key", number)).otherwise("key")).to_series()
@@ -226,18 +244,42 @@ def _identity(rows: pl.DataFrame, modality: Modality) -> pl.Expr | pl.Series:
     return pl.when(pl.len().over("path") > 1).then(name + start).otherwise(name)
 
 
-def _refuse(rows: pl.DataFrame, wrong: pl.Expr, path: Path, what: str) -> None:
-    """Raise a CorpusError if any row is `wrong`; it names the first of them."""
-    bad = rows.filter(wrong)
-    if bad.is_empty():
-        return
-    unit = "row" if path.suffix.lower() == ".parquet" else "line"
-    content = "path" if "path" in rows.columns else "text"
-    places = []
-    for line, text in bad.select(_LINE, content).iter_rows():
-        excerpt = f" ({_short(text)})" if text and text.strip() else ""
-        places.append(f"{unit} {line}{excerpt}")
-    raise CorpusError(f"{path}: {what} in {first_few(places, _SHOWN)}", fix="correct the manifest and run it again")
+class _Faults:
+    """What is wrong with a manifest, collected so that one message tells it all.
+
+    Args:
+        path: the manifest.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found: list[tuple[str, str]] = []
+
+    def add(self, what: str, fix: str) -> None:
+        """Note a fault of the whole table, and what to do about it."""
+        self.found.append((what, fix))
+
+    def rows(self, rows: pl.DataFrame, wrong: pl.Expr, what: str) -> None:
+        """Note the rows that are `wrong`, if any; the first of them are named."""
+        bad = rows.filter(wrong)
+        if bad.is_empty():
+            return
+        unit = "row" if self.path.suffix.lower() == ".parquet" else "line"
+        content = "path" if "path" in rows.columns else "text"
+        places = []
+        for line, text in bad.select(_LINE, content).iter_rows():
+            excerpt = f" ({_short(text)})" if text and text.strip() else ""
+            places.append(f"{unit} {line}{excerpt}")
+        self.add(f"{what} in {first_few(places, _SHOWN)}", "correct the manifest and run it again")
+
+    def refuse(self) -> None:
+        """Raise a CorpusError with every fault; do nothing if there is none."""
+        if not self.found:
+            return
+        faults = [what for what, _ in self.found]
+        fixes = dict.fromkeys(fix for _, fix in self.found)
+        listed = f" {faults[0]}" if len(faults) == 1 else "".join(f"\n    {what}" for what in faults)
+        raise CorpusError(f"{self.path}:{listed}", fix="\n  ".join(fixes))
 
 
 def _short(value: object) -> str:

@@ -11,7 +11,7 @@ import hashlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from daamctl.artifacts.utterances import Modality
 from daamctl.devices import autocast
+from daamctl.encoders.cut import cut_of, skip
 from daamctl.encoders.discovery import ModelLayers, find_layers, layer_input
 from daamctl.encoders.frozen import prepare_for_inference
 from daamctl.encoders.preset import Preset
@@ -134,7 +135,7 @@ class Encoder(ABC):
         modality: what it reads.
         layers: layer numbers that `pool` returns, in order.
         embed_dim: D.
-        has_final_norm: whether the last layer is followed by a norm.
+        has_final_norm: whether the last layer is followed by a norm; in a cut encoder it is not.
         equal_length_batches: whether a batch may only hold items of one length, because padding would change an item's
             result.
     """
@@ -216,6 +217,12 @@ class Encoder(ABC):
             reason = " ".join(str(error).split())[:300]
             raise EncoderError(f"{self.what} cannot be run on a trial input: {reason}") from error
         self.set_token_mask(found)
+        if (cut := cut_of(self.model.config)) is not None:
+            if len(found.layers) != cut.highest_layer:
+                raise EncoderError(f"{self.what} is cut after layer {cut.highest_layer}, but has {len(found.layers)}")
+            if found.final_norm is not None:
+                skip(found.final_norm)
+            found = replace(found, final_norm=None, normed=found.states[-1])
         norm = found.final_norm if self.options.final_norm else None
         first = 0 if self.options.layer_00 else 1
         self.has_final_norm = found.final_norm is not None

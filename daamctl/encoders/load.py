@@ -15,6 +15,7 @@ from daamctl.config import ExtractConfig
 from daamctl.devices import free_on, full_float32
 from daamctl.encoders import ENCODERS, FAMILIES, SPEECH_TYPES, presets_of
 from daamctl.encoders.base import Encoder, EncoderOptions, weights_hash
+from daamctl.encoders.cut import cut_config, cut_model, cut_of
 from daamctl.encoders.encoder_size import PARTS, check_name, num_parameters
 from daamctl.encoders.preset import Preset
 from daamctl.encoders.text import BYTE_TOKENS
@@ -65,6 +66,7 @@ def open_encoder(
     device: str,
     precision: str,
     keep_pooler: bool = False,
+    highest_layer: int | None = None,
     weights_sha256: str | None = None,
 ) -> OpenedEncoder:
     """Open the encoder named in the settings.
@@ -76,12 +78,15 @@ def open_encoder(
         device: resolved device.
         precision: resolved precision.
         keep_pooler: keep the pooling layer of a text or vision checkpoint, if it has one, as `pooler` in the model. The
-            hash of the weights excludes it; its own hash is the fact `pooler_sha256`.
+            hash of the weights excludes it; its own hash is the fact `pooler_sha256`. A cut encoder has none.
+        highest_layer: cut the encoder after this layer, from 1: those above are neither loaded nor run, and the vectors
+            of the layers below are those of the whole encoder. The fact `cut` tells; the hash of the weights covers
+            what is loaded. None: all layers.
         weights_sha256: hash of the weights, if known; None: compute it.
 
     Raises:
         EncoderError: it is unknown, not available offline, reads another modality, is too large for this machine, has
-            no layers that can be pooled one by one, or cannot be built with random weights.
+            no layers that can be pooled one by one, lacks the highest layer, or cannot be built with random weights.
     """
     import huggingface_hub
     import transformers
@@ -99,9 +104,10 @@ def open_encoder(
     if precision == "float32" and dtype != torch.float32:
         precision = str(dtype).removeprefix("torch.")  # the arithmetic cannot be more precise than the weights
     if config.weights == "random" or (preset is not None and preset.source is None):
-        loaded = _random(name, preset, config.seed, dtype, device)
+        loaded = _random(name, preset, config.seed, dtype, device, highest_layer)
     else:
-        loaded = _pretrained(_source(name, preset), config.revision, modality, dtype, device, keep_pooler)
+        source = _source(name, preset)
+        loaded = _pretrained(source, config.revision, modality, dtype, device, keep_pooler, highest_layer)
     model = loaded.model.eval().requires_grad_(False)
     encoder: Encoder = _family(model.config, modality)(
         name,
@@ -126,6 +132,8 @@ def open_encoder(
         "storage": config.storage,
         **encoder.facts(),
     }
+    if (cut := cut_of(model.config)) is not None:
+        facts["cut"] = {"highest_layer": cut.highest_layer, "of_layers": cut.of_layers}
     if loaded.pooler is not None:
         model.pooler = loaded.pooler.eval().requires_grad_(False)
         facts["pooler_sha256"] = weights_hash(loaded.pooler)
@@ -168,7 +176,9 @@ def _source(name: str, preset: Preset | None) -> str:
     return str(folder) if folder.is_dir() else name
 
 
-def _random(name: str, preset: Preset | None, seed: int, dtype: torch.dtype, device: str) -> _Loaded:
+def _random(
+    name: str, preset: Preset | None, seed: int, dtype: torch.dtype, device: str, highest_layer: int | None
+) -> _Loaded:
     from transformers import AutoConfig, AutoModel
 
     if preset is None:
@@ -181,18 +191,26 @@ def _random(name: str, preset: Preset | None, seed: int, dtype: torch.dtype, dev
     torch.manual_seed(seed)
     try:
         with one_thread():  # so that sums over random numbers are the same whatever the number of threads
-            model = AutoModel.from_config(config, **_without_head(_class_of(config)))
+            model = AutoModel.from_config(config, **_without_head(class_of(config)))
     finally:
         torch.set_rng_state(state)
     if preset.embedding_std is not None:
         with torch.no_grad():
             model.get_input_embeddings().weight.mul_(preset.embedding_std / config.initializer_range)
     reader = _family(config, preset.modality).random_reader(preset, config)
+    if highest_layer is not None:
+        model = cut_model(model, highest_layer, f"encoder '{name}'", **_without_head(class_of(config)))
     return _Loaded(model.to(device, dtype), reader, f"{name} (random weights, seed {seed})", None)
 
 
 def _pretrained(
-    source: str, revision: str | None, modality: Modality, dtype: torch.dtype, device: str, keep_pooler: bool
+    source: str,
+    revision: str | None,
+    modality: Modality,
+    dtype: torch.dtype,
+    device: str,
+    keep_pooler: bool,
+    highest_layer: int | None = None,
 ) -> _Loaded:
     """Load the config and check that the encoder fits before loading the weights and the input processor."""
     from transformers import AutoConfig
@@ -209,10 +227,12 @@ def _pretrained(
         reader = family.load_reader(source, **options)
         # Load straight to a GPU: going through main memory would take as much of it, and one more copy.
         where: dict[str, Any] = {"device_map": {"": device}} if device.startswith("cuda") else {}
-        if part is not None:
-            where["config"] = part
-        headless = _without_head(_class_of(own)) if modality != "speech" else {}
-        keep_pooler = keep_pooler and bool(headless)
+        if highest_layer is not None:
+            own = cut_config(own, highest_layer, f"encoder '{source}'")
+        if own is not config:
+            where["config"] = own
+        headless = _without_head(class_of(own)) if modality != "speech" else {}
+        keep_pooler = keep_pooler and bool(headless) and cut_of(own) is None
         if not keep_pooler:
             where |= headless
         if modality != "speech":
@@ -275,7 +295,7 @@ def _ends(names: Iterable[str]) -> set[str]:
     return {name.rpartition(".")[2] for name in names}
 
 
-def _class_of(config: Any) -> Any:
+def class_of(config: Any) -> Any:
     """Base model class for a config, or None. If there are several, the first: they share the layers."""
     from transformers import MODEL_MAPPING
 
@@ -297,7 +317,7 @@ def _check_reads(source: str, config: Any, modality: Modality) -> None:
     if kind in SPEECH_TYPES:
         reads = "speech"
     else:
-        model_class = _class_of(config)
+        model_class = class_of(config)
         reads = INPUTS.get(getattr(model_class, "main_input_name", ""), "")
     if reads == modality:
         return

@@ -156,6 +156,7 @@ __all__ = [
     "rebuild",
     "resolve_method",
     "save_weights",
+    "variants",
 ]
 
 
@@ -205,12 +206,20 @@ def resolve_method(method: str) -> tuple[str, dict[str, Any]]:
         UnknownNameError: there is no such method, or it does not have that decoder.
     """
     name, _, decoder = method.rpartition("-")
-    if method not in METHODS and name in METHODS:
-        decoders = METHODS.choices(name).get("decoder", ())
-        if decoder in decoders and decoder != METHODS.defaults(name)["decoder"]:
-            return name, {"decoder": decoder}
+    if method not in METHODS and name in METHODS and method in variants(name):
+        return name, {"decoder": decoder}
     METHODS.module_of(method)
     return method, {}
+
+
+def variants(name: str) -> list[str]:
+    """Full names of a method with its other decoders, e.g. `daam-v1-mlp` of `daam-v1`; empty for most methods.
+
+    Raises:
+        UnknownNameError: there is no such method.
+    """
+    default = METHODS.defaults(name).get("decoder")
+    return [f"{name}-{decoder}" for decoder in METHODS.choices(name).get("decoder", ()) if decoder != default]
 
 
 def counterparts(method: str) -> tuple[str, ...]:

@@ -240,11 +240,13 @@ class Document:
         title: heading and window title.
         name: of the run; part of table labels.
         sections: in order.
+        subtitle: line below the heading; may be empty.
     """
 
     title: str
     name: str
     sections: list[Section]
+    subtitle: str = ""
 
     @property
     def blocks(self) -> Iterator[Block]:

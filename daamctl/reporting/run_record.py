@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from daamctl.artifacts.evaluation import AdapterEffect, EvalBatches, Evaluation
-from daamctl.artifacts.terms import listed
+from daamctl.artifacts.terms import listed, without_path
 from daamctl.figures.spec import Confusion
 from daamctl.reporting import figures
 from daamctl.reporting.document import (
@@ -28,7 +28,7 @@ from daamctl.reporting.document import (
     count,
 )
 from daamctl.reporting.terms import held_out, is_official, item, runs, terms, tested
-from daamctl.reporting.verdict import order, without_path
+from daamctl.reporting.verdict import order
 
 CURVES = ("train", "dev", "test")
 """Parts of a fold whose accuracy is recorded after every epoch."""

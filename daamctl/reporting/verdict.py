@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
 
 from daamctl.artifacts.evaluation import Comparison, Comparisons, Evaluation, Ranks, ReferenceComparison
-from daamctl.artifacts.terms import listed, with_article
+from daamctl.artifacts.terms import encoder_label, listed, with_article, without_path
 from daamctl.reporting.document import (
     Block,
     Bullets,
@@ -111,6 +110,13 @@ def labelled(evaluation: Evaluation) -> Evaluation:
             provenance, train_s={names.get(name, name): value for name, value in provenance.train_s.items()}
         ),
     )
+
+
+def with_encoder_name(evaluation: Evaluation, name: str | None) -> Evaluation:
+    """Copy of the evaluation with the present `extract.name`, which may be younger than the folds."""
+    config = evaluation.provenance.config
+    renamed = {**config, "extract": {**config.get("extract", {}), "name": name}}
+    return replace(evaluation, provenance=replace(evaluation.provenance, config=renamed))
 
 
 def order(evaluation: Evaluation) -> list[str]:
@@ -297,19 +303,20 @@ def _what(evaluation: Evaluation) -> str:
     tuned = [name for name, entry in evaluation.methods.items() if entry.effect and entry.effect.with_gradient]
     trained = f" The encoder, or adapters in it, is also trained in {listed(tuned)}." if tuned else ""
     return (
-        f"{_source(evaluation)}: {count(counts.utterance)} test {said.item}s{clips} of "
+        f"{source(evaluation)}: {count(counts.utterance)} test {said.item}s{clips} of "
         f"{_classes(evaluation.classes)}, in {folds}. The main figure is accuracy per {item(evaluation)}; "
         f"{selection_rule(evaluation)}.{trained}"
     )
 
 
-def _source(evaluation: Evaluation) -> str:
+def source(evaluation: Evaluation) -> str:
     """The corpus and what made its embeddings."""
-    (corpus, encoder), facts = names(evaluation), evaluation.provenance.encoder
+    made, facts = evaluation.provenance, evaluation.provenance.encoder
     if evaluation.modality == "embeddings":
         told = [f"SHA-256 {facts['sha256'][:12]}", *(facts[name] for name in ("made_by", "licence") if name in facts)]
         return f"{sentence(str(facts['name']))[:-1]} ({', '.join(told)})"
-    return f"Corpus {corpus}, frozen encoder {encoder}"
+    label = encoder_label(facts, made.config.get("extract", {}))
+    return f"Corpus {made.corpus or evaluation.run}, frozen encoder {label}"
 
 
 def _classes(found: Sequence[str]) -> str:
@@ -437,12 +444,6 @@ def names(evaluation: Evaluation) -> tuple[str, str]:
     made = evaluation.provenance
     encoder = made.config.get("extract", {}).get("encoder") or made.encoder.get("name", "unknown")
     return made.corpus or evaluation.run, str(without_path(encoder))
-
-
-def without_path(value: object) -> object:
-    """The name of a folder instead of its path: reports may be shared, so they show no local path."""
-    folder = Path(str(value)).expanduser()
-    return folder.name if folder.is_absolute() else value
 
 
 def sentence(text: str) -> str:

@@ -24,16 +24,17 @@ from daamctl.artifacts.comparison import (
     Unmatched,
 )
 from daamctl.artifacts.io import write_json
-from daamctl.artifacts.results import Fold, read_fold, read_folds
+from daamctl.artifacts.results import Fold, read_folds
+from daamctl.artifacts.runs import complete_folds, find_run, trained_methods, with_seeds
 from daamctl.artifacts.terms import terms_of
-from daamctl.config import Config, TrainingStage, load_config, parse_overrides, pipeline_names
+from daamctl.config import Config, TrainingStage
 from daamctl.corpora import CORPORA
-from daamctl.errors import ArtifactError, ConfigError, UnknownNameError, first_few
+from daamctl.errors import ConfigError, UnknownNameError
 from daamctl.evaluation.consistency import check_method, check_methods
 from daamctl.evaluation.paired import TrainedMethod, compare_paired
 from daamctl.evaluation.printed import LORA_SESSIONS, Row, compare_printed, trained_row
 from daamctl.evaluation.summary import spread
-from daamctl.layout import Layout, split_recipe
+from daamctl.layout import Layout
 from daamctl.methods import counterparts
 from daamctl.paper.tables import DEFAULT_SOURCE, PublishedRow, PublishedTable, published_tables, read_published
 
@@ -146,8 +147,8 @@ def _side(root: Path, text: str) -> Trained | Printed:
     if text.startswith(PUBLISHED):
         return _printed(text.removeprefix(PUBLISHED))
     name, _, method = text.partition("/")
-    layout, config = _run(root, name)
-    there = _trained_methods(layout)
+    layout, config = find_run(root, name)
+    there = trained_methods(layout)
     chosen = config.trained if layout.pipeline else there
     if not method:
         return Trained(name, layout, config, tuple(chosen), one=False)
@@ -155,29 +156,6 @@ def _side(root: Path, text: str) -> Trained | Printed:
     if method not in known:
         raise UnknownNameError(f"method of '{name}'", method, known)
     return Trained(name, layout, config, (method,), one=True)
-
-
-def _run(root: Path, name: str) -> tuple[Layout, Config]:
-    """Layout and settings of a pipeline, or of an ad-hoc run, whose corpus and encoder its folds name."""
-    pipelines = pipeline_names(root)
-    base, recipe = (name, None) if name in pipelines else split_recipe(name)
-    words = [f"train.recipe={recipe}"] if recipe else []
-    named = parse_overrides(words)
-    if base in pipelines:
-        config = load_config(root, base, named)
-        return Layout.of(root, base, config, words, recipe), config
-    made = {path.parts[-4]: path.parent for path in (root / "data" / "train").glob("*/*/fold*/result.json")}
-    if name not in made:
-        raise UnknownNameError("pipeline or run", name, {*pipelines, *made})
-    settings = read_fold(made[name]).result["run"]["config"]
-    corpus, encoder = settings["download"]["corpus"], settings.get("extract", {}).get("encoder")
-    made_by = {} if encoder is None else {"extract.encoder": encoder}
-    config = load_config(root, None, {"download.corpus": corpus, **made_by, **named})
-    return Layout(root, None, corpus, name, corpus, encoder, tuple(words), recipe), config
-
-
-def _trained_methods(layout: Layout) -> list[str]:
-    return sorted({path.parts[-3] for path in layout.method("").glob("*/fold*/result.json")})
 
 
 def _printed(text: str) -> Printed:
@@ -245,16 +223,7 @@ def _load(side: Trained, methods: Sequence[str], unit: str) -> list[TrainedMetho
     for method in methods:
         stage = stage_of(method)
         fix = side.layout.command(stage, "--method", method)
-        folds = _with_seeds(read_folds(side.layout.method(method), again=fix), side.seeds(stage))
-        if not folds:
-            raise ArtifactError(f"'{side.name}/{method}' has no finished fold", fix=f"train it: {fix}")
-        seeds = side.seeds(stage) or {fold.seed for fold in folds}
-        done = {(fold.fold, fold.seed) for fold in folds}
-        numbers = range(1, folds[0].result["run"]["num_folds"] + 1)
-        missing = [(fold, seed) for fold in numbers for seed in sorted(seeds) if (fold, seed) not in done]
-        if missing:
-            shown = first_few([f"fold {fold} seed {seed}" for fold, seed in missing])
-            raise ArtifactError(f"'{side.name}/{method}' lacks {shown}", fix=f"train them: {fix}")
+        folds = complete_folds(side.name, side.layout, method, side.seeds(stage), fix=fix)
         check_method(method, folds, fix=fix)
         found[method] = folds
     check_methods(found, side.config, fix=side.layout.command("train"))
@@ -265,17 +234,12 @@ def _load(side: Trained, methods: Sequence[str], unit: str) -> list[TrainedMetho
     ]
 
 
-def _with_seeds(folds: Sequence[Fold], seeds: Sequence[int] | None) -> list[Fold]:
-    """The folds with one of these seeds; None: all folds."""
-    return [fold for fold in folds if seeds is None or fold.seed in seeds]
-
-
 def _probes(side: Trained, method: str, folds: Sequence[Fold]) -> dict[str, list[Fold]]:
     """The closest closed-form probe of a method, trained in the same run on the same embeddings."""
     keys = {fold.result["meta"]["embeddings_key"] for fold in folds}
     for name in counterparts(method):
         again = side.layout.command("train", "--method", name)
-        found = _with_seeds(read_folds(side.layout.method(name), again=again), side.seeds("train"))
+        found = with_seeds(read_folds(side.layout.method(name), again=again), side.seeds("train"))
         if stage_of(method) == "train":  # a fine-tuned encoder has no embeddings
             found = [fold for fold in found if fold.result["meta"]["embeddings_key"] in keys]
         if found:

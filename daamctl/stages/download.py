@@ -26,7 +26,7 @@ from daamctl.config import Config, DownloadConfig
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import UNITS, Corpus, class_counts, modality_of
 from daamctl.corpora.fingerprint import validate
-from daamctl.corpora.groups import assign_groups
+from daamctl.corpora.groups import EVEN, assign_groups, even_number, unevenness
 from daamctl.corpora.images import header_problems
 from daamctl.corpora.sources import FILES, MANIFEST, files_root, key_of, register, source_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError, first_few
@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 END_SLACK_S = 0.01
 """Seconds that a piece may extend beyond the end of its file: tables often round times to hundredths."""
 MAX_NAMED = 10
-NEXT_LINE = "\n    "
 """Most unreadable files to name in a message."""
+NEXT_LINE = "\n    "
 MAX_DIFFERENCES = 30
 """Most differences from the published counts to name in a message."""
 PROBE_THREADS = 8
@@ -77,7 +77,7 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     rows = rows.filter(pl.col("label").is_in(list(classes)))
     rows = _readable(rows, modality, files_root(layout.root, key), settings.max_unreadable_fraction, again)
     _check_populated(rows, classes, modality)
-    rows = _group(rows, modality, settings)
+    rows = _group(rows, modality, settings, again)
     _check_folds(rows, layout, config)
     _warn_of_rare(rows, classes, modality)
     kept = {name: value for name, value in config.section("download").items() if name != "source"}
@@ -332,7 +332,7 @@ def _check_populated(rows: pl.DataFrame, classes: tuple[str, ...], modality: Mod
         )
 
 
-def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig) -> pl.DataFrame:
+def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig, again: Callable[..., str]) -> pl.DataFrame:
     """Form groups if the corpus has none or the settings ask for it; warn if its own groups share speakers."""
     stratify = settings.folds == "stratified"
     if not stratify and rows["group"].null_count() == 0:
@@ -341,11 +341,32 @@ def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig) -> 
             names = first_few(shared.sort().to_list(), MAX_NAMED)
             log.warning("speakers in more than one group, so folds are not speaker-independent: %s", names)
         return rows
-    rows = assign_groups(rows, settings.num_groups, stratify=stratify or modality != "speech")
+    stratify = stratify or modality != "speech"
+    rows = assign_groups(rows, settings.num_groups, stratify=stratify)
     if (formed := rows["group"].n_unique()) < settings.num_groups:
         speakers = rows["speaker"].n_unique()
         log.warning("%d speakers give %d groups instead of %d", speakers, formed, settings.num_groups)
+    elif unevenness(rows) > EVEN and rows["speaker"].n_unique() < rows.height:
+        _warn_of_uneven(rows, settings.num_groups, again, stratify=stratify)
     return rows
+
+
+def _warn_of_uneven(rows: pl.DataFrame, num_groups: int, again: Callable[..., str], *, stratify: bool) -> None:
+    """Warn of folds of different sizes, and propose a number of groups that makes them even."""
+    sizes = sorted((size for _, size in rows.group_by("group").len().iter_rows()), reverse=True)
+    better = even_number(rows, num_groups, stratify=stratify)
+    if better is None:
+        advice = "no other number of groups near it makes them even: one or more speakers have too many items"
+    else:
+        speakers = rows["speaker"].n_unique()
+        note = " (one speaker each)" if better == speakers else ""
+        command = again(f"download.num_groups={better}")
+        advice = f"{better} groups{note} would be even: set download: {{num_groups: {better}}}, or {command}"
+    listed = first_few([str(size) for size in sizes], MAX_NAMED)
+    log.warning(
+        "%d speakers do not divide evenly into %d groups, which have %s items; %s",
+        *(rows["speaker"].n_unique(), num_groups, listed, advice),
+    )
 
 
 def _check_folds(rows: pl.DataFrame, layout: Layout, config: Config) -> None:

@@ -25,7 +25,7 @@ from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.records import Record
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.skipped import Obstacle
-from daamctl.artifacts.terms import counted
+from daamctl.artifacts.terms import counted, encoder_label
 from daamctl.config import Config, TrainingStage
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
@@ -64,9 +64,10 @@ def run(layout: Layout, config: Config, *, blockers: Blockers, measured: Layout 
         measured: where the pipeline was tried on a few clips, for times that finished work does not tell.
 
     Returns:
-        JSON-able: pipeline; machine: device, disk_free_bytes, memory_available_bytes, gpu_free_bytes (None: no GPU);
-        stages: see `Row`; totals of what is not done: disk_bytes, memory_bytes, gpu_memory_bytes, time_s, at_least
-        (not all items are known), at_least_of (single totals that are lower bounds), about, possible; notes.
+        JSON-able: pipeline; encoder: its name for readers, None if the embeddings are given; machine: device,
+        disk_free_bytes, memory_available_bytes, gpu_free_bytes (None: no GPU); stages: see `Row`; totals of what is not
+        done: disk_bytes, memory_bytes, gpu_memory_bytes, time_s, at_least (not all items are known), at_least_of
+        (single totals that are lower bounds), about, possible; notes.
 
     Raises:
         UnknownNameError: there is no such corpus or method.
@@ -78,6 +79,7 @@ def run(layout: Layout, config: Config, *, blockers: Blockers, measured: Layout 
     gpus = free_on("cuda") if torch.cuda.is_available() else []
     return {
         "pipeline": layout.run_name,
+        "encoder": encoder_label({}, config.section("extract")) if config.has_encoder else None,
         "machine": {
             "device": device_name(planner.device),
             "disk_free_bytes": shutil.disk_usage(layout.root).free,

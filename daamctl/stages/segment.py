@@ -1,11 +1,6 @@
 """The stage `segment`: cut every utterance into consecutive clips. A text or an image is one clip as it is.
 
-Given embeddings are clips already.
-
-Source: the published set-up cuts at 5 s and keeps the last piece, however short (docs/sources.md#clips-and-folds, D23).
-The other values of `segment.tail`, and `segment.tail_below_s`, are this project's. Cuts are computed in samples at the
-rate of the file, so an utterance of exactly 5.0 s gives one clip. No audio is copied: a clip is a row with the file,
-start and duration. Times are in seconds.
+Given embeddings are clips already. `daamctl.extraction.cutting` computes the cuts.
 """
 
 from __future__ import annotations
@@ -19,7 +14,7 @@ from pathlib import Path
 
 import polars as pl
 
-from daamctl.artifacts.clips import SCHEMAS, ClipTable, write_clips
+from daamctl.artifacts.clips import ClipTable, write_clips
 from daamctl.artifacts.embeddings import check_settings
 from daamctl.artifacts.io import replace_dir
 from daamctl.artifacts.utterances import UtteranceTable, read_utterances
@@ -27,6 +22,7 @@ from daamctl.config import Config, SegmentConfig
 from daamctl.corpora.base import UNITS, class_counts
 from daamctl.corpora.sources import files_root, key_of
 from daamctl.errors import ArtifactError, AudioError, ConfigError
+from daamctl.extraction.cutting import cut
 from daamctl.layout import Layout
 
 log = logging.getLogger(__name__)
@@ -91,74 +87,6 @@ def _check_utterances(layout: Layout, config: Config, table: UtteranceTable) -> 
         key = key_of(config.download.corpus, Path(config.download.source))
         if key != table.corpus:
             raise ArtifactError(f"the utterances are of '{table.corpus}', but the settings ask for '{key}'", fix=fix)
-
-
-def cut(utterances: pl.DataFrame, config: SegmentConfig) -> pl.DataFrame:
-    """Cut a table of utterances into clips.
-
-    Args:
-        utterances: rows with the columns of the utterance table.
-        config: length of the clips, and what to do with the last piece.
-
-    Returns:
-        Rows with the columns of the clip table.
-
-    Raises:
-        ConfigError: the longest clip is shorter than one sample.
-        ArtifactError: an utterance has no samples.
-    """
-    rate = pl.col("sampling_rate").cast(pl.Int64)
-    rows = utterances.sort("utterance_id").with_columns(
-        _start=(pl.col("start_s") * rate).round().cast(pl.Int64),
-        _length=(pl.col("duration_s") * rate).round().cast(pl.Int64),
-        _longest=(config.max_duration_s * rate).round().cast(pl.Int64),
-    )
-    if rows.filter(pl.col("_longest") < 1).height:
-        raise ConfigError(f"segment.max_duration_s: {config.max_duration_s:g} s is less than one sample")
-    empty = rows.filter(~(pl.col("_length") >= 1).fill_null(False))
-    if empty.height:
-        raise ArtifactError(f"utterance '{empty['utterance_id'][0]}' has no samples ({empty.height} such rows)")
-    length, longest = pl.col("_length"), pl.col("_longest")
-    # `tail` applies to last pieces with fewer samples than `_short`
-    rows = rows.with_columns(_short=pl.min_horizontal(longest, _shortest_kept(config.tail_below_s, rate)))
-    count = -(-length // longest)  # rounded up
-    if config.tail in ("merge", "drop"):
-        rest = length % longest
-        removed = (rest > 0) & (rest < pl.col("_short")) & (length > longest)  # an only clip always stays
-        count -= removed.cast(pl.Int64)
-    rows = rows.with_columns(_count=count).with_columns(_index=pl.int_ranges(0, pl.col("_count")))
-    return _describe(rows.explode("_index"), config)
-
-
-def _shortest_kept(tail_below_s: float | None, rate: pl.Expr) -> pl.Expr:
-    """Samples of the shortest last piece that `tail` does not apply to; null if it applies to all."""
-    if tail_below_s is None:
-        return pl.lit(None, pl.Int64)
-    return (tail_below_s * rate).round(6).ceil().cast(pl.Int64)  # 1.1 * 16000 is a little more than 17600
-
-
-def _describe(rows: pl.DataFrame, config: SegmentConfig) -> pl.DataFrame:
-    """Columns of the clip table, for rows that are one clip each."""
-    index, longest = pl.col("_index"), pl.col("_longest")
-    rest = pl.col("_length") - index * longest
-    is_last = index == pl.col("_count") - 1
-    if config.tail == "merge":  # the last clip includes the rest, so it may be nearly twice as long
-        size = pl.when(is_last).then(rest).otherwise(longest)
-    else:
-        size = pl.min_horizontal(rest, longest)
-    pad_to = pl.lit(None, pl.Float64)
-    if config.tail == "pad":
-        pad_to = pl.when(size < pl.col("_short")).then(longest / pl.col("sampling_rate")).otherwise(pad_to)
-    return (
-        rows.with_columns(
-            clip_id=pl.col("utterance_id") + "#" + index.cast(pl.String).str.zfill(3),
-            start_s=(pl.col("_start") + index * longest) / pl.col("sampling_rate"),
-            duration_s=size / pl.col("sampling_rate"),
-            pad_to_s=pad_to,
-        )
-        .select(list(SCHEMAS["speech"]))
-        .cast(pl.Schema(SCHEMAS["speech"]))
-    )
 
 
 def audio_name(clip_id: str) -> str:

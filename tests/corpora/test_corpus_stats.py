@@ -9,7 +9,7 @@ from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.utterances import UtteranceTable
 from daamctl.config import Config
 from daamctl.corpora.corpus_stats import corpus_stats_of
-from daamctl.stages.segment import cut
+from daamctl.extraction.cutting import cut
 
 GROUPS = {"label": ["a", "b"], "group": ["x", "y"]}
 

@@ -6,7 +6,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daamctl.corpora.groups import assign_groups
+from daamctl.corpora.groups import assign_groups, even_number, unevenness
 
 
 def shuffled(rows: pl.DataFrame) -> pl.DataFrame:
@@ -59,3 +59,15 @@ def test_speakers_of_one_class_are_spread_over_the_groups() -> None:
     found = dict(grouped.group_by("group", "label").len().select(pl.concat_str("group", "label"), "len").rows())
     assert found == {"group1x": 10, "group2x": 10, "group1y": 2, "group2y": 2}
     assert grouped.group_by("speaker").agg(pl.col("group").n_unique())["group"].max() == 1
+
+
+def test_number_of_groups_that_divides() -> None:
+    def of(*sizes: int) -> pl.DataFrame:
+        return pl.DataFrame({"speaker": [f"s{index}" for index, size in enumerate(sizes) for _ in range(size)]})
+
+    six = of(*[10] * 6)
+    assert unevenness(assign_groups(six, 5)) == 20 / 12
+    assert even_number(six, 5) == 6
+    assert even_number(of(*[10] * 9), 5) == 5  # 20, 20, 20, 20, 10
+    assert even_number(of(*[10] * 8), 7) == 8
+    assert even_number(of(60, 6, 6, 6), 3) is None

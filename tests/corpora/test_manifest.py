@@ -97,6 +97,28 @@ def test_many_mistakes_are_counted(tmp_path: Path) -> None:
         prepare(csv(tmp_path, "path,label,speaker\n" + lines))
 
 
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").touch()
+    lines = ["path,label,start_s,end_s,duration_s", "a.wav,x,0,1,1", "a.wav,,0,2,1", "b.wav,y,soon,,1", "c.wav,y,2,1,1"]
+    path = csv(tmp_path, "\n".join([*lines, ",y,-1,,1", ",y,,,1"]))
+    with pytest.raises(CorpusError) as caught:
+        prepare(path)
+    assert caught.value.message.splitlines() == [
+        f"{path}:",
+        "    lacks the columns speaker; it has path, label, start_s, end_s, duration_s",
+        "    has the columns duration_s, which are measured on the files",
+        "    empty path in line 6, line 7",
+        "    empty label in line 3 (a.wav)",
+        "    start_s is not a number in line 4 (b.wav)",
+        "    negative start_s in line 6",
+        "    end_s is not after start_s in line 5 (c.wav)",
+        "    the same piece, or utterance_id, more than once in line 2 (a.wav), line 3 (a.wav)",
+        "    no such file, in line 4 (b.wav), line 5 (c.wav)",
+    ]
+    assert caught.value.fix is not None
+    assert len(caught.value.fix.splitlines()) == 3  # write it so; remove or rename; correct
+
+
 def test_no_table(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="no manifest file"):
         prepare(tmp_path / "none.csv")

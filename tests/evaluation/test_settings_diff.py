@@ -16,6 +16,7 @@ HARMLESS = {
     "download.source", "download.check_fingerprint", "download.max_unreadable_fraction", "segment.write_audio",
     "extract.device", "extract.max_batch_s", "extract.shard_clips", "extract.max_unreadable_fraction",
     "extract.weights_dtype", "extract.min_gpu_memory_gb", "extract.max_batch_tokens", "extract.max_batch_images",
+    "extract.name",
     "train.recipe", "train.seeds", "train.device", "train.batch_folds", "train.features", "train.density_maps",
 }  # fmt: skip
 BATCHES = {"size": 8, "order": "clip table", "clips_sha256": "0" * 64}

@@ -78,7 +78,8 @@ def test_apart_is_another_process() -> None:
 
 def test_every_benchmark_is_named() -> None:
     files = {path.stem for path in (REPOSITORY / "benchmarks").glob("*.py")}
-    assert files == {*together.NAMES, "__init__", "__main__", "harness"}
+    of_a_model = {"serve"}  # needs an exported model
+    assert files == {*together.NAMES, *of_a_model, "__init__", "__main__", "harness"}
 
 
 @pytest.mark.slow
@@ -112,6 +113,18 @@ def test_extraction_memory(tmp_path: Path) -> None:
     assert slopes["hidden states"] == pytest.approx(4 * 2048 * 128, rel=0.3)  # one float32 matrix per layer
     assert slopes["pooled"] < 0.3 * slopes["hidden states"]
     assert found["ratios"][-1]["ratio"] == "pooled / hidden states"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_truncated(tmp_path: Path) -> None:
+    words = ["--encoder", "llama-micro", "--items", "1", "--repeats", "1"]
+    found, _ = run("truncated", tmp_path / "figures.json", *words)
+    *cut, whole = found["ways"]
+    assert whole.startswith("all ")
+    sizes = [found["ways"][way]["parameters"]["median"] for way in (*cut, whole)]
+    assert sizes == sorted(set(sizes))
+    assert [one["ratio"] for one in found["ratios"]] == [f"{way} / {whole}" for way in cut] * 4
 
 
 @pytest.mark.slow

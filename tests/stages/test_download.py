@@ -187,6 +187,34 @@ def test_fewer_speakers_than_groups(project: Path, collection: Path, caplog: pyt
     assert "3 speakers give 3 groups instead of 5" in caplog.text
 
 
+def uneven(folder: Path, sizes: dict[str, int]) -> Path:
+    """A manifest of texts by speakers, with labels in turn."""
+    pairs = [(speaker, index) for speaker, size in sizes.items() for index in range(size)]
+    lines = [f"text {index} of {speaker},{'ab'[index % 2]},{speaker}" for speaker, index in pairs]
+    return write_texts(folder, "\n".join(["text,label,speaker", *lines]))
+
+
+def test_uneven_folds_are_told_with_a_number_that_divides(
+    project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = uneven(tmp_path, {f"s{number}": 10 for number in range(6)})
+    make(project, path, corpus="manifest", num_groups=5)
+    assert [message.removesuffix(f" --from {path} --set download.num_groups=6") for message in caplog.messages] == [
+        "6 speakers do not divide evenly into 5 groups, which have 20, 10, 10, 10, 10 items; 6 groups (one speaker "
+        "each) would be even: set download: {num_groups: 6}, or daamctl download manifest"
+    ]
+    caplog.clear()
+    make(project, path, corpus="manifest", num_groups=6)
+    assert not caplog.messages
+
+
+def test_folds_that_one_large_speaker_makes_uneven(
+    project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(project, uneven(tmp_path, {"s1": 60, "s2": 6, "s3": 6, "s4": 6}), corpus="manifest", num_groups=3)
+    assert "4 speakers do not divide evenly into 3 groups, which have 60, 12, 6 items; no other number" in caplog.text
+
+
 def test_classes_that_are_not_in_every_group_are_named_on_one_line(
     project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -101,7 +101,7 @@ def test_demo_before_anything_ran(project: Path) -> None:
 def test_result_is_json_of_one_form(project: Path) -> None:
     _, result = planned(project, "demo")
     assert json.loads(json.dumps(result, allow_nan=False)) == result
-    assert list(result) == ["pipeline", "machine", "stages", "totals", "notes"]
+    assert list(result) == ["pipeline", "encoder", "machine", "stages", "totals", "notes"]
     assert list(result["machine"]) == ["device", "disk_free_bytes", "memory_available_bytes", "gpu_free_bytes"]
     assert list(result["totals"]) == [
         "disk_bytes", "memory_bytes", "gpu_memory_bytes", "time_s", "at_least", "at_least_of", "about", "possible",

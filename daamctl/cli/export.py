@@ -1,0 +1,60 @@
+"""`daamctl export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from daamctl.cli import common
+
+
+def complete_run(incomplete: str) -> list[str]:
+    """Shell completion: PIPELINE/METHOD."""
+    name, slash, method = incomplete.partition("/")
+    if slash:
+        return [f"{name}/{found}" for found in common.complete_method(method)]
+    return common.complete_pipeline(incomplete)
+
+
+def command(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="PIPELINE/METHOD, e.g. emodb/daam-v1.", autocompletion=complete_run, show_default=False
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.", show_default=False)],
+    folds: Annotated[
+        str, typer.Option(metavar="mean|N", help="mean: average the logits of all folds; N: this fold.")
+    ] = "mean",
+    with_encoder: Annotated[
+        bool, typer.Option("--with-encoder", help="Include the encoder, so that the folder works offline.")
+    ] = False,
+    encoder: Annotated[
+        Path | None, typer.Option(help="With --with-encoder: its folder, if it is not where the settings say.")
+    ] = None,
+    register: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Also register the model in MLflow, under this name.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an exported model.")] = False,
+) -> None:
+    """Export a trained method as a folder that predicts new files."""
+    from daamctl.config import find_root
+    from daamctl.stages import export
+
+    written = export.run(
+        find_root(),
+        run,
+        out,
+        folds=folds,
+        with_encoder=with_encoder,
+        encoder=encoder,
+        register=register,
+        force=force,
+    )
+    common.show_path(written)
+
+
+command.__name__ = "export"

@@ -1,0 +1,111 @@
+"""`daamctl predict`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from daamctl.cli import common
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from daamctl.stages.predict import Predicted
+
+MOST_SHOWN = 40
+"""Rows of the table on a terminal."""
+MOST_CLASSES = 8
+"""With more classes than this, the table on a terminal shows only the probability of the predicted one."""
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="Folder of an exported model.", show_default=False)],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Files, folders, globs, tables (CSV, Parquet, JSON lines); -: texts on standard input, one per line.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="File to write: .parquet, .csv or .jsonl. Default: print the table."),
+    ] = None,
+    encoder: Annotated[
+        Path | None, typer.Option(help="Folder of the encoder, if the model does not contain it.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Most clips per forward pass of the encoder; changes the speed only.")
+    ] = None,
+    device: common.DeviceName = None,
+) -> None:
+    """Predict recordings, texts or images with an exported model."""
+    from daamctl.stages import predict
+
+    words = inputs or ["-"]
+    lines = sys.stdin.read().splitlines() if "-" in words else []
+    found = predict.run(
+        model,
+        [word for word in words if word != "-"],
+        lines=lines,
+        out=out,
+        encoder=encoder,
+        batch_size=batch_size,
+        device=device or "auto",
+    )
+    if out is not None:
+        common.show_path(out)
+    elif sys.stdout.isatty():
+        _show(found.rows)
+    else:
+        typer.echo(predict.as_text(found.rows, ".csv"), nl=False)
+    _show_scores(found)
+
+
+def _show(rows: pl.DataFrame) -> None:
+    """Print the first rows as a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    names = [name for name in rows.columns if not name.startswith("weight_")]
+    classes = [name for name in names if name.startswith("p_")]
+    if len(classes) > MOST_CLASSES:
+        names = [name for name in names if name not in classes]
+    names = [name for name in names if rows[name].null_count() < len(rows)]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in names:
+        table.add_column(common.escaped(name))
+    for row in rows.head(MOST_SHOWN).select(names).iter_rows():
+        table.add_row(*(common.escaped(_cell(value)) for value in row))
+    console = Console(highlight=False)
+    console.print(table)
+    if len(rows) > MOST_SHOWN:
+        console.print(f"and {len(rows) - MOST_SHOWN} more rows; write all of them with --out FILE")
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _show_scores(found: Predicted) -> None:
+    """Print the metrics to standard error, so that they do not mix with a table on standard output."""
+    from daamctl.evaluation import METRICS
+
+    if found.unknown:
+        labels = ", ".join(f"{label} ({number})" for label, number in found.unknown.items())
+        typer.echo(f"labels that are no class of the model: {labels}", err=True)
+    if found.scores is None:
+        return
+    typer.echo(f"{found.scores['n']} items with a label:", err=True)
+    for name in METRICS:
+        metric, value = METRICS.load(name), float(found.scores[name])
+        shown = f"{100 * value:.1f} %" if metric.unit == "fraction" else f"{value:.3f}"
+        typer.echo(f"  {metric.alias:<24}{shown}", err=True)
+
+
+command.__name__ = "predict"

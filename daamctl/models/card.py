@@ -1,0 +1,164 @@
+"""The model card: `README.md` in the format of the Hugging Face hub, filled from the record of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from daamctl.artifacts.terms import counted, listed, terms_of, with_article
+from daamctl.encoders import HUB_ID
+from daamctl.models.folder import Figure, Measured, ModelRecord
+
+TASKS = {"speech": "audio-classification", "text": "text-classification", "image": "image-classification"}
+INPUT = {"speech": "recordings", "text": "texts", "image": "images"}
+
+
+def card_of(record: ModelRecord, name: str) -> str:
+    """Write the card.
+
+    Args:
+        record: the record of the model.
+        name: name of its folder.
+
+    Returns:
+        Markdown with a YAML head.
+    """
+    sections = [
+        ("Intended use", _use(record)),
+        ("How to use it", _how(record, name)),
+        ("How it was trained", _training(record)),
+        ("How well it works", _results(record)),
+        ("Limits", _limits(record)),
+        ("Licences", _licences(record)),
+    ]
+    body = [f"## {heading}\n\n{text}" for heading, text in sections if text]
+    head = yaml.safe_dump(_head(record, name), sort_keys=False, allow_unicode=True)
+    title = f"# {name}\n\n{_summary(record)}"
+    return "\n".join(["---", f"{head}---", "", "\n\n".join([title, *body]), ""])
+
+
+def _head(record: ModelRecord, name: str) -> dict[str, Any]:
+    """The metadata that the hub reads."""
+    source = str(record.encoder.get("source") or "")
+    head: dict[str, Any] = {"library_name": "daamctl", "pipeline_tag": TASKS[record.modality]}
+    head["tags"] = ["daamctl", "layer-fusion", record.method]
+    if HUB_ID.match(source):
+        head["base_model"] = source
+    if record.measured is not None:
+        task = {"type": TASKS[record.modality]}
+        metrics = [
+            {"type": one.name, "value": round(one.value, 4), "name": one.alias} for one in record.measured.figures
+        ]
+        dataset = {"name": record.corpus.name, "type": record.corpus.name}
+        head["model-index"] = [{"name": name, "results": [{"task": task, "dataset": dataset, "metrics": metrics}]}]
+    return head
+
+
+def _summary(record: ModelRecord) -> str:
+    return (
+        f"It classifies {INPUT[record.modality]} as {_or(record.classes)}. It reads {_layers(record.layers)} of the "
+        f"frozen encoder `{record.encoder.get('source')}` and combines them with `{record.method}`."
+    )
+
+
+def _use(record: ModelRecord) -> str:
+    like = f"{INPUT[record.modality]} like those of the corpus {record.corpus.name}"
+    return f"For {like}, with the same classes. Measure it on your own data before you rely on it."
+
+
+def _how(record: ModelRecord, name: str) -> str:
+    inputs = {"speech": "my-recordings/", "text": "my-texts.txt", "image": "my-images/"}[record.modality]
+    code = f'from daamctl.models.model import ExportedModel\n\nmodel = ExportedModel.open("{name}")\n'
+    argument = '"a text"' if record.modality == "text" else f'"{inputs}"'
+    return (
+        f"```sh\ndaamctl predict {name} {inputs} --out predictions.parquet\ndaamctl serve {name}\n```\n\n"
+        f"```python\n{code}table = model.predict([{argument}])\n```"
+    )
+
+
+def _training(record: ModelRecord) -> str:
+    kinds = {
+        "mean": f"It averages the logits of {counted(len(record.members), 'training')}, one for each fold and seed.",
+        "fold": f"It is the training of fold {record.members[0].fold}, which did not see the group "
+        f"`{record.members[0].test_group}`.",
+        "refit": "It was trained on all data, with the settings that the folds chose.",
+    }
+    corpus = record.corpus
+    counts = ", ".join(f"{name} {number}" for name, number in corpus.per_class.items())
+    facts = {
+        "corpus": f"{corpus.name}: {corpus.items} {terms_of(record.modality).item}s ({counts})",
+        "encoder": f"{record.encoder.get('source')}, revision {record.encoder.get('revision') or 'unknown'}, weights "
+        f"SHA-256 `{record.encoder['weights_sha256'][:16]}`",
+        "layers": _layers(record.layers),
+        "method": record.method + (f", decoder {record.decoder}" if record.decoder else ""),
+        "clips": f"at most {record.segment['max_duration_s']:g} s" if record.segment else "",
+    }
+    rows = [f"| {name} | {text} |" for name, text in facts.items() if text]
+    return "\n".join([kinds[record.kind], "", "| | |", "| --- | --- |", *rows])
+
+
+def _results(record: ModelRecord) -> str:
+    measured = record.measured
+    if measured is None:
+        return "No figure was measured for this model: it was trained on all data."
+    head = ["| metric | value | interval |", "| --- | --- | --- |"]
+    rows = [f"| {one.alias} | {_value(one, one.value)} | {_interval(one)} |" for one in measured.figures]
+    lines = [f"{measured.protocol} n = {measured.n} {measured.item}s.", "", *head, *rows]
+    recalls = [
+        f"| {name} | {'-' if value is None else f'{100 * value:.1f} %'} |" for name, value in measured.recalls.items()
+    ]
+    if recalls:
+        lines += ["", "| class | recall |", "| --- | --- |", *recalls]
+    return "\n".join([*lines, *_resampled(measured)])
+
+
+def _resampled(measured: Measured) -> list[str]:
+    return ["", f"The intervals resample {measured.clusters}."] if measured.clusters else []
+
+
+def _value(figure: Figure, value: float) -> str:
+    return f"{100 * value:.1f} %" if figure.unit == "fraction" else f"{value:.3f} {figure.unit}"
+
+
+def _interval(figure: Figure) -> str:
+    if figure.low is None or figure.high is None or figure.level is None:
+        return "-"
+    return f"{_value(figure, figure.low)} to {_value(figure, figure.high)} ({100 * figure.level:.0f} %)"
+
+
+def _limits(record: ModelRecord) -> str:
+    lines = [
+        f"It knows only the classes {_or(record.classes)} and gives one of them to every input.",
+        *record.warnings,
+        *(f"D{one.number}, as in the papers' code ({one.state}): {one.finding}" for one in record.deviations),
+    ]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _licences(record: ModelRecord) -> str:
+    source = record.encoder.get("source")
+    return (
+        f"- Corpus {record.corpus.name}: {record.corpus.licence}\n"
+        f"- Encoder {source}: see the card of the encoder. The model cannot be used without it.\n"
+        f"- daamctl: Apache-2.0"
+    )
+
+
+def _layers(layers: Sequence[int]) -> str:
+    if len(layers) == 1:
+        return f"layer {layers[0]}"
+    whole = list(layers) == list(range(layers[0], layers[-1] + 1))
+    return f"the layers {layers[0]} to {layers[-1]}" if whole else f"the layers {listed([str(one) for one in layers])}"
+
+
+def _or(classes: Sequence[str]) -> str:
+    shown = list(classes) if len(classes) <= 12 else [*classes[:10], f"{len(classes) - 10} others"]
+    return listed([f"`{name}`" if name in classes else name for name in shown]).replace(" and ", " or ")
+
+
+def kind_text(record: ModelRecord) -> str:
+    """One line about the members, for the command line."""
+    item = with_article(terms_of(record.modality).item)
+    return f"{counted(len(record.members), 'training')} of {record.run}/{record.method}; classifies {item}"

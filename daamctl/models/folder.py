@@ -1,0 +1,259 @@
+"""The folder of an exported model: `model.json`, one weights file per fold, a model card, perhaps the encoder.
+
+`model.json` is sealed and holds the SHA-256 of every other file (see `daamctl.artifacts.integrity`), so whoever reads
+the folder notices a file that was changed, cut or exchanged.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from daamctl.artifacts.integrity import check_file, check_seal
+from daamctl.artifacts.io import read_json, replace_dir, sha256_file
+from daamctl.artifacts.records import parse_record, write_record
+from daamctl.artifacts.utterances import Modality
+from daamctl.errors import ArtifactError
+from daamctl.files import repair_of
+
+FILE = "model.json"
+ENCODER_DIR = "encoder"
+"""Folder of the encoder within an exported model, if it is included."""
+SCHEMA = 1
+"""Version of `model.json`; raise it when a field changes its meaning."""
+AGAIN = "export it again: daamctl export RUN --out FOLDER"
+
+Kind = Literal["mean", "fold", "refit"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """The model of one training. An exported model averages the logits of its members.
+
+    Args:
+        file: its weights file.
+        fold: 1-based; None if it was trained on all data.
+        seed: seed of the training.
+        test_group: group that it was not trained on; None if it was trained on all data.
+    """
+
+    file: str
+    fold: int | None
+    seed: int
+    test_group: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusFacts:
+    """What the members were trained on.
+
+    Args:
+        name: name of the corpus.
+        licence: its terms of use.
+        items: number of tested utterances, texts or images.
+        clips: number of tested clips.
+        per_class: class -> number of items.
+        embeddings_key: content key of the embeddings with their labels and folds.
+        vectors_key: content key of the vectors alone; None in folds older than it.
+    """
+
+    name: str
+    licence: str
+    items: int
+    clips: int
+    per_class: dict[str, int]
+    embeddings_key: str
+    vectors_key: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One measured figure.
+
+    Args:
+        name: name of the metric.
+        alias: its heading in reports.
+        value: as a fraction, or in nats.
+        unit: "fraction" or "nats".
+        low: lower end of the interval; None without one.
+        high: upper end of the interval.
+        level: level of the interval, e.g. 0.95.
+    """
+
+    name: str
+    alias: str
+    value: float
+    unit: str
+    low: float | None = None
+    high: float | None = None
+    level: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """How well models trained like this one classify items that they were not trained on.
+
+    Args:
+        figures: over all test items.
+        n: number of test items.
+        item: name of an item, e.g. "utterance".
+        protocol: how they were measured, in one or two sentences.
+        clusters: what the intervals resample, e.g. "10 speakers"; None without intervals.
+        recalls: class -> recall; None for a class without test items.
+    """
+
+    figures: list[Figure]
+    n: int
+    item: str
+    protocol: str
+    clusters: str | None = None
+    recalls: dict[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """A place where the released code of the papers departs from their text, and where this model follows the code.
+
+    Args:
+        number: its number in docs/sources.md.
+        finding: what differs.
+        state: what was done here.
+    """
+
+    number: int
+    finding: str
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRecord:
+    """The content of `model.json`.
+
+    Args:
+        schema: version of this record.
+        run: pipeline or run that trained the model.
+        method: name of the method.
+        decoder: name of its decoder; None if it has only one.
+        settings: the method's own settings.
+        modality: speech, text or image.
+        classes: class names, in the order of the logits.
+        layers: layer numbers in use (Hugging Face's hidden-state index).
+        embed_dim: D.
+        encoder: facts of the encoder: name, source, revision, weights_sha256, pooling, normalisation, precision,
+            storage and others.
+        extract: settings that the vectors were made with.
+        segment: settings that the clips were cut with.
+        kind: mean: the mean of all folds; fold: one fold; refit: trained on all data.
+        members: the trainings.
+        corpus: what they were trained on.
+        measured: None if nothing was measured.
+        deviations: deviations that are active.
+        warnings: what a user must know, one sentence each.
+        versions: package -> version, of the training.
+        daamctl: version of daamctl that exported it.
+        files: path within the folder -> SHA-256 of every other file.
+    """
+
+    schema: int
+    run: str
+    method: str
+    decoder: str | None
+    settings: dict[str, Any]
+    modality: Modality
+    classes: list[str]
+    layers: list[int]
+    embed_dim: int
+    encoder: dict[str, Any]
+    extract: dict[str, Any]
+    segment: dict[str, Any]
+    kind: Kind
+    members: list[Member]
+    corpus: CorpusFacts
+    measured: Measured | None
+    deviations: list[Deviation]
+    warnings: list[str]
+    versions: dict[str, str]
+    daamctl: str
+    files: dict[str, str] = field(default_factory=dict)
+
+
+def read_model(folder: Path) -> ModelRecord:
+    """Read and check an exported model: the record, and the hash of every file.
+
+    Raises:
+        ArtifactError: the folder is missing, is not an exported model, follows a newer schema, or is damaged.
+    """
+    if not folder.is_dir():
+        raise ArtifactError(f"no folder {folder}", fix="give the folder of an exported model")
+    path = folder / FILE
+    if not path.is_file():
+        raise ArtifactError(f"{folder} is not an exported model: it has no {FILE}", fix=AGAIN)
+    found = read_json(path, fix=AGAIN)
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if type(schema) is not int:
+        raise ArtifactError(f"{path} is not the record of an exported model: it has no schema", fix=AGAIN)
+    if schema > SCHEMA:
+        raise ArtifactError(
+            f"{path} follows schema {schema}, this version of daamctl knows those up to {SCHEMA}",
+            fix="update daamctl",
+        )
+    check_seal(path, found, fix=AGAIN)
+    try:
+        record = parse_record(found, ModelRecord, path=path, again="")
+    except ArtifactError as error:
+        raise ArtifactError(error.message, fix=AGAIN) from error
+    for name, wanted in record.files.items():
+        if not (folder / name).resolve().is_relative_to(folder.resolve()):
+            raise ArtifactError(f"{path} names a file outside the folder: {name}", fix=AGAIN)
+        check_file(folder / name, wanted, fix=AGAIN)
+    absent = [member.file for member in record.members if member.file not in record.files]
+    if absent or not record.members:
+        raise ArtifactError(f"{path} lacks the hash of {', '.join(absent) or 'any weights'}", fix=AGAIN)
+    return record
+
+
+def write_model(out: Path, record: ModelRecord, fill: Callable[[Path], None], *, force: bool) -> None:
+    """Write an exported model: the folder appears whole or not at all.
+
+    Args:
+        out: the folder.
+        record: the record; its `files` are filled in here.
+        fill: writes all other files into the folder that it is given.
+        force: replace an exported model that is there.
+
+    Raises:
+        ArtifactError: there is something else, an exported model without `force`, or the file system refuses.
+    """
+    check_free(out, force=force)
+    new = out.absolute().with_name(f".{out.absolute().name}-{uuid.uuid4().hex[:8]}")
+    try:
+        new.mkdir(parents=True)
+        fill(new)
+        files = {
+            path.relative_to(new).as_posix(): sha256_file(path) for path in sorted(new.rglob("*")) if path.is_file()
+        }
+        write_record(new / FILE, asdict(replace(record, files=files)))
+        replace_dir(new, out.absolute())
+    except OSError as error:
+        advice = repair_of(error) or "free space or fix permissions, then run it again"
+        raise ArtifactError(f"cannot write {out}: {error.strerror or error}", fix=advice) from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def check_free(out: Path, *, force: bool) -> None:
+    """Check that an exported model may be written to a folder.
+
+    Raises:
+        ArtifactError: there is something else, or an exported model without `force`.
+    """
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / FILE).is_file():
+        raise ArtifactError(f"{out} exists and is not an exported model", fix="choose another folder with --out")
+    if not force:
+        raise ArtifactError(f"{out} holds an exported model already", fix="replace it with --force, or choose another")

@@ -1,0 +1,174 @@
+"""What to predict, as rows: files, folders, globs, tables and texts.
+
+Columns: item (name in the output), path (absolute; null for texts), text (null for files), start_s and duration_s
+(seconds; null duration: to the end of the file), label (null if unknown).
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from daamctl.artifacts.terms import terms_of
+from daamctl.artifacts.utterances import Modality
+from daamctl.corpora.images import FORMATS
+from daamctl.errors import CorpusError
+
+SCHEMA: dict[str, Any] = {
+    "item": pl.String,
+    "path": pl.String,
+    "text": pl.String,
+    "start_s": pl.Float64,
+    "duration_s": pl.Float64,
+    "label": pl.String,
+}
+SUFFIXES: dict[Modality, tuple[str, ...]] = {
+    "speech": (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64"),
+    "image": tuple(FORMATS),
+    "text": (".txt",),
+}
+"""Suffixes of files that a folder is searched for. A file of texts holds one per line."""
+TABLES = (".csv", ".parquet", ".jsonl", ".ndjson")
+GLOB = "*?["
+
+
+def read_inputs(inputs: Sequence[str], modality: Modality) -> pl.DataFrame:
+    """Find everything that the words of a command name.
+
+    Args:
+        inputs: files, folders, globs and tables. A table (CSV, Parquet or JSON lines) has a column `path`, relative to
+            its folder, or `text`; optional are `label`, `utterance_id`, and for recordings `start_s` and `end_s`.
+        modality: what the model reads.
+
+    Returns:
+        Rows with the columns of `SCHEMA`, in the given order; files of a folder or glob are sorted by name.
+
+    Raises:
+        CorpusError: there is no such file or folder, it is of another kind, or nothing is left to predict.
+    """
+    frames = [frame for word in inputs for frame in _frames(word, modality)]
+    rows = pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA)
+    if rows.is_empty():
+        raise CorpusError(f"there is no {terms_of(modality).item} to predict")
+    return rows
+
+
+def texts_as_rows(texts: Iterable[str]) -> pl.DataFrame:
+    """Texts as rows, named by their number from 1."""
+    found = list(texts)
+    return _rows({"item": [str(number) for number in range(1, len(found) + 1)], "text": found})
+
+
+def files_as_rows(paths: Iterable[Path]) -> pl.DataFrame:
+    """Files as rows, named by their paths."""
+    found = [str(path) for path in paths]
+    return _rows({"item": found, "path": [str(Path(path).absolute()) for path in found]})
+
+
+def _frames(word: str, modality: Modality) -> Iterator[pl.DataFrame]:
+    path = Path(word).expanduser()
+    if path.is_dir():
+        found = [file for file in _files(path) if file.suffix.lower() in SUFFIXES[modality]]
+        if not found:
+            raise CorpusError(f"{path} holds no file that the model reads ({', '.join(SUFFIXES[modality])})")
+    elif path.exists():
+        found = [path]
+    elif any(mark in word for mark in GLOB):
+        names = glob.glob(str(path), recursive=True)  # noqa: PTH207 (Path.glob takes no absolute pattern)
+        found = [Path(name) for name in sorted(names) if Path(name).is_file()]
+        if not found:
+            raise CorpusError(f"no file matches {word}")
+    else:
+        raise CorpusError(f"no file or folder {word}")
+    for file in found:
+        yield _of_file(file, modality)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """All files below a folder, sorted, without hidden ones."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _files(path)
+        else:
+            yield path
+
+
+def _of_file(path: Path, modality: Modality) -> pl.DataFrame:
+    suffix = path.suffix.lower()
+    if suffix in TABLES:
+        return _of_table(path, modality)
+    others = {end: kind for kind, ends in SUFFIXES.items() for end in ends if kind != modality}
+    if suffix in others:
+        raise CorpusError(
+            f"{path} looks like {_plural(others[suffix])}, the model reads {_plural(modality)}",
+            fix=f"give {_plural(modality)} ({', '.join(SUFFIXES[modality])}), or a table of them ({', '.join(TABLES)})",
+        )
+    if modality != "text":
+        return files_as_rows([path])
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise CorpusError(f"{path} cannot be read as UTF-8 text: {error}") from error
+    return _rows({"item": [f"{path}:{number}" for number in range(1, len(lines) + 1)], "text": lines})
+
+
+def _plural(modality: Modality) -> str:
+    return {"speech": "recordings", "image": "images", "text": "texts"}.get(modality, modality)
+
+
+def _of_table(path: Path, modality: Modality) -> pl.DataFrame:
+    try:
+        if path.suffix.lower() == ".parquet":
+            table = pl.read_parquet(path)
+        elif path.suffix.lower() == ".csv":
+            table = pl.read_csv(path, infer_schema=False)
+        else:
+            table = pl.read_ndjson(path, infer_schema_length=None)
+    except (pl.exceptions.PolarsError, OSError, UnicodeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CorpusError(f"{path} cannot be read as a table: {reason}") from error
+    table = table.rename({name: name.strip().removeprefix("\ufeff") for name in table.columns})
+    needed = "text" if modality == "text" else "path"
+    if needed not in table.columns:
+        raise CorpusError(
+            f"{path} has no column '{needed}', which a table of {_plural(modality)} needs; it has "
+            f"{', '.join(table.columns)[:200]}"
+        )
+    known = [name for name in (needed, "label", "utterance_id") if name in table.columns]
+    table = table.with_columns(pl.col(known).cast(pl.String))
+    columns: dict[str, Any] = {needed: table[needed]}
+    if needed == "path":
+        folder = path.parent.absolute()
+        columns["path"] = [str(folder / name.strip()) if name else None for name in table["path"]]
+    numbers = [f"{path}:{number}" for number in range(1, len(table) + 1)]
+    names = table["utterance_id"] if "utterance_id" in table.columns else table["path"] if needed == "path" else numbers
+    columns["item"] = [name or number for name, number in zip(names, numbers, strict=True)]
+    if "label" in table.columns:
+        columns["label"] = table["label"]
+    if modality == "speech":
+        start, end = _seconds(table, "start_s", path), _seconds(table, "end_s", path)
+        columns["start_s"], columns["duration_s"] = start.fill_null(0.0), end - start.fill_null(0.0)
+    return _rows(columns)
+
+
+def _seconds(table: pl.DataFrame, name: str, path: Path) -> pl.Series:
+    """A column of times; null where it is missing or empty."""
+    if name not in table.columns:
+        return pl.Series(name, [None] * len(table), pl.Float64)
+    text = table[name].cast(pl.String).str.strip_chars().replace("", None)
+    number = text.cast(pl.Float64, strict=False)
+    if (wrong := text.filter(number.is_null() & text.is_not_null())).len():
+        raise CorpusError(f"{path}: {name} is not a number: '{wrong[0]}'")
+    return number
+
+
+def _rows(columns: dict[str, Any]) -> pl.DataFrame:
+    frame = pl.DataFrame(columns)
+    lacking = [pl.lit(None, kind).alias(name) for name, kind in SCHEMA.items() if name not in frame.columns]
+    return frame.with_columns(lacking).select(list(SCHEMA)).cast(pl.Schema(SCHEMA))

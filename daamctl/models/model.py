@@ -1,0 +1,256 @@
+"""Open an exported model: the members' weights at once, the encoder when it is first needed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Shaped
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from daamctl.config import Config, ExtractConfig, SegmentConfig
+from daamctl.devices import resolve_device, resolve_precision
+from daamctl.encoders import ENCODERS, HUB_ID
+from daamctl.encoders.base import Encoder
+from daamctl.encoders.load import OpenedEncoder, open_encoder
+from daamctl.errors import ArtifactError, ConfigError, EncoderError, MethodError
+from daamctl.methods.base import FusionClassifier
+from daamctl.methods.weights import load_weights
+from daamctl.methods.weights_metadata import INPUTS, POOLING
+from daamctl.models.folder import AGAIN, ENCODER_DIR, ModelRecord, read_model
+from daamctl.training.inference import CPU_EVAL_BATCH, EVAL_BATCH
+
+if TYPE_CHECKING:
+    import polars as pl
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What the members say about N clips.
+
+    Args:
+        logits: (F, N, C) logits of the F members.
+        layer_weights: (N, L) weight of each layer, mean over the members; None if the method weighs no layers.
+    """
+
+    logits: Float64[NDArray[np.float64], "F N C"]
+    layer_weights: Float64[NDArray[np.float64], "N L"] | None
+
+
+class ExportedModel:
+    """An exported model.
+
+    Args:
+        folder: its folder, for messages.
+        record: content of `model.json`.
+        members: the models of its trainings, in eval mode.
+        encoder: folder of the encoder; None: the one in the folder, else by its name.
+        device: resolved device of the encoder and the members.
+        precision: precision of the encoder's forward pass; None: that of the training.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        record: ModelRecord,
+        members: Sequence[FusionClassifier],
+        *,
+        encoder: Path | str | None = None,
+        device: str = "cpu",
+        precision: str | None = None,
+    ) -> None:
+        self.folder, self.record, self.device = folder, record, device
+        self.members = [member.to(device).eval() for member in members]
+        self._encoder_folder, self._precision = encoder, precision
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path | str,
+        *,
+        encoder: Path | str | None = None,
+        device: str = "auto",
+        precision: str | None = None,
+    ) -> ExportedModel:
+        """Open an exported model. The encoder is opened on first use.
+
+        Args:
+            folder: the folder that `daamctl export` has written.
+            encoder: folder of the encoder, if the model neither contains it nor names one that is in the cache.
+            device: auto, cpu, mps, cuda or cuda:N.
+            precision: precision of the encoder: auto, float32, bfloat16 or float16; None: that of the training.
+
+        Raises:
+            ArtifactError: the folder is missing, foreign, damaged, or of a newer version of daamctl.
+            ConfigError: the device is not on this machine.
+        """
+        folder = Path(folder)
+        record = read_model(folder)
+        members = []
+        for member in record.members:
+            try:
+                members.append(load_weights(folder / member.file))
+            except MethodError as error:
+                raise ArtifactError(error.message, fix=AGAIN) from error
+        return cls(folder, record, members, encoder=encoder, device=resolve_device(device), precision=precision)
+
+    @cached_property
+    def config(self) -> Config:
+        """Settings of the clips and the vectors.
+
+        Raises:
+            ArtifactError: this version of daamctl does not know a setting.
+        """
+        settings = {"segment": self.record.segment, "extract": self.record.extract}
+        try:
+            return Config.model_validate({name: part for name, part in settings.items() if part})
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise ArtifactError(f"{self.folder}: {place}: {first['msg'].lower()}", fix=AGAIN) from error
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """The encoder, open. Layers above the highest that the model reads are not loaded.
+
+        Raises:
+            EncoderError: it cannot be found or opened, or is another one than in training.
+        """
+        config = self.config.extract.model_copy(update=self._encoder_source())
+        wanted = self._precision or str(self.record.encoder["precision"])
+        try:
+            precision = resolve_precision(wanted, self.device, work="encoder")
+        except ConfigError:
+            if self._precision is not None:
+                raise
+            log.warning("the model was trained with %s, which needs a GPU; using float32", wanted)
+            precision = "float32"
+        return open_for(
+            self.record,
+            config,
+            device=self.device,
+            precision=precision,
+            included=config.encoder == str(self.folder / ENCODER_DIR),
+        ).encoder
+
+    def classify(self, vectors: Shaped[NDArray[Any], "N L D"]) -> Outputs:
+        """Classify pooled layers.
+
+        Args:
+            vectors: (N, L, D) of the model's layers, in order.
+
+        Raises:
+            ValueError: the vectors have another number of layers or features.
+        """
+        expected = (len(self.record.layers), self.record.embed_dim)
+        if vectors.shape[1:] != expected:
+            raise ValueError(f"vectors have shape {vectors.shape}; need (N, {expected[0]}, {expected[1]})")
+        size = CPU_EVAL_BATCH if self.device == "cpu" else EVAL_BATCH
+        logits = np.zeros((len(self.members), len(vectors), len(self.record.classes)))
+        weigh = all(member.weighs_layers for member in self.members)
+        weights = np.zeros(vectors.shape[:2]) if weigh else None
+        with torch.inference_mode():
+            for start in range(0, len(vectors), size):
+                rows = slice(start, start + size)
+                x = torch.from_numpy(vectors[rows].astype(np.float32)).to(self.device)
+                for index, member in enumerate(self.members):
+                    logits[index, rows] = _float64(member(x))
+                    if weights is not None:
+                        weights[rows] += _float64(member.layer_weights(x)) / len(self.members)
+        return Outputs(logits, weights)
+
+    def of_layers(self, vectors: Shaped[NDArray[Any], "N K D"]) -> Shaped[NDArray[Any], "N L D"]:
+        """The model's layers among all that the encoder returns (N, K, D)."""
+        places = [self.encoder.layers.index(layer) for layer in self.record.layers]
+        return vectors[:, places]
+
+    def predict(self, inputs: Sequence[str | Path]) -> pl.DataFrame:
+        """Predict files, folders, globs and tables, or texts.
+
+        Args:
+            inputs: for a model of texts the texts themselves; otherwise as in `daamctl predict`.
+
+        Returns:
+            One row per item, and for recordings also one per clip; see `daamctl.models.predict`.
+
+        Raises:
+            CorpusError: there is no such file or folder, or it holds nothing that the model reads.
+            EncoderError: the encoder cannot be found or opened.
+        """
+        from daamctl.models.inputs import read_inputs, texts_as_rows
+        from daamctl.models.predict import predict_all
+
+        if self.record.modality == "text":
+            return predict_all(self, texts_as_rows([str(text) for text in inputs]))
+        return predict_all(self, read_inputs([str(path) for path in inputs], self.record.modality))
+
+    def _encoder_source(self) -> dict[str, Any]:
+        """Settings that name the encoder to open."""
+        name, own = self.record.extract["encoder"], self.folder / ENCODER_DIR
+        folder = self._encoder_folder or (own if own.is_dir() else None)
+        if folder is not None:
+            if not Path(folder).expanduser().is_dir():
+                raise EncoderError(
+                    f"no folder {folder}", fix=f"give a copy of {named(self.record)} with --encoder FOLDER"
+                )
+            return {"encoder": str(folder), "revision": None, "weights": "pretrained"}
+        if name in ENCODERS or HUB_ID.match(name):
+            return {}
+        raise EncoderError(
+            f"the model needs the encoder {named(self.record)}, which is not in its folder",
+            fix="name its folder with --encoder FOLDER, or export again with --with-encoder",
+        )
+
+
+def open_for(
+    record: ModelRecord, config: ExtractConfig, *, device: str, precision: str, included: bool = False
+) -> OpenedEncoder:
+    """Open the encoder of an exported model, cut after the highest layer that the model reads.
+
+    Args:
+        record: the record of the model.
+        config: settings that name the encoder.
+        device: resolved device.
+        precision: resolved precision of its forward pass.
+        included: whether it lies in the model's folder: cut already, its files compared with their hashes.
+
+    Raises:
+        EncoderError: it cannot be opened, or is another one than in training.
+    """
+    seconds = SegmentConfig.model_validate(record.segment).max_duration_s
+    options: dict[str, Any] = {"modality": record.modality, "max_duration_s": seconds, "precision": precision}
+    opened = open_encoder(config, device=device, **options)
+    highest, facts = max(record.layers), record.encoder
+    for name in ("weights_sha256", *POOLING, *INPUTS):
+        there, here = facts.get(name), opened.facts.get(name)
+        if there == here or (included and name in ("weights_sha256", "final_norm")):
+            continue
+        if name != "weights_sha256":
+            raise EncoderError(f"encoder '{config.encoder}' has {name} {here}, the model needs {there}")
+        if facts.get("weights_dtype") == opened.facts.get("weights_dtype"):  # the hash depends on it
+            raise EncoderError(
+                f"encoder '{config.encoder}' is not the one that the model was trained on: its weights have "
+                f"SHA-256 {str(here)[:12]}, not {str(there)[:12]}",
+                fix=f"give a copy of {named(record)} with --encoder FOLDER",
+            )
+    if highest < max(opened.encoder.layers):
+        return open_encoder(config, device=device, highest_layer=highest, **options)
+    return opened
+
+
+def named(record: ModelRecord) -> str:
+    """The encoder of a model, for messages."""
+    return f"'{record.encoder['source']}' (weights SHA-256 {record.encoder['weights_sha256'][:12]})"
+
+
+def _float64(values: torch.Tensor) -> NDArray[np.float64]:
+    return values.cpu().double().numpy()

@@ -1,0 +1,307 @@
+"""Predict rows of items with an exported model, in chunks that are kept until all are done.
+
+Recordings are cut as in training, and pooled layers are rounded to the number format in which training read them.
+The logits of an item are the mean over its clips and over the members of the model; its probabilities are the softmax
+of that mean, as in evaluation.
+
+Columns of the result: item, unit (`item` or `clip`), for recordings clip, start_s and duration_s (seconds), label (if
+known), class, `p_<class>` for each class, entropy (nats), disagreement (share of the members that predict another class
+than their mean does; null for a single member), `weight_<layer>` for each layer (if the method weighs layers), warning
+(`silent`, `clipped`, `truncated`, `blank`) and error (why there is no prediction, or which clip is missing from it).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy.special import entr, softmax
+
+from daamctl import audio
+from daamctl.artifacts.clips import SCHEMAS
+from daamctl.artifacts.io import content_key
+from daamctl.artifacts.utterances import read_frame, write_frame
+from daamctl.errors import ArtifactError, AudioError
+from daamctl.extraction.cutting import cut
+from daamctl.extraction.items import Items, open_items
+from daamctl.extraction.stream import Embedded, Opener, embed_sets
+from daamctl.models.model import ExportedModel
+
+CHUNK = 64
+"""Items that are predicted, and kept after an interruption, together."""
+
+
+@dataclass
+class _Chunk:
+    """Some items of the input.
+
+    Args:
+        number: from 0.
+        rows: the items.
+        clips: their clips; empty until the chunk is opened.
+        owner: (n,) row of the item of each clip.
+        errors: row of an item -> why it cannot be read.
+    """
+
+    number: int
+    rows: pl.DataFrame
+    clips: pl.DataFrame = field(default_factory=pl.DataFrame)
+    owner: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    errors: dict[int, str] = field(default_factory=dict)
+
+
+def predict_all(
+    model: ExportedModel,
+    rows: pl.DataFrame,
+    *,
+    work: Path | None = None,
+    batch_size: int | None = None,
+    on_items: Callable[[int], None] = lambda count: None,
+) -> pl.DataFrame:
+    """Predict items.
+
+    Args:
+        model: the exported model.
+        rows: the items, see `daamctl.models.inputs`.
+        work: folder in which finished chunks are kept; the caller removes it. None: nothing is kept.
+        batch_size: most clips per forward pass of the encoder, if it is lower than the settings allow.
+        on_items: called with the number of items finished.
+
+    Returns:
+        The columns above; the row of an item is followed by those of its clips. Texts and images have no rows of clips.
+
+    Raises:
+        EncoderError: the encoder cannot be opened, or fails.
+        ArtifactError: the file system refuses a write to `work`.
+    """
+    kept = _Kept(work, _key(model, rows)) if work is not None else None
+    finished: dict[int, pl.DataFrame] = {}
+    todo: list[_Chunk] = []
+    for number, part in enumerate(rows.iter_slices(CHUNK)):
+        frame = kept.read(number) if kept else None
+        if frame is None:
+            todo.append(_Chunk(number, part))
+        else:
+            finished[number] = frame
+            on_items(len(part))
+    for chunk, frame in _predict_chunks(model, todo, batch_size):
+        finished[chunk.number] = frame
+        if kept:
+            kept.write(chunk.number, frame)
+        on_items(len(chunk.rows))
+    return pl.concat([finished[number] for number in sorted(finished)])
+
+
+class _Kept:
+    """Finished chunks on disk. Those of another input or another model are dropped.
+
+    Args:
+        folder: where they are.
+        key: content key of the input and the model.
+    """
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.folder, self.key = folder, key
+
+    def read(self, number: int) -> pl.DataFrame | None:
+        """Read a chunk; None if it is missing, damaged or of something else."""
+        try:
+            frame, head = read_frame(self._path(number))
+        except ArtifactError:
+            return None
+        return frame if head.get("key") == self.key else None
+
+    def write(self, number: int, frame: pl.DataFrame) -> None:
+        """Write a chunk. Raises ArtifactError if the file system refuses."""
+        write_frame(self._path(number), frame, {"key": self.key})
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"part-{number:06d}.parquet"
+
+
+def remove_kept(work: Path) -> None:
+    """Remove a folder of finished chunks."""
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _key(model: ExportedModel, rows: pl.DataFrame) -> str:
+    """Content key of what a prediction depends on. Files are identified by size and time stamp."""
+    states = []
+    for path in rows["path"]:
+        try:
+            state = Path(path).stat() if path else None
+        except OSError:
+            state = None
+        states.append([state.st_size, state.st_mtime_ns] if state else None)
+    record = model.record
+    return content_key(
+        {
+            "model": [record.files, record.classes, record.layers, record.segment, record.extract],
+            "encoder": [record.encoder["weights_sha256"], model.device, model.encoder.precision],
+            "rows": rows.to_dict(as_series=False),
+            "states": states,
+        }
+    )
+
+
+def _predict_chunks(
+    model: ExportedModel, chunks: list[_Chunk], batch_size: int | None
+) -> Iterator[tuple[_Chunk, pl.DataFrame]]:
+    if not chunks:
+        return
+    encoder = model.encoder
+
+    def opener(chunk: _Chunk) -> Opener:
+        def open_chunk() -> tuple[Items, list[str], None]:
+            chunk.clips = _clips_of(model, chunk)
+            items = open_items(chunk.clips, model.record.modality, Path("/"), encoder, model.config)
+            if batch_size is not None and len(items.sizes):
+                items.budget = min(items.budget, batch_size * encoder.padded(int(items.sizes.max())))
+            return items, chunk.clips["clip_id"].to_list(), None
+
+        return open_chunk
+
+    waiting = iter(chunks)
+    storage = str(model.record.encoder["storage"])
+    for embedded in embed_sets(encoder, map(opener, chunks), storage=storage, on_clips=lambda count: None):
+        if embedded is not None:
+            chunk = next(waiting)
+            yield chunk, _frame(model, chunk, embedded)
+
+
+def _clips_of(model: ExportedModel, chunk: _Chunk) -> pl.DataFrame:
+    """The clips of a chunk's items, in their order; sets `owner` and `errors`."""
+    modality = model.record.modality
+    names = [f"{number:09d}" for number in range(len(chunk.rows))]
+    rows = chunk.rows.with_columns(pl.Series("utterance_id", names), speaker=pl.lit(None), group=pl.lit(None))
+    if modality == "speech":
+        clips = cut(_measured(rows, chunk.errors), model.config.segment)
+    else:
+        rows = rows.with_columns(
+            clip_id=pl.col("item"), index=pl.lit(None, pl.Int64), text=pl.col("text").fill_null("")
+        )
+        if modality == "image":
+            rows = rows.with_columns(path=pl.col("path").fill_null(""))
+        clips = rows.select(list(SCHEMAS[modality]))
+    chunk.owner = clips["utterance_id"].cast(pl.Int64).to_numpy()
+    return clips.with_columns(clip_id=pl.Series([chunk.rows["item"][int(row)] for row in chunk.owner], dtype=pl.String))
+
+
+def _measured(rows: pl.DataFrame, errors: dict[int, str]) -> pl.DataFrame:
+    """The recordings that can be opened, with duration and sampling rate; the others go to `errors`."""
+    found = []
+    for number, row in enumerate(rows.iter_rows(named=True)):
+        try:
+            if not row["path"]:
+                raise AudioError("the table names no file")
+            info = audio.probe(Path(row["path"]))
+            start = row["start_s"] or 0.0
+            length = info.num_samples / info.sampling_rate - start if row["duration_s"] is None else row["duration_s"]
+            if round(length * info.sampling_rate) < 1 or start < 0:
+                raise AudioError(f"{row['path']}: {start:g} s to {start + length:g} s holds no samples")
+        except AudioError as error:
+            errors[number] = error.message
+            continue
+        found.append({**row, "start_s": start, "duration_s": length, "sampling_rate": info.sampling_rate})
+    schema: dict[str, Any] = {**rows.schema, "start_s": pl.Float64, "duration_s": pl.Float64, "sampling_rate": pl.Int32}
+    return pl.DataFrame(found, schema=schema)
+
+
+def _frame(model: ExportedModel, chunk: _Chunk, embedded: Embedded) -> pl.DataFrame:
+    """Rows of a chunk's items and clips."""
+    size, number = len(chunk.rows), len(chunk.clips)
+    readable = np.ones(number, bool)
+    readable[list(embedded.unreadable)] = False
+    outputs = model.classify(model.of_layers(embedded.vectors))
+    owner = chunk.owner[readable]
+    counts = np.bincount(owner, minlength=size)
+
+    def per_item(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Mean over the readable clips of each item; values (n, …)."""
+        sums = np.zeros((size, *values.shape[1:]))
+        np.add.at(sums, owner, values[readable])
+        return sums / np.maximum(counts, 1).reshape(-1, *[1] * (values.ndim - 1))
+
+    logits = outputs.logits.transpose(1, 0, 2)  # (n, F, C)
+    weights = outputs.layer_weights
+    marks: dict[int, list[str]] = {}
+    for mark in sorted(embedded.marks):
+        for row in embedded.marks[mark]:
+            marks.setdefault(row, []).append(mark)
+    clip_errors = [embedded.unreadable.get(row) for row in range(number)]
+    errors, warnings = _of_items(chunk, clip_errors, marks)
+    items = pl.DataFrame(
+        {
+            "item": chunk.rows["item"],
+            "unit": ["item"] * size,
+            "clip": pl.Series([None] * size, dtype=pl.Int32),
+            "start_s": pl.Series([None] * size, dtype=pl.Float64),
+            "duration_s": pl.Series([None] * size, dtype=pl.Float64),
+            "label": chunk.rows["label"],
+            **_columns(model, per_item(logits), None if weights is None else per_item(weights), counts > 0),
+            "warning": pl.Series(warnings, dtype=pl.String),
+            "error": pl.Series(errors, dtype=pl.String),
+        }
+    )
+    if model.record.modality != "speech":
+        return items.drop("clip", "start_s", "duration_s")
+    first = np.searchsorted(chunk.owner, chunk.owner)
+    clips = pl.DataFrame(
+        {
+            "item": chunk.clips["clip_id"],
+            "unit": ["clip"] * number,
+            "clip": pl.Series(np.arange(number) - first, dtype=pl.Int32),
+            "start_s": chunk.clips["start_s"],
+            "duration_s": chunk.clips["duration_s"],
+            "label": chunk.clips["label"],
+            **_columns(model, logits, weights, readable),
+            "warning": pl.Series([", ".join(marks.get(row, [])) or None for row in range(number)], dtype=pl.String),
+            "error": pl.Series(clip_errors, dtype=pl.String),
+        },
+        schema=dict[str, Any](items.schema),
+    )
+    order = np.argsort(np.concatenate([np.arange(size), chunk.owner]), kind="stable")
+    return pl.concat([items, clips])[order]
+
+
+def _of_items(
+    chunk: _Chunk, clip_errors: list[str | None], marks: dict[int, list[str]]
+) -> tuple[list[str | None], list[str | None]]:
+    """Errors and warnings of the items: their own, else those of their clips."""
+    errors: list[str | None] = [chunk.errors.get(row) for row in range(len(chunk.rows))]
+    found: list[list[str]] = [[] for _ in range(len(chunk.rows))]
+    for row, owner in enumerate(chunk.owner.tolist()):
+        errors[owner] = errors[owner] or clip_errors[row]
+        found[owner] += marks.get(row, [])
+    return errors, [", ".join(dict.fromkeys(names)) or None for names in found]
+
+
+def _columns(
+    model: ExportedModel,
+    logits: NDArray[np.float64],
+    weights: NDArray[np.float64] | None,
+    known: NDArray[np.bool_],
+) -> dict[str, pl.Series]:
+    """Columns from logits (N, F, C) and layer weights (N, L); null where nothing is known."""
+    classes = model.record.classes
+    mean = logits.mean(axis=1)
+    probabilities = softmax(mean, axis=1) if len(mean) else mean
+    top = mean.argmax(axis=1)
+    columns = {"class": pl.Series([classes[index] for index in top], dtype=pl.String)}
+    values: dict[str, Any] = {f"p_{name}": probabilities[:, index] for index, name in enumerate(classes)}
+    values["entropy"] = entr(probabilities).sum(axis=1)
+    others = (logits.argmax(axis=2) != top[:, None]).mean(axis=1)
+    values["disagreement"] = others if logits.shape[1] > 1 else np.full(len(mean), np.nan)
+    if weights is not None:
+        values |= {f"weight_{layer:02d}": weights[:, index] for index, layer in enumerate(model.record.layers)}
+    columns |= {name: pl.Series(column, dtype=pl.Float64).fill_nan(None) for name, column in values.items()}
+    nothing = pl.Series(~known)
+    return {
+        name: pl.select(pl.when(nothing).then(None).otherwise(column)).to_series() for name, column in columns.items()
+    }

@@ -1,0 +1,355 @@
+"""`export`: write a trained method as a folder that stands alone, see `daamctl.models.folder`.
+
+Reads the folds of `data/train/<run>/<method>/` and `data/evaluate/<run>/evaluation.json`. It is not a stage of the DAG.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from daamctl import __version__
+from daamctl.adapters import stage_of
+from daamctl.artifacts.evaluation import Evaluation, FoldScores, MethodEvaluation, read_evaluation
+from daamctl.artifacts.io import write_text
+from daamctl.artifacts.results import Fold
+from daamctl.artifacts.runs import complete_folds, find_run, trained_methods
+from daamctl.artifacts.terms import counted, terms_of
+from daamctl.artifacts.utterances import Modality
+from daamctl.config import Config
+from daamctl.corpora import CORPORA
+from daamctl.encoders import ENCODERS, HUB_ID
+from daamctl.encoders.load import OpenedEncoder
+from daamctl.encoders.save import save_cut_encoder
+from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError, first_few
+from daamctl.evaluation.consistency import check_method, differences
+from daamctl.layout import Layout
+from daamctl.methods import METHODS, resolve_method
+from daamctl.models.card import card_of
+from daamctl.models.folder import (
+    ENCODER_DIR,
+    SCHEMA,
+    CorpusFacts,
+    Deviation,
+    Figure,
+    Kind,
+    Measured,
+    Member,
+    ModelRecord,
+    check_free,
+    write_model,
+)
+from daamctl.models.model import open_for
+from daamctl.models.pyfunc import FILE as MLMODEL
+from daamctl.models.pyfunc import mlmodel_of
+from daamctl.paper.deviations import AS_PUBLISHED, CORRECTED, deviations, verdict
+from daamctl.tracking import register_model
+
+log = logging.getLogger(__name__)
+
+MEAN = "mean"
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """A trained method.
+
+    Args:
+        name: name of the run.
+        method: the method.
+        layout: paths of the run.
+        config: its current settings.
+        folds: all its folds.
+        evaluation: results of the run.
+    """
+
+    name: str
+    method: str
+    layout: Layout
+    config: Config
+    folds: list[Fold]
+    evaluation: Evaluation
+
+    @property
+    def first(self) -> Fold:
+        """The first fold; what does not depend on the fold is taken from it."""
+        return self.folds[0]
+
+    @property
+    def results(self) -> MethodEvaluation:
+        """Results of the method."""
+        return self.evaluation.methods[self.method]
+
+
+def run(
+    root: Path,
+    trained: str,
+    out: Path,
+    *,
+    folds: str = MEAN,
+    with_encoder: bool = False,
+    encoder: Path | None = None,
+    register: str | None = None,
+    force: bool = False,
+) -> Path:
+    """Export a trained method.
+
+    Args:
+        root: project folder.
+        trained: `pipeline/method`, or the name of an ad-hoc run and a method.
+        out: folder to write.
+        folds: `mean`: average the logits of all folds and seeds; a number: this fold.
+        with_encoder: include the encoder, up to the highest layer that the method reads.
+        encoder: folder of the encoder to include, if it is not where the settings say.
+        register: name in MLflow's model registry, of which this becomes a new version; None: not registered.
+        force: replace an exported model that is there.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UnknownNameError: there is no such run or method.
+        ConfigError: `trained` names no method, or there is no such fold.
+        MethodError: the method cannot be exported.
+        ArtifactError: a fold or the evaluation is missing or damaged, or `out` is not free.
+        EncoderError: the encoder cannot be opened, or is another one than in training.
+    """
+    check_free(out, force=force)
+    found = _find(root, trained)
+    kind, chosen = _choose(found, folds)
+    record = _record(found, kind, chosen)
+
+    def fill(folder: Path) -> None:
+        for member, fold in zip(record.members, chosen, strict=True):
+            weights = fold.weights()
+            if weights is None:
+                raise ArtifactError(f"{fold.folder} has no weights", fix=f"train it again: {_again(found)}")
+            shutil.copyfile(weights, folder / member.file)
+        if with_encoder:
+            save_cut_encoder(_open_encoder(found, record, encoder), folder / ENCODER_DIR)
+        write_text(folder / MLMODEL, mlmodel_of(record))
+        write_text(folder / "README.md", card_of(record, out.absolute().name))
+
+    write_model(out, record, fill, force=force)
+    for warning in record.warnings:
+        log.warning("%s", warning)
+    if register is not None:
+        version = register_model(root, out, register)
+        log.info("registered as version %s of %s in MLflow", version, register)
+    return out
+
+
+def _find(root: Path, trained: str) -> _Trained:
+    name, _, method = trained.partition("/")
+    layout, config = find_run(root, name)
+    known = dict.fromkeys([*(config.trained if layout.pipeline else ()), *trained_methods(layout)])
+    if not method:
+        raise ConfigError(
+            f"'{trained}' names no method", fix=f"name one: {', '.join(f'{name}/{one}' for one in known) or 'none'}"
+        )
+    if method not in known:
+        raise UnknownNameError(f"method of '{name}'", method, known)
+    if stage_of(method) != "train":
+        raise MethodError(
+            f"{method} fine-tunes the encoder, which cannot be exported", fix="export a method over stored layers"
+        )
+    if not config.has_encoder:
+        raise MethodError(f"'{name}' has given embeddings and no encoder, so that new files cannot be predicted")
+    again = layout.command("train", "--method", method)
+    seeds = config.seeds_of("train") if layout.pipeline else None
+    folds = complete_folds(name, layout, method, seeds, fix=again)
+    check_method(method, folds, fix=again)
+    if changed := differences(folds[0], config):
+        raise ArtifactError(
+            f"'{trained}' was trained with other settings than now: {first_few(changed)}",
+            fix=f"train it again: {again}",
+        )
+    if folds[0].result["run"]["eval_batches"] is not None:
+        raise MethodError(f"{method} cannot be exported: its prediction depends on the other items of a batch (D1)")
+    command = layout.command("evaluate")
+    evaluation = read_evaluation(layout.stage("evaluate"), again=command)
+    scored = evaluation.methods.get(method)
+    runs = {(fold.fold, fold.seed) for fold in folds}
+    made = evaluation.provenance.embeddings_key == folds[0].result["meta"]["embeddings_key"]
+    if scored is None or {row.run for row in scored.per_fold} != runs or not made:
+        raise ArtifactError(f"the evaluation of '{name}' is not of these folds of {method}", fix=f"run: {command}")
+    return _Trained(name, method, layout, config, folds, evaluation)
+
+
+def _open_encoder(found: _Trained, record: ModelRecord, folder: Path | None) -> OpenedEncoder:
+    """The encoder as it is written, in the number format that its weights had."""
+    changes: dict[str, Any] = {"weights_dtype": record.encoder["weights_dtype"], "revision": record.encoder["revision"]}
+    if folder is not None:
+        changes |= {"encoder": str(folder), "revision": None}
+    config = found.config.extract.model_copy(update=changes)
+    return open_for(record, config, device="cpu", precision="float32")
+
+
+def _again(found: _Trained) -> str:
+    return found.layout.command("train", "--method", found.method)
+
+
+def _choose(found: _Trained, folds: str) -> tuple[Kind, list[Fold]]:
+    """The folds to export."""
+    if folds == MEAN:
+        return "mean", found.folds
+    numbers = sorted({fold.fold for fold in found.folds})
+    if not folds.isdecimal() or int(folds) not in numbers:
+        raise ConfigError(f"--folds must be mean or a fold ({numbers[0]} to {numbers[-1]}), got '{folds}'")
+    return "fold", [fold for fold in found.folds if fold.fold == int(folds)]
+
+
+def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> ModelRecord:
+    run, meta = found.first.result["run"], found.first.result["meta"]
+    config = run["config"]
+    base, preset = resolve_method(found.method)
+    settings = {name: value for name, value in config["method"].items() if name != "name"}
+    decoder = {**METHODS.defaults(base), **preset, **settings}.get("decoder")
+    modality = cast(Modality, found.first.modality)
+    return ModelRecord(
+        schema=SCHEMA,
+        run=found.name,
+        method=found.method,
+        decoder=decoder,
+        settings=settings,
+        modality=modality,
+        classes=run["classes"],
+        layers=run["layers"],
+        embed_dim=run["embed_dim"],
+        encoder=_without_paths(meta["encoder"]),
+        extract=_without_paths(_resolved(config["extract"], meta["encoder"]), "encoder"),
+        segment=config["segment"] if modality == "speech" else {},
+        kind=kind,
+        members=[_member(fold, found) for fold in chosen],
+        corpus=_corpus(found),
+        measured=_measured(found, kind, chosen),
+        deviations=_deviations(found),
+        warnings=_warnings(found, kind),
+        versions=meta["versions"],
+        daamctl=__version__,
+    )
+
+
+def _resolved(extract: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
+    """The settings of extraction with the commit that the revision stood for."""
+    return {**extract, "revision": facts.get("revision") or extract.get("revision"), "device": "auto"}
+
+
+def _without_paths(values: dict[str, Any], name: str = "name") -> dict[str, Any]:
+    """Keep of a local folder its name only: the model may go to others, and the folder may not exist there."""
+    encoder = values.get(name)
+    if not isinstance(encoder, str) or encoder in ENCODERS:
+        return values
+    if HUB_ID.match(encoder) and not Path(encoder).is_dir():
+        return values
+    return {**values, name: Path(encoder).name}
+
+
+def _member(fold: Fold, found: _Trained) -> Member:
+    several = len({one.seed for one in found.folds}) > 1
+    name = f"fold-{fold.fold}-seed-{fold.seed}" if several else f"fold-{fold.fold}"
+    return Member(
+        file=f"{name}.safetensors", fold=fold.fold, seed=fold.seed, test_group=fold.result["run"]["test_group"]
+    )
+
+
+def _corpus(found: _Trained) -> CorpusFacts:
+    name = found.first.result["run"]["config"]["download"]["corpus"]
+    meta, evaluation = found.first.result["meta"], found.evaluation
+    return CorpusFacts(
+        name=name,
+        licence=CORPORA.load(name).licence,
+        items=evaluation.counts.utterance,
+        clips=evaluation.counts.clip,
+        per_class=evaluation.chance["utterance"].per_class,
+        embeddings_key=meta["embeddings_key"],
+        vectors_key=meta.get("vectors_key"),
+    )
+
+
+def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
+    evaluation, results = found.evaluation, found.results
+    unit = evaluation.main_unit
+    item = terms_of(evaluation.modality).unit(unit)
+    groups = f"{evaluation.num_folds} folds" if evaluation.num_folds > 1 else "the official test part"
+    rule = {
+        "dev-group": "epoch and settings were chosen on a held-out group",
+        "last": "the last epoch was taken",
+        "best-on-test": "the epoch was chosen on the test group itself, so the figures are too high",
+    }[evaluation.selection]
+    if kind == "fold":
+        rows = [row for row in results.per_fold if row.run in {(fold.fold, fold.seed) for fold in chosen}]
+        return Measured(
+            figures=_means(evaluation, rows),
+            n=int(rows[0].scores(unit)["n"]),
+            item=item,
+            protocol=f"On the test group `{rows[0].test_group}`, which this model was not trained on, "
+            f"{_of_seeds(rows)}; {rule}.",
+        )
+    single = f"of the model that was not trained on it, over {groups}" if evaluation.num_folds > 1 else "of " + groups
+    intervals = results.intervals
+    return Measured(
+        figures=_pooled(evaluation, results),
+        n=int(results.pooled[unit]["n"]),
+        item=item,
+        protocol=f"Every {item} was classified once per seed, by the prediction {single}; {rule}. "
+        "The mean of several models itself was not measured.",
+        clusters=counted(_clusters(results), intervals.unit_word) if intervals.unit and _clusters(results) else None,
+        recalls=results.recalls[unit],
+    )
+
+
+def _of_seeds(rows: Sequence[FoldScores]) -> str:
+    return f"mean of {counted(len(rows), 'seed')}" if len(rows) > 1 else "one seed"
+
+
+def _clusters(results: MethodEvaluation) -> int:
+    return max((one.n_clusters for one in results.intervals.metrics.values() if one), default=0)
+
+
+def _pooled(evaluation: Evaluation, results: MethodEvaluation) -> list[Figure]:
+    figures = []
+    for name, info in evaluation.metrics.items():
+        interval = results.intervals.metrics.get(name)
+        value = interval.value if interval else float(results.pooled[evaluation.main_unit][name])
+        bounds = {"low": interval.low, "high": interval.high, "level": interval.level} if interval else {}
+        figures.append(Figure(name=name, alias=info.alias, value=value, unit=info.unit, **bounds))
+    return figures
+
+
+def _means(evaluation: Evaluation, rows: Sequence[FoldScores]) -> list[Figure]:
+    """Figures of one fold, mean over its seeds."""
+    scores = [row.scores(evaluation.main_unit) for row in rows]
+    return [
+        Figure(name=name, alias=info.alias, value=sum(one[name] for one in scores) / len(scores), unit=info.unit)
+        for name, info in evaluation.metrics.items()
+    ]
+
+
+def _deviations(found: _Trained) -> list[Deviation]:
+    """Deviations in which the folds follow the released code; those of other methods of the run are left out."""
+    own = found.config.model_copy(update={"methods": (found.method,), "finetunes": ()})
+    rows = [row for row in deviations() if verdict(row, own) == AS_PUBLISHED]
+    rows = [row for row in rows if verdict(row, found.config) != CORRECTED]  # the run as a whole does it
+    return [Deviation(number=row.number, finding=row.finding, state=AS_PUBLISHED) for row in rows]
+
+
+def _warnings(found: _Trained, kind: Kind) -> list[str]:
+    run, evaluation = found.first.result["run"], found.evaluation
+    warnings = []
+    if run["config"]["train"]["selection"] == "best-on-test":
+        warnings.append("The epochs were selected on the test groups (D7), so the figures are too high.")
+    fairness = evaluation.fairness.methods.get(found.method)
+    if fairness is not None and fairness.mark:
+        warnings.append(f"{found.method} is marked as {fairness.mark}: {'; '.join(fairness.reasons)}.")
+    if run["reconstructed"]:
+        warnings.append(
+            f"{found.method} is a reconstruction ({run['reconstructed']}): the definition is this project's."
+        )
+    if kind == "mean" and len(found.folds) > 1:
+        warnings.append("Every item of the corpus was trained on in some fold: do not test it on this corpus.")
+    return warnings

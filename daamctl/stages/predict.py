@@ -1,0 +1,139 @@
+"""`predict`: classify new recordings, texts or images with an exported model.
+
+Writes one table. Finished chunks of items are kept in a hidden folder beside it until the table is complete, so that an
+interrupted command resumes and gives the same table. It is not a stage of the DAG and needs no project.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from daamctl.artifacts.evaluation import Scores
+from daamctl.artifacts.io import write_parquet, write_text
+from daamctl.artifacts.terms import counted, terms_of
+from daamctl.errors import ConfigError, first_few
+from daamctl.evaluation.scoring import items_of, score_items
+from daamctl.files import csv_text
+from daamctl.models.inputs import read_inputs, texts_as_rows
+from daamctl.models.model import ExportedModel
+from daamctl.models.predict import predict_all, remove_kept
+from daamctl.progress import progress
+
+log = logging.getLogger(__name__)
+
+FORMATS = (".parquet", ".csv", ".jsonl", ".ndjson")
+"""Suffixes of the output."""
+SMALLEST = 1e-300
+"""Probability that stands for zero in a logarithm."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Result of `run`.
+
+    Args:
+        rows: the table, see `daamctl.models.predict`.
+        scores: every metric over the items whose label is known; None without labels.
+        unknown: labels that are no class of the model, with the number of their items.
+    """
+
+    rows: pl.DataFrame
+    scores: Scores | None
+    unknown: dict[str, int]
+
+
+def run(
+    folder: Path,
+    inputs: Sequence[str],
+    *,
+    lines: Sequence[str] = (),
+    out: Path | None = None,
+    encoder: Path | None = None,
+    batch_size: int | None = None,
+    device: str = "auto",
+) -> Predicted:
+    """Predict items.
+
+    Args:
+        folder: the exported model.
+        inputs: files, folders, globs and tables, see `daamctl.models.inputs`.
+        lines: texts, e.g. from standard input.
+        out: file to write: Parquet, CSV or JSON lines, by its suffix; None: write nothing.
+        encoder: folder of the encoder, if the model does not contain it.
+        batch_size: most clips per forward pass of the encoder.
+        device: auto, cpu, mps, cuda or cuda:N.
+
+    Raises:
+        ConfigError: the output has an unknown suffix, or texts are given to a model that reads no texts.
+        CorpusError: there is nothing to predict, or it is of another kind.
+        ArtifactError: the model is missing, foreign or damaged, or the output cannot be written.
+        EncoderError: the encoder cannot be found or opened.
+    """
+    if out is not None and out.suffix.lower() not in FORMATS:
+        raise ConfigError(f"--out must end in {', '.join(FORMATS)}, got '{out}'")
+    model = ExportedModel.open(folder, encoder=encoder, device=device)
+    modality = model.record.modality
+    if lines and modality != "text":
+        raise ConfigError(f"standard input holds texts, the model reads {terms_of(modality).original}s")
+    parts = [texts_as_rows(lines)] if lines else []
+    if inputs or not lines:
+        parts.append(read_inputs(inputs, modality))
+    rows = pl.concat(parts)
+    work = out.with_name(f".{out.name}.parts") if out is not None else None
+    with progress(len(rows), "predicting", f"{terms_of(modality).item}s") as bar:
+        found = predict_all(model, rows, work=work, batch_size=batch_size, on_items=bar.advance)
+    if rows["label"].null_count() == len(rows):
+        found = found.drop("label")
+    if out is not None:
+        _write(out, found)
+    if work is not None:
+        remove_kept(work)
+    failed = found.filter((pl.col("unit") == "item") & pl.col("class").is_null())
+    if len(failed):
+        names = first_few([f"{name} ({reason})" for name, reason in failed.select("item", "error").iter_rows()], 3)
+        log.warning("%s cannot be read: %s", counted(len(failed), terms_of(modality).item), names)
+    scores, unknown = _scores(found, model.record.classes)
+    return Predicted(found, scores, unknown)
+
+
+def as_text(rows: pl.DataFrame, suffix: str) -> str:
+    """Rows as CSV, in which no text is a formula, or as JSON lines."""
+    if suffix == ".csv":
+        return rows.with_columns(pl.col(pl.String).map_elements(csv_text, return_dtype=pl.String)).write_csv()
+    return rows.write_ndjson()
+
+
+def _write(out: Path, rows: pl.DataFrame) -> None:
+    if out.suffix.lower() == ".parquet":
+        write_parquet(out, rows.to_arrow())
+    else:
+        write_text(out, as_text(rows, out.suffix.lower()))
+
+
+def _scores(rows: pl.DataFrame, classes: Sequence[str]) -> tuple[Scores | None, dict[str, int]]:
+    """Metrics over the items that have a prediction and a known label."""
+    if "label" not in rows.columns:
+        return None, {}
+    items = rows.filter((pl.col("unit") == "item") & pl.col("class").is_not_null() & pl.col("label").is_not_null())
+    strange = items.filter(~pl.col("label").is_in(list(classes)))["label"].value_counts(sort=True)
+    items = items.filter(pl.col("label").is_in(list(classes)))
+    if items.is_empty():
+        return None, dict(strange.iter_rows())
+    # The softmax of the logarithms of probabilities gives the probabilities again.
+    logits = np.log(items.select([f"p_{name}" for name in classes]).to_numpy().clip(min=SMALLEST))
+    frame = pl.DataFrame(
+        {
+            "clip_id": items["item"],
+            "utterance_id": items["item"],
+            "speaker": pl.Series([None] * len(items), dtype=pl.String),
+            "target": [classes.index(label) for label in items["label"]],
+            "logits": pl.Series(logits.tolist(), dtype=pl.List(pl.Float64)),
+        }
+    )
+    return score_items(items_of(frame, "clip"), len(classes)), dict(strange.iter_rows())

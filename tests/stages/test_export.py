@@ -1,0 +1,223 @@
+"""Exporting a trained method: what the folder holds, what is refused, and that it predicts as training did."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from daamctl.artifacts.clips import read_clips
+from daamctl.artifacts.io import sha256_file
+from daamctl.artifacts.results import read_fold
+from daamctl.config import load_config
+from daamctl.encoders.save import save_cut_encoder
+from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError
+from daamctl.extraction.items import open_items
+from daamctl.extraction.stream import embed_clips
+from daamctl.layout import Layout
+from daamctl.methods import METHODS, load_weights
+from daamctl.models.folder import read_model
+from daamctl.models.model import ExportedModel, open_for
+from daamctl.stages import evaluate, train
+from daamctl.training.features import load_features
+from daamctl.training.runner import train_fold
+from daamctl.training.trial import FoldSpec
+from daamctl.training.trials.fusion import FusionTrial
+from tests.fixtures.exported import export_model, in_project, shared_project
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_project(tmp_path_factory)
+
+
+def test_the_mean_of_all_folds(trained: Path) -> None:
+    folder = export_model(trained, "mean")
+    record = read_model(folder)
+    assert [(one.file, one.fold, one.test_group) for one in record.members] == [
+        ("fold-1.safetensors", 1, "g0"), ("fold-2.safetensors", 2, "g1"), ("fold-3.safetensors", 3, "g2"),
+    ]  # fmt: skip
+    assert record.kind == "mean"
+    assert record.classes == ["high", "low"]
+    assert record.segment["max_duration_s"] == 0.25
+    assert record.encoder["weights_sha256"] == ExportedModel.open(folder).record.encoder["weights_sha256"]
+    for member in record.members:
+        fold = read_fold(trained / f"data/train/tiny/weighted-sum/fold{member.fold}-seed1")
+        assert sha256_file(folder / member.file) == fold.result["files"]["weights.safetensors"]
+    assert {path.name for path in folder.iterdir()} == {
+        "model.json",
+        "README.md",
+        "MLmodel",
+        *(m.file for m in record.members),
+    }
+
+
+def test_the_figures_are_those_of_the_evaluation(trained: Path) -> None:
+    evaluation = json.loads((trained / "data/evaluate/tiny/evaluation.json").read_text())["methods"]["weighted-sum"]
+    measured = read_model(export_model(trained, "figures")).measured
+    assert measured is not None
+    accuracy = measured.figures[0]
+    interval = evaluation["intervals"]["metrics"]["accuracy"]
+    assert (accuracy.value, accuracy.low, accuracy.high) == (interval["value"], interval["low"], interval["high"])
+    assert measured.n == 48
+    assert measured.clusters == "6 speakers"
+    single = read_model(export_model(trained, "figures-2", folds="2")).measured
+    assert single is not None
+    assert single.n == 16
+    (row,) = [row for row in evaluation["per_fold"] if row["fold"] == 2]
+    assert single.figures[0].value == row["utterance"]["accuracy"]
+    assert "`g1`" in single.protocol
+
+
+def test_the_card_has_a_head_for_the_hub_and_no_empty_sections(trained: Path) -> None:
+    folder = export_model(trained, "card")
+    _, head, body = (folder / "README.md").read_text().split("---\n", 2)
+    values = yaml.safe_load(head)
+    assert values["pipeline_tag"] == "audio-classification"
+    (result,) = values["model-index"][0]["results"]
+    assert result["metrics"][0]["type"] == "accuracy"
+    sections = body.split("\n## ")
+    assert [section.splitlines()[0] for section in sections[1:]] == [
+        "Intended use", "How to use it", "How it was trained", "How well it works", "Limits", "Licences",
+    ]  # fmt: skip
+    assert all(len(section.split("\n", 1)[1].strip()) > 20 for section in sections[1:])
+    assert str(trained) not in body + (folder / "model.json").read_text()
+
+
+def quickest(name: str) -> str:
+    """The variant of a method that trains fastest."""
+    return f"{name}-mlp" if "mlp" in METHODS.choices(name).get("decoder", ()) else name
+
+
+@pytest.mark.parametrize("method", ["daam-v1", *(quickest(name) for name in METHODS if name != "mha-published")])
+def test_an_exported_fold_predicts_what_training_stored(
+    trained: Path, vectors: dict[str, np.ndarray], tmp_path: Path, method: str
+) -> None:
+    config = load_config(trained, "tiny", {"train.epochs": 1, "train.selection": "dev-group"})
+    layout = Layout.of(trained, "tiny", config)
+    features = load_features(layout, config)
+    trial = FusionTrial(FoldSpec("tiny", method, 1, 1, config), features)
+    fold = train_fold(trial, tmp_path / method, tmp_path / "work", root=trained)
+    stored = fold.predictions()
+    assert fold.result["run"]["eval_batches"] is None
+    record = replace(read_model(trained / "shared"), method=method)
+    model = ExportedModel(trained, record, [load_weights(fold.folder / "weights.safetensors")])
+    outputs = model.classify(np.stack([vectors[name] for name in stored["clip_id"]]))
+    np.testing.assert_allclose(outputs.logits[0], np.array(stored["logits"].to_list()), rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def vectors(trained: Path) -> dict[str, np.ndarray]:
+    """Clip -> its vectors (L, D), by the encoder that an exported model opens."""
+    model = ExportedModel.open(export_model(trained, "shared"), device="cpu")
+    clips = read_clips(trained / "data/segment/tiny/clips.parquet").rows
+    items = open_items(clips, "speech", trained / "tones", model.encoder, model.config)
+    embedded = embed_clips(model.encoder, items, clips["clip_id"].to_list(), storage="float16")
+    return dict(zip(clips["clip_id"], model.of_layers(embedded.vectors), strict=True))
+
+
+def test_what_depends_on_the_batch_is_refused(trained: Path) -> None:
+    config = load_config(trained, "tiny")
+    layout = Layout.of(trained, "tiny", config)
+    with in_project(trained):
+        train.run(layout, config, method="mha-published-mlp", track=False)
+    with pytest.raises(MethodError, match=r"mha-published-mlp cannot be exported: .* other items of a batch"):
+        export_model(trained, "no", "mha-published-mlp")
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "message"),
+    [
+        ({"method": ""}, ConfigError, "names no method"),
+        ({"method": "weighted-som"}, UnknownNameError, "unknown method of 'tiny' 'weighted-som'"),
+        ({"folds": "4"}, ConfigError, r"--folds must be mean or a fold \(1 to 3\), got '4'"),
+        ({"method": "lora-r8"}, UnknownNameError, "lora-r8"),
+    ],
+)
+def test_bad_words_are_refused(trained: Path, words: dict[str, str], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        export_model(trained, "no", **words)
+    assert not (trained / "no").exists()
+
+
+def test_only_an_exported_model_is_replaced_and_only_with_force(trained: Path) -> None:
+    folder = export_model(trained, "again")
+    with pytest.raises(ArtifactError, match="holds an exported model already"):
+        export_model(trained, "again", folds="1")
+    export_model(trained, "again", folds="1", force=True)
+    assert read_model(folder).kind == "fold"
+    (trained / "notes").mkdir(exist_ok=True)
+    (trained / "notes" / "mine.txt").write_text("mine")
+    with pytest.raises(ArtifactError, match="is not an exported model"):
+        export_model(trained, "notes", force=True)
+    assert (trained / "notes" / "mine.txt").read_text() == "mine"
+
+
+def test_changed_settings_and_missing_evaluations_are_named(trained: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy, ignore=shutil.ignore_patterns("extract", ".work"))
+    (copy / "data/evaluate/tiny/evaluation.json").rename(copy / "kept.json")
+    with pytest.raises(ArtifactError, match=r"evaluation\.json") as error:
+        export_model(copy, "no")
+    assert error.value.fix == "make it: daamctl evaluate --pipeline tiny"
+    text = (copy / "pipelines/tiny.yaml").read_text()
+    (copy / "pipelines/tiny.yaml").write_text(text.replace("epochs: 4", "epochs: 5"))
+    with pytest.raises(ArtifactError, match=r"other settings than now: train.epochs: 4 \(now 5\)"):
+        export_model(copy, "no")
+
+
+def test_a_fold_selected_on_its_test_group_carries_a_warning(trained: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy, ignore=shutil.ignore_patterns(".work"))
+    text = (copy / "pipelines/tiny.yaml").read_text()
+    (copy / "pipelines/tiny.yaml").write_text(text.replace("epochs: 4", "epochs: 1, selection: best-on-test"))
+    config = load_config(copy, "tiny")
+    layout = Layout.of(copy, "tiny", config)
+    with in_project(copy):
+        train.run(layout, config, method="weighted-sum", track=False)
+        evaluate.run(layout, config, methods=["weighted-sum"])
+    folder = export_model(copy, "optimistic")
+    warning = "The epochs were selected on the test groups (D7), so the figures are too high."
+    assert warning in read_model(folder).warnings
+    assert f"- {warning}" in (folder / "README.md").read_text()
+
+
+def test_with_its_encoder_a_model_needs_nothing_else(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = export_model(trained, "whole", folds="1", with_encoder=True)
+    names = {path.name for path in (folder / "encoder").iterdir()}
+    assert {"config.json", "model.safetensors"} <= names
+    assert all(f"encoder/{name}" in read_model(folder).files for name in names)
+    away = shutil.copytree(folder, tmp_path / "away")
+    tones = shutil.copytree(trained / "tones", tmp_path / "tones")
+    monkeypatch.setattr("daamctl.encoders.load._random", None)  # the preset cannot be made again
+    monkeypatch.chdir(tmp_path)
+    rows = ExportedModel.open(away, device="cpu").predict([tones / "s0-0.wav"])
+    monkeypatch.undo()
+    expected = ExportedModel.open(export_model(trained, "bare", folds="1"), device="cpu").predict([tones / "s0-0.wav"])
+    np.testing.assert_allclose(rows["p_low"], expected["p_low"], atol=1e-6)
+    (away / "encoder" / "config.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"config\.json is damaged or from elsewhere"):
+        ExportedModel.open(away)
+
+
+def test_an_encoder_is_cut_after_the_highest_layer_in_use(trained: Path, tmp_path: Path) -> None:
+    whole = ExportedModel.open(export_model(trained, "bare-2", folds="1"), device="cpu", precision="float32")
+    record = replace(whole.record, layers=[1, 3])
+    opened = open_for(record, whole.config.extract, device="cpu", precision="float32")
+    assert opened.encoder.layers == (1, 2, 3)
+    save_cut_encoder(opened, tmp_path / "model" / "encoder")
+    assert len(opened.encoder.model.encoder.layers) == 3
+    config = whole.config.extract.model_copy(update={"encoder": str(tmp_path / "model" / "encoder")})
+    again = open_for(record, config, device="cpu", precision="float32", included=True)
+    clips = [torch.randn(4000, generator=torch.Generator().manual_seed(0))]
+    expected = whole.encoder.pool(clips)[0][:, :3]
+    for encoder in (opened.encoder, again.encoder):
+        torch.testing.assert_close(encoder.pool(clips)[0], expected, atol=1e-5, rtol=1e-5)

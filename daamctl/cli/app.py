@@ -28,7 +28,9 @@ from daamctl.cli import (
     predict,
     preflight,
     run,
+    serve,
     track,
+    truncate,
     ui,
 )
 from daamctl.stage_table import STAGES
@@ -49,6 +51,7 @@ KEPT = {
     "train": "finished folds and saved epochs are kept",
     "finetune": "finished folds and saved epochs are kept",
     "ablate": "finished folds are kept",
+    "truncate": "finished folds are kept",
     "predict": "with --out, finished items are kept",
 }
 """What is left of a command that was interrupted, if not simply all that it finished."""
@@ -145,8 +148,10 @@ _OTHER = (
     paper,
     preflight,
     compare,
+    truncate,
     export,
     predict,
+    serve,
     ls,
     new,
     deviations,

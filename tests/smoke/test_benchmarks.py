@@ -78,7 +78,8 @@ def test_apart_is_another_process() -> None:
 
 def test_every_benchmark_is_named() -> None:
     files = {path.stem for path in (REPOSITORY / "benchmarks").glob("*.py")}
-    assert files == {*together.NAMES, "__init__", "__main__", "harness"}
+    of_a_model = {"serve"}  # needs an exported model
+    assert files == {*together.NAMES, *of_a_model, "__init__", "__main__", "harness"}
 
 
 @pytest.mark.slow
@@ -123,7 +124,7 @@ def test_truncated(tmp_path: Path) -> None:
     assert whole.startswith("all ")
     sizes = [found["ways"][way]["parameters"]["median"] for way in (*cut, whole)]
     assert sizes == sorted(set(sizes))
-    assert [one["ratio"] for one in found["ratios"]] == [f"{way} / {whole}" for way in cut] * 5
+    assert [one["ratio"] for one in found["ratios"]] == [f"{way} / {whole}" for way in cut] * 4
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ def command(
     pattern: Annotated[
         str | None,
         typer.Option(
-            help="Where label and speaker are in the path of a file, e.g. '{label}/{speaker}_{_}.wav'; {_} skips a part, "
-            "{label:1} has one character. Default: proposed from the names."
+            help="Where label and speaker are in the path of a file, e.g. '{label}/{speaker}_{_}.wav'; {_} skips a "
+            "part, {label:1} has one character. Default: proposed from the names."
         ),
     ] = None,
     labels: Annotated[
@@ -35,7 +35,7 @@ def command(
     from rich.console import Console
 
     from daamctl.config import find_root
-    from daamctl.stages import new
+    from daamctl.stages import check, inventory, new
 
     root = find_root()
     made = new.run(root, name, source, pattern=pattern, labels=_pairs(labels), encoder=encoder, force=force)
@@ -48,9 +48,10 @@ def command(
         common.show_line(console, f"doubt: {doubt}")
     for path in (made.manifest, made.pipeline):
         common.show_line(console, f"wrote {path.relative_to(root)}")
-    if made.obstacle is not None:
-        common.show_line(console, f"It cannot run here yet: {made.obstacle.reason}\n  {made.obstacle.fix}")
-    common.show_line(console, f"Next: daamctl run {name}; what it will take: daamctl plan {name}")
+    check.run(root, write=True)
+    if (obstacle := inventory.run(root, [name])[name]) is not None:
+        common.show_line(console, f"It cannot run here yet: {obstacle.reason}\n  {obstacle.fix}")
+    common.show_line(console, f"Next: daamctl run {name}; what that takes: daamctl plan {name}")
 
 
 def _pairs(text: str | None) -> dict[str, str]:

@@ -185,6 +185,9 @@ def _written(fields: Sequence[str], form: _Form) -> str:
 
 def _example(parts: Sequence[_Part], form: _Form) -> str:
     """A pattern for these paths in which the part with the fewest values, at least three, is the label."""
+    lengths = {len(stem) for stem in parts[-1].values}
+    if not form[1] and len(lengths) == 1 and (length := lengths.pop()) > 4:
+        return f"{{speaker:2}}{{label:1}}{{_:{length - 3}}}"
     several = [part for part in parts if len(part.counts) > 2]
     if len(parts) - form[0] < 2 or not several:
         return "{label}/{speaker}_{_}"

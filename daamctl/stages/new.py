@@ -21,7 +21,6 @@ import yaml
 
 from daamctl import audio
 from daamctl.artifacts.io import write_text
-from daamctl.artifacts.skipped import Obstacle
 from daamctl.artifacts.terms import counted, terms_of
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, read_yaml
@@ -31,7 +30,6 @@ from daamctl.corpora.groups import PARTS, assign_groups, even_number, unevenness
 from daamctl.corpora.images import FORMATS
 from daamctl.errors import AudioError, ConfigError, CorpusError, first_few
 from daamctl.progress import progress
-from daamctl.stages import check, inventory
 
 log = logging.getLogger(__name__)
 
@@ -61,21 +59,15 @@ class NewPipeline:
         pipeline: path of the pipeline's file.
         manifest: path of the table.
         pattern: the pattern that gave the columns.
-        rows: the table.
-        modality: speech, image or text.
         facts: what the data are: heading -> text.
         doubts: what is doubtful about them, one sentence each.
-        obstacle: why the pipeline cannot run on this machine; None: it can.
     """
 
     pipeline: Path
     manifest: Path
     pattern: str
-    rows: pl.DataFrame
-    modality: Modality
     facts: dict[str, str] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
-    obstacle: Obstacle | None = None
 
 
 @dataclass
@@ -98,7 +90,7 @@ def run(
     encoder: str | None = None,
     force: bool = False,
 ) -> NewPipeline:
-    """Write the manifest and the pipeline, list it in `params.yaml`, and check it.
+    """Write the manifest and the pipeline, and list it in `params.yaml`.
 
     Args:
         root: project folder.
@@ -128,9 +120,8 @@ def run(
         rows, told = _with_texts(folder, rows)
         doubts += told
     else:
-        decoded = (
-            _decode(folder, rows["path"].to_list()) if modality == "speech" else _hash(folder, rows["path"].to_list())
-        )
+        examine = _decode if modality == "speech" else _hash
+        decoded = examine(folder, rows["path"].to_list())
         broken = decoded.faults.get("cannot be read", [])
         rows = rows.filter(~pl.col("path").is_in(broken))
         facts |= _sound_facts(decoded) if modality == "speech" else {}
@@ -145,10 +136,7 @@ def run(
     write_text(manifest, _located(rows, folder, manifest.parent, root).write_csv())
     write_text(path, text)
     _list_in_params(root / PARAMS_FILE, name)
-    check.run(root, write=True)
-    return NewPipeline(
-        path, manifest, known.text, rows, modality, {**facts, **_facts(rows)}, doubts, inventory.run(root, [name])[name]
-    )
+    return NewPipeline(path, manifest, known.text, {**facts, **_facts(rows)}, doubts)
 
 
 def _check_name(name: str, paths: Sequence[Path], *, force: bool) -> None:
@@ -273,15 +261,10 @@ def _told(decoded: _Decoded, rows: pl.DataFrame) -> list[str]:
     label = dict(rows.select("path", "label").iter_rows())
     equal = [[path for path in paths if path in label] for paths in decoded.content.values()]
     equal = [paths for paths in equal if len(paths) > 1]
-    if equal:
-        told.append(
-            f"{counted(len(equal), 'set')} of equal files: {first_few([' = '.join(paths[:3]) for paths in equal])}"
-        )
-        contradict = [paths for paths in equal if len({label[path] for path in paths}) > 1]
-        if contradict:
-            told.append(
-                f"equal files with different labels: {first_few([' = '.join(paths[:3]) for paths in contradict])}"
-            )
+    contradict = [paths for paths in equal if len({label[path] for path in paths}) > 1]
+    for what, sets in (("equal files", equal), ("equal files with different labels", contradict)):
+        if sets:
+            told.append(f"{what}: {first_few([' = '.join(paths[:3]) for paths in sets])}")
     return told
 
 
@@ -307,8 +290,7 @@ def _class_doubts(rows: pl.DataFrame, modality: Modality) -> list[str]:
     classes = rows.group_by("speaker").agg(pl.col("label").n_unique())
     if (single := (classes["label"] == 1).sum()) * 2 > speakers:
         told.append(
-            f"{single} of {speakers} {words.source}s have one class only: a method may learn the {words.source}, not the "
-            "class"
+            f"{single} of {speakers} {words.source}s have one class only: a method may learn the {words.source} instead"
         )
     owners = rows.group_by("label").agg(pl.col("speaker").n_unique())
     alone = sorted(owners.filter(pl.col("speaker") < 3)["label"])

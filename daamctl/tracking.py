@@ -6,7 +6,7 @@ pipeline, sends what is missing. A small file per fold in `.daamctl/tracking/` r
 
 Each pipeline is an experiment. The tag `kind` says what a run is: `method` or `ablation`, with the mean over the runs
 of kind `fold` that are nested below it; or `report`. The tag `state` is `superseded` once a fold was trained again,
-else `current`.
+else `current`. Closed-form probes are sent by stage `report`, `daamctl track` or `daamctl ui`.
 """
 
 from __future__ import annotations
@@ -512,6 +512,47 @@ def make_tracker(root: Path, *, enabled: bool = True, again: str = "daamctl trac
         again: command that sends what is missing; warnings name it.
     """
     return MLflowTracker(root, again=again) if enabled else NoTracker()
+
+
+EXPORTED = "exported-models"
+"""Experiment of the runs that hold exported models."""
+
+
+def register_model(root: Path, folder: Path, name: str) -> str:
+    """Send an exported model to MLflow and register it as a new version of a registered model.
+
+    Args:
+        root: project folder.
+        folder: the exported model, with its file `MLmodel`.
+        name: name in the model registry; made if it is not there.
+
+    Returns:
+        The new version.
+
+    Raises:
+        ArtifactError: the store cannot be reached or refuses the model.
+    """
+    sender = _Sender(root)
+    try:
+        from mlflow.exceptions import MlflowException
+
+        client = sender.client
+        run = client.create_run(sender._experiment(EXPORTED), run_name=name)
+        client.log_artifacts(run.info.run_id, str(folder), "model")
+        client.set_terminated(run.info.run_id)
+        try:
+            client.get_registered_model(name)
+        except MlflowException:
+            client.create_registered_model(name)
+        source = f"{run.info.artifact_uri}/model"
+        return str(client.create_model_version(name, source, run_id=run.info.run_id).version)
+    except ArtifactError:
+        raise
+    except Exception as error:  # of MLflow, its database and its network
+        raise ArtifactError(
+            f"MLflow does not register '{name}': {without_credentials(_first_line(error))}",
+            fix="correct the name, or the tracking server (MLFLOW_TRACKING_URI); then export again with --force",
+        ) from error
 
 
 def is_sent(root: Path, fold: Fold) -> bool:

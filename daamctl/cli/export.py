@@ -29,13 +29,32 @@ def command(
     folds: Annotated[
         str, typer.Option(metavar="mean|N", help="mean: average the logits of all folds; N: this fold.")
     ] = "mean",
+    with_encoder: Annotated[
+        bool, typer.Option("--with-encoder", help="Include the encoder, so that the folder works offline.")
+    ] = False,
+    encoder: Annotated[
+        Path | None, typer.Option(help="With --with-encoder: its folder, if it is not where the settings say.")
+    ] = None,
+    register: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Also register the model in MLflow, under this name.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an exported model.")] = False,
 ) -> None:
     """Export a trained method as a folder that predicts new files."""
     from daamctl.config import find_root
     from daamctl.stages import export
 
-    common.show_path(export.run(find_root(), run, out, folds=folds, force=force))
+    written = export.run(
+        find_root(),
+        run,
+        out,
+        folds=folds,
+        with_encoder=with_encoder,
+        encoder=encoder,
+        register=register,
+        force=force,
+    )
+    common.show_path(written)
 
 
 command.__name__ = "export"

@@ -27,7 +27,7 @@ SCHEMA: dict[str, Any] = {
     "label": pl.String,
 }
 SUFFIXES: dict[Modality, tuple[str, ...]] = {
-    "speech": (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".w64"),
+    "speech": (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64"),
     "image": tuple(FORMATS),
     "text": (".txt",),
 }
@@ -61,6 +61,12 @@ def texts_as_rows(texts: Iterable[str]) -> pl.DataFrame:
     """Texts as rows, named by their number from 1."""
     found = list(texts)
     return _rows({"item": [str(number) for number in range(1, len(found) + 1)], "text": found})
+
+
+def files_as_rows(paths: Iterable[Path]) -> pl.DataFrame:
+    """Files as rows, named by their paths."""
+    found = [str(path) for path in paths]
+    return _rows({"item": found, "path": [str(Path(path).absolute()) for path in found]})
 
 
 def _frames(word: str, modality: Modality) -> Iterator[pl.DataFrame]:
@@ -104,7 +110,7 @@ def _of_file(path: Path, modality: Modality) -> pl.DataFrame:
             fix=f"give {_plural(modality)} ({', '.join(SUFFIXES[modality])}), or a table of them ({', '.join(TABLES)})",
         )
     if modality != "text":
-        return _rows({"item": [str(path)], "path": [str(path.absolute())]})
+        return files_as_rows([path])
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeError) as error:

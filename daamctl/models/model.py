@@ -15,11 +15,11 @@ from jaxtyping import Float64, Shaped
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from daamctl.config import Config
+from daamctl.config import Config, ExtractConfig, SegmentConfig
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.base import Encoder
-from daamctl.encoders.load import open_encoder
+from daamctl.encoders.load import OpenedEncoder, open_encoder
 from daamctl.errors import ArtifactError, ConfigError, EncoderError, MethodError
 from daamctl.methods.base import FusionClassifier
 from daamctl.methods.weights import load_weights
@@ -120,14 +120,13 @@ class ExportedModel:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The encoder, open.
+        """The encoder, open. Layers above the highest that the model reads are not loaded.
 
         Raises:
             EncoderError: it cannot be found or opened, or is another one than in training.
         """
-        record = self.record
         config = self.config.extract.model_copy(update=self._encoder_source())
-        wanted = self._precision or str(record.encoder["precision"])
+        wanted = self._precision or str(self.record.encoder["precision"])
         try:
             precision = resolve_precision(wanted, self.device, work="encoder")
         except ConfigError:
@@ -135,24 +134,13 @@ class ExportedModel:
                 raise
             log.warning("the model was trained with %s, which needs a GPU; using float32", wanted)
             precision = "float32"
-        opened = open_encoder(
+        return open_for(
+            self.record,
             config,
-            modality=record.modality,
-            max_duration_s=self.config.segment.max_duration_s,
             device=self.device,
             precision=precision,
-        )
-        for name in ("weights_sha256", *POOLING, *INPUTS):
-            there, here = record.encoder.get(name), opened.facts.get(name)
-            if there != here and name != "weights_sha256":
-                raise EncoderError(f"encoder '{config.encoder}' has {name} {here}, the model needs {there}")
-            if there != here and record.encoder.get("weights_dtype") == opened.facts.get("weights_dtype"):
-                raise EncoderError(
-                    f"encoder '{config.encoder}' is not the one that the model was trained on: its weights have "
-                    f"SHA-256 {str(here)[:12]}, not {str(there)[:12]}",
-                    fix=f"give a copy of {self._named()} with --encoder FOLDER",
-                )
-        return opened.encoder
+            included=config.encoder == str(self.folder / ENCODER_DIR),
+        ).encoder
 
     def classify(self, vectors: Shaped[NDArray[Any], "N L D"]) -> Outputs:
         """Classify pooled layers.
@@ -211,18 +199,57 @@ class ExportedModel:
         folder = self._encoder_folder or (own if own.is_dir() else None)
         if folder is not None:
             if not Path(folder).expanduser().is_dir():
-                raise EncoderError(f"no folder {folder}", fix=f"give a copy of {self._named()} with --encoder FOLDER")
+                raise EncoderError(
+                    f"no folder {folder}", fix=f"give a copy of {named(self.record)} with --encoder FOLDER"
+                )
             return {"encoder": str(folder), "revision": None, "weights": "pretrained"}
         if name in ENCODERS or HUB_ID.match(name):
             return {}
         raise EncoderError(
-            f"the model needs the encoder {self._named()}, which is not in its folder",
+            f"the model needs the encoder {named(self.record)}, which is not in its folder",
             fix="name its folder with --encoder FOLDER, or export again with --with-encoder",
         )
 
-    def _named(self) -> str:
-        facts = self.record.encoder
-        return f"'{facts['source']}' (weights SHA-256 {facts['weights_sha256'][:12]})"
+
+def open_for(
+    record: ModelRecord, config: ExtractConfig, *, device: str, precision: str, included: bool = False
+) -> OpenedEncoder:
+    """Open the encoder of an exported model, cut after the highest layer that the model reads.
+
+    Args:
+        record: the record of the model.
+        config: settings that name the encoder.
+        device: resolved device.
+        precision: resolved precision of its forward pass.
+        included: whether it lies in the model's folder: cut already, its files compared with their hashes.
+
+    Raises:
+        EncoderError: it cannot be opened, or is another one than in training.
+    """
+    seconds = SegmentConfig.model_validate(record.segment).max_duration_s
+    options: dict[str, Any] = {"modality": record.modality, "max_duration_s": seconds, "precision": precision}
+    opened = open_encoder(config, device=device, **options)
+    highest, facts = max(record.layers), record.encoder
+    for name in ("weights_sha256", *POOLING, *INPUTS):
+        there, here = facts.get(name), opened.facts.get(name)
+        if there == here or (included and name in ("weights_sha256", "final_norm")):
+            continue
+        if name != "weights_sha256":
+            raise EncoderError(f"encoder '{config.encoder}' has {name} {here}, the model needs {there}")
+        if facts.get("weights_dtype") == opened.facts.get("weights_dtype"):  # the hash depends on it
+            raise EncoderError(
+                f"encoder '{config.encoder}' is not the one that the model was trained on: its weights have "
+                f"SHA-256 {str(here)[:12]}, not {str(there)[:12]}",
+                fix=f"give a copy of {named(record)} with --encoder FOLDER",
+            )
+    if highest < max(opened.encoder.layers):
+        return open_encoder(config, device=device, highest_layer=highest, **options)
+    return opened
+
+
+def named(record: ModelRecord) -> str:
+    """The encoder of a model, for messages."""
+    return f"'{record.encoder['source']}' (weights SHA-256 {record.encoder['weights_sha256'][:12]})"
 
 
 def _float64(values: torch.Tensor) -> NDArray[np.float64]:

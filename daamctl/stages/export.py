@@ -23,12 +23,15 @@ from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config
 from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS, HUB_ID
+from daamctl.encoders.load import OpenedEncoder
+from daamctl.encoders.save import save_cut_encoder
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError, first_few
 from daamctl.evaluation.consistency import check_method, differences
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, resolve_method
 from daamctl.models.card import card_of
 from daamctl.models.folder import (
+    ENCODER_DIR,
     SCHEMA,
     CorpusFacts,
     Deviation,
@@ -40,7 +43,11 @@ from daamctl.models.folder import (
     check_free,
     write_model,
 )
+from daamctl.models.model import open_for
+from daamctl.models.pyfunc import FILE as MLMODEL
+from daamctl.models.pyfunc import mlmodel_of
 from daamctl.paper.deviations import AS_PUBLISHED, CORRECTED, deviations, verdict
+from daamctl.tracking import register_model
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +85,17 @@ class _Trained:
         return self.evaluation.methods[self.method]
 
 
-def run(root: Path, trained: str, out: Path, *, folds: str = MEAN, force: bool = False) -> Path:
+def run(
+    root: Path,
+    trained: str,
+    out: Path,
+    *,
+    folds: str = MEAN,
+    with_encoder: bool = False,
+    encoder: Path | None = None,
+    register: str | None = None,
+    force: bool = False,
+) -> Path:
     """Export a trained method.
 
     Args:
@@ -86,6 +103,9 @@ def run(root: Path, trained: str, out: Path, *, folds: str = MEAN, force: bool =
         trained: `pipeline/method`, or the name of an ad-hoc run and a method.
         out: folder to write.
         folds: `mean`: average the logits of all folds and seeds; a number: this fold.
+        with_encoder: include the encoder, up to the highest layer that the method reads.
+        encoder: folder of the encoder to include, if it is not where the settings say.
+        register: name in MLflow's model registry, of which this becomes a new version; None: not registered.
         force: replace an exported model that is there.
 
     Returns:
@@ -96,6 +116,7 @@ def run(root: Path, trained: str, out: Path, *, folds: str = MEAN, force: bool =
         ConfigError: `trained` names no method, or there is no such fold.
         MethodError: the method cannot be exported.
         ArtifactError: a fold or the evaluation is missing or damaged, or `out` is not free.
+        EncoderError: the encoder cannot be opened, or is another one than in training.
     """
     check_free(out, force=force)
     found = _find(root, trained)
@@ -108,11 +129,17 @@ def run(root: Path, trained: str, out: Path, *, folds: str = MEAN, force: bool =
             if weights is None:
                 raise ArtifactError(f"{fold.folder} has no weights", fix=f"train it again: {_again(found)}")
             shutil.copyfile(weights, folder / member.file)
+        if with_encoder:
+            save_cut_encoder(_open_encoder(found, record, encoder), folder / ENCODER_DIR)
+        write_text(folder / MLMODEL, mlmodel_of(record))
         write_text(folder / "README.md", card_of(record, out.absolute().name))
 
     write_model(out, record, fill, force=force)
     for warning in record.warnings:
         log.warning("%s", warning)
+    if register is not None:
+        version = register_model(root, out, register)
+        log.info("registered as version %s of %s in MLflow", version, register)
     return out
 
 
@@ -151,6 +178,15 @@ def _find(root: Path, trained: str) -> _Trained:
     if scored is None or {row.run for row in scored.per_fold} != runs or not made:
         raise ArtifactError(f"the evaluation of '{name}' is not of these folds of {method}", fix=f"run: {command}")
     return _Trained(name, method, layout, config, folds, evaluation)
+
+
+def _open_encoder(found: _Trained, record: ModelRecord, folder: Path | None) -> OpenedEncoder:
+    """The encoder as it is written, in the number format that its weights had."""
+    changes: dict[str, Any] = {"weights_dtype": record.encoder["weights_dtype"], "revision": record.encoder["revision"]}
+    if folder is not None:
+        changes |= {"encoder": str(folder), "revision": None}
+    config = found.config.extract.model_copy(update=changes)
+    return open_for(record, config, device="cpu", precision="float32")
 
 
 def _again(found: _Trained) -> str:

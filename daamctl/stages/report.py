@@ -42,6 +42,7 @@ from daamctl.errors import ArtifactError
 from daamctl.evaluation.settings_diff import differing, settings
 from daamctl.figures.layers import LayerRun, MethodMaps
 from daamctl.layout import Layout
+from daamctl.methods import CLOSED_FORM
 from daamctl.methods.weights_metadata import read_metadata
 from daamctl.paper import sections as paper
 from daamctl.paper.tables import read_published
@@ -57,7 +58,7 @@ from daamctl.reporting.terms import terms
 from daamctl.reporting.verdict import against, headline, labelled, order, source, with_encoder_name
 from daamctl.reporting.write import write_plots, write_report
 from daamctl.stage_table import folder_stages
-from daamctl.tracking import make_tracker
+from daamctl.tracking import make_tracker, send_missing
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,9 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
     logger.info("report: %s (%.1f MB)", page, page.stat().st_size / 1e6)
     tracker = make_tracker(layout.root, enabled=track, again=layout.command("report"))
     try:
+        # `train` leaves closed-form probes to this stage: opening MLflow takes longer than they do.
+        probes = [name for name in evaluation.methods if name in CLOSED_FORM]
+        send_missing(tracker, [fold for name in probes for fold in intact_folds(layout.method(name))])
         tracker.report(layout.run_name, folder, *_tracked(labelled(evaluation), config))
     finally:
         tracker.close()

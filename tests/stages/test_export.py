@@ -9,19 +9,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.io import sha256_file
 from daamctl.artifacts.results import read_fold
 from daamctl.config import load_config
+from daamctl.encoders.save import save_cut_encoder
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError
 from daamctl.extraction.items import open_items
 from daamctl.extraction.stream import embed_clips
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, load_weights
 from daamctl.models.folder import read_model
-from daamctl.models.model import ExportedModel
+from daamctl.models.model import ExportedModel, open_for
 from daamctl.stages import evaluate, train
 from daamctl.training.features import load_features
 from daamctl.training.runner import train_fold
@@ -48,7 +50,12 @@ def test_the_mean_of_all_folds(trained: Path) -> None:
     for member in record.members:
         fold = read_fold(trained / f"data/train/tiny/weighted-sum/fold{member.fold}-seed1")
         assert sha256_file(folder / member.file) == fold.result["files"]["weights.safetensors"]
-    assert {path.name for path in folder.iterdir()} == {"model.json", "README.md", *(m.file for m in record.members)}
+    assert {path.name for path in folder.iterdir()} == {
+        "model.json",
+        "README.md",
+        "MLmodel",
+        *(m.file for m in record.members),
+    }
 
 
 def test_the_figures_are_those_of_the_evaluation(trained: Path) -> None:
@@ -179,3 +186,38 @@ def test_a_fold_selected_on_its_test_group_carries_a_warning(trained: Path, tmp_
     warning = "The epochs were selected on the test groups (D7), so the figures are too high."
     assert warning in read_model(folder).warnings
     assert f"- {warning}" in (folder / "README.md").read_text()
+
+
+def test_with_its_encoder_a_model_needs_nothing_else(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = export_model(trained, "whole", folds="1", with_encoder=True)
+    names = {path.name for path in (folder / "encoder").iterdir()}
+    assert {"config.json", "model.safetensors"} <= names
+    assert all(f"encoder/{name}" in read_model(folder).files for name in names)
+    away = shutil.copytree(folder, tmp_path / "away")
+    tones = shutil.copytree(trained / "tones", tmp_path / "tones")
+    monkeypatch.setattr("daamctl.encoders.load._random", None)  # the preset cannot be made again
+    monkeypatch.chdir(tmp_path)
+    rows = ExportedModel.open(away, device="cpu").predict([tones / "s0-0.wav"])
+    monkeypatch.undo()
+    expected = ExportedModel.open(export_model(trained, "bare", folds="1"), device="cpu").predict([tones / "s0-0.wav"])
+    np.testing.assert_allclose(rows["p_low"], expected["p_low"], atol=1e-6)
+    (away / "encoder" / "config.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"config\.json is damaged or from elsewhere"):
+        ExportedModel.open(away)
+
+
+def test_an_encoder_is_cut_after_the_highest_layer_in_use(trained: Path, tmp_path: Path) -> None:
+    whole = ExportedModel.open(export_model(trained, "bare-2", folds="1"), device="cpu", precision="float32")
+    record = replace(whole.record, layers=[1, 3])
+    opened = open_for(record, whole.config.extract, device="cpu", precision="float32")
+    assert opened.encoder.layers == (1, 2, 3)
+    save_cut_encoder(opened, tmp_path / "model" / "encoder")
+    assert len(opened.encoder.model.encoder.layers) == 3
+    config = whole.config.extract.model_copy(update={"encoder": str(tmp_path / "model" / "encoder")})
+    again = open_for(record, config, device="cpu", precision="float32", included=True)
+    clips = [torch.randn(4000, generator=torch.Generator().manual_seed(0))]
+    expected = whole.encoder.pool(clips)[0][:, :3]
+    for encoder in (opened.encoder, again.encoder):
+        torch.testing.assert_close(encoder.pool(clips)[0], expected, atol=1e-5, rtol=1e-5)

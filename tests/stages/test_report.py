@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from daamctl.artifacts.io import read_json, write_json
 from daamctl.artifacts.records import write_record
-from daamctl.artifacts.results import read_folds
+from daamctl.artifacts.results import Fold, read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.layout import Layout
@@ -656,6 +656,20 @@ def test_headline_metrics_are_tracked(tmp_path: Path, monkeypatch: pytest.Monkey
     assert metrics["missing_folds"] == 0
     assert tags["best_method"] == "mha"
     assert tags["encoder"] == "wavlm-micro"
+
+
+def test_closed_form_probes_are_sent_to_mlflow_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stage `train` leaves them out: opening MLflow takes longer than they do."""
+    layout, config = make_layout(tmp_path), Config.model_validate({"methods": ["none", "ridge-mean"]})
+    for method in config.methods:
+        write_method(layout, config, method, epochs=1)
+    evaluate.run(layout, config)
+    sent: list[Fold] = []
+    monkeypatch.setattr(report, "make_tracker", lambda root, **options: Recorder())
+    monkeypatch.setattr(report, "send_missing", lambda tracker, folds: sent.extend(folds))
+    report.run(layout, config)
+    assert {fold.result["run"]["method"] for fold in sent} == {"ridge-mean"}
+    assert len(sent) == len(read_folds(layout.method("ridge-mean"), again="train"))
 
 
 def made_of_items(root: Path, settings: dict[str, Any], methods: dict[str, dict[str, Any]], **items: Any) -> Made:

@@ -1,0 +1,77 @@
+"""MLflow's way into an exported model: the loader module that its file `MLmodel` names. Nothing is pickled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from daamctl.errors import ConfigError
+from daamctl.models.folder import ModelRecord
+from daamctl.models.inputs import read_inputs, texts_as_rows
+from daamctl.models.model import ExportedModel
+from daamctl.models.predict import predict_all
+
+FILE = "MLmodel"
+
+
+def mlmodel_of(record: ModelRecord) -> str:
+    """The content of `MLmodel`.
+
+    Args:
+        record: the record of the model.
+    """
+    column = "text" if record.modality == "text" else "path"
+    flavor = {
+        "loader_module": "daamctl.models.pyfunc",
+        "python_version": record.versions.get("python", ""),
+    }
+    signature = {"inputs": f'[{{"type": "string", "name": "{column}", "required": true}}]'}
+    content = {"flavors": {"python_function": flavor}, "signature": {**signature, "outputs": None, "params": None}}
+    return yaml.safe_dump(content, sort_keys=False)
+
+
+class PyfuncModel:
+    """What `mlflow.pyfunc.load_model` wraps.
+
+    Args:
+        model: the exported model.
+    """
+
+    def __init__(self, model: ExportedModel) -> None:
+        self.model = model
+
+    def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
+        """Predict items.
+
+        Args:
+            model_input: a table with a column `path` or `text`, or a list of paths or texts.
+            params: unused.
+
+        Returns:
+            One row per item: class, probabilities and the other columns of `daamctl predict`.
+
+        Raises:
+            ConfigError: the column is missing.
+        """
+        column = "text" if self.model.record.modality == "text" else "path"
+        if isinstance(model_input, pd.DataFrame):
+            if column not in model_input.columns:
+                raise ConfigError(
+                    f"the model needs a column '{column}', got {', '.join(map(str, model_input.columns))}"
+                )
+            model_input = model_input[column]
+        values = [str(value) for value in model_input]
+        rows = texts_as_rows(values) if column == "text" else read_inputs(values, self.model.record.modality)
+        found = predict_all(self.model, rows)
+        items = found.filter(found["unit"] == "item").drop(
+            "unit", "label", "clip", "start_s", "duration_s", strict=False
+        )
+        return pd.DataFrame(items.to_dict(as_series=False))
+
+
+def _load_pyfunc(path: str) -> PyfuncModel:
+    """Open the folder; MLflow calls this by its name."""
+    return PyfuncModel(ExportedModel.open(Path(path)))

@@ -1,0 +1,97 @@
+"""Opening an exported model in Python, for every kind of input, and its encoder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+
+from daamctl.artifacts.integrity import sealed
+from daamctl.errors import ArtifactError, EncoderError
+from daamctl.methods import load_weights
+from daamctl.models.folder import FILE
+from daamctl.models.model import ExportedModel
+from tests.fixtures.exported import handmade
+
+
+@pytest.fixture(scope="module")
+def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return handmade(tmp_path_factory.mktemp("speech") / "model")
+
+
+def change(folder: Path, part: str, **values: object) -> None:
+    record = json.loads((folder / FILE).read_text())
+    record.pop("sha256")
+    (folder / FILE).write_text(json.dumps(sealed({**record, part: {**record[part], **values}})))
+
+
+def test_logits_are_those_of_the_members(speech: Path) -> None:
+    model = ExportedModel.open(speech, device="cpu")
+    size = (3, len(model.record.layers), model.record.embed_dim)
+    vectors = np.random.default_rng(0).standard_normal(size).astype(np.float16)
+    outputs = model.classify(vectors)
+    import torch
+
+    x = torch.from_numpy(vectors.astype(np.float32))
+    for index in (0, 1):
+        expected = load_weights(speech / f"fold-{index + 1}.safetensors")(x).detach().numpy()
+        np.testing.assert_allclose(outputs.logits[index], expected, atol=1e-6)
+    with pytest.raises(ValueError, match=r"need \(N, 24, "):
+        model.classify(vectors[:, :2])
+
+
+def test_recordings_longer_than_a_clip(speech: Path, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, 12 * 16000)
+    soundfile.write(tmp_path / "long.wav", noise, 16000)
+    rows = ExportedModel.open(speech, device="cpu").predict([tmp_path / "long.wav"])
+    assert rows["unit"].to_list() == ["item", "clip", "clip", "clip"]
+    assert rows["start_s"].to_list() == [None, 0.0, 5.0, 10.0]
+
+
+def test_texts(tmp_path: Path) -> None:
+    model = ExportedModel.open(handmade(tmp_path / "model", "text"), device="cpu")
+    rows = model.predict(["the cat sat", "", "rain is wet"])
+    assert rows["unit"].to_list() == ["item"] * 3
+    assert rows["class"].is_null().to_list() == [False, True, False]
+    assert "it is empty" in rows["error"][1]
+    assert "clip" not in rows.columns
+    alone = model.predict(["rain is wet"])
+    assert abs(alone["p_low"][0] - rows["p_low"][2]) < 1e-5
+
+
+def test_images(tmp_path: Path) -> None:
+    model = ExportedModel.open(handmade(tmp_path / "model", "image"), device="cpu")
+    pixels = np.random.default_rng(0).integers(0, 255, (20, 30, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    (tmp_path / "b.png").write_text("no image")
+    rows = model.predict([tmp_path])
+    assert rows["item"].to_list() == [str(tmp_path / "a.png"), str(tmp_path / "b.png")]
+    assert rows["class"].is_null().to_list() == [False, True]
+    assert "not an image" in rows["error"][1]
+
+
+def test_another_encoder_is_refused(tmp_path: Path) -> None:
+    folder = handmade(tmp_path / "model")
+    change(folder, "extract", seed=1)
+    with pytest.raises(EncoderError, match="is not the one that the model was trained on"):
+        _ = ExportedModel.open(folder, device="cpu").encoder
+    change(folder, "extract", seed=0, pooling="all-frames")
+    with pytest.raises(EncoderError, match="has pooling all-frames, the model needs valid-frames"):
+        _ = ExportedModel.open(folder, device="cpu").encoder
+    change(folder, "extract", pooling="valid-frames", colour="red")
+    with pytest.raises(ArtifactError, match=r"extract\.colour"):
+        _ = ExportedModel.open(folder, device="cpu").encoder
+
+
+def test_an_encoder_from_a_folder_has_to_be_named(tmp_path: Path) -> None:
+    folder = handmade(tmp_path / "model")
+    change(folder, "extract", encoder="my-encoder")
+    with pytest.raises(EncoderError, match="which is not in its folder") as error:
+        _ = ExportedModel.open(folder, device="cpu").encoder
+    assert "--encoder FOLDER" in str(error.value.fix)
+    with pytest.raises(EncoderError, match="no folder"):
+        _ = ExportedModel.open(folder, device="cpu", encoder=tmp_path / "gone").encoder

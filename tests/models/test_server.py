@@ -1,0 +1,160 @@
+"""The HTTP interface: answers, limits and errors, and many clients at once."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import soundfile
+from PIL import Image
+from starlette.testclient import TestClient
+
+from daamctl.errors import EncoderError
+from daamctl.models import server
+from daamctl.models.model import ExportedModel
+from daamctl.models.predict import predict_all
+from daamctl.models.server import Limits, make_app
+from tests.fixtures.exported import handmade
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> ExportedModel:
+    return ExportedModel.open(handmade(tmp_path_factory.mktemp("served") / "model"), device="cpu")
+
+
+@pytest.fixture
+def client(model: ExportedModel) -> Iterator[TestClient]:
+    with TestClient(make_app(model, Limits(megabytes=0.3, seconds=2.0))) as client:
+        yield client
+
+
+def wave(seconds: float = 0.3, seed: int = 0) -> bytes:
+    stream = io.BytesIO()
+    soundfile.write(stream, np.random.default_rng(seed).normal(0, 0.1, round(16000 * seconds)), 16000, format="WAV")
+    return stream.getvalue()
+
+
+def test_a_recording_gets_what_predict_says(client: TestClient, model: ExportedModel, tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(wave())
+    row = model.predict([tmp_path / "a.wav"]).row(0, named=True)
+    answer = client.post("/predict", content=wave())
+    assert answer.status_code == 200
+    found = answer.json()
+    assert found["class"] == row["class"]
+    assert found["probabilities"] == pytest.approx({"high": row["p_high"], "low": row["p_low"]}, abs=1e-5)
+    assert found["entropy"] == pytest.approx(row["entropy"], abs=1e-5)
+    assert len(found["layer_weights"]) == 24
+    assert [clip["duration_s"] for clip in found["clips"]] == [0.3]
+    assert "daamctl-" not in answer.text  # no path of the server
+
+
+def test_health_and_description(client: TestClient) -> None:
+    assert client.get("/health").json()["classes"] == ["high", "low"]
+    paths = client.get("/openapi.json").json()["paths"]
+    assert set(paths) == {"/health", "/predict"}
+    assert "audio/*" in paths["/predict"]["post"]["requestBody"]["content"]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status", "reason"),
+    [
+        (b"", "audio/wav", 422, "the request is empty"),
+        (b"no audio", "audio/wav", 422, "the file is not audio that can be read"),
+        (wave()[:-100], "audio/wav", 422, "the file is truncated"),
+        (wave(2.5), "audio/wav", 413, "the recording lasts 2.5 s, allowed are 2 s"),
+        (bytes(400_000), "audio/wav", 413, "the request is larger than 0.3 MB"),
+        (wave(), "multipart/form-data; boundary=x", 415, "send the bytes of the file as the body"),
+    ],
+)
+def test_what_cannot_be_answered_has_a_reason(
+    client: TestClient, content: bytes, kind: str, status: int, reason: str
+) -> None:
+    answer = client.post("/predict", content=content, headers={"content-type": kind})
+    assert answer.status_code == status
+    assert answer.json()["error"].startswith(reason)
+
+
+def test_errors_of_the_framework_are_json_too(client: TestClient) -> None:
+    for answer in (client.get("/nowhere"), client.get("/predict")):
+        assert answer.status_code in (404, 405)
+        assert answer.json()["error"]
+
+
+def test_many_clients_get_their_own_answers(client: TestClient, model: ExportedModel) -> None:
+    def ask(number: int) -> tuple[int, dict[str, Any]]:
+        answer = client.post("/predict", content=wave(0.2 + 0.01 * (number % 5), number % 5))
+        return answer.status_code, answer.json()
+
+    alone = [ask(number) for number in range(5)]
+    with ThreadPoolExecutor(8) as threads:
+        together = list(threads.map(ask, range(40)))
+    for number, (status, found) in enumerate(together):
+        assert status == 200
+        assert found["probabilities"] == pytest.approx(alone[number % 5][1]["probabilities"], abs=1e-5)
+        assert found["clips"][0]["duration_s"] == alone[number % 5][1]["clips"][0]["duration_s"]
+
+
+def test_waiting_requests_are_predicted_together_and_fail_alone(
+    model: ExportedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def fails_on_long(model: ExportedModel, rows: pl.DataFrame) -> pl.DataFrame:
+        sizes.append(len(rows))
+        found = predict_all(model, rows)
+        if found["duration_s"].max() == 1.0:
+            raise EncoderError("too long for this encoder")
+        return found
+
+    monkeypatch.setattr(server, "predict_all", fails_on_long)
+    with TestClient(make_app(model, Limits())) as client, ThreadPoolExecutor(8) as threads:
+        seconds = [1.0, *[0.3] * 7]
+        answers = list(threads.map(lambda length: client.post("/predict", content=wave(length)), seconds))
+    assert [answer.status_code for answer in answers] == [422, *[200] * 7]
+    assert answers[0].json() == {"error": "too long for this encoder"}
+    assert max(sizes) > 1
+
+
+def test_an_unexpected_error_is_an_answer_and_not_the_end(
+    model: ExportedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def breaks_once(model: ExportedModel, rows: pl.DataFrame) -> pl.DataFrame:
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("a bug")
+        return predict_all(model, rows)
+
+    monkeypatch.setattr(server, "predict_all", breaks_once)
+    with TestClient(make_app(model), raise_server_exceptions=False) as client:
+        first, second = (client.post("/predict", content=wave()) for _ in range(2))
+    assert (first.status_code, second.status_code) == (500, 200)
+    assert "see the log" in first.json()["error"]
+
+
+def test_texts(tmp_path: Path) -> None:
+    texts = ExportedModel.open(handmade(tmp_path / "model", "text"), device="cpu")
+    with TestClient(make_app(texts, Limits(texts=2))) as client:
+        answer = client.post("/predict", json={"texts": ["one", ""]}).json()
+        assert answer["items"][0]["class"] in ("high", "low")
+        assert "it is empty" in answer["items"][1]["error"]
+        for body, status in (({"text": "one"}, 422), ({"texts": []}, 422), ([1], 422), ({"texts": ["a"] * 3}, 413)):
+            refused = client.post("/predict", json=body)
+            assert refused.status_code == status
+            assert "texts" in refused.json()["error"]
+
+
+def test_images(tmp_path: Path) -> None:
+    images = ExportedModel.open(handmade(tmp_path / "model", "image"), device="cpu")
+    stream = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(stream, "PNG")
+    with TestClient(make_app(images)) as client:
+        assert client.post("/predict", content=stream.getvalue()).json()["class"] in ("high", "low")
+        assert "not an image" in client.post("/predict", content=b"text").json()["error"]

@@ -373,6 +373,7 @@ OTHERS = {
     "export",
     "init",
     "inventory",
+    "new",
     "paper",
     "plan",
     "predict",

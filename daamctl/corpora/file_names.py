@@ -107,11 +107,12 @@ class _Part:
         return Counter(self.values)
 
     def could_label(self) -> bool:
-        """Whether it has a few values, of at least two letters each, that all occur more than once."""
+        """Whether it has a few values, of at least two letters each, most of which occur more than once."""
         counts = self.counts
+        times = sorted(counts.values())
         return (
             2 <= len(counts) <= MOST_CLASSES
-            and min(counts.values()) > 1
+            and times[len(times) // 2] > 1
             and all(WORD.search(value) and not NUMBERED.fullmatch(value) for value in counts)
         )
 

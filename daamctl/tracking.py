@@ -6,7 +6,7 @@ pipeline, sends what is missing. A small file per fold in `.daamctl/tracking/` r
 
 Each pipeline is an experiment. The tag `kind` says what a run is: `method` or `ablation`, with the mean over the runs
 of kind `fold` that are nested below it; or `report`. The tag `state` is `superseded` once a fold was trained again,
-else `current`.
+else `current`. Closed-form probes are sent by stage `report`, `daamctl track` or `daamctl ui`.
 """
 
 from __future__ import annotations

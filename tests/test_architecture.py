@@ -174,7 +174,19 @@ def test_every_target_resolves_and_has_a_line_of_text(table: Any) -> None:
         assert re.fullmatch(r"[a-z0-9]+([_-][a-z0-9]+)*", name)
 
 
-ENGINE = {"base", "cut", "discovery", "frozen", "load", "save", "encoder_size", "preset", "encoder_cache", "speech"}
+ENGINE = {
+    "base",
+    "cost",
+    "cut",
+    "discovery",
+    "frozen",
+    "load",
+    "save",
+    "encoder_size",
+    "preset",
+    "encoder_cache",
+    "speech",
+}
 
 
 @pytest.mark.parametrize(
@@ -355,7 +367,21 @@ def test_listing_covers_every_table() -> None:
         assert names == (pipeline_names(REPOSITORY) if kind == "pipelines" else list(TABLES[kind]))
 
 
-OTHERS = {"check", "compare", "export", "init", "inventory", "paper", "plan", "predict", "preflight", "serve", "track"}
+OTHERS = {
+    "check",
+    "compare",
+    "export",
+    "init",
+    "inventory",
+    "new",
+    "paper",
+    "plan",
+    "predict",
+    "preflight",
+    "serve",
+    "track",
+    "truncate",
+}
 
 
 def test_stage_modules_are_the_stages_and_what_looks_at_them() -> None:

@@ -355,8 +355,12 @@ def read_fold(folder: Path, *, again: str | None = None) -> Fold:
     place, method = FOLD_DIR.match(folder.name), folder.parent.name
     if place and (int(place[1]), int(place[2])) != (run["fold"], run["seed"]):
         raise ArtifactError(f"{path} belongs to fold {run['fold']} with seed {run['seed']}", fix=fix)
-    in_run = folder.absolute().parents[2].name in ("train", "ablate")  # else the folder says nothing about the method
-    if in_run and method != run["method"] and not method.endswith(f"-{run['method']}"):  # an ablation puts layers first
+    in_run = folder.absolute().parents[2].name in (
+        "train",
+        "ablate",
+        "truncate",
+    )  # else the folder says nothing about the method
+    if in_run and method != run["method"] and not method.endswith(f"-{run['method']}"):  # others put layers first
         raise ArtifactError(f"{path} belongs to method '{run['method']}'", fix=fix)
     return Fold(folder, cast(FoldResult, result), again)
 

@@ -29,6 +29,7 @@ from daamctl.cli import (
     run,
     serve,
     track,
+    truncate,
     ui,
 )
 from daamctl.stage_table import STAGES
@@ -49,6 +50,7 @@ KEPT = {
     "train": "finished folds and saved epochs are kept",
     "finetune": "finished folds and saved epochs are kept",
     "ablate": "finished folds are kept",
+    "truncate": "finished folds are kept",
     "predict": "with --out, finished items are kept",
 }
 """What is left of a command that was interrupted, if not simply all that it finished."""
@@ -145,6 +147,7 @@ _OTHER = (
     paper,
     preflight,
     compare,
+    truncate,
     export,
     predict,
     serve,

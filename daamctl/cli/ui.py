@@ -16,9 +16,11 @@ def command(
     import sys
 
     from daamctl.config import find_root
+    from daamctl.stages.track import catch_up
     from daamctl.tracking import run_links, shown_store, store_uri
 
     root = find_root()
+    catch_up(root)
     uri = store_uri(root)
     served = uri.startswith("http")
     links = run_links(root, shown_store(root) if served else f"http://{host}:{port}")

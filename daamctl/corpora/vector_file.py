@@ -34,6 +34,8 @@ FORMATS = {"float16": "float16", "float32": "float32", "float64": "float32"}
 """Number format in the file -> format in which it is stored."""
 BLOCK_BYTES = 64_000_000
 """Approximate size of the vectors that are read at once."""
+# RuntimeError: a member of an npz is encrypted, or packed in a way that Python does not know
+UNREADABLE = (OSError, ValueError, RuntimeError, pa.ArrowException, SafetensorError, zipfile.BadZipFile)
 DESCRIPTION = (
     f"give an array '{VECTORS}' of items x layers x features, and the columns id and label, optionally speaker, group "
     "and utterance; see docs/embeddings.md"
@@ -61,7 +63,7 @@ class VectorFile(ABC):
         self.path = path
         try:
             shape, self.dtype = self._open()
-        except (OSError, ValueError, KeyError, pa.ArrowException, SafetensorError, zipfile.BadZipFile) as error:
+        except (*UNREADABLE, KeyError) as error:
             raise self.unreadable(error) from error
         if len(shape) != 3:
             found = f"shape {tuple(shape)}" + (", so the axis of the layers is missing" if len(shape) == 2 else "")
@@ -155,7 +157,7 @@ class VectorFile(ABC):
             with np.errstate(over="ignore"):  # what is too large becomes infinite, which is noticed
                 for block in self._blocks(size):
                     yield block.astype(self.storage, copy=False)
-        except (OSError, ValueError, pa.ArrowException, SafetensorError, zipfile.BadZipFile) as error:
+        except UNREADABLE as error:
             raise self.unreadable(error) from error
 
     def unreadable(self, error: Exception) -> CorpusError:

@@ -40,6 +40,7 @@ from daamctl.artifacts.evaluation import (
 )
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.terms import terms_of
+from daamctl.artifacts.truncation import NonInferiority
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.metrics import ClassIds
 from daamctl.evaluation.scoring import Items
@@ -206,17 +207,7 @@ def compare_methods(
     ]
     floor = None if data.n_units is None else sign_flip_floor(data.n_units)
     family = family_of(list(tables), len(pairs), floor, alpha=alpha, reference=reference)
-    design = Design(
-        unit=data.unit,
-        unit_word=data.word,
-        source_word=terms_of(modality).source,
-        reason=data.reason,
-        n_units=data.n_units,
-        n_items=len(data.targets),
-        n_speakers=data.n_speakers,
-        n_folds=len(data.n_test) if same_folds else 0,
-        seeds={method: sorted(table["seed"].unique().to_list()) for method, table in tables.items()},
-    )
+    design = _design(data, tables, modality, same_folds=same_folds)
     return Comparisons(
         family=family,
         design=design,
@@ -224,6 +215,58 @@ def compare_methods(
         ranks={name: _ranks(correct, data, name, alpha) for name in COMPARED},
         notes=_notes(family, design, tables),
     )
+
+
+def not_worse(
+    tables: Mapping[str, pl.DataFrame],
+    *,
+    reference: str,
+    margin: float,
+    modality: str = "speech",
+    alpha: float = 0.05,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> tuple[Design, dict[str, NonInferiority]]:
+    """Test of each method that it is less than a margin worse than a reference (docs/sources.md#shortest-encoder).
+
+    A one-sided sign-flip test of the differences in accuracy of the units, to each of which the margin is added. The
+    interval of the difference has the level 1 - 2 alpha, so its lower end is a one-sided bound of the level 1 - alpha.
+    The p-values are not corrected.
+
+    Args:
+        tables: method -> its test items (`item_table`), the reference among them.
+        reference: name of the reference.
+        margin: fraction of accuracy; choose it before looking at results.
+        modality: modality of the items, for the terms in texts.
+        alpha: one-sided level.
+        resamples: number of draws of each bootstrap.
+        seed: seed of the bootstrap and of random sign flips.
+
+    Returns:
+        The units of the tests, and the result of every method, the reference included.
+
+    Raises:
+        ArtifactError: see `compare_methods`.
+    """
+    averaged = {method: _averaged(method, table) for method, table in tables.items()}
+    _check_same(averaged)
+    data = _data(averaged[reference], modality)
+    correct = {method: table["correct"].to_numpy() for method, table in averaged.items()}
+    differences = {method: values - correct[reference] for method, values in correct.items()}
+    intervals = _intervals(list(differences.values()), data, "accuracy", 1 - 2 * alpha, resamples, seed)
+    found = {}
+    for (method, difference), interval in zip(differences.items(), intervals, strict=True):
+        units = _unit_differences(difference, data, "accuracy")
+        test = None if units is None else paired_sign_flip(units + margin, one_sided=True, seed=seed)
+        found[method] = NonInferiority(
+            accuracy=float(correct[method].mean()),
+            difference=float(difference.mean()),
+            low=interval.low if interval else None,
+            high=interval.high if interval else None,
+            p=test["p"] if test else None,
+            floor=test["floor"] if test else None,
+        )
+    return _design(data, tables, modality), found
 
 
 def method_intervals(
@@ -386,6 +429,20 @@ def _unit(table: pl.DataFrame, modality: str, *, same_folds: bool) -> tuple[str 
         return None, "", f"no test is available: {why}, and {folded}"
     text = f"the test over {words.source}s is not available: {why}; it runs over the {folds} folds instead"
     return "fold", "fold", text
+
+
+def _design(data: _Data, tables: Mapping[str, pl.DataFrame], modality: str, *, same_folds: bool = True) -> Design:
+    return Design(
+        unit=data.unit,
+        unit_word=data.word,
+        source_word=terms_of(modality).source,
+        reason=data.reason,
+        n_units=data.n_units,
+        n_items=len(data.targets),
+        n_speakers=data.n_speakers,
+        n_folds=len(data.n_test) if same_folds else 0,
+        seeds={method: sorted(table["seed"].unique().to_list()) for method, table in tables.items()},
+    )
 
 
 def _compare(

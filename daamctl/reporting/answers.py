@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from daamctl.artifacts.evaluation import Evaluation, MethodFairness, ReferenceComparison
 from daamctl.artifacts.importance import Importance, ProbedLayers
 from daamctl.artifacts.terms import listed
+from daamctl.artifacts.truncation import Truncation
 from daamctl.reporting import figures
 from daamctl.reporting.document import Block, Bullets, Section, Text, layers_text, p_value, percent, points
 from daamctl.reporting.terms import item, terms
+from daamctl.reporting.truncation import sentence as shortest
 from daamctl.reporting.verdict import Against, doubtful, order, short_names, warnings
 
 MOST_UNITS = 1000
@@ -23,19 +25,28 @@ MOST_UNITS = 1000
 MOST_STEPS = 4
 
 
-def answers(evaluation: Evaluation, summary: Importance | None, *, stale: Sequence[str], command: str) -> Section:
-    """Two answers, the figure behind them, warnings, and the next steps.
+def answers(
+    evaluation: Evaluation,
+    summary: Importance | None,
+    *,
+    stale: Sequence[str],
+    command: str,
+    truncation: Truncation | None = None,
+) -> Section:
+    """Two or three answers, the figure behind them, warnings, and the next steps.
 
     Args:
         evaluation: output of `verdict.labelled`.
         summary: result of the importance stage; None if it has not run.
         stale: notes on folds that no longer match the evaluation.
         command: command of the importance stage.
+        truncation: how few layers are enough; None if that was not asked.
     """
     probed = summary.probed if summary else None
     blocks: list[Block] = [
         Text(_layers(evaluation, probed) if probed else f"The layers were not probed yet. Run: {command}"),
         Text(_fusion(evaluation)),
+        *([Text(shortest(truncation))] if truncation else []),
         _figure(evaluation, probed),
     ]
     blocks += [Text(text, caution=True) for text in warnings(evaluation, stale)]

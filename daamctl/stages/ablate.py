@@ -51,11 +51,10 @@ from daamctl.methods import resolve_method
 from daamctl.methods.activity_check import constant_weight
 from daamctl.methods.base import FusionClassifier
 from daamctl.planning.ablation import TIED, choose_method, choose_ranking, layer_scores, ranked, tied, why_nothing
-from daamctl.tracking import Tracker, make_tracker, send_missing
-from daamctl.training.features import Features, load_features, place_features
-from daamctl.training.runner import kept_fold, train_all
-from daamctl.training.trial import trials_of
-from daamctl.training.trials.fusion import FusionTrial, build_method
+from daamctl.tracking import make_tracker, send_missing
+from daamctl.training.features import Features, load_features
+from daamctl.training.layer_subsets import train_on_layers
+from daamctl.training.trials.fusion import build_method
 
 NOTES = {
     "ranking": "Layers are ranked by the mean Importance Factor of '{rank_by}' over all folds, as in the papers. The "
@@ -117,13 +116,15 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
     tracker = make_tracker(layout.root, enabled=track)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        baseline = _baseline(method, features, folder, layout, config, tracker, force=force) if groups else []
+
+        def train(layers: tuple[int, ...], name: str) -> list[Fold]:
+            target = folder / f"{name}-{method}"
+            return train_on_layers(method, features, layers, target, layout, config, tracker, force=force)
+
+        baseline = train(features.layers, "all") if groups else []
         results = {}
         for group in groups:
-            subset = place_features(features.subset(group.layers), config)  # few layers may fit where all do not
-            results[group.name] = _train(
-                method, subset, folder / f"{group.name}-{method}", layout, config, tracker, force
-            )
+            results[group.name] = train(group.layers, group.name)
         _remove_strays(folder, {f"{name}-{method}" for name in ("all", *results)})
         send_missing(tracker, [fold for folds in results.values() for fold in folds])
     finally:
@@ -317,24 +318,6 @@ def _check_fits(method: str, config: Config, features: Features, sizes: Mapping[
         fix = f"all groups and the baseline fit with {words}"
         break
     raise MethodError("; ".join(problems), fix=fix)
-
-
-def _train(
-    method: str, features: Features, folder: Path, layout: Layout, config: Config, tracker: Tracker, force: bool
-) -> list[Fold]:
-    trials = trials_of(FusionTrial, layout.run_name, method, features, config)
-    return train_all(trials, folder, layout, tracker, force=force)
-
-
-def _baseline(
-    method: str, features: Features, folder: Path, layout: Layout, config: Config, tracker: Tracker, *, force: bool
-) -> list[Fold]:
-    """Folds on all layers: those of the train stage if their inputs are the same, else trained here."""
-    trials = trials_of(FusionTrial, layout.run_name, method, features, config)
-    kept = [kept_fold(layout.method(method), trial) for trial in trials]
-    if all(kept):
-        return [fold for fold in kept if fold is not None]
-    return _train(method, features, folder / f"all-{method}", layout, config, tracker, force)
 
 
 def _remove_strays(folder: Path, wanted: set[str]) -> None:

@@ -1,13 +1,14 @@
 """Stage `report`: one page with all results, tables and figures of a run, under our protocol and the published one.
 
-Reads `data/evaluate/<run>/`, the folds in `data/train/<run>/`, and `data/importance/<run>/` and `data/ablate/<run>/` if
-they exist. Writes to `data/report/<run>/`: report.html (self-contained), report.md, the pictures in `pictures/` (PNG,
-and PDF for print) and every table in `tables/` (CSV and LaTeX). The figures also go to `data/plots/<run>/`, for
-`dvc plots show`. It also logs everything to MLflow, as one run `report` in the experiment of the pipeline.
+Reads `data/evaluate/<run>/`, the folds in `data/train/<run>/`, and `data/importance/<run>/`, `data/ablate/<run>/` and
+`data/truncate/<run>/` if they exist. Writes to `data/report/<run>/`: report.html (self-contained), report.md, the
+pictures in `pictures/` (PNG, and PDF for print) and every table in `tables/` (CSV and LaTeX). The figures also go to
+`data/plots/<run>/`, for `dvc plots show`. It also logs everything to MLflow, as one run `report` in the experiment of
+the pipeline.
 
 The effect of the training recipe comes from the evaluation of the run `<run>-published-recipe`, or of the as-published
-twin (for a twin: of its pair), if one exists. `dvc repro` does not track this dependency: after a change there, write
-the report again.
+twin (for a twin: of its pair), if one exists. `dvc repro` tracks neither this dependency nor `data/truncate/`: after a
+change there, write the report again.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from daamctl.artifacts.importance import MAPS_FILE, Importance, find_importance
 from daamctl.artifacts.integrity import check_file
 from daamctl.artifacts.results import Fold, SearchPart, intact_folds, read_folds
 from daamctl.artifacts.terms import encoder_label
+from daamctl.artifacts.truncation import find_truncation
 from daamctl.artifacts.utterances import read_frame
 from daamctl.config import PIPELINES_DIR, RECIPES, Config
 from daamctl.corpora import CORPORA
@@ -40,10 +42,12 @@ from daamctl.errors import ArtifactError
 from daamctl.evaluation.settings_diff import differing, settings
 from daamctl.figures.layers import LayerRun, MethodMaps
 from daamctl.layout import Layout
+from daamctl.methods import CLOSED_FORM
 from daamctl.methods.weights_metadata import read_metadata
 from daamctl.paper import sections as paper
 from daamctl.paper.tables import read_published
 from daamctl.reporting import layers, results, run_record
+from daamctl.reporting import truncation as shortest
 from daamctl.reporting.answers import answers
 from daamctl.reporting.document import Document, Section, plural
 from daamctl.reporting.fairness import fairness
@@ -54,7 +58,7 @@ from daamctl.reporting.terms import terms
 from daamctl.reporting.verdict import against, headline, labelled, order, source, with_encoder_name
 from daamctl.reporting.write import write_plots, write_report
 from daamctl.stage_table import folder_stages
-from daamctl.tracking import make_tracker
+from daamctl.tracking import make_tracker, send_missing
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +91,9 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
     logger.info("report: %s (%.1f MB)", page, page.stat().st_size / 1e6)
     tracker = make_tracker(layout.root, enabled=track, again=layout.command("report"))
     try:
+        # `train` leaves closed-form probes to this stage: opening MLflow takes longer than they do.
+        probes = [name for name in evaluation.methods if name in CLOSED_FORM]
+        send_missing(tracker, [fold for name in probes for fold in intact_folds(layout.method(name))])
         tracker.report(layout.run_name, folder, *_tracked(labelled(evaluation), config))
     finally:
         tracker.close()
@@ -97,6 +104,8 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     command = layout.command("importance")
     summary = find_importance(layout.stage("importance"), again=command, hide=layout.root)
     ablated = find_ablation(layout.stage("ablate"), again=layout.command("ablate"), hide=layout.root)
+    again = f"daamctl truncate {layout.run_name}"
+    truncation = find_truncation(layout.stage("truncate"), again=again, hide=layout.root)
     table = read_published(config.report.published) if config.report.published else None
     labels = {name: entry.label for name, entry in raw.methods.items()}
     raw_names = {label: name for name, label in labels.items()}
@@ -107,8 +116,11 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     history, pngs = _history(layout, raw), _importance_pictures(layout, summary, command)
     maps = _density_runs(layout, summary, labels, command)
     curves = {label: _curves(history.filter(pl.col("method") == label)) for label in evaluation.methods}
+    key = evaluation.provenance.embeddings_key
+    current = truncation if truncation and truncation.embeddings_key == key else None
+    opened = {*OPEN, *(["truncation"] if current and current.enough else [])}
     sections: list[Section | None] = [
-        answers(evaluation, summary, stale=stale, command=command),
+        answers(evaluation, summary, stale=stale, command=command, truncation=current),
         results.results(evaluation),
         headline(evaluation, declared=declared),
         results.tests(evaluation, declared=declared),
@@ -127,6 +139,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
             words=terms(evaluation),
             command=layout.command("ablate"),
         ),
+        shortest.section(truncation, embeddings_key=key, command=again),
         paper.learned(runs, evaluation),
         run_record.cost(runs, evaluation),
         run_record.learning(curves, evaluation, raw_names),
@@ -137,7 +150,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
         ),
     ]  # fmt: skip
     title = config.report.title or f"Layer probing report: {layout.run_name}"
-    found = [replace(section, folded=section.key not in OPEN) for section in sections if section is not None]
+    found = [replace(section, folded=section.key not in opened) for section in sections if section is not None]
     return Document(title, layout.run_name, with_glossary(found), f"{source(evaluation)}.")
 
 

@@ -45,6 +45,16 @@ def run(root: Path, pipeline: str | None = None) -> Path:
     return folder
 
 
+def catch_up(root: Path) -> None:
+    """Log what `train` left to later stages, if anything; without an error if the store does not take it."""
+    missing = [fold for fold in _finished(root / "data", None) if not is_sent(root, fold)]
+    if missing:
+        tracker = MLflowTracker(root)
+        for fold in missing:
+            tracker.send(fold)
+        tracker.close()
+
+
 def _finished(data: Path, pipeline: str | None) -> list[Fold]:
     """Finished folds of training and ablation, of one run or all."""
     names = [pipeline] if pipeline else ["*"]

@@ -9,7 +9,7 @@ from daamctl.artifacts.results import intact_folds
 from daamctl.config import Config
 from daamctl.engines.base import Engine
 from daamctl.layout import Layout
-from daamctl.methods import resolve_method
+from daamctl.methods import CLOSED_FORM, resolve_method
 from daamctl.tracking import make_tracker, send_missing
 from daamctl.training.features import open_features
 from daamctl.training.runner import train_all
@@ -37,7 +37,8 @@ def run(
         fold: 1-based fold; None: all.
         seed: one seed instead of `train.seeds`.
         force: train again even what is finished.
-        track: log to MLflow.
+        track: log to MLflow. Closed-form probes take a second and have no curve to watch, while opening MLflow takes
+            several, so stage `report` sends them, with its own run.
         engine: where to train; None: in this process, one fold after the other.
 
     Returns:
@@ -55,7 +56,7 @@ def run(
     trials = trials_of(FusionTrial, layout.run_name, method, features, config, fold=fold, seeds=seeds)
     folder = layout.method(method)
     whole = fold is None and seed is None
-    with closing(make_tracker(layout.root, enabled=track)) as tracker:
+    with closing(make_tracker(layout.root, enabled=track and method not in CLOSED_FORM)) as tracker:
         train_all(trials, folder, layout, tracker, force=force, remove_others=whole, engine=engine)
         send_missing(tracker, intact_folds(folder))
     return folder

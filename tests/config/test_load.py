@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -322,6 +323,13 @@ def test_only_utf8_text_files_are_read(tmp_path: Path) -> None:
 def test_a_corpus_cannot_lead_out_of_the_project(project: Path, name: str) -> None:
     expected = f"download.corpus: a name consists of letters, digits, '.', '_' and '-', got '{name}'"
     assert expected in message(project, {"download.corpus": name})
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/x", ".", "", "demo/../demo"])
+def test_a_pipeline_is_a_name_not_a_path(project: Path, name: str) -> None:
+    (project / "outside.yaml").write_text("methods: [none]\n")
+    with pytest.raises(ConfigError, match=rf"^unknown pipeline '{re.escape(name)}'"):
+        load_config(project, name)
 
 
 def test_root_is_found_from_below(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

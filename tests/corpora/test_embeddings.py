@@ -181,6 +181,26 @@ def test_files_that_are_something_else(tmp_path: Path, monkeypatch: pytest.Monke
     assert " GB of memory, 0.0 GB are free" in message(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("local", "central", "value", "reason"),
+    [(6, 8, 1, "is encrypted"), (8, 10, 97, "compression method is not supported")],
+)
+def test_members_of_npz_that_python_cannot_open(
+    tmp_path: Path, local: int, central: int, value: int, reason: str
+) -> None:
+    path = tmp_path / "x.npz"
+    np.savez(path, id=["a", "b"], label=["x", "y"], embeddings=np.zeros((2, 2, 3)))
+    content = bytearray(path.read_bytes())
+    for mark, offset in ((b"PK\x03\x04", local), (b"PK\x01\x02", central)):
+        start = -1
+        while (start := content.find(mark, start + 1)) >= 0:
+            content[start + offset] = value
+    path.write_bytes(content)
+    found = refused(path)
+    assert found.startswith("cannot be read: ")
+    assert reason in found
+
+
 def test_the_example_of_the_docs_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (REPOSITORY / "docs" / "embeddings.md").read_text(encoding="utf-8")
     code = re.findall(r"^```python\n(.*?)```", page, re.DOTALL | re.MULTILINE)[0]

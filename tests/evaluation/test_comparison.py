@@ -14,7 +14,7 @@ from daamctl.artifacts.records import parse_record
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
-from daamctl.evaluation.comparison import COMPARED, SCHEMA, compare_methods, item_table, method_intervals
+from daamctl.evaluation.comparison import COMPARED, SCHEMA, compare_methods, item_table, method_intervals, not_worse
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import holm, nadeau_bengio
 from daamctl.sign_flip import paired_sign_flip
@@ -453,3 +453,27 @@ def test_how_often_a_method_is_ahead_is_told_run_by_run():
     assert (found.runs, found.ahead, found.behind) == (2, 2, 0)
     tie = compare_methods({"a": first, "b": first}, resamples=20).comparisons[0]
     assert (tie.runs, tie.ahead, tie.behind) == (3, 0, 0)
+
+
+def test_not_worse_by_a_margin_equals_an_independent_computation():
+    tables = {"all": make_table(0.75, rng=1), "few": make_table(0.74, rng=2), "none": make_table(0.4, rng=3)}
+    design, found = not_worse(tables, reference="all", margin=0.1, resamples=200)
+    assert (design.unit, design.n_units) == ("speaker", 10)
+    whole = shares(tables["all"])
+    for name, result in found.items():
+        gaps = {}
+        for item, (speaker, _, _, share) in shares(tables[name]).items():
+            gaps.setdefault(speaker, []).append(share - whole[item][3])
+        units = np.array([np.mean(values) for values in gaps.values()]) + 0.1
+        flipped = [(units * signs).mean() for signs in np.array(np.meshgrid(*[[1, -1]] * 10)).reshape(10, -1).T]
+        assert result.p == pytest.approx(np.mean([value >= units.mean() - 1e-12 for value in flipped]))
+        assert result.difference == pytest.approx(np.mean([gap for values in gaps.values() for gap in values]))
+        assert result.low <= result.difference <= result.high
+    assert found["all"].difference == 0
+    assert found["few"].p <= 0.05 < found["none"].p
+
+
+def test_not_worse_without_units():
+    table = make_table(0.7, folds=1).with_columns(pl.lit(None, pl.String).alias("speaker"))
+    _, found = not_worse({"all": table, "few": table}, reference="all", margin=0.02)
+    assert (found["few"].p, found["few"].low, found["few"].difference) == (None, None, 0)

@@ -15,6 +15,7 @@ from daamctl.evaluation.statistics import (
     holm,
     minimal_detectable_difference,
     nadeau_bengio,
+    passed_in_sequence,
     with_holm,
 )
 from daamctl.sign_flip import paired_sign_flip
@@ -326,3 +327,11 @@ def test_thousands_of_clusters_of_one_item_each():
         (values.mean() - 1.96 * error, values.mean() + 1.96 * error), abs=0.003
     )
     assert result.warning is None
+
+
+@pytest.mark.parametrize(
+    ("p_values", "passed"),
+    [([], 0), ([0.01, 0.05, 0.06, 0.001], 2), ([0.2, 0.01], 0), ([0.01, None, 0.01], 1), ([0.01, 0.02], 2)],
+)
+def test_tests_pass_in_sequence_until_the_first_that_does_not(p_values, passed):
+    assert passed_in_sequence(p_values) == passed

@@ -124,7 +124,7 @@ def test_truncated(tmp_path: Path) -> None:
     assert whole.startswith("all ")
     sizes = [found["ways"][way]["parameters"]["median"] for way in (*cut, whole)]
     assert sizes == sorted(set(sizes))
-    assert [one["ratio"] for one in found["ratios"]] == [f"{way} / {whole}" for way in cut] * 5
+    assert [one["ratio"] for one in found["ratios"]] == [f"{way} / {whole}" for way in cut] * 4
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def untrained(monkeypatch):
     def never(*_args, **_kwargs):
         raise AssertionError("trained before it was checked")
 
-    monkeypatch.setattr(ablate, "train_all", never)
+    monkeypatch.setattr(ablate, "train_on_layers", never)
 
 
 def test_groups_presets_and_their_tests(layout):
@@ -302,13 +302,13 @@ def test_linear_probes_stand_beside_the_differences(layout):
 def test_an_ablation_that_contradicts_the_probes_says_so(layout, monkeypatch):
     write_ranking(layout, [6, 7, 8, 9, *range(10, 25), 1, 2, 3, 4, 5])
 
-    def planted(trials, folder, layout, *_args, **_kwargs):
+    def planted(method, features, layers, folder, layout, *_args, **_kwargs):
         """What carries the class does worse than what does not."""
         skill = 0.0 if "highest" in folder.name else 3.0
         write_method(make_layout(layout.root, "planted"), settings(), folder.name, folds=(1, 2, 3), skill=skill)
         return read_folds(make_layout(layout.root, "planted").method(folder.name))
 
-    monkeypatch.setattr(ablate, "train_all", planted)
+    monkeypatch.setattr(ablate, "train_on_layers", planted)
     result = run(layout, settings(k=[1]))
     (found,) = result["differences"]
     assert found["mean"] < -0.3

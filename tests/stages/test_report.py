@@ -15,14 +15,16 @@ from safetensors.numpy import save_file
 
 from daamctl.artifacts.io import read_json, write_json
 from daamctl.artifacts.records import write_record
-from daamctl.artifacts.results import read_folds
+from daamctl.artifacts.results import Fold, read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.layout import Layout
+from daamctl.reporting.truncation import TITLE as TRUNCATION
 from daamctl.stages import evaluate, importance, report
-from tests.fixtures.folds import make_layout, tuned, write_fold, write_items, write_method
+from tests.fixtures.folds import EMBEDDINGS_KEY, make_layout, tuned, write_fold, write_items, write_method
 from tests.fixtures.pictures import blank_pictures
 from tests.fixtures.records import ablation_of, audited_method, difference_of, group_of
+from tests.fixtures.truncations import truncation
 
 SETTINGS = {
     "methods": ["none", "daam-v1", "daam-v2", "sga", "mha-published"],
@@ -532,6 +534,22 @@ def test_bare_minimum(tmp_path: Path) -> None:
     assert (layout.stage("report") / "report.md").read_text().startswith("# &lt;b&gt;&amp;\n")
 
 
+def test_the_shortest_encoder_is_an_answer(tmp_path: Path) -> None:
+    """The page shows a truncation of the same embeddings; one of others is named as stale."""
+    layout, config = make_layout(tmp_path), Config.model_validate({"methods": ["none"]})
+    write_method(layout, config, "none", folds=(1,), epochs=1)
+    evaluate.run(layout, config)
+    path = layout.stage("truncate") / "truncation.json"
+    for key, closed in ((EMBEDDINGS_KEY, False), ("other", True)):
+        write_record(path, truncation(embeddings_key=key).as_json())
+        page = report.run(layout, config, track=False)
+        text = (page.parent / "report.md").read_text()
+        answers, part = (text.partition(f"## {title}")[2].partition("\n## ")[0] for title in ("Answers", TRUNCATION))
+        assert ("Layers 1–2 are enough" in answers) is not closed
+        assert ("on other embeddings. Run again: daamctl truncate toy" in part) is closed
+        assert ('data-figure="truncation"' in page.read_text()) is not closed
+
+
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     """Speakers come from files that users bring; they must not become markup, script or LaTeX."""
     layout, config = make_layout(tmp_path), Config.model_validate({"methods": ["none", "mha"]})
@@ -638,6 +656,20 @@ def test_headline_metrics_are_tracked(tmp_path: Path, monkeypatch: pytest.Monkey
     assert metrics["missing_folds"] == 0
     assert tags["best_method"] == "mha"
     assert tags["encoder"] == "wavlm-micro"
+
+
+def test_closed_form_probes_are_sent_to_mlflow_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stage `train` leaves them out: opening MLflow takes longer than they do."""
+    layout, config = make_layout(tmp_path), Config.model_validate({"methods": ["none", "ridge-mean"]})
+    for method in config.methods:
+        write_method(layout, config, method, epochs=1)
+    evaluate.run(layout, config)
+    sent: list[Fold] = []
+    monkeypatch.setattr(report, "make_tracker", lambda root, **options: Recorder())
+    monkeypatch.setattr(report, "send_missing", lambda tracker, folds: sent.extend(folds))
+    report.run(layout, config)
+    assert {fold.result["run"]["method"] for fold in sent} == {"ridge-mean"}
+    assert len(sent) == len(read_folds(layout.method("ridge-mean"), again="train"))
 
 
 def made_of_items(root: Path, settings: dict[str, Any], methods: dict[str, dict[str, Any]], **items: Any) -> Made:

@@ -1,0 +1,135 @@
+"""Result of `truncate`: `data/truncate/<run>/truncation.json`.
+
+Accuracies, differences and shares are fractions. The JSON has the same names and nesting as the classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from daamctl.artifacts.evaluation import Design
+from daamctl.artifacts.integrity import check_file
+from daamctl.artifacts.records import find_record
+
+FILE = "truncation.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonInferiority:
+    """Whether a method is at most a margin less accurate than a reference.
+
+    Args:
+        accuracy: over all items, averaged over seeds.
+        difference: accuracy minus that of the reference.
+        low: lower end of the interval of the difference; None without independent units.
+        high: upper end.
+        p: one-sided p-value of the hypothesis that it is worse by the margin or more; None without units.
+        floor: smallest p-value that these units allow.
+    """
+
+    accuracy: float
+    difference: float
+    low: float | None
+    high: float | None
+    p: float | None
+    floor: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayersResult(NonInferiority):
+    """Accuracy after training on some of the layers, and what they cost.
+
+    Args:
+        layers: the layers.
+        time: share of the whole encoder's time up to the highest of the layers; None if not measured.
+        parameters: share of the whole encoder's parameters up to that layer; None if unknown.
+        enough: whether the layers are not worse, and all longer prefixes neither; None for a single layer.
+    """
+
+    layers: list[int]
+    time: float | None
+    parameters: float | None
+    enough: bool | None = None
+
+    @property
+    def highest(self) -> int:
+        """The highest of the layers."""
+        return max(self.layers)
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """How few layers of an encoder are enough for a method.
+
+    Args:
+        run: name of the run.
+        method: the method that was trained.
+        label: its name with caveats.
+        unit: "utterance" or "clip".
+        modality: modality of the items.
+        margin: largest difference that counts as not worse; declared beforehand.
+        alpha: one-sided level of the tests.
+        level: level of the intervals of the differences.
+        design: units of the tests.
+        embeddings_key: content key of the embeddings.
+        whole: training on all layers.
+        prefixes: training on the layers up to k, by k; without `whole`.
+        singles: training on one layer each, by layer.
+        smallest: smallest k whose layers are enough; None if there is none.
+        device: device on which time was measured; None if it was not.
+        notes: how to read the result.
+        files: SHA-256 of `result.json` of every fold trained for it, by its path in the folder of the run.
+    """
+
+    run: str
+    method: str
+    label: str
+    unit: str
+    modality: str
+    margin: float
+    alpha: float
+    level: float
+    design: Design
+    embeddings_key: str
+    whole: LayersResult
+    prefixes: list[LayersResult]
+    singles: list[LayersResult]
+    smallest: int | None
+    device: str | None
+    notes: list[str]
+    files: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def enough(self) -> LayersResult | None:
+        """The shortest prefix that is enough."""
+        return next((one for one in self.prefixes if one.highest == self.smallest), None)
+
+    @property
+    def cost(self) -> Literal["time", "parameters"] | None:
+        """What the cost is told in: time if it was measured, else parameters; None if neither is known."""
+        if self.whole.time is not None:
+            return "time"
+        return None if self.whole.parameters is None else "parameters"
+
+    def as_json(self) -> dict[str, Any]:
+        """Content of the file."""
+        return asdict(self)
+
+
+def find_truncation(folder: Path, *, again: str, hide: Path | None = None) -> Truncation | None:
+    """Read the truncation of a run; None if there is none.
+
+    Args:
+        folder: folder of the run, `data/truncate/<run>`.
+        again: command that makes the file.
+        hide: folder to remove from paths in texts.
+
+    Raises:
+        ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
+    """
+    found = find_record(folder / FILE, Truncation, again=again, hide=hide)
+    for name, wanted in found.files.items() if found else ():
+        check_file(folder / name, wanted, fix=f"make it again: {again}")
+    return found

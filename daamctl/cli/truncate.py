@@ -1,0 +1,87 @@
+"""`daamctl truncate`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from daamctl.cli import common
+
+if TYPE_CHECKING:
+    from daamctl.artifacts.truncation import Truncation
+
+
+def complete(incomplete: str) -> list[str]:
+    """Shell completion: pipelines and PIPELINE/METHOD."""
+    name, slash, method = incomplete.partition("/")
+    if slash:
+        return [f"{name}/{found}" for found in common.complete_method(method)]
+    return common.complete_pipeline(incomplete)
+
+
+def command(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="PIPELINE/METHOD. PIPELINE alone takes a closed-form probe, which is quick.",
+            autocompletion=complete,
+            show_default=False,
+        ),
+    ],
+    margin: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            max=50.0,
+            help="Loss in accuracy, in points, up to which fewer layers are enough. Choose it before you see results.",
+        ),
+    ] = 2.0,
+    force: common.Force = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print truncation.json instead of the table.")] = False,
+) -> None:
+    """Find how few layers of the encoder are enough: train on layers 1 to k for every k, and test against all."""
+    from daamctl.artifacts.truncation import find_truncation
+    from daamctl.config import find_root
+    from daamctl.stages import truncate
+
+    path = truncate.run(find_root(), run, margin=margin / 100, force=force)
+    if as_json:
+        typer.echo(path.read_text(encoding="utf-8"), nl=False)
+        return
+    found = find_truncation(path.parent, again=f"daamctl truncate {run}")
+    assert found is not None
+    _show(found)
+    common.show_path(path)
+
+
+def _show(found: Truncation) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from daamctl.reporting.document import Folded
+    from daamctl.reporting.document import Table as Content
+    from daamctl.reporting.truncation import section, sentence
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 160
+    content = section(found, embeddings_key=found.embeddings_key, command="")
+    assert content is not None
+    blocks = [inner for block in content.blocks for inner in (block.blocks if isinstance(block, Folded) else [block])]
+    for block in blocks:
+        if isinstance(block, Content):
+            table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+            for name in block.columns:
+                table.add_column(common.escaped(name))
+            for row in block.rows:
+                table.add_row(*(common.escaped(str(cell)) for cell in row))
+            common.show_line(console, f"[bold]{common.escaped(block.caption)}[/]")
+            console.print(table)
+    for note in found.notes:
+        common.show_line(console, f"- {common.escaped(note)}")
+    common.show_line(console, f"[bold]{common.escaped(sentence(found))}[/]")
+
+
+command.__name__ = "truncate"

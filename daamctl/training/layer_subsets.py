@@ -1,0 +1,53 @@
+"""Train a method on some of the stored layers, for `ablate` and `truncate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from daamctl.artifacts.results import Fold
+from daamctl.config import Config
+from daamctl.layout import Layout
+from daamctl.tracking import Tracker
+from daamctl.training.features import Features, place_features
+from daamctl.training.runner import kept_fold, train_all
+from daamctl.training.trial import trials_of
+from daamctl.training.trials.fusion import FusionTrial
+
+
+def train_on_layers(
+    method: str,
+    features: Features,
+    layers: tuple[int, ...],
+    folder: Path,
+    layout: Layout,
+    config: Config,
+    tracker: Tracker,
+    *,
+    force: bool = False,
+) -> list[Fold]:
+    """Train every fold and seed of a method on some of the layers; keep what is finished.
+
+    Args:
+        method: a name from the table of methods.
+        features: the embeddings, with all layers.
+        layers: the layers to train on. With all of them, folds of the train stage are used if their inputs are equal.
+        folder: will hold the folds.
+        layout: folders of the artifacts.
+        config: all settings.
+        tracker: logs the folds.
+        force: train again even what is finished.
+
+    Raises:
+        MethodError: the method does not fit these layers.
+        TrainingError: the splits, numbers or memory do not allow training.
+    """
+    if layers != features.layers:
+        features = place_features(features.subset(layers), config)  # few layers may fit where all do not
+        return train_all(
+            trials_of(FusionTrial, layout.run_name, method, features, config), folder, layout, tracker, force=force
+        )
+    trials = trials_of(FusionTrial, layout.run_name, method, features, config)
+    kept = [fold for fold in (kept_fold(layout.method(method), trial) for trial in trials) if fold is not None]
+    if len(kept) == len(trials):
+        return kept
+    return train_all(trials, folder, layout, tracker, force=force)

@@ -1,0 +1,79 @@
+"""The section on the shortest encoder: what it says with and without a result, a test and a cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from daamctl.artifacts.truncation import LayersResult
+from daamctl.reporting.document import Folded, Table, Text
+from daamctl.reporting.truncation import figure, section, sentence
+from tests.fixtures.truncations import DESIGN
+from tests.fixtures.truncations import truncation as found
+
+
+def without_cost(one: LayersResult) -> LayersResult:
+    return replace(one, time=None, parameters=None)
+
+
+def test_the_answer() -> None:
+    assert sentence(found()) == (
+        "Layers 1–2 are enough: −0.4 points [−1.4, +0.6] against all 4 layers (ridge-concat, margin 2.0 points); "
+        "50 % of the encoder's time and 50 % of its parameters."
+    )
+    bare = found(prefixes=[without_cost(one) for one in found().prefixes], whole=without_cost(found().whole))
+    assert sentence(bare).endswith("(ridge-concat, margin 2.0 points).")
+    assert sentence(found(smallest=None)) == (
+        "No shorter encoder is shown to be enough: layers 1–3 differ by 0.0 points [−1.0, +1.0] from all 4 layers "
+        "(ridge-concat, margin 2.0 points)."
+    )
+
+
+def test_without_units_nothing_is_tested() -> None:
+    untested = [replace(one, p=None, low=None, high=None, enough=False) for one in found().prefixes]
+    one = found(prefixes=untested, smallest=None, design=replace(DESIGN, unit=None, reason="there is one fold"))
+    assert sentence(one) == "Whether fewer layers are enough cannot be tested: there is one fold."
+    (panel,) = figure(one).views[()]
+    assert panel.marks[0].band is None
+
+
+def test_the_section() -> None:
+    part = section(found(), embeddings_key="k", command="")
+    assert part is not None
+    tables = {block.key: block for block in part.blocks if isinstance(block, Table)}
+    rows = [[str(cell) for cell in row] for row in tables["truncation"].rows]
+    assert rows[1] == ["1–2", "89.6", "−0.4 [−1.4, +0.6]", "50.0", "50.0", "0.010", "yes"]
+    assert rows[-1] == ["1–4", "90.0", "–", "100.0", "100.0", "–", "–"]
+    (folded,) = [block for block in part.blocks if isinstance(block, Folded)]
+    (single,) = [block for block in folded.blocks if isinstance(block, Table)]
+    assert [str(cells[0]) for cells in single.rows] == ["1", "2"]
+    texts = [block.text for block in part.blocks if isinstance(block, Text)]
+    assert {sentence(found()), "A note.", "Time was measured on cpu (Fast)."} <= set(texts)
+
+
+def test_no_result_and_one_of_other_embeddings() -> None:
+    assert section(None, embeddings_key="k", command="") is None
+    stale = section(found(), embeddings_key="other", command="daamctl truncate toy")
+    assert stale is not None
+    (text,) = stale.blocks
+    assert isinstance(text, Text)
+    assert text.caution
+    assert text.text.endswith("Run again: daamctl truncate toy")
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "cost"),
+    [({}, "Encoder's time", 25.0), ({"time": None}, "Encoder's parameters", 25.0),
+     ({"time": None, "parameters": None}, "Layers", 25.0)],
+)  # fmt: skip
+def test_the_figure_takes_the_best_cost_that_is_known(change: dict[str, None], name: str, cost: float) -> None:
+    one = found(
+        whole=replace(found().whole, **change), prefixes=[replace(prefix, **change) for prefix in found().prefixes]
+    )
+    (panel,) = figure(one).views[()]
+    assert panel.x.label == name
+    line = panel.marks[0]
+    assert line.x[0] == cost
+    assert line.band[0][1] == pytest.approx(100 * (0.9 - 0.014))
+    assert panel.marks[2].x == [50.0]

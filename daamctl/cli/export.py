@@ -32,9 +32,10 @@ def command(
     with_encoder: Annotated[
         bool, typer.Option("--with-encoder", help="Include the encoder, so that the folder works offline.")
     ] = False,
-    encoder: Annotated[
-        Path | None, typer.Option(help="With --with-encoder: its folder, if it is not where the settings say.")
-    ] = None,
+    encoder: Annotated[Path | None, typer.Option(help="Its folder, if it is not where the settings say.")] = None,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Also write encoder and method as one ONNX graph (daamctl[onnx]).")
+    ] = False,
     register: Annotated[
         str | None, typer.Option(metavar="NAME", help="Also register the model in MLflow, under this name.")
     ] = None,
@@ -51,6 +52,7 @@ def command(
         folds=folds,
         with_encoder=with_encoder,
         encoder=encoder,
+        onnx=onnx,
         register=register,
         force=force,
     )

@@ -28,7 +28,7 @@ from daamctl.encoders.save import save_cut_encoder
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError, first_few
 from daamctl.evaluation.consistency import check_method, differences
 from daamctl.layout import Layout
-from daamctl.methods import METHODS, resolve_method
+from daamctl.methods import METHODS, load_weights, resolve_method
 from daamctl.models.card import card_of
 from daamctl.models.folder import (
     ENCODER_DIR,
@@ -44,6 +44,7 @@ from daamctl.models.folder import (
     write_model,
 )
 from daamctl.models.model import open_for
+from daamctl.models.onnx import check_installed, write_onnx
 from daamctl.models.pyfunc import FILE as MLMODEL
 from daamctl.models.pyfunc import mlmodel_of
 from daamctl.paper.deviations import AS_PUBLISHED, CORRECTED, deviations, verdict
@@ -93,6 +94,7 @@ def run(
     folds: str = MEAN,
     with_encoder: bool = False,
     encoder: Path | None = None,
+    onnx: bool = False,
     register: str | None = None,
     force: bool = False,
 ) -> Path:
@@ -104,7 +106,8 @@ def run(
         out: folder to write.
         folds: `mean`: average the logits of all folds and seeds; a number: this fold.
         with_encoder: include the encoder, up to the highest layer that the method reads.
-        encoder: folder of the encoder to include, if it is not where the settings say.
+        encoder: folder of the encoder, if it is not where the settings say.
+        onnx: also write encoder and members as one ONNX graph.
         register: name in MLflow's model registry, of which this becomes a new version; None: not registered.
         force: replace an exported model that is there.
 
@@ -119,6 +122,8 @@ def run(
         EncoderError: the encoder cannot be opened, or is another one than in training.
     """
     check_free(out, force=force)
+    if onnx:
+        check_installed()
     found = _find(root, trained)
     kind, chosen = _choose(found, folds)
     record = _record(found, kind, chosen)
@@ -131,6 +136,10 @@ def run(
             shutil.copyfile(weights, folder / member.file)
         if with_encoder:
             save_cut_encoder(_open_encoder(found, record, encoder), folder / ENCODER_DIR)
+        if onnx:
+            opened, storage = _open_encoder(found, record, encoder), str(record.encoder["storage"])
+            members = [load_weights(folder / member.file) for member in record.members]
+            write_onnx(folder, opened.encoder, members, record.layers, storage)
         write_text(folder / MLMODEL, mlmodel_of(record))
         write_text(folder / "README.md", card_of(record, out.absolute().name))
 

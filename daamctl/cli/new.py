@@ -1,0 +1,69 @@
+"""`daamctl new`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from daamctl.cli import common
+
+
+def command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new pipeline.")],
+    source: Annotated[Path, typer.Option("--from", metavar="FOLDER", help="Folder of recordings, images or texts.")],
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            help="Where label and speaker are in the path of a file, e.g. '{label}/{speaker}_{_}.wav'; {_} skips a "
+            "part, {label:1} has one character. Default: proposed from the names."
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(metavar="CODE=NAME,...", help="Class names for the labels in the paths.")
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            "--encoder", "-e", autocompletion=common.complete_encoder, help="Preset, Hugging Face id or local folder."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a pipeline of this name.")] = False,
+) -> None:
+    """Make a pipeline from a folder of recordings, images or texts."""
+    from rich.console import Console
+
+    from daamctl.config import find_root
+    from daamctl.stages import check, inventory, new
+
+    root = find_root()
+    made = new.run(root, name, source, pattern=pattern, labels=_pairs(labels), encoder=encoder, force=force)
+    console = Console()
+    rows = {"pattern": made.pattern, **made.facts}
+    width = max(map(len, rows))
+    for heading, text in rows.items():
+        common.show_line(console, f"{heading:<{width}}  {text}")
+    for doubt in made.doubts:
+        common.show_line(console, f"doubt: {doubt}")
+    for path in (made.manifest, made.pipeline):
+        common.show_line(console, f"wrote {path.relative_to(root)}")
+    check.run(root, write=True)
+    if (obstacle := inventory.run(root, [name])[name]) is not None:
+        common.show_line(console, f"It cannot run here yet: {obstacle.reason}\n  {obstacle.fix}")
+    common.show_line(console, f"Next: daamctl run {name}; what that takes: daamctl plan {name}")
+
+
+def _pairs(text: str | None) -> dict[str, str]:
+    from daamctl.errors import ConfigError
+
+    pairs = {}
+    for item in filter(None, (text or "").split(",")):
+        code, sign, label = (part.strip() for part in item.partition("="))
+        if not (code and sign and label) or code in pairs:
+            raise ConfigError(f"--labels takes CODE=NAME, each code once, got '{item}'", fix="e.g. 01=neutral,02=calm")
+        pairs[code] = label
+    return pairs
+
+
+command.__name__ = "new"

@@ -1,0 +1,196 @@
+"""Read labels and speakers out of the names of files: by a pattern, which can be proposed from the names themselves.
+
+A pattern is a path in which fields stand in braces: `{label}/{speaker}_{_}.wav`. `{_}` skips a part; `{label:1}` has
+exactly one character. Parts end at the next literal character and never contain `/`. A pattern describes the end of a
+path, so `{label}/{_}.wav` takes the folder that holds a file. Without a suffix it fits any.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from daamctl.errors import ConfigError, CorpusError, first_few
+
+FIELD = re.compile(r"\{(\w+)(?::(\d+))?\}")
+SKIPPED = "_"
+COLUMNS = ("label", "speaker", "group", "utterance_id")
+"""Fields that a manifest gives a meaning; others are kept as further columns."""
+SEPARATORS = re.compile(r"([-_. ]+)")
+"""What separates the parts of a file's name."""
+MOST_CLASSES = 50
+"""More values than this are not proposed as labels."""
+WORD = re.compile(r"[^\W\d_]{2,}")
+"""A label that speaks for itself."""
+NUMBERED = re.compile(r"(?i)(speaker|spk|actor|subject|sub|singer|s|p|id)?[-_ ]?[mf]?\d+[mf]?")
+"""What speakers are usually called."""
+
+
+@dataclass(frozen=True)
+class NamePattern:
+    """A pattern of file names.
+
+    Args:
+        text: as written.
+        fields: the named fields, in order.
+        regex: the equivalent regular expression.
+    """
+
+    text: str
+    fields: tuple[str, ...]
+    regex: re.Pattern[str]
+
+    @classmethod
+    def parse(cls, text: str) -> NamePattern:
+        """Parse a pattern.
+
+        Raises:
+            ConfigError: it has no label, a field twice, a field of no width right before another, or a brace that is
+                no field.
+        """
+        parts: list[str] = []
+        fields: list[str] = []
+        end, is_open = 0, False  # whether the field before ends only at the next literal character
+        for found in FIELD.finditer(text):
+            name, width = found[1], found[2]
+            if is_open and found.start() == end:
+                raise _wrong(text, f"nothing separates {found[0]} from the field before it; give widths, {{label:1}}")
+            if name in fields:
+                raise _wrong(text, f"{{{name}}} stands twice")
+            value = f"[^/]{{{width}}}" if width else "[^/]+?"
+            parts += [
+                re.escape(text[end : found.start()]),
+                f"(?:{value})" if name == SKIPPED else f"(?P<{name}>{value})",
+            ]
+            fields += [] if name == SKIPPED else [name]
+            end, is_open = found.end(), not width
+        parts.append(re.escape(text[end:]))
+        if re.search(r"[{}]", FIELD.sub("", text)):
+            raise _wrong(text, "it has a brace that is no field")
+        if "label" not in fields:
+            raise _wrong(text, "it has no {label}")
+        suffix = "" if PurePosixPath(FIELD.sub("x", text)).suffix else r"\.[^./]+"
+        return cls(text, tuple(fields), re.compile(f"(?:.*/)?{''.join(parts)}{suffix}"))
+
+    def read(self, path: str) -> dict[str, str] | None:
+        """Field -> value of a relative POSIX path; None if it does not fit."""
+        found = self.regex.fullmatch(path)
+        return None if found is None else found.groupdict()
+
+
+def _wrong(text: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"pattern '{text}': {reason}", fix="write, e.g., --pattern '{label}/{speaker}_{_}.wav'; {_} skips a part"
+    )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of all paths: a folder level, or a piece of the file's name between separators.
+
+    Args:
+        place: index into the parts of a path.
+        is_folder: whether it is a folder level.
+        values: its value in each path.
+    """
+
+    place: int
+    is_folder: bool
+    values: tuple[str, ...]
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Value -> number of paths."""
+        return Counter(self.values)
+
+    def could_label(self) -> bool:
+        """Whether it has a few values, of at least two letters each, most of which occur more than once."""
+        counts = self.counts
+        times = sorted(counts.values())
+        return (
+            2 <= len(counts) <= MOST_CLASSES
+            and times[len(times) // 2] > 1
+            and all(WORD.search(value) and not NUMBERED.fullmatch(value) for value in counts)
+        )
+
+    def could_name_speakers(self, labels: Sequence[str]) -> bool:
+        """Whether its values look like names of speakers, most of whom have several labels."""
+        counts = self.counts
+        several = Counter(value for value, _ in set(zip(self.values, labels, strict=True)))
+        most_have = sum(number > 1 for number in several.values()) * 2 >= len(counts)
+        named = all(NUMBERED.fullmatch(value) for value in counts) or self.is_folder
+        return 2 < len(counts) <= len(labels) // 2 and most_have and named
+
+
+def propose(paths: Sequence[str]) -> NamePattern:
+    """A pattern for relative POSIX paths, from their most frequent form.
+
+    The label is a part of letters with few values: the innermost such folder, else a piece of the name. The speaker is
+    another part, numbered or a folder, whose values have several labels each.
+
+    Raises:
+        CorpusError: nothing looks like a label; the message shows how to write a pattern for the first path.
+    """
+    forms = Counter(_form(path) for path in paths)
+    form = forms.most_common(1)[0][0]
+    split = [_parts(path, form) for path in paths if _form(path) == form]
+    num_folders = form[0]
+    parts = [
+        _Part(place, place < num_folders, values)
+        for place, values in enumerate(tuple(values) for values in zip(*split, strict=True))
+    ]
+    labels = [part for part in parts if part.could_label()]
+    if not labels:
+        raise CorpusError(
+            f"nothing in the names of the files looks like a label, e.g. {first_few(paths[:3])}",
+            fix=f"say where it is, e.g. --pattern '{_example(parts, form)}'; {{_}} skips a part, {{label:1}} is one "
+            "character; --labels 01=calm,02=happy gives codes names",
+        )
+    folders = [part for part in labels if part.is_folder]
+    label = folders[-1] if folders else labels[0]
+    speakers = [part for part in parts if part is not label and part.could_name_speakers(label.values)]
+    speaker = max(speakers, key=lambda part: (part.is_folder, len(part.counts)), default=None)
+    names = {label.place: "label"} | ({} if speaker is None else {speaker.place: "speaker"})
+    return NamePattern.parse(_written([names.get(part.place, SKIPPED) for part in parts], form))
+
+
+_Form = tuple[int, tuple[str, ...]]
+"""Number of folder levels, and the separators within the name."""
+
+
+def _form(path: str) -> _Form:
+    pure = PurePosixPath(path)
+    return len(pure.parts) - 1, tuple(SEPARATORS.findall(pure.stem))
+
+
+def _parts(path: str, form: _Form) -> list[str]:
+    pure = PurePosixPath(path)
+    return [*pure.parts[:-1], *(SEPARATORS.split(pure.stem)[::2] if form[1] else [pure.stem])]
+
+
+def _written(fields: Sequence[str], form: _Form) -> str:
+    """The pattern with these fields; skipped folders at its beginning are left out."""
+    num_folders, separators = form
+    named = [f"{{{name}}}" for name in fields]
+    stem = "".join(part + separator for part, separator in zip(named[num_folders:], [*separators, ""], strict=True))
+    if set(fields[num_folders:]) == {SKIPPED}:
+        stem = f"{{{SKIPPED}}}"
+    folders = named[:num_folders]
+    while folders and folders[0] == f"{{{SKIPPED}}}":
+        folders.pop(0)
+    return "/".join([*folders, stem])
+
+
+def _example(parts: Sequence[_Part], form: _Form) -> str:
+    """A pattern for these paths in which the part with the fewest values, at least three, is the label."""
+    lengths = {len(stem) for stem in parts[-1].values}
+    if not form[1] and len(lengths) == 1 and (length := lengths.pop()) > 4:
+        return f"{{speaker:2}}{{label:1}}{{_:{length - 3}}}"
+    several = [part for part in parts if len(part.counts) > 2]
+    if len(parts) - form[0] < 2 or not several:
+        return "{label}/{speaker}_{_}"
+    label = min(several, key=lambda part: len(part.counts))
+    return _written(["label" if part is label else SKIPPED for part in parts], form)

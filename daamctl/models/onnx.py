@@ -1,0 +1,272 @@
+"""Export a model with its encoder as one ONNX graph, by torch's dynamo exporter, and compare it with torch.
+
+The older exporter (`dynamo=False`) is never used: it traces masks wrongly without a warning.
+
+The graph has one input: `waveform` (B, T) at the encoder's rate, `token_ids` (B, T), or `pixels` (B, 3, H, W) as the
+encoder's processor makes them. All items of a batch have the same length, so that no padding needs a mask. Its outputs
+are `logits` (B, C), the mean over the members, and, if the method weighs layers, `layer_weights` (B, L).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from scipy.special import softmax
+from torch import Tensor, nn
+
+from daamctl.artifacts.io import write_json
+from daamctl.encoders.base import Encoder
+from daamctl.encoders.image import ImageEncoder
+from daamctl.encoders.speech import NORMALIZE_EPS, SpeechEncoder
+from daamctl.encoders.text import TextEncoder
+from daamctl.encoders.whisper import HOP_SAMPLES, SAMPLES_PER_FRAME, WhisperEncoder
+from daamctl.errors import EncoderError, MethodError
+from daamctl.methods.base import FusionClassifier
+
+FILE, PARITY = "model.onnx", "parity.json"
+TOLERANCE = 1e-4
+"""Largest difference between torch and ONNX in a probability or a layer weight.
+
+Logits may differ more: where a pooled value lies between two float16 numbers, it is rounded up in one and down in the
+other, which moves a logit of 10 by 2e-4.
+"""
+INPUTS = {"speech": "waveform", "text": "token_ids", "image": "pixels"}
+NEEDED = ("onnx", "onnxscript", "onnxruntime")
+SHOWN = {"logits": "probabilities", "layer_weights": "layer weights"}
+"""Output of the graph -> what of it is compared."""
+WINDOW = 400
+"""Samples of the window of Whisper's spectrum."""
+SECONDS = (0.3, 0.7, 1.0)
+TOKENS = (3, 12, 40)
+BATCHES = (1, 3, 2)
+"""Lengths and sizes of the batches that are compared; the last one is the one that is traced."""
+
+
+class Graph(nn.Module):
+    """From the input of an encoder to logits and layer weights.
+
+    Args:
+        encoder: freshly opened, float32, on the CPU.
+        members: models whose logits are averaged.
+        layers: layer numbers that the members read.
+        storage: number format that pooled layers are rounded to, as in training.
+
+    Raises:
+        EncoderError: the encoder cannot be part of a graph.
+    """
+
+    def __init__(
+        self, encoder: Encoder, members: Sequence[FusionClassifier], layers: Sequence[int], storage: str
+    ) -> None:
+        super().__init__()
+        self.encoder, self.model, self.members = encoder, encoder.model, nn.ModuleList(members)
+        self.places = [encoder.layers.index(layer) for layer in layers]
+        self.storage: torch.dtype = getattr(torch, storage)
+        self.weighs = all(member.weighs_layers for member in members)
+        if encoder.options.layer_00 or encoder.options.all_frames:
+            raise EncoderError(f"{encoder.what}: an ONNX graph needs extract.layer_00=false and pooling=valid-frames")
+        if isinstance(encoder, WhisperEncoder):
+            turns = torch.arange(WINDOW // 2 + 1)[:, None] * torch.arange(WINDOW).double() / WINDOW * 2 * torch.pi
+            waves = torch.stack([turns.cos(), turns.sin()]) * torch.hann_window(WINDOW, dtype=torch.float64)
+            self.register_buffer("waves", waves.flatten(0, 1).float()[:, None])  # (402, 1, 400)
+            self.register_buffer("mel", torch.from_numpy(encoder.features.mel_filters.T).float())
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Classify a batch; see the module for shapes."""
+        inputs, kept = self._inputs(x)
+        vectors = self._pooled(inputs, kept)[:, self.places].to(self.storage).float()
+        members = [cast(FusionClassifier, member) for member in self.members]
+        logits = torch.stack([member(vectors) for member in members]).mean(0)
+        if not self.weighs:
+            return (logits,)
+        return logits, torch.stack([member.layer_weights(vectors) for member in members]).mean(0)
+
+    def _inputs(self, x: Tensor) -> tuple[dict[str, Tensor], Any]:
+        """Inputs of the model, and the positions that are averaged."""
+        encoder = self.encoder
+        if isinstance(encoder, TextEncoder):
+            first, last = (0, 0) if encoder.options.special_tokens else (encoder.first, encoder.last)
+            return {"input_ids": x, "attention_mask": torch.ones_like(x)}, slice(first, x.shape[1] - last)
+        if isinstance(encoder, ImageEncoder):
+            return {"pixel_values": x}, encoder.counted.nonzero()[:, 0]
+        if isinstance(encoder, SpeechEncoder) and encoder.normalize:
+            x = (x - x.mean(1, keepdim=True)) / (x.var(1, correction=0, keepdim=True) + NORMALIZE_EPS).sqrt()
+        if isinstance(encoder, WhisperEncoder):
+            number = (x.shape[1] + SAMPLES_PER_FRAME - 1) // SAMPLES_PER_FRAME
+            return {"input_features": self._log_mel(x)}, slice(0, number)
+        return {"input_values": x}, slice(None)
+
+    def _log_mel(self, x: Tensor) -> Tensor:
+        """Whisper's features (B, mels, frames) of waveforms (B, T), as its feature extractor computes them."""
+        assert isinstance(self.encoder, WhisperEncoder)
+        x = nn.functional.pad(x, (0, self.encoder.max_frames * SAMPLES_PER_FRAME - x.shape[1]))
+        half = WINDOW // 2
+        x = torch.cat([x[:, 1 : half + 1].flip(1), x, x[:, -half - 1 : -1].flip(1)], dim=1)  # reflected at both ends
+        parts = nn.functional.conv1d(x[:, None], cast(Tensor, self.waves), stride=HOP_SAMPLES)[:, :, :-1]
+        real, imaginary = parts.chunk(2, dim=1)
+        mel = (cast(Tensor, self.mel) @ (real.square() + imaginary.square())).clamp(min=1e-10).log10()
+        return (torch.maximum(mel, mel.amax((1, 2), keepdim=True) - 8.0) + 4.0) / 4.0
+
+    def _pooled(self, inputs: dict[str, Tensor], kept: Any) -> Tensor:
+        """Layers averaged over the positions that are kept, (B, L, D)."""
+        found: dict[int, Tensor] = {}
+
+        def average(number: int, out: Any) -> None:
+            found[number] = (out[0] if isinstance(out, tuple) else out)[:, kept].float().mean(1)
+
+        pooler = self.encoder.pooler
+        modules = [*enumerate(pooler.layers, start=1)]
+        if pooler.final_norm is not None:
+            modules.append((len(pooler.layers), pooler.final_norm))
+        handles = [module.register_forward_hook(lambda _m, _i, out, n=n: average(n, out)) for n, module in modules]
+        try:
+            self.model(**inputs)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return torch.stack([found[number] for number in sorted(found)], dim=1)
+
+
+def check_installed() -> None:
+    """Check that the optional packages are installed.
+
+    Raises:
+        MethodError: one is missing.
+    """
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MethodError(f"--onnx needs {', '.join(missing)}", fix="pip install 'daamctl[onnx]'")
+
+
+def write_onnx(
+    folder: Path, encoder: Encoder, members: Sequence[FusionClassifier], layers: Sequence[int], storage: str
+) -> None:
+    """Write the graph, and inputs and outputs of a batch in `parity.json`.
+
+    Args:
+        folder: where to write.
+        encoder: freshly opened, float32, on the CPU.
+        members: models whose logits are averaged.
+        layers: layer numbers that the members read.
+        storage: number format that pooled layers are rounded to.
+
+    Raises:
+        MethodError: a package is missing, the exporter fails, or ONNX differs from torch by more than `TOLERANCE`.
+        EncoderError: the encoder cannot be part of a graph.
+    """
+    check_installed()
+    graph = Graph(encoder, members, layers, storage).eval()
+    batches = [_batch(encoder, size, index) for index, size in enumerate(BATCHES)]
+    name = INPUTS[encoder.modality]
+    outputs = ["logits", *(["layer_weights"] if graph.weighs else [])]
+    with torch.no_grad(), _quiet():
+        try:
+            program = torch.onnx.export(
+                graph,
+                (batches[-1],),
+                dynamo=True,
+                input_names=[name],
+                output_names=outputs,
+                dynamic_shapes=(_dynamic(encoder),),
+                verbose=False,
+            )
+        except Exception as error:  # the exporter fails in many ways
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            message = f"the model cannot be exported to ONNX: {reason[:300]}"
+            raise MethodError(message, fix="export without --onnx") from error
+        assert program is not None
+        program.save(str(folder / FILE))
+    worst, last = _compare(folder / FILE, graph, batches, outputs)
+    write_json(
+        folder / PARITY,
+        {
+            "largest_difference": {SHOWN.get(key, key): value for key, value in worst.items()},
+            "tolerance": TOLERANCE,
+            "shapes": [list(batch.shape) for batch in batches],
+            "inputs": {name: batches[0].tolist()},
+            "outputs": {key: value.tolist() for key, value in last.items()},
+        },
+    )
+
+
+def _compare(
+    path: Path, graph: Graph, batches: Sequence[Tensor], outputs: Sequence[str]
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Run the graph and torch on all batches: the largest difference of each output, and the outputs of the first."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    worst, first = dict.fromkeys(outputs, 0.0), dict[str, Any]()
+    for batch in batches:
+        expected = _by_torch(graph, batch)
+        found = session.run(None, {session.get_inputs()[0].name: batch.numpy()})
+        for name, ours, theirs in zip(outputs, expected, found, strict=True):
+            first.setdefault(name, theirs)
+            if name == "logits":
+                ours, theirs = softmax(ours, axis=1), softmax(theirs, axis=1)
+            worst[name] = max(worst[name], float(np.abs(ours - theirs).max()))
+    bad = {name: value for name, value in worst.items() if not value <= TOLERANCE}
+    if bad:
+        shown = ", ".join(f"{SHOWN.get(name, name)} by {value:.2g}" for name, value in bad.items())
+        raise MethodError(f"ONNX differs from torch: {shown}; allowed is {TOLERANCE:g}", fix="export without --onnx")
+    return worst, first
+
+
+def _by_torch(graph: Graph, batch: Tensor) -> list[Any]:
+    """What `daamctl predict` computes, by the encoder's own reading and pooling."""
+    pooled, _ = graph.encoder.pool(list(batch))
+    vectors = pooled[:, graph.places].to(graph.storage).float()
+    members = [cast(FusionClassifier, member) for member in graph.members]
+    with torch.no_grad():
+        found = [torch.stack([member(vectors) for member in members]).mean(0).numpy()]
+        if graph.weighs:
+            found.append(torch.stack([member.layer_weights(vectors) for member in members]).mean(0).numpy())
+    return found
+
+
+def _batch(encoder: Encoder, size: int, index: int) -> Tensor:
+    """A seeded batch of items of one length."""
+    rng = torch.Generator().manual_seed(index)
+    if isinstance(encoder, TextEncoder):
+        text = "the quick brown fox jumps over the lazy dog and runs away into the wide woods " * 4
+        (ids,), _ = encoder.tokens([text], min(TOKENS[index] + encoder.first + encoder.last, encoder.max_tokens))
+        return torch.stack([ids] * size)
+    if isinstance(encoder, ImageEncoder):
+        return torch.randn(size, 3, *encoder.image_size, generator=rng)
+    assert isinstance(encoder, SpeechEncoder)
+    return 0.1 * torch.randn(size, round(SECONDS[index] * encoder.sampling_rate), generator=rng)
+
+
+def _dynamic(encoder: Encoder) -> dict[int, Any]:
+    """Axes whose size is free."""
+    batch = torch.export.Dim.DYNAMIC
+    if isinstance(encoder, ImageEncoder):
+        return {0: batch}
+    if isinstance(encoder, WhisperEncoder):
+        longest = encoder.max_frames * SAMPLES_PER_FRAME
+        return {0: batch, 1: torch.export.Dim("samples", min=WINDOW, max=longest - 1)}
+    return {0: batch, 1: torch.export.Dim.DYNAMIC}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the exporter, which reports every step and every operator that it does not need."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,371 @@
+"""Make a pipeline from a folder of recordings, texts or images: a manifest, `pipelines/<name>.yaml`, and its line.
+
+The names of the files say what an item's label and speaker are (`corpora/file_names.py`). Every recording is decoded
+once, so that what is wrong with the data is told before anything is computed. Nothing of the folder is copied.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import yaml
+
+from daamctl import audio
+from daamctl.artifacts.io import write_text
+from daamctl.artifacts.terms import counted, terms_of
+from daamctl.artifacts.utterances import Modality
+from daamctl.config import PARAMS_FILE, PIPELINES_DIR, read_yaml
+from daamctl.corpora import CORPORA
+from daamctl.corpora.file_names import COLUMNS, NamePattern, propose
+from daamctl.corpora.groups import PARTS, assign_groups, even_number, unevenness
+from daamctl.corpora.images import FORMATS
+from daamctl.errors import AudioError, ConfigError, CorpusError, first_few
+from daamctl.progress import progress
+
+log = logging.getLogger(__name__)
+
+MANIFESTS_DIR = "manifests"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+SUFFIXES: dict[Modality, tuple[str, ...]] = {
+    "speech": (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aif", ".aiff", ".au"),
+    "image": tuple(FORMATS),
+    "text": (".txt",),
+}
+ENCODER: dict[str, str] = {"speech": "wavlm-base-plus", "image": "dinov2-large", "text": "roberta-large"}
+"""The encoder of a new pipeline, if none is named."""
+FEW_SPEAKERS = 10
+"""With fewer, hardly any lead of one method over another survives the tests over speakers."""
+SHORT_S = 0.1
+IMBALANCE = 3.0
+"""A class with this many times the items of another is told."""
+LONGEST_TEXT = 1_000_000
+"""Bytes of a text file that is read."""
+
+
+@dataclass
+class NewPipeline:
+    """What was made.
+
+    Args:
+        pipeline: path of the pipeline's file.
+        manifest: path of the table.
+        pattern: the pattern that gave the columns.
+        facts: what the data are: heading -> text.
+        doubts: what is doubtful about them, one sentence each.
+    """
+
+    pipeline: Path
+    manifest: Path
+    pattern: str
+    facts: dict[str, str] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Decoded:
+    """What decoding the recordings has told: paths by finding, durations and formats."""
+
+    faults: dict[str, list[str]] = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=list)
+    formats: Counter[str] = field(default_factory=Counter)
+    content: dict[str, list[str]] = field(default_factory=dict)
+
+
+def run(
+    root: Path,
+    name: str,
+    folder: Path,
+    *,
+    pattern: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    encoder: str | None = None,
+    force: bool = False,
+) -> NewPipeline:
+    """Write the manifest and the pipeline, and list it in `params.yaml`.
+
+    Args:
+        root: project folder.
+        name: of the pipeline and of the manifest.
+        folder: recordings, images or texts, in any depth.
+        pattern: where the label and the speaker are in a path; None: look at the names.
+        labels: label in the names -> class name.
+        encoder: preset, Hugging Face id or folder; None: one for the kind of data.
+        force: replace a pipeline and a manifest of this name.
+
+    Raises:
+        ConfigError: the name, the pattern or the labels are wrong, or the pipeline exists.
+        CorpusError: the folder holds no such files, or no labels can be found.
+    """
+    path, manifest = root / PIPELINES_DIR / f"{name}.yaml", root / MANIFESTS_DIR / f"{name}.csv"
+    _check_name(name, [path, manifest], force=force)
+    modality, found, others = _scan(folder)
+    doubts = [f"left out, of another kind: {first_few(others)}"] if others else []
+    known = NamePattern.parse(pattern) if pattern is not None else propose(found)
+    rows, left_out = _rows(folder, found, known, labels or {})
+    if left_out:
+        doubts.append(
+            f"{counted(len(left_out), 'file')} left out, which the pattern does not fit: {first_few(left_out)}"
+        )
+    facts: dict[str, str] = {}
+    if modality == "text":
+        rows, told = _with_texts(folder, rows)
+        doubts += told
+    else:
+        examine = _decode if modality == "speech" else _hash
+        decoded = examine(folder, rows["path"].to_list())
+        broken = decoded.faults.get("cannot be read", [])
+        rows = rows.filter(~pl.col("path").is_in(broken))
+        facts |= _sound_facts(decoded) if modality == "speech" else {}
+        doubts += _told(decoded, rows)
+    if rows["label"].n_unique() < 2:
+        raise CorpusError(
+            f"all items have one label: {first_few(rows['label'].unique().to_list())}", fix="name it by --pattern"
+        )
+    num_groups = _num_groups(rows, modality)
+    doubts += _class_doubts(rows, modality)
+    text = _pipeline_text(name, manifest.relative_to(root), encoder or ENCODER[modality], modality, num_groups)
+    write_text(manifest, _located(rows, folder, manifest.parent, root).write_csv())
+    write_text(path, text)
+    _list_in_params(root / PARAMS_FILE, name)
+    return NewPipeline(path, manifest, known.text, {**facts, **_facts(rows)}, doubts)
+
+
+def _check_name(name: str, paths: Sequence[Path], *, force: bool) -> None:
+    if not NAME.fullmatch(name):
+        raise ConfigError(
+            f"'{name}' cannot name a pipeline", fix="use up to 64 letters, digits, -, _ and ., beginning with a letter"
+        )
+    if name in CORPORA:
+        raise ConfigError(f"'{name}' is the name of a corpus", fix="take another name")
+    taken = [str(path) for path in paths if path.exists()]
+    if taken and not force:
+        raise ConfigError(f"{first_few(taken)} exist(s)", fix="take another name, or replace them with --force")
+
+
+def _scan(folder: Path) -> tuple[Modality, list[str], list[str]]:
+    """Kind of data, its files, and further files of the other kinds, as POSIX paths relative to the folder."""
+    if not folder.is_dir():
+        if folder.is_file():
+            raise CorpusError(
+                f"{folder} is a file",
+                fix="a table is a manifest already: download: {corpus: manifest, source: FILE} in pipelines/NAME.yaml "
+                "(docs/corpora.md)",
+            )
+        raise CorpusError(f"no folder {folder}", fix="correct the path after --from")
+    kinds: dict[Modality, list[str]] = {kind: [] for kind in SUFFIXES}
+    for place, folders, names in os.walk(folder):
+        folders[:] = [one for one in folders if not one.startswith(".")]
+        for one in names:
+            for kind, suffixes in SUFFIXES.items():
+                if one.lower().endswith(suffixes) and not one.startswith("."):
+                    kinds[kind].append(Path(place, one).relative_to(folder).as_posix())
+    kind = max(kinds, key=lambda kind: len(kinds[kind]))
+    if not kinds[kind]:
+        known = "; ".join(f"{kind}: {', '.join(suffixes)}" for kind, suffixes in SUFFIXES.items())
+        raise CorpusError(
+            f"{folder} holds no recordings, images or texts ({known})", fix="correct the path after --from"
+        )
+    return kind, sorted(kinds[kind]), sorted(name for other, names in kinds.items() if other != kind for name in names)
+
+
+def _rows(
+    folder: Path, paths: Sequence[str], pattern: NamePattern, labels: Mapping[str, str]
+) -> tuple[pl.DataFrame, list[str]]:
+    """One row per file that the pattern fits, and the other files."""
+    read = {path: pattern.read(path) for path in paths}
+    fitting = {path: values for path, values in read.items() if values is not None}
+    if not fitting:
+        raise CorpusError(
+            f"no file in {folder} fits the pattern '{pattern.text}', e.g. {paths[0]}", fix="correct --pattern"
+        )
+    rows = pl.DataFrame([{"path": path, **values} for path, values in fitting.items()])
+    unknown = sorted(set(labels) - set(rows["label"]))
+    if unknown:
+        raise ConfigError(
+            f"--labels names {first_few(unknown)}, but the labels are {first_few(sorted(set(rows['label'])), 20)}",
+            fix="correct --labels or --pattern",
+        )
+    rows = rows.with_columns(label=pl.col("label").replace(dict(labels)))
+    return rows, [path for path, values in read.items() if values is None]
+
+
+def _decode(folder: Path, paths: Sequence[str]) -> _Decoded:
+    """Read every recording once."""
+    decoded = _Decoded()
+    with progress(len(paths), f"reading {folder}", "recording") as bar:
+        for path in paths:
+            try:
+                samples, rate = audio.read_piece(folder / path)
+            except AudioError as error:
+                log.warning("%s", error.message)
+                decoded.faults.setdefault("cannot be read", []).append(path)
+            else:
+                decoded.seconds.append(len(samples) / rate)
+                decoded.formats[f"{rate} Hz, {counted(samples.shape[1], 'channel')}"] += 1
+                decoded.content.setdefault(hashlib.sha256(samples.tobytes()).hexdigest(), []).append(path)
+                if abs(samples).max() < audio.SILENCE:
+                    decoded.faults.setdefault("is silent", []).append(path)
+                if len(samples) < SHORT_S * rate:
+                    decoded.faults.setdefault(f"is shorter than {SHORT_S:g} s", []).append(path)
+            bar.advance()
+    return decoded
+
+
+def _hash(folder: Path, paths: Sequence[str]) -> _Decoded:
+    """Read every image file once, to find equal ones; `download` checks what they hold."""
+    decoded = _Decoded()
+    for path in paths:
+        decoded.content.setdefault(hashlib.sha256((folder / path).read_bytes()).hexdigest(), []).append(path)
+    return decoded
+
+
+def _with_texts(folder: Path, rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """The table with a column of texts instead of paths, and what is doubtful about them."""
+    texts: dict[str, str] = {}
+    unread = []
+    for path in rows["path"]:
+        try:
+            if (folder / path).stat().st_size <= LONGEST_TEXT:
+                texts[path] = (folder / path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            pass
+        if not texts.get(path):
+            unread.append(path)
+    kept = rows.filter(~pl.col("path").is_in(unread))
+    kept = kept.with_columns(
+        text=pl.col("path").replace_strict(texts, return_dtype=pl.String), utterance_id=pl.col("path")
+    )
+    told = [f"{counted(len(unread), 'text')} left out: empty, not UTF-8, or over a megabyte: {first_few(unread)}"]
+    told = told if unread else []
+    equal = kept.filter(pl.col("text").is_duplicated())
+    if len(equal):
+        told.append(f"{counted(len(equal), 'text')} stand more than once, e.g. {first_few(equal['path'].to_list(), 2)}")
+    return kept.drop("path"), told
+
+
+def _told(decoded: _Decoded, rows: pl.DataFrame) -> list[str]:
+    """What reading the files has told, in sentences."""
+    told = [
+        f"{counted(len(paths), 'file')}: {what}{', left out' if what == 'cannot be read' else ''}: {first_few(paths)}"
+        for what, paths in decoded.faults.items()
+    ]
+    label = dict(rows.select("path", "label").iter_rows())
+    equal = [[path for path in paths if path in label] for paths in decoded.content.values()]
+    equal = [paths for paths in equal if len(paths) > 1]
+    contradict = [paths for paths in equal if len({label[path] for path in paths}) > 1]
+    for what, sets in (("equal files", equal), ("equal files with different labels", contradict)):
+        if sets:
+            told.append(f"{what}: {first_few([' = '.join(paths[:3]) for paths in sets])}")
+    return told
+
+
+def _class_doubts(rows: pl.DataFrame, modality: Modality) -> list[str]:
+    """What is doubtful about classes and speakers."""
+    words, told = terms_of(modality), []
+    counts = dict(rows["label"].value_counts(sort=True).iter_rows())
+    most, least = next(iter(counts)), list(counts)[-1]
+    if counts[most] > IMBALANCE * counts[least]:
+        told.append(
+            f"'{most}' has {counts[most]} items, '{least}' {counts[least]}: read balanced accuracy, not accuracy"
+        )
+    if "speaker" not in rows.columns:
+        if modality == "speech":
+            told.append(
+                "no speaker found in the names: the same voice may be in training and test, which flatters every "
+                "figure; name it with {speaker} in --pattern"
+            )
+        return told
+    speakers = rows["speaker"].n_unique()
+    if speakers < FEW_SPEAKERS:
+        told.append(f"{counted(speakers, words.source)}: with so few hardly any difference of methods can be shown")
+    classes = rows.group_by("speaker").agg(pl.col("label").n_unique())
+    if (single := (classes["label"] == 1).sum()) * 2 > speakers:
+        told.append(
+            f"{single} of {speakers} {words.source}s have one class only: a method may learn the {words.source} instead"
+        )
+    owners = rows.group_by("label").agg(pl.col("speaker").n_unique())
+    alone = sorted(owners.filter(pl.col("speaker") < 3)["label"])
+    if alone:
+        told.append(f"fewer than three {words.source}s have {first_few(alone)}: some folds cannot train or test it")
+    return told
+
+
+def _num_groups(rows: pl.DataFrame, modality: Modality) -> int | None:
+    """A number of folds that come out even, if five do not; None: five, or folds that the names give."""
+    if "speaker" not in rows.columns or "group" in rows.columns:
+        return None
+    own = rows.with_columns(utterance_id=pl.int_range(pl.len()).cast(pl.String))
+    stratify = modality != "speech"
+    if rows["speaker"].n_unique() >= 5 and unevenness(assign_groups(own, 5, stratify=stratify)) <= 1.25:
+        return None
+    return even_number(own, 5, stratify=stratify)
+
+
+def _facts(rows: pl.DataFrame) -> dict[str, str]:
+    counts = rows["label"].value_counts(sort=True).iter_rows()
+    facts = {"items": f"{len(rows):,}", "classes": ", ".join(f"{label} {count}" for label, count in counts)}
+    if "speaker" in rows.columns:
+        sizes = rows["speaker"].value_counts()["count"].to_list()
+        facts["speakers"] = f"{len(sizes)}, with {min(sizes)} to {max(sizes)} items each"
+    if "group" in rows.columns:
+        groups = sorted(set(rows["group"]))
+        split = ", an official split" if all(group.lower() in PARTS for group in groups) else ""
+        facts["groups"] = f"{first_few(groups)}{split}"
+    return facts
+
+
+def _sound_facts(decoded: _Decoded) -> dict[str, str]:
+    if not decoded.seconds:
+        raise CorpusError("none of the recordings can be read", fix="correct the path after --from")
+    seconds = sorted(decoded.seconds)
+    formats = ", ".join(f"{name} ({count})" for name, count in decoded.formats.most_common(3))
+    median = seconds[len(seconds) // 2]
+    return {
+        "sound": f"{sum(seconds) / 60:.1f} min; {seconds[0]:.1f} to {seconds[-1]:.1f} s each, median {median:.1f} s",
+        "format": formats,
+    }
+
+
+def _located(rows: pl.DataFrame, folder: Path, beside: Path, root: Path) -> pl.DataFrame:
+    """The manifest: paths relative to it if the data are in the project, else absolute; text that is no formula."""
+    if "path" in rows.columns:
+        inside = folder.resolve().is_relative_to(root.resolve())
+        base = os.path.relpath(folder.resolve(), beside.resolve()) if inside else str(folder.resolve())
+        rows = rows.with_columns(path=pl.lit(f"{base}/") + pl.col("path"))
+        if "speaker" not in rows.columns:
+            rows = rows.with_columns(speaker=pl.col("path"))
+    first = [name for name in ("path", "text", *COLUMNS) if name in rows.columns]
+    return rows.select(*first, *(name for name in rows.columns if name not in first))
+
+
+def _pipeline_text(name: str, manifest: Path, encoder: str, modality: Modality, num_groups: int | None) -> str:
+    download: dict[str, Any] = {"corpus": "manifest", "source": manifest.as_posix()}
+    if num_groups is not None:
+        download["num_groups"] = num_groups
+    settings = {"download": download, "extract": {"encoder": encoder}}
+    lines = [yaml.safe_dump({key: value}, default_flow_style=True, width=200, allow_unicode=True).strip()[1:-1]
+             for key, value in settings.items()]  # fmt: skip
+    question = f"# Which layers of {encoder} tell the classes of '{name}' apart? Made by `daamctl new`.\n"
+    return question + "\n".join(lines) + "\n"
+
+
+def _list_in_params(path: Path, name: str) -> None:
+    """Add the pipeline to the list in `params.yaml`, and leave everything else, comments included, as it is."""
+    if name in (read_yaml(path).get("pipelines") or []):
+        return
+    text = path.read_text(encoding="utf-8")
+    found = re.search(r"^pipelines:[^\n]*\n((?:[ ]*-[^\n]*\n|[ ]*#[^\n]*\n)+)", text, re.MULTILINE)
+    if found is None:
+        raise ConfigError(f"{path} has no list of pipelines, one per line", fix=f"add the line '  - {name}' to it")
+    indent = re.match(r"[ ]*", found[1])
+    line = f"{indent[0] if indent else '  '}- {name}\n"
+    write_text(path, text[: found.end()] + line + text[found.end() :])

@@ -1,0 +1,89 @@
+"""Patterns of file names: what they read, what they refuse, and what is proposed for common layouts."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from daamctl.corpora.file_names import NamePattern, propose
+from daamctl.errors import ConfigError, CorpusError
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "values"),
+    [
+        ("{label}/{_}.wav", "a/b/calm/x.wav", {"label": "calm"}),
+        ("{label}/{speaker}_{_}", "calm/s1_3_4.flac", {"label": "calm", "speaker": "s1"}),
+        ("{speaker:2}{_:3}{label:1}{_:1}.wav", "wav/03a01Fa.wav", {"speaker": "03", "label": "F"}),
+        ("{_}-{_}-{label}-{_}-{speaker}.wav", "A/03-01-05-02-12.wav", {"label": "05", "speaker": "12"}),
+        ("{group}/{label}/{take}.wav", "train/calm/7.wav", {"group": "train", "label": "calm", "take": "7"}),
+        ("{label}.{_}", "calm.1.wav", {"label": "calm"}),
+        ("{label}/{_}.wav", "calm/x.mp3", None),
+        ("{label}/{_}.wav", "x.wav", None),
+        ("{label:1}.wav", "ab.wav", None),
+        ("{label}+{_}.wav", "a+b.wav", {"label": "a"}),
+    ],
+)
+def test_what_a_pattern_reads(pattern: str, path: str, values: dict[str, str] | None) -> None:
+    assert NamePattern.parse(pattern).read(path) == values
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("{speaker}/{_}.wav", "it has no {label}"),
+        ("{label}_{label}.wav", "{label} stands twice"),
+        ("{label}{speaker}.wav", "nothing separates {speaker} from the field before it; give widths, {label:1}"),
+        ("{label}/{.wav", "it has a brace that is no field"),
+        ("{label:x}/{_}.wav", "it has a brace that is no field"),
+    ],
+)
+def test_what_is_no_pattern(pattern: str, reason: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        NamePattern.parse(pattern)
+    assert caught.value.message == f"pattern '{pattern}': {reason}"
+
+
+MOODS = ("calm", "happy", "sad")
+SPEAKERS = [f"s{number:02}" for number in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        ("{mood}/{speaker}_{take}.wav", "{label}/{speaker}_{_}"),
+        ("{speaker}/{mood}/{take}.wav", "{speaker}/{label}/{_}"),
+        ("data/{speaker}/{mood}/take {take}.wav", "{speaker}/{label}/{_}"),
+        ("all/{speaker}-{mood}-{take}.wav", "{speaker}-{label}-{_}"),
+        ("{mood}/{take}{speaker}.wav", "{label}/{_}"),
+        ("{speaker}/{take}_{mood}.wav", "{speaker}/{_}_{label}"),
+    ],
+)
+def test_common_layouts_get_their_pattern(layout: str, expected: str) -> None:
+    paths = [
+        layout.format(mood=mood, speaker=speaker, take=take)
+        for mood, speaker, take in product(MOODS, SPEAKERS, range(3))
+    ]
+    pattern = propose([*paths, "read me/notes.wav"])  # one file of another form
+    assert pattern.text == expected
+    assert {values["label"] for path in paths if (values := pattern.read(path))} == set(MOODS)
+
+
+@pytest.mark.parametrize(
+    ("paths", "example"),
+    [
+        ([f"{s:02}a0{t}{c}a.wav" for s, t, c in product(range(3, 6), range(3), "WLN")], "{speaker:2}{label:1}{_:4}"),
+        (
+            [f"Actor_{s:02}/03-01-{e:02}-01-{s:02}.wav" for s, e in product(range(1, 9), range(1, 6))],
+            "{_}-{_}-{label}-{_}-{_}",
+        ),
+        (["a.wav", "b.wav"], "{label}/{speaker}_{_}"),
+    ],
+)
+def test_codes_are_not_guessed_but_the_message_shows_a_pattern(paths: list[str], example: str) -> None:
+    with pytest.raises(CorpusError, match=r"^nothing in the names of the files looks like a label, e\.g\. ") as caught:
+        propose(paths)
+    assert caught.value.fix is not None
+    assert f"--pattern '{example}'" in caught.value.fix
+    NamePattern.parse(example)

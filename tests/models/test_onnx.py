@@ -1,0 +1,80 @@
+"""The module that is exported computes what the encoder's own reading and pooling give; and so does ONNX."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from daamctl.artifacts.utterances import Modality
+from daamctl.config import ExtractConfig
+from daamctl.encoders.base import Encoder
+from daamctl.encoders.load import open_encoder
+from daamctl.errors import EncoderError, MethodError
+from daamctl.methods import build
+from daamctl.methods.base import FusionClassifier
+from daamctl.models import onnx as module
+from daamctl.models.onnx import BATCHES, Graph, check_installed, write_onnx
+
+ENCODERS: dict[str, Modality] = {
+    "wavlm-micro": "speech", "whisper-tiny": "speech", "llama-micro": "text", "beit-micro": "image",
+}  # fmt: skip
+
+
+def opened(name: str, **settings: object) -> tuple[Encoder, list[FusionClassifier]]:
+    """An encoder cut after its second layer, and two models over it."""
+    config = ExtractConfig.model_validate({"encoder": name, "weights": "random", **settings})
+    encoder = open_encoder(
+        config, modality=ENCODERS[name], max_duration_s=5.0, device="cpu", precision="float32", highest_layer=2
+    ).encoder
+    torch.manual_seed(0)
+    members = [
+        build("weighted-sum", num_layers=len(encoder.layers), embed_dim=encoder.embed_dim, num_classes=3).eval()
+        for _ in range(2)
+    ]
+    return encoder, members
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_the_graph_equals_reading_and_pooling(name: str) -> None:
+    encoder, members = opened(name)
+    graph = Graph(encoder, members, list(encoder.layers), "float32").eval()
+    for index, size in enumerate(BATCHES):
+        batch = module._batch(encoder, size, index)
+        with torch.no_grad():
+            found = graph(batch)
+        for ours, theirs in zip(found, module._by_torch(graph, batch), strict=True):
+            np.testing.assert_allclose(ours.numpy(), theirs, atol=2e-5)
+
+
+def test_what_a_graph_cannot_do_is_refused() -> None:
+    encoder, members = opened("wavlm-micro", pooling="all-frames")
+    with pytest.raises(EncoderError, match="pooling=valid-frames"):
+        Graph(encoder, members, [1, 2], "float32")
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MethodError, match="--onnx needs onnx, onnxscript, onnxruntime") as error:
+        check_installed()
+    assert error.value.fix == "pip install 'daamctl[onnx]'"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.filterwarnings("ignore")
+def test_onnx_equals_torch(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    encoder, members = opened(name)
+    write_onnx(tmp_path, encoder, members, list(encoder.layers), "float16")
+    parity = json.loads((tmp_path / "parity.json").read_text())
+    assert max(parity["largest_difference"].values()) <= 1e-4
+    assert len({tuple(shape) for shape in parity["shapes"]}) == 3
+    other = Graph(encoder, [*members[:1]], list(encoder.layers), "float16").eval()
+    batches = [module._batch(encoder, 1, 0)]
+    with pytest.raises(MethodError, match="ONNX differs from torch: probabilities by"):
+        module._compare(tmp_path / "model.onnx", other, batches, ["logits", "layer_weights"])

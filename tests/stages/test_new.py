@@ -1,0 +1,162 @@
+"""A folder becomes a pipeline that runs; what is doubtful about the data is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import soundfile as sf
+from PIL import Image
+
+from daamctl.config import load_config, pipeline_names
+from daamctl.errors import ConfigError, CorpusError
+from daamctl.layout import Layout
+from daamctl.stages import check, download, new
+
+RATE = 8000
+
+
+def write_wav(path: Path, seed: int, *, seconds: float = 0.2, loud: float = 0.1) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    samples = loud * np.random.default_rng(seed).standard_normal(int(seconds * RATE))
+    sf.write(path, samples.astype(np.float32), RATE, subtype="FLOAT")
+
+
+@pytest.fixture
+def voices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six speakers with two recordings of each of two moods."""
+    folder = tmp_path_factory.mktemp("voices")
+    for seed, (speaker, mood, take) in enumerate(
+        (s, m, t) for s in range(6) for m in ("calm", "sad") for t in range(2)
+    ):
+        write_wav(folder / mood / f"s{speaker}_{take}.wav", seed)
+    return folder
+
+
+def manifest_of(made: new.NewPipeline) -> pl.DataFrame:
+    return pl.read_csv(made.manifest, infer_schema=False)
+
+
+def test_recordings_become_a_pipeline(project: Path, voices: Path) -> None:
+    before = (project / "params.yaml").read_text()
+    made = new.run(project, "voices", voices, encoder="wavlm-micro")
+    assert made.pattern == "{label}/{speaker}_{_}"
+    rows = manifest_of(made)
+    assert rows.columns == ["path", "label", "speaker"]
+    assert rows.row(0) == (f"{voices}/calm/s0_0.wav", "calm", "s0")
+    assert made.facts == {
+        "sound": "0.1 min; 0.2 to 0.2 s each, median 0.2 s",
+        "format": "8000 Hz, 1 channel (24)",
+        "items": "24",
+        "classes": "calm 12, sad 12",
+        "speakers": "6, with 4 to 4 items each",
+    }
+    assert made.doubts == ["6 speakers: with so few hardly any difference of methods can be shown"]
+    line = "  - voices\n"
+    after = (project / "params.yaml").read_text()
+    assert after.replace(line, "") == before
+    assert after.index(line) > after.index("  - agnews-as-published\n")
+    assert "voices" in check.run(project, write=True)
+    config = load_config(project, "voices")
+    assert (config.extract.encoder, config.download.num_groups) == ("wavlm-micro", 6)  # five folds would be uneven
+    download.run(Layout.of(project, "voices", config), config)
+
+
+def test_data_within_the_project_are_named_relative_to_it(project: Path, voices: Path) -> None:
+    inside = project / "recordings"
+    for path in voices.rglob("*.wav"):
+        target = inside / path.relative_to(voices)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    made = new.run(project, "near", inside)
+    assert manifest_of(made)["path"][0] == "../recordings/calm/s0_0.wav"
+
+
+def test_what_is_wrong_with_recordings_is_told(project: Path, voices: Path) -> None:
+    (voices / "calm/s0_7.wav").write_bytes((voices / "sad/s0_0.wav").read_bytes())
+    write_wav(voices / "calm/s0_8.wav", 99, loud=0.0)
+    write_wav(voices / "calm/s0_9.wav", 98, seconds=0.05)
+    (voices / "calm/s1_9.wav").write_bytes(b"RIFF")
+    (voices / "calm/notes.txt").write_text("x")
+    write_wav(voices / "odd.wav", 97)
+    made = new.run(project, "voices", voices)
+    assert made.doubts[:6] == [
+        "left out, of another kind: calm/notes.txt",
+        "1 file left out, which the pattern does not fit: odd.wav",
+        "1 file: is silent: calm/s0_8.wav",
+        "1 file: is shorter than 0.1 s: calm/s0_9.wav",
+        "1 file: cannot be read, left out: calm/s1_9.wav",
+        "equal files: calm/s0_7.wav = sad/s0_0.wav",
+    ]
+    assert made.doubts[6] == "equal files with different labels: calm/s0_7.wav = sad/s0_0.wav"
+    assert len(manifest_of(made)) == 27
+
+
+def test_codes_get_names(project: Path, voices: Path) -> None:
+    made = new.run(project, "voices", voices, labels={"calm": "ruhig"})
+    assert made.facts["classes"] == "ruhig 12, sad 12"
+    with pytest.raises(ConfigError, match="--labels names angry, but the labels are calm, sad"):
+        new.run(project, "more", voices, labels={"angry": "x"})
+
+
+def test_without_speakers_the_danger_is_told(project: Path, voices: Path) -> None:
+    made = new.run(project, "voices", voices, pattern="{label}/{_}.wav")
+    assert any(doubt.startswith("no speaker found in the names: the same voice may be") for doubt in made.doubts)
+    assert manifest_of(made)["speaker"].n_unique() == 24
+    assert load_config(project, "voices").download.corpus == "manifest"
+
+
+def test_images_and_texts(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("data")
+    for kind in ("cat", "dog"):
+        (folder / "images" / kind).mkdir(parents=True)
+        (folder / "texts" / kind).mkdir(parents=True)
+        for number in range(6):
+            Image.new("RGB", (8, 8), (number, 0, len(kind) + ord(kind[0]))).save(
+                folder / "images" / kind / f"{number}.png"
+            )
+            (folder / "texts" / kind / f"{number}.txt").write_text(f"A {kind}, number {number}\n")
+    (folder / "texts/cat/none.txt").write_text(" \n")
+    for name, encoder in (("images", "beit-micro"), ("texts", "llama-micro")):
+        made = new.run(project, name, folder / name, encoder=encoder)
+        config = load_config(project, name)
+        download.run(Layout.of(project, name, config), config)
+        assert made.facts["classes"] in ("cat 6, dog 6", "dog 6, cat 6")
+        assert len(manifest_of(made)) == 12
+    assert made.doubts == ["1 text left out: empty, not UTF-8, or over a megabyte: cat/none.txt"]
+    assert "A cat, number 0" in set(manifest_of(made)["text"])
+
+
+def test_nothing_is_overwritten(project: Path, voices: Path) -> None:
+    made = new.run(project, "voices", voices)
+    made.pipeline.write_text(made.pipeline.read_text() + "train: {epochs: 3}\n")
+    text = made.pipeline.read_text()
+    with pytest.raises(ConfigError, match="exist") as caught:
+        new.run(project, "voices", voices)
+    assert caught.value.fix == "take another name, or replace them with --force"
+    assert made.pipeline.read_text() == text
+    new.run(project, "voices", voices, force=True)
+    assert made.pipeline.read_text() != text
+    assert (project / "params.yaml").read_text().count("- voices\n") == 1
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a b", "-x", "a/b", "x" * 65, "emodb"])
+def test_names_that_cannot_be(project: Path, voices: Path, name: str) -> None:
+    known = pipeline_names(project)
+    with pytest.raises(ConfigError):
+        new.run(project, name, voices)
+    assert pipeline_names(project) == known
+
+
+def test_folders_without_data(project: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(CorpusError, match="holds no recordings, images or texts"):
+        new.run(project, "x", empty)
+    with pytest.raises(CorpusError, match="no folder"):
+        new.run(project, "x", tmp_path / "nowhere")
+    with pytest.raises(CorpusError, match="is a file"):
+        new.run(project, "x", project / "params.yaml")
+    assert not (project / "manifests").exists()

@@ -173,6 +173,7 @@ class Importance:
         audit: audit of the scores.
         probed: accuracy of every layer; None if no layer was probed.
         files: SHA-256 of the stage's other files.
+        folds: content keys of the folds that it was computed from, sorted.
     """
 
     run: str
@@ -184,6 +185,7 @@ class Importance:
     audit: Audit
     probed: ProbedLayers | None = None
     files: dict[str, str] = field(default_factory=dict)
+    folds: list[str] = field(default_factory=list)
 
     @property
     def pictures(self) -> list[str]:

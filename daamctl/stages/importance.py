@@ -137,6 +137,7 @@ def run(layout: Layout, config: Config) -> Path:
         audit=audit,
         probed=_probed(probes, config.evaluate.unit),
         files=hashes_of(folder / name for name in (MAPS_FILE, CURVES_FILE, *pictures)),
+        folds=sorted(fold.result["run"]["key"] for found in folds.values() for fold in found),
     )
     write_record(folder / FILE, asdict(summary))
     logger.info(summary.note)

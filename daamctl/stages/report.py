@@ -27,7 +27,7 @@ from safetensors import safe_open
 from daamctl.adapters import stage_of
 from daamctl.analysis.importance import layer_contribution
 from daamctl.analysis.learned import read_learned
-from daamctl.artifacts.ablation import find_ablation
+from daamctl.artifacts.ablation import Ablation, find_ablation
 from daamctl.artifacts.evaluation import EvalBatches, Evaluation, FoldScores, find_evaluation, read_evaluation
 from daamctl.artifacts.importance import MAPS_FILE, Importance, find_importance
 from daamctl.artifacts.integrity import check_file
@@ -100,6 +100,18 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
     return page
 
 
+def _outdated(
+    layout: Layout, evaluation: Evaluation, folds: Sequence[Fold], ablated: Ablation | None, summary: Importance | None
+) -> list[str]:
+    """Notes on results of later stages that are of other embeddings or folds than the evaluation."""
+    notes = []
+    if ablated is not None and ablated.embeddings_key != evaluation.provenance.embeddings_key:
+        notes.append(f"Training on few layers was done on other embeddings. To update, run: {layout.command('ablate')}")
+    if summary is not None and not set(summary.folds) <= {fold.result["run"]["key"] for fold in folds}:
+        notes.append(f"Layer scores are of folds that are not these. To update, run: {layout.command('importance')}")
+    return notes
+
+
 def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     command = layout.command("importance")
     summary = find_importance(layout.stage("importance"), again=command, hide=layout.root)
@@ -111,6 +123,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     raw_names = {label: name for name, label in labels.items()}
     evaluation = with_encoder_name(labelled(raw), config.extract.name)
     folds, stale = _folds(layout, config, raw)
+    stale += _outdated(layout, evaluation, folds, ablated, summary)
     runs = [_facts(fold, labels[fold.result["run"]["method"]]) for fold in folds]
     declared = config.evaluate.reference is not None
     history, pngs = _history(layout, raw), _importance_pictures(layout, summary, command)

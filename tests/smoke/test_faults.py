@@ -156,9 +156,12 @@ def test_no_fault_changes_a_result_in_silence(finished: Path, other: Path, tmp_p
             except Exception as error:  # what would be a traceback
                 silent.append(f"{what}: {type(error).__name__}: {error}")
             else:
-                count["without effect"] += 1
-                if results(case) != expected:
-                    silent.append(f"{what}: other results")
+                told = "To update, run: daamctl" in (case / "data/report/tiny/report.md").read_text()
+                count["told in the report" if told else "without effect"] += 1
+                found = results(case)
+                changed = [name for name in expected if found.get(name) != expected[name]]
+                if changed and not told:
+                    silent.append(f"{what}: other results in {changed}")
             shutil.rmtree(case)
     print(f"{stage}: {count.total()} faults: {dict(count)}")  # noqa: T201
     assert not silent, "\n".join(silent)

@@ -27,7 +27,11 @@ def command(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.", show_default=False)],
     folds: Annotated[
-        str, typer.Option(metavar="mean|N", help="mean: average the logits of all folds; N: this fold.")
+        str,
+        typer.Option(
+            metavar="mean|N|refit",
+            help="mean: average the folds' logits; N: this fold; refit: train on all data.",
+        ),
     ] = "mean",
     layers: Annotated[
         str | None,

@@ -57,10 +57,11 @@ from daamctl.paper.deviations import AS_PUBLISHED, CORRECTED, deviations, verdic
 from daamctl.tracking import make_tracker, register_model
 from daamctl.training.features import load_features
 from daamctl.training.layer_subsets import train_on_layers
+from daamctl.training.whole import train_on_all
 
 log = logging.getLogger(__name__)
 
-MEAN = "mean"
+MEAN, REFIT = "mean", "refit"
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ def run(
         root: project folder.
         trained: `pipeline/method`, or the name of an ad-hoc run and a method.
         out: folder to write.
-        folds: `mean`: average the logits of all folds and seeds; a number: this fold.
+        folds: `mean`: average the logits of all folds and seeds; a number: this fold; `refit`: train on
+            all clips, with what the folds chose.
         layers: `1-K`: train the method on the layers 1 to K only, as `truncate` does, and export that.
         with_encoder: include the encoder, up to the highest layer that the method reads.
         encoder: folder of the encoder, if it is not where the settings say.
@@ -135,10 +137,11 @@ def run(
 
     def fill(folder: Path) -> None:
         for member, fold in zip(record.members, chosen, strict=True):
-            weights = fold.weights()
+            weights = _refitted(found, member.seed, folder) if kind == REFIT else fold.weights()
             if weights is None:
                 raise ArtifactError(f"{fold.folder} has no weights", fix=f"train it again: {_again(found)}")
             shutil.copyfile(weights, folder / member.file)
+        shutil.rmtree(folder / REFIT, ignore_errors=True)
         if with_encoder:
             save_cut_encoder(_open_encoder(found, record, encoder), folder / ENCODER_DIR)
         if onnx:
@@ -225,9 +228,11 @@ def _choose(found: _Trained, folds: str) -> tuple[Kind, list[Fold]]:
     """The folds to export."""
     if folds == MEAN:
         return "mean", found.folds
+    if folds == REFIT:  # one training per seed; its fold stands for what does not depend on the fold
+        return "refit", list({fold.seed: fold for fold in reversed(found.folds)}.values())
     numbers = sorted({fold.fold for fold in found.folds})
     if not folds.isdecimal() or int(folds) not in numbers:
-        raise ConfigError(f"--folds must be mean or a fold ({numbers[0]} to {numbers[-1]}), got '{folds}'")
+        raise ConfigError(f"--folds must be mean, refit or a fold ({numbers[0]} to {numbers[-1]}), got '{folds}'")
     return "fold", [fold for fold in found.folds if fold.fold == int(folds)]
 
 
@@ -252,9 +257,9 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> ModelRecord:
         extract=_without_paths(_resolved(config["extract"], meta["encoder"]), "encoder"),
         segment=config["segment"] if modality == "speech" else {},
         kind=kind,
-        members=[_member(fold, found) for fold in chosen],
+        members=[_member(fold, found, kind) for fold in chosen],
         corpus=_corpus(found),
-        measured=_measured(found, kind, chosen),
+        measured=None if kind == "refit" else _measured(found, kind, chosen),
         deviations=_deviations(found),
         warnings=_warnings(found, kind),
         versions=meta["versions"],
@@ -277,12 +282,20 @@ def _without_paths(values: dict[str, Any], name: str = "name") -> dict[str, Any]
     return {**values, name: Path(encoder).name}
 
 
-def _member(fold: Fold, found: _Trained) -> Member:
+def _member(fold: Fold, found: _Trained, kind: Kind) -> Member:
     several = len({one.seed for one in found.folds}) > 1
-    name = f"fold-{fold.fold}-seed-{fold.seed}" if several else f"fold-{fold.fold}"
-    return Member(
-        file=f"{name}.safetensors", fold=fold.fold, seed=fold.seed, test_group=fold.result["run"]["test_group"]
-    )
+    name = REFIT if kind == "refit" else f"fold-{fold.fold}"
+    file = f"{name}-seed-{fold.seed}.safetensors" if several else f"{name}.safetensors"
+    if kind == "refit":
+        return Member(file=file, fold=None, seed=fold.seed, test_group=None)
+    return Member(file=file, fold=fold.fold, seed=fold.seed, test_group=fold.result["run"]["test_group"])
+
+
+def _refitted(found: _Trained, seed: int, folder: Path) -> Path:
+    """Weights of a training on all clips."""
+    folds = [fold for fold in found.folds if fold.seed == seed]
+    features = load_features(found.layout, found.config, tuple(found.first.result["run"]["layers"]))
+    return train_on_all(found.method, folds, features, found.layout, found.config, seed, folder / REFIT)
 
 
 def _corpus(found: _Trained) -> CorpusFacts:
@@ -379,6 +392,8 @@ def _warnings(found: _Trained, kind: Kind) -> list[str]:
         warnings.append(
             f"{found.method} is a reconstruction ({run['reconstructed']}): the definition is this project's."
         )
+    if kind == "refit":
+        warnings.append("It was trained on all data, so no figure was measured for it.")
     if kind == "mean" and len(found.folds) > 1:
         warnings.append("Every item of the corpus was trained on in some fold: do not test it on this corpus.")
     return warnings

@@ -137,7 +137,7 @@ def test_what_depends_on_the_batch_is_refused(trained: Path) -> None:
     [
         ({"method": ""}, ConfigError, "names no method"),
         ({"method": "weighted-som"}, UnknownNameError, "unknown method of 'tiny' 'weighted-som'"),
-        ({"folds": "4"}, ConfigError, r"--folds must be mean or a fold \(1 to 3\), got '4'"),
+        ({"folds": "4"}, ConfigError, r"--folds must be mean, refit or a fold \(1 to 3\), got '4'"),
         ({"method": "lora-r8"}, UnknownNameError, "lora-r8"),
     ],
 )
@@ -238,3 +238,19 @@ def test_fewer_layers_with_a_cut_encoder(trained: Path) -> None:
     np.testing.assert_allclose(rows.select("p_high", "p_low").to_numpy(), scored.probabilities, atol=1e-5)
     with pytest.raises(ConfigError, match=r"--layers must be 1-K with K from 1 to 24, got '1-25'"):
         export_model(trained, "no", layers="1-25")
+
+
+def test_a_refit_trains_on_all_data_and_quotes_no_figure(trained: Path) -> None:
+    folder = export_model(trained, "refit", folds="refit")
+    record = read_model(folder)
+    assert [(one.file, one.fold, one.test_group) for one in record.members] == [("refit.safetensors", None, None)]
+    assert record.measured is None
+    assert "No figure was measured" in (folder / "README.md").read_text()
+    assert {path.name for path in folder.iterdir()} == {"model.json", "README.md", "MLmodel", "refit.safetensors"}
+    model = ExportedModel.open(folder, device="cpu")
+    standardize = model.members[0].state_dict().get("standardize.mean")
+    config = load_config(trained, "tiny")
+    x = load_features(Layout.of(trained, "tiny", config), config).x
+    assert isinstance(x, torch.Tensor)
+    assert standardize is not None
+    torch.testing.assert_close(standardize, x.float().mean(0), atol=1e-3, rtol=1e-3)  # of all clips, not of a part

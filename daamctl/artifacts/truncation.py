@@ -5,6 +5,7 @@ Accuracies, differences and shares are fractions. The JSON has the same names an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -133,3 +134,10 @@ def find_truncation(folder: Path, *, again: str, hide: Path | None = None) -> Tr
     for name, wanted in found.files.items() if found else ():
         check_file(folder / name, wanted, fix=f"make it again: {again}")
     return found
+
+
+def layers_name(layers: Sequence[int]) -> str:
+    """Name of consecutive layers in folders and tables: `layers-1-to-9`, or `layer-9`."""
+    if len(layers) == 1:
+        return f"layer-{layers[0]}"
+    return f"layers-{layers[0]}-to-{layers[-1]}"

@@ -27,8 +27,16 @@ def command(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.", show_default=False)],
     folds: Annotated[
-        str, typer.Option(metavar="mean|N", help="mean: average the logits of all folds; N: this fold.")
+        str,
+        typer.Option(
+            metavar="mean|N|refit",
+            help="mean: average the folds' logits; N: this fold; refit: train on all data.",
+        ),
     ] = "mean",
+    layers: Annotated[
+        str | None,
+        typer.Option(metavar="1-K", help="Train on the layers 1 to K only (see truncate), and export that."),
+    ] = None,
     with_encoder: Annotated[
         bool, typer.Option("--with-encoder", help="Include the encoder, so that the folder works offline.")
     ] = False,
@@ -50,6 +58,7 @@ def command(
         run,
         out,
         folds=folds,
+        layers=layers,
         with_encoder=with_encoder,
         encoder=encoder,
         onnx=onnx,

@@ -6,19 +6,22 @@ Reads the folds of `data/train/<run>/<method>/` and `data/evaluate/<run>/evaluat
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from daamctl import __version__
 from daamctl.adapters import stage_of
-from daamctl.artifacts.evaluation import Evaluation, FoldScores, MethodEvaluation, read_evaluation
+from daamctl.artifacts.evaluation import Evaluation, Intervals, Scores, read_evaluation
 from daamctl.artifacts.io import write_text
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.runs import complete_folds, find_run, trained_methods
 from daamctl.artifacts.terms import counted, terms_of
+from daamctl.artifacts.truncation import layers_name
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config
 from daamctl.corpora import CORPORA
@@ -26,7 +29,10 @@ from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.load import OpenedEncoder
 from daamctl.encoders.save import save_cut_encoder
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError, first_few
+from daamctl.evaluation.comparison import item_table, method_intervals
 from daamctl.evaluation.consistency import check_method, differences
+from daamctl.evaluation.metrics import class_recalls
+from daamctl.evaluation.scoring import items_of, join, score_items
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, load_weights, resolve_method
 from daamctl.models.card import card_of
@@ -48,11 +54,14 @@ from daamctl.models.onnx import check_installed, write_onnx
 from daamctl.models.pyfunc import FILE as MLMODEL
 from daamctl.models.pyfunc import mlmodel_of
 from daamctl.paper.deviations import AS_PUBLISHED, CORRECTED, deviations, verdict
-from daamctl.tracking import register_model
+from daamctl.tracking import make_tracker, register_model
+from daamctl.training.features import load_features
+from daamctl.training.layer_subsets import train_on_layers
+from daamctl.training.whole import train_on_all
 
 log = logging.getLogger(__name__)
 
-MEAN = "mean"
+MEAN, REFIT = "mean", "refit"
 
 
 @dataclass(frozen=True)
@@ -80,11 +89,6 @@ class _Trained:
         """The first fold; what does not depend on the fold is taken from it."""
         return self.folds[0]
 
-    @property
-    def results(self) -> MethodEvaluation:
-        """Results of the method."""
-        return self.evaluation.methods[self.method]
-
 
 def run(
     root: Path,
@@ -92,6 +96,7 @@ def run(
     out: Path,
     *,
     folds: str = MEAN,
+    layers: str | None = None,
     with_encoder: bool = False,
     encoder: Path | None = None,
     onnx: bool = False,
@@ -104,7 +109,9 @@ def run(
         root: project folder.
         trained: `pipeline/method`, or the name of an ad-hoc run and a method.
         out: folder to write.
-        folds: `mean`: average the logits of all folds and seeds; a number: this fold.
+        folds: `mean`: average the logits of all folds and seeds; a number: this fold; `refit`: train on
+            all clips, with what the folds chose.
+        layers: `1-K`: train the method on the layers 1 to K only, as `truncate` does, and export that.
         with_encoder: include the encoder, up to the highest layer that the method reads.
         encoder: folder of the encoder, if it is not where the settings say.
         onnx: also write encoder and members as one ONNX graph.
@@ -124,16 +131,17 @@ def run(
     check_free(out, force=force)
     if onnx:
         check_installed()
-    found = _find(root, trained)
+    found = _find(root, trained, layers)
     kind, chosen = _choose(found, folds)
     record = _record(found, kind, chosen)
 
     def fill(folder: Path) -> None:
         for member, fold in zip(record.members, chosen, strict=True):
-            weights = fold.weights()
+            weights = _refitted(found, member.seed, folder) if kind == REFIT else fold.weights()
             if weights is None:
                 raise ArtifactError(f"{fold.folder} has no weights", fix=f"train it again: {_again(found)}")
             shutil.copyfile(weights, folder / member.file)
+        shutil.rmtree(folder / REFIT, ignore_errors=True)
         if with_encoder:
             save_cut_encoder(_open_encoder(found, record, encoder), folder / ENCODER_DIR)
         if onnx:
@@ -152,7 +160,7 @@ def run(
     return out
 
 
-def _find(root: Path, trained: str) -> _Trained:
+def _find(root: Path, trained: str, layers: str | None) -> _Trained:
     name, _, method = trained.partition("/")
     layout, config = find_run(root, name)
     known = dict.fromkeys([*(config.trained if layout.pipeline else ()), *trained_methods(layout)])
@@ -186,7 +194,21 @@ def _find(root: Path, trained: str) -> _Trained:
     made = evaluation.provenance.embeddings_key == folds[0].result["meta"]["embeddings_key"]
     if scored is None or {row.run for row in scored.per_fold} != runs or not made:
         raise ArtifactError(f"the evaluation of '{name}' is not of these folds of {method}", fix=f"run: {command}")
+    if layers is not None:
+        folds = _on_layers(layout, config, method, layers)
     return _Trained(name, method, layout, config, folds, evaluation)
+
+
+def _on_layers(layout: Layout, config: Config, method: str, text: str) -> list[Fold]:
+    """The folds of a method on the layers 1 to K; trained now unless `truncate` has."""
+    features = load_features(layout, config)
+    highest = int(text[2:]) if re.fullmatch(r"1-\d{1,6}", text) else 0
+    layers = tuple(range(1, highest + 1))
+    if not layers or not set(layers) <= set(features.layers):
+        raise ConfigError(f"--layers must be 1-K with K from 1 to {max(features.layers)}, got '{text}'")
+    folder = layout.stage("truncate") / f"{layers_name(layers)}-{method}"
+    with closing(make_tracker(layout.root, enabled=False)) as tracker:
+        return train_on_layers(method, features, layers, folder, layout, config, tracker)
 
 
 def _open_encoder(found: _Trained, record: ModelRecord, folder: Path | None) -> OpenedEncoder:
@@ -206,9 +228,11 @@ def _choose(found: _Trained, folds: str) -> tuple[Kind, list[Fold]]:
     """The folds to export."""
     if folds == MEAN:
         return "mean", found.folds
+    if folds == REFIT:  # one training per seed; its fold stands for what does not depend on the fold
+        return "refit", list({fold.seed: fold for fold in reversed(found.folds)}.values())
     numbers = sorted({fold.fold for fold in found.folds})
     if not folds.isdecimal() or int(folds) not in numbers:
-        raise ConfigError(f"--folds must be mean or a fold ({numbers[0]} to {numbers[-1]}), got '{folds}'")
+        raise ConfigError(f"--folds must be mean, refit or a fold ({numbers[0]} to {numbers[-1]}), got '{folds}'")
     return "fold", [fold for fold in found.folds if fold.fold == int(folds)]
 
 
@@ -233,9 +257,9 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> ModelRecord:
         extract=_without_paths(_resolved(config["extract"], meta["encoder"]), "encoder"),
         segment=config["segment"] if modality == "speech" else {},
         kind=kind,
-        members=[_member(fold, found) for fold in chosen],
+        members=[_member(fold, found, kind) for fold in chosen],
         corpus=_corpus(found),
-        measured=_measured(found, kind, chosen),
+        measured=None if kind == "refit" else _measured(found, kind, chosen),
         deviations=_deviations(found),
         warnings=_warnings(found, kind),
         versions=meta["versions"],
@@ -258,12 +282,20 @@ def _without_paths(values: dict[str, Any], name: str = "name") -> dict[str, Any]
     return {**values, name: Path(encoder).name}
 
 
-def _member(fold: Fold, found: _Trained) -> Member:
+def _member(fold: Fold, found: _Trained, kind: Kind) -> Member:
     several = len({one.seed for one in found.folds}) > 1
-    name = f"fold-{fold.fold}-seed-{fold.seed}" if several else f"fold-{fold.fold}"
-    return Member(
-        file=f"{name}.safetensors", fold=fold.fold, seed=fold.seed, test_group=fold.result["run"]["test_group"]
-    )
+    name = REFIT if kind == "refit" else f"fold-{fold.fold}"
+    file = f"{name}-seed-{fold.seed}.safetensors" if several else f"{name}.safetensors"
+    if kind == "refit":
+        return Member(file=file, fold=None, seed=fold.seed, test_group=None)
+    return Member(file=file, fold=fold.fold, seed=fold.seed, test_group=fold.result["run"]["test_group"])
+
+
+def _refitted(found: _Trained, seed: int, folder: Path) -> Path:
+    """Weights of a training on all clips."""
+    folds = [fold for fold in found.folds if fold.seed == seed]
+    features = load_features(found.layout, found.config, tuple(found.first.result["run"]["layers"]))
+    return train_on_all(found.method, folds, features, found.layout, found.config, seed, folder / REFIT)
 
 
 def _corpus(found: _Trained) -> CorpusFacts:
@@ -281,7 +313,7 @@ def _corpus(found: _Trained) -> CorpusFacts:
 
 
 def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
-    evaluation, results = found.evaluation, found.results
+    evaluation = found.evaluation
     unit = evaluation.main_unit
     item = terms_of(evaluation.modality).unit(unit)
     groups = f"{evaluation.num_folds} folds" if evaluation.num_folds > 1 else "the official test part"
@@ -291,48 +323,49 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
         "best-on-test": "the epoch was chosen on the test group itself, so the figures are too high",
     }[evaluation.selection]
     if kind == "fold":
-        rows = [row for row in results.per_fold if row.run in {(fold.fold, fold.seed) for fold in chosen}]
+        scores = [score_items(items_of(fold.predictions(), unit), len(evaluation.classes)) for fold in chosen]
+        group = chosen[0].result["run"]["test_group"]
         return Measured(
-            figures=_means(evaluation, rows),
-            n=int(rows[0].scores(unit)["n"]),
+            figures=_means(evaluation, scores),
+            n=int(scores[0]["n"]),
             item=item,
-            protocol=f"On the test group `{rows[0].test_group}`, which this model was not trained on, "
-            f"{_of_seeds(rows)}; {rule}.",
+            protocol=f"On the test group `{group}`, which this model was not trained on, {_of_seeds(chosen)}; {rule}.",
         )
     single = f"of the model that was not trained on it, over {groups}" if evaluation.num_folds > 1 else "of " + groups
-    intervals = results.intervals
+    items = [items_of(fold.predictions(), unit) for fold in chosen]
+    joined, size = join(items), len(evaluation.classes)
+    table = {found.method: item_table(chosen, items)}
+    intervals = method_intervals(table, modality=evaluation.modality)[found.method]
+    clusters = max((one.n_clusters for one in intervals.metrics.values() if one), default=0)
+    recalls = class_recalls(joined.targets, joined.predictions, size)
     return Measured(
-        figures=_pooled(evaluation, results),
-        n=int(results.pooled[unit]["n"]),
+        figures=_pooled(evaluation, score_items(joined, size), intervals),
+        n=len(joined),
         item=item,
         protocol=f"Every {item} was classified once per seed, by the prediction {single}; {rule}. "
         "The mean of several models itself was not measured.",
-        clusters=counted(_clusters(results), intervals.unit_word) if intervals.unit and _clusters(results) else None,
-        recalls=results.recalls[unit],
+        clusters=counted(clusters, intervals.unit_word) if intervals.unit and clusters else None,
+        recalls=dict(zip(evaluation.classes, recalls, strict=True)),
     )
 
 
-def _of_seeds(rows: Sequence[FoldScores]) -> str:
+def _of_seeds(rows: Sequence[Fold]) -> str:
     return f"mean of {counted(len(rows), 'seed')}" if len(rows) > 1 else "one seed"
 
 
-def _clusters(results: MethodEvaluation) -> int:
-    return max((one.n_clusters for one in results.intervals.metrics.values() if one), default=0)
-
-
-def _pooled(evaluation: Evaluation, results: MethodEvaluation) -> list[Figure]:
+def _pooled(evaluation: Evaluation, scores: Scores, intervals: Intervals) -> list[Figure]:
+    """Figures over all test items, with their intervals."""
     figures = []
     for name, info in evaluation.metrics.items():
-        interval = results.intervals.metrics.get(name)
-        value = interval.value if interval else float(results.pooled[evaluation.main_unit][name])
+        interval = intervals.metrics.get(name)
+        value = interval.value if interval else float(scores[name])
         bounds = {"low": interval.low, "high": interval.high, "level": interval.level} if interval else {}
         figures.append(Figure(name=name, alias=info.alias, value=value, unit=info.unit, **bounds))
     return figures
 
 
-def _means(evaluation: Evaluation, rows: Sequence[FoldScores]) -> list[Figure]:
+def _means(evaluation: Evaluation, scores: Sequence[Scores]) -> list[Figure]:
     """Figures of one fold, mean over its seeds."""
-    scores = [row.scores(evaluation.main_unit) for row in rows]
     return [
         Figure(name=name, alias=info.alias, value=sum(one[name] for one in scores) / len(scores), unit=info.unit)
         for name, info in evaluation.metrics.items()
@@ -359,6 +392,8 @@ def _warnings(found: _Trained, kind: Kind) -> list[str]:
         warnings.append(
             f"{found.method} is a reconstruction ({run['reconstructed']}): the definition is this project's."
         )
+    if kind == "refit":
+        warnings.append("It was trained on all data, so no figure was measured for it.")
     if kind == "mean" and len(found.folds) > 1:
         warnings.append("Every item of the corpus was trained on in some fold: do not test it on this corpus.")
     return warnings

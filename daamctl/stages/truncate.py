@@ -24,7 +24,7 @@ from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import RESULT, Fold
 from daamctl.artifacts.runs import find_run
 from daamctl.artifacts.terms import counted
-from daamctl.artifacts.truncation import FILE, LayersResult, NonInferiority, Truncation
+from daamctl.artifacts.truncation import FILE, LayersResult, NonInferiority, Truncation, layers_name
 from daamctl.config import Config
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.cost import outline_shares, parameter_shares, time_shares
@@ -101,7 +101,7 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
     folds: dict[Layers, list[Fold]] = {}
     with closing(make_tracker(root, enabled=False)) as tracker:
         for layers in chosen:
-            target = folder / f"{_name(layers)}-{method}"
+            target = folder / f"{layers_name(layers)}-{method}"
             folds[layers] = train_on_layers(
                 method, features, layers, target, layout, config, tracker, force=force
             )  # fmt: skip
@@ -116,12 +116,6 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
     )
     write_record(folder / FILE, result.as_json())
     return folder / FILE
-
-
-def _name(layers: Layers) -> str:
-    if len(layers) == 1:
-        return f"layer-{layers[0]}"
-    return f"layers-{layers[0]}-to-{layers[-1]}"
 
 
 def _fitting(method: str, config: Config, features: Features) -> tuple[list[Layers], list[str]]:
@@ -158,19 +152,19 @@ def _result(
     """Score the folds and test every prefix against all layers."""
     unit, every = config.evaluate.unit, features.layers
     tables = {
-        _name(layers): item_table(group, [items_of(fold.predictions(), unit) for fold in group])
+        layers_name(layers): item_table(group, [items_of(fold.predictions(), unit) for fold in group])
         for layers, group in folds.items()
     }
     design, tested = not_worse(
-        tables, reference=_name(every), margin=margin, modality=features.head.modality, alpha=ALPHA
+        tables, reference=layers_name(every), margin=margin, modality=features.head.modality, alpha=ALPHA
     )
     prefixes = [layers for layers in folds if layers == every[: len(layers)] and layers != every and layers[-1] >= 1]
-    passed = passed_in_sequence([tested[_name(layers)].p for layers in prefixes], alpha=ALPHA)
+    passed = passed_in_sequence([tested[layers_name(layers)].p for layers in prefixes], alpha=ALPHA)
 
     def result(layers: Layers, enough: bool | None = None) -> LayersResult:
         time, parameters = cost.up_to(layers[-1])
         return LayersResult(
-            **vars(tested[_name(layers)]), layers=list(layers), time=time, parameters=parameters, enough=enough
+            **vars(tested[layers_name(layers)]), layers=list(layers), time=time, parameters=parameters, enough=enough
         )
 
     return Truncation(
@@ -189,7 +183,7 @@ def _result(
         singles=[result((layer,)) for layer in every if (layer,) in folds],
         smallest=prefixes[passed - 1][-1] if passed else None,
         device=cost.device,
-        notes=_notes(design, [tested[_name(layers)] for layers in prefixes]),
+        notes=_notes(design, [tested[layers_name(layers)] for layers in prefixes]),
     )
 
 

@@ -18,6 +18,7 @@ from daamctl.artifacts.results import read_fold
 from daamctl.config import load_config
 from daamctl.encoders.save import save_cut_encoder
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError
+from daamctl.evaluation.scoring import items_of
 from daamctl.extraction.items import open_items
 from daamctl.extraction.stream import embed_clips
 from daamctl.layout import Layout
@@ -136,7 +137,7 @@ def test_what_depends_on_the_batch_is_refused(trained: Path) -> None:
     [
         ({"method": ""}, ConfigError, "names no method"),
         ({"method": "weighted-som"}, UnknownNameError, "unknown method of 'tiny' 'weighted-som'"),
-        ({"folds": "4"}, ConfigError, r"--folds must be mean or a fold \(1 to 3\), got '4'"),
+        ({"folds": "4"}, ConfigError, r"--folds must be mean, refit or a fold \(1 to 3\), got '4'"),
         ({"method": "lora-r8"}, UnknownNameError, "lora-r8"),
     ],
 )
@@ -221,3 +222,35 @@ def test_an_encoder_is_cut_after_the_highest_layer_in_use(trained: Path, tmp_pat
     expected = whole.encoder.pool(clips)[0][:, :3]
     for encoder in (opened.encoder, again.encoder):
         torch.testing.assert_close(encoder.pool(clips)[0], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_fewer_layers_with_a_cut_encoder(trained: Path) -> None:
+    folder = export_model(trained, "short", folds="2", layers="1-3", with_encoder=True)
+    record = read_model(folder)
+    assert record.layers == [1, 2, 3]
+    assert json.loads((folder / "encoder" / "config.json").read_text())["num_hidden_layers"] == 3
+    fold = read_fold(trained / "data/truncate/tiny/layers-1-to-3-weighted-sum/fold2-seed1")
+    scored = items_of(fold.predictions(), "utterance")
+    model = ExportedModel.open(folder, device="cpu")
+    assert len(model.encoder.model.encoder.layers) == 3
+    rows = model.predict([trained / "tones" / f"{name}.wav" for name in scored.ids])
+    rows = rows.filter(rows["unit"] == "item")
+    np.testing.assert_allclose(rows.select("p_high", "p_low").to_numpy(), scored.probabilities, atol=1e-5)
+    with pytest.raises(ConfigError, match=r"--layers must be 1-K with K from 1 to 24, got '1-25'"):
+        export_model(trained, "no", layers="1-25")
+
+
+def test_a_refit_trains_on_all_data_and_quotes_no_figure(trained: Path) -> None:
+    folder = export_model(trained, "refit", folds="refit")
+    record = read_model(folder)
+    assert [(one.file, one.fold, one.test_group) for one in record.members] == [("refit.safetensors", None, None)]
+    assert record.measured is None
+    assert "No figure was measured" in (folder / "README.md").read_text()
+    assert {path.name for path in folder.iterdir()} == {"model.json", "README.md", "MLmodel", "refit.safetensors"}
+    model = ExportedModel.open(folder, device="cpu")
+    standardize = model.members[0].state_dict().get("standardize.mean")
+    config = load_config(trained, "tiny")
+    x = load_features(Layout.of(trained, "tiny", config), config).x
+    assert isinstance(x, torch.Tensor)
+    assert standardize is not None
+    torch.testing.assert_close(standardize, x.float().mean(0), atol=1e-3, rtol=1e-3)  # of all clips, not of a part

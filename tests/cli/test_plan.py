@@ -25,7 +25,7 @@ def test_table_of_the_demo(project: Path) -> None:
     assert result.exit_code == 0, result.output
     assert sorted(project.rglob("*")) == before
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("demo on ")
+    assert lines[0].startswith("demo with encoder wavlm-demo on ")
     assert lines[1].split() == ["stage", "state", "work", "disk", "memory", "time", "basis"]
     names = [line.split("  ")[0].strip() or line.split()[0] for line in lines[2:20]]
     assert names == ["download", "segment", "extract", "train", "none", "weighted-sum", "mha", "daam-v1", "daam-v2",

@@ -280,6 +280,14 @@ def missing(evaluation: Evaluation) -> Section:
     )
 
 
+def use(commands: Sequence[str]) -> Section | None:
+    """Commands that take a trained method further; None if there are none."""
+    if not commands:
+        return None
+    text = "Take the method with the highest accuracy further, and classify new data with it:"
+    return Section("use", "Use a trained method", [Text(text), Code("\n".join(commands))])
+
+
 def provenance(
     evaluation: Evaluation, found: Sequence[RunFacts], *, texts: Mapping[str, str], commands: Sequence[str]
 ) -> Section:

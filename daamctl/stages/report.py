@@ -153,6 +153,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
             command=layout.command("ablate"),
         ),
         shortest.section(truncation, embeddings_key=key, command=again),
+        run_record.use(_use(layout, config, evaluation, raw_names)),
         paper.learned(runs, evaluation),
         run_record.cost(runs, evaluation),
         run_record.learning(curves, evaluation, raw_names),
@@ -419,6 +420,25 @@ def _commands(layout: Layout, evaluation: Evaluation) -> list[str]:
     if layout.pipeline:
         return [*lines, f"dvc repro report@{layout.pipeline}    # or without DVC: daamctl run {layout.pipeline}"]
     return [*lines, *(layout.command(stage) for stage in folder_stages())]
+
+
+def _use(layout: Layout, config: Config, evaluation: Evaluation, raw_names: Mapping[str, str]) -> list[str]:
+    """Commands for the best method that can be exported; none without an encoder or without such a method."""
+    usable = [
+        raw_names[label]
+        for label in order(evaluation)
+        if not (entry := evaluation.methods[label]).eval_batches
+        and not entry.missing
+        and stage_of(raw_names[label]) == "train"
+    ]
+    if not config.has_encoder or not usable:
+        return []
+    best = f"{layout.run_name}/{usable[0]}"
+    return [
+        f"daamctl truncate {best}    # how few layers of the encoder are enough",
+        f"daamctl export {best} --out model    # a folder with weights, facts and a model card",
+        "daamctl predict model FILES... --out found.csv    # over HTTP: daamctl serve model",
+    ]
 
 
 def _tracked(evaluation: Evaluation, config: Config) -> tuple[dict[str, float], dict[str, str]]:

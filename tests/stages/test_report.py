@@ -39,7 +39,7 @@ Made = tuple[Layout, str, str]
 VOID = {"meta", "img", "br", "hr", "link"}
 SECTIONS = [
     "answers", "results", "headline", "tests", "fairness", "metrics", "folds", "speakers", "selection", "published",
-    "importance", "ablation", "learned", "cost", "learning", "confusion", "missing", "provenance", "terms",
+    "importance", "ablation", "use", "learned", "cost", "learning", "confusion", "missing", "provenance", "terms",
 ]  # fmt: skip
 FIGURES = ["answers", "ranks", "accuracy", "speakers", "importance", "learning", "confusion"]
 pytestmark = pytest.mark.usefixtures("blank_pictures")  # only the fixture `made` draws its own
@@ -195,6 +195,19 @@ def test_page_is_whole_and_self_contained(made: Made) -> None:
     assert len(page.scripts) == 1 + len(FIGURES) + 2
     assert "default-src 'none'" in made[1]
     assert "connect-src" not in made[1]
+
+
+def test_the_page_ends_in_what_to_do_with_a_model(made: Made) -> None:
+    layout, _, text = made
+    evaluation = evaluation_of(layout)
+    (best,) = set(re.findall(rf"daamctl export {layout.run_name}/(\S+) --out model", text))
+    assert f"daamctl truncate {layout.run_name}/{best} " in text
+    assert "daamctl predict model " in text
+    usable = [
+        name for name, entry in evaluation["methods"].items() if not entry["eval_batches"] and not entry["missing"]
+    ]
+    summary = {name: evaluation["methods"][name]["utterance"]["accuracy"]["mean"] for name in usable}
+    assert best == max(summary, key=lambda name: summary[name])
 
 
 def test_every_plot_has_a_picture_in_its_place(made: Made) -> None:

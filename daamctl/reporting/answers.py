@@ -173,7 +173,8 @@ def _figure(evaluation: Evaluation, probed: ProbedLayers | None) -> Block:
     for name in order(evaluation):
         interval = evaluation.methods[name].intervals.metrics["accuracy"]
         ends = (interval.low, interval.high) if interval else None
-        methods[name] = (evaluation.accuracy(name).mean, ends)
+        (short,) = short_names([name])  # notes such as "undertrained" would reach into the panel of the layers
+        methods[short] = (evaluation.accuracy(name).mean, ends)
     means = ", ".join(f"{name} {percent(value)} %" for name, (value, _) in methods.items())
     alt = f"{label} of every method: {means}."
     if probed:

@@ -180,7 +180,7 @@ def test_kills_at_random_moments_leave_equal_results(finished: Path, tmp_path: P
             started = time.monotonic()
             with subprocess.Popen(words, **options) as process:
                 try:
-                    output, _ = process.communicate(timeout=draw.uniform(1, 20))
+                    output, _ = process.communicate(timeout=draw.uniform(1, 40) if kills < KILLS else None)
                     finished_alone = True
                     assert process.returncode == 0, output
                 except subprocess.TimeoutExpired:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -42,6 +43,21 @@ def pytest_collection_finish() -> None:
     """Collecting garbage after every training takes as long as a tiny training if it goes through all of torch."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """A command, or a fixture of a module that runs one, sets up logging for its process; no test may inherit that."""
+    _reset_logging()
+    yield
+    _reset_logging()
+
+
+def _reset_logging() -> None:
+    root = logging.getLogger()
+    root.handlers[:] = [handler for handler in root.handlers if type(handler).__module__.startswith("_pytest")]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("daamctl").setLevel(logging.NOTSET)
 
 
 @pytest.fixture

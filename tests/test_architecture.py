@@ -221,6 +221,7 @@ ENGINE = {
                 "base",
                 "fetch",
                 "file_names",
+                "files",
                 "fingerprint",
                 "groups",
                 "hub",

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from daamctl.artifacts.integrity import check_file
-from daamctl.artifacts.records import find_record
+from daamctl.artifacts.records import find_whole_record
 
 FILE = "ablation.json"
 
@@ -187,7 +186,4 @@ def find_ablation(folder: Path, *, again: str, hide: Path | None = None) -> Abla
     Raises:
         ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
     """
-    found = find_record(folder / FILE, Ablation, again=again, hide=hide)
-    for name, wanted in found.files.items() if found else ():
-        check_file(folder / name, wanted, fix=f"make it again: {again}")
-    return found
+    return find_whole_record(folder / FILE, Ablation, again=again, hide=hide)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from daamctl.artifacts.integrity import check_seal, sealed
+from daamctl.artifacts.integrity import check_file, check_seal, sealed
 from daamctl.artifacts.io import read_json, write_json
 from daamctl.errors import ArtifactError
 from daamctl.stage_table import SKIPPED_FILE
@@ -54,6 +54,18 @@ def find_record(path: Path, kind: type[Record], *, again: str, hide: Path | None
     if (path.parent / SKIPPED_FILE).is_file() and not path.read_bytes().strip():
         return None
     return _parsed(read_json(path, fix=f"make it again: {again}"), kind, path, again, hide)
+
+
+def find_whole_record(path: Path, kind: type[Record], *, again: str, hide: Path | None = None) -> Record | None:
+    """Like `find_record`, for a record whose `files` holds the hashes of files beside it, which are checked.
+
+    Raises:
+        ArtifactError: as for `find_record`, or one of the files is missing or changed.
+    """
+    found = find_record(path, kind, again=again, hide=hide)
+    for name, wanted in getattr(found, "files", {}).items():
+        check_file(path.parent / name, wanted, fix=f"make it again: {again}")
+    return found
 
 
 def parse_record(found: Any, kind: type[Record], *, path: Path, again: str) -> Record:

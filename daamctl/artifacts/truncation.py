@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from daamctl.artifacts.evaluation import Design
-from daamctl.artifacts.integrity import check_file
-from daamctl.artifacts.records import find_record
+from daamctl.artifacts.records import find_whole_record
 
 FILE = "truncation.json"
 
@@ -130,10 +129,7 @@ def find_truncation(folder: Path, *, again: str, hide: Path | None = None) -> Tr
     Raises:
         ArtifactError: the file is incomplete, changed, of another run or of an older version of daamctl.
     """
-    found = find_record(folder / FILE, Truncation, again=again, hide=hide)
-    for name, wanted in found.files.items() if found else ():
-        check_file(folder / name, wanted, fix=f"make it again: {again}")
-    return found
+    return find_whole_record(folder / FILE, Truncation, again=again, hide=hide)
 
 
 def layers_name(layers: Sequence[int]) -> str:

@@ -32,6 +32,14 @@ def complete_method(incomplete: str) -> list[str]:
     return [name for name in METHODS if name.startswith(incomplete)]
 
 
+def complete_run(incomplete: str) -> list[str]:
+    """Shell completion: pipelines and PIPELINE/METHOD."""
+    name, slash, method = incomplete.partition("/")
+    if slash:
+        return [f"{name}/{found}" for found in complete_method(method)]
+    return complete_pipeline(incomplete)
+
+
 def complete_encoder(incomplete: str) -> list[str]:
     """Shell completion: encoder presets."""
     from daamctl.encoders import ENCODERS

@@ -10,19 +10,14 @@ import typer
 from daamctl.cli import common
 
 
-def complete_run(incomplete: str) -> list[str]:
-    """Shell completion: PIPELINE/METHOD."""
-    name, slash, method = incomplete.partition("/")
-    if slash:
-        return [f"{name}/{found}" for found in common.complete_method(method)]
-    return common.complete_pipeline(incomplete)
-
-
 def command(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="PIPELINE/METHOD, e.g. emodb/daam-v1.", autocompletion=complete_run, show_default=False
+            metavar="RUN",
+            help="PIPELINE/METHOD, e.g. emodb/daam-v1.",
+            autocompletion=common.complete_run,
+            show_default=False,
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.", show_default=False)],

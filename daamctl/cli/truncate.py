@@ -12,21 +12,13 @@ if TYPE_CHECKING:
     from daamctl.artifacts.truncation import Truncation
 
 
-def complete(incomplete: str) -> list[str]:
-    """Shell completion: pipelines and PIPELINE/METHOD."""
-    name, slash, method = incomplete.partition("/")
-    if slash:
-        return [f"{name}/{found}" for found in common.complete_method(method)]
-    return common.complete_pipeline(incomplete)
-
-
 def command(
     run: Annotated[
         str,
         typer.Argument(
             metavar="RUN",
             help="PIPELINE/METHOD. PIPELINE alone takes a closed-form probe, which is quick.",
-            autocompletion=complete,
+            autocompletion=common.complete_run,
             show_default=False,
         ),
     ],

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -24,6 +24,7 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import Modality
 from daamctl.corpora.base import PREPARED, PREPARED_IMAGE, PREPARED_TEXT, Corpus
+from daamctl.corpora.files import JSON_LINES, files_below, read_table
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.images import FORMATS
 from daamctl.corpora.sources import TABLES
@@ -44,7 +45,6 @@ RESERVED: dict[Modality, tuple[str, ...]] = {
     "text": (),
     "image": ("index", "start_s", "end_s"),
 }
-_JSON = (".jsonl", ".ndjson")
 _LINE = "__line"
 _SHOWN = 3
 _IMAGE_SUFFIX = rf"(?i)({'|'.join(suffix.replace('.', '[.]') for suffix in FORMATS)})\s*$"
@@ -105,23 +105,12 @@ def _read(path: Path) -> pl.DataFrame:
     if path.suffix.lower() not in TABLES:
         allowed = f"{', '.join(TABLES)}, or a folder of images"
         raise CorpusError(f"{path} is of an unknown kind (allowed: {allowed})", fix=GET_IT)
-    try:
-        if path.suffix.lower() == ".parquet":
-            rows, line = pl.read_parquet(path), pl.int_range(1, pl.len() + 1)
-        elif path.suffix.lower() in _JSON:
-            rows, line = pl.read_ndjson(path, infer_schema_length=None), pl.int_range(1, pl.len() + 1)
-        else:
-            # read everything as text, so that speaker 03 does not become 3
-            rows = pl.read_csv(path, infer_schema=False)
-            breaks = pl.sum_horizontal(pl.all().str.count_matches("\n").fill_null(0))
-            line = pl.int_range(2, pl.len() + 2) + breaks.cum_sum().shift(1, fill_value=0)
-    except (pl.exceptions.PolarsError, OSError, UnicodeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CorpusError(
-            f"{path} cannot be read as a CSV, Parquet or JSON lines table: {reason}", fix=GET_IT
-        ) from error
-    rows = rows.with_columns(line.cast(pl.Int64).alias(_LINE))
-    return rows.rename({name: name.strip().removeprefix("\ufeff") for name in rows.columns})
+    rows = read_table(path, fix=GET_IT)
+    line = pl.int_range(1, pl.len() + 1)
+    if path.suffix.lower() not in (".parquet", *JSON_LINES):  # below the heading, and cells may hold line breaks
+        breaks = pl.sum_horizontal(pl.all().str.count_matches("\n").fill_null(0))
+        line = line + 1 + breaks.cum_sum().shift(1, fill_value=0)
+    return rows.with_columns(line.cast(pl.Int64).alias(_LINE))
 
 
 def _modality(rows: pl.DataFrame, faults: _Faults) -> Modality:
@@ -306,7 +295,7 @@ def _image_folder(root: Path) -> pl.DataFrame:
     rows: list[dict[str, str | None]] = []
     others: list[Path] = []
     for folder, part in classes:
-        for path in _files(folder):
+        for path in files_below(folder):
             if _is_image(path):
                 rows.append({"path": path.relative_to(root).as_posix(), "label": folder.name, "group": part})
             else:
@@ -332,17 +321,6 @@ def _some(paths: Sequence[Path]) -> str:
 
 def _folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """All files below a folder, except hidden ones."""
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith("."):
-            continue
-        if path.is_dir():
-            yield from _files(path)
-        else:
-            yield path
 
 
 CORPUS = Corpus(

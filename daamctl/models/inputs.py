@@ -15,7 +15,7 @@ import polars as pl
 
 from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import Modality
-from daamctl.corpora.images import FORMATS
+from daamctl.corpora.files import JSON_LINES, SUFFIXES, files_below, read_table
 from daamctl.errors import CorpusError
 
 SCHEMA: dict[str, Any] = {
@@ -26,13 +26,7 @@ SCHEMA: dict[str, Any] = {
     "duration_s": pl.Float64,
     "label": pl.String,
 }
-SUFFIXES: dict[Modality, tuple[str, ...]] = {
-    "speech": (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64"),
-    "image": tuple(FORMATS),
-    "text": (".txt",),
-}
-"""Suffixes of files that a folder is searched for. A file of texts holds one per line."""
-TABLES = (".csv", ".parquet", ".jsonl", ".ndjson")
+TABLES = (".csv", ".parquet", *JSON_LINES)
 GLOB = "*?["
 
 
@@ -42,7 +36,7 @@ def read_inputs(inputs: Sequence[str], modality: Modality) -> pl.DataFrame:
     Args:
         inputs: files, folders, globs and tables. A table (CSV, Parquet or JSON lines) has a column `path`, relative to
             its folder, or `text`; optional are `label`, `utterance_id`, and for recordings `start_s` and `end_s`.
-        modality: what the model reads.
+        modality: what the model reads. A file of texts holds one per line.
 
     Returns:
         Rows with the columns of `SCHEMA`, in the given order; files of a folder or glob are sorted by name.
@@ -72,7 +66,7 @@ def files_as_rows(paths: Iterable[Path]) -> pl.DataFrame:
 def _frames(word: str, modality: Modality) -> Iterator[pl.DataFrame]:
     path = Path(word).expanduser()
     if path.is_dir():
-        found = [file for file in _files(path) if file.suffix.lower() in SUFFIXES[modality]]
+        found = [file for file in files_below(path) if file.suffix.lower() in SUFFIXES[modality]]
         if not found:
             raise CorpusError(f"{path} holds no file that the model reads ({', '.join(SUFFIXES[modality])})")
     elif path.exists():
@@ -86,17 +80,6 @@ def _frames(word: str, modality: Modality) -> Iterator[pl.DataFrame]:
         raise CorpusError(f"no file or folder {word}")
     for file in found:
         yield _of_file(file, modality)
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """All files below a folder, sorted, without hidden ones."""
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith("."):
-            continue
-        if path.is_dir():
-            yield from _files(path)
-        else:
-            yield path
 
 
 def _of_file(path: Path, modality: Modality) -> pl.DataFrame:
@@ -123,17 +106,7 @@ def _plural(modality: Modality) -> str:
 
 
 def _of_table(path: Path, modality: Modality) -> pl.DataFrame:
-    try:
-        if path.suffix.lower() == ".parquet":
-            table = pl.read_parquet(path)
-        elif path.suffix.lower() == ".csv":
-            table = pl.read_csv(path, infer_schema=False)
-        else:
-            table = pl.read_ndjson(path, infer_schema_length=None)
-    except (pl.exceptions.PolarsError, OSError, UnicodeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CorpusError(f"{path} cannot be read as a table: {reason}") from error
-    table = table.rename({name: name.strip().removeprefix("\ufeff") for name in table.columns})
+    table = read_table(path)
     needed = "text" if modality == "text" else "path"
     if needed not in table.columns:
         raise CorpusError(

@@ -26,8 +26,8 @@ from daamctl.artifacts.utterances import Modality
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, read_yaml
 from daamctl.corpora import CORPORA
 from daamctl.corpora.file_names import COLUMNS, NamePattern, propose
-from daamctl.corpora.groups import PARTS, assign_groups, even_number, unevenness
-from daamctl.corpora.images import FORMATS
+from daamctl.corpora.files import SUFFIXES, files_below
+from daamctl.corpora.groups import PARTS, even_number
 from daamctl.errors import AudioError, ConfigError, CorpusError, first_few
 from daamctl.progress import progress
 
@@ -35,11 +35,6 @@ log = logging.getLogger(__name__)
 
 MANIFESTS_DIR = "manifests"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-SUFFIXES: dict[Modality, tuple[str, ...]] = {
-    "speech": (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aif", ".aiff", ".au"),
-    "image": tuple(FORMATS),
-    "text": (".txt",),
-}
 ENCODER: dict[str, str] = {"speech": "wavlm-base-plus", "image": "dinov2-large", "text": "roberta-large"}
 """The encoder of a new pipeline, if none is named."""
 FEW_SPEAKERS = 10
@@ -162,19 +157,17 @@ def _scan(folder: Path) -> tuple[Modality, list[str], list[str]]:
             )
         raise CorpusError(f"no folder {folder}", fix="correct the path after --from")
     kinds: dict[Modality, list[str]] = {kind: [] for kind in SUFFIXES}
-    for place, folders, names in os.walk(folder):
-        folders[:] = [one for one in folders if not one.startswith(".")]
-        for one in names:
-            for kind, suffixes in SUFFIXES.items():
-                if one.lower().endswith(suffixes) and not one.startswith("."):
-                    kinds[kind].append(Path(place, one).relative_to(folder).as_posix())
+    for file in files_below(folder):
+        for kind, suffixes in SUFFIXES.items():
+            if file.suffix.lower() in suffixes:
+                kinds[kind].append(file.relative_to(folder).as_posix())
     kind = max(kinds, key=lambda kind: len(kinds[kind]))
     if not kinds[kind]:
         known = "; ".join(f"{kind}: {', '.join(suffixes)}" for kind, suffixes in SUFFIXES.items())
         raise CorpusError(
             f"{folder} holds no recordings, images or texts ({known})", fix="correct the path after --from"
         )
-    return kind, sorted(kinds[kind]), sorted(name for other, names in kinds.items() if other != kind for name in names)
+    return kind, kinds[kind], [name for other, names in kinds.items() if other != kind for name in names]
 
 
 def _rows(
@@ -304,10 +297,8 @@ def _num_groups(rows: pl.DataFrame, modality: Modality) -> int | None:
     if "speaker" not in rows.columns or "group" in rows.columns:
         return None
     own = rows.with_columns(utterance_id=pl.int_range(pl.len()).cast(pl.String))
-    stratify = modality != "speech"
-    if rows["speaker"].n_unique() >= 5 and unevenness(assign_groups(own, 5, stratify=stratify)) <= 1.25:
-        return None
-    return even_number(own, 5, stratify=stratify)
+    number = even_number(own, 5, stratify=modality != "speech")
+    return None if number == 5 else number
 
 
 def _facts(rows: pl.DataFrame) -> dict[str, str]:

@@ -64,7 +64,7 @@ def test_texts(tmp_path: Path) -> None:
     [
         ("a.csv", b"path,start_s\na.wav,soon\n", "speech", "start_s is not a number: 'soon'"),
         ("a.csv", b"text\nhello\n", "image", "no column 'path'"),
-        ("a.parquet", b"no table", "speech", "cannot be read as a table"),
+        ("a.parquet", b"no table", "speech", "cannot be read as a CSV, Parquet or JSON lines table"),
         ("a.txt", b"\xff\xfe\x00", "text", "cannot be read as UTF-8"),
         ("a.wav", b"", "text", "looks like recordings, the model reads texts"),
         ("a.txt", b"hello", "speech", "looks like texts, the model reads recordings"),

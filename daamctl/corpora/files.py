@@ -1,0 +1,57 @@
+"""Files that users bring: folders of recordings, images and texts, and tables of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+
+from daamctl.artifacts.utterances import Modality
+from daamctl.corpora.images import FORMATS
+from daamctl.errors import CorpusError
+
+SUFFIXES: dict[Modality, tuple[str, ...]] = {
+    "speech": (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64"),
+    "image": tuple(FORMATS),
+    "text": (".txt",),
+}
+"""Suffixes of files that a folder is searched for."""
+JSON_LINES = (".jsonl", ".ndjson")
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """All files below a folder, in the order of their names, without hidden ones."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from files_below(path)
+        else:
+            yield path
+
+
+def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
+    """Read a Parquet or JSON lines file, or any other as CSV, whose cells stay text (speaker 03 is not 3).
+
+    Args:
+        path: the file.
+        fix: what to do if it cannot be read.
+
+    Returns:
+        The table; names of columns have no spaces or byte order mark around them.
+
+    Raises:
+        CorpusError: the file is no such table.
+    """
+    try:
+        if path.suffix.lower() == ".parquet":
+            table = pl.read_parquet(path)
+        elif path.suffix.lower() in JSON_LINES:
+            table = pl.read_ndjson(path, infer_schema_length=None)
+        else:
+            table = pl.read_csv(path, infer_schema=False)
+    except (pl.exceptions.PolarsError, OSError, UnicodeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CorpusError(f"{path} cannot be read as a CSV, Parquet or JSON lines table: {reason}", fix=fix) from error
+    return table.rename({name: name.strip().removeprefix("\ufeff") for name in table.columns})

@@ -1,7 +1,7 @@
 """Clip table: one row per piece of a recording, written by `segment` and read by all later stages.
 
-A text or an image is one clip: clip_id, followed by the columns of its utterance. Given embeddings keep their columns
-and the order of their file. Columns of speech: clip_id
+A text, an image or a word of a sentence is one clip: clip_id, followed by the columns of its utterance. Given
+embeddings keep their columns and the order of their file. Columns of speech: clip_id
 (`<utterance_id>#<index, three digits or more>`), utterance_id, path (relative to the corpus root), label, speaker,
 group, start_s and duration_s (seconds, exact multiples of one sample of the file), pad_to_s (seconds to which the clip
 is zero-padded at its end; null: no padding), sampling_rate (Hz, of the file). Rows are sorted by utterance_id, then by
@@ -36,6 +36,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     },
     "text": {"clip_id": pl.String, **utterances.SCHEMAS["text"]},
     "image": {"clip_id": pl.String, **utterances.SCHEMAS["image"]},
+    "tokens": {"clip_id": pl.String, **utterances.SCHEMAS["tokens"]},
     "embeddings": utterances.SCHEMAS["embeddings"],
 }
 

@@ -38,6 +38,7 @@ class Terms:
 WORDS: dict[str, Terms] = {
     "speech": Terms("utterance", "clip", "speaker", "recording", "listen to", "Who speaks is not known"),
     "text": Terms("text", "text", "author", "text", "read", "Who wrote the texts is not known"),
+    "tokens": Terms("word", "word", "sentence", "word", "read", "The sentences of the words are not known"),
     "embeddings": Terms("utterance", "item", "speaker", "item", "look at", "Who the items come from is not known"),
     "image": Terms("image", "image", "source", "image", "look at", "Where the images come from is not known"),
 }

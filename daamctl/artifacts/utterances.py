@@ -2,9 +2,10 @@
 
 Columns of speech: utterance_id, path (relative to the corpus root), label, speaker, group (the fold unit), start_s,
 duration_s (seconds), sampling_rate (Hz), n_channels. A text's row holds the text itself; an image's row its file, and
-its row in the file if that is a Parquet table of images. Given embeddings have one row per clip, with clip_id, and the
-row in their file. Further columns of a manifest follow. The table does not
-record where the corpus is on this machine (see `daamctl.corpora.sources`), so it is the same on every machine.
+its row in the file if that is a Parquet table of images. A row of `tokens` is a word (text), with its sentence and its
+position there. Given embeddings have one row per clip, with clip_id, and the row in their file. Further columns of a
+manifest follow. The table does not record where the corpus is on this machine (see `daamctl.corpora.sources`), so it is
+the same on every machine.
 """
 
 from __future__ import annotations
@@ -22,8 +23,17 @@ from daamctl.artifacts.integrity import SEAL, has_hash, sealed
 from daamctl.artifacts.io import content_key, read_parquet, to_polars, write_parquet
 from daamctl.errors import ArtifactError
 
-Modality = Literal["speech", "text", "image", "embeddings"]
-"""Kind of items in a corpus, and of an encoder's input. Given embeddings have no encoder."""
+Modality = Literal["speech", "text", "image", "tokens", "embeddings"]
+"""Kind of items in a corpus. Items of `tokens` are the words of sentences. Given embeddings have no encoder."""
+
+
+def encoder_input(modality: Modality) -> Modality:
+    """What an encoder must read to embed items of a modality: for the words of sentences, text."""
+    return "text" if modality == "tokens" else modality
+
+
+TEXTS: tuple[Modality, ...] = ("text", "tokens")
+"""Modalities whose rows hold all that is read, and name no files."""
 
 _ROW = {"label": pl.String, "speaker": pl.String, "group": pl.String}
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -38,6 +48,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     },
     "text": {"utterance_id": pl.String, "text": pl.String, **_ROW},
     "image": {"utterance_id": pl.String, "path": pl.String, "index": pl.Int64, **_ROW},
+    "tokens": {"utterance_id": pl.String, "sentence": pl.String, "position": pl.Int64, "text": pl.String, **_ROW},
     "embeddings": {"utterance_id": pl.String, "clip_id": pl.String, "path": pl.String, "index": pl.Int64, **_ROW},
 }
 METADATA_KEY = b"daamctl"

@@ -7,8 +7,8 @@ from typing import Any, Literal
 from daamctl.config.marks import Changes, Of
 from daamctl.config.schema import Config, Section
 
-Modality = Literal["speech", "text", "image", "embeddings"]
-MODALITIES = {Of.SPEECH, Of.TEXT, Of.IMAGES}
+Modality = Literal["speech", "text", "image", "tokens", "embeddings"]
+MODALITIES = {Of.SPEECH, Of.TEXT, Of.IMAGES, Of.TOKENS}
 FORMER_NAMES = frozenset({"train.together"})
 """Names in older results of settings that can change nothing: `train.together` is now `train.batch_folds`."""
 
@@ -37,7 +37,8 @@ def embedding_settings(config: Config, modality: Modality | None = None) -> dict
         return {"download": key_settings(config, "download")}
     found = {section: key_settings(config, section) for section in ("download", "segment", "extract")}
     if modality is not None:
-        others = names("extract", *(MODALITIES - {Of(modality)}))
+        applying = {Of.TEXT, Of.TOKENS} if modality == "tokens" else {Of(modality)}
+        others = names("extract", *(MODALITIES - applying))
         found["extract"] = {name: value for name, value in found["extract"].items() if name not in others}
     return found
 

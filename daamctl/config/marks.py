@@ -27,6 +27,7 @@ class Of(Enum):
     SPEECH = "speech"
     TEXT = "text"
     IMAGES = "image"
+    TOKENS = "tokens"
     STORED = "stored"
     """Only stored vectors; fine-tuning reads the items themselves and does not use it."""
     FINETUNING = "finetuning"

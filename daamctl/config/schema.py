@@ -75,8 +75,8 @@ class SegmentConfig(Section):
 class ExtractConfig(Section):
     """Which encoder to use, and how to pool its layers into one vector each.
 
-    `normalize`, `pooling` and `max_batch_s` apply to speech, `*_tokens` to text, `*_images` and `pool_class_token` to
-    images. For the published features see docs/sources.md#feature-extraction.
+    `normalize`, `pooling` and `max_batch_s` apply to speech, `*_tokens` to text, `subwords` to the words of sentences,
+    `*_images` and `pool_class_token` to images. For the published features see docs/sources.md#feature-extraction.
     """
 
     encoder: str = "wavlm-micro"
@@ -113,6 +113,8 @@ class ExtractConfig(Section):
     precedence."""
     pool_special_tokens: Annotated[bool, Of.TEXT] = False
     """Average over the tokens that a tokenizer adds, too (begin of sequence; [CLS] and [SEP]) (published: yes, D45)."""
+    subwords: Annotated[Literal["first", "mean"], Of.TOKENS] = "first"
+    """Vector of a word in a token corpus: that of its first sub-word, or the mean over its sub-words."""
     pool_class_token: Annotated[bool, Of.IMAGES] = False
     """Average over the class and register tokens of a vision encoder, too, besides its patches (D47)."""
     weights_dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Changes.RUNS] = "auto"

@@ -45,6 +45,19 @@ PREPARED_IMAGE: dict[str, Any] = {
 """Columns of an image corpus; `index` is the row within a Parquet file of images, null if the file is a single
 image."""
 
+PREPARED_TOKENS: dict[str, Any] = {
+    "utterance_id": pl.String,
+    "sentence": pl.String,
+    "position": pl.Int64,
+    "text": pl.String,
+    "label": pl.String,
+    "speaker": pl.String,
+    "group": pl.String,
+}
+"""Columns of a token corpus: one row per word (`text`). `sentence` names its sentence and `position` counts from 0;
+utterance_id is `<sentence>-<position, four digits>`. `label` is the tag in BIO. If documents or authors are unknown,
+`speaker` is the sentence."""
+
 PREPARED_EMBEDDINGS: dict[str, Any] = {
     "utterance_id": pl.String,
     "clip_id": pl.String,
@@ -56,7 +69,13 @@ PREPARED_EMBEDDINGS: dict[str, Any] = {
 }
 """Columns of given embeddings: one row per clip; `path` is their file and `index` the row in it."""
 
-UNITS: dict[Modality, str] = {"speech": "utterances", "text": "texts", "image": "images", "embeddings": "items"}
+UNITS: dict[Modality, str] = {
+    "speech": "utterances",
+    "text": "texts",
+    "image": "images",
+    "tokens": "words",
+    "embeddings": "items",
+}
 """Name of a row of each modality, in the plural."""
 MAX_LISTED = 20
 """Up to this many classes are listed individually."""

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from daamctl.artifacts.utterances import CorpusTable, Modality
+from daamctl.artifacts.utterances import TEXTS, CorpusTable, Modality
 from daamctl.config import Config
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
@@ -41,7 +41,7 @@ def corpus_stats_of(config: Config, utterances: CorpusTable | None, clips: Corpu
     if table is None:
         return _known(config)
     rows, lengths = table.rows.select("group", "label"), np.ones(len(table.rows))
-    if table.modality == "text":
+    if table.modality in TEXTS:
         lengths = table.rows["text"].str.len_chars().to_numpy().astype(float)
     elif table.modality == "speech":
         lengths = table.rows["duration_s"].to_numpy()

@@ -47,11 +47,12 @@ FAMILIES = Registry(
         "whisper": "daamctl.encoders.whisper:WhisperEncoder",
         "text": "daamctl.encoders.text:TextEncoder",
         "image": "daamctl.encoders.image:ImageEncoder",
+        "tokens": "daamctl.encoders.tokens:TokenEncoder",
     },
 )
-"""Hugging Face `model_type` of a speech model, or `text` or `image` for all others -> subclass of `Encoder`."""
+"""Hugging Face `model_type` of a speech model, or a modality for all others -> subclass of `Encoder`."""
 
-SPEECH_TYPES = tuple(name for name in FAMILIES if name not in ("text", "image"))
+SPEECH_TYPES = tuple(name for name in FAMILIES if name not in ("text", "image", "tokens"))
 """Model types of the speech models that daamctl can feed."""
 
 

@@ -12,7 +12,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Float32, Shaped
@@ -49,6 +49,7 @@ class EncoderOptions:
         pad_to_s: length that `all_frames` pads to, in seconds.
         max_tokens: text: longest text to read, added tokens included; the model's own limit may be lower.
         special_tokens: text: include the tokens that the tokenizer adds.
+        subwords: tokens: average over the first sub-word of a word, or over all.
         class_token: images: include class and register tokens.
     """
 
@@ -59,6 +60,7 @@ class EncoderOptions:
     pad_to_s: float = 5.0
     max_tokens: int = sys.maxsize
     special_tokens: bool = False
+    subwords: Literal["first", "mean"] = "first"
     class_token: bool = False
 
 
@@ -68,13 +70,13 @@ class Batch:
 
     Args:
         inputs: the model's inputs.
-        mask: (B, T) positions to average.
-        n_frames: (B,) number of these positions.
+        mask: (B, T) positions to average; for words (B, W, T), the positions of each word.
+        n_frames: (R,) number of these positions, per item; for words, per word that has any.
     """
 
     inputs: dict[str, Tensor]
-    mask: Shaped[Tensor, "B T"]
-    n_frames: Shaped[Tensor, " B"]
+    mask: Shaped[Tensor, "B *W T"]
+    n_frames: Shaped[Tensor, " R"]
 
 
 @dataclass(frozen=True)
@@ -255,8 +257,8 @@ class Encoder(ABC):
         last: Tensor = self.model(**inputs).last_hidden_state
         return last
 
-    def pool(self, items: Sequence[Tensor]) -> tuple[Float32[Tensor, "B L D"], Shaped[Tensor, " B"]]:
-        """Run a batch; return (B, L, D) float32 and the number of averaged positions (B,), on CPU."""
+    def pool(self, items: Sequence[Tensor]) -> tuple[Float32[Tensor, "R L D"], Shaped[Tensor, " R"]]:
+        """Run a batch; return (R, L, D) float32 and the number of averaged positions (R,), on CPU, see `Batch`."""
         batch = self.to_batch(items)
         return self.run_async(batch)().values, batch.n_frames
 
@@ -274,7 +276,8 @@ class Encoder(ABC):
     def to_batch(self, items: Sequence[Tensor]) -> Batch:
         """Collate a batch, in pinned memory for a GPU. Several threads may call it at once."""
         inputs, mask = self.collate_cpu(items)
-        n_frames = mask.sum(1)
+        n_frames = mask.sum(-1)
+        n_frames = n_frames[n_frames > 0] if mask.ndim == 3 else n_frames
         if self.device.startswith("cuda"):  # only pinned memory can be copied while the device computes
             inputs, mask = {name: value.pin_memory() for name, value in inputs.items()}, mask.pin_memory()
         return Batch(inputs, mask, n_frames)
@@ -306,7 +309,7 @@ class Encoder(ABC):
 
 
 class LayerPooler:
-    """Forward hooks that average each layer's frames while the model runs.
+    """Forward hooks that average each layer's frames, or the sub-words of each word, while the model runs.
 
     Args:
         layers: the N transformer layers, in order.
@@ -317,23 +320,28 @@ class LayerPooler:
     def __init__(self, layers: Sequence[nn.Module], final_norm: nn.Module | None, *, layer_00: bool) -> None:
         self.layers, self.final_norm, self.layer_00 = layers, final_norm, layer_00
 
-    def run(self, forward: Any, mask: Shaped[Tensor, "B T"]) -> Float32[Tensor, "B L D"]:
+    def run(self, forward: Any, mask: Shaped[Tensor, "B *W T"]) -> Float32[Tensor, "R L D"]:
         """Call `forward()` and return the pooled layers.
 
         Args:
             forward: runs the model once.
-            mask: (B, T) 1 for frames to average, 0 for others.
+            mask: (B, T) 1 for frames to average, 0 for others; or (B, W, T), likewise for each word.
 
         Returns:
-            (B, L, D) float32.
+            (R, L, D) float32, where R is B, or the number of words that have positions.
         """
-        weights = mask.float() / mask.sum(1, keepdim=True)  # (B, T)
+        words = mask.any(-1) if mask.ndim == 3 else None  # (B, W)
+        counts = mask.sum(-1, keepdim=True)
+        weights = mask.float() / (counts if words is None else counts.clamp(min=1))
         pooled: dict[int, Tensor] = {}
 
         def average(number: int, frames: Any) -> None:
             hidden = frames[0] if isinstance(frames, tuple) else frames  # (B, T, D)
             with torch.autocast(hidden.device.type, enabled=False):
-                mean = torch.einsum("bt,btd->bd", weights.to(hidden.device), hidden.float())
+                if words is None:
+                    mean = torch.einsum("bt,btd->bd", weights.to(hidden.device), hidden.float())
+                else:
+                    mean = torch.bmm(weights.to(hidden.device), hidden.float())[words.to(hidden.device)]
             pooled[number] = mean.to(mask.device)  # layers may be on different GPUs
 
         handles = [

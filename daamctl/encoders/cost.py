@@ -42,7 +42,7 @@ def noise(encoder: Any, number: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     if encoder.modality == "speech":
         return [0.1 * torch.randn(SPEECH_S * encoder.sampling_rate, generator=generator) for _ in range(number)]
-    if encoder.modality == "text":
+    if encoder.modality in ("text", "tokens"):
         length = min(TEXT_TOKENS, encoder.max_tokens)
         return [torch.randint(encoder.vocabulary, (length,), generator=generator) for _ in range(number)]
     return [torch.randn(3, *encoder.image_size, generator=generator) for _ in range(number)]

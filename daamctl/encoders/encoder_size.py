@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from daamctl.artifacts.utterances import Modality
+from daamctl.artifacts.utterances import Modality, encoder_input
 from daamctl.config import ExtractConfig
 from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.preset import Preset
@@ -94,7 +94,7 @@ def shape_of(config: ExtractConfig, modality: Modality | None) -> tuple[int, int
             return None  # opening it will report the error
         if modality is None and any(part in values for part in PARTS.values()):
             return None
-        values = values.get(PARTS.get(modality or "", ""), values)
+        values = values.get(PARTS.get(encoder_input(modality) if modality else "", ""), values)
     depth, width = (next((values[name] for name in names if name in values), None) for names in (LAYERS, WIDTH))
     if not isinstance(depth, int) or not isinstance(width, int):
         return None
@@ -125,7 +125,7 @@ def encoder_size_of(config: ExtractConfig, modality: Modality) -> EncoderSize | 
     if found is None:
         return None
     configuration, here = found
-    part = getattr(configuration, PARTS.get(modality, ""), None) or configuration
+    part = getattr(configuration, PARTS.get(encoder_input(modality), ""), None) or configuration
     layers, width = getattr(part, "num_hidden_layers", None), getattr(part, "hidden_size", None)
     number = num_parameters(part)
     if number is None or not isinstance(layers, int) or not isinstance(width, int):
@@ -147,7 +147,7 @@ def weight_bytes(size: EncoderSize, config: ExtractConfig, modality: Modality, d
 
     held: str = config.weights_dtype
     if held == "auto":
-        held = "float32" if modality != "text" or device == "cpu" else precision
+        held = "float32" if encoder_input(modality) != "text" or device == "cpu" else precision
     itemsize: int = getattr(torch, held).itemsize
     return size.num_parameters * itemsize
 

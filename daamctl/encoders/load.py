@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from daamctl.artifacts.utterances import Modality
+from daamctl.artifacts.utterances import Modality, encoder_input
 from daamctl.config import ExtractConfig
 from daamctl.devices import free_on, full_float32
 from daamctl.encoders import ENCODERS, FAMILIES, SPEECH_TYPES, presets_of
@@ -22,7 +22,7 @@ from daamctl.encoders.text import BYTE_TOKENS
 from daamctl.errors import EncoderError, first_few
 from daamctl.threads import one_thread
 
-READS = {"speech": "speech", "text": "text", "image": "images"}
+READS = {"speech": "speech", "text": "text", "image": "images", "tokens": "words"}
 INPUTS = {"input_ids": "text", "pixel_values": "image"}
 """Main input of a model class -> modality; speech models are recognised by `SPEECH_TYPES`."""
 MASK_VECTOR = "masked_spec_embed"
@@ -98,7 +98,7 @@ def open_encoder(
     huggingface_hub.utils.logging.set_verbosity_error()
     name = config.encoder
     preset: Preset | None = ENCODERS.load(name) if name in ENCODERS else None
-    if preset is not None and preset.modality != modality:
+    if preset is not None and preset.modality != encoder_input(modality):
         raise _reads_something_else(name, preset.modality, modality)
     dtype = _weights_dtype(config.weights_dtype, modality, device, precision)
     if precision == "float32" and dtype != torch.float32:
@@ -155,13 +155,14 @@ def _options(config: ExtractConfig, max_duration_s: float) -> EncoderOptions:
         pad_to_s=max_duration_s,
         max_tokens=config.max_tokens,
         special_tokens=config.pool_special_tokens,
+        subwords=config.subwords,
         class_token=config.pool_class_token,
     )
 
 
 def _weights_dtype(setting: str, modality: Modality, device: str, precision: str) -> torch.dtype:
     if setting == "auto":
-        setting = precision if modality == "text" and not device.startswith("cpu") else "float32"
+        setting = precision if encoder_input(modality) == "text" and not device.startswith("cpu") else "float32"
     dtype: torch.dtype = getattr(torch, setting)
     return dtype
 
@@ -220,7 +221,7 @@ def _pretrained(
         options["revision"] = revision
     try:
         config = AutoConfig.from_pretrained(source, **options)
-        part = getattr(config, PARTS.get(modality, ""), None)
+        part = getattr(config, PARTS.get(encoder_input(modality), ""), None)
         own = config if part is None else part
         _check_reads(source, own, modality)
         family = _family(own, modality)
@@ -319,7 +320,7 @@ def _check_reads(source: str, config: Any, modality: Modality) -> None:
     else:
         model_class = class_of(config)
         reads = INPUTS.get(getattr(model_class, "main_input_name", ""), "")
-    if reads == modality:
+    if reads == encoder_input(modality):
         return
     if reads in READS:
         raise _reads_something_else(source, reads, modality)
@@ -332,7 +333,7 @@ def _check_reads(source: str, config: Any, modality: Modality) -> None:
 def _reads_something_else(name: str, reads: str, modality: Modality) -> EncoderError:
     return EncoderError(
         f"encoder '{name}' reads {READS[reads]}, the corpus holds {READS[modality]}",
-        fix=f"presets that fit: {', '.join(presets_of(modality))}; daamctl ls encoders",
+        fix=f"presets that fit: {', '.join(presets_of(encoder_input(modality)))}; daamctl ls encoders",
     )
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import io
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
@@ -24,6 +26,7 @@ from daamctl import audio
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config
 from daamctl.encoders.base import Encoder
+from daamctl.encoders.tokens import OUTSIDE
 from daamctl.errors import CorpusError
 
 if TYPE_CHECKING:
@@ -32,7 +35,10 @@ if TYPE_CHECKING:
     from daamctl.encoders.image import ImageEncoder
     from daamctl.encoders.speech import SpeechEncoder
     from daamctl.encoders.text import TextEncoder
+    from daamctl.encoders.tokens import TokenEncoder
 
+SPLIT = "in parts of sentences that are longer than the encoder reads"
+"""Warning about words whose context is not their whole sentence."""
 CACHE_BYTES = 512_000_000  # encoded images: all of CIFAR-100, part of larger tables
 
 
@@ -42,13 +48,19 @@ class Items(Protocol):
     Attributes:
         sizes: (N,) cost of each item: samples, tokens, or 1 per image.
         budget: largest cost of a batch, padding included.
+        members: rows that each item gives vectors for, in their order; None: item N gives row N.
+        absent: row -> reason, for rows without an item.
     """
 
     sizes: np.ndarray
     budget: int
+    members: Sequence[Sequence[int]] | None
+    absent: Mapping[int, str]
 
     def read(self, row: int) -> Tensor:
-        """Read one item: waveform (T,), token ids (T,) or pixels (3, H, W). Several threads may call it at once.
+        """Read one item: waveform (T,), token ids (T,), pixels (3, H, W), or ids and words (2, T) of a sentence.
+
+        Several threads may call it at once.
 
         Raises:
             AudioError: the recording cannot be decoded.
@@ -68,6 +80,7 @@ def open_items(
     *,
     max_tokens: int | None = None,
     tables: ImageTables | None = None,
+    sentences: pl.DataFrame | None = None,
 ) -> Items:
     """Open rows of a clip table as items for an encoder of their modality.
 
@@ -79,12 +92,16 @@ def open_items(
         config: settings of the pipeline.
         max_tokens: longest text, in tokens, if lower than `extract.max_tokens`.
         tables: image tables that are already open; None: open new ones.
+        sentences: all words of the sentences that the rows are of, for context; None: the rows hold them.
     """
     extract = config.extract
     if modality == "text":
         text_encoder = cast("TextEncoder", encoder)
         limit = min(text_encoder.max_tokens, max_tokens or text_encoder.max_tokens)
         return TextItems(rows, text_encoder, limit, extract.max_batch_tokens)
+    if modality == "tokens":
+        token_encoder = cast("TokenEncoder", encoder)
+        return TokenItems(rows, rows if sentences is None else sentences, token_encoder, extract.max_batch_tokens)
     if modality == "image":
         return ImageItems(rows, root, cast("ImageEncoder", encoder), extract.max_batch_images, tables)
     return SpeechItems(rows, root, cast("SpeechEncoder", encoder).sampling_rate, extract.max_batch_s)
@@ -99,6 +116,9 @@ class SpeechItems:
         sampling_rate: Hz of the waveforms.
         max_batch_s: longest total audio in a batch, in seconds.
     """
+
+    members: Sequence[Sequence[int]] | None = None
+    absent: Mapping[int, str] = MappingProxyType({})
 
     def __init__(self, rows: pl.DataFrame, root: Path, sampling_rate: int, max_batch_s: float) -> None:
         self.rows = rows.select("path", "start_s", "duration_s", "pad_to_s").to_dicts()
@@ -134,6 +154,9 @@ class TextItems:
         budget: most tokens in one batch, padding included.
     """
 
+    members: Sequence[Sequence[int]] | None = None
+    absent: Mapping[int, str] = MappingProxyType({})
+
     def __init__(self, rows: pl.DataFrame, encoder: TextEncoder, max_tokens: int, budget: int) -> None:
         self.names = rows["clip_id"].to_list()
         self.encoder, self.budget = encoder, budget
@@ -153,6 +176,51 @@ class TextItems:
         return ("truncated",) if id(item) in self.cut else ()
 
 
+class TokenItems:
+    """Sentences, tokenised when opened; a sentence gives a vector for each of its words.
+
+    Args:
+        rows: rows of the clip table, which are words.
+        sentences: all words of their sentences.
+        encoder: encoder whose tokenizer is used.
+        budget: most tokens in one batch, padding included.
+    """
+
+    def __init__(self, rows: pl.DataFrame, sentences: pl.DataFrame, encoder: TokenEncoder, budget: int) -> None:
+        self.budget = budget
+        row_of = dict(zip(rows["clip_id"], range(len(rows)), strict=True))
+        whole = sentences.sort("sentence", "position").group_by("sentence", maintain_order=True)
+        found = whole.agg("text", "clip_id")
+        self.items: list[Tensor] = []
+        members: list[list[int]] = []
+        self.cut: set[int] = set()
+        tokenized = encoder.word_tokens(found["text"].to_list(), encoder.max_tokens)
+        for clip_ids, parts in zip(found["clip_id"].to_list(), tokenized, strict=True):
+            for ids, words in parts:
+                given = dict.fromkeys(words.tolist())  # in order
+                wanted = [word for word in given if word != OUTSIDE and clip_ids[word] in row_of]
+                if not wanted:
+                    continue
+                slots = torch.full((len(clip_ids) + 1,), OUTSIDE)  # the last one is that of OUTSIDE
+                slots[wanted] = torch.arange(len(wanted))
+                self.items.append(torch.stack([ids, slots[words]]))
+                members.append([row_of[clip_ids[word]] for word in wanted])
+                if len(parts) > 1:
+                    self.cut.add(id(self.items[-1]))
+        self.sizes = np.array([item.shape[1] for item in self.items], np.int64)
+        self.members: Sequence[Sequence[int]] | None = members
+        present = {row for rows_of_item in members for row in rows_of_item}
+        self.absent: Mapping[int, str] = {row: "gives no token" for row in range(len(rows)) if row not in present}
+
+    def read(self, row: int) -> Tensor:
+        """Return token ids and words (2, T) of a sentence."""
+        return self.items[row]
+
+    def marks(self, item: Tensor) -> tuple[str, ...]:
+        """`in parts of sentences that are longer than the encoder reads`."""
+        return (SPLIT,) if id(item) in self.cut else ()
+
+
 class ImageItems:
     """Images, decoded when read.
 
@@ -163,6 +231,9 @@ class ImageItems:
         budget: most images in one batch.
         tables: image tables that are already open.
     """
+
+    members: Sequence[Sequence[int]] | None = None
+    absent: Mapping[int, str] = MappingProxyType({})
 
     def __init__(
         self,

@@ -34,10 +34,12 @@ class ShardTask:
     Args:
         path: file of the shard.
         rows: rows of the clip table, in the order of the file.
+        sentences: of words, all those of their sentences, which may reach into other shards; else None.
     """
 
     path: Path
     rows: pl.DataFrame
+    sentences: pl.DataFrame | None = None
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def _open_shard(
     task: ShardTask, encoder: Encoder, head: EmbeddingsMetadata, root: Path, config: Config, tables: ImageTables
 ) -> tuple[Items, Sequence[str], Parts]:
     """Open the clips of a shard; see `Opener`."""
-    items = open_items(task.rows, head.modality, root, encoder, config, tables=tables)
+    items = open_items(task.rows, head.modality, root, encoder, config, tables=tables, sentences=task.sentences)
     return items, task.rows["clip_id"].to_list(), _parts(task, head)
 
 

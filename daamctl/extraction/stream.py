@@ -39,6 +39,7 @@ DefaultCPUAllocator."""
 TOO_LARGE = {
     "speech": ("clip of {} samples", ", or a lower segment.max_duration_s", "extract.max_batch_s"),
     "text": ("text of {} tokens", ", or a lower extract.max_tokens", "extract.max_batch_tokens"),
+    "tokens": ("sentence of {} tokens", ", or a lower extract.max_tokens", "extract.max_batch_tokens"),
     "image": ("image {} pixels wide", "", "extract.max_batch_images"),
 }
 
@@ -68,9 +69,9 @@ Opener = Callable[[], tuple[Items, Sequence[str], Parts | None]]
 
 @dataclass
 class _Group:
-    """Items that run together: their rows, the items, and the batch collated from them."""
+    """Items that run together: their numbers, the items, and the batch collated from them."""
 
-    rows: list[int]
+    numbers: list[int]
     items: list[Tensor]
     cost: int
     batch: Batch | None
@@ -86,7 +87,7 @@ class _ClipSet:
         names: their names, for messages.
         parts: where finished rows are kept on disk until the set is complete; None: nowhere.
         result: filled row by row.
-        batches: row numbers of each batch, without batches that an earlier process has finished.
+        batches: item numbers of each batch, without batches that an earlier process has finished.
         left: number of rows that are not finished.
     """
 
@@ -96,6 +97,10 @@ class _ClipSet:
     result: Embedded
     batches: list[np.ndarray]
     left: int
+
+    def rows_of(self, numbers: Sequence[int]) -> list[int]:
+        """Rows that items give vectors for."""
+        return _rows_of(self.items, numbers)
 
     def note_stored(self, rows: Sequence[int]) -> None:
         """Note rows whose vectors are in the result."""
@@ -109,6 +114,12 @@ class _ClipSet:
             self.parts.save_if_due(self.result.vectors, self.result.n_frames, self.result.marks)
 
 
+def _rows_of(items: Items, numbers: Sequence[int]) -> list[int]:
+    if items.members is None:
+        return list(numbers)
+    return [row for number in numbers for row in items.members[number]]
+
+
 @dataclass
 class _Limit:
     """Largest cost of a batch, lowered when memory runs out; read by all threads."""
@@ -118,7 +129,7 @@ class _Limit:
 
 @dataclass
 class _ReadBatch:
-    """A planned batch after reading: unreadable rows, warnings, and the other items in groups."""
+    """A planned batch after reading: numbers of unreadable items, warnings, and the other items in groups."""
 
     unreadable: dict[int, str] = field(default_factory=dict)
     marks: dict[str, list[int]] = field(default_factory=dict)
@@ -176,6 +187,7 @@ def embed_sets(
             if not waiting or waiting[-1] is not clip_set:
                 waiting.append(clip_set)
                 kept = clip_set.result.kept
+                on_clips(len(clip_set.items.absent))
                 if kept:
                     log.info("%d of %d clips of an unfinished shard are kept", kept, len(clip_set.names))
                     on_clips(kept)
@@ -212,8 +224,8 @@ def _read_ahead(
     try:
         for clip_set in _open_ahead(sets, encoder, storage, opener):
             # A set without batches gets an empty one, so that the consumer knows of the set.
-            for rows in clip_set.batches or [np.empty(0, np.int64)]:
-                ahead.append((clip_set, readers.submit(_read_batch, encoder, clip_set.items, rows, limit)))
+            for numbers in clip_set.batches or [np.empty(0, np.int64)]:
+                ahead.append((clip_set, readers.submit(_read_batch, encoder, clip_set.items, numbers, limit)))
                 if len(ahead) > max(BATCHES_AHEAD, threads):
                     earliest, future = ahead.popleft()
                     yield earliest, future.result()
@@ -250,39 +262,40 @@ def _open_set(opener: Opener, encoder: Encoder, storage: str) -> _ClipSet:
     """Open a set, plan its batches, and take those that an earlier process has finished from disk."""
     items, names, parts = opener()
     vectors = np.zeros((len(names), len(encoder.layers), encoder.embed_dim), storage)
-    result = Embedded(vectors, np.zeros(len(names), np.int32))
+    result = Embedded(vectors, np.zeros(len(names), np.int32), unreadable=dict(items.absent))
     batches = planned(encoder, items)
     if parts is not None:
         finished = parts.load(result.vectors, result.n_frames, result.marks)
-        batches = [batch for batch in batches if not finished.issuperset(batch.tolist())]
+        batches = [batch for batch in batches if not finished.issuperset(_rows_of(items, batch.tolist()))]
         # Rows of a batch that is not finished as a whole are embedded again, and then marked again.
-        again = {row for batch in batches for row in batch.tolist()}
+        again = {row for batch in batches for row in _rows_of(items, batch.tolist())}
         for name, rows in result.marks.items():
             result.marks[name] = [row for row in rows if row not in again]
-        result.kept = len(names) - len(again)
-    return _ClipSet(items, names, parts, result, batches, left=len(names) - result.kept)
+        result.kept = len(names) - len(items.absent) - len(again)
+    left = len(names) - len(items.absent) - result.kept
+    return _ClipSet(items, names, parts, result, batches, left)
 
 
-def _read_batch(encoder: Encoder, items: Items, rows: np.ndarray, limit: _Limit) -> _ReadBatch:
+def _read_batch(encoder: Encoder, items: Items, numbers: np.ndarray, limit: _Limit) -> _ReadBatch:
     """Read one planned batch. It is split if the encoder needs equal lengths and the items turn out to differ."""
     read = _ReadBatch()
     by_length: dict[int, list[tuple[int, Tensor]]] = {}  # 0: any length
-    for row in rows.tolist():
+    for number in numbers.tolist():
         try:
-            item = items.read(row)
+            item = items.read(number)
         except (AudioError, CorpusError) as error:
-            read.unreadable[row] = error.message
+            read.unreadable[number] = error.message
             continue
         for mark in items.marks(item):
-            read.marks.setdefault(mark, []).append(row)
-        length = len(item) if encoder.equal_length_batches else 0
-        by_length.setdefault(length, []).append((row, item))
+            read.marks.setdefault(mark, []).append(number)
+        length = item.shape[-1] if encoder.equal_length_batches else 0
+        by_length.setdefault(length, []).append((number, item))
     for found in by_length.values():
-        read.groups += _collate(encoder, [row for row, _ in found], [item for _, item in found], limit)
+        read.groups += _collate(encoder, [number for number, _ in found], [item for _, item in found], limit)
     return read
 
 
-def _collate(encoder: Encoder, rows: list[int], items: list[Tensor], limit: _Limit) -> Iterator[_Group]:
+def _collate(encoder: Encoder, numbers: list[int], items: list[Tensor], limit: _Limit) -> Iterator[_Group]:
     """Collate items into as few batches as the cost limit allows."""
     cost, most = _cost(encoder, items), limit.cost
     size = len(items)
@@ -296,7 +309,7 @@ def _collate(encoder: Encoder, rows: list[int], items: list[Tensor], limit: _Lim
             if not _out_of_memory(error):
                 raise
             batch = None
-        yield _Group(rows[start : start + size], part, _cost(encoder, part), batch)
+        yield _Group(numbers[start : start + size], part, _cost(encoder, part), batch)
 
 
 def _cost(encoder: Encoder, items: list[Tensor]) -> int:
@@ -336,12 +349,13 @@ class _Runner:
 
     def run(self, clip_set: _ClipSet, read: _ReadBatch) -> None:
         """Run a batch of a set; its results may arrive later."""
-        clip_set.result.unreadable.update(read.unreadable)
-        for mark, rows in read.marks.items():
-            clip_set.result.marks.setdefault(mark, []).extend(rows)
-        clip_set.left -= len(read.unreadable)
-        if read.unreadable:
-            self.on_clips(len(read.unreadable))
+        unreadable = {row: why for number, why in read.unreadable.items() for row in clip_set.rows_of([number])}
+        clip_set.result.unreadable.update(unreadable)
+        for mark, numbers in read.marks.items():
+            clip_set.result.marks.setdefault(mark, []).extend(clip_set.rows_of(numbers))
+        clip_set.left -= len(unreadable)
+        if unreadable:
+            self.on_clips(len(unreadable))
         for group in read.groups:
             self._run_group(clip_set, group)
 
@@ -361,7 +375,7 @@ class _Runner:
         get_pooled = self._launch(group)
         if get_pooled is not None:
             stored = self.storing.submit(self._store, clip_set, group, get_pooled)
-            self.running.append((clip_set, group.rows, stored))
+            self.running.append((clip_set, clip_set.rows_of(group.numbers), stored))
             self.wait(all_but=self.unfinished)
             return
         # Out of memory. Outstanding batches hold memory, too: wait for them. Then run the group in halves, or a single
@@ -382,7 +396,7 @@ class _Runner:
 
     def _run_in_parts(self, clip_set: _ClipSet, group: _Group) -> None:
         """Run a group in parts that fit the current limit."""
-        for part in _collate(self.encoder, group.rows, group.items, self.limit):
+        for part in _collate(self.encoder, group.numbers, group.items, self.limit):
             self._run_group(clip_set, part)
 
     def _launch(self, group: _Group) -> Callable[[], Pooled] | None:
@@ -399,13 +413,13 @@ class _Runner:
     def _store(self, clip_set: _ClipSet, group: _Group, get_pooled: Callable[[], Pooled]) -> None:
         """Check the vectors of a batch and write them to their rows."""
         assert group.batch is not None
-        pooled = get_pooled()
+        pooled, rows = get_pooled(), clip_set.rows_of(group.numbers)
         if not bool(pooled.is_representable.all()):
             row, index = pooled.is_representable.logical_not().nonzero()[0].tolist()
             raise EncoderError(
                 f"the encoder gives values that are not finite, or beyond {self.storage}, in layer "
-                f"{self.encoder.layers[index]} of clip '{clip_set.names[group.rows[row]]}'",
+                f"{self.encoder.layers[index]} of clip '{clip_set.names[rows[row]]}'",
                 fix="use --set extract.precision=float32 --set extract.storage=float32",
             )
-        clip_set.result.vectors[group.rows] = pooled.values.numpy()
-        clip_set.result.n_frames[group.rows] = group.batch.n_frames.numpy()
+        clip_set.result.vectors[rows] = pooled.values.numpy()
+        clip_set.result.n_frames[rows] = group.batch.n_frames.numpy()

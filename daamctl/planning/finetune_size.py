@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from daamctl.adapters import build_finetune
-from daamctl.artifacts.utterances import Modality
+from daamctl.artifacts.utterances import Modality, encoder_input
 from daamctl.config import ExtractConfig
 from daamctl.encoders.encoder_size import PARTS, configuration_of
 
@@ -42,7 +42,7 @@ def empty_encoder(config: ExtractConfig, modality: Modality, dtype: torch.dtype)
     found = configuration_of(config)
     if found is None:
         return None
-    part = getattr(found[0], PARTS.get(modality, ""), None) or found[0]
+    part = getattr(found[0], PARTS.get(encoder_input(modality), ""), None) or found[0]
     try:
         with torch.device("meta"):
             model = AutoModel.from_config(part)

@@ -20,7 +20,7 @@ import polars as pl
 from daamctl.artifacts.io import content_key, locked, sha256_file
 from daamctl.artifacts.splits import OFFICIAL, fold_groups, is_official, split_of
 from daamctl.artifacts.terms import counted, terms_of
-from daamctl.artifacts.utterances import Modality, UtteranceTable, write_utterances
+from daamctl.artifacts.utterances import TEXTS, Modality, UtteranceTable, write_utterances
 from daamctl.audio import AudioInfo, probe
 from daamctl.config import Config, DownloadConfig
 from daamctl.corpora import CORPORA
@@ -82,7 +82,7 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     _warn_of_rare(rows, classes, modality)
     kept = {name: value for name, value in config.section("download").items() if name != "source"}
     facts = {} if corpus.facts is None else corpus.facts(place)
-    content = "" if modality == "text" else _content(rows["path"].unique().sort(), files_root(layout.root, key))
+    content = "" if modality in TEXTS else _content(rows["path"].unique().sort(), files_root(layout.root, key))
     table = UtteranceTable(key, classes, rows, kept, modality, content, facts)
     write_utterances(layout.utterances, table)
     _log_summary(table)
@@ -308,7 +308,7 @@ def _check_readable(rows: pl.DataFrame, modality: Modality, max_fraction: float,
     what = f"{terms_of(modality).original}s are unreadable"
     message = f"{len(problems)} of {rows.height} {what} ({fraction:.2%}):{NEXT_LINE}{shown}"
     if fraction > max_fraction:
-        damaged = "the table" if modality == "text" else "the files or the table that names them"
+        damaged = "the table" if modality in TEXTS else "the files or the table that names them"
         without = again(f"download.max_unreadable_fraction={_round_up(fraction):g}")
         raise CorpusError(
             f"{message}\n  allowed: download.max_unreadable_fraction = {max_fraction:g}",
@@ -401,9 +401,12 @@ def _log_summary(table: UtteranceTable) -> None:
     facts = [f"{rows.height} {UNITS[table.modality]}"]
     if table.modality == "speech":
         facts.append(f"{float(rows['duration_s'].sum()) / 3600.0:.2f} h")
+    elif table.modality == "tokens":
+        facts.append(f"{rows['sentence'].n_unique():,} sentences")
     elif table.modality == "text":
         facts.append(f"{int(rows['text'].str.len_chars().sum()) / 1e6:.2f} million characters")
-    if (rows["speaker"] != rows["utterance_id"]).any():  # otherwise the speakers are unknown
+    own = "sentence" if table.modality == "tokens" else "utterance_id"
+    if (rows["speaker"] != rows[own]).any():  # otherwise the speakers are unknown
         facts.append(f"{rows['speaker'].n_unique()} speakers")
     log.info("corpus '%s': %s", table.corpus, ", ".join(facts))
     log.info("classes: %s", class_counts(rows, table.classes))

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -38,6 +39,7 @@ from daamctl.artifacts.embeddings import (
 )
 from daamctl.artifacts.io import content_key, link_or_copy, locked, read_columns, replace_dir, to_polars, write_json
 from daamctl.artifacts.terms import terms_of
+from daamctl.artifacts.utterances import TEXTS
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
 from daamctl.corpora.sources import files_root
@@ -64,6 +66,7 @@ DECISIVE = {
     "speech": ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate"),
     "text": ("weights_sha256", "precision", "final_norm", "tokenizer_sha256", "max_tokens", "special_tokens"),
     "image": ("weights_sha256", "precision", "final_norm", "processor", "class_tokens"),
+    "tokens": ("weights_sha256", "precision", "final_norm", "tokenizer_sha256", "max_tokens", "subwords"),
     "embeddings": ("sha256",),
 }
 """Facts of an encoder that determine the vectors, by modality."""
@@ -139,7 +142,7 @@ class Extractor:
         self.config, self.rows, self.tables = config, clips.rows, ImageTables()
         self.description = _metadata_of(clips, config, self.lazy.known)
         # The clip table itself contains the texts, so their root does not matter.
-        self.root = layout.root if clips.modality == "text" else files_root(layout.root, clips.corpus)
+        self.root = layout.root if clips.modality in TEXTS else files_root(layout.root, clips.corpus)
 
     @property
     def num_devices(self) -> int:
@@ -160,7 +163,8 @@ class Extractor:
                 advance(shard.num_clips(self.config))
                 yield ShardResult(shard.path, shard.num_clips(self.config))
             else:
-                todo.append(ShardTask(shard.path, self.rows[shard.number * size : (shard.number + 1) * size]))
+                rows = self.rows[shard.number * size : (shard.number + 1) * size]
+                todo.append(ShardTask(shard.path, rows, self._sentences(rows)))
         if todo:
             yield from make_shards(
                 todo,
@@ -171,6 +175,12 @@ class Extractor:
                 on_clips=advance,
                 tables=self.tables,
             )
+
+    def _sentences(self, rows: pl.DataFrame) -> pl.DataFrame | None:
+        """All words of the sentences that the rows are of; None for other modalities."""
+        if self.description.modality != "tokens":
+            return None
+        return self.rows.filter(pl.col("sentence").is_in(rows["sentence"].unique().implode()))
 
     def _check_same_embeddings(self, head: EmbeddingsMetadata) -> None:
         """Check that this worker makes the embeddings of the metadata: packages or devices may differ in a cluster."""

@@ -24,6 +24,7 @@ from daamctl.artifacts.clips import ClipTable, read_clips
 from daamctl.artifacts.embeddings import check_settings
 from daamctl.artifacts.results import intact_folds
 from daamctl.artifacts.terms import terms_of
+from daamctl.artifacts.utterances import TEXTS
 from daamctl.config import EMBEDDINGS, Config
 from daamctl.corpora.sources import files_root
 from daamctl.devices import resolve_device, resolve_precision
@@ -109,6 +110,11 @@ def run(
 
 def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Opened:
     """Open a fresh encoder and its items, with the settings given or those that the method requires."""
+    if clips.modality == "tokens":
+        raise ConfigError(
+            "fine-tuning does not tag words: it trains on whole items",
+            fix="leave out finetunes, and train methods over the layers of the frozen encoder",
+        )
     device = resolve_device(config.finetune.device)
     own = own_input(method, clips.modality)
     extract = config.extract.model_copy(
@@ -126,7 +132,7 @@ def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Open
     )
     encoder = opened.encoder
     # texts are in the table itself
-    root = layout.root if clips.modality == "text" else files_root(layout.root, clips.corpus)
+    root = layout.root if clips.modality in TEXTS else files_root(layout.root, clips.corpus)
     longest = own.get("finetune.max_tokens", config.finetune.max_tokens)
     items = open_items(clips.rows, clips.modality, root, encoder, config, max_tokens=longest)
     index = {name: number for number, name in enumerate(clips.classes)}

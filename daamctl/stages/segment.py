@@ -1,4 +1,4 @@
-"""The stage `segment`: cut every utterance into consecutive clips. A text or an image is one clip as it is.
+"""The stage `segment`: cut every utterance into consecutive clips. A text, an image or a word is one clip as it is.
 
 Given embeddings are clips already. `daamctl.extraction.cutting` computes the cuts.
 """
@@ -52,7 +52,8 @@ def run(layout: Layout, config: Config) -> Path:
     else:
         _check_no_export(config.segment, utterances)
         log.debug("the settings of segment apply to recordings; each %s is one clip", modality)
-        rows = utterances.rows.sort("utterance_id").with_columns(clip_id=pl.col("utterance_id") + "#000")
+        order = ("sentence", "position") if modality == "tokens" else ("utterance_id",)
+        rows = utterances.rows.sort(*order).with_columns(clip_id=pl.col("utterance_id") + "#000")
     settings = {"download": utterances.settings, "segment": config.section("segment")}
     given = (utterances.content, utterances.facts)
     clips = ClipTable(utterances.corpus, utterances.classes, rows, settings, modality, *given)

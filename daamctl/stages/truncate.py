@@ -25,6 +25,7 @@ from daamctl.artifacts.results import RESULT, Fold
 from daamctl.artifacts.runs import find_run
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.truncation import FILE, LayersResult, NonInferiority, Truncation, layers_name
+from daamctl.artifacts.utterances import encoder_input
 from daamctl.config import Config
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.cost import outline_shares, parameter_shares, time_shares
@@ -217,7 +218,7 @@ def _cost(config: Config, features: Features) -> _Cost:
             return _measured(config, features, modality)
         except (ConfigError, EncoderError) as error:  # of the device, or of the encoder
             note = f"The encoder's time was not measured: {error.message}."
-    part = getattr(configuration, PARTS.get(modality, ""), None) or configuration
+    part = getattr(configuration, PARTS.get(encoder_input(modality), ""), None) or configuration
     return _Cost(parameters=_matching(outline_shares(part), features), note=note)
 
 

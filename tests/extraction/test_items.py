@@ -21,6 +21,7 @@ from daamctl.encoders.load import open_encoder
 from daamctl.errors import AudioError, CorpusError
 from daamctl.extraction import items as module
 from daamctl.extraction.items import ImageItems, ImageTables, SpeechItems, TextItems, decode, open_items
+from daamctl.extraction.stream import embed_clips
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,45 @@ def rows_of(modality: str, **columns: list[Any]) -> pl.DataFrame:
     usual |= {"label": ["a"] * number, "group": ["train"] * number}
     schema = SCHEMAS[modality]
     return pl.DataFrame({**usual, **columns}, schema_overrides=schema).select(list(schema))
+
+
+@pytest.fixture(scope="module")
+def token_encoder() -> Any:
+    config = ExtractConfig(encoder="llama-micro")
+    return open_encoder(config, modality="tokens", max_duration_s=5.0, device="cpu", precision="float32").encoder
+
+
+def words_of(*sentences: str) -> pl.DataFrame:
+    words = [(number, at, word) for number, text in enumerate(sentences) for at, word in enumerate(text.split())]
+    number, at, text = (list(column) for column in zip(*words, strict=True))
+    rows = rows_of("tokens", sentence=[f"s{one}" for one in number], position=at, text=text)
+    return rows.with_columns(clip_id=pl.format("{}-{}", "sentence", "position"))
+
+
+def test_words_come_from_their_whole_sentence(token_encoder: Any) -> None:
+    """A set of words that ends within a sentence, or begins there, gives the vectors of the whole set."""
+    rows = words_of("Ada met Bo in Rome", "yes", "we saw a comet")
+    whole = embed_clips(
+        token_encoder, open_items(rows, "tokens", Path(), token_encoder, Config()), range(10), storage="float32"
+    )
+    assert not whole.unreadable
+    assert (whole.n_frames == 1).all()
+    parts = []
+    for part in (rows[:3], rows[3:7], rows[7:]):
+        sentences = rows.filter(pl.col("sentence").is_in(part["sentence"].to_list()))
+        items = open_items(part, "tokens", Path(), token_encoder, Config(), sentences=sentences)
+        parts.append(embed_clips(token_encoder, items, range(len(part)), storage="float32").vectors)
+    np.testing.assert_allclose(np.concatenate(parts), whole.vectors, atol=1e-5)
+    without = open_items(rows[3:5], "tokens", Path(), token_encoder, Config())  # the encoder reads from left to right
+    assert not np.allclose(embed_clips(token_encoder, without, range(2), storage="float32").vectors, whole.vectors[3:5])
+
+
+def test_words_without_a_token_are_named(token_encoder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_encoder, "_tokenized", lambda words: ([5, 6], [0, 2]))
+    items = open_items(words_of("a b c"), "tokens", Path(), token_encoder, Config())
+    found = embed_clips(token_encoder, items, range(3), storage="float32")
+    assert found.unreadable == {1: "gives no token"}
+    assert found.n_frames.tolist() == [1, 0, 1]
 
 
 def picture(seed: int, *, size: tuple[int, int] = (9, 7)) -> Image.Image:

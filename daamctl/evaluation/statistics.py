@@ -12,7 +12,7 @@ because no maintained library has it, and the bootstrap because scipy's has no c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -65,18 +65,30 @@ def cluster_bootstraps(
     # For every cluster: the sums of the values per figure and class, and the number of items per class. Most are zero.
     filled = [_cells(row, kinds, codes) for row in (*table, np.ones(len(kinds)))]
     cells, number = sparse.vstack(filled, format="csr"), len(names)
+    drawn = [_figures(cells @ times, len(table)) for times in cluster_draws(number, resamples, seed)]
+    whole = _figures(cells @ np.ones((number, 1)), len(table))[:, 0]
+    return [
+        percentile_interval(value, figures, number, level)
+        for value, figures in zip(whole.tolist(), np.concatenate(drawn, axis=1), strict=True)
+    ]
+
+
+def cluster_draws(number: int, resamples: int, seed: int) -> Iterator[Floats]:
+    """Draws of a bootstrap over clusters, in blocks of limited memory.
+
+    Args:
+        number: number of clusters.
+        resamples: number of draws.
+        seed: seed of the draws.
+
+    Yields:
+        How many times each cluster is in each draw of the block, shape (number, draws).
+    """
     rng = np.random.default_rng(seed)
-    drawn = []
     width = max(1, BLOCK // number)
     for size in (min(width, resamples - start) for start in range(0, resamples, width)):
         flat = rng.integers(number, size=(size, number)) * size + np.arange(size)[:, None]
-        times = np.bincount(flat.ravel(), minlength=number * size).reshape(number, size).astype(np.float64)
-        drawn.append(_figures(cells @ times, len(table)))
-    whole = _figures(cells @ np.ones((number, 1)), len(table))[:, 0]
-    return [
-        _interval(value, figures, number, level)
-        for value, figures in zip(whole.tolist(), np.concatenate(drawn, axis=1), strict=True)
-    ]
+        yield np.bincount(flat.ravel(), minlength=number * size).reshape(number, size).astype(np.float64)
 
 
 def _checked(
@@ -105,7 +117,15 @@ def _figures(totals: Floats, number: int) -> Floats:
     return _class_mean(parts[:-1], np.broadcast_to(parts[-1], parts[:-1].shape))
 
 
-def _interval(value: float, figures: Floats, clusters: int, level: float) -> Interval:
+def percentile_interval(value: float, figures: Floats, clusters: int, level: float) -> Interval:
+    """Percentile interval of one figure.
+
+    Args:
+        value: the figure over all items.
+        figures: the figure in each draw, shape (draws,).
+        clusters: number of clusters that were resampled.
+        level: level of the interval.
+    """
     low, high = get_conf_int(figures, alpha=100 * (1 - level))
     few = f"only {clusters} clusters: the interval is optimistic (too narrow)"
     # The order of summation changes the last digits. Without rounding, an end at 0 could seem to exclude 0.

@@ -228,6 +228,7 @@ ENGINE = {
                 "images",
                 "corpus_stats",
                 "sources",
+                "tags",
                 "vector_file",
             },
         ),

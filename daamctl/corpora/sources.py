@@ -3,7 +3,7 @@
 Artifacts name a corpus by its key, and files relative to its root, so they are the same on every machine. The key is
 the corpus name. Each manifest has its own key, `manifest:<file name without suffix>`; its root is the folder of the
 manifest file (or the manifest itself, if that is a folder). The plain key `manifest` points to the last one registered.
-The same holds for files of embeddings, whose keys begin with `embeddings:`.
+The same holds for files of embeddings and of tagged sentences, whose keys begin with `embeddings:` and `conll:`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ TABLES = (".csv", ".txt", ".parquet", ".jsonl", ".ndjson")
 """Suffixes of a manifest that is a file; all others are folders."""
 VECTORS = (".parquet", ".npz", ".safetensors")
 """Suffixes of a file of embeddings."""
-FILES = (MANIFEST, EMBEDDINGS)
-"""Corpora of which there may be several, each given as a file, or a manifest also as a folder."""
+COLUMNS = (".conll", ".bio", ".iob", ".iob2", ".tsv", ".txt")
+"""Suffixes of a file of tagged words."""
+CONLL = "conll"
+FILES = (MANIFEST, EMBEDDINGS, CONLL)
+"""Corpora of which there may be several, each given as a file, or a manifest and tagged sentences also as a folder."""
+_DEFAULTS = {MANIFEST: ".csv", EMBEDDINGS: ".npz", CONLL: ".conll"}
 
 
 def sources_file(root: Path) -> Path:
@@ -76,7 +80,7 @@ def files_root(project_root: Path, corpus: str) -> Path:
     """
     name, is_file, stem = corpus.partition(":")
     source = source_of(project_root, corpus)
-    place = (source.name if source else f"{stem}{'.csv' if name == MANIFEST else '.npz'}") if is_file else "DIR"
+    place = (source.name if source else f"{stem}{_DEFAULTS[name]}") if is_file else "DIR"
     fix = f"daamctl download {name} --from {place}"
     if source is None:
         raise CorpusError(f"corpus '{corpus}' is not registered on this machine", fix=f"register it: {fix}")
@@ -115,7 +119,7 @@ def _expand(root: Path, entry: str | None) -> Path | None:
 
 
 def _is_table(source: Path) -> bool:
-    return source.suffix.lower() in (*TABLES, *VECTORS)
+    return source.suffix.lower() in (*TABLES, *VECTORS, *COLUMNS)
 
 
 def _without_suffix(source: Path) -> Path:

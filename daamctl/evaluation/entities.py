@@ -11,14 +11,15 @@ an entity after `E-` and `S-`, but conlleval does not know `S-` and joins `E-X` 
 argument `scheme` without `mode="strict"`.
 
 The independent unit is the sentence: bootstraps resample sentences, and the paired test swaps the predictions of two
-methods within sentences. Both take the trained models as given: they say nothing about models trained on other samples.
+methods within sentences. Sentences of one document share names; with documents known, `EntityCounts.grouped` makes them
+the units. Both take the trained models as given: they say nothing about models trained on other samples.
 Trials (seeds, samples of training sentences) are averaged first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,6 +81,25 @@ class EntityCounts:
             raise ValueError("a sentence is in two parts")
         tables = [np.concatenate([getattr(part, name) for part in parts]) for name in ("gold", "predicted", "correct")]
         return cls(parts[0].types, names, *tables)
+
+    def grouped(self, units: ArrayLike) -> EntityCounts:
+        """Counts per unit of several sentences, e.g. per document, in place of counts per sentence.
+
+        Args:
+            units: unit of each sentence, shape (S,).
+
+        Raises:
+            ValueError: the number of units is not that of the sentences.
+        """
+        names, codes = np.unique(np.asarray(units), return_inverse=True)
+        if len(codes) != len(self.sentences):
+            raise ValueError(f"{len(codes)} units for {len(self.sentences)} sentences; need one each")
+        tables = []
+        for table in (self.gold, self.predicted, self.correct):
+            sums = np.zeros((len(names), len(self.types)), dtype=np.int64)
+            np.add.at(sums, codes, table)
+            tables.append(sums)
+        return EntityCounts(self.types, names, *tables)
 
 
 @dataclass(frozen=True)
@@ -227,6 +247,7 @@ def compare_f1(
     resamples: int = 10_000,
     flips: int = FLIPS,
     seed: int = 0,
+    unit: str = "sentence",
 ) -> MetricComparison:
     """Difference of the micro-F1 of two methods, with its interval and a paired test; first minus second.
 
@@ -243,6 +264,7 @@ def compare_f1(
         resamples: number of draws of the bootstrap.
         flips: number of random swaps.
         seed: seed of draws and swaps.
+        unit: name of the unit in the result.
 
     Returns:
         The comparison; `p_holm` is empty until `statistics.with_holm` fills it in for the family.
@@ -263,7 +285,7 @@ def compare_f1(
         first_value=values[0],
         second_value=values[1],
         difference=difference,
-        primary=_randomisation(whole, one, two, difference, flips, seed),
+        primary=replace(_randomisation(whole, one, two, difference, flips, seed), unit=unit),
         secondary=None,
         minimal_detectable=None,
         interval=percentile_interval(difference, figures, len(gold), level),

@@ -95,3 +95,17 @@ def test_damaged_register(tmp_path: Path) -> None:
     sources_file(tmp_path).write_text("demo: [\n")
     with pytest.raises(ConfigError, match="not valid YAML"):
         source_of(tmp_path, "demo")
+
+
+def test_tagged_sentences_have_keys_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "split").mkdir()
+    for place in (tmp_path / "mine.conll", tmp_path / "table.parquet"):
+        place.touch()
+        register(tmp_path, key_of("conll", place), place)
+        assert files_root(tmp_path, f"conll:{place.stem}") == tmp_path
+    register(tmp_path, key_of("conll", tmp_path / "split"), tmp_path / "split")
+    assert files_root(tmp_path, "conll:split") == tmp_path / "split"
+    assert source_of(tmp_path, "conll") == tmp_path / "split"
+    with pytest.raises(CorpusError, match="'conll:other' is not registered") as caught:
+        files_root(tmp_path, "conll:other")
+    assert "daamctl download conll --from other.conll" in str(caught.value)

@@ -320,6 +320,21 @@ def test_trials_must_be_comparable() -> None:
         f1_intervals([[]])
 
 
+def test_documents_as_units() -> None:
+    rng = np.random.default_rng(6)
+    one, two = (counted(rng, np.full(40, 2), hit) for hit in (0.7, 0.5))
+    documents = np.arange(40) // 4
+    grouped = one.grouped(documents)
+    assert grouped.gold[:, 0].tolist() == [8] * 10
+    assert grouped.correct.sum() == one.correct.sum()
+    assert micro_f1(grouped) == micro_f1(one)
+    found = compare_f1([grouped], [two.grouped(documents)], resamples=100, unit="document")
+    assert found.primary is not None
+    assert (found.primary.n, found.primary.unit) == (10, "document")
+    with pytest.raises(ValueError, match="10 units for 40 sentences"):
+        one.grouped(np.arange(10))
+
+
 def test_folds_join() -> None:
     rng = np.random.default_rng(5)
     one = counted(rng, rng.poisson(1.5, 40), 0.5)

@@ -1,0 +1,303 @@
+"""Sentences with a tag for every word: files of columns, as those of CoNLL, and tables of your own.
+
+A file of columns has one word per line and an empty line after each sentence. Columns are separated by tabs, or else by
+spaces; the first is the word, the last its tag. `-DOCSTART-` lines separate documents. A table (Parquet or JSON lines)
+has one row per sentence, with lists of strings in `tokens` and `tags`, and perhaps `id`, `group` and `speaker`. Tags of
+any scheme in `corpora.tags` become BIO.
+
+A folder holds the parts of an official split: train, dev and test, with or without a suffix.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from daamctl.artifacts.terms import counted
+from daamctl.corpora.base import PREPARED_TOKENS, Corpus
+from daamctl.corpora.files import JSON_LINES, read_table
+from daamctl.corpora.groups import PARTS, official_groups
+from daamctl.corpora.sources import COLUMNS
+from daamctl.corpora.tags import ALLOWED, broken, scheme_of, split_tag, to_bio
+from daamctl.errors import CorpusError, first_few
+
+log = logging.getLogger(__name__)
+
+DOCUMENT = "-DOCSTART-"
+"""First column of a line before a document."""
+MOST_WORDS = 10_000
+"""Longest sentence, in words."""
+TABLES = (".parquet", *JSON_LINES)
+NAMES = ("tokens", "tags", "id", "group", "speaker")
+_SHOWN = 3
+
+GET_IT = (
+    "write a file with a word and its tag on each line and an empty line after each sentence (or a folder with train, "
+    "dev and test, or a Parquet table with the columns tokens and tags), and register it: "
+    "daamctl download conll --from FILE"
+)
+FIX = "correct the file and run it again"
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Words and tags of one sentence.
+
+    Args:
+        words: its words.
+        tags: tag of each word, as in the file.
+        place: where the first word is: the line of a file, or the row of a table.
+        document: number of its document in the file, from 1; 0: none.
+        name: given name.
+        group: given group.
+        speaker: given source.
+    """
+
+    words: Sequence[str]
+    tags: Sequence[str]
+    place: int
+    document: int = 0
+    name: str | None = None
+    group: str | None = None
+    speaker: str | None = None
+
+
+def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> list[Sentence]:
+    """Read a file of columns.
+
+    Args:
+        path: the file, in UTF-8.
+        columns: expected number of columns; None: two or more, as many as in its first line.
+        fix: what to do if it cannot be read.
+
+    Raises:
+        CorpusError: the file is missing or not UTF-8, or a line has another number of columns, no word or no tag.
+    """
+    found: list[Sentence] = []
+    words: list[str] = []
+    tags: list[str] = []
+    document = 0
+    start = "" if columns is None else f"; {columns} are expected"
+    for number, line in enumerate([*_lines(path, fix), ""], 1):
+        fields = _fields(line)
+        if fields and fields[0] != DOCUMENT:
+            columns = columns or max(2, len(fields))
+            if len(fields) != columns:
+                what = "a single column" if len(fields) == 1 else f"{len(fields)} columns"
+                start = start or f"; {columns} are expected, a word first and its tag last"
+                raise CorpusError(f"{path}:{number}: {what} ('{line.strip()[:60]}'){start}", fix=fix)
+            if not fields[0] or split_tag(fields[-1]) is None:
+                what = f"tag '{fields[-1]}' is none of {ALLOWED}" if fields[0] else "no word"
+                raise CorpusError(f"{path}:{number}: {what}", fix=fix)
+            words.append(fields[0])
+            tags.append(fields[-1])
+            if len(words) > MOST_WORDS:
+                raise CorpusError(
+                    f"{path}:{number}: a sentence of more than {MOST_WORDS:,} words",
+                    fix="put an empty line after each sentence",
+                )
+        elif words:
+            found.append(Sentence(words, tags, number - len(words), document))
+            words, tags = [], []
+        document += bool(fields) and fields[0] == DOCUMENT
+    if not found:
+        raise CorpusError(f"{path} has no words", fix=fix)
+    return found
+
+
+def read_parts(files: Mapping[str, Path], *, columns: int, what: str, fix: str) -> pl.DataFrame:
+    """Read the files of columns of an official split.
+
+    Args:
+        files: group -> file.
+        columns: as for `read_columns`.
+        what: name of the corpus, for messages.
+        fix: how to get it.
+
+    Returns:
+        Rows as `token_rows` makes them.
+
+    Raises:
+        CorpusError: a file is missing or damaged.
+    """
+    missing = [path for path in files.values() if not path.is_file()]
+    if missing:
+        names = ", ".join(path.name for path in missing)
+        raise CorpusError(f"{missing[0].parent} does not look like {what}: no {names}", fix=fix)
+    return token_rows([(part, path, read_columns(path, columns=columns, fix=fix)) for part, path in files.items()])
+
+
+def token_rows(parts: Sequence[tuple[str | None, Path, Sequence[Sentence]]]) -> pl.DataFrame:
+    """Rows of a token corpus, with tags in BIO.
+
+    The source of a word (`speaker`) is its document if every part has two or more, else its sentence.
+
+    Args:
+        parts: group, file and sentences of each part; group None: groups are yet to be formed, or given by the
+            sentences.
+
+    Returns:
+        One row per word, with the columns of `PREPARED_TOKENS`.
+
+    Raises:
+        CorpusError: the name of a sentence occurs twice.
+    """
+    scheme = scheme_of(sentence.tags for _, _, sentences in parts for sentence in sentences)
+    documents = all(len({sentence.document for sentence in sentences}) > 1 for _, _, sentences in parts)
+    columns: dict[str, list[object]] = {name: [] for name in PREPARED_TOKENS}
+    for part, path, sentences in parts:
+        lone = []
+        for number, sentence in enumerate(sentences, 1):
+            name = sentence.name or f"{part or 'sentence'}-{number:06d}"
+            document = f"{part or 'all'}-document-{sentence.document:05d}" if documents else None
+            lone += [sentence.place + index for index in broken(sentence.tags, scheme)]
+            length = len(sentence.words)
+            columns["utterance_id"] += [f"{name}-{position:04d}" for position in range(length)]
+            columns["sentence"] += [name] * length
+            columns["position"] += range(length)
+            columns["text"] += sentence.words
+            columns["label"] += to_bio(sentence.tags)
+            columns["speaker"] += [sentence.speaker or document or name] * length
+            columns["group"] += [sentence.group or part] * length
+        if lone:
+            log.warning(
+                "%s: %s where %s has none (line %s); what continues no entity is read as the begin of one",
+                *(path, counted(len(lone), "tag"), scheme, first_few([str(line) for line in lone], _SHOWN)),
+            )
+    rows = pl.DataFrame(columns, schema=PREPARED_TOKENS)
+    twice = rows.filter(pl.col("utterance_id").is_duplicated())
+    if len(twice):
+        raise CorpusError(f"{parts[0][1]}: two sentences are named '{twice['sentence'][0]}'", fix="rename one of them")
+    return rows
+
+
+def part_files(root: Path) -> dict[str, Path]:
+    """Files of the parts of an official split in a folder: train, dev, test and other names in `corpora.groups.PARTS`.
+
+    Returns:
+        Group -> file, in the order train, dev, test.
+
+    Raises:
+        CorpusError: two files are of the same part.
+    """
+    found: dict[str, Path] = {}
+    for path in sorted(root.iterdir()):
+        part = PARTS.get(path.stem.lower())
+        if part is None or not path.is_file() or path.name.startswith("."):
+            continue
+        if part in found:
+            raise CorpusError(
+                f"{root} has two files of the part '{part}': {found[part].name} and {path.name}",
+                fix="move one of them out of the folder",
+            )
+        found[part] = path
+    return {part: found[part] for part in ("train", "dev", "test") if part in found}
+
+
+def classes_of(types: Iterable[str]) -> tuple[str, ...]:
+    """Tags of entity types in label order: `O`, then `B-` and `I-` of each type."""
+    return ("O", *(f"{prefix}-{kind}" for kind in types for prefix in "BI"))
+
+
+def prepare(root: Path) -> pl.DataFrame:
+    """Read a file of columns, a table, or a folder with the parts of an official split.
+
+    Returns:
+        One row per word, with the columns of `PREPARED_TOKENS`; `group` is null if none is given.
+
+    Raises:
+        CorpusError: the file or folder is wrong; the message names the line or row.
+    """
+    files: dict[str | None, Path] = {None: root}
+    if root.is_dir():
+        files = dict(part_files(root).items())
+        if not files:
+            raise CorpusError(f"{root} has no files named train, dev and test, with or without a suffix", fix=GET_IT)
+    elif not root.is_file():
+        raise CorpusError(f"no file {root}", fix=GET_IT)
+    elif root.suffix.lower() not in (*TABLES, *COLUMNS):
+        raise CorpusError(
+            f"{root} is of an unknown kind (allowed: {', '.join((*COLUMNS, *TABLES))}, or a folder)", fix=GET_IT
+        )
+    return official_groups(token_rows([(part, path, _read(path)) for part, path in files.items()]))
+
+
+def _read(path: Path) -> list[Sentence]:
+    return _read_rows(path) if path.suffix.lower() in TABLES else read_columns(path)
+
+
+def _read_rows(path: Path) -> list[Sentence]:
+    """Read a table with one row per sentence."""
+    table = read_table(path, fix=GET_IT)
+    missing = [name for name in NAMES[:2] if name not in table.columns]
+    if missing:
+        shown = ", ".join(table.columns)[:200]
+        raise CorpusError(f"{path} lacks the columns {', '.join(missing)}; it has {shown}", fix=GET_IT)
+    for name in NAMES[:2]:
+        if table.schema[name] != pl.List(pl.String):
+            raise CorpusError(f"{path}: {name} has {table.schema[name]}; lists of strings are expected", fix=GET_IT)
+    given = [name for name in NAMES[2:] if name in table.columns]
+    table = table.select(*NAMES[:2], pl.col(given).cast(pl.String).str.strip_chars().replace("", None))
+    found = []
+    for number, row in enumerate(table.iter_rows(named=True), 1):
+        words, tags = row["tokens"] or [], row["tags"] or []
+        wrong = next((tag for tag in tags if tag is None or split_tag(tag) is None), "O")
+        problem = None
+        if len(words) != len(tags):
+            problem = f"{counted(len(words), 'token')} and {counted(len(tags), 'tag')}"
+        elif not 0 < len(words) <= MOST_WORDS:
+            problem = f"{len(words)} tokens; 1 to {MOST_WORDS:,} are allowed"
+        elif not all(word and word.strip() for word in words):
+            problem = "an empty token"
+        elif wrong != "O":
+            problem = f"tag '{wrong}' is none of {ALLOWED}"
+        elif empty := [name for name in given if row[name] is None]:
+            problem = f"empty {empty[0]}"
+        if problem is not None:
+            raise CorpusError(f"{path}: row {number} has {problem}", fix=FIX)
+        found.append(Sentence(words, tags, number, 0, row.get("id"), row.get("group"), row.get("speaker")))
+    if not found:
+        raise CorpusError(f"{path} has no rows", fix=GET_IT)
+    return found
+
+
+def _lines(path: Path, fix: str) -> list[str]:
+    """Lines of a file in UTF-8, with or without a byte order mark."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CorpusError(f"{path} cannot be read: {error.strerror}", fix=fix) from error
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise CorpusError(
+            f"{path}:{line}: not UTF-8 (byte {content[error.start]:#04x})",
+            fix=f"convert it, e.g. iconv -f LATIN1 -t UTF-8 {path.name}",
+        ) from error
+    return text.replace("\r\n", "\n").split("\n")  # not splitlines, which also splits at rare characters within words
+
+
+def _fields(line: str) -> list[str]:
+    """Columns of a line, separated by tabs or else by spaces; none for an empty line."""
+    if not line.strip():
+        return []
+    return (
+        [field.strip(" ") for field in line.split("\t")] if "\t" in line else [part for part in line.split(" ") if part]
+    )
+
+
+CORPUS = Corpus(
+    name="conll",
+    title="your own sentences with a tag for every word: a file or folder of columns, or a table",
+    licence="yours",
+    classes=(),
+    prepare=prepare,
+    fingerprint=None,
+    how_to_get=GET_IT,
+    modality="tokens",
+)

@@ -1,0 +1,185 @@
+"""Files of columns and tables of tagged sentences; every fault with its line."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from daamctl.corpora import conll
+from daamctl.corpora.base import PREPARED_TOKENS
+from daamctl.errors import CorpusError
+
+TEXT = "Ann\tB-PER\nLee\tI-PER\nsings\tO\n\nin\tO\nRio\tB-LOC\n"
+WORDS = ["Ann", "Lee", "sings", "in", "Rio"]
+LABELS = ["B-PER", "I-PER", "O", "O", "B-LOC"]
+
+
+def write(path: Path, text: str | bytes = TEXT) -> Path:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def test_file(tmp_path: Path) -> None:
+    rows = conll.prepare(write(tmp_path / "mine.conll"))
+    assert dict(rows.schema) == PREPARED_TOKENS
+    assert (rows["text"].to_list(), rows["label"].to_list()) == (WORDS, LABELS)
+    assert rows["sentence"].to_list() == ["sentence-000001"] * 3 + ["sentence-000002"] * 2
+    assert rows["position"].to_list() == [0, 1, 2, 0, 1]
+    assert rows["utterance_id"].to_list()[-1] == "sentence-000002-0001"
+    assert rows["speaker"].equals(rows["sentence"].alias("speaker"))
+    assert rows["group"].null_count() == 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TEXT.replace("\t", " "),
+        TEXT.replace("\t", "  "),
+        TEXT.replace("\t", "\tNN\t"),  # what is between first and last is left out
+        TEXT.replace("\n", "\r\n"),
+        "\ufeff" + TEXT,
+        "\n\n" + TEXT + "\n\t\n",  # empty lines anywhere, also with a tab alone
+        "-DOCSTART- O\n\n" + TEXT.replace("\t", " "),
+        TEXT.replace("B-PER", "I-PER").replace("B-LOC", "I-LOC"),  # IOB1
+        TEXT.replace("I-PER", "E-PER").replace("B-LOC", "S-LOC"),
+    ],
+)
+def test_forms_of_a_file(tmp_path: Path, text: str) -> None:
+    expected = conll.prepare(write(tmp_path / "plain.conll"))
+    assert conll.prepare(write(tmp_path / "other.txt", text)).equals(expected)
+
+
+def test_rare_characters_do_not_split_words(tmp_path: Path) -> None:
+    text = "a\u2028b\tO\nx\u00a0y\tO\nz\x85\tB-X\n"
+    rows = conll.prepare(write(tmp_path / "mine.conll", text))
+    assert rows["text"].to_list() == ["a\u2028b", "x\u00a0y", "z\x85"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Ann\tB-PER\nLee\n", r"mine.conll:2: a single column \('Lee'\); 2 are expected"),
+        ("Ann\n", r"mine.conll:1: a single column \('Ann'\); 2 are expected"),
+        ("Ann\tB-PER\n\nLee\tNN\tO\n", r"mine.conll:3: 3 columns \('Lee\tNN\tO'\); 2 are expected"),
+        ("Ann B-PER\nthe New York B-LOC\n", "mine.conll:2: 4 columns"),
+        ("Ann\tX-PER\n", "mine.conll:1: tag 'X-PER' is none of O, or B-, I-, E-, S-, L-, U- and a type"),
+        ("O\tO\nAnn\tB-\n", "mine.conll:2: tag 'B-' is none of"),
+        ("Ann\t\n", "mine.conll:1: tag '' is none of"),
+        ("O\tO\n\tO\n", "mine.conll:2: no word"),
+        ("", "has no words"),
+        ("\n\n", "has no words"),
+        ("Ann\tO\nZo\xeb\tO\n".encode("latin1"), r"mine.conll:2: not UTF-8 \(byte 0xeb\)"),
+        (TEXT.encode("utf-16"), r"mine.conll:1: not UTF-8 \(byte 0xff\)"),
+    ],
+)
+def test_faults_are_named_with_their_line(tmp_path: Path, text: str | bytes, message: str) -> None:
+    with pytest.raises(CorpusError, match=message):
+        conll.prepare(write(tmp_path / "mine.conll", text))
+
+
+def test_file_without_empty_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conll, "MOST_WORDS", 3)
+    with pytest.raises(CorpusError, match=r"mine\.conll:4: a sentence of more than 3 words") as caught:
+        conll.prepare(write(tmp_path / "mine.conll", "a\tO\n" * 5))
+    assert "put an empty line after each sentence" in str(caught.value)
+
+
+def test_broken_sequences_are_read_as_conlleval_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        rows = conll.prepare(write(tmp_path / "mine.conll", "a\tB-X\nb\tI-Y\n\nc\tI-X\nd\tI-X\n"))
+    assert rows["label"].to_list() == ["B-X", "B-Y", "B-X", "I-X"]
+    assert "2 tags where BIO has none (line 2, 4)" in caplog.text
+    caplog.clear()
+    conll.prepare(write(tmp_path / "other.conll"))
+    assert caplog.text == ""
+
+
+def test_documents_are_sources(tmp_path: Path) -> None:
+    one = "-DOCSTART- -X- O\n\nA x O\nB x O\n\nC x O\n\n-DOCSTART- -X- O\n\nD x B-X\n"
+    rows = conll.prepare(write(tmp_path / "mine.conll", one))
+    documents = [f"all-document-{number:05d}" for number in (1, 1, 1, 2)]
+    assert rows["speaker"].to_list() == documents
+    assert rows["sentence"].n_unique() == 3
+    single = conll.prepare(write(tmp_path / "single.conll", one.rpartition("-DOCSTART-")[0]))
+    assert single["speaker"].equals(single["sentence"].alias("speaker"))  # one document tells nothing
+
+
+def test_folder_with_an_official_split(tmp_path: Path) -> None:
+    for name in ("train.conll", "valid.txt", "TEST"):
+        write(tmp_path / name)
+    write(tmp_path / "readme.txt", "not read")
+    rows = conll.prepare(tmp_path)
+    assert rows["group"].to_list() == ["train"] * 5 + ["dev"] * 5 + ["test"] * 5
+    assert rows["sentence"][5] == "dev-000001"
+    write(tmp_path / "dev")
+    with pytest.raises(CorpusError, match=r"two files of the part 'dev': dev and valid\.txt"):
+        conll.prepare(tmp_path)
+
+
+def test_scheme_is_that_of_all_parts(tmp_path: Path) -> None:
+    """A part without adjacent entities must not be read as another scheme than the rest."""
+    write(tmp_path / "train", "a\tI-X\nb\tB-X\n")
+    write(tmp_path / "test", "a\tI-X\nb\tI-X\n")
+    assert conll.prepare(tmp_path)["label"].to_list() == ["B-X", "B-X", "B-X", "I-X"]
+
+
+def test_folder_of_something_else(tmp_path: Path) -> None:
+    write(tmp_path / "mine.conll")
+    with pytest.raises(CorpusError, match="no files named train, dev and test"):
+        conll.prepare(tmp_path)
+    with pytest.raises(CorpusError, match=r"no file .*absent"):
+        conll.prepare(tmp_path / "absent.conll")
+    with pytest.raises(CorpusError, match=r"mine\.xml is of an unknown kind \(allowed: \.conll, \.bio"):
+        conll.prepare(write(tmp_path / "mine.xml"))
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_table(tmp_path: Path, suffix: str) -> None:
+    table = pl.DataFrame(
+        {
+            "id": ["a", "b"],
+            "tokens": [WORDS[:3], WORDS[3:]],
+            "tags": [LABELS[:3], LABELS[3:]],
+            "group": ["Train", "TEST"],
+            "speaker": ["x", "x"],
+        }
+    )
+    path = tmp_path / f"mine{suffix}"
+    table.write_parquet(path) if suffix == ".parquet" else table.write_ndjson(path)
+    rows = conll.prepare(path)
+    assert (rows["text"].to_list(), rows["label"].to_list()) == (WORDS, LABELS)
+    assert rows["utterance_id"].to_list() == ["a-0000", "a-0001", "a-0002", "b-0000", "b-0001"]
+    assert rows["group"].to_list() == ["train"] * 3 + ["test"] * 2
+    assert set(rows["speaker"]) == {"x"}
+    table.select("tokens", "tags").write_parquet(tmp_path / "bare.parquet")
+    bare = conll.prepare(tmp_path / "bare.parquet")
+    assert bare["sentence"].unique().sort().to_list() == ["sentence-000001", "sentence-000002"]
+    assert bare["group"].null_count() == 5
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"tokens": [["a"]]}, "lacks the columns tags; it has tokens"),
+        ({"tokens": [["a"]], "tags": [[1]]}, "tags has List.Int64.; lists of strings are expected"),
+        ({"tokens": ["a b"], "tags": [["O"]]}, "tokens has String; lists of strings are expected"),
+        ({"tokens": [["a"], ["b", "c"]], "tags": [["O"], ["O"]]}, "row 2 has 2 tokens and 1 tag"),
+        ({"tokens": [["a", " "]], "tags": [["O", "O"]]}, "row 1 has an empty token"),
+        ({"tokens": [["a", None]], "tags": [["O", "O"]]}, "row 1 has an empty token"),
+        ({"tokens": [["a"]], "tags": [["PER"]]}, "row 1 has tag 'PER' is none of|tag 'PER' is none of"),
+        ({"tokens": [["a"], []], "tags": [["O"], []]}, "row 2 has 0 tokens; 1 to 10,000 are allowed"),
+        ({"tokens": [["a"]], "tags": [["O"]], "group": [" "]}, "row 1 has empty group"),
+        ({"tokens": [["a"], ["b"]], "tags": [["O"], ["O"]], "id": ["x", "x"]}, "two sentences are named 'x'"),
+    ],
+)
+def test_faults_of_a_table(tmp_path: Path, columns: dict[str, list[object]], message: str) -> None:
+    pl.DataFrame(columns).write_parquet(tmp_path / "mine.parquet")
+    with pytest.raises(CorpusError, match=message):
+        conll.prepare(tmp_path / "mine.parquet")
+
+
+def test_classes_in_label_order() -> None:
+    assert conll.classes_of(("PER", "LOC")) == ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")

@@ -60,6 +60,7 @@ SIDEWAYS = {
     ("config", "errors"),
     ("layout", "config"),
     ("layout", "stage_table"),
+    ("training", "evaluation"),  # the epoch of a tagger is selected by entity F1
     ("methods", "adapters"),  # `load_weights` opens fine-tuned encoders too
 }
 

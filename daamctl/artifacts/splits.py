@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from daamctl.config import TrainConfig
 from daamctl.errors import TrainingError
 
 OFFICIAL = ("train", "dev", "test")
+OUTSIDE = "O"
+"""Tag of a word outside of entities."""
+WORD = r"-\d{4,}$"
+"""End of a word's id: its position in the sentence."""
 HELD_OUT_SEED = 0  # the same for all methods and seeds, so that they select on the same items
 
 
@@ -64,7 +70,9 @@ def fold_groups(groups: pl.Series) -> list[str]:
     )
 
 
-def make_split(clips: pl.DataFrame, fold: int, *, dev_group: bool, dev_fraction: float = 0.1) -> Split:
+def make_split(
+    clips: pl.DataFrame, fold: int, *, dev_group: bool, dev_fraction: float = 0.1, test_part: str | None = None
+) -> Split:
     """Split clips for one fold.
 
     Args:
@@ -72,6 +80,7 @@ def make_split(clips: pl.DataFrame, fold: int, *, dev_group: bool, dev_fraction:
         fold: 1-based number of the test group.
         dev_group: hold out the next group for selecting the epoch; in an official split, its dev part.
         dev_fraction: share of each class to hold out from the training part if an official split has no dev part.
+        test_part: `dev` tests on the dev part of an official split, and holds out from the training part.
 
     Raises:
         TrainingError: no such fold, too few groups, or a part with fewer than two classes.
@@ -89,16 +98,19 @@ def make_split(clips: pl.DataFrame, fold: int, *, dev_group: bool, dev_fraction:
         )
     if not 1 <= fold <= len(names):
         raise TrainingError(f"fold must be 1 to {len(names)} or 'all', got {fold}")
-    test = names[fold - 1]
+    test = names[fold - 1] if test_part is None else test_part
     group = clips["group"].to_numpy()
+    if test not in group:
+        raise TrainingError(f"the corpus has no {test} part to test on", fix="remove train.test_part from the settings")
     parts = {"test": np.flatnonzero(group == test)}
     if official:
         parts["train"] = np.flatnonzero(group == "train")
-        parts["dev"] = np.flatnonzero(group == "dev") if dev_group else np.empty(0, np.int64)
+        held_out = dev_group and test_part is None
+        parts["dev"] = np.flatnonzero(group == "dev") if held_out else np.empty(0, np.int64)
         dev = "dev" if dev_group else None
         if dev_group and not len(parts["dev"]):
             dev = f"{dev_fraction:.0%} of train"
-            parts["train"], parts["dev"] = _hold_out(clips["label"], parts["train"], dev_fraction)
+            parts["train"], parts["dev"] = _hold_out(clips, parts["train"], dev_fraction)
     else:
         dev = names[fold % len(names)] if dev_group else None
         parts["dev"] = np.flatnonzero(group == dev) if dev is not None else np.empty(0, np.int64)
@@ -130,15 +142,84 @@ def chosen_folds(groups: pl.Series, fold: int | None) -> list[int]:
     return list(range(1, number + 1)) if fold is None else [fold]
 
 
-def split_of(clips: pl.DataFrame, fold: int, train: TrainConfig) -> Split:
-    """Split a fold according to the settings; raises as `make_split`."""
-    return make_split(clips, fold, dev_group=train.selection == "dev-group", dev_fraction=train.dev_fraction)
+def split_of(clips: pl.DataFrame, fold: int, train: TrainConfig, seed: int = 0) -> Split:
+    """Split a fold according to the settings.
+
+    Args:
+        clips: rows with `group` and `label`.
+        fold: 1-based.
+        train: settings.
+        seed: of the training; draws the sentences of few-shot training.
+
+    Raises:
+        TrainingError: as `make_split` and `few_shot`.
+    """
+    held_out = train.selection == "dev-group"
+    split = make_split(clips, fold, dev_group=held_out, dev_fraction=train.dev_fraction, test_part=train.test_part)
+    if train.shots is None:
+        return split
+    return few_shot(split, clips, train.shots, seed, dev_fraction=train.dev_fraction)
 
 
-def _hold_out(labels: pl.Series, rows: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """Rows kept and rows held out: about the same share of every class, at least one item each."""
+def are_words(clips: pl.DataFrame) -> bool:
+    """Whether the rows are tagged words of sentences (`daamctl.corpora.base.PREPARED_TOKENS`)."""
+    return OUTSIDE in set(clips["label"]) and bool(clips["utterance_id"].str.contains(WORD).all())
+
+
+def sentence_of(utterance_ids: pl.Series) -> NDArray[Any]:
+    """Sentence of each word, shape (N,), from ids `<sentence>-<position, four digits or more>`."""
+    return utterance_ids.str.replace(WORD, "").to_numpy()
+
+
+def few_shot(split: Split, clips: pl.DataFrame, shots: int, seed: int, *, dev_fraction: float) -> Split:
+    """Draw the training sentences of a few-shot trial: N C of them, uniformly and without replacement.
+
+    C is the number of entity types. The draw is not stratified, so a type may be absent. A held-out part, if the split
+    has one, is replaced by a share of the drawn sentences: a large one would not be few-shot.
+    Source: docs/sources.md#token-tasks.
+
+    Args:
+        split: the split of all sentences.
+        clips: words, with `utterance_id` and `label`.
+        shots: N.
+        seed: seed of the draw.
+        dev_fraction: share of the drawn sentences to hold out; at least one.
+
+    Raises:
+        TrainingError: the rows are no words, or there are fewer sentences.
+    """
+    if not are_words(clips):
+        raise TrainingError(
+            "train.shots draws sentences, but the corpus is not made of tagged words", fix="set train.shots to null"
+        )
+    types = {label[2:] for label in clips["label"].unique() if label != OUTSIDE}
+    sentence = sentence_of(clips["utterance_id"])
+    known = np.unique(sentence[split.train])
+    number = shots * len(types)
+    if number > len(known):
+        raise TrainingError(
+            f"train.shots={shots} asks for {number} sentences ({len(types)} entity types), the training part has "
+            f"{len(known)}",
+            fix=f"at most --set train.shots={len(known) // len(types)}",
+        )
+    drawn = np.random.default_rng([seed, shots]).permutation(known)[:number]
+    held = max(1, round(dev_fraction * number)) if split.dev_group is not None else 0
+    train = np.flatnonzero(np.isin(sentence, drawn[held:]))
+    dev = np.flatnonzero(np.isin(sentence, drawn[:held]))
+    group = f"{held} of {number} sentences" if held else None
+    return replace(split, dev_group=group, train=train, dev=dev)
+
+
+def _hold_out(clips: pl.DataFrame, rows: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+    """Rows kept and rows held out: about the same share of every class, at least one item each; of words, sentences."""
     rng = np.random.default_rng(HELD_OUT_SEED)
-    label = labels.gather(rows).to_numpy()
+    if are_words(clips):
+        sentence = sentence_of(clips["utterance_id"].gather(rows))
+        known = np.unique(sentence)
+        held_out = rng.permutation(known)[: max(1, round(fraction * len(known)))]
+        out = rows[np.isin(sentence, held_out)]
+        return np.setdiff1d(rows, out), out
+    label = clips["label"].gather(rows).to_numpy()
     held = []
     for name in sorted(set(label)):
         of_class = rows[label == name]

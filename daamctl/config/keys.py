@@ -21,8 +21,12 @@ def names(section: str, *marks: Changes | Of) -> tuple[str, ...]:
 
 def key_settings(config: Config, section: str) -> dict[str, Any]:
     """Settings of a section that can change a result; they go into the content key."""
-    left_out = names(section, Changes.NOTHING, Changes.RUNS)
-    return {name: value for name, value in config.section(section).items() if name not in left_out}
+    left_out, younger = names(section, Changes.NOTHING, Changes.RUNS), names(section, Changes.IF_SET)
+    return {
+        name: value
+        for name, value in config.section(section).items()
+        if name not in left_out and (value is not None or name not in younger)
+    }
 
 
 def watched_settings(config: Config, section: str) -> dict[str, Any]:

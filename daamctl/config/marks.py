@@ -17,6 +17,8 @@ class Changes(Enum):
     RUNS = "runs"
     """Which runs there are, or an input that the run itself records (a seed, a corpus folder, the hash of the weights).
     DVC watches it; it is not part of a key."""
+    IF_SET = "if set"
+    """Every result, unless it is null. It is younger than finished folds; so that they are kept, no key has a null."""
     MAPS = "maps"
     """Only density maps and what is computed from them: part of the key, but no accuracy depends on it."""
 

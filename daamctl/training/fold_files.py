@@ -40,7 +40,13 @@ def metrics_of(trained: Trained, epochs: int, selection: str) -> dict[str, float
     """
     test = [float(entry["test_accuracy"] or 0.0) for entry in trained.history]
     selected = trained.history[trained.selected_epoch - 1]
+    tagger: dict[str, float | int | None] = {}
+    if "test_f1" in selected:
+        f1 = [float(entry["test_f1"] or 0.0) for entry in trained.history]
+        tagger = {"entity_f1": selected["test_f1"], "entity_f1_best_on_test": max(f1), "entity_f1_last": f1[-1]}
+        tagger["dev_entity_f1"] = selected.get("dev_f1")
     return {
+        **tagger,
         "accuracy": selected["test_accuracy"],
         "accuracy_best_on_test": max(test),
         "accuracy_last": test[-1],

@@ -24,7 +24,7 @@ from daamctl.training.inference import (
     predict,
     scores,
 )
-from daamctl.training.loop import Epoch, Trained, Training, TrainingSetup
+from daamctl.training.loop import Epoch, Trained, Training, TrainingSetup, test_score
 from daamctl.training.losses import build_loss
 from daamctl.training.rng import generator_states, restore_generators
 
@@ -149,16 +149,7 @@ class FusionTraining(Training):
                 self.model.choose(InBatches(self.dev, self.device), self.dev.y.to(self.device))
         dev_accuracy, dev_loss = self._scores("dev", self.dev, size)
         test_accuracy, _ = self._scores("test", self.test, size)
-        if self.maps is not None:
-            self.maps.add(self.model, self.test, self.device, self.config.batch_size)
-        if self.first is not None:
-            rates = [entry["lr"] for entry in self.first.history[: self.epochs]]
-            self.set_rate(float(rates[min(epoch, len(rates) - 1)] or 0.0))
-        elif self.config.schedule == "plateau":
-            watched = {"dev-group": dev_accuracy, "best-on-test": test_accuracy, "last": loss}
-            self.schedule.step(watched[self.selection] or 0.0)
-        self.advance(1)
-        return {
+        entry: Epoch = {
             "epoch": epoch,
             "lr": lr,
             "train_loss": loss,
@@ -167,6 +158,19 @@ class FusionTraining(Training):
             "dev_loss": dev_loss,
             "test_accuracy": test_accuracy,
         }
+        for name, f1 in self.setup.entity_f1.items():
+            found = self.evaluated[name]
+            entry[f"{name}_f1"] = f1(torch.cat(found)) if found else None
+        if self.maps is not None:
+            self.maps.add(self.model, self.test, self.device, self.config.batch_size)
+        if self.first is not None:
+            rates = [entry["lr"] for entry in self.first.history[: self.epochs]]
+            self.set_rate(float(rates[min(epoch, len(rates) - 1)] or 0.0))
+        elif self.config.schedule == "plateau":
+            watched = {"dev-group": entry.get("dev_f1", dev_accuracy), "best-on-test": test_score(entry), "last": loss}
+            self.schedule.step(watched[self.selection] or 0.0)
+        self.advance(1)
+        return entry
 
     def finish(self) -> None:
         """Load the weights of the selected epoch; compute predictions, density and layer weights on the test part."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -40,8 +40,9 @@ class Trained:
     """Result of a finished training.
 
     Args:
-        history: one entry per epoch: epoch, lr, train_loss, train_accuracy, dev_accuracy, dev_loss, test_accuracy. A
-            refit holds nothing out; its dev_accuracy and dev_loss are copied from the training that it repeats.
+        history: one entry per epoch: epoch, lr, train_loss, train_accuracy, dev_accuracy, dev_loss, test_accuracy; of
+            taggers also dev_f1 and test_f1. A refit holds nothing out; its dev figures are copied from the training
+            that it repeats.
         selected_epoch: 1-based epoch whose weights the model now holds.
         epochs: number of epochs to select from; for a refit, those of the training that it repeats.
         logits: (N_test, C) float32 at that epoch.
@@ -78,6 +79,7 @@ class TrainingSetup:
         work: folder for the resume file.
         key: content key of the training; a resume file with another key is ignored.
         may_diverge: if the loss is not finite, end this training instead of raising, so that other candidates continue.
+        entity_f1: part (`dev`, `test`) -> function of its logits that gives the entity F1, for taggers; see `tagging`.
         first: result of the training that this one repeats with the held-out group included (a refit); it then runs for
             the selected number of epochs and keeps the last one.
         advance: called with the number of finished units of work.
@@ -89,6 +91,7 @@ class TrainingSetup:
     work: Path
     key: str
     may_diverge: bool = False
+    entity_f1: Mapping[str, Callable[[Tensor], float]] = field(default_factory=dict)
     first: Trained | None = None
     advance: Callable[[int], None] = lambda units: None
 
@@ -243,7 +246,7 @@ class Training:
         self.evaluated.clear()
         if self.first is not None:
             before = self.first.history[epoch - 1]
-            entry |= {name: before[name] for name in ("dev_accuracy", "dev_loss")}
+            entry |= {name: before[name] for name in ("dev_accuracy", "dev_loss", "dev_f1") if name in before}
         done.history.append(entry)
         if improves(done.history, done.selected_epoch, self.selection):
             done.selected_epoch = epoch
@@ -313,8 +316,8 @@ class Training:
 def improves(history: list[Epoch], selected: int, selection: str) -> bool:
     """Whether the newest epoch should be selected.
 
-    On the held-out group, the higher accuracy wins, then the lower loss, because many epochs tie on a small group. On
-    the test group, the first epoch with the highest accuracy wins, as published.
+    On the held-out group, the higher accuracy wins (of taggers the higher entity F1), then the lower loss, because many
+    epochs tie on a small group. On the test group, the first epoch with the highest figure wins, as published.
 
     Args:
         history: all epochs so far.
@@ -326,12 +329,17 @@ def improves(history: list[Epoch], selected: int, selection: str) -> bool:
     newest, best = history[-1], history[selected - 1]
     if selection == "dev-group":
         return dev_score(newest) > dev_score(best)
-    return (newest["test_accuracy"] or 0.0) > (best["test_accuracy"] or 0.0)
+    return test_score(newest) > test_score(best)
+
+
+def test_score(entry: Epoch) -> float:
+    """Figure of an epoch on the test group: entity F1 of taggers, else accuracy."""
+    return entry.get("test_f1", entry["test_accuracy"]) or 0.0
 
 
 def dev_score(entry: Epoch) -> tuple[float, float]:
-    """Sort key of an epoch on the held-out group: accuracy, then the negated loss."""
-    accuracy, loss = entry["dev_accuracy"], entry.get("dev_loss")
+    """Sort key of an epoch on the held-out group: accuracy, or entity F1 of taggers, then the negated loss."""
+    accuracy, loss = entry.get("dev_f1", entry["dev_accuracy"]), entry.get("dev_loss")
     return (-math.inf if accuracy is None else accuracy, -math.inf if loss is None else -loss)
 
 

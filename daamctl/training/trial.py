@@ -173,7 +173,7 @@ class Trial(ABC):
     @cached_property
     def split(self) -> Split:
         """Rows of the training, held-out and test part."""
-        return split_of(self.clips.rows, self.spec.fold, self.config.train)
+        return split_of(self.clips.rows, self.spec.fold, self.config.train, self.spec.seed)
 
     @property
     def units(self) -> int:

@@ -34,6 +34,7 @@ from daamctl.training.loop import Trained, Training, TrainingSetup
 from daamctl.training.rng import seed_everything
 from daamctl.training.search import Grid, Settings, Start, grid_of
 from daamctl.training.standardize import fit_standardize
+from daamctl.training.tagging import entity_f1
 from daamctl.training.trial import FoldSpec, ResultParts, Trial
 
 log = logging.getLogger(__name__)
@@ -101,6 +102,7 @@ class FusionTrial(Trial):
     def starter(self, advance: Callable[[int], None]) -> Start:
         """See `Trial.starter`; the trainings share features, standardisation and untrained maps."""
         train, dev, test = split_features(self.data, self.split, self.device)
+        f1 = entity_f1(self.clips.rows, self.clips.classes, self.split) if self.clips.modality == "tokens" else {}
         fitted: dict[str, Standardize] = {}  # by the setting `train.standardize`, which candidates may differ in
         untrained: dict[str, Trained] = {}  # likewise
 
@@ -124,7 +126,7 @@ class FusionTrial(Trial):
                     fitted[standardize] = fit_standardize(train, standardize, self.device)
                 model.standardize = deepcopy(fitted[standardize])
             precision = train_precision(model, config, self.device)
-            setup = self._setup(precision, work, key, advance, may_diverge=settings is not None)
+            setup = self._setup(precision, work, key, advance, may_diverge=settings is not None, entity_f1=f1)
             training = FusionTraining(model, train, dev, test, config, setup, untrained=untrained.get(standardize))
             untrained.setdefault(standardize, training.done)
             return training
@@ -140,7 +142,8 @@ class FusionTrial(Trial):
             model.standardize = fit_standardize(train, first.config.standardize, self.device)
         if model.traits.needs_dev:
             model.load_state_dict({"fusion.chosen": first.best["fusion.chosen"]}, strict=False)
-        setup = self._setup(first.precision, work, key, advance, first=first.done)
+        f1 = {name: of for name, of in first.setup.entity_f1.items() if name == "test"}  # nothing is held out
+        setup = self._setup(first.precision, work, key, advance, first=first.done, entity_f1=f1)
         return FusionTraining(model, train, None, first.test, first.config, setup)
 
     def build(self) -> FusionClassifier:

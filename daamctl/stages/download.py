@@ -74,6 +74,7 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     _check_complete(corpus, rows, settings, again)
     register(layout.root, key, place)
     classes = select_classes(corpus, rows, settings.classes)
+    _check_whole_sentences(rows, classes, modality)
     rows = rows.filter(pl.col("label").is_in(list(classes)))
     rows = _readable(rows, modality, files_root(layout.root, key), settings.max_unreadable_fraction, again)
     _check_populated(rows, classes, modality)
@@ -119,6 +120,20 @@ def select_classes(corpus: Corpus, rows: pl.DataFrame, asked: tuple[str, ...] | 
     if absent:
         raise CorpusError(f"corpus '{corpus.name}' has no item of class {', '.join(absent)}", fix=corpus.how_to_get)
     return classes
+
+
+def _check_whole_sentences(rows: pl.DataFrame, classes: tuple[str, ...], modality: Modality) -> None:
+    """Refuse to leave out tags: sentences would lose words, and entities their begin or end.
+
+    Raises:
+        ConfigError: names the tags that are left out.
+    """
+    absent = sorted(set(rows["label"].unique()) - set(classes)) if modality == "tokens" else []
+    if absent:
+        raise ConfigError(
+            f"download.classes leaves out {', '.join(absent)}, so sentences would lack words",
+            fix="give all tags, or none: download.classes=null",
+        )
 
 
 def _locate(layout: Layout, corpus: Corpus, settings: DownloadConfig, source: Path | None, force: bool) -> Path:
@@ -344,8 +359,8 @@ def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig, aga
     stratify = stratify or modality != "speech"
     rows = assign_groups(rows, settings.num_groups, stratify=stratify)
     if (formed := rows["group"].n_unique()) < settings.num_groups:
-        speakers = rows["speaker"].n_unique()
-        log.warning("%d speakers give %d groups instead of %d", speakers, formed, settings.num_groups)
+        sources = counted(rows["speaker"].n_unique(), terms_of(modality).source)
+        log.warning("%s give %d groups instead of %d", sources, formed, settings.num_groups)
     elif unevenness(rows) > EVEN and rows["speaker"].n_unique() < rows.height:
         _warn_of_uneven(rows, settings.num_groups, again, stratify=stratify)
     return rows

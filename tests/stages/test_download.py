@@ -334,6 +334,25 @@ def test_texts_of_known_authors_stay_together(project: Path, tmp_path: Path, cap
     assert "20 texts, 0.00 million characters, 5 speakers" in caplog.text
 
 
+def test_tagged_words(project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    sentence = "Ann\tB-PER\nLee\tI-PER\nsings\tO\n\n"
+    (tmp_path / "mine.conll").write_text(sentence * 10)
+    with caplog.at_level(logging.INFO):
+        table = make(project, tmp_path / "mine.conll", corpus="conll")
+    assert (table.corpus, table.modality) == ("conll:mine", "tokens")
+    assert table.classes == ("B-PER", "I-PER", "O")
+    assert table.rows.group_by("sentence").agg(pl.col("group").n_unique())["group"].to_list() == [1] * 10
+    assert table.rows["group"].n_unique() == 5
+    assert "corpus 'conll:mine': 30 words, 10 sentences" in caplog.text
+    with pytest.raises(ConfigError, match=r"download\.classes leaves out I-PER, so sentences would lack words"):
+        make(project, tmp_path / "mine.conll", corpus="conll", classes=["B-PER", "O"])
+    with pytest.raises(CorpusError, match=r"no file .*absent\.conll"):
+        make(project, tmp_path / "absent.conll", corpus="conll")
+    (tmp_path / "mine.conll").write_text(sentence * 2)
+    make(project, tmp_path / "mine.conll", corpus="conll")
+    assert "2 sentences give 2 groups instead of 5" in caplog.text
+
+
 def test_one_part_of_an_official_split(project: Path, tmp_path: Path) -> None:
     path = write_texts(tmp_path, "text,label,group\na,x,test\nb,y,test\nc,x,dev\nd,y,dev\n")
     message = r"lacks the part train of its official split \(found: dev, test\)"

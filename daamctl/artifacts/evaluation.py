@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from daamctl.artifacts.entities import EntityScores
 from daamctl.artifacts.records import find_record, read_record
 from daamctl.artifacts.terms import listed
 
@@ -665,6 +666,42 @@ class Provenance:
 
 
 @dataclass(frozen=True)
+class MethodEntities:
+    """Entity scores of one tagger. Its F1 is micro-averaged, and the mean over the trials (seeds).
+
+    Args:
+        f1: F1 by the rule `lenient`, with its interval over sentences.
+        strict: F1 by the rule `strict`.
+        per_trial: F1 of each seed, in the order of the seeds.
+        scores: of the predictions of all trials together: per type, and kinds of errors.
+        best_on_test: F1 at the epoch that is best on the test part, as some papers report; None: not recorded.
+        last: F1 at the last epoch; None: not recorded.
+    """
+
+    f1: Interval
+    strict: float
+    per_trial: list[float]
+    scores: EntityScores
+    best_on_test: float | None
+    last: float | None
+
+
+@dataclass(frozen=True)
+class Entities:
+    """Entity scores of the taggers of one run.
+
+    Args:
+        reference: method that the others are compared with; None: no comparison.
+        methods: method -> scores; methods with missing folds are left out.
+        comparisons: method -> its F1 minus that of the reference.
+    """
+
+    reference: str | None
+    methods: dict[str, MethodEntities]
+    comparisons: dict[str, MetricComparison]
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Results of all methods of one run.
 
@@ -689,6 +726,7 @@ class Evaluation:
         provenance: code, machines, encoder and settings.
         skipped: method -> content of its `skipped.json`, for methods that were not trained.
         single_layer: methods that fuse layers compared with the best single layer; None if none of both was trained.
+        entities: entity scores of taggers; None if the items are no words.
         files: SHA-256 of the stage's other files.
     """
 
@@ -712,6 +750,7 @@ class Evaluation:
     provenance: Provenance
     skipped: dict[str, dict[str, Any]] = field(default_factory=dict)
     single_layer: ReferenceComparison | None = None
+    entities: Entities | None = None
     files: dict[str, str] = field(default_factory=dict)
 
     @property

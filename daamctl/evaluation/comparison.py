@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from statistics import mean
 from typing import Any, TypeVar
 
 import numpy as np
@@ -133,13 +134,20 @@ def item_table(folds: Sequence[Fold], items: Sequence[Items]) -> pl.DataFrame:
                 "target": part.targets,
                 "correct": part.predictions == part.targets,
                 "n_test": fold.result["meta"]["num_test_clips"],
-                "n_train": fold.result["meta"]["num_train_clips"],
+                "n_train": _num_train(fold, folds),
             },
             schema_overrides=SCHEMA,
         )
         for fold, part in zip(folds, items, strict=True)
     ]
     return pl.concat(parts)
+
+
+def _num_train(fold: Fold, folds: Sequence[Fold]) -> int:
+    """Number of training clips; of few-shot trials the mean over seeds, which draw sentences of different lengths."""
+    few_shot = fold.result["run"]["config"].get("train", {}).get("shots") is not None
+    alike = [one for one in folds if one.fold == fold.fold] if few_shot else [fold]
+    return round(mean(one.result["meta"]["num_train_clips"] for one in alike))
 
 
 def speakers_known(table: pl.DataFrame) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from daamctl.artifacts.evaluation import Comparison, Comparisons, Evaluation, Ranks, ReferenceComparison
+from daamctl.artifacts.evaluation import Comparison, Comparisons, Entities, Evaluation, Ranks, ReferenceComparison
 from daamctl.artifacts.terms import encoder_label, listed, with_article, without_path
 from daamctl.reporting.document import (
     Block,
@@ -105,6 +105,7 @@ def labelled(evaluation: Evaluation) -> Evaluation:
         methods={names[name]: entry for name, entry in evaluation.methods.items()},
         comparison=_relabelled(evaluation.comparison, names),
         single_layer=_relabelled(evaluation.single_layer, names) if evaluation.single_layer else None,
+        entities=_relabelled_entities(evaluation.entities, names) if evaluation.entities else None,
         fairness=replace(fairness, methods=trained, identical=identical),
         provenance=replace(
             provenance, train_s={names.get(name, name): value for name, value in provenance.train_s.items()}
@@ -229,6 +230,14 @@ def _relabelled(compared: ReferenceComparison, names: dict[str, str]) -> Referen
         ranks = {metric: _relabelled_ranks(found, names) for metric, found in result.ranks.items()}
         result = replace(result, family=family, comparisons=pairs, ranks=ranks)
     return ReferenceComparison(reference, left_out, result)
+
+
+def _relabelled_entities(found: Entities, names: dict[str, str]) -> Entities:
+    return Entities(
+        names.get(str(found.reference)),
+        {names[name]: one for name, one in found.methods.items()},
+        {names[name]: one for name, one in found.comparisons.items()},
+    )
 
 
 def _relabelled_ranks(ranks: Ranks | None, names: dict[str, str]) -> Ranks | None:

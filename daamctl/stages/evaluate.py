@@ -55,6 +55,7 @@ from daamctl.evaluation.provenance import chance_of, counts, provenance
 from daamctl.evaluation.scoring import UNITS, Items, items_of, join, score_items
 from daamctl.evaluation.summary import spread
 from daamctl.evaluation.tables import history_rows, to_csv
+from daamctl.evaluation.tagging import entities_of
 from daamctl.layout import Layout
 from daamctl.methods import SINGLE_LAYER, resolve_method
 from daamctl.stage_table import SKIPPED_FILE
@@ -93,6 +94,8 @@ def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None)
     unit = terms_of(evaluation.modality).unit(evaluation.main_unit)
     for method, entry in evaluation.methods.items():
         logger.info("%s: accuracy %.1f %% per %s", entry.label, 100 * evaluation.accuracy(method).mean, unit)
+        if evaluation.entities and method in evaluation.entities.methods:
+            logger.info("%s: entity F1 %.1f %%", entry.label, 100 * evaluation.entities.methods[method].f1.value)
     folder = layout.stage("evaluate")
     labels = {method: entry.label for method, entry in evaluation.methods.items()}
     write_text(folder / "history.csv", to_csv(history_rows(folds, labels)))
@@ -160,6 +163,8 @@ def _evaluate(
         )
         for method, part in folds.items()
     }
+    comparison = _comparison(config, tables, methods, fairness, first.modality)
+    complete = [method for method, entry in methods.items() if not entry.missing]
     return Evaluation(
         run=layout.run_name,
         pipeline=layout.pipeline,
@@ -176,11 +181,12 @@ def _evaluate(
         chance={one: chance_of(items, one, run_part["classes"]) for one in UNITS},
         methods=methods,
         fairness=fairness,
-        comparison=_comparison(config, tables, methods, fairness, first.modality),
+        comparison=comparison,
         notes=[*_notes(config, folds, methods), *fairness.notes],
         provenance=provenance(folds),
         skipped=skipped,
         single_layer=_against_single_layer(tables, methods, first.modality),
+        entities=entities_of(folds, complete, comparison.reference) if first.modality == "tokens" else None,
     )
 
 
@@ -371,6 +377,8 @@ def _write_metrics(folder: Path, evaluation: Evaluation) -> None:
     for method, entry in evaluation.methods.items():
         summary = evaluation.summary(method)
         values: dict[str, Any] = {name: round(summary[name].mean, 6) for name in SHOWN_METRICS}
+        if evaluation.entities and method in evaluation.entities.methods:
+            values["entity_f1"] = round(evaluation.entities.methods[method].f1.value, 6)
         note = entry.label.partition(" (")[2].removesuffix(")")
         write_json(folder / f"{method}.json", {**values, "note": note} if note else values)
     remove_others(folder, [f"{method}.json" for method in evaluation.methods])

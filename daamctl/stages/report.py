@@ -46,7 +46,7 @@ from daamctl.methods import CLOSED_FORM
 from daamctl.methods.weights_metadata import read_metadata
 from daamctl.paper import sections as paper
 from daamctl.paper.tables import read_published
-from daamctl.reporting import layers, results, run_record
+from daamctl.reporting import entities, layers, results, run_record
 from daamctl.reporting import truncation as shortest
 from daamctl.reporting.answers import answers
 from daamctl.reporting.document import Document, Section, plural
@@ -62,7 +62,7 @@ from daamctl.tracking import make_tracker, send_missing
 
 logger = logging.getLogger(__name__)
 
-OPEN = ("answers", "results", "published")
+OPEN = ("answers", "entities", "results", "published")
 """Sections that a reader need not expand."""
 MAPS = ("importance", "untrained_importance", "density", "untrained_density")
 HISTORY_TYPES = dict.fromkeys(("train_loss", *(f"{part}_accuracy" for part in CURVES)), pl.Float64)
@@ -134,6 +134,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     opened = {*OPEN, *(["truncation"] if current and current.enough else [])}
     sections: list[Section | None] = [
         answers(evaluation, summary, stale=stale, command=command, truncation=current),
+        entities.section(evaluation),
         results.results(evaluation),
         headline(evaluation, declared=declared),
         results.tests(evaluation, declared=declared),

@@ -1,0 +1,109 @@
+"""Entity scores of taggers: each method's F1 with interval, kinds of errors, and its difference from the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from daamctl.artifacts.entities import Rule
+from daamctl.artifacts.evaluation import Entities, MethodEntities
+from daamctl.artifacts.results import Fold
+from daamctl.artifacts.splits import sentence_of
+from daamctl.evaluation.entities import (
+    EntityCounts,
+    compare_f1,
+    count_entities,
+    entity_scores,
+    f1_intervals,
+    micro_f1,
+)
+from daamctl.evaluation.statistics import with_holm
+
+RESAMPLES = 2000
+
+
+def entities_of(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], reference: str | None) -> Entities | None:
+    """Score the entities of every method.
+
+    Args:
+        folds: method -> its finished folds.
+        complete: methods of which no fold is missing; only these are compared.
+        reference: method that the others are compared with.
+
+    Returns:
+        The scores; None if no method is complete.
+    """
+    if not complete:
+        return None
+    words = {method: _trials(folds[method]) for method in complete}
+    counts = {method: [one.counted() for one in trials] for method, trials in words.items()}
+    intervals = dict(zip(complete, f1_intervals([counts[name] for name in complete], resamples=RESAMPLES), strict=True))
+    methods = {}
+    for method in complete:
+        metrics = [fold.result["metrics"] for fold in folds[method]]
+        trials = words[method]
+        together = _Words(
+            np.array([f"{number}/{name}" for number, one in enumerate(trials) for name in one.sentences]),
+            np.concatenate([one.targets for one in trials]),
+            np.concatenate([one.predictions for one in trials]),
+            trials[0].classes,
+        )
+        methods[method] = MethodEntities(
+            f1=intervals[method],
+            strict=float(np.mean([micro_f1(one.counted("strict")) for one in trials])),
+            per_trial=[micro_f1(one) for one in counts[method]],
+            scores=entity_scores(together.sentences, together.targets, together.predictions, together.classes),
+            best_on_test=_mean(metrics, "entity_f1_best_on_test"),
+            last=_mean(metrics, "entity_f1_last"),
+        )
+    others = [method for method in complete if method != reference and reference in counts]
+    found = [compare_f1(counts[name], counts[str(reference)], resamples=RESAMPLES) for name in others]
+    tests = with_holm([one.primary for one in found])
+    compared = {name: replace(one, primary=test) for name, one, test in zip(others, found, tests, strict=True)}
+    return Entities(reference if others else None, methods, compared)
+
+
+@dataclass(frozen=True)
+class _Words:
+    """Test words of one trial (seed), over all folds.
+
+    Args:
+        sentences: sentence of each word, shape (N,).
+        targets: true class ids, shape (N,).
+        predictions: predicted class ids, shape (N,).
+        classes: tags.
+    """
+
+    sentences: NDArray[Any]
+    targets: NDArray[np.int64]
+    predictions: NDArray[np.int64]
+    classes: Sequence[str]
+
+    def counted(self, rule: Rule = "lenient") -> EntityCounts:
+        return count_entities(self.sentences, self.targets, self.predictions, self.classes, rule)
+
+
+def _trials(folds: Sequence[Fold]) -> list[_Words]:
+    """The test words of every seed, in the order of the seeds."""
+    trials = []
+    for seed in sorted({fold.seed for fold in folds}):
+        own = sorted((fold for fold in folds if fold.seed == seed), key=lambda fold: fold.fold)
+        frames = [fold.predictions() for fold in own]
+        trials.append(
+            _Words(
+                np.concatenate([sentence_of(frame["utterance_id"]) for frame in frames]),
+                np.concatenate([frame["target"].to_numpy() for frame in frames]),
+                np.concatenate([frame["logits"].list.arg_max().to_numpy() for frame in frames]).astype(np.int64),
+                own[0].result["run"]["classes"],
+            )
+        )
+    return trials
+
+
+def _mean(metrics: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    values = [one[name] for one in metrics if one.get(name) is not None]
+    return float(np.mean(values)) if len(values) == len(metrics) else None

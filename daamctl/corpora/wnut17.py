@@ -13,7 +13,7 @@ import polars as pl
 
 from daamctl.corpora.base import Corpus, Fingerprint
 from daamctl.corpora.conll import classes_of, read_parts
-from daamctl.corpora.fetch import fetch
+from daamctl.corpora.fetch import fetch, is_whole, made_whole
 
 URL = "https://raw.githubusercontent.com/leondz/emerging_entities_17/master"
 FILES = {
@@ -30,8 +30,10 @@ GET_IT = "daamctl download wnut17 fetches it (0.8 MB); a copy of your own: daamc
 
 def obtain(folder: Path) -> Path:
     """Download the three files into `folder`."""
-    for name, sha256 in FILES.values():
-        fetch(f"{URL}/{name}", folder / name, sha256=sha256, fix=OFFLINE)
+    if not is_whole(folder):
+        with made_whole(folder, f"{URL}\n") as new:
+            for name, sha256 in FILES.values():
+                fetch(f"{URL}/{name}", new / name, sha256=sha256, fix=OFFLINE)
     return folder
 
 

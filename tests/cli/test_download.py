@@ -63,6 +63,11 @@ def test_corpora_say_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
         "agnews": "text",
         "digits": "image",
         "cifar100": "image",
+        "demo-tokens": "tokens",
+        "wnut17": "tokens",
+        "conll2003": "tokens",
+        "wikiann": "tokens",
+        "conll": "tokens",
         "manifest": "speech, text or image",
         "embeddings": "embeddings",
     }

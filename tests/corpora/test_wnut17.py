@@ -45,12 +45,19 @@ def test_shared_copy_is_what_is_downloaded() -> None:
 
 
 def test_every_file_is_fetched_with_its_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetched = {}
-    monkeypatch.setattr(wnut17, "fetch", lambda url, target, *, sha256, fix: fetched.update({url: (target, sha256)}))
-    assert wnut17.obtain(tmp_path / "wnut17") == tmp_path / "wnut17"
-    assert len(fetched) == 3
+    fetched = []
+
+    def fetch(url: str, target: Path, *, sha256: str, fix: str) -> None:
+        assert "daamctl download wnut17 --from DIR" in fix
+        target.write_text(sha256)
+        fetched.append(url)
+
+    monkeypatch.setattr(wnut17, "fetch", fetch)
+    for _ in range(2):
+        assert wnut17.obtain(tmp_path / "wnut17") == tmp_path / "wnut17"
+    assert fetched == [f"{wnut17.URL}/{name}" for name, _ in wnut17.FILES.values()]
     for name, sha256 in wnut17.FILES.values():
-        assert fetched[f"{wnut17.URL}/{name}"] == (tmp_path / "wnut17" / name, sha256)
+        assert (tmp_path / "wnut17" / name).read_text() == sha256
 
 
 def test_incomplete_copy(tmp_path: Path) -> None:

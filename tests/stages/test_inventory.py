@@ -112,7 +112,7 @@ def test_corpus_that_is_made_here_needs_nothing(project: Path, corpus: str) -> N
 
 def test_what_is_fetched_says_where_from() -> None:
     fetched = {name for name in CORPORA if CORPORA.load(name).url}
-    assert fetched == {"emodb", "cifar100", "agnews"}
+    assert fetched == {"emodb", "cifar100", "agnews", "wnut17"}
     assert all(CORPORA.load(name).obtain for name in fetched)
 
 

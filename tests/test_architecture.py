@@ -181,6 +181,7 @@ ENGINE = {
     "cut",
     "discovery",
     "frozen",
+    "licence",
     "load",
     "save",
     "encoder_size",

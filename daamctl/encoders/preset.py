@@ -23,6 +23,7 @@ class Preset:
         modality: what it reads.
         embedding_std: standard deviation of random token embeddings; None: same as all other weights.
         folder: a model that daamctl ships: config.json and model.safetensors.
+        licence: of the weights, as an identifier of the Hugging Face hub; None: unknown, or there are no weights.
     """
 
     hub_id: str | None
@@ -32,6 +33,7 @@ class Preset:
     modality: Modality = "speech"
     embedding_std: float | None = None
     folder: Path | None = None
+    licence: str | None = None
 
     @property
     def source(self) -> str | None:

@@ -138,10 +138,10 @@ def _limits(record: ModelRecord) -> str:
 
 
 def _licences(record: ModelRecord) -> str:
-    source = record.encoder.get("source")
+    licence = record.encoder.get("licence") or "unknown; ask who published it"
     return (
         f"- Corpus {record.corpus.name}: {record.corpus.licence}\n"
-        f"- Encoder {source}: see the card of the encoder. The model cannot be used without it.\n"
+        f"- Encoder {record.encoder.get('source')}: {licence}. The model cannot be used without it.\n"
         f"- daamctl: Apache-2.0"
     )
 

@@ -144,7 +144,7 @@ class ModelRecord:
         layers: layer numbers in use (Hugging Face's hidden-state index).
         embed_dim: D.
         encoder: facts of the encoder: name, source, revision, weights_sha256, pooling, normalisation, precision,
-            storage and others.
+            storage, licence (None: unknown) and others.
         extract: settings that the vectors were made with.
         segment: settings that the clips were cut with.
         kind: mean: the mean of all folds; fold: one fold; refit: trained on all data.

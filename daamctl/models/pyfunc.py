@@ -10,7 +10,7 @@ import yaml
 
 from daamctl.errors import ConfigError
 from daamctl.models.folder import ModelRecord
-from daamctl.models.inputs import read_inputs, texts_as_rows
+from daamctl.models.inputs import files_as_rows, texts_as_rows
 from daamctl.models.model import ExportedModel
 from daamctl.models.predict import predict_all
 
@@ -47,11 +47,12 @@ class PyfuncModel:
         """Predict items.
 
         Args:
-            model_input: a table with a column `path` or `text`, or a list of paths or texts.
+            model_input: a table with a column `path` or `text`, or a list of paths or texts. A path is one file.
             params: unused.
 
         Returns:
-            One row per item: class, probabilities and the other columns of `daamctl predict`.
+            One row per item, in the same order: class, probabilities and the other columns of `daamctl predict`. A
+            file that cannot be read has an error.
 
         Raises:
             ConfigError: the column is missing.
@@ -64,7 +65,7 @@ class PyfuncModel:
                 )
             model_input = model_input[column]
         values = [str(value) for value in model_input]
-        rows = texts_as_rows(values) if column == "text" else read_inputs(values, self.model.record.modality)
+        rows = texts_as_rows(values) if column == "text" else files_as_rows(map(Path, values))
         found = predict_all(self.model, rows)
         items = found.filter(found["unit"] == "item").drop(
             "unit", "label", "clip", "start_s", "duration_s", strict=False

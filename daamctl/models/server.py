@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,7 +19,9 @@ from typing import Any
 import polars as pl
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 
 from daamctl import __version__, audio
 from daamctl.errors import AudioError, DaamctlError
@@ -29,7 +31,7 @@ from daamctl.models.predict import predict_all
 
 log = logging.getLogger(__name__)
 
-TOO_LARGE, UNUSABLE, WRONG_TYPE, FAILED = 413, 422, 415, 500
+TOO_LARGE, UNUSABLE, FAILED = 413, 422, 500
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,9 @@ def make_app(model: ExportedModel, limits: Limits = Limits()) -> FastAPI:
     async def predict(request: Request) -> JSONResponse:
         content = await _read(request, limits)
         if record.modality == "text":
-            return JSONResponse({"items": await queue.predict(texts_as_rows(_texts(request, content, limits)))})
-        if request.headers.get("content-type", "").startswith("multipart/"):
-            raise HTTPException(WRONG_TYPE, "send the bytes of the file as the body (curl --data-binary @FILE)")
+            return JSONResponse({"items": await queue.predict(texts_as_rows(_texts(content, limits)))})
+        if request.headers.get("content-type", "").startswith("multipart/form-data"):
+            content = await _file_in_form(request, content)
         with tempfile.NamedTemporaryFile(prefix="daamctl-") as file:
             file.write(content)
             file.flush()
@@ -208,7 +210,28 @@ async def _read(request: Request, limits: Limits) -> bytes:
     return bytes(content)
 
 
-def _texts(request: Request, content: bytes, limits: Limits) -> list[str]:
+async def _file_in_form(request: Request, body: bytes) -> bytes:
+    """The content of the one file in a form, whatever the name of its field."""
+
+    async def stream() -> AsyncGenerator[bytes]:
+        yield body
+
+    try:
+        form = await MultiPartParser(request.headers, stream(), max_files=1).parse()
+    except MultiPartException as error:
+        raise HTTPException(UNUSABLE, f"the form cannot be read: {error.message}") from error
+    except KeyError as error:  # of the content type
+        raise HTTPException(UNUSABLE, "the form cannot be read: its content type names no boundary") from error
+    files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
+    content = await files[0].read() if files else b""
+    await form.close()
+    if not content:
+        reason = "the file in the form is empty" if files else "the form holds no file"
+        raise HTTPException(UNUSABLE, f"{reason}; send it as curl -F file=@FILE does")
+    return content
+
+
+def _texts(content: bytes, limits: Limits) -> list[str]:
     """The texts in a JSON body."""
     import json
 
@@ -241,4 +264,6 @@ def _body(modality: str) -> dict[str, Any]:
         return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
     kinds = {"speech": "audio/*", "image": "image/*"}
     schema = {"type": "string", "format": "binary"}
-    return {"requestBody": {"required": True, "content": {kinds[modality]: {"schema": schema}}}}
+    form = {"type": "object", "required": ["file"], "properties": {"file": schema}}
+    content = {kinds[modality]: {"schema": schema}, "multipart/form-data": {"schema": form}}
+    return {"requestBody": {"required": True, "content": content}}

@@ -23,9 +23,10 @@ from daamctl.artifacts.runs import complete_folds, find_run, trained_methods
 from daamctl.artifacts.terms import counted, terms_of
 from daamctl.artifacts.truncation import layers_name
 from daamctl.artifacts.utterances import Modality
-from daamctl.config import Config
+from daamctl.config import Config, ExtractConfig
 from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS, HUB_ID
+from daamctl.encoders.licence import licence_of
 from daamctl.encoders.load import OpenedEncoder
 from daamctl.encoders.save import save_cut_encoder
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError, first_few
@@ -133,7 +134,7 @@ def run(
         check_installed()
     found = _find(root, trained, layers)
     kind, chosen = _choose(found, folds)
-    record = _record(found, kind, chosen)
+    record = _record(found, kind, chosen, _encoder_settings(found, encoder))
 
     def fill(folder: Path) -> None:
         for member, fold in zip(record.members, chosen, strict=True):
@@ -213,11 +214,15 @@ def _on_layers(layout: Layout, config: Config, method: str, text: str) -> list[F
 
 def _open_encoder(found: _Trained, record: ModelRecord, folder: Path | None) -> OpenedEncoder:
     """The encoder as it is written, in the number format that its weights had."""
-    changes: dict[str, Any] = {"weights_dtype": record.encoder["weights_dtype"], "revision": record.encoder["revision"]}
-    if folder is not None:
-        changes |= {"encoder": str(folder), "revision": None}
-    config = found.config.extract.model_copy(update=changes)
+    config = _encoder_settings(found, folder).model_copy(update={"weights_dtype": record.encoder["weights_dtype"]})
     return open_for(record, config, device="cpu", precision="float32")
+
+
+def _encoder_settings(found: _Trained, folder: Path | None) -> ExtractConfig:
+    """Settings that name the encoder of the training: its folder, if one is given, or else its commit."""
+    facts = found.first.result["meta"]["encoder"]
+    changes = {"revision": facts.get("revision")} if folder is None else {"encoder": str(folder), "revision": None}
+    return found.config.extract.model_copy(update=changes)
 
 
 def _again(found: _Trained) -> str:
@@ -236,7 +241,7 @@ def _choose(found: _Trained, folds: str) -> tuple[Kind, list[Fold]]:
     return "fold", [fold for fold in found.folds if fold.fold == int(folds)]
 
 
-def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> ModelRecord:
+def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold], encoder: ExtractConfig) -> ModelRecord:
     run, meta = found.first.result["run"], found.first.result["meta"]
     config = run["config"]
     base, preset = resolve_method(found.method)
@@ -253,7 +258,7 @@ def _record(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> ModelRecord:
         classes=run["classes"],
         layers=run["layers"],
         embed_dim=run["embed_dim"],
-        encoder=_without_paths(meta["encoder"]),
+        encoder={**_without_paths(meta["encoder"]), "licence": licence_of(encoder)},
         extract=_without_paths(_resolved(config["extract"], meta["encoder"]), "encoder"),
         segment=config["segment"] if modality == "speech" else {},
         kind=kind,

@@ -41,9 +41,11 @@ def test_mlflow_loads_the_folder(texts: Path) -> None:
 def test_recordings_are_given_by_path(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", np.random.default_rng(0).normal(0, 0.1, 4000), 16000)
     model = PyfuncModel(ExportedModel.open(handmade(tmp_path / "model"), device="cpu"))
-    found = model.predict([tmp_path / "a.wav"])
-    assert found["item"].tolist() == [str(tmp_path / "a.wav")]
-    assert found["class"][0] in ("high", "low")
+    found = model.predict([tmp_path / "absent.wav", tmp_path / "a.wav"])
+    assert found["item"].tolist() == [str(tmp_path / "absent.wav"), str(tmp_path / "a.wav")]
+    assert found["class"].isna().tolist() == [True, False]
+    assert "No such file" in found["error"][0]
+    assert found["class"][1] in ("high", "low")
 
 
 def test_a_registered_model_is_loaded_by_its_name(texts: Path, project: Path) -> None:

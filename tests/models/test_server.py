@@ -58,7 +58,7 @@ def test_health_and_description(client: TestClient) -> None:
     assert client.get("/health").json()["classes"] == ["high", "low"]
     paths = client.get("/openapi.json").json()["paths"]
     assert set(paths) == {"/health", "/predict"}
-    assert "audio/*" in paths["/predict"]["post"]["requestBody"]["content"]
+    assert set(paths["/predict"]["post"]["requestBody"]["content"]) == {"audio/*", "multipart/form-data"}
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,43 @@ def test_health_and_description(client: TestClient) -> None:
         (wave()[:-100], "audio/wav", 422, "the file is truncated"),
         (wave(2.5), "audio/wav", 413, "the recording lasts 2.5 s, allowed are 2 s"),
         (bytes(400_000), "audio/wav", 413, "the request is larger than 0.3 MB"),
-        (wave(), "multipart/form-data; boundary=x", 415, "send the bytes of the file as the body"),
+        (wave(), "multipart/form-data; boundary=x", 422, "the form cannot be read"),
+        (wave(), "multipart/form-data", 422, "the form cannot be read: "),
     ],
 )
 def test_what_cannot_be_answered_has_a_reason(
     client: TestClient, content: bytes, kind: str, status: int, reason: str
 ) -> None:
     answer = client.post("/predict", content=content, headers={"content-type": kind})
+    assert answer.status_code == status
+    assert answer.json()["error"].startswith(reason)
+
+
+def test_a_form_gets_the_answer_of_its_file(client: TestClient) -> None:
+    """As `curl -F file=@FILE` sends it; the name of the field is free, and other fields are ignored."""
+    alone = client.post("/predict", content=wave()).json()
+    for field in ("file", "recording"):
+        answer = client.post("/predict", files={field: ("a.wav", wave(), "audio/wav")}, data={"note": "a text"})
+        assert answer.status_code == 200, answer.text
+        assert answer.json() == alone
+
+
+@pytest.mark.parametrize(
+    ("files", "status", "reason"),
+    [
+        ({"file": ("a.wav", wave(2.5))}, 413, "the recording lasts 2.5 s, allowed are 2 s"),
+        ({"file": ("a.wav", bytes(400_000))}, 413, "the request is larger than 0.3 MB"),
+        ({"file": ("a.wav", b"no audio")}, 422, "the file is not audio that can be read"),
+        ({"file": ("a.wav", b"")}, 422, "the file in the form is empty"),
+        ({"note": (None, "a text")}, 422, "the form holds no file"),
+        ({"note": (None, "a" * 1_100_000)}, 413, "the request is larger than 0.3 MB"),
+        ({"a": ("a.wav", wave(0.1)), "b": ("b.wav", wave(0.1))}, 422, "the form cannot be read: Too many files"),
+    ],
+)
+def test_a_form_that_cannot_be_answered_has_a_reason(
+    client: TestClient, files: dict[str, Any], status: int, reason: str
+) -> None:
+    answer = client.post("/predict", files=files)
     assert answer.status_code == status
     assert answer.json()["error"].startswith(reason)
 

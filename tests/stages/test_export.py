@@ -16,6 +16,7 @@ from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.io import sha256_file
 from daamctl.artifacts.results import read_fold
 from daamctl.config import load_config
+from daamctl.encoders.licence import RANDOM
 from daamctl.encoders.save import save_cut_encoder
 from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError
 from daamctl.evaluation.scoring import items_of
@@ -23,6 +24,7 @@ from daamctl.extraction.items import open_items
 from daamctl.extraction.stream import embed_clips
 from daamctl.layout import Layout
 from daamctl.methods import METHODS, load_weights
+from daamctl.models.card import card_of
 from daamctl.models.folder import read_model
 from daamctl.models.model import ExportedModel, open_for
 from daamctl.stages import evaluate, train
@@ -89,6 +91,14 @@ def test_the_card_has_a_head_for_the_hub_and_no_empty_sections(trained: Path) ->
     ]  # fmt: skip
     assert all(len(section.split("\n", 1)[1].strip()) > 20 for section in sections[1:])
     assert str(trained) not in body + (folder / "model.json").read_text()
+
+
+def test_the_licence_of_the_encoder_is_named_or_said_to_be_unknown(trained: Path) -> None:
+    record = read_model(export_model(trained, "licence"))
+    assert record.encoder["licence"] == RANDOM
+    for licence, text in (("mit", "mit."), (None, "unknown; ask who published it.")):
+        card = card_of(replace(record, encoder={**record.encoder, "licence": licence}), "model")
+        assert f"- Encoder {record.encoder['source']}: {text}" in card
 
 
 def quickest(name: str) -> str:

@@ -14,4 +14,5 @@ PRESET = Preset(
         "use_relative_position_bias": True,
     },
     modality="image",
+    licence="apache-2.0",
 )

@@ -15,4 +15,5 @@ PRESET = Preset(
         "use_mask_token": True,
     },
     modality="image",
+    licence="apache-2.0",
 )

@@ -13,4 +13,5 @@ PRESET = Preset(
         "patch_size": 14,
     },
     modality="image",
+    licence="apache-2.0",
 )

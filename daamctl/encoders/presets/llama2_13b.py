@@ -14,4 +14,5 @@ PRESET = Preset(
         "rms_norm_eps": 1e-5,
     },
     modality="text",
+    licence="llama2",
 )

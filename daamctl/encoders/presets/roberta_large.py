@@ -16,4 +16,5 @@ PRESET = Preset(
         "layer_norm_eps": 1e-5,
     },
     modality="text",
+    licence="mit",
 )

@@ -12,4 +12,5 @@ PRESET = Preset(
         "intermediate_size": 4096,
     },
     modality="image",
+    licence="apache-2.0",
 )

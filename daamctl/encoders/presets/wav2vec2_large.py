@@ -14,4 +14,5 @@ PRESET = Preset(
         "do_stable_layer_norm": True,
         "conv_bias": True,
     },
+    licence="apache-2.0",
 )

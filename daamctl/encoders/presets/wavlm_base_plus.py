@@ -7,4 +7,5 @@ PRESET = Preset(
     model_type="wavlm",
     shape={"hidden_size": 768, "num_hidden_layers": 12},
     normalize=False,
+    licence="cc-by-sa-3.0",
 )

@@ -14,4 +14,5 @@ PRESET = Preset(
         "do_stable_layer_norm": True,
         "conv_bias": False,
     },
+    licence="cc-by-sa-3.0",
 )

@@ -16,4 +16,5 @@ PRESET = Preset(
         "decoder_ffn_dim": 5120,
     },
     normalize=False,
+    licence="apache-2.0",
 )

@@ -15,4 +15,5 @@ PRESET = Preset(
         "decoder_ffn_dim": 1536,
     },
     normalize=False,
+    licence="apache-2.0",
 )

@@ -22,4 +22,5 @@ PRESET = Preset(
         "conv_bias": True,
     },
     normalize=False,
+    licence="apache-2.0",
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-import signal
 import subprocess
-import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ import polars as pl
 import pytest
 import soundfile
 import torch
+import uvicorn
 import yaml
 from typer.testing import CliRunner
 
 from daamctl.cli.app import app
 from daamctl.models.folder import read_model
+from daamctl.stages import serve
 from tests.fixtures.pictures import blank_pictures
 from tests.fixtures.projects import REPOSITORY
 from tests.fixtures.recordings import RATE
@@ -49,10 +51,10 @@ def write_recordings(folder: Path, speakers: range) -> None:
     rng = np.random.default_rng(speakers.start)
     for speaker in speakers:
         for number, label in enumerate(LABELS):
-            time = np.arange(RATE // 4) / RATE
-            wave = 0.3 * np.sin(2 * np.pi * PITCH[label] * rng.uniform(0.95, 1.05) * time)
+            seconds = np.arange(RATE // 4) / RATE
+            wave = 0.3 * np.sin(2 * np.pi * PITCH[label] * rng.uniform(0.95, 1.05) * seconds)
             soundfile.write(
-                folder / f"{speaker:02}a0{number}{label}a.wav", wave + 0.01 * rng.normal(size=len(time)), RATE
+                folder / f"{speaker:02}a0{number}{label}a.wav", wave + 0.01 * rng.normal(size=len(seconds)), RATE
             )
 
 
@@ -84,7 +86,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_the_tutorial_works(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = []
-    server = None
+    server: Server | None = None
     try:
         for command in COMMANDS:
             words = shlex.split(command)
@@ -92,9 +94,10 @@ def test_the_tutorial_works(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
             if names[-1] == "cd":
                 monkeypatch.chdir(words[1])
             elif names[-1] == "daamctl serve":
-                server, port = serve(words)
+                server = Server(Path(words[2]))
             elif names[-1] == "curl":
-                answer = yaml.safe_load(ask(words, port))
+                assert server is not None
+                answer = yaml.safe_load(ask(words, server.port))
                 assert set(answer["probabilities"]) == set(LABELS.values())
             else:
                 found = CliRunner().invoke(app, words[1:], catch_exceptions=False)
@@ -103,8 +106,7 @@ def test_the_tutorial_works(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
                 add_settings(Path("pipelines/myemo.yaml"))
     finally:
         if server is not None:
-            server.send_signal(signal.SIGTERM)
-            server.communicate(timeout=60)
+            server.stop()
     steps = "init", "new", "run", "truncate", "report", "export", "predict", "predict", "serve"
     assert names == ["daamctl init", "cd", *(f"daamctl {step}" for step in steps[1:]), "curl"]
     record = read_model(folder / "emotion")
@@ -124,18 +126,43 @@ def add_settings(path: Path) -> None:
     path.write_text("# The pipeline of the tutorial.\n" + yaml.safe_dump(pipeline))
 
 
-def serve(words: list[str]) -> tuple[subprocess.Popen[str], str]:
-    """Start the server on a free port, which is returned."""
-    words = [*words[: words.index("--port")], "--port", "0", "--device", "cpu"]
-    server = subprocess.Popen([sys.executable, "-m", *words], stderr=subprocess.PIPE, text=True)
-    assert server.stderr is not None
-    for line in server.stderr:
-        if found := re.search(r"serving on http://127\.0\.0\.1:(\d+)", line):
-            return server, found[1]
-    raise AssertionError(f"the server ended with {server.wait()}")
+class Server:
+    """`serve` on a free port, in a thread of this process.
+
+    Args:
+        model: folder of the exported model.
+    """
+
+    def __init__(self, model: Path) -> None:
+        made: list[uvicorn.Server] = []
+
+        class Known(uvicorn.Server):
+            """Tells where it is, so that it can be stopped without a signal."""
+
+            def __init__(self, config: uvicorn.Config) -> None:
+                super().__init__(config)
+                made.append(self)
+
+        def run() -> None:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(uvicorn, "Server", Known)
+                serve.run(model, port=0, device="cpu")
+
+        self.thread = threading.Thread(target=run, daemon=True)
+        self.thread.start()
+        while not (made and made[0].started):
+            assert self.thread.is_alive()
+            time.sleep(0.01)
+        self.server = made[0]
+        self.port = self.server.servers[0].sockets[0].getsockname()[1]
+
+    def stop(self) -> None:
+        """End the thread."""
+        self.server.should_exit = True
+        self.thread.join(timeout=60)
 
 
-def ask(words: list[str], port: str) -> str:
+def ask(words: list[str], port: int) -> str:
     """Run a curl command of the tutorial with another port, on a recording that there is."""
     words = [word.replace(":8000", f":{port}").replace("15a01Fb", "15a04Fa") for word in words]
     return subprocess.run([*words, "-sS"], capture_output=True, text=True, check=True).stdout

@@ -154,11 +154,13 @@ def split_of(clips: pl.DataFrame, fold: int, train: TrainConfig, seed: int = 0) 
     Raises:
         TrainingError: as `make_split` and `few_shot`.
     """
-    held_out = train.selection == "dev-group"
-    split = make_split(clips, fold, dev_group=held_out, dev_fraction=train.dev_fraction, test_part=train.test_part)
+    held_out, few = train.selection == "dev-group", train.shots is not None
+    split = make_split(
+        clips, fold, dev_group=held_out and not few, dev_fraction=train.dev_fraction, test_part=train.test_part
+    )
     if train.shots is None:
         return split
-    return few_shot(split, clips, train.shots, seed, dev_fraction=train.dev_fraction)
+    return few_shot(split, clips, train.shots, seed, dev_fraction=train.dev_fraction if held_out else None)
 
 
 def are_words(clips: pl.DataFrame) -> bool:
@@ -171,19 +173,19 @@ def sentence_of(utterance_ids: pl.Series) -> NDArray[Any]:
     return utterance_ids.str.replace(WORD, "").to_numpy()
 
 
-def few_shot(split: Split, clips: pl.DataFrame, shots: int, seed: int, *, dev_fraction: float) -> Split:
+def few_shot(split: Split, clips: pl.DataFrame, shots: int, seed: int, *, dev_fraction: float | None) -> Split:
     """Draw the training sentences of a few-shot trial: N C of them, uniformly and without replacement.
 
-    C is the number of entity types. The draw is not stratified, so a type may be absent. A held-out part, if the split
-    has one, is replaced by a share of the drawn sentences: a large one would not be few-shot.
+    C is the number of entity types. The draw is not stratified, so a type may be absent. What is held out is a share of
+    the drawn sentences, because the dev part of a corpus is too large for a few-shot trial.
     Source: docs/sources.md#token-tasks.
 
     Args:
-        split: the split of all sentences.
+        split: the split of all sentences, with nothing held out.
         clips: words, with `utterance_id` and `label`.
         shots: N.
         seed: seed of the draw.
-        dev_fraction: share of the drawn sentences to hold out; at least one.
+        dev_fraction: share of the drawn sentences to hold out, at least one; None: hold out nothing.
 
     Raises:
         TrainingError: the rows are no words, or there are fewer sentences.
@@ -203,7 +205,7 @@ def few_shot(split: Split, clips: pl.DataFrame, shots: int, seed: int, *, dev_fr
             fix=f"at most --set train.shots={len(known) // len(types)}",
         )
     drawn = np.random.default_rng([seed, shots]).permutation(known)[:number]
-    held = max(1, round(dev_fraction * number)) if split.dev_group is not None else 0
+    held = 0 if dev_fraction is None else max(1, round(dev_fraction * number))
     train = np.flatnonzero(np.isin(sentence, drawn[held:]))
     dev = np.flatnonzero(np.isin(sentence, drawn[:held]))
     group = f"{held} of {number} sentences" if held else None

@@ -21,12 +21,8 @@ def names(section: str, *marks: Changes | Of) -> tuple[str, ...]:
 
 def key_settings(config: Config, section: str) -> dict[str, Any]:
     """Settings of a section that can change a result; they go into the content key."""
-    left_out, younger = names(section, Changes.NOTHING, Changes.RUNS), names(section, Changes.IF_SET)
-    return {
-        name: value
-        for name, value in config.section(section).items()
-        if name not in left_out and (value is not None or name not in younger)
-    }
+    left_out = names(section, Changes.NOTHING, Changes.RUNS)
+    return _set({name: value for name, value in config.section(section).items() if name not in left_out}, section)
 
 
 def watched_settings(config: Config, section: str) -> dict[str, Any]:
@@ -63,7 +59,13 @@ def shared_with_finetuning(config: Config) -> dict[str, Any]:
 def probe_settings(config: Config) -> dict[str, Any]:
     """Settings of `train` that closed-form probes use."""
     train = config.section("train")
-    return {name: train[name] for name in names("train", Of.PROBES)}
+    return _set({name: train[name] for name in names("train", Of.PROBES)}, "train")
+
+
+def _set(settings: dict[str, Any], section: str) -> dict[str, Any]:
+    """The settings without those that are younger than finished folds and null."""
+    younger = names(section, Changes.IF_SET)
+    return {name: value for name, value in settings.items() if value is not None or name not in younger}
 
 
 def without_effect(*changes: Changes) -> frozenset[str]:

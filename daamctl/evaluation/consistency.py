@@ -102,13 +102,16 @@ def _shared(fold: Fold) -> dict[str, Any]:
     # the published variants prepare the same clips differently (D14, D47)
     data = f"data_key{SUFFIX if is_published(run['method']) else ''}" if run.get("finetune") else "embeddings_key"
     dtype = encoder.get("weights_dtype", "float32")  # the hash of the weights depends on their number format
+    clips = [meta["num_train_clips"], meta["num_dev_clips"], meta["num_test_clips"]]
+    if run["config"].get("train", {}).get("shots") is not None:  # every seed draws other sentences
+        clips = clips[2:]
     values = {
         data: meta["embeddings_key"],
         f"hash of the encoder's weights in {dtype}": encoder.get("weights_sha256"),
         "classes": run["classes"],
         "num_folds": run["num_folds"],
         f"test group of fold {run['fold']}": run["test_group"],
-        f"clips of fold {run['fold']}": [meta["num_train_clips"], meta["num_dev_clips"], meta["num_test_clips"]],
+        f"clips of fold {run['fold']}": clips,
         **_training(fold),
     }
     return {name: value for name, value in values.items() if name not in HARMLESS}

@@ -25,7 +25,7 @@ from daamctl.methods.heads import resolved
 
 ABSENT = "–"
 """Value of a fact that one side does not have."""
-CANNOT = without_effect(*Changes) | {
+CANNOT = without_effect(Changes.NOTHING, Changes.RUNS, Changes.MAPS) | {
     "encoder.source",  # where the weights came from; their hash is another fact
     "methods",
     "code.content_key",  # follows from the other facts

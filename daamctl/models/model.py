@@ -25,7 +25,7 @@ from daamctl.methods.base import FusionClassifier
 from daamctl.methods.weights import load_weights
 from daamctl.methods.weights_metadata import INPUTS, POOLING
 from daamctl.models.folder import AGAIN, ENCODER_DIR, ModelRecord, read_model
-from daamctl.training.inference import CPU_EVAL_BATCH, EVAL_BATCH
+from daamctl.training.inference import free_batch
 
 if TYPE_CHECKING:
     import polars as pl
@@ -154,7 +154,7 @@ class ExportedModel:
         expected = (len(self.record.layers), self.record.embed_dim)
         if vectors.shape[1:] != expected:
             raise ValueError(f"vectors have shape {vectors.shape}; need (N, {expected[0]}, {expected[1]})")
-        size = CPU_EVAL_BATCH if self.device == "cpu" else EVAL_BATCH
+        size = min(free_batch(member, self.device) for member in self.members)
         logits = np.zeros((len(self.members), len(vectors), len(self.record.classes)))
         weigh = all(member.weighs_layers for member in self.members)
         weights = np.zeros(vectors.shape[:2]) if weigh else None

@@ -14,8 +14,9 @@ from daamctl.artifacts.evaluation import Evaluation, MethodFairness, ReferenceCo
 from daamctl.artifacts.importance import Importance, ProbedLayers
 from daamctl.artifacts.terms import listed
 from daamctl.artifacts.truncation import Truncation
-from daamctl.reporting import figures
+from daamctl.reporting import entities, figures
 from daamctl.reporting.document import Block, Bullets, Section, Text, layers_text, p_value, percent, points
+from daamctl.reporting.figures import drawn
 from daamctl.reporting.terms import item, terms
 from daamctl.reporting.truncation import sentence as shortest
 from daamctl.reporting.verdict import Against, doubtful, order, short_names, warnings
@@ -45,9 +46,10 @@ def answers(
     probed = summary.probed if summary else None
     blocks: list[Block] = [
         Text(_layers(evaluation, probed) if probed else f"The layers were not probed yet. Run: {command}"),
-        Text(_fusion(evaluation)),
+        Text(_fusion(evaluation) if evaluation.entities is None else entities.sentence(evaluation.entities)),
         *([Text(shortest(truncation))] if truncation else []),
-        _figure(evaluation, probed),
+        *([drawn(entities.figure(evaluation.entities))] if evaluation.entities else []),
+        *([_figure(evaluation, probed)] if probed or not evaluation.entities else []),
     ]
     blocks += [Text(text, caution=True) for text in warnings(evaluation, stale)]
     steps = next_steps(evaluation)

@@ -20,7 +20,6 @@ from daamctl.reporting.document import (
     percent,
     points,
 )
-from daamctl.reporting.figures import drawn
 
 ALPHA = 0.05
 ERRORS = ("exact", "wrong_type", "wrong_boundaries", "wrong_both", "missed", "spurious")
@@ -57,7 +56,7 @@ def section(evaluation: Evaluation) -> Section | None:
     )
     how += f"Figures are means of {trials} trials (seeds). " if trials > 1 else ""
     how += "Intervals resample sentences and take the trained models as given."
-    blocks: list[Block] = [Text(sentence(found)), Text(how), drawn(figure(found)), _table(found)]
+    blocks: list[Block] = [Text(how), _table(found)]
     blocks.append(Folded("Scores of every entity type", [_types(found)]))
     blocks.append(Folded("Kinds of errors", [_errors(found)]))
     return Section("entities", "Entities", blocks)
@@ -76,8 +75,8 @@ def figure(found: Entities) -> Figure:
     for place, name in enumerate(names):
         f1 = found.methods[name].f1
         marks.append(
-            Line([100 * f1.low, 100 * f1.high], [place, place], f"{100 * f1.level:.0f} % interval of {name}", "blue",
-                 width=2.2, legend=f"{100 * f1.level:.0f} % interval" if not place else "")
+            Line([100 * f1.low, 100 * f1.high], [place, place], f"{100 * f1.level:.0f} % interval", "blue",
+                 width=2.2, legend=None if not place else "")
         )  # fmt: skip
     marks.append(
         Line([100 * value for value, _ in trials], [place for _, place in trials], "One trial", "grey", None, "circle")
@@ -89,7 +88,7 @@ def figure(found: Entities) -> Figure:
 
 
 def _table(found: Entities) -> Table:
-    columns = ["Method", "F1" + INTERVAL, "Precision", "Recall", "F1, strict", "At the last epoch", "Best on test",
+    columns = ["Method", "F1" + INTERVAL, "Precision", "Recall", "F1, strict",
                "Inflation (points)", f"Minus {found.reference} (points){INTERVAL}", "p, corrected"]  # fmt: skip
     lines: list[Sequence[Cell]] = []
     for name in order(found):
@@ -108,8 +107,6 @@ def _table(found: Entities) -> Table:
                 Number(micro.precision),
                 Number(micro.recall),
                 Number(one.strict),
-                Number(one.last),
-                Number(one.best_on_test),
                 Number(inflation, "points"),
                 gap,
                 p,
@@ -117,8 +114,7 @@ def _table(found: Entities) -> Table:
         )
     note = (
         "F1 reads an I- tag without a B- as the begin of an entity (seqeval's default, conlleval); strict does not. "
-        "Best on test is the highest F1 of all epochs on the test part, which some papers report; inflation is what "
-        "that adds."
+        "Inflation is what the epoch with the highest F1 on the test part would add, which some papers report."
     )
     if found.reference is None:
         columns, lines = columns[:-2], [line[:-2] for line in lines]

@@ -180,6 +180,8 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
     again = layout.command("train", "--method", method)
     seeds = config.seeds_of("train") if layout.pipeline else None
     folds = complete_folds(name, layout, method, seeds, fix=again)
+    if folds[0].modality == "tokens":
+        raise MethodError(f"'{trained}' tags words, and taggers cannot be exported yet")
     check_method(method, folds, fix=again)
     if changed := differences(folds[0], config):
         raise ArtifactError(

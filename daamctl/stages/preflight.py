@@ -162,9 +162,10 @@ def _known(layout: Layout, features: Features) -> CorpusFacts:
 def _content(layout: Layout, features: Features) -> NDArray[np.int64] | None:
     """Numbers (N,) that are equal if texts or image files are; None if these are not available.
 
-    Always None for speech, whose clips are parts of files, and for given embeddings; embeddings are compared instead.
+    Always None for speech, whose clips are parts of files, for words, which recur in other sentences, and for given
+    embeddings; embeddings are compared instead.
     """
-    if features.head.modality in ("speech", "embeddings"):
+    if features.head.modality in ("speech", "tokens", "embeddings"):
         return None
     try:
         table = read_clips(layout.clips, fix=layout.command("segment"))

@@ -27,6 +27,7 @@ from daamctl.training.inference import (
 from daamctl.training.loop import Epoch, Trained, Training, TrainingSetup, test_score
 from daamctl.training.losses import build_loss
 from daamctl.training.rng import generator_states, restore_generators
+from daamctl.training.search import refits
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,8 @@ class FusionTraining(Training):
         model: freshly initialised, on CPU.
         train: training part.
         dev: part that selects the epoch; None unless selection is `dev-group`.
-        test: test part; its accuracy is recorded at every epoch and selects only under `best-on-test`.
+        test: test part; its accuracy is recorded at every epoch and selects only under `best-on-test`. A training that
+            a refit will repeat does not look at it.
         config: training settings.
         setup: see `TrainingSetup`. A refit also repeats the learning rates of the first training. `advance` is called
             with 1 after each epoch trained in this process (not for resumed ones).
@@ -148,7 +150,8 @@ class FusionTraining(Training):
                 # read in batches: a held-out group may be larger than memory
                 self.model.choose(InBatches(self.dev, self.device), self.dev.y.to(self.device))
         dev_accuracy, dev_loss = self._scores("dev", self.dev, size)
-        test_accuracy, _ = self._scores("test", self.test, size)
+        repeated = refits(self.config) and self.first is None  # the result is that of the refit
+        test_accuracy, _ = self._scores("test", None if repeated else self.test, size)
         entry: Epoch = {
             "epoch": epoch,
             "lr": lr,

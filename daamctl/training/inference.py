@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Float32, Float64, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from daamctl.config import TrainConfig
 from daamctl.methods.base import FusionClassifier
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 EVAL_BATCH = 256
 CPU_EVAL_BATCH = 16
-"""Smaller than on a GPU: what the conv decoder keeps between its convolutions, 2 MB a clip, then stays near the
+"""Of models with 2-D convolutions: what the conv decoder keeps between them, 2 MB a clip, then stays near the
 caches."""
 
 
@@ -29,11 +29,13 @@ def eval_batch(model: FusionClassifier, config: TrainConfig, device: str) -> int
     It is the training batch size for methods whose predictions depend on the batch, as in the released code
     (docs/sources.md#training-set-up). For all others it is free.
     """
-    return config.batch_size if model.traits.batch_dependent else _free_batch(device)
+    return config.batch_size if model.traits.batch_dependent else free_batch(model, device)
 
 
-def _free_batch(device: str) -> int:
-    return CPU_EVAL_BATCH if device == "cpu" else EVAL_BATCH
+def free_batch(model: nn.Module, device: str) -> int:
+    """Clips per batch, chosen for speed."""
+    convolves = device == "cpu" and any(isinstance(module, nn.Conv2d) for module in model.modules())
+    return CPU_EVAL_BATCH if convolves else EVAL_BATCH
 
 
 def predict(
@@ -98,7 +100,7 @@ def mean_layer_weights(model: FusionClassifier, part: Part, device: str) -> Floa
 
 def _mean_over_clips(of: Callable[[Tensor], Tensor], model: FusionClassifier, part: Part, device: str) -> Tensor:
     """Mean over the N clips of the per-clip float64 values of `of`, as float32 on CPU; in eval mode."""
-    sums = _of_batches(lambda x: of(x).sum(0).cpu(), model, part, device, _free_batch(device))
+    sums = _of_batches(lambda x: of(x).sum(0).cpu(), model, part, device, free_batch(model, device))
     return (torch.stack(sums).sum(0) / len(part)).float()
 
 

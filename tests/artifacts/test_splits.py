@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from daamctl.artifacts.splits import fold_groups, make_split
+from daamctl.artifacts.splits import fold_groups, make_split, sentence_of, split_of
+from daamctl.config import TrainConfig
 from daamctl.errors import TrainingError
 
 
@@ -122,3 +123,53 @@ def test_official_dev_part_is_used_as_it_is() -> None:
     split = make_split(clips(["test", "dev", "train"]), 1, dev_group=True)
     parts = split.train.tolist(), split.dev.tolist(), split.test.tolist()
     assert (split.dev_group, *parts) == ("dev", [4, 5], [2, 3], [0, 1])
+
+
+def words(sentences: int, group: str = "train") -> pl.DataFrame:
+    """Sentences of three words each, of two entity types, and two test sentences."""
+    rows = [
+        (f"{part}-{number}-{position:04d}", tag, part)
+        for part, count in ((group, sentences), ("test", 2))
+        for number in range(count)
+        for position, tag in enumerate(("O", "B-a", "B-b" if number % 2 else "I-a"))
+    ]
+    return pl.DataFrame(rows, schema=["utterance_id", "label", "group"], orient="row")
+
+
+def test_few_shot_draws_whole_sentences_per_type() -> None:
+    rows = words(20)
+    train = TrainConfig(shots=4, dev_fraction=0.25)
+    drawn = {seed: split_of(rows, 1, train, seed) for seed in (1, 2)}
+    for split in drawn.values():
+        parts = [set(sentence_of(rows["utterance_id"][part])) for part in (split.train, split.dev, split.test)]
+        assert [len(part) for part in parts] == [6, 2, 2]  # 4 shots of 2 types
+        assert not parts[0] & parts[1]
+        assert [len(part) for part in (split.train, split.dev)] == [18, 6]
+    assert not np.array_equal(drawn[1].train, drawn[2].train)
+    assert np.array_equal(drawn[1].train, split_of(rows, 1, train, 1).train)
+    assert split_of(rows, 1, train.model_copy(update={"selection": "last"}), 1).dev_group is None
+
+
+def test_few_shot_refusals() -> None:
+    with pytest.raises(TrainingError, match=r"asks for 22 sentences \(2 entity types\), the training part has 20"):
+        split_of(words(20), 1, TrainConfig(shots=11))
+    with pytest.raises(TrainingError, match="not made of tagged words"):
+        split_of(clips(["train", "test"]).with_columns(utterance_id=pl.lit("u")), 1, TrainConfig(shots=1))
+
+
+def test_sentences_are_held_out_whole() -> None:
+    rows = words(20)
+    split = make_split(rows, 1, dev_group=True, dev_fraction=0.2)
+    train, dev = (set(sentence_of(rows["utterance_id"][part])) for part in (split.train, split.dev))
+    assert (len(train), len(dev)) == (16, 4)
+    assert not train & dev
+
+
+def test_the_dev_part_may_be_the_one_that_is_reported() -> None:
+    rows = pl.concat([words(20), words(5, "dev").filter(pl.col("group") == "dev")])
+    split = split_of(rows, 1, TrainConfig(test_part="dev", selection="best-on-test"))
+    assert split.test_group == "dev"
+    assert set(rows["group"][split.test]) == {"dev"}
+    assert set(rows["group"][split.train]) == {"train"}
+    with pytest.raises(TrainingError, match="no dev part"):
+        split_of(words(20), 1, TrainConfig(test_part="dev"))

@@ -153,7 +153,7 @@ def test_selection_keeps_the_first_of_equals(tmp_path: Path, monkeypatch: Any, s
         part(10),
         part(6, 2) if selection == "dev-group" else None,
         part(6, 3),
-        TrainConfig(epochs=5, lr=0.1, selection=selection),
+        TrainConfig(epochs=5, lr=0.1, selection=selection, refit=False),
         TrainingSetup(1, "cpu", "float32", tmp_path, key="k"),
     )
     training.follow(lambda _: snapshots.append(model.decoder.weight.detach().clone()))
@@ -223,7 +223,7 @@ def test_predict_keeps_the_order_over_batches(monkeypatch: pytest.MonkeyPatch) -
     model, data = linear().train(), part(11)
     with torch.no_grad():
         expected = model(data.x)
-    monkeypatch.setattr(inference, "CPU_EVAL_BATCH", 4)
+    monkeypatch.setattr(inference, "EVAL_BATCH", 4)
     found = predict(model, data, "cpu", 4)
     torch.testing.assert_close(found, expected)
     assert not found.requires_grad
@@ -236,7 +236,7 @@ def test_mean_density_weighs_every_clip_the_same(monkeypatch: pytest.MonkeyPatch
     torch.manual_seed(0)
     model = build("daam-v2", num_layers=6, embed_dim=4, num_classes=2)
     x = torch.randn(9, 6, 4, generator=torch.Generator().manual_seed(1))
-    monkeypatch.setattr(inference, "CPU_EVAL_BATCH", 4)
+    monkeypatch.setattr(inference, "EVAL_BATCH", 4)
     with torch.no_grad():
         expected = model(x, return_density=True)[1].mean(0)
     torch.testing.assert_close(mean_density(model, InMemorySplit(x, torch.zeros(9)), "cpu"), expected)
@@ -256,7 +256,7 @@ def test_densities_are_those_of_a_whole_pass_without_one(method: str) -> None:
     x = torch.randn(20, 16, 16, generator=torch.Generator().manual_seed(1))
     model.eval()
     with torch.no_grad():
-        sums = [model(rows, return_density=True)[1].double().sum(0) for rows in x.split(inference.CPU_EVAL_BATCH)]
+        sums = [model(rows, return_density=True)[1].double().sum(0) for rows in x.split(inference.EVAL_BATCH)]
     model.decoder = Undecided()
     found = mean_density(model, InMemorySplit(x, torch.zeros(20)), "cpu")
     assert torch.equal(found, (torch.stack(sums).sum(0) / 20).float())
@@ -393,8 +393,8 @@ MOMENTS: dict[str, Callable[[State], bool]] = {
 def test_training_killed_within_an_epoch_resumes_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    monkeypatch.setattr(inference, "CPU_EVAL_BATCH", 2)
-    settings = {"selection": "dev-group", "lr": 0.05}
+    monkeypatch.setattr(inference, "EVAL_BATCH", 2)
+    settings = {"selection": "dev-group", "lr": 0.05, "refit": False}
     model = flaky()
     whole = train(model, tmp_path / "whole", **settings)
     kill_when(monkeypatch, MOMENTS[moment])

@@ -1,0 +1,82 @@
+"""A pipeline over tagged words in one process, few-shot and whole, to a report with entity F1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from seqeval.metrics import f1_score
+
+from daamctl import pipeline
+from daamctl.artifacts.evaluation import read_evaluation
+from daamctl.artifacts.results import read_folds
+from daamctl.artifacts.splits import sentence_of
+from daamctl.config import load_config
+from daamctl.errors import MethodError, TrainingError
+from daamctl.layout import Layout
+from daamctl.stages import export, preflight
+from tests.fixtures.pictures import blank_pictures
+
+QUICK: dict[str, Any] = {
+    "methods": ["last-layer", "daam-v1-mlp", "ridge-concat"],
+    "train.epochs": 3,
+    "train.refit": False,
+    "report.interactive": False,
+    "importance.dpi": 60,
+    "ablate.k": [],
+}
+
+
+def run(project: Path, **changes: Any) -> tuple[Layout, Path]:
+    config = load_config(project, "demo-tokens", {**QUICK, **changes})
+    layout = Layout.of(project, "demo-tokens", config)
+    with blank_pictures():
+        return layout, pipeline.run(layout, config, track=False).parent
+
+
+def test_the_report_has_the_entity_f1_of_seqeval(project: Path) -> None:
+    layout, report = run(project)
+    found = read_evaluation(layout.stage("evaluate"), again="").entities
+    assert found is not None
+    assert list(found.methods) == QUICK["methods"]
+    for method, scores in found.methods.items():
+        (fold,) = read_folds(layout.method(method))
+        words = fold.predictions()
+        classes = np.array(fold.result["run"]["classes"])
+        tags = [classes[words["target"].to_numpy()], classes[words["logits"].list.arg_max().to_numpy()]]
+        _, starts = np.unique(sentence_of(words["utterance_id"]), return_index=True)
+        gold, predicted = ([part.tolist() for part in np.split(column, np.sort(starts)[1:])] for column in tags)
+        assert scores.f1.value == pytest.approx(f1_score(gold, predicted))
+        assert scores.f1.n_clusters == len(starts) == 160
+    fold = read_folds(layout.method("last-layer"))[0]
+    history = fold.history()
+    assert fold.result["metrics"]["selected_epoch"] == history["dev_f1"].arg_max() + 1  # type: ignore[operator]
+    assert fold.result["metrics"]["entity_f1"] == pytest.approx(found.methods["last-layer"].f1.value)
+    best = max(found.methods, key=lambda name: found.methods[name].f1.value)
+    page = (report / "report.md").read_text(encoding="utf-8")
+    assert f"{best} finds entities best: F1 {100 * found.methods[best].f1.value:.1f} %" in page
+    assert "Entities of 160 test sentences" in page
+
+    config = load_config(project, "demo-tokens", QUICK)
+    preflight.run(layout, config)
+    with pytest.raises(MethodError, match="tags words"):
+        export.run(project, "demo-tokens/last-layer", project / "model")
+
+
+def test_few_shot_trials_draw_other_sentences(project: Path) -> None:
+    changes: dict[str, Any] = {"methods": ["last-layer", "ridge-concat"], "train.shots": 8, "train.seeds": [1, 2]}
+    layout, report = run(project, **changes, **{"train.refit": True})
+    folds = {fold.seed: fold for fold in read_folds(layout.method("last-layer"))}
+    sizes = {seed: fold.result["meta"]["num_train_clips"] for seed, fold in folds.items()}
+    assert sizes[1] != sizes[2]
+    for fold in folds.values():
+        assert fold.result["run"]["dev_group"] == "2 of 24 sentences"
+        assert fold.result["meta"]["num_test_clips"] == 1173
+    found = read_evaluation(layout.stage("evaluate"), again="").entities
+    assert found is not None
+    assert len(found.methods["ridge-concat"].per_trial) == 2
+    assert "means of 2 trials" in (report / "report.md").read_text(encoding="utf-8")
+    with pytest.raises(TrainingError, match="asks for 300 sentences"):
+        run(project, **{**changes, "train.shots": 100})

@@ -70,7 +70,13 @@ class PyfuncModel:
         items = found.filter(found["unit"] == "item").drop(
             "unit", "label", "clip", "start_s", "duration_s", strict=False
         )
-        return pd.DataFrame(items.to_dict(as_series=False))
+        columns = {name: _column(values) for name, values in items.to_dict(as_series=False).items()}
+        return pd.DataFrame(columns)
+
+
+def _column(values: list[Any]) -> pd.Series:
+    """A column in which missing values stay None: pandas would make NaN of them, which JSON does not have."""
+    return pd.Series(values, dtype=object if None in values else None)
 
 
 def _load_pyfunc(path: str) -> PyfuncModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import mlflow
@@ -46,6 +47,7 @@ def test_recordings_are_given_by_path(tmp_path: Path) -> None:
     assert found["class"].isna().tolist() == [True, False]
     assert "No such file" in found["error"][0]
     assert found["class"][1] in ("high", "low")
+    assert '"p_low": null' in json.dumps(found.to_dict("records"), allow_nan=False)  # as MLflow answers
 
 
 def test_a_registered_model_is_loaded_by_its_name(texts: Path, project: Path) -> None:

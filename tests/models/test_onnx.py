@@ -23,13 +23,23 @@ from daamctl.models.onnx import BATCHES, Graph, check_installed, write_onnx
 ENCODERS: dict[str, Modality] = {
     "wavlm-micro": "speech", "whisper-tiny": "speech", "llama-micro": "text", "beit-micro": "image",
 }  # fmt: skip
+OTHERS: dict[str, Modality] = {
+    "wav2vec2-large": "speech", "hubert-large": "speech", "roberta-large": "text", "vit-large": "image",
+    "dinov2-large": "image",
+}  # fmt: skip
+"""Of these only the graph as a whole is compared: even two of their layers take long."""
 
 
 def opened(name: str, **settings: object) -> tuple[Encoder, list[FusionClassifier]]:
     """An encoder cut after its second layer, and two models over it."""
     config = ExtractConfig.model_validate({"encoder": name, "weights": "random", **settings})
     encoder = open_encoder(
-        config, modality=ENCODERS[name], max_duration_s=5.0, device="cpu", precision="float32", highest_layer=2
+        config,
+        modality={**ENCODERS, **OTHERS}[name],
+        max_duration_s=5.0,
+        device="cpu",
+        precision="float32",
+        highest_layer=2,
     ).encoder
     torch.manual_seed(0)
     members = [
@@ -65,7 +75,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", [*ENCODERS, *OTHERS])
 @pytest.mark.filterwarnings("ignore")
 def test_onnx_equals_torch(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")

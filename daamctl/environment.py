@@ -16,6 +16,8 @@ NO_TELEMETRY = {
 DEFAULTS = {
     **NO_TELEMETRY,
     "DISABLE_SAFETENSORS_CONVERSION": "1",
+    # If the hub cannot be reached, daamctl says so once; the library would print every retry twice.
+    "HF_HUB_VERBOSITY": "error",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "GIT_PYTHON_REFRESH": "quiet",
     "TOKENIZERS_PARALLELISM": "false",

@@ -49,9 +49,14 @@ def command(
     for path in (made.manifest, made.pipeline):
         common.show_line(console, f"wrote {path.relative_to(root)}")
     check.run(root, write=True)
-    if (obstacle := inventory.run(root, [name])[name]) is not None:
-        common.show_line(console, f"It cannot run here yet: {obstacle.reason}\n  {obstacle.fix}")
-    common.show_line(console, f"Next: daamctl run {name}; what that takes: daamctl plan {name}")
+    run = f"daamctl run {name}; what that takes: daamctl plan {name}"
+    if (obstacle := inventory.run(root, [name])[name]) is None:
+        common.show_line(console, f"Next: {run}")
+        return
+    common.show_line(console, f"It cannot run here yet: {obstacle.reason}")
+    if obstacle.fix:
+        common.show_line(console, f"Next: {obstacle.fix}")
+    common.show_line(console, f"Then: {run}")
 
 
 def _pairs(text: str | None) -> dict[str, str]:

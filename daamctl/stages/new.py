@@ -143,7 +143,8 @@ def _check_name(name: str, paths: Sequence[Path], *, force: bool) -> None:
         raise ConfigError(f"'{name}' is the name of a corpus", fix="take another name")
     taken = [str(path) for path in paths if path.exists()]
     if taken and not force:
-        raise ConfigError(f"{first_few(taken)} exist(s)", fix="take another name, or replace them with --force")
+        exist = "exists already" if len(taken) == 1 else "exist already"
+        raise ConfigError(f"{first_few(taken)} {exist}", fix="take another name, or replace them with --force")
 
 
 def _scan(folder: Path) -> tuple[Modality, list[str], list[str]]:
@@ -306,7 +307,8 @@ def _facts(rows: pl.DataFrame) -> dict[str, str]:
     facts = {"items": f"{len(rows):,}", "classes": ", ".join(f"{label} {count}" for label, count in counts)}
     if "speaker" in rows.columns:
         sizes = rows["speaker"].value_counts()["count"].to_list()
-        facts["speakers"] = f"{len(sizes)}, with {min(sizes)} to {max(sizes)} items each"
+        items = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+        facts["speakers"] = f"{len(sizes)}, with {items} items each"
     if "group" in rows.columns:
         groups = sorted(set(rows["group"]))
         split = ", an official split" if all(group.lower() in PARTS for group in groups) else ""
@@ -319,11 +321,9 @@ def _sound_facts(decoded: _Decoded) -> dict[str, str]:
         raise CorpusError("none of the recordings can be read", fix="correct the path after --from")
     seconds = sorted(decoded.seconds)
     formats = ", ".join(f"{name} ({count})" for name, count in decoded.formats.most_common(3))
-    median = seconds[len(seconds) // 2]
-    return {
-        "sound": f"{sum(seconds) / 60:.1f} min; {seconds[0]:.1f} to {seconds[-1]:.1f} s each, median {median:.1f} s",
-        "format": formats,
-    }
+    shortest, median, longest = (f"{seconds[index]:.1f}" for index in (0, len(seconds) // 2, -1))
+    each = f"{shortest} s each" if shortest == longest else f"{shortest} to {longest} s each, median {median} s"
+    return {"sound": f"{sum(seconds) / 60:.1f} min; {each}", "format": formats}
 
 
 def _located(rows: pl.DataFrame, folder: Path, beside: Path, root: Path) -> pl.DataFrame:
@@ -345,7 +345,8 @@ def _pipeline_text(name: str, manifest: Path, encoder: str, modality: Modality, 
     settings = {"download": download, "extract": {"encoder": encoder}}
     lines = [yaml.safe_dump({key: value}, default_flow_style=True, width=200, allow_unicode=True).strip()[1:-1]
              for key, value in settings.items()]  # fmt: skip
-    question = f"# Which layers of {encoder} tell the classes of '{name}' apart? Made by `daamctl new`.\n"
+    called = Path(encoder).name if Path(encoder).expanduser().is_dir() else encoder
+    question = f"# Which layers of {called} tell the classes of '{name}' apart? Made by `daamctl new`.\n"
     return question + "\n".join(lines) + "\n"
 
 

@@ -16,9 +16,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from daamctl.adapters.released import is_published
 from daamctl.artifacts.io import content_key
 from daamctl.artifacts.results import CandidatePart, SearchPart
-from daamctl.config import AdapterConfig, TrainConfig
+from daamctl.config import AdapterConfig, Config, TrainConfig
 from daamctl.errors import TrainingError
 from daamctl.training.loop import Epoch, Training
 
@@ -200,6 +201,12 @@ def grid_of(config: TrainConfig) -> Grid | None:
         return None
     decays = config.search_weight_decay or (config.weight_decay,)
     return Grid(config, {"weight_decay": decays, "standardize": config.search_standardize or (config.standardize,)})
+
+
+def adapter_grid(method: str, config: Config) -> Grid | None:
+    """The candidates for a fine-tuning method; None without a search. Published variants keep the given rate."""
+    searched = config.finetune.search != "none" and config.train.selection == "dev-group"
+    return Grid(config.finetune) if searched and not is_published(method) else None
 
 
 def most_epochs(grid: Grid | None, epochs: int, *, refit: bool) -> int:

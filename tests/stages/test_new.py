@@ -47,11 +47,11 @@ def test_recordings_become_a_pipeline(project: Path, voices: Path) -> None:
     assert rows.columns == ["path", "label", "speaker"]
     assert rows.row(0) == (f"{voices}/calm/s0_0.wav", "calm", "s0")
     assert made.facts == {
-        "sound": "0.1 min; 0.2 to 0.2 s each, median 0.2 s",
+        "sound": "0.1 min; 0.2 s each",
         "format": "8000 Hz, 1 channel (24)",
         "items": "24",
         "classes": "calm 12, sad 12",
-        "speakers": "6, with 4 to 4 items each",
+        "speakers": "6, with 4 items each",
     }
     assert made.doubts == ["6 speakers: with so few hardly any difference of methods can be shown"]
     line = "  - voices\n"
@@ -135,6 +135,7 @@ def test_nothing_is_overwritten(project: Path, voices: Path) -> None:
     text = made.pipeline.read_text()
     with pytest.raises(ConfigError, match="exist") as caught:
         new.run(project, "voices", voices)
+    assert caught.value.message.endswith("exist already")
     assert caught.value.fix == "take another name, or replace them with --force"
     assert made.pipeline.read_text() == text
     new.run(project, "voices", voices, force=True)

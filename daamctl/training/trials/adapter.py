@@ -25,7 +25,7 @@ from daamctl.methods.weights_metadata import ADAPTER, Origin, WeightsMetadata
 from daamctl.provenance import FOLD_CODE, code_hash
 from daamctl.training.adapter_training import AdapterTraining, Opened, notes_on
 from daamctl.training.loop import Training, TrainingSetup
-from daamctl.training.search import Grid, Settings, Start
+from daamctl.training.search import Grid, Settings, Start, adapter_grid
 from daamctl.training.trial import ResultParts, Trial, TrialData
 
 KEY_FORMAT = 2  # raise it when a change of the loop makes finished folds wrong
@@ -254,9 +254,3 @@ class AdapterTrial(Trial):
             settings=sections,
             fold=self.owner,
         )
-
-
-def adapter_grid(method: str, config: Config) -> Grid | None:
-    """The learning rates to try; None without a search. Published variants keep the given rate."""
-    searched = config.finetune.search != "none" and config.train.selection == "dev-group"
-    return Grid(config.finetune) if searched and not is_published(method) else None

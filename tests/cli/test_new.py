@@ -1,0 +1,52 @@
+"""`daamctl new`: what to run next, also where the encoder cannot be had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from daamctl.artifacts.skipped import Obstacle
+from daamctl.cli.app import app
+from daamctl.stages import inventory
+
+
+def texts(folder: Path) -> Path:
+    for label in ("cat", "dog"):
+        (folder / label).mkdir(parents=True)
+        for number in range(6):
+            (folder / label / f"{number}.txt").write_text(f"A {label}, number {number}\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "last"),
+    [
+        (None, ["Next: daamctl run mine; what that takes: daamctl plan mine"]),
+        (
+            Obstacle("the encoder is not here", "hf download it"),
+            [
+                "It cannot run here yet: the encoder is not here",
+                "Next: hf download it",
+                "Then: daamctl run mine; what that takes: daamctl plan mine",
+            ],
+        ),
+    ],
+)
+def test_next_command(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, obstacle: Obstacle | None, last: list[str]
+) -> None:
+    monkeypatch.setattr(inventory, "run", lambda _root, names: dict.fromkeys(names, obstacle))
+    source = texts(tmp_path / "texts")
+    result = CliRunner().invoke(app, ["new", "mine", "--from", str(source), "--encoder", "llama-micro"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-len(last) :] == last
+
+
+def test_question_names_a_folder_without_its_path(project: Path, tmp_path: Path) -> None:
+    encoder = tmp_path / "far" / "own-encoder"
+    encoder.mkdir(parents=True)
+    words = ["new", "mine", "--from", str(texts(tmp_path / "texts")), "--encoder", str(encoder)]
+    CliRunner().invoke(app, words)
+    assert (project / "pipelines" / "mine.yaml").read_text().startswith("# Which layers of own-encoder tell")

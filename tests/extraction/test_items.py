@@ -21,7 +21,8 @@ from daamctl.encoders.load import open_encoder
 from daamctl.errors import AudioError, CorpusError
 from daamctl.extraction import items as module
 from daamctl.extraction.items import ImageItems, ImageTables, SpeechItems, TextItems, decode, open_items
-from daamctl.extraction.stream import embed_clips
+from daamctl.extraction.parts import Parts
+from daamctl.extraction.stream import embed_clips, embed_sets
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,38 @@ def test_words_come_from_their_whole_sentence(token_encoder: Any) -> None:
     np.testing.assert_allclose(np.concatenate(parts), whole.vectors, atol=1e-5)
     without = open_items(rows[3:5], "tokens", Path(), token_encoder, Config())  # the encoder reads from left to right
     assert not np.allclose(embed_clips(token_encoder, without, range(2), storage="float32").vectors, whole.vectors[3:5])
+
+
+def test_an_interrupted_set_of_words_goes_on_with_what_is_finished(
+    token_encoder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daamctl.extraction.parts.PART_EVERY_S", 0.0)
+    monkeypatch.setattr("daamctl.extraction.parts.SAVING_FRACTION", 1.0)
+    rows = words_of("Ada met Bo in Rome", "yes", "we saw a comet", "no", "they left")
+    config = Config(extract=ExtractConfig(max_batch_tokens=8))  # about one sentence a batch
+    done: list[int] = []
+
+    def embedded(parts: Parts | None, interrupted: bool = False) -> Any:
+        def count(number: int) -> None:
+            done.append(number)
+            if interrupted and sum(done) >= 6:
+                raise KeyboardInterrupt
+
+        items = open_items(rows, "tokens", Path(), token_encoder, config)
+        opener = lambda: (items, rows["clip_id"].to_list(), parts)  # noqa: E731
+        found = embed_sets(token_encoder, [opener], storage="float32", on_clips=count)
+        return next(one for one in found if one is not None)
+
+    whole = embedded(None)
+    done.clear()
+    with pytest.raises(KeyboardInterrupt):
+        embedded(Parts(tmp_path / "work" / "embeddings-00000.parquet", "key"), interrupted=True)
+    done.clear()
+    again = embedded(Parts(tmp_path / "work" / "embeddings-00000.parquet", "key"))
+    assert again.kept > 0
+    assert sum(done) == len(rows)
+    assert np.array_equal(again.vectors, whole.vectors)
+    assert np.array_equal(again.n_frames, whole.n_frames)
 
 
 def test_words_without_a_token_are_named(token_encoder: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from daamctl.artifacts.audit import (
     KindDifference,
     ProbeAccuracy,
 )
+from daamctl.artifacts.terms import counted
 from daamctl.sign_flip import paired_sign_flip
 
 NOTE = (
@@ -203,4 +204,8 @@ def _p(part: KindDifference, found: Contrast) -> float:
 def _counts(rows: Sequence[AuditRow]) -> str:
     tracks = sum(row.tracks_probe == "yes" for row in rows)
     beats = sum(row.deletion_beats_random == "yes" for row in rows)
-    return f"{KINDS[rows[0].kind]} track the probe in {tracks} and beat random deletion in {beats} of {len(rows)}"
+    kind, methods = KINDS[rows[0].kind], counted(len(rows), "audited method")
+    return (
+        f"{kind}, {methods}: layers with a higher score are also better for a linear probe in {tracks}, and removing "
+        f"layers by score costs more accuracy than removing random ones in {beats}"
+    )

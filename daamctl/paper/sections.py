@@ -132,15 +132,15 @@ def few_layers(table: PublishedTable) -> list[Table]:
     return [Table("published-layers", caption, columns, cells, frozenset({1}))]
 
 
-def learned(runs: Sequence[RunFacts], evaluation: Evaluation) -> Section:
-    """Learned offset and scaled variance of density methods, beside the published ranges."""
+def learned(runs: Sequence[RunFacts], evaluation: Evaluation) -> Section | None:
+    """Learned offset and scaled variance of density methods, beside the published ranges; None without any."""
     title = "How far the density parameters moved"
     found: dict[str, list[RunFacts]] = {}
     for name in order(evaluation):
         if part := [run for run in runs if run.label == name and run.offset]:
             found[name] = part
     if not found:
-        return Section("learned", title, [Text("No finished run with stored weights has the DAAM parameters.")])
+        return None
     rows = [_learned_row(name, part) for name, part in found.items()]
     foot: list[list[Cell]] = []
     for learned_range in learned_ranges():

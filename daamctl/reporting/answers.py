@@ -83,8 +83,9 @@ def _layers(evaluation: Evaluation, probed: ProbedLayers) -> str:
     if len(near) == len(probed.layers) > 1:
         return f"No layer stands out: layer {best.layer} alone classifies {reached}; every layer lies in this interval."
     text = f"Layer {best.layer} carries the label best: alone it classifies {reached}"
-    if near[1:]:
-        text += f"; layers {layers_text(near)} lie in this interval"
+    if others := [layer for layer in near if layer != best.layer]:
+        lie = "layer {} lies" if len(others) == 1 else "layers {} lie"
+        text += f"; {lie.format(layers_text(others))} in this interval"
     if best is last:
         return f"{text}. It is the last layer."
     return f"{text}. The last layer, {last.layer}, reaches {percent(last.accuracy)} %."

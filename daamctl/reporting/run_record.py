@@ -263,13 +263,15 @@ def _confusions(evaluation: Evaluation, counts: Mapping[str, Any]) -> Table:
     return Table("confusion", caption, columns, rows, frozenset({1, 2}), note)
 
 
-def missing(evaluation: Evaluation) -> Section:
-    """Folds without a result, and methods that were excluded."""
+def missing(evaluation: Evaluation) -> Section | None:
+    """Folds without a result, and methods that were excluded; None if there are none."""
     rows: list[list[Cell]] = [
         [name, str(fold), str(seed)] for name, entry in evaluation.methods.items() for fold, seed in entry.missing
     ]
     skipped = list(evaluation.skipped)
-    texts = [] if rows else [f"Every {'run' if is_official(evaluation) else 'fold'} of every method is finished."]
+    if not rows and not skipped:
+        return None
+    texts = []
     if skipped:
         texts.append(f"Excluded, because training skipped them: {listed(skipped)}.")
     if rows:

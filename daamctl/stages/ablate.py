@@ -5,6 +5,7 @@ Writes `data/ablate/<run>/<group>-<method>/fold*/` and ablation.json, see `daamc
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ from daamctl.tracking import make_tracker, send_missing
 from daamctl.training.features import Features, load_features
 from daamctl.training.layer_subsets import train_on_layers
 from daamctl.training.trials.fusion import build_method
+
+log = logging.getLogger(__name__)
 
 NOTES = {
     "ranking": "Layers are ranked by the mean Importance Factor of '{rank_by}' over all folds, as in the papers. The "
@@ -160,6 +163,8 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         files={str(path.relative_to(folder)): sha256_file(path) for path in sorted(folder.glob(f"*/*/{RESULT}"))},
     )
     write_record(folder / FILE, result.as_json())
+    if not groups:
+        log.info("ablate: nothing to train. %s", " ".join(notes) or "No layers are chosen (ablate.k, ablate.layers).")
     return folder / FILE
 
 

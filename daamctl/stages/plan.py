@@ -313,6 +313,7 @@ class _Planner:
         row.work = f"{counted(len(groups), 'group')} × {counted(len(needs.runs), 'fold')}"
         row.total = max(1, len(groups) * len(needs.runs))
         if method is None or not groups:
+            row.work = "nothing to train"
             row.done, row.basis = int(fresh), "quick"
             set_state(row, None, [extract, *ranking])
             return needs.fill_disk(row, 0)

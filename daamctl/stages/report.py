@@ -408,8 +408,7 @@ def _settings(config: Config, evaluation: Evaluation, runs: list[RunFacts]) -> d
 def _commands(layout: Layout, evaluation: Evaluation) -> list[str]:
     """Commands that reproduce this report from scratch."""
     corpus = evaluation.provenance.corpus or ""
-    commit = evaluation.provenance.git_commits[-1].partition("+")[0]
-    lines = [f"git checkout {commit}", "make install"]
+    lines = _install(layout, evaluation)
     if corpus in CORPORA and corpus not in FILES:
         found = CORPORA.load(corpus)
         if found.obtain is None:
@@ -421,6 +420,15 @@ def _commands(layout: Layout, evaluation: Evaluation) -> list[str]:
     if layout.pipeline:
         return [*lines, f"dvc repro report@{layout.pipeline}    # or without DVC: daamctl run {layout.pipeline}"]
     return [*lines, *(layout.command(stage) for stage in folder_stages())]
+
+
+def _install(layout: Layout, evaluation: Evaluation) -> list[str]:
+    """Commands that install the code of the folds: from a checkout, or the released package."""
+    found = evaluation.provenance
+    commits = [commit.partition("+")[0] for commit in found.git_commits if commit != "unknown"]
+    lines = [f"git checkout {commits[-1]}"] if commits else []
+    checkout = (layout.root / "pyproject.toml").is_file() and (layout.root / "Makefile").is_file()
+    return [*lines, "make install" if checkout else f"pip install daamctl=={found.daamctl[-1]}"]
 
 
 def _use(layout: Layout, config: Config, evaluation: Evaluation, raw_names: Mapping[str, str]) -> list[str]:

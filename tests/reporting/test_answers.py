@@ -47,7 +47,7 @@ BASE = {"ridge-best-layer": 0.5, "daam-v1": 0.6}
 def test_the_layers_that_carry_the_label() -> None:
     text = said(fused(BASE), probed(0.5, 0.61, 0.62, 0.4))
     assert "Layer 3 carries the label best: alone it classifies 62.0 % [60.0, 64.0] of utterances" in text
-    assert "layers 2, 3 lie in this interval. The last layer, 4, reaches 40.0 %." in text
+    assert "; layer 2 lies in this interval. The last layer, 4, reaches 40.0 %." in text
 
 
 def test_a_flat_profile() -> None:

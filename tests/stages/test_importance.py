@@ -284,7 +284,8 @@ def test_methods_without_a_ranking_and_the_table(audited):
     assert rows["daam-v1-mlp"]["deletion_advantage_untrained"] is not None
     assert comparison["contrast"]["verdict"] != "better"
     assert "There is no evidence that Importance Factors" in comparison["sentence"]
-    assert "Layer weights track the probe in 1 and beat random deletion in 1 of 1." in comparison["sentence"]
+    assert "Layer weights, 1 audited method: layers with a higher score" in comparison["sentence"]
+    assert "better for a linear probe in 1, and removing layers by score" in comparison["sentence"]
 
 
 def test_curves_are_written_and_drawn(planted, audited):

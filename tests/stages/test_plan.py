@@ -399,7 +399,7 @@ def test_layers_are_ranked_by_a_density_only(project: Path) -> None:
     rows, _ = planned(project, "demo", {"ablate.rank_by": "mha", "ablate.layers": [[9], [3, 4]]})
     assert rows["ablate"]["work"] == "2 groups × 5 folds"
     rows, _ = planned(project, "demo", {"ablate.rank_by": "mha"})
-    assert (rows["ablate"]["work"], rows["ablate"]["basis"]) == ("0 groups × 5 folds", "quick")
+    assert (rows["ablate"]["work"], rows["ablate"]["basis"]) == ("nothing to train", "quick")
 
 
 def test_encoder_that_cannot_be_fine_tuned(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

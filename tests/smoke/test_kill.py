@@ -37,11 +37,6 @@ def daamctl(*words: str) -> list[str]:
     return [sys.executable, "-c", COMMAND, *words]
 
 
-def run(*words: str) -> None:
-    done = subprocess.run(daamctl(*words), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def settings(project: Path, **overrides: Any) -> tuple[Layout, Config]:
     config = load_config(project, "tiny", {key.replace("__", "."): value for key, value in overrides.items()})
     return Layout.of(project, "tiny", config), config
@@ -77,7 +72,7 @@ def test_killed_extraction_redoes_at_most_one_shard(tiny: Path) -> None:
     kill_when(lambda: len(list(work.glob("*/embeddings-*.parquet"))) >= 2, *words)
     finished = {path.name: path.stat().st_mtime_ns for path in work.glob("*/embeddings-*.parquet")}
     assert not target.exists()
-    run(*words)
+    extract.run(*settings(tiny))
     resumed = shards(target)
     redone = [name for name, mtime in finished.items() if (target / name).stat().st_mtime_ns != mtime]
     assert len(redone) <= 1, f"more than one shard was made again: {redone}"
@@ -99,8 +94,8 @@ def test_killed_training_continues_to_the_same_result(tiny: Path) -> None:
         weights = sha256_file(fold.folder / "weights.safetensors")
         return fold.history().to_dicts(), fold.predictions().to_dicts(), fold.result["metrics"], weights
 
-    run(*words)
-    resumed = result()
     same = settings(tiny, train__epochs=100, train__patience=None)
+    train.run(*same, method="daam-v1-mlp", fold=1, track=False)
+    resumed = result()
     train.run(*same, method="daam-v1-mlp", fold=1, force=True, track=False)
     assert result() == resumed

@@ -54,7 +54,7 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     for finding in result["checks"]:
         show_line(console, f"[{STYLES[finding['severity']]}]{finding['severity']:<8}[/]{escaped(finding['text'])}")
         if finding["severity"] != "ok" and finding["examples"]:
-            show_line(console, f"{'':8}[dim]{escaped('; '.join(finding['examples']))}[/]")
+            show_line(console, f"{'':8}[dim]{escaped('for example: ' + '; '.join(finding['examples']))}[/]")
     verdict = result["verdict"]
     show_line(console, f"\n[bold]Verdict: {verdict['case']}[/]")
     show_line(console, escaped(verdict["text"]))

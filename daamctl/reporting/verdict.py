@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 
 from daamctl.artifacts.evaluation import Comparison, Comparisons, Entities, Evaluation, Ranks, ReferenceComparison
@@ -29,6 +30,8 @@ from daamctl.reporting.terms import is_official, item, selection_rule, terms
 CORRECTIONS = {"holm": "Holm"}
 MAX_NAMED = 12
 """Above this number of classes, sentences do not name them all."""
+NAMED_BY_FILE = ("manifest", "conll")
+"""Corpora of which there may be several, so that the name of the file tells which."""
 
 
 @dataclass(frozen=True)
@@ -325,7 +328,9 @@ def source(evaluation: Evaluation) -> str:
         told = [f"SHA-256 {facts['sha256'][:12]}", *(facts[name] for name in ("made_by", "licence") if name in facts)]
         return f"{sentence(str(facts['name']))[:-1]} ({', '.join(told)})"
     label = encoder_label(facts, made.config.get("extract", {}))
-    return f"Corpus {made.corpus or evaluation.run}, frozen encoder {label}"
+    given = made.config.get("download", {}).get("source") if made.corpus in NAMED_BY_FILE else None
+    corpus = Path(given).stem if given else made.corpus or evaluation.run
+    return f"Corpus {corpus}, frozen encoder {label}"
 
 
 def _classes(found: Sequence[str]) -> str:

@@ -669,7 +669,8 @@ def test_every_signal_clears_files_and_locks(project: Path, monkeypatch: Any, nu
             os.kill(os.getpid(), number)
             time.sleep(60)
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it,
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and one started by nohup this one
     before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     monkeypatch.setattr(train, "run", write_and_stop)
     result = call("train", "-p", "demo", "-m", "mha")

@@ -323,12 +323,11 @@ def _gallery(summary: Importance, pngs: Mapping[str, bytes], labels: Labels) -> 
         alts: dict[str, str] = {}
         if entry:
             alts |= {entry.heatmap: _heatmap_alt(label, entry), entry.layers_picture: _bars_alt(label, entry)}
-        if score and score.ranking:  # else all layers are equal
+        if score:
             alts[score.band] = _band_alt(label, score)
         if score and score.replacement:
             alts[score.replacement] = _replacement_alt(label)
-        if alts:
-            blocks.append(Folded(label, [Picture(file, alt, pngs[file]) for file, alt in alts.items()]))
+        blocks.append(Folded(label, [Picture(file, alt, pngs[file]) for file, alt in alts.items()]))
     return [Folded(f"Pictures of every method ({len(blocks)})", blocks)] if blocks else []
 
 

@@ -354,7 +354,7 @@ def test_command_prints_tables_and_ends_with_the_verdict(project: Path) -> None:
     assert f"{100 * stored['headroom']['concatenation']['mean']:+.1f} ± " in rows["all concatenated"]
     chosen = ", ".join(map(str, stored["probe"]["best_layer"]["chosen"]))
     assert any(line.startswith(f"Chosen on the held-out group, fold by fold: layer {chosen}; ") for line in lines)
-    assert "        u6#000 = u201#000" in lines
+    assert "        for example: u6#000 = u201#000" in lines
     assert sum(line.startswith(("ok ", "note ", "warning ")) for line in lines) == 9
 
 

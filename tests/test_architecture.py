@@ -314,6 +314,13 @@ def test_commands_load_only_what_they_use(project: Path) -> None:
         assert done.stdout.splitlines()[-1] == "[]", words
 
 
+def test_training_loads_no_statistics() -> None:
+    """They take as long to import as a closed-form probe takes to solve; only `evaluate` needs them."""
+    script = "import sys, daamctl.stages.train; print([x for x in ('sklearn', 'statsmodels') if x in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=REPOSITORY)
+    assert done.stdout == "[]\n"
+
+
 def test_everything_public_has_a_docstring() -> None:
     lacking, met = [], 0
     for path in MODULES:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors.torch import save_file
@@ -34,8 +34,10 @@ from daamctl.training.loop import Trained, Training, TrainingSetup
 from daamctl.training.rng import seed_everything
 from daamctl.training.search import Grid, Settings, Start, grid_of
 from daamctl.training.standardize import fit_standardize
-from daamctl.training.tagging import entity_f1
 from daamctl.training.trial import FoldSpec, ResultParts, Trial
+
+if TYPE_CHECKING:
+    from daamctl.training.tagging import F1
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +104,11 @@ class FusionTrial(Trial):
     def starter(self, advance: Callable[[int], None]) -> Start:
         """See `Trial.starter`; the trainings share features, standardisation and untrained maps."""
         train, dev, test = split_features(self.data, self.split, self.device)
-        f1 = entity_f1(self.clips.rows, self.clips.classes, self.split) if self.clips.modality == "tokens" else {}
+        f1: Mapping[str, F1] = {}
+        if self.clips.modality == "tokens":
+            from daamctl.training.tagging import entity_f1  # loads the statistics, which takes seconds
+
+            f1 = entity_f1(self.clips.rows, self.clips.classes, self.split)
         fitted: dict[str, Standardize] = {}  # by the setting `train.standardize`, which candidates may differ in
         untrained: dict[str, Trained] = {}  # likewise
 

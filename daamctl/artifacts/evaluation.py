@@ -675,7 +675,6 @@ class MethodEntities:
         per_trial: F1 of each seed, in the order of the seeds.
         scores: of the predictions of all trials together: per type, and kinds of errors.
         best_on_test: F1 at the epoch that is best on the test part, as some papers report; None: not recorded.
-        last: F1 at the last epoch; None: not recorded.
     """
 
     f1: Interval
@@ -683,7 +682,6 @@ class MethodEntities:
     per_trial: list[float]
     scores: EntityScores
     best_on_test: float | None
-    last: float | None
 
 
 @dataclass(frozen=True)

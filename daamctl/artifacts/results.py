@@ -206,6 +206,11 @@ class Fold:
         return self.result["run"].get("modality", "speech")
 
     @property
+    def is_few_shot(self) -> bool:
+        """Whether it was trained on sentences that its seed has drawn (`train.shots`)."""
+        return self.result["run"]["config"].get("train", {}).get("shots") is not None
+
+    @property
     def label(self) -> str:
         """The method's name as shown beside a figure, with important caveats.
 

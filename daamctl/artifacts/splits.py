@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from daamctl.artifacts.words import OUTSIDE, are_words, sentence_of
 from daamctl.config import TrainConfig
 from daamctl.errors import TrainingError
 
 OFFICIAL = ("train", "dev", "test")
-OUTSIDE = "O"
-"""Tag of a word outside of entities."""
-WORD = r"-\d{4,}$"
-"""End of a word's id: its position in the sentence."""
 HELD_OUT_SEED = 0  # the same for all methods and seeds, so that they select on the same items
 
 
@@ -161,16 +156,6 @@ def split_of(clips: pl.DataFrame, fold: int, train: TrainConfig, seed: int = 0) 
     if train.shots is None:
         return split
     return few_shot(split, clips, train.shots, seed, dev_fraction=train.dev_fraction if held_out else None)
-
-
-def are_words(clips: pl.DataFrame) -> bool:
-    """Whether the rows are tagged words of sentences (`daamctl.corpora.base.PREPARED_TOKENS`)."""
-    return OUTSIDE in set(clips["label"]) and bool(clips["utterance_id"].str.contains(WORD).all())
-
-
-def sentence_of(utterance_ids: pl.Series) -> NDArray[Any]:
-    """Sentence of each word, shape (N,), from ids `<sentence>-<position, four digits or more>`."""
-    return utterance_ids.str.replace(WORD, "").to_numpy()
 
 
 def few_shot(split: Split, clips: pl.DataFrame, shots: int, seed: int, *, dev_fraction: float | None) -> Split:

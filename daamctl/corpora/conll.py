@@ -18,6 +18,7 @@ from pathlib import Path
 import polars as pl
 
 from daamctl.artifacts.terms import counted
+from daamctl.artifacts.words import word_id
 from daamctl.corpora.base import PREPARED_TOKENS, Corpus
 from daamctl.corpora.files import JSON_LINES, read_table
 from daamctl.corpora.groups import PARTS, official_groups
@@ -156,7 +157,7 @@ def token_rows(parts: Sequence[tuple[str | None, Path, Sequence[Sentence]]]) -> 
             document = f"{part or 'all'}-document-{sentence.document:05d}" if documents else None
             lone += [sentence.place + index for index in broken(sentence.tags, scheme)]
             length = len(sentence.words)
-            columns["utterance_id"] += [f"{name}-{position:04d}" for position in range(length)]
+            columns["utterance_id"] += [word_id(name, position) for position in range(length)]
             columns["sentence"] += [name] * length
             columns["position"] += range(length)
             columns["text"] += sentence.words

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from daamctl.artifacts.words import OUTSIDE
+
 Scheme = Literal["BIO", "IOB1", "IOBES", "BILOU"]
 
-OUTSIDE = "O"
 PREFIXES = "BIESLU"
 ALLOWED = f"O, or {', '.join(f'{prefix}-' for prefix in PREFIXES)} and a type"
 """Which tags there are, for messages."""

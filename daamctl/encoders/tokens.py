@@ -41,6 +41,8 @@ class TokenEncoder(TextEncoder):
                 fix="take an encoder with a fast tokenizer (a file tokenizer.json in its folder)",
             )
         super().__init__(name, model, reader, **options)
+        trial = reader(TRIAL[1], verbose=False)["input_ids"]
+        self.added = trial[: self.first], trial[len(trial) - self.last :]  # before and after every text
 
     def word_tokens(self, sentences: Sequence[Sequence[str]], limit: int) -> list[list[Tensor]]:
         """Turn sentences into items; one that is longer than the limit gives several, cut between words.
@@ -93,8 +95,7 @@ class TokenEncoder(TextEncoder):
         if self.options.subwords == "first":
             first = {owner: at for at, owner in reversed(list(enumerate(owners)))}
             owners = [owner if first[owner] == at else OUTSIDE for at, owner in enumerate(owners)]
-        trial = self.tokenizer(TRIAL[1], verbose=False)["input_ids"]
-        before, after = trial[: self.first], trial[len(trial) - self.last :]
+        before, after = self.added
         owners = [OUTSIDE] * self.first + owners + [OUTSIDE] * self.last
         return torch.tensor([before + ids + after, owners], dtype=torch.long)
 

@@ -145,8 +145,7 @@ def item_table(folds: Sequence[Fold], items: Sequence[Items]) -> pl.DataFrame:
 
 def _num_train(fold: Fold, folds: Sequence[Fold]) -> int:
     """Number of training clips; of few-shot trials the mean over seeds, which draw sentences of different lengths."""
-    few_shot = fold.result["run"]["config"].get("train", {}).get("shots") is not None
-    alike = [one for one in folds if one.fold == fold.fold] if few_shot else [fold]
+    alike = [one for one in folds if one.fold == fold.fold] if fold.is_few_shot else [fold]
     return round(mean(one.result["meta"]["num_train_clips"] for one in alike))
 
 

@@ -103,7 +103,7 @@ def _shared(fold: Fold) -> dict[str, Any]:
     data = f"data_key{SUFFIX if is_published(run['method']) else ''}" if run.get("finetune") else "embeddings_key"
     dtype = encoder.get("weights_dtype", "float32")  # the hash of the weights depends on their number format
     clips = [meta["num_train_clips"], meta["num_dev_clips"], meta["num_test_clips"]]
-    if run["config"].get("train", {}).get("shots") is not None:  # every seed draws other sentences
+    if fold.is_few_shot:  # every seed draws other sentences
         clips = clips[2:]
     values = {
         data: meta["embeddings_key"],

@@ -27,12 +27,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from daamctl.artifacts.entities import EntityScores, Rule, SpanErrors, TypeScores
 from daamctl.artifacts.evaluation import Interval, MetricComparison, SignFlipTest
+from daamctl.artifacts.words import OUTSIDE
 from daamctl.evaluation.statistics import cluster_draws, percentile_interval
 from daamctl.sign_flip import EXACT_FLIPS_UP_TO, Floats
 
 NO_TAG = -1
 """Predicted class id of a word without a prediction, e.g. one beyond the length that the encoder takes: counts as O."""
-OUTSIDE = "O"
 FLIPS = 10_000
 BLOCK = 1_000_000
 """Largest number of random swaps held in memory at once."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from daamctl.artifacts.entities import Rule
 from daamctl.artifacts.evaluation import Entities, MethodEntities
 from daamctl.artifacts.results import Fold
-from daamctl.artifacts.splits import sentence_of
+from daamctl.artifacts.words import sentence_of
 from daamctl.evaluation.entities import (
     EntityCounts,
     compare_f1,
@@ -24,6 +24,7 @@ from daamctl.evaluation.entities import (
 from daamctl.evaluation.statistics import with_holm
 
 RESAMPLES = 2000
+"""Draws of the bootstraps; with all methods of a run, more would take minutes."""
 
 
 def entities_of(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], reference: str | None) -> Entities | None:
@@ -58,7 +59,6 @@ def entities_of(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], re
             per_trial=[micro_f1(one) for one in counts[method]],
             scores=entity_scores(together.sentences, together.targets, together.predictions, together.classes),
             best_on_test=_mean(metrics, "entity_f1_best_on_test"),
-            last=_mean(metrics, "entity_f1_last"),
         )
     others = [method for method in complete if method != reference and reference in counts]
     found = [compare_f1(counts[name], counts[str(reference)], resamples=RESAMPLES) for name in others]

@@ -222,9 +222,11 @@ async def _file_in_form(request: Request, body: bytes) -> bytes:
         raise HTTPException(UNUSABLE, f"the form cannot be read: {error.message}") from error
     except KeyError as error:  # of the content type
         raise HTTPException(UNUSABLE, "the form cannot be read: its content type names no boundary") from error
-    files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
-    content = await files[0].read() if files else b""
-    await form.close()
+    try:
+        files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
+        content = await files[0].read() if files else b""
+    finally:
+        await form.close()
     if not content:
         reason = "the file in the form is empty" if files else "the form holds no file"
         raise HTTPException(UNUSABLE, f"{reason}; send it as curl -F file=@FILE does")

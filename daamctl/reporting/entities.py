@@ -48,8 +48,8 @@ def section(evaluation: Evaluation) -> Section | None:
     found = evaluation.entities
     if found is None:
         return None
-    trials = len(next(iter(found.methods.values())).per_trial)
-    sentences = next(iter(found.methods.values())).f1.n_clusters
+    first = next(iter(found.methods.values()))
+    trials, sentences = len(first.per_trial), first.f1.n_clusters
     how = (
         f"Entities of {sentences:,} test sentences. F1 is micro-averaged over entities; an entity counts if its "
         "boundaries and its type are right. "
@@ -123,10 +123,10 @@ def _table(found: Entities) -> Table:
 
 def _types(found: Entities) -> Table:
     names = order(found)
-    types = list(next(iter(found.methods.values())).scores.per_type)
-    trials = len(next(iter(found.methods.values())).per_trial)
+    first = next(iter(found.methods.values()))
+    trials = len(first.per_trial)
     lines: list[Sequence[Cell]] = []
-    for kind in types:
+    for kind in first.scores.per_type:
         scores = [found.methods[name].scores.per_type[kind] for name in names]
         lines.append([kind, Number(scores[0].gold / trials, "count"), *(Number(one.f1) for one in scores)])
     return Table("entity-types", "F1 per entity type, in percent", ["Type", "Entities", *names], lines)

@@ -12,7 +12,8 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from daamctl.artifacts.splits import Split, sentence_of
+from daamctl.artifacts.splits import Split
+from daamctl.artifacts.words import sentence_of
 from daamctl.evaluation.entities import count_entities, micro_f1
 
 F1 = Callable[[Tensor], float]

@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from daamctl.artifacts.splits import fold_groups, make_split, sentence_of, split_of
+from daamctl.artifacts.splits import fold_groups, make_split, split_of
+from daamctl.artifacts.words import sentence_of
 from daamctl.config import TrainConfig
 from daamctl.errors import TrainingError
 

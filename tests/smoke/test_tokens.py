@@ -12,7 +12,7 @@ from seqeval.metrics import f1_score
 from daamctl import pipeline
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.results import read_folds
-from daamctl.artifacts.splits import sentence_of
+from daamctl.artifacts.words import sentence_of
 from daamctl.config import load_config
 from daamctl.errors import MethodError, TrainingError
 from daamctl.layout import Layout

@@ -6,17 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
+import yaml
+from scipy.special import softmax
 from seqeval.metrics import f1_score
 
 from daamctl import pipeline
+from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.words import sentence_of
 from daamctl.config import load_config
 from daamctl.errors import MethodError, TrainingError
 from daamctl.layout import Layout
-from daamctl.stages import export, preflight
+from daamctl.stages import export, predict, preflight, serve
 from tests.fixtures.pictures import blank_pictures
 
 QUICK: dict[str, Any] = {
@@ -37,6 +41,10 @@ def run(project: Path, **changes: Any) -> tuple[Layout, Path]:
 
 
 def test_the_report_has_the_entity_f1_of_seqeval(project: Path) -> None:
+    pipeline_file = project / "pipelines/demo-tokens.yaml"
+    settings = yaml.safe_load(pipeline_file.read_text(encoding="utf-8"))
+    settings["train"] |= {"epochs": 3, "refit": False}  # what `export` compares with the training
+    pipeline_file.write_text(yaml.safe_dump(settings), encoding="utf-8")
     layout, report = run(project)
     found = read_evaluation(layout.stage("evaluate"), again="").entities
     assert found is not None
@@ -61,8 +69,35 @@ def test_the_report_has_the_entity_f1_of_seqeval(project: Path) -> None:
 
     config = load_config(project, "demo-tokens", QUICK)
     preflight.run(layout, config)
+    check_prediction(project, layout)
+
+
+def check_prediction(project: Path, layout: Layout) -> None:
+    """An exported tagger tags the test sentences as training stored it."""
+    model = export.run(project, "demo-tokens/last-layer", project / "model")
+    (fold,) = read_folds(layout.method("last-layer"))
+    stored = fold.predictions()
+    clips = read_clips(layout.stage("segment") / "clips.parquet").rows
+    words = clips.filter(pl.col("group") == "test").sort("sentence", "position")
+    lines = [
+        "".join(f"{text}\t{label}\n" for text, label in part.select("text", "label").iter_rows())
+        for part in words.partition_by("sentence", maintain_order=True)
+    ]
+    (project / "test.conll").write_text("\n".join(lines), encoding="utf-8")
+    found = predict.run(model, [str(project / "test.conll")], out=project / "found.parquet", device="cpu")
+    rows = found.rows.filter(pl.col("unit") == "word")
+    logits = np.stack(stored.sort("utterance_id")["logits"].to_list())
+    classes = fold.result["run"]["classes"]
+    np.testing.assert_allclose(
+        rows.select([f"p_{name}" for name in classes]).to_numpy(), softmax(logits, axis=1), atol=1e-4
+    )
+    assert found.entities is not None
+    assert found.entities.micro.f1 == pytest.approx(fold.result["metrics"]["entity_f1"], abs=0.01)
+    assert predict.run(model, [], lines=["to be", "or not"], device="cpu").rows["item"].to_list().count("2") >= 2
     with pytest.raises(MethodError, match="tags words"):
-        export.run(project, "demo-tokens/last-layer", project / "model")
+        serve.run(model)
+    with pytest.raises(MethodError, match="leave out"):
+        export.run(project, "demo-tokens/last-layer", project / "other", register="a-name")
 
 
 def test_few_shot_trials_draw_other_sentences(project: Path) -> None:

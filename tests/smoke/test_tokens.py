@@ -8,19 +8,23 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import torch
 import yaml
 from scipy.special import softmax
 from seqeval.metrics import f1_score
 
 from daamctl import pipeline
+from daamctl.analysis.probe import ridge_probe
 from daamctl.artifacts.clips import read_clips
+from daamctl.artifacts.embeddings import read_embeddings, read_head
 from daamctl.artifacts.evaluation import read_evaluation
+from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.words import sentence_of
 from daamctl.config import load_config
 from daamctl.errors import MethodError, TrainingError
 from daamctl.layout import Layout
-from daamctl.stages import export, predict, preflight, serve
+from daamctl.stages import export, importance, predict, preflight, serve
 from tests.fixtures.pictures import blank_pictures
 
 QUICK: dict[str, Any] = {
@@ -52,16 +56,14 @@ def test_the_report_has_the_entity_f1_of_seqeval(project: Path) -> None:
     for method, scores in found.methods.items():
         (fold,) = read_folds(layout.method(method))
         words = fold.predictions()
-        classes = np.array(fold.result["run"]["classes"])
-        tags = [classes[words["target"].to_numpy()], classes[words["logits"].list.arg_max().to_numpy()]]
-        _, starts = np.unique(sentence_of(words["utterance_id"]), return_index=True)
-        gold, predicted = ([part.tolist() for part in np.split(column, np.sort(starts)[1:])] for column in tags)
-        assert scores.f1.value == pytest.approx(f1_score(gold, predicted))
-        assert scores.f1.n_clusters == len(starts) == 160
+        tags = words["target"].to_numpy(), words["logits"].list.arg_max().to_numpy()
+        assert scores.f1.value == pytest.approx(seqeval_f1(words, *tags, fold.result["run"]["classes"]))
+        assert scores.f1.n_clusters == 160
     fold = read_folds(layout.method("last-layer"))[0]
     history = fold.history()
     assert fold.result["metrics"]["selected_epoch"] == history["dev_f1"].arg_max() + 1  # type: ignore[operator]
     assert fold.result["metrics"]["entity_f1"] == pytest.approx(found.methods["last-layer"].f1.value)
+    check_layers(layout)
     best = max(found.methods, key=lambda name: found.methods[name].f1.value)
     page = (report / "report.md").read_text(encoding="utf-8")
     assert f"{best} finds entities best: F1 {100 * found.methods[best].f1.value:.1f} %" in page
@@ -70,6 +72,29 @@ def test_the_report_has_the_entity_f1_of_seqeval(project: Path) -> None:
     config = load_config(project, "demo-tokens", QUICK)
     preflight.run(layout, config)
     check_prediction(project, layout)
+
+
+def check_layers(layout: Layout) -> None:
+    """The F1 of a layer is that of a linear probe of its vectors, as seqeval computes it."""
+    summary = find_importance(layout.stage("importance"), again="")
+    assert summary is not None
+    assert summary.probed is not None
+    assert summary.probed.entity_f1 is not None
+    clips, vectors, _ = read_embeddings(layout.embeddings)
+    classes = read_head(layout.embeddings).classes
+    train, test = (np.flatnonzero(clips["group"] == part) for part in ("train", "test"))
+    y = np.array([classes.index(label) for label in clips["label"]])
+    x = torch.from_numpy(vectors[:, 3])
+    guess = ridge_probe(x[train], y[train], x[test], len(classes)).argmax(-1).numpy()
+    assert len(summary.probed.entity_f1) == vectors.shape[1]
+    assert summary.probed.entity_f1[3].value == pytest.approx(seqeval_f1(clips[test], y[test], guess, classes))
+
+
+def seqeval_f1(words: pl.DataFrame, *tags: Any) -> float:
+    gold, guess, classes = tags
+    _, starts = np.unique(sentence_of(words["utterance_id"]), return_index=True)
+    parts = [np.split(np.array(classes)[ids], np.sort(starts)[1:]) for ids in (gold, guess)]
+    return float(f1_score(*([part.tolist() for part in column] for column in parts)))
 
 
 def check_prediction(project: Path, layout: Layout) -> None:
@@ -109,6 +134,10 @@ def test_few_shot_trials_draw_other_sentences(project: Path) -> None:
     for fold in folds.values():
         assert fold.result["run"]["dev_group"] == "2 of 24 sentences"
         assert fold.result["meta"]["num_test_clips"] == 1173
+    clips, _, _ = read_embeddings(layout.embeddings)
+    for fold in folds.values():  # the layers are probed on what trained the methods
+        train, test = importance._split_rows(clips, fold)
+        assert (len(train), len(test)) == (fold.result["meta"]["num_train_clips"], 1173)
     found = read_evaluation(layout.stage("evaluate"), again="").entities
     assert found is not None
     assert len(found.methods["ridge-concat"].per_trial) == 2

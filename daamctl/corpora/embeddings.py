@@ -18,7 +18,7 @@ import polars as pl
 from daamctl.config import EMBEDDINGS
 from daamctl.corpora.base import PREPARED_EMBEDDINGS, Corpus
 from daamctl.corpora.groups import official_groups
-from daamctl.corpora.vector_file import VectorFile, open_vectors
+from daamctl.corpora.vector_file import DESCRIPTION, VectorFile, open_vectors
 from daamctl.errors import CorpusError, first_few
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ CORPUS = Corpus(
     classes=(),
     prepare=prepare,
     fingerprint=None,
-    how_to_get="write a file as docs/embeddings.md says, and register it: daamctl download embeddings --from FILE",
+    how_to_get=f"{DESCRIPTION}; register the file: daamctl download embeddings --from FILE",
     modality="embeddings",
     facts=facts,
 )

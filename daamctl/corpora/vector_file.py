@@ -38,7 +38,7 @@ BLOCK_BYTES = 64_000_000
 UNREADABLE = (OSError, ValueError, RuntimeError, pa.ArrowException, SafetensorError, zipfile.BadZipFile)
 DESCRIPTION = (
     f"give an array '{VECTORS}' of items x layers x features, and the columns id and label, optionally speaker, group "
-    "and utterance; see docs/embeddings.md"
+    "and utterance"
 )
 
 

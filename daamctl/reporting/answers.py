@@ -45,7 +45,7 @@ def answers(
     """
     probed = summary.probed if summary else None
     blocks: list[Block] = [
-        Text(_layers(evaluation, probed) if probed else f"The layers were not probed yet. Run: {command}"),
+        Text(_layers(evaluation, probed) if probed else f"The layers were not probed yet. Run: `{command}`"),
         Text(_fusion(evaluation) if evaluation.entities is None else entities.sentence(evaluation.entities)),
         *([Text(shortest(truncation))] if truncation else []),
         _figure(evaluation, probed)

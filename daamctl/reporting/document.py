@@ -5,6 +5,7 @@ The cells of a table are numbers until a writer (HTML, Markdown, CSV, LaTeX) for
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
@@ -32,6 +33,8 @@ FORMATS: dict[str, tuple[float, str, str]] = {
     "mib": (2.0**-20, ",.0f", "MiB"),
 }
 """Kind -> factor from the stored value to the shown one, its format, and its unit. Fractions become percent."""
+CODE = re.compile(r"`([^`|]+)`")
+"""Code in a text. A `|` would end the cell of a Markdown table, in code too."""
 SMALLEST_P = 0.001
 ZERO = 1e-12
 """Smaller values are rounding errors."""

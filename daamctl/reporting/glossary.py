@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from markupsafe import Markup, escape
 
-from daamctl.reporting.document import Block, Bullets, Folded, Section, Table, Text
+from daamctl.reporting.document import CODE, Block, Bullets, Folded, Section, Table, Text
 
 GLOSSARY = {
     "WA": "weighted accuracy, the share of correct items; speech papers call it so because frequent classes weigh more",
@@ -44,10 +44,10 @@ def with_glossary(sections: Sequence[Section]) -> list[Section]:
 
 
 def explainer() -> Callable[[str], Markup]:
-    """A function that marks each term with its explanation where it first occurs; other text is escaped."""
+    """A function that marks each term with its explanation where it first occurs, and code; other text is escaped."""
     left = dict(GLOSSARY)
 
-    def explain(text: str) -> Markup:
+    def mark(text: str) -> Markup:
         found: dict[tuple[int, int], str] = {}
         for term in list(left):
             match = _pattern(term).search(text)
@@ -59,6 +59,12 @@ def explainer() -> Callable[[str], Markup]:
             word = Markup('<abbr title="{}" tabindex="0">{}</abbr>').format(meaning, text[start:stop])
             marked, end = marked + escape(text[end:start]) + word, stop
         return marked + escape(text[end:])
+
+    def explain(text: str) -> Markup:
+        parts = CODE.split(text)
+        return Markup("").join(
+            Markup("<code>{}</code>").format(part) if number % 2 else mark(part) for number, part in enumerate(parts)
+        )
 
     return explain
 

@@ -58,7 +58,7 @@ def importance(
     """
     title = "Which layers matter"
     if summary is None:
-        return Section("importance", title, [Text(f"Not computed yet. Run: {command}")])
+        return Section("importance", title, [Text(f"Not computed yet. Run: `{command}`")])
     blocks: list[Block] = []
     if summary.methods:
         blocks += _maps(summary, maps, labels)
@@ -81,8 +81,10 @@ def ablation(
     labels: Labels,
     words: Terms,
     command: str,
-) -> Section:
+) -> Section | None:
     """Retraining on few layers, whether layer scores predict the result, and the papers' results.
+
+    None: no layers were chosen, and the papers have no such results.
 
     Args:
         result: result of the ablation; None if it has not run.
@@ -94,12 +96,10 @@ def ablation(
     """
     title = "Training on few layers"
     if result is None:
-        return Section("ablation", title, [Text(f"Not computed yet. Run: {command}")])
+        return Section("ablation", title, [Text(f"Not computed yet. Run: `{command}`")])
     notes = [Text(note) for note in result.notes]
     if not result.groups:
-        return Section(
-            "ablation", title, [Text("No layers were chosen, so nothing was trained on few layers."), *notes]
-        )
+        return Section("ablation", title, [*notes, *published]) if published else None
     baseline = result.baseline
     rows: list[list[Cell]] = [
         ["baseline", layers_text(baseline.layers), spread(baseline), Number(baseline.n, "count"), DASH]

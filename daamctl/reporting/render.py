@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from daamctl.figures import interactive as figures
 from daamctl.figures.spec import Picture
-from daamctl.reporting.document import Document, Linked, Number, number_of
+from daamctl.reporting.document import CODE, Document, Linked, Number, number_of
 from daamctl.reporting.glossary import explainer
 
 TEMPLATES = Path(__file__).parent
@@ -92,9 +92,15 @@ def _small(png: bytes) -> bytes:
 
 
 def _escape_markdown(value: Any) -> Any:
+    """Escaped text, in which `code` stays code."""
     if isinstance(value, Markup) or not isinstance(value, str | Number):
         return value
-    text = html.escape(" ".join(str(value).split()), quote=False)
+    parts = CODE.split(" ".join(str(value).split()))
+    return "".join(f"`{part}`" if number % 2 else _escape_plain(part) for number, part in enumerate(parts))
+
+
+def _escape_plain(text: str) -> str:
+    text = html.escape(text, quote=False)
     for sign in "\\`*_[]|":
         text = text.replace(sign, f"\\{sign}")
     return text

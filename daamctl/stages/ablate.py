@@ -65,8 +65,7 @@ NOTES = {
     "none": "The layers are measured with the decoder only ('none'), because a DAAM over a single layer multiplies its "
     "input by a constant.",
     "passed over": "Not used as {what}: {why}.",
-    "unranked": "Layers are not ranked: {why}. There are no highest and lowest groups; set ablate.layers to choose "
-    "layers.",
+    "unranked": "Layers are not ranked: {why}. Choose layers with ablate.layers.",
     "tie": "Layers {inside} and {outside} have the same score, but only the first is in {group}: ties are broken by "
     "layer number.",
     "nothing": "'{name}' learned nothing ({why}), but {where} names it. Results based on it say nothing about the "

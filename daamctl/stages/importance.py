@@ -292,8 +292,8 @@ def _per_layer(layers: list[int], values: Map) -> dict[str, float]:
 def _note(maps: dict[str, list[Maps]], without: list[str]) -> str:
     if not maps:
         return (
-            f"None of the methods {', '.join(without)} has a density, so there is no Importance Factor. To get one, "
-            "add a density method such as daam-v1 to `methods` and train it."
+            "No method has a density, so there is no Importance Factor. To get one, add a density method such as "
+            "daam-v1 to `methods` and train it."
         )
     text = f"Importance Factor of {', '.join(maps)}"
     return f"{text}; methods without a density: {', '.join(without)}." if without else f"{text}."

@@ -153,8 +153,7 @@ def _scan(folder: Path) -> tuple[Modality, list[str], list[str]]:
         if folder.is_file():
             raise CorpusError(
                 f"{folder} is a file",
-                fix="a table is a manifest already: download: {corpus: manifest, source: FILE} in pipelines/NAME.yaml "
-                "(docs/corpora.md)",
+                fix="a table is a manifest already: download: {corpus: manifest, source: FILE} in pipelines/NAME.yaml",
             )
         raise CorpusError(f"no folder {folder}", fix="correct the path after --from")
     kinds: dict[Modality, list[str]] = {kind: [] for kind in SUFFIXES}

@@ -67,7 +67,7 @@ def test_words_are_told_by_entity_f1() -> None:
 def test_without_intervals_or_probes() -> None:
     assert "alone it classifies 62.0 % of utterances" in said(fused(BASE), probed(0.5, 0.62, margin=None))
     assert "It is the last layer." in said(fused(BASE), probed(0.5, 0.62, margin=None))
-    assert "The layers were not probed yet. Run: daamctl importance" in said(fused(BASE))
+    assert "The layers were not probed yet. Run: `daamctl importance`" in said(fused(BASE))
 
 
 def test_whether_fusing_helps() -> None:

@@ -76,6 +76,18 @@ def test_markdown_escapes_everything_and_keeps_code_as_it_is() -> None:
     assert "(pictures/a.png)" in text
 
 
+def test_code_in_a_text_is_code_in_both() -> None:
+    table = Table("t", "Same title", ["n", "a|b `x`"], [["a_b", "`y_z`"]])
+    blocks = [Text("Run: `daamctl ls --set 'a=[1]' <b>`"), Folded("Same title", [table])]
+    coded = Document("D", "run", [Section("s", "S", blocks)])
+    assert "Run: <code>daamctl ls --set &#39;a=[1]&#39; &lt;b&gt;</code>" in to_html(coded, version="1")
+    markdown = to_markdown(coded, version="1")
+    assert "Run: `daamctl ls --set 'a=[1]' <b>`" in markdown
+    assert "| n | a\\|b `x` |" in markdown
+    assert "| a\\_b | `y_z` |" in markdown
+    assert markdown.count("Same title") == 1
+
+
 def test_linked_cells_show_their_note_and_lead_to_files() -> None:
     rows = [["a", Linked(Number(0.5), HOSTILE, [("runs", "../runs"), ("report", "../r.html")])],
             ["b", Linked("not run", "no corpus")]]  # fmt: skip

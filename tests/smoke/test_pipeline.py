@@ -150,10 +150,10 @@ def test_pipeline_without_a_ranking_method_still_ends_in_a_report(project: Path)
     ablation = json.loads((layout.stage("ablate") / "ablation.json").read_text())
     assert [group["layers"] for group in ablation["groups"]] == [[3], [20, 21]]
     assert ablation["notes"][0].startswith("Layers are not ranked: no method of this pipeline has a density.")
-    assert "Layers are not ranked" in report.read_text(encoding="utf-8")
+    assert "Layers are not ranked" in report.read_text(encoding="utf-8")  # beside the results of the chosen layers
     write_pipeline(project, more="methods: [weighted-sum]\n")
     report = pipeline.run(*settings(project), track=False)
-    assert "No layers were chosen, so nothing was trained on few layers." in report.read_text(encoding="utf-8")
+    assert "Training on few layers" not in report.read_text(encoding="utf-8")
 
 
 def test_method_that_does_not_fit_is_found_before_anything_runs(project: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import t as student
 
 from daamctl.artifacts.entities import Rule
 from daamctl.artifacts.evaluation import Entities, MethodEntities
@@ -65,6 +66,30 @@ def entities_of(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], re
     tests = with_holm([one.primary for one in found])
     compared = {name: replace(one, primary=test) for name, one, test in zip(others, found, tests, strict=True)}
     return Entities(reference if others else None, methods, compared)
+
+
+def over_trials(
+    values: Sequence[float], others: Sequence[float], level: float = 0.95
+) -> tuple[float, float, float, int]:
+    """Difference of the F1 of two methods over trials that share their training sentences.
+
+    Args:
+        values: F1 of each trial of one method, two or more.
+        others: F1 of the same trials of the other.
+        level: level of the interval.
+
+    Returns:
+        Mean of `values - others`, both ends of its interval by Student's t, and in how many trials it is positive.
+
+    Raises:
+        ValueError: the numbers of trials differ, or there are fewer than two.
+    """
+    if len(values) != len(others) or len(values) < 2:
+        raise ValueError(f"{len(values)} and {len(others)} trials; need the same number, at least 2")
+    gaps = np.subtract(values, others)
+    mean, error = float(gaps.mean()), float(gaps.std(ddof=1) / np.sqrt(len(gaps)))
+    margin = error * float(student.ppf((1 + level) / 2, len(gaps) - 1))
+    return mean, mean - margin, mean + margin, int((gaps > 0).sum())
 
 
 @dataclass(frozen=True)

@@ -11,20 +11,21 @@ import pytest
 import torch
 import yaml
 from scipy.special import softmax
+from scipy.stats import ttest_1samp
 from seqeval.metrics import f1_score
 
 from daamctl import pipeline
 from daamctl.analysis.probe import ridge_probe
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import read_embeddings, read_head
-from daamctl.artifacts.evaluation import read_evaluation
+from daamctl.artifacts.evaluation import Entities, read_evaluation
 from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.words import sentence_of
 from daamctl.config import load_config
-from daamctl.errors import MethodError, TrainingError
+from daamctl.errors import ConfigError, MethodError, TrainingError, UnknownNameError
 from daamctl.layout import Layout
-from daamctl.stages import export, importance, predict, preflight, serve
+from daamctl.stages import export, importance, predict, preflight, serve, shots
 from tests.fixtures.pictures import blank_pictures
 
 QUICK: dict[str, Any] = {
@@ -37,9 +38,9 @@ QUICK: dict[str, Any] = {
 }
 
 
-def run(project: Path, **changes: Any) -> tuple[Layout, Path]:
-    config = load_config(project, "demo-tokens", {**QUICK, **changes})
-    layout = Layout.of(project, "demo-tokens", config)
+def run(project: Path, name: str = "demo-tokens", **changes: Any) -> tuple[Layout, Path]:
+    config = load_config(project, name, {**QUICK, **changes})
+    layout = Layout.of(project, name, config)
     with blank_pictures():
         return layout, pipeline.run(layout, config, track=False).parent
 
@@ -127,7 +128,10 @@ def check_prediction(project: Path, layout: Layout) -> None:
 
 def test_few_shot_trials_draw_other_sentences(project: Path) -> None:
     changes: dict[str, Any] = {"methods": ["last-layer", "ridge-concat"], "train.shots": 8, "train.seeds": [1, 2]}
-    layout, report = run(project, **changes, **{"train.refit": True})
+    base = yaml.safe_load((project / "pipelines/demo-tokens.yaml").read_text(encoding="utf-8"))
+    few = {**base, "train": {**base["train"], "shots": 8}, "evaluate": {"reference": "last-layer"}}
+    (project / "pipelines/few-8-shots.yaml").write_text(yaml.safe_dump(few), encoding="utf-8")
+    layout, report = run(project, "few-8-shots", **changes, **{"train.refit": True})
     folds = {fold.seed: fold for fold in read_folds(layout.method("last-layer"))}
     sizes = {seed: fold.result["meta"]["num_train_clips"] for seed, fold in folds.items()}
     assert sizes[1] != sizes[2]
@@ -142,5 +146,27 @@ def test_few_shot_trials_draw_other_sentences(project: Path) -> None:
     assert found is not None
     assert len(found.methods["ridge-concat"].per_trial) == 2
     assert "means of 2 trials" in (report / "report.md").read_text(encoding="utf-8")
+    check_curves(project, found)
     with pytest.raises(TrainingError, match="asks for 300 sentences"):
         run(project, **{**changes, "train.shots": 100})
+
+
+def check_curves(project: Path, found: Entities) -> None:
+    """The report on a family has the figures of its pipelines, and names those that are not made."""
+    (project / "pipelines/few.yaml").write_text("download: {corpus: demo-tokens}\n", encoding="utf-8")
+    with blank_pictures():
+        folder = shots.run(project, "few").parent
+    page = (folder / "report.md").read_text(encoding="utf-8")
+    best = found.methods["ridge-concat"].f1
+    assert f"| ridge-concat | {100 * best.value:.1f} \\[{100 * best.low:.1f}, {100 * best.high:.1f}\\] |" in page
+    assert "few: not made yet; run: daamctl run few" in page
+    gaps = pl.read_csv(folder / "tables/shots-differences.csv").row(0, named=True)
+    one, two = (np.array(found.methods[name].per_trial) for name in ("ridge-concat", "last-layer"))
+    expected = ttest_1samp(one - two, 0).confidence_interval(0.95)
+    assert gaps["Over trials, low [points]"] == pytest.approx(100 * expected.low)
+    assert gaps["Ahead in"] == "2 of 2"
+    (project / "pipelines/few-4-shots.yaml").write_text("train: {shots: 5}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="its name says 4"):
+        shots.run(project, "few")
+    with pytest.raises(UnknownNameError):
+        shots.run(project, "demo")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
@@ -19,8 +20,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("DAAMCTL_CACHE", str(Path(tempfile.gettempdir()) / f"daamctl-tests-{os.getuid()}"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: threads that share two cores only wait for one another
 
+import typer.testing  # noqa: E402
+from typer.main import get_command  # noqa: E402
+
 from tests.fixtures.projects import REPOSITORY, write_project  # noqa: E402
 from tests.fixtures.shapes import check_shapes_on_import, config  # noqa: E402  (loads numpy, which reads the above)
+
+# `CliRunner` reads the signatures of all commands for every call, which takes longer than most calls.
+typer.testing._get_command = functools.cache(get_command)
 
 check_shapes_on_import()  # before anything imports the modules that are checked
 

@@ -414,6 +414,7 @@ print(is_sent(root, fold), flush=True)
 """
 
 
+@pytest.mark.slow
 def test_four_processes_at_once_on_a_fresh_store(tmp_path: Path) -> None:
     folds = [make_fold(tmp_path, "crowd", number) for number in (1, 2, 3, 4)]
     crowd = [

@@ -16,13 +16,14 @@ from daamctl.encoders.cut import cut_config
 SPEECH_S, TEXT_TOKENS = 3, 128
 """Length of the items of a measurement."""
 BATCH = 2
-PASSES = 5
+PASSES, PASSES_S = 5, 10.0
+"""Number of measured passes; once they have taken this many seconds, no further one begins."""
 
 
 def time_shares(encoder: Encoder) -> list[float]:
     """Measure the share of an encoder's time that has passed at the input of its first layer and behind each layer.
 
-    Medians over a few forward passes on noise, after a first one. The last share is 1.
+    Medians over up to five forward passes on noise, after a first one. The last share is 1.
 
     Args:
         encoder: freshly opened; prepared for inference by the call.
@@ -33,7 +34,9 @@ def time_shares(encoder: Encoder) -> list[float]:
     encoder.prepare_for_inference()
     items = noise(encoder, BATCH)
     _pass(encoder, items)
-    found = [_pass(encoder, items) for _ in range(PASSES)]
+    found, start = [_pass(encoder, items)], time.monotonic()
+    while len(found) < PASSES and time.monotonic() - start < PASSES_S:
+        found.append(_pass(encoder, items))
     return [statistics.median(shares) for shares in zip(*found, strict=True)]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import logging
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -31,6 +32,8 @@ from daamctl.encoders.load import OpenedEncoder, open_encoder
 from daamctl.encoders.preset import Preset
 from daamctl.errors import ArtifactError, EncoderError
 from daamctl.provenance import device_name
+
+log = logging.getLogger(__name__)
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy", "pillow")
 ELSEWHERE = "adapter_config.json"
@@ -207,7 +210,12 @@ def _folder(source: str, revision: str | None) -> Path | None:
     if not HUB_ID.match(source):
         return None
     from huggingface_hub import hf_hub_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
 
+    if not HF_HUB_OFFLINE:
+        log.info(
+            "asking the hub for '%s' (without a network it takes half a minute; HF_HUB_OFFLINE=1 skips it)", source
+        )
     try:  # like opening an encoder: if there is a network, ask whether the branch has moved
         return Path(hf_hub_download(source, "config.json", revision=revision)).parent
     except Exception:  # opening the encoder will report the error

@@ -298,11 +298,11 @@ def _facts(fold: Fold, label: str) -> RunFacts:
         settings=run_part["config"].get("method", {}),
         eval_batches=EvalBatches(**batches) if batches else None,  # type: ignore[arg-type]
         adapted=len(run_part.get("adapted", [])),
-        **_weights(fold.weights()),
+        **_weights(fold.weights(), run_part["num_parameters"]),
     )
 
 
-def _weights(path: Path | None) -> dict[str, Any]:
+def _weights(path: Path | None, num_parameters: int) -> dict[str, Any]:
     """Size of the decoder or classifier, and the learned offset and scaled variance of a density."""
     if path is None:
         return {"decoder_parameters": None}
@@ -310,7 +310,8 @@ def _weights(path: Path | None) -> dict[str, Any]:
     if found["decoder_parameters"] is None:
         with safe_open(path, framework="np") as file:
             shapes = [file.get_slice(name).get_shape() for name in list(file.keys()) if name.startswith("decoder.")]
-        found["decoder_parameters"] = sum(int(np.prod(shape)) for shape in shapes)
+        # The file of a closed-form probe has more than its parameters: means and scales of the inputs.
+        found["decoder_parameters"] = min(sum(int(np.prod(shape)) for shape in shapes), num_parameters)
     learned = read_learned(path)
     if learned is not None:
         found |= {

@@ -13,6 +13,8 @@ from daamctl.methods.contract import CHECKS, PUBLISHED_PARAMETERS, SPEECH, TEXT,
 
 NAMES = list(METHODS)
 SLOW = {"parameters", "autocast", "compile", "export", "sizes"}  # or not a matter of settings
+COMPILED = {"daam-v1", "weighted-sum", "dwatt-scaled"}
+"""Methods that the default run compiles."""
 
 # Traits as the sources have them, so that none can go missing together with what it stands for.
 GATES = {"gct-b0", "gct-b1", "lct", "sga", "bi-sga"}
@@ -38,8 +40,16 @@ def variants() -> list[tuple[str, str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("method", NAMES)
-@pytest.mark.parametrize("check", [name for name in CHECKS if name != "parameters"])
+def checks() -> list[Any]:
+    """Every check of every method; most compilations are slow."""
+    pairs = [(check, method) for check in CHECKS if check != "parameters" for method in NAMES]
+    return [
+        pytest.param(*pair, marks=pytest.mark.slow if pair[0] == "compile" and pair[1] not in COMPILED else ())
+        for pair in pairs
+    ]
+
+
+@pytest.mark.parametrize(("check", "method"), checks())
 def test_method_holds(check: str, method: str) -> None:
     finding = CHECKS[check](Case(method, small(method)))
     assert finding.name == check

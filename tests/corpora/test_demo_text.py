@@ -71,6 +71,7 @@ def test_learnable_across_authors_but_not_trivial(rows: pl.DataFrame) -> None:
     assert style.mean() > 0.4  # chance: 0.10
 
 
+@pytest.mark.slow
 def test_the_random_encoder_of_the_pipeline_keeps_the_topics(project: Path) -> None:
     from sklearn.linear_model import RidgeClassifier
     from sklearn.model_selection import LeaveOneGroupOut, cross_val_score

@@ -100,6 +100,7 @@ def test_a_fold_whose_worker_dies_goes_on_and_no_other_is_trained_again(
     assert len(notes(project, "fold")) <= len(expected) + 1  # all of them are kept
 
 
+@pytest.mark.slow
 def test_an_encoder_that_no_worker_can_open_is_named_as_ever(cluster: Any, project: Path) -> None:
     layout = text_layout(project, setting("llama-micro"))
     with RayEngine() as engine, pytest.raises(EncoderError, match=r"^unknown encoder 'llama-mikro'\n  did you mean"):
@@ -114,6 +115,7 @@ class SeenGpus(Squares):
         return ((task, os.environ.get("CUDA_VISIBLE_DEVICES")) for task in tasks)
 
 
+@pytest.mark.slow
 def test_workers_without_a_gpu_see_none(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with RayEngine(gpus_per_worker=0) as engine:

@@ -77,6 +77,7 @@ def shards(folder: Path) -> dict[str, str]:
     return {path.name: sha256_file(path) for path in sorted(folder.glob("embeddings*"))}
 
 
+@pytest.mark.slow  # tests/stages/test_extract.py interrupts it within this process
 def test_killed_extraction_redoes_at_most_one_shard(tiny: Path) -> None:
     work, target = tiny / "data/.work/extract", tiny / "data/extract/tiny"
     words = ("extract", "--pipeline", "tiny")
@@ -96,7 +97,7 @@ def test_killed_training_continues_to_the_same_result(tiny: Path) -> None:
     extract.run(*settings(tiny))
     folds = tiny / "data/train/tiny/daam-v1-mlp"
     words = ("train", "--pipeline", "tiny", "--method", "daam-v1-mlp", "--fold", "1", "--no-track")
-    words += ("--set", "train.epochs=100", "--set", "train.patience=null")
+    words += ("--set", "train.epochs=40", "--set", "train.patience=null")
     kill_when(lambda: any((tiny / "data/.work/train/tiny").rglob("resume.pt")), *words)
     assert not list(folds.glob("fold*"))
 
@@ -105,7 +106,7 @@ def test_killed_training_continues_to_the_same_result(tiny: Path) -> None:
         weights = sha256_file(fold.folder / "weights.safetensors")
         return fold.history().to_dicts(), fold.predictions().to_dicts(), fold.result["metrics"], weights
 
-    same = settings(tiny, train__epochs=100, train__patience=None)
+    same = settings(tiny, train__epochs=40, train__patience=None)
     train.run(*same, method="daam-v1-mlp", fold=1, track=False)
     resumed = result()
     train.run(*same, method="daam-v1-mlp", fold=1, force=True, track=False)

@@ -97,7 +97,7 @@ def test_without_any_density_it_explains(layout):
     config = CONFIG.model_copy(update={"methods": ("none",)})
     summary = json.loads(importance.run(layout, config).read_text())
     assert summary["methods"] == {}
-    assert summary["note"].startswith("None of the methods none has a density")
+    assert summary["note"].startswith("No method has a density")
     rows, _ = read_frame(layout.stage("importance") / "importance.parquet")
     assert rows.is_empty()
 

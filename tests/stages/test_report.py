@@ -537,8 +537,8 @@ def test_bare_minimum(tmp_path: Path) -> None:
     text = report.run(layout, config, track=False).read_text()
     page = Page(text)
     assert "<h1>&lt;b&gt;&amp;</h1>" in text
-    assert "Not computed yet. Run: daamctl importance --pipeline toy" in text
-    assert "Not computed yet. Run: daamctl ablate --pipeline toy" in text
+    assert "Not computed yet. Run: <code>daamctl importance --pipeline toy</code>" in text
+    assert "Not computed yet. Run: <code>daamctl ablate --pipeline toy</code>" in text
     assert "No other method was run" in text
     assert "published" not in page.sections
     assert page.figures == ["answers", "accuracy", "speakers", "learning", "confusion"]
@@ -584,7 +584,7 @@ def test_without_dev_group_and_densities(tmp_path: Path) -> None:
     importance.run(layout, config)
     text = report.run(layout, config, track=False).read_text()
     assert "so results are optimistic" in text
-    assert "None of the methods none has a" in text
+    assert "No method has a" in text
     assert "held-out training group" not in text
 
 

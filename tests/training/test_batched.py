@@ -83,7 +83,7 @@ def model_of(method: str) -> Any:
 
 @pytest.mark.parametrize("method", [name for name in SHARED if "published" not in name and separable(model_of(name))])
 def test_every_small_method_gives_the_same_together(method: str, features: Features, project: Path) -> None:
-    wanted = specs(method, (1, 2), epochs=2, lr=3e-4)
+    wanted = specs(method, (1, 2), epochs=2, lr=3e-4, batch_size=24)
     for ours, theirs in zip(joint(wanted, features, project), apart(wanted, features, project), strict=True):
         assert_alike(ours, theirs)
         assert ours.result["meta"]["together"] == 4

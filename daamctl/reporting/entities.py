@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from daamctl.artifacts.evaluation import Entities, Evaluation
 from daamctl.artifacts.importance import Height
+from daamctl.artifacts.terms import counted
 from daamctl.figures.spec import Axis, Figure, Line, Mark, Panel, rows
 from daamctl.reporting.document import (
     DASH,
@@ -51,13 +52,14 @@ def section(evaluation: Evaluation) -> Section | None:
     if found is None:
         return None
     first = next(iter(found.methods.values()))
-    trials, sentences = len(first.per_trial), first.f1.n_clusters
+    trials, units = len(first.per_trial), counted(first.f1.n_clusters, found.unit)
+    of = units if found.sentences in (None, first.f1.n_clusters) else f"{found.sentences:,} sentences in {units}"
     how = (
-        f"Entities of {sentences:,} test sentences. F1 is micro-averaged over entities; an entity counts if its "
+        f"Entities of {of} of the test part. F1 is micro-averaged over entities; an entity counts if its "
         "boundaries and its type are right. "
     )
     how += f"Figures are means of {trials} trials (seeds). " if trials > 1 else ""
-    how += "Intervals resample sentences and take the trained models as given."
+    how += f"Intervals resample {found.unit}s and take the trained models as given."
     blocks: list[Block] = [Text(how), _table(found)]
     blocks.append(Folded("Scores of every entity type", [_types(found)]))
     blocks.append(Folded("Kinds of errors", [_errors(found)]))

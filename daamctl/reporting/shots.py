@@ -170,7 +170,7 @@ def _table(found: Sequence[Point]) -> Table:
     trials = listed([f"{len(point.evaluation.seeds)} ({point.name})" for point in found])
     note = (
         f"Means over trials, which draw other sentences and begin with other weights; trials: {trials}. Intervals "
-        "resample test sentences and take the trained models as given."
+        f"resample test {found[0].entities.unit}s and take the trained models as given."
     )
     columns = ["Method", *(point.name for point in found)]
     return Table("shots", f"Entity F1 in percent{INTERVAL}, by number of shots", columns, lines, note=note)
@@ -197,11 +197,12 @@ def _differences(found: Sequence[Point]) -> Table:
                     DASH if trials is None else f"{trials[3]} of {number}",
                 ]
             )
-    columns = ["Shots", "Method", "Reference", f"Over sentences{INTERVAL}", "p, corrected",
+    unit = found[0].entities.unit
+    columns = ["Shots", "Method", "Reference", f"Over {unit}s{INTERVAL}", "p, corrected",
                f"Over trials{INTERVAL}", "Ahead in"]  # fmt: skip
     note = (
         "Both are differences of the mean F1, paired: methods share test sentences and, in each trial, training "
-        "sentences. Over sentences: models as given; approximate randomisation, corrected by Holm within a number of "
+        f"sentences. Over {unit}s: models as given; approximate randomisation, corrected by Holm within a number of "
         "shots. Over trials: Student's t, for other samples and initial weights, the test sentences as given."
     )
     return Table("shots-differences", "Entity F1 minus that of the reference, in points", columns, lines,

@@ -57,12 +57,12 @@ from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import write_frame
-from daamctl.artifacts.words import sentence_of
+from daamctl.artifacts.words import in_documents, sentence_of
 from daamctl.config import Config, TrainConfig
 from daamctl.evaluation.comparison import item_table, method_intervals
 from daamctl.evaluation.entities import EntityCounts, count_entities, f1_intervals
 from daamctl.evaluation.scoring import items_of
-from daamctl.evaluation.tagging import RESAMPLES
+from daamctl.evaluation.tagging import RESAMPLES, per_source
 from daamctl.figures import static
 from daamctl.figures.layers import contribution, importance_map, replaced_layers, score_over_runs
 from daamctl.files import atomic_path
@@ -196,8 +196,10 @@ def _entity_f1(probes: Sequence[ProbedFold]) -> list[Interval] | None:
 
 
 def _counts(part: ProbedFold, layer: int, classes: Sequence[str]) -> EntityCounts:
-    sentences = sentence_of(part.clips["utterance_id"])
-    return count_entities(sentences, part.clips["target"].to_numpy(), part.scores[layer].argmax(axis=-1), classes)
+    ids, sources = part.clips["utterance_id"], part.clips["speaker"]
+    sentences, predicted = sentence_of(ids), part.scores[layer].argmax(axis=-1)
+    counts = count_entities(sentences, part.clips["target"].to_numpy(), predicted, classes)
+    return per_source(counts, sentences, sources) if in_documents(ids, sources) else counts
 
 
 def _split_rows(clips: pl.DataFrame, fold: Fold) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -68,7 +68,7 @@ def test_the_report_has_the_entity_f1_of_seqeval(project: Path) -> None:
     best = max(found.methods, key=lambda name: found.methods[name].f1.value)
     page = (report / "report.md").read_text(encoding="utf-8")
     assert f"{best} finds entities best: F1 {100 * found.methods[best].f1.value:.1f} %" in page
-    assert "Entities of 160 test sentences" in page
+    assert "Entities of 160 sentences of the test part" in page
 
     config = load_config(project, "demo-tokens", QUICK)
     preflight.run(layout, config)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
+from pathlib import Path
 from typing import Any, Literal
 
 from daamctl.cpu_formats import cpu_formats
@@ -11,19 +13,33 @@ from daamctl.errors import ConfigError
 
 Work = Literal["encoder", "convolutions", "other"]
 """What is computed: a frozen encoder's forward pass, training steps with 2-D convolutions, or anything else."""
+DRIVER = Path("/proc/driver/nvidia")
+"""Where NVIDIA's driver tells its version and its GPUs."""
+OUT_OF_MEMORY = (
+    "ALLOC_FAILED",
+    "CUDA error: out of memory",
+    "CUDA driver error: out of memory",
+    "CUDA out of memory",
+    "HIP out of memory",
+    "MPS backend out of memory",
+    "unable to find an engine",  # cuDNN, if no algorithm fits into the memory that is left
+    "can't allocate memory",
+)
+"""Phrases in RuntimeErrors of torch (any device), its libraries (cuBLAS, cuDNN), the driver and the main memory."""
 
 
 def resolve_device(name: str) -> str:
     """Resolve `auto` to the best device of this machine; check that a named one exists.
 
     Raises:
-        ConfigError: the named device is not on this machine.
+        ConfigError: the named device is not on this machine; `auto`, and torch cannot use the GPU of this machine.
     """
     import torch
 
     if name == "auto":
         if torch.cuda.is_available():
             return "cuda"
+        _check_no_gpu()
         return "mps" if torch.backends.mps.is_available() else "cpu"
     kind, _, index = name.partition(":")
     count = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}.get(kind, 1)
@@ -32,6 +48,31 @@ def resolve_device(name: str) -> str:
             f"device '{name}' is not on this machine ({count} of kind '{kind}' found)", fix="use --device auto"
         )
     return name
+
+
+def _check_no_gpu() -> None:
+    """Refuse to compute on the CPU if there is a GPU that torch cannot use.
+
+    The usual reason is a torch for a newer CUDA than the driver knows. An empty CUDA_VISIBLE_DEVICES hides all GPUs.
+    """
+    import torch
+
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or not any(DRIVER.glob("gpus/*")):
+        return
+    version = next((word for word in _driver_version().split() if word[:1].isdecimal()), "of an unknown version")
+    raise ConfigError(
+        f"this machine has an NVIDIA GPU, but torch {torch.__version__} (CUDA {torch.version.cuda or 'none'}) cannot "
+        f"use it with driver {version}",
+        fix="install torch for the driver's CUDA (pytorch.org tells how), update the driver, or use --device cpu",
+    )
+
+
+def _driver_version() -> str:
+    """First line of the driver's version file from the version on; empty if it cannot be read."""
+    try:
+        return (DRIVER / "version").read_text(encoding="utf-8").split("Module")[-1]
+    except OSError:
+        return ""
 
 
 def resolve_precision(name: str, device: str, *, work: Work) -> str:
@@ -71,6 +112,23 @@ def full_float32() -> None:
 
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def choose_gpu_kernels() -> None:
+    """Full float32, and no attention of cuDNN, which plans anew for every shape of a batch and is not deterministic."""
+    import torch
+
+    full_float32()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that the memory of the device, pinned memory or main memory has run out."""
+    import torch
+
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in OUT_OF_MEMORY)
 
 
 def autocast(device: str, precision: str) -> contextlib.AbstractContextManager[Any]:

@@ -13,10 +13,11 @@ from daamctl.corpora import CORPORA
 from daamctl.corpora.sources import FILES, source_of
 from daamctl.cpu_formats import cpu_formats, in_words
 from daamctl.devices import resolve_device, resolve_precision
-from daamctl.errors import ArtifactError, EncoderError, MethodError
+from daamctl.errors import ArtifactError, ConfigError, EncoderError, MethodError
 from daamctl.methods import CLOSED_FORM, settings_of
 from daamctl.methods.settings import Sizes
 from daamctl.provenance import device_name, git_commit, versions
+from daamctl.threads import allowed_cores
 from daamctl.tracking import shown_store, store_uri
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ def _devices() -> list[tuple[str, str]]:
     """CPU, GPUs, and what `auto` stands for on this machine."""
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = len(allowed_cores())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     lines = [("cpu", f"{device_name('cpu')}, {cores} cores, {memory:.0f} GB memory; {in_words(cpu_formats())}")]
     for index in range(torch.cuda.device_count()):
@@ -234,7 +235,10 @@ def _devices() -> list[tuple[str, str]]:
         lines.append(("gpu", f"cuda:{index} {facts.name}, {facts.total_memory / 1e9:.0f} GB"))
     if not torch.cuda.is_available():
         lines.append(("gpu", "none that PyTorch can use"))
-    device = resolve_device("auto")
+    try:
+        device = resolve_device("auto")
+    except ConfigError as error:
+        return [*lines, ("auto means", f"nothing: {error.message}; {error.fix}")]
     extract = resolve_precision("auto", device, work="encoder")
     wide = resolve_precision("auto", device, work="convolutions")
     small = resolve_precision("auto", device, work="other")

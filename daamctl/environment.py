@@ -21,6 +21,7 @@ DEFAULTS = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "GIT_PYTHON_REFRESH": "quiet",
     "TOKENIZERS_PARALLELISM": "false",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # cuBLAS reads it once; without it it refuses deterministic mode
     # Threads that spin while they wait keep the processor busy and slow down anything that runs beside them. This many
     # turns bridge the gap between two kernels; the usual 300,000 are no better (docs/performance.md).
     "GOMP_SPINCOUNT": "5000",

@@ -54,7 +54,7 @@ class _Times:
         return cls(time.monotonic(), time.process_time(), _busy_s())
 
 
-def _allowed() -> set[int]:
+def allowed_cores() -> set[int]:
     """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return set(os.sched_getaffinity(0))
@@ -62,7 +62,7 @@ def _allowed() -> set[int]:
 
 
 def _busy_s() -> float | None:
-    allowed = {f"cpu{number}" for number in _allowed()}
+    allowed = {f"cpu{number}" for number in allowed_cores()}
     try:
         lines = [line.split() for line in (PROC / "stat").read_text(encoding="ascii").splitlines()]
     except OSError:
@@ -79,7 +79,7 @@ def _busy_s() -> float | None:
 
 def cores() -> float:
     """Cores that this process may use: by its affinity, and by the quota of its control group (a container's limit)."""
-    return min([float(len(_allowed())), *_quotas()])
+    return min([float(len(allowed_cores())), *_quotas()])
 
 
 def _quotas() -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -15,9 +16,11 @@ from daamctl.cpu_formats import CpuFormats
 from daamctl.devices import (
     Work,
     autocast,
+    choose_gpu_kernels,
     free_memory,
     free_on,
     full_float32,
+    is_out_of_memory,
     release_memory,
     resolve_device,
     resolve_precision,
@@ -117,6 +120,72 @@ def test_full_float32_is_no_tensor_float() -> None:
     full_float32()
     assert not torch.backends.cudnn.allow_tf32
     assert not torch.backends.cuda.matmul.allow_tf32
+
+
+@pytest.mark.usefixtures("tensor_floats")
+def test_kernels_for_a_gpu_do_not_depend_on_the_shape_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", asked.append)
+    choose_gpu_kernels()
+    assert asked == [False]
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+        MemoryError(),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("GET was unable to find an engine to execute this computation"),
+        RuntimeError("CUDA driver error: out of memory"),
+        RuntimeError("HIP out of memory. Tried to allocate 2 GiB"),
+        RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_memory_that_has_run_out_is_recognised(error: Exception) -> None:
+    assert is_out_of_memory(error)
+
+
+def test_other_errors_are_not_taken_for_it() -> None:
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not is_out_of_memory(ValueError("CUDA out of memory"))
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine with a GPU whose driver is too old for torch."""
+    machine(monkeypatch)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(devices, "DRIVER", tmp_path)
+    (tmp_path / "gpus/0000:3b:00.0").mkdir(parents=True)
+    (tmp_path / "version").write_text(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri May 31 09:35:42 UTC 2024\n"
+        "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n"
+    )
+    return tmp_path
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_gpu_that_torch_cannot_use_is_no_reason_to_compute_for_days() -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_device("auto")
+    assert "this machine has an NVIDIA GPU, but torch" in caught.value.message
+    assert caught.value.message.endswith("cannot use it with driver 550.90.07")
+    assert resolve_device("cpu") == "cpu"
+
+
+@pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize("hidden", ["", "-1"])
+def test_a_gpu_that_is_hidden_is_not_missed(monkeypatch: pytest.MonkeyPatch, hidden: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    assert resolve_device("auto") == "cpu"
+
+
+def test_a_driver_without_a_gpu_is_no_gpu(driver: Path) -> None:
+    (driver / "gpus/0000:3b:00.0").rmdir()
+    assert resolve_device("auto") == "cpu"
 
 
 @needs_gpu

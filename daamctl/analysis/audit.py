@@ -61,7 +61,7 @@ from daamctl.artifacts.results import WEIGHTS, Fold
 from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.words import are_words, sentence_of
 from daamctl.config import Config
-from daamctl.devices import resolve_device
+from daamctl.devices import choose_gpu_kernels, resolve_device
 from daamctl.errors import MethodError
 from daamctl.layout import Layout
 from daamctl.methods.weights import load_weights
@@ -367,7 +367,10 @@ def _fold_curves(
     clips = sample_rows(data.test_rows(fold), config.importance.audit_clips, fold.fold)
     batches = fold.result["run"]["eval_batches"]
     # With channels last, the convolutions of the decoder take three quarters of the time on a CPU.
-    model = model.to(resolve_device(config.train.device)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    device = resolve_device(config.train.device)
+    if device.startswith("cuda"):
+        choose_gpu_kernels()  # as in training, whose accuracy the first point repeats
+    model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     deletion, insertion = replacement_curves(
         model,
         torch.as_tensor(data.x[clips]),

@@ -12,7 +12,7 @@ import torch
 
 from daamctl.artifacts.utterances import Modality, encoder_input
 from daamctl.config import ExtractConfig
-from daamctl.devices import free_on, full_float32
+from daamctl.devices import choose_gpu_kernels, free_on, is_out_of_memory
 from daamctl.encoders import ENCODERS, FAMILIES, SPEECH_TYPES, presets_of
 from daamctl.encoders.base import Encoder, EncoderOptions, weights_hash
 from daamctl.encoders.cut import cut_config, cut_model, cut_of
@@ -92,7 +92,7 @@ def open_encoder(
     import transformers
 
     if device.startswith("cuda"):
-        full_float32()
+        choose_gpu_kernels()
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     huggingface_hub.utils.logging.set_verbosity_error()
@@ -240,14 +240,14 @@ def _pretrained(
             where |= _plan_memory(source, own, dtype, device)
         # transformers reads safetensors, or .bin files with weights_only=True, never an arbitrary pickle.
         model, loading = family.load_model(source, dtype=dtype, output_loading_info=True, **where, **options)
-    except torch.OutOfMemoryError as error:
-        raise EncoderError(
-            f"the weights of encoder '{source}' do not fit in the free memory of {device}",
-            fix="use a smaller encoder, --device cpu, or end what else runs there",
-        ) from error
     except EncoderError:
         raise
     except Exception as error:  # a library may refuse a file in any way
+        if is_out_of_memory(error):
+            raise EncoderError(
+                f"the weights of encoder '{source}' do not fit in the free memory of {device}",
+                fix="use a smaller encoder, --device cpu, or end what else runs there",
+            ) from error
         raise _explain(source, revision, error) from error
     if "device_map" not in where:
         model.to(device)

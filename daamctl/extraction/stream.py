@@ -7,7 +7,6 @@ the next batch is copied and launched before the results of the previous one are
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,11 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from daamctl.devices import is_out_of_memory
 from daamctl.encoders.base import Batch, Encoder, Pooled
 from daamctl.errors import AudioError, CorpusError, EncoderError
 from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import Items
 from daamctl.extraction.parts import Parts
+from daamctl.threads import allowed_cores
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +33,6 @@ READ_THREADS_GPU = 8
 BATCHES_AHEAD = 2
 UNFINISHED, UNFINISHED_GPU = 1, 2
 """Batches whose results may be outstanding when the next one is launched."""
-OUT_OF_MEMORY = ("ALLOC_FAILED", "CUDA error: out of memory", "CUDA out of memory", "can't allocate memory")
-"""Phrases in torch's RuntimeErrors from cuBLAS and cuDNN, the driver (also for pinned memory) and
-DefaultCPUAllocator."""
 # modality -> the item that is too large for memory, how to make it smaller, the setting for smaller batches
 TOO_LARGE = {
     "speech": ("clip of {} samples", ", or a lower segment.max_duration_s", "extract.max_batch_s"),
@@ -218,7 +216,7 @@ def _read_ahead(
     sets: Iterable[Opener], encoder: Encoder, storage: str, limit: _Limit
 ) -> Iterator[tuple[_ClipSet, _ReadBatch]]:
     """Read every batch of every set in order, in threads a few batches ahead of the consumer."""
-    threads = min(READ_THREADS_GPU, os.cpu_count() or 1) if _on_gpu(encoder) else READ_THREADS
+    threads = min(READ_THREADS_GPU, len(allowed_cores())) if _on_gpu(encoder) else READ_THREADS
     readers, opener = ThreadPoolExecutor(threads, "read", _compute_alone), ThreadPoolExecutor(1, "open", _compute_alone)
     ahead: deque[tuple[_ClipSet, Future[_ReadBatch]]] = deque()
     try:
@@ -306,7 +304,7 @@ def _collate(encoder: Encoder, numbers: list[int], items: list[Tensor], limit: _
         try:
             batch = encoder.to_batch(part)
         except (RuntimeError, MemoryError) as error:
-            if not _out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             batch = None
         yield _Group(numbers[start : start + size], part, _cost(encoder, part), batch)
@@ -314,13 +312,6 @@ def _collate(encoder: Encoder, numbers: list[int], items: list[Tensor], limit: _
 
 def _cost(encoder: Encoder, items: list[Tensor]) -> int:
     return len(items) * encoder.padded(max(item.shape[-1] for item in items))
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Whether an error means out of memory (device, pinned or main); some of torch's libraries raise RuntimeError."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return any(phrase in str(error) for phrase in OUT_OF_MEMORY)
 
 
 class _Runner:
@@ -406,7 +397,7 @@ class _Runner:
         try:
             return self.encoder.run_async(group.batch, self.format)
         except (RuntimeError, MemoryError) as error:
-            if not _out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
         return None  # returned here, after the error and the memory it references are freed
 

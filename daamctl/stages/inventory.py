@@ -5,14 +5,15 @@
 A pipeline is skipped if its corpus is neither registered nor downloadable, if the weights of its encoder are neither in
 the local cache nor reachable, or if it needs more GPU memory than there is. DVC runs this every time before all stages.
 Skipped stages record the reason (`daamctl.artifacts.skipped`) and run once it is gone. This module imports neither
-torch nor transformers: it looks for files, sends one request to each server in parallel, and calls nvidia-smi if a
-pipeline needs a GPU.
+torch nor transformers: it looks for files, sends one request to each server in parallel, and asks torch in a process of
+its own if a pipeline needs a GPU.
 """
 
 from __future__ import annotations
 
-import os
+import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -35,6 +36,10 @@ WAIT_S = 4.0
 """Total time that servers have to answer, in seconds."""
 WATCHED_CODE = ("methods", "adapters")
 """Parts of the package on which stages of dvc.yaml depend."""
+ASK_TORCH = (
+    "import torch; "
+    "print(sum(torch.cuda.get_device_properties(one).total_memory for one in range(torch.cuda.device_count())))"
+)
 HUB = "https://huggingface.co"
 """Address of the Hugging Face hub. HF_ENDPOINT may replace it; HF_HUB_OFFLINE disables it."""
 
@@ -178,21 +183,17 @@ def _gpu(config: Config) -> Iterator[Obstacle]:
 
 
 def gpu_memory_gb() -> float:
-    """Memory in GB of all GPUs in CUDA_VISIBLE_DEVICES, from nvidia-smi; 0 without nvidia-smi."""
-    words = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
+    """Memory in GB of all GPUs that torch can use, slices of a GPU (MIG) too; 0 without an NVIDIA driver.
+
+    A process of its own asks torch, which takes seconds to load and is not needed on a machine without a GPU.
+    """
+    if shutil.which("nvidia-smi") is None:
         return 0.0
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    wanted = None if visible is None else [word.strip() for word in visible.split(",")]
-    total = 0.0
-    for line in done.stdout.splitlines():
-        index, uuid, mebibytes = (word.strip() for word in line.split(","))
-        chosen = wanted is None or index in wanted or any(word and uuid.startswith(word) for word in wanted)
-        if chosen and mebibytes.isdecimal():
-            total += int(mebibytes) * 2**20 / 1e9
-    return total
+    try:
+        done = subprocess.run([sys.executable, "-c", ASK_TORCH], capture_output=True, text=True, timeout=60, check=True)
+        return int(done.stdout) / 1e9
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return 0.0
 
 
 def _reached(urls: Collection[str]) -> set[str]:

@@ -12,6 +12,7 @@ from jaxtyping import Float, Float32, Float64, Int
 from torch import Tensor, nn
 
 from daamctl.config import TrainConfig
+from daamctl.devices import is_out_of_memory
 from daamctl.methods.base import FusionClassifier
 from daamctl.training.feature_split import Part, on_device
 
@@ -138,8 +139,9 @@ def _of_batches(
             try:
                 found.append(of(x[start : start + size]))
                 start += size
-            except torch.OutOfMemoryError:  # retried outside this block, which keeps the failed pass's tensors alive
-                if whole or size == 1:
+            except (RuntimeError, MemoryError) as error:
+                # retried outside this block, which keeps the failed pass's tensors alive
+                if whole or size == 1 or not is_out_of_memory(error):
                     raise
                 most = size // 2
                 log.info("no room on %s to evaluate %d clips at once: now %d", device, size, most)

@@ -6,22 +6,20 @@ is included for encoders that use it.
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
 import numpy as np
 import torch
 
-from daamctl.devices import full_float32
+from daamctl.devices import choose_gpu_kernels
 
 
 def seed_everything(seed: int, device: str) -> None:
     """Seed torch before a model is built; on a GPU also request deterministic kernels and full float32."""
     torch.manual_seed(seed)
     if device.startswith("cuda"):
-        full_float32()  # evaluation is float32 whatever the precision of the training step
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses deterministic mode
+        choose_gpu_kernels()  # evaluation is float32 whatever the precision of the training step
         torch.backends.cudnn.benchmark = False
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.use_deterministic_algorithms(True, warn_only=True)

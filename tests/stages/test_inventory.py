@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import requests
+import torch
 
 from daamctl.artifacts.skipped import Obstacle
 from daamctl.config import load_config
@@ -192,18 +193,21 @@ def test_wrong_settings_are_left_to_check(project: Path, text: str) -> None:
     assert verdict(project, text) == Obstacle("its settings are wrong", "correct pipelines/mine.yaml: daamctl check")
 
 
-@pytest.mark.parametrize(
-    ("visible", "total"),
-    [(None, 40.0), ("0", 16.0), ("1", 24.0), ("GPU-bbb", 24.0), ("0,1", 40.0), ("", 0.0), ("-1", 0.0)],
-)
-def test_gpu_memory(monkeypatch: pytest.MonkeyPatch, visible: str | None, total: float) -> None:
-    lines = f"0, GPU-aaa-1, {16e9 / 2**20:.0f}\n1, GPU-bbb-2, {24e9 / 2**20:.0f}\n"
-    done = subprocess.CompletedProcess([], 0, lines, "")
-    monkeypatch.setattr(inventory.subprocess, "run", lambda *_, **__: done)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert inventory.gpu_memory_gb() == pytest.approx(total, abs=0.01)
+@pytest.mark.parametrize(("told", "total"), [("24000000000\n", 24.0), ("0\n", 0.0), ("Segmentation fault\n", 0.0)])
+def test_gpu_memory_is_what_torch_can_use(monkeypatch: pytest.MonkeyPatch, told: str, total: float) -> None:
+    monkeypatch.setattr(inventory.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(inventory.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, told, ""))
+    assert inventory.gpu_memory_gb() == total
+
+
+def test_torch_is_asked_in_words_it_understands(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    class Properties:
+        total_memory = 16_000_000_000
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
+    exec(inventory.ASK_TORCH)
+    assert capsys.readouterr().out == "32000000000\n"
 
 
 def test_gpu_is_looked_for_only_where_it_is_wanted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

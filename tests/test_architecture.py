@@ -401,6 +401,7 @@ OTHERS = {
     "predict",
     "preflight",
     "serve",
+    "shots",
     "track",
     "truncate",
 }

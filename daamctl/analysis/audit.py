@@ -21,7 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -59,6 +59,7 @@ from daamctl.artifacts.embeddings import (
 )
 from daamctl.artifacts.results import WEIGHTS, Fold
 from daamctl.artifacts.terms import terms_of
+from daamctl.artifacts.words import are_words, sentence_of
 from daamctl.config import Config
 from daamctl.devices import choose_gpu_kernels, resolve_device
 from daamctl.errors import MethodError
@@ -88,6 +89,9 @@ NO_RANKING = "it does not rank the layers: all have the same weight, or all but 
 Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
 SplitRows = Callable[[pl.DataFrame, Fold], Rows]
 """From the clips of a set and a fold to the row numbers of the clips that trained it, and of those that test it."""
+
+Parts = tuple[str, str | None, int | None]
+"""What tells the parts of one fold from those of another."""
 
 
 def steps(num_layers: int) -> list[int]:
@@ -123,7 +127,8 @@ class AuditData:
         x: (N, L, D) in the stored number format; vectors on disk are read on demand.
         y: (N,) class ids.
         layers: the L layer numbers.
-        probes: (test group, dev group) -> accuracy of the linear probe of every layer on the test group, (L,).
+        probes: (test group, dev group, seed if it draws the training sentences) -> accuracy of the linear probe of
+            every layer on the test group, (L,).
         predictions: the same key -> scores of these probes.
         means: the same key -> mean over the training clips, (L, D).
         seconds: time spent on probes.
@@ -135,10 +140,15 @@ class AuditData:
     x: torch.Tensor | StoredVectors
     y: NDArray[np.int64]
     layers: list[int]
-    probes: dict[tuple[str, str | None], Map] = field(default_factory=dict)
-    predictions: dict[tuple[str, str | None], ProbedFold] = field(default_factory=dict)
-    means: dict[tuple[str, str | None], torch.Tensor] = field(default_factory=dict)
+    probes: dict[Parts, Map] = field(default_factory=dict)
+    predictions: dict[Parts, ProbedFold] = field(default_factory=dict)
+    means: dict[Parts, torch.Tensor] = field(default_factory=dict)
     seconds: float = 0.0
+
+    @cached_property
+    def sentences(self) -> NDArray[Any] | None:
+        """Sentence of each clip, (N,), if clips are words; else None."""
+        return sentence_of(self.clips["utterance_id"]) if are_words(self.clips) else None
 
     def train_rows(self, fold: Fold) -> NDArray[np.int64]:
         """Clips that trained a fold."""
@@ -155,7 +165,7 @@ class AuditData:
             started = time.monotonic()
             train, test = self.train_rows(fold), self.test_rows(fold)
             if isinstance(self.x, StoredVectors):
-                train, test = (sample_rows(rows, PROBE_CLIPS, fold.fold) for rows in (train, test))
+                train, test = (sample_rows(rows, PROBE_CLIPS, fold.fold, self.sentences) for rows in (train, test))
             classes = len(self.head.classes)
             scores = []
             for layer in range(len(self.layers)):
@@ -189,19 +199,27 @@ class AuditData:
         mean = np.mean(list(self.probes.values()), axis=0).tolist()
         return ProbeAccuracy(
             layers={str(layer): accuracy for layer, accuracy in zip(self.layers, mean, strict=True)},
-            folds=len(self.probes),
+            folds=len({test for test, _, _ in self.probes}),
             most_clips=PROBE_CLIPS if isinstance(self.x, StoredVectors) else None,
         )
 
 
-def sample_rows(rows: NDArray[np.int64], most: int, fold: int) -> NDArray[np.int64]:
-    """A seeded choice of at most `most` rows of a fold, ascending."""
-    return np.sort(np.random.default_rng([SEED, fold]).permutation(rows)[:most])
+def sample_rows(
+    rows: NDArray[np.int64], most: int, fold: int, sentences: NDArray[Any] | None = None
+) -> NDArray[np.int64]:
+    """A seeded choice of at most `most` rows of a fold, ascending; of words, whole sentences (of all rows, (N,))."""
+    rng = np.random.default_rng([SEED, fold])
+    if sentences is None:
+        return np.sort(rng.permutation(rows)[:most])
+    names, owner = np.unique(sentences[rows], return_inverse=True)
+    order = rng.permutation(len(names))
+    fits = np.cumsum(np.bincount(owner)[order]) <= most
+    return np.sort(rows[np.isin(owner, order[fits])])
 
 
-def _split(fold: Fold) -> tuple[str, str | None]:
+def _split(fold: Fold) -> Parts:
     run = fold.result["run"]
-    return run["test_group"], run["dev_group"]
+    return run["test_group"], run["dev_group"], fold.seed if fold.is_few_shot else None
 
 
 def audit_scores(

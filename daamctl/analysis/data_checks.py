@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.terms import WORDS, Terms, counted, terms_of, with_article
+from daamctl.artifacts.words import terms_for
 
 Floats = NDArray[np.floating[Any]]
 Severity = Literal["ok", "note", "warning"]
@@ -143,7 +144,7 @@ def check_data(
 def _checks(
     clips: pl.DataFrame, x: Floats | StoredVectors, known: CorpusFacts, drawn: Drawn | None
 ) -> Iterator[Finding]:
-    words, classes = known.words, known.classes
+    words, classes = terms_for(known.modality, clips["utterance_id"], clips["speaker"]), known.classes
     yield check_values(clips, x, words)
     if known.modality == "text":
         yield check_lengths(clips, known.max_tokens)

@@ -1,8 +1,8 @@
 """`stages.yaml`: the methods and reports over which dvc.yaml expands its train, finetune and report stages.
 
 Training has one stage per method that a pipeline lists. `report` has one stage per pipeline, plus `paper`, the report
-over the papers' six pipelines, if all of them are listed. dvc.yaml can template a dependency but not a list of them, so
-every report has the same number: six.
+over the papers' six pipelines, if all of them are listed, and one per family of few-shot pipelines (`family_of`).
+dvc.yaml can template a dependency but not a list of them, so every report has the same number: six.
 
 All pipelines times all methods would be several hundred more stages. DVC reads and writes the lock file of all of them
 around every stage, which would add half an hour to a first `dvc repro`. So the file is generated from the pipelines'
@@ -11,7 +11,8 @@ own lists (`daamctl check --write`). A line that is no longer needed costs a sec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,11 @@ PAPER_PIPELINES = tuple(f"{name}{twin}" for name in ("iemocap", "cifar100", "agn
 """Pipelines shown in it."""
 REPORTED = ("check/{}/report.json", "check/{}/evaluate.json", *(f"{stage}/{{}}" for stage in STAGES["report"].reads))
 """Inputs of a pipeline's report, below data: its settings, the declared reference, and results."""
+MOST_READS = 6
+SHOTS = re.compile(r"(?P<family>.+)-(?P<shots>[1-9]\d*)-shots")
+"""Name of a pipeline of a family of few-shot pipelines."""
+FILLS = ("evaluate", "report", "train", "extract", "segment", "download")
+"""Stages whose settings stand where a family has fewer pipelines than a report reads."""
 NAMED_AT_MOST = 5
 
 Table = dict[str, dict[str, dict[str, Any]]]
@@ -96,8 +102,35 @@ def _reports(pipelines: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     for name in pipelines:
         command = f"daamctl report --pipeline {name} --if-possible"
         yield name, {"cmd": command, "reads": [path.format(name) for path in REPORTED]}
+    for family in families(pipelines):
+        members = family_of(family, pipelines)
+        if len(members) > MOST_READS:
+            raise ConfigError(
+                f"{PARAMS_FILE}: {family} has {len(members)} few-shot pipelines, with '{family}' itself; at most "
+                f"{MOST_READS} are allowed"
+            )
+        reads = [f"evaluate/{name}" for name in members]
+        reads += [f"check/{name}/{stage}.json" for stage in FILLS for name in members]
+        yield f"{family}-shots", {"cmd": f"daamctl shots {family}", "reads": reads[:MOST_READS]}
     if set(PAPER_PIPELINES) <= set(pipelines):
         yield PAPER, {"cmd": f"daamctl {PAPER}", "reads": [f"report/{name}" for name in PAPER_PIPELINES]}
+
+
+def families(pipelines: Iterable[str]) -> list[str]:
+    """Families of few-shot pipelines: the part before `-<N>-shots` of their names, each once."""
+    return list(dict.fromkeys(found["family"] for name in pipelines if (found := SHOTS.fullmatch(name))))
+
+
+def family_of(family: str, pipelines: Collection[str]) -> dict[str, int | None]:
+    """Pipelines of a family -> their number of shots, ascending; None: the pipeline on all sentences, if there is one.
+
+    Args:
+        family: e.g. `wnut17`, of `wnut17-8-shots`, `wnut17-16-shots` and perhaps `wnut17`.
+        pipelines: names of all pipelines.
+    """
+    found = [(int(one["shots"]), name) for name in pipelines if (one := SHOTS.fullmatch(name))]
+    members: dict[str, int | None] = {name: shots for shots, name in sorted(found) if name == f"{family}-{shots}-shots"}
+    return members | ({family: None} if members and family in pipelines else {})
 
 
 def _pipelines(root: Path) -> list[str]:

@@ -670,7 +670,7 @@ class MethodEntities:
     """Entity scores of one tagger. Its F1 is micro-averaged, and the mean over the trials (seeds).
 
     Args:
-        f1: F1 by the rule `lenient`, with its interval over sentences.
+        f1: F1 by the rule `lenient`, with its interval over sentences, or over documents where they are known.
         strict: F1 by the rule `strict`.
         per_trial: F1 of each seed, in the order of the seeds.
         scores: of the predictions of all trials together: per type, and kinds of errors.
@@ -692,11 +692,15 @@ class Entities:
         reference: method that the others are compared with; None: no comparison.
         methods: method -> scores; methods with missing folds are left out.
         comparisons: method -> its F1 minus that of the reference.
+        unit: what intervals and tests take as independent: "sentence", or "document" where documents are known.
+        sentences: number of test sentences; None in files older than this field.
     """
 
     reference: str | None
     methods: dict[str, MethodEntities]
     comparisons: dict[str, MetricComparison]
+    unit: str = "sentence"
+    sentences: int | None = None
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from daamctl.artifacts.audit import Audit, PerLayer
+from daamctl.artifacts.evaluation import Interval
 from daamctl.artifacts.records import find_record
 
 FILE, MAPS_FILE, CURVES_FILE = "summary.json", "importance.parquet", "audit-curves.parquet"
@@ -144,6 +146,15 @@ class LayerAccuracy:
     high: float | None
 
 
+class Height(NamedTuple):
+    """The score of a layer, a fraction, and its interval if there is one."""
+
+    layer: int
+    value: float
+    low: float | None
+    high: float | None
+
+
 @dataclass(frozen=True)
 class ProbedLayers:
     """Linear probes of every layer alone.
@@ -152,11 +163,21 @@ class ProbedLayers:
         unit: what was scored: "utterance" or "clip".
         resampled: what the intervals resample, e.g. "speaker".
         layers: one per layer, in order.
+        entity_f1: of the probes of words, one per layer; intervals over sentences. None for other items.
     """
 
     unit: str
     resampled: str
     layers: list[LayerAccuracy]
+    entity_f1: list[Interval] | None = None
+
+    @property
+    def profile(self) -> list[Height]:
+        """How well each layer carries what is asked: entity F1 for words, accuracy for other items."""
+        if self.entity_f1 is None:
+            return [Height(one.layer, one.accuracy, one.low, one.high) for one in self.layers]
+        pairs = zip(self.layers, self.entity_f1, strict=True)
+        return [Height(one.layer, f1.value, f1.low, f1.high) for one, f1 in pairs]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ def command(
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Files, folders, globs, tables (CSV, Parquet, JSON lines); -: texts on standard input, one per line.",
+            help="Files, folders, globs, tables (CSV, Parquet, JSON lines); -: texts or sentences on standard input, "
+            "one per line.",
             show_default=False,
         ),
     ] = None,
@@ -42,7 +43,7 @@ def command(
     ] = None,
     device: common.DeviceName = None,
 ) -> None:
-    """Predict recordings, texts or images with an exported model."""
+    """Predict recordings, texts, images or the tags of words with an exported model."""
     from daamctl.stages import predict
 
     words = inputs or ["-"]
@@ -99,6 +100,11 @@ def _show_scores(found: Predicted) -> None:
     if found.unknown:
         labels = ", ".join(f"{label} ({number})" for label, number in found.unknown.items())
         typer.echo(f"labels that are no class of the model: {labels}", err=True)
+    if found.entities is not None:
+        micro = found.entities.micro
+        typer.echo(f"{micro.gold} entities in sentences with tags:", err=True)
+        for name, value in (("Entity F1", micro.f1), ("Precision", micro.precision), ("Recall", micro.recall)):
+            typer.echo(f"  {name:<24}{100 * value:.1f} %", err=True)
     if found.scores is None:
         return
     typer.echo(f"{found.scores['n']} items with a label:", err=True)

@@ -190,8 +190,9 @@ class TrainConfig(Section):
     decay: Literal["weights", "all"] = "weights"
     """Tensors with weight decay. weights: the matrices of linear layers and the kernels of convolutions; all: every
     tensor, also biases and the offsets, widths and weights of a fusion, which decay would pull to 0 (published)."""
-    schedule: Literal["plateau", "constant"] = "plateau"
-    """plateau: multiply the rate by `plateau_factor` after `plateau_patience` epochs without improvement of the
+    schedule: Literal["plateau", "linear", "constant"] = "plateau"
+    """linear: after every epoch, lower the rate by the same amount, to 0 after the last of `epochs` (DWAtt); plateau:
+    multiply the rate by `plateau_factor` after `plateau_patience` epochs without improvement of the
     selection accuracy (of the training loss when selection is `last`)."""
     plateau_factor: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
     """Factor of the plateau schedule."""

@@ -228,27 +228,37 @@ def prepare(root: Path) -> pl.DataFrame:
 
 
 def _read(path: Path) -> list[Sentence]:
-    return _read_rows(path) if path.suffix.lower() in TABLES else read_columns(path)
+    return read_rows(path) if path.suffix.lower() in TABLES else read_columns(path)
 
 
-def _read_rows(path: Path) -> list[Sentence]:
-    """Read a table with one row per sentence."""
-    table = read_table(path, fix=GET_IT)
-    missing = [name for name in NAMES[:2] if name not in table.columns]
+def read_rows(path: Path, *, tagged: bool = True, fix: str = GET_IT) -> list[Sentence]:
+    """Read a table with one row per sentence.
+
+    Args:
+        path: Parquet or JSON lines.
+        tagged: whether there must be tags; without them, those of a sentence are empty.
+        fix: what to do if it is no such table.
+
+    Raises:
+        CorpusError: a column is missing, or a row has no words, as many tags as words, or a tag of no scheme.
+    """
+    table = read_table(path, fix=fix)
+    lists = NAMES[:2] if tagged or "tags" in table.columns else NAMES[:1]
+    missing = [name for name in lists if name not in table.columns]
     if missing:
         shown = ", ".join(table.columns)[:200]
-        raise CorpusError(f"{path} lacks the columns {', '.join(missing)}; it has {shown}", fix=GET_IT)
-    for name in NAMES[:2]:
+        raise CorpusError(f"{path} lacks the columns {', '.join(missing)}; it has {shown}", fix=fix)
+    for name in lists:
         if table.schema[name] != pl.List(pl.String):
-            raise CorpusError(f"{path}: {name} has {table.schema[name]}; lists of strings are expected", fix=GET_IT)
+            raise CorpusError(f"{path}: {name} has {table.schema[name]}; lists of strings are expected", fix=fix)
     given = [name for name in NAMES[2:] if name in table.columns]
-    table = table.select(*NAMES[:2], pl.col(given).cast(pl.String).str.strip_chars().replace("", None))
+    table = table.select(*lists, pl.col(given).cast(pl.String).str.strip_chars().replace("", None))
     found = []
     for number, row in enumerate(table.iter_rows(named=True), 1):
-        words, tags = row["tokens"] or [], row["tags"] or []
+        words, tags = row["tokens"] or [], row.get("tags") or []
         wrong = next((tag for tag in tags if tag is None or split_tag(tag) is None), "O")
         problem = None
-        if len(words) != len(tags):
+        if "tags" in lists and len(words) != len(tags):
             problem = f"{counted(len(words), 'token')} and {counted(len(tags), 'tag')}"
         elif not 0 < len(words) <= MOST_WORDS:
             problem = f"{len(words)} tokens; 1 to {MOST_WORDS:,} are allowed"
@@ -262,7 +272,7 @@ def _read_rows(path: Path) -> list[Sentence]:
             raise CorpusError(f"{path}: row {number} has {problem}", fix=FIX)
         found.append(Sentence(words, tags, number, 0, row.get("id"), row.get("group"), row.get("speaker")))
     if not found:
-        raise CorpusError(f"{path} has no rows", fix=GET_IT)
+        raise CorpusError(f"{path} has no rows", fix=fix)
     return found
 
 

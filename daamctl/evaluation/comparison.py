@@ -40,8 +40,8 @@ from daamctl.artifacts.evaluation import (
     SignFlipTest,
 )
 from daamctl.artifacts.results import Fold
-from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.truncation import NonInferiority
+from daamctl.artifacts.words import terms_for
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.metrics import ClassIds
 from daamctl.evaluation.scoring import Items
@@ -416,7 +416,7 @@ def _data(table: pl.DataFrame, modality: str, *, same_folds: bool = True) -> _Da
 def _unit(table: pl.DataFrame, modality: str, *, same_folds: bool) -> tuple[str | None, str, str]:
     """Unit that the test takes as independent, its name, and the reason."""
     unknown, speakers, folds = table["speaker"].null_count(), table["speaker"].n_unique(), table["fold"].n_unique()
-    words = terms_of(modality)
+    words = terms_for(modality, table["item"], table["speaker"])
     if unknown:
         why = f"the {words.source} of {unknown} of {len(table)} test items is unknown"
     elif not speakers_known(table) and speakers >= MIN_SPEAKERS:
@@ -439,10 +439,11 @@ def _unit(table: pl.DataFrame, modality: str, *, same_folds: bool) -> tuple[str 
 
 
 def _design(data: _Data, tables: Mapping[str, pl.DataFrame], modality: str, *, same_folds: bool = True) -> Design:
+    first = next(iter(tables.values()))
     return Design(
         unit=data.unit,
         unit_word=data.word,
-        source_word=terms_of(modality).source,
+        source_word=terms_for(modality, first["item"], first["speaker"]).source,
         reason=data.reason,
         n_units=data.n_units,
         n_items=len(data.targets),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
+from scipy.stats import t as student
 
 from daamctl.artifacts.entities import Rule
 from daamctl.artifacts.evaluation import Entities, MethodEntities
 from daamctl.artifacts.results import Fold
-from daamctl.artifacts.words import sentence_of
+from daamctl.artifacts.words import DOCUMENT, sentence_of, terms_for
 from daamctl.evaluation.entities import (
     EntityCounts,
     compare_f1,
@@ -41,13 +44,15 @@ def entities_of(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], re
     if not complete:
         return None
     words = {method: _trials(folds[method]) for method in complete}
-    counts = {method: [one.counted() for one in trials] for method, trials in words.items()}
+    first = words[complete[0]][0]
+    unit = terms_for("tokens", first.ids, first.sources).source
+    counts = {method: [one.by_unit(unit) for one in trials] for method, trials in words.items()}
     intervals = dict(zip(complete, f1_intervals([counts[name] for name in complete], resamples=RESAMPLES), strict=True))
     methods = {}
     for method in complete:
         metrics = [fold.result["metrics"] for fold in folds[method]]
         trials = words[method]
-        together = _Words(
+        together = (
             np.array([f"{number}/{name}" for number, one in enumerate(trials) for name in one.sentences]),
             np.concatenate([one.targets for one in trials]),
             np.concatenate([one.predictions for one in trials]),
@@ -57,14 +62,39 @@ def entities_of(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], re
             f1=intervals[method],
             strict=float(np.mean([micro_f1(one.counted("strict")) for one in trials])),
             per_trial=[micro_f1(one) for one in counts[method]],
-            scores=entity_scores(together.sentences, together.targets, together.predictions, together.classes),
+            scores=entity_scores(*together),
             best_on_test=_mean(metrics, "entity_f1_best_on_test"),
         )
     others = [method for method in complete if method != reference and reference in counts]
-    found = [compare_f1(counts[name], counts[str(reference)], resamples=RESAMPLES) for name in others]
+    base = counts.get(str(reference), [])
+    found = [compare_f1(counts[name], base, resamples=RESAMPLES, unit=unit) for name in others]
     tests = with_holm([one.primary for one in found])
     compared = {name: replace(one, primary=test) for name, one, test in zip(others, found, tests, strict=True)}
-    return Entities(reference if others else None, methods, compared)
+    return Entities(reference if others else None, methods, compared, unit, len(first.counted().sentences))
+
+
+def over_trials(
+    values: Sequence[float], others: Sequence[float], level: float = 0.95
+) -> tuple[float, float, float, int]:
+    """Difference of the F1 of two methods over trials that share their training sentences.
+
+    Args:
+        values: F1 of each trial of one method, two or more.
+        others: F1 of the same trials of the other.
+        level: level of the interval.
+
+    Returns:
+        Mean of `values - others`, both ends of its interval by Student's t, and in how many trials it is positive.
+
+    Raises:
+        ValueError: the numbers of trials differ, or there are fewer than two.
+    """
+    if len(values) != len(others) or len(values) < 2:
+        raise ValueError(f"{len(values)} and {len(others)} trials; need the same number, at least 2")
+    gaps = np.subtract(values, others)
+    mean, error = float(gaps.mean()), float(gaps.std(ddof=1) / np.sqrt(len(gaps)))
+    margin = error * float(student.ppf((1 + level) / 2, len(gaps) - 1))
+    return mean, mean - margin, mean + margin, int((gaps > 0).sum())
 
 
 @dataclass(frozen=True)
@@ -72,19 +102,43 @@ class _Words:
     """Test words of one trial (seed), over all folds.
 
     Args:
-        sentences: sentence of each word, shape (N,).
+        ids: ids of the words, shape (N,).
+        sources: sentence or document of each word, shape (N,).
         targets: true class ids, shape (N,).
         predictions: predicted class ids, shape (N,).
         classes: tags.
     """
 
-    sentences: NDArray[Any]
+    ids: pl.Series
+    sources: pl.Series
     targets: NDArray[np.int64]
     predictions: NDArray[np.int64]
     classes: Sequence[str]
 
+    @cached_property
+    def sentences(self) -> NDArray[Any]:
+        """Sentence of each word, shape (N,)."""
+        return sentence_of(self.ids)
+
     def counted(self, rule: Rule = "lenient") -> EntityCounts:
+        """Counts per sentence."""
         return count_entities(self.sentences, self.targets, self.predictions, self.classes, rule)
+
+    def by_unit(self, unit: str) -> EntityCounts:
+        """Counts per sentence, or per document."""
+        return per_source(self.counted(), self.sentences, self.sources) if unit == DOCUMENT else self.counted()
+
+
+def per_source(counts: EntityCounts, sentences: NDArray[Any], sources: pl.Series) -> EntityCounts:
+    """Counts per sentence as counts per source.
+
+    Args:
+        counts: of S sentences.
+        sentences: sentence of each word, shape (N,).
+        sources: source of each word, shape (N,).
+    """
+    source = dict(zip(sentences.tolist(), sources.to_list(), strict=True))
+    return counts.grouped([source[name] for name in counts.sentences.tolist()])
 
 
 def _trials(folds: Sequence[Fold]) -> list[_Words]:
@@ -95,7 +149,8 @@ def _trials(folds: Sequence[Fold]) -> list[_Words]:
         frames = [fold.predictions() for fold in own]
         trials.append(
             _Words(
-                np.concatenate([sentence_of(frame["utterance_id"]) for frame in frames]),
+                pl.concat([frame["utterance_id"] for frame in frames]),
+                pl.concat([frame["speaker"] for frame in frames]),
                 np.concatenate([frame["target"].to_numpy() for frame in frames]),
                 np.concatenate([frame["logits"].list.arg_max().to_numpy() for frame in frames]).astype(np.int64),
                 own[0].result["run"]["classes"],

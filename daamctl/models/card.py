@@ -11,8 +11,13 @@ from daamctl.artifacts.terms import counted, listed, terms_of, with_article
 from daamctl.encoders import HUB_ID
 from daamctl.models.folder import Figure, Measured, ModelRecord
 
-TASKS = {"speech": "audio-classification", "text": "text-classification", "image": "image-classification"}
-INPUT = {"speech": "recordings", "text": "texts", "image": "images"}
+TASKS = {
+    "speech": "audio-classification",
+    "text": "text-classification",
+    "image": "image-classification",
+    "tokens": "token-classification",
+}
+INPUT = {"speech": "recordings", "text": "texts", "image": "images", "tokens": "the words of sentences"}
 
 
 def card_of(record: ModelRecord, name: str) -> str:
@@ -69,11 +74,17 @@ def _use(record: ModelRecord) -> str:
 
 
 def _how(record: ModelRecord, name: str) -> str:
-    inputs = {"speech": "my-recordings/", "text": "my-texts.txt", "image": "my-images/"}[record.modality]
+    inputs = {
+        "speech": "my-recordings/",
+        "text": "my-texts.txt",
+        "image": "my-images/",
+        "tokens": "my-sentences.txt",
+    }[record.modality]
     code = f'from daamctl.models.model import ExportedModel\n\nmodel = ExportedModel.open("{name}")\n'
-    argument = '"a text"' if record.modality == "text" else f'"{inputs}"'
+    argument = {"text": '"a text"', "tokens": '"words of a sentence"'}.get(record.modality, f'"{inputs}"')
+    serve = "" if record.modality == "tokens" else f"daamctl serve {name}\n"
     return (
-        f"```sh\ndaamctl predict {name} {inputs} --out predictions.parquet\ndaamctl serve {name}\n```\n\n"
+        f"```sh\ndaamctl predict {name} {inputs} --out predictions.parquet\n{serve}```\n\n"
         f"```python\n{code}table = model.predict([{argument}])\n```"
     )
 

@@ -139,7 +139,7 @@ class ModelRecord:
         method: name of the method.
         decoder: name of its decoder; None if it has only one.
         settings: the method's own settings.
-        modality: speech, text or image.
+        modality: speech, text, image or tokens (a tagger).
         classes: class names, in the order of the logits.
         layers: layer numbers in use (Hugging Face's hidden-state index).
         embed_dim: D.

@@ -1,4 +1,4 @@
-"""What to predict, as rows: files, folders, globs, tables and texts.
+"""What to predict, as rows: files, folders, globs, tables and texts; `sentences.py` reads sentences.
 
 Columns: item (name in the output), path (absolute; null for texts), text (null for files), start_s and duration_s
 (seconds; null duration: to the end of the file), label (null if unknown).
@@ -64,11 +64,21 @@ def files_as_rows(paths: Iterable[Path]) -> pl.DataFrame:
 
 
 def _frames(word: str, modality: Modality) -> Iterator[pl.DataFrame]:
+    for file in files_of(word, SUFFIXES[modality]):
+        yield _of_file(file, modality)
+
+
+def files_of(word: str, suffixes: Sequence[str]) -> list[Path]:
+    """Files that a word of a command names: itself, those of a folder with the given suffixes, or those of a glob.
+
+    Raises:
+        CorpusError: there is none.
+    """
     path = Path(word).expanduser()
     if path.is_dir():
-        found = [file for file in files_below(path) if file.suffix.lower() in SUFFIXES[modality]]
+        found = [file for file in files_below(path) if file.suffix.lower() in suffixes]
         if not found:
-            raise CorpusError(f"{path} holds no file that the model reads ({', '.join(SUFFIXES[modality])})")
+            raise CorpusError(f"{path} holds no file that the model reads ({', '.join(suffixes)})")
     elif path.exists():
         found = [path]
     elif any(mark in word for mark in GLOB):
@@ -78,8 +88,7 @@ def _frames(word: str, modality: Modality) -> Iterator[pl.DataFrame]:
             raise CorpusError(f"no file matches {word}")
     else:
         raise CorpusError(f"no file or folder {word}")
-    for file in found:
-        yield _of_file(file, modality)
+    return found
 
 
 def _of_file(path: Path, modality: Modality) -> pl.DataFrame:

@@ -177,10 +177,12 @@ class ExportedModel:
         """Predict files, folders, globs and tables, or texts.
 
         Args:
-            inputs: for a model of texts the texts themselves; otherwise as in `daamctl predict`.
+            inputs: for a model of texts the texts themselves, for a tagger sentences with spaces between their words;
+                otherwise as in `daamctl predict`.
 
         Returns:
-            One row per item, and for recordings also one per clip; see `daamctl.models.predict`.
+            One row per item, and for recordings also one per clip; of a tagger one per word and entity. See
+            `daamctl.models.predict`.
 
         Raises:
             CorpusError: there is no such file or folder, or it holds nothing that the model reads.
@@ -188,7 +190,10 @@ class ExportedModel:
         """
         from daamctl.models.inputs import read_inputs, texts_as_rows
         from daamctl.models.predict import predict_all
+        from daamctl.models.sentences import lines_as_sentences
 
+        if self.record.modality == "tokens":
+            return predict_all(self, lines_as_sentences([str(text) for text in inputs]))
         if self.record.modality == "text":
             return predict_all(self, texts_as_rows([str(text) for text in inputs]))
         return predict_all(self, read_inputs([str(path) for path in inputs], self.record.modality))

@@ -8,6 +8,7 @@ Columns of the result: item, unit (`item` or `clip`), for recordings clip, start
 known), class, `p_<class>` for each class, entropy (nats), disagreement (share of the members that predict another class
 than their mean does; null for a single member), `weight_<layer>` for each layer (if the method weighs layers), warning
 (`silent`, `clipped`, `truncated`, `blank`) and error (why there is no prediction, or which clip is missing from it).
+Taggers give the columns of `daamctl.models.tagging`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from daamctl.extraction.cutting import cut
 from daamctl.extraction.items import Items, open_items
 from daamctl.extraction.stream import Embedded, Opener, embed_sets
 from daamctl.models.model import ExportedModel
+from daamctl.models.tagging import tagged_rows, words_of
 
 CHUNK = 64
 """Items that are predicted, and kept after an interruption, together."""
@@ -68,7 +70,7 @@ def predict_all(
 
     Args:
         model: the exported model.
-        rows: the items, see `daamctl.models.inputs`.
+        rows: the items, see `daamctl.models.inputs`, or for a tagger `daamctl.models.sentences`.
         work: folder in which finished chunks are kept; the caller removes it. None: nothing is kept.
         batch_size: most clips per forward pass of the encoder, if it is lower than the settings allow.
         on_items: called with the number of items finished.
@@ -133,7 +135,7 @@ def remove_kept(work: Path) -> None:
 def _key(model: ExportedModel, rows: pl.DataFrame) -> str:
     """Content key of what a prediction depends on. Files are identified by size and time stamp."""
     states = []
-    for path in rows["path"]:
+    for path in rows["path"] if "path" in rows.columns else ():
         try:
             state = Path(path).stat() if path else None
         except OSError:
@@ -178,6 +180,10 @@ def _predict_chunks(
 def _clips_of(model: ExportedModel, chunk: _Chunk) -> pl.DataFrame:
     """The clips of a chunk's items, in their order; sets `owner` and `errors`."""
     modality = model.record.modality
+    if modality == "tokens":
+        words = words_of(chunk.rows)
+        chunk.owner = words["owner"].to_numpy()
+        return words
     names = [f"{number:09d}" for number in range(len(chunk.rows))]
     rows = chunk.rows.with_columns(pl.Series("utterance_id", names), speaker=pl.lit(None), group=pl.lit(None))
     if modality == "speech":
@@ -219,6 +225,17 @@ def _frame(model: ExportedModel, chunk: _Chunk, embedded: Embedded) -> pl.DataFr
     readable = np.ones(number, bool)
     readable[list(embedded.unreadable)] = False
     outputs = model.classify(model.of_layers(embedded.vectors))
+    logits = outputs.logits.transpose(1, 0, 2)  # (n, F, C)
+    weights = outputs.layer_weights
+    marks: dict[int, list[str]] = {}
+    for mark in sorted(embedded.marks):
+        for row in embedded.marks[mark]:
+            marks.setdefault(row, []).append(mark)
+    clip_errors = [embedded.unreadable.get(row) for row in range(number)]
+    clip_warnings = [", ".join(marks.get(row, [])) or None for row in range(number)]
+    if model.record.modality == "tokens":
+        columns = _columns(model, logits, weights, readable)
+        return tagged_rows(chunk.rows, chunk.clips, columns, clip_warnings, clip_errors)
     owner = chunk.owner[readable]
     counts = np.bincount(owner, minlength=size)
 
@@ -228,13 +245,6 @@ def _frame(model: ExportedModel, chunk: _Chunk, embedded: Embedded) -> pl.DataFr
         np.add.at(sums, owner, values[readable])
         return sums / np.maximum(counts, 1).reshape(-1, *[1] * (values.ndim - 1))
 
-    logits = outputs.logits.transpose(1, 0, 2)  # (n, F, C)
-    weights = outputs.layer_weights
-    marks: dict[int, list[str]] = {}
-    for mark in sorted(embedded.marks):
-        for row in embedded.marks[mark]:
-            marks.setdefault(row, []).append(mark)
-    clip_errors = [embedded.unreadable.get(row) for row in range(number)]
     errors, warnings = _of_items(chunk, clip_errors, marks)
     items = pl.DataFrame(
         {
@@ -261,7 +271,7 @@ def _frame(model: ExportedModel, chunk: _Chunk, embedded: Embedded) -> pl.DataFr
             "duration_s": chunk.clips["duration_s"],
             "label": chunk.clips["label"],
             **_columns(model, logits, weights, readable),
-            "warning": pl.Series([", ".join(marks.get(row, [])) or None for row in range(number)], dtype=pl.String),
+            "warning": pl.Series(clip_warnings, dtype=pl.String),
             "error": pl.Series(clip_errors, dtype=pl.String),
         },
         schema=dict[str, Any](items.schema),

@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from daamctl import __version__, audio
-from daamctl.errors import AudioError, DaamctlError
+from daamctl.errors import AudioError, DaamctlError, MethodError
 from daamctl.models.inputs import files_as_rows, texts_as_rows
 from daamctl.models.model import ExportedModel
 from daamctl.models.predict import predict_all
@@ -59,9 +59,12 @@ def make_app(model: ExportedModel, limits: Limits = Limits()) -> FastAPI:
         limits: largest requests.
 
     Raises:
+        MethodError: the model tags words.
         EncoderError: the encoder cannot be found or opened.
     """
     record = model.record
+    if record.modality == "tokens":
+        raise MethodError(f"{model.folder} tags words, which a server cannot do yet", fix="use daamctl predict")
     _ = model.encoder
     queue = _Queue(lambda rows: predict_all(model, rows), limits.together)
 

@@ -236,3 +236,20 @@ def _agrees(part: Sequence[PublishedNumber], first: Sequence[PublishedNumber]) -
         elif float(known[split]) != float(number.value):
             lines.append(f"no: {split} {number.value} here, {known[split]} there")
     return "; ".join(lines) or "yes"
+
+
+def dwatt() -> Section:
+    """The numbers of the DWAtt paper: what they are, and what contradicts what."""
+    text = (
+        "DWAtt is another paper, whose Concat and Base+n are baselines here too. It prints differences and no absolute "
+        "F1, which its figures alone show, so no figure of ours stands beside them. They are of the best epoch on the "
+        "dev part, that is, chosen on what they report. conll-as-published trains and scores as it does, conll does it "
+        "honestly; wnut17 and its few-shot pipelines ask the same of data that anyone can get."
+    )
+    rows: list[list[Cell]] = [
+        [name, Linked(printed(part), printed_in(part)), *read_claims().dwatt[name]]
+        for name, part in rows_of("dwatt").items()
+    ]
+    columns = ["Quantity", "Published", "What it is", "Here"]
+    table = Table("dwatt", "Numbers of the DWAtt paper", columns, rows, frozenset({1, 2, 3}))
+    return Section("dwatt", "Tagging and perplexity: the DWAtt paper", [Text(text), table])

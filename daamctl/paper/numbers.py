@@ -19,9 +19,6 @@ from daamctl.config import read_yaml
 from daamctl.errors import ConfigError, suggest
 
 FOLDER = Path(__file__).parent
-SOURCES = ("daam-v4", "gaam-v1", "daam-blog")
-"""Sources whose numbers are in the report. `dwatt` is another paper, whose tasks have no counterpart here."""
-
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -41,7 +38,7 @@ class PublishedNumber:
         value: as printed, so that the number of digits is kept.
         unit: unit of the value; percent is accuracy.
         pipeline: pipeline that reproduces the number, together with its -as-published twin; empty if no run does.
-        report_table: key of its table in the report of the whole paper; empty outside `SOURCES`.
+        report_table: key of its table in the report of the whole paper.
         report_row: first cell of its row.
         report_column: heading of its column.
     """
@@ -170,6 +167,7 @@ class Claims(Data):
     groups: dict[str, tuple[str, ...]]
     sizes: dict[str, str]
     claims: tuple[Claim, ...]
+    dwatt: dict[str, tuple[str, str]]
 
 
 @cache
@@ -233,10 +231,6 @@ def _check_number(number: PublishedNumber, where: str) -> None:
         ConfigError: see `read_numbers`.
     """
     place = (number.report_table, number.report_row, number.report_column)
-    if number.source not in SOURCES:
-        if any(place):
-            raise ConfigError(f"{where}: source '{number.source}' is not in the report, so it has no place there")
-        return
     if not all(place):
         raise ConfigError(f"{where}: report_table, report_row and report_column must say where the number is shown")
     try:

@@ -14,7 +14,6 @@ from daamctl.artifacts.terms import listed
 from daamctl.paper import claims, reproduced
 from daamctl.paper.deviations import remark
 from daamctl.paper.numbers import (
-    SOURCES,
     Experiment,
     PublishedNumber,
     experiment_of,
@@ -67,7 +66,7 @@ def whole_paper(pairs: Mapping[str, Pair]) -> Document:
         claims.best(pairs),
         claims.in_text(),
         claims.repeated(),
-        _left_out(),
+        claims.dwatt(),
     ]
     return Document("Density Adaptive Attention: every published table and ours", "paper", sections)
 
@@ -76,9 +75,8 @@ def _overview(pairs: Sequence[Pair]) -> Section:
     pipelines = [one for pair in pairs for one in pair]
     there = [one for one in pipelines if one.evaluation]
     runs = sum(len(entry.per_fold) for one in there for entry in one.methods.values())
-    shown = sum(number.source in SOURCES for number in numbers())
     facts = [
-        ("Published numbers shown", f"{shown}"),
+        ("Published numbers shown", f"{len(numbers())}"),
         ("Pipelines with results", f"{len(there)} of {len(pipelines)}"),
         ("Trained runs", f"{runs}"),
     ]
@@ -243,13 +241,3 @@ def _learned(pairs: Mapping[str, Pair]) -> Section:
     columns = ["Parameter", "Published", "Initial value", *OURS]
     table = Table("learned", caption, columns, cells, frozenset({1, 3, 4}), note)
     return Section("learned", "Learned ranges", [Text(text), table])
-
-
-def _left_out() -> Section:
-    left_out = sum(number.source not in SOURCES for number in numbers())
-    text = (
-        f"The {left_out} numbers of the DWAtt paper are about tokens (named entities, perplexity) and have no "
-        "counterpart here. Its three modules are available as the methods dwatt, concat and base-plus-n. "
-        "As an adaptation of this project, they read pooled layers."
-    )
-    return Section("left-out", "Not included", [Text(text)])

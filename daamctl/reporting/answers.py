@@ -48,8 +48,9 @@ def answers(
         Text(_layers(evaluation, probed) if probed else f"The layers were not probed yet. Run: `{command}`"),
         Text(_fusion(evaluation) if evaluation.entities is None else entities.sentence(evaluation.entities)),
         *([Text(shortest(truncation))] if truncation else []),
-        *([drawn(entities.figure(evaluation.entities))] if evaluation.entities else []),
-        *([_figure(evaluation, probed)] if probed or not evaluation.entities else []),
+        _figure(evaluation, probed)
+        if evaluation.entities is None
+        else drawn(entities.figure(evaluation.entities, probed.profile if probed else [])),
     ]
     blocks += [Text(text, caution=True) for text in warnings(evaluation, stale)]
     steps = next_steps(evaluation)
@@ -73,22 +74,25 @@ def next_steps(evaluation: Evaluation) -> list[str]:
 
 
 def _layers(evaluation: Evaluation, probed: ProbedLayers) -> str:
-    """Which layers carry the label."""
-    best = max(probed.layers, key=lambda one: one.accuracy)
-    last = probed.layers[-1]
-    unit = terms(evaluation).unit(probed.unit)
+    """Which layers carry the label, or the entities."""
+    profile = probed.profile
+    best, last = max(profile, key=lambda one: one.value), profile[-1]
     interval = "" if best.low is None or best.high is None else f" [{percent(best.low)}, {percent(best.high)}]"
-    reached = f"{percent(best.accuracy)} %{interval} of {unit}s with a linear probe"
-    near = [one.layer for one in probed.layers if best.low is not None and one.accuracy >= best.low]
-    if len(near) == len(probed.layers) > 1:
-        return f"No layer stands out: layer {best.layer} alone classifies {reached}; every layer lies in this interval."
-    text = f"Layer {best.layer} carries the label best: alone it classifies {reached}"
+    score = f"{percent(best.value)} %{interval}"
+    if probed.entity_f1 is None:
+        what, does = "the label", f"classifies {score} of {terms(evaluation).unit(probed.unit)}s with a linear probe"
+    else:
+        what, does = "the entities", f"reaches an entity F1 of {score} with a linear probe"
+    near = [one.layer for one in profile if best.low is not None and one.value >= best.low]
+    if len(near) == len(profile) > 1:
+        return f"No layer stands out: layer {best.layer} alone {does}; every layer lies in this interval."
+    text = f"Layer {best.layer} carries {what} best: alone it {does}"
     if others := [layer for layer in near if layer != best.layer]:
         lie = "layer {} lies" if len(others) == 1 else "layers {} lie"
         text += f"; {lie.format(layers_text(others))} in this interval"
     if best is last:
         return f"{text}. It is the last layer."
-    return f"{text}. The last layer, {last.layer}, reaches {percent(last.accuracy)} %."
+    return f"{text}. The last layer, {last.layer}, reaches {percent(last.value)} %."
 
 
 def _fusion(evaluation: Evaluation) -> str:
@@ -181,9 +185,9 @@ def _figure(evaluation: Evaluation, probed: ProbedLayers | None) -> Block:
     means = ", ".join(f"{name} {percent(value)} %" for name, (value, _) in methods.items())
     alt = f"{label} of every method: {means}."
     if probed:
-        best = max(probed.layers, key=lambda one: one.accuracy)
-        top = f"highest {percent(best.accuracy)} % at layer {best.layer}"
+        best = max(probed.profile, key=lambda one: one.value)
+        top = f"highest {percent(best.value)} % at layer {best.layer}"
         alt = f"Accuracy of a linear probe of every layer, {top}. {alt}"
-    layers = probed.layers if probed else []
+    layers = probed.profile if probed else []
     chance = evaluation.main_chance.majority_fraction
     return figures.drawn(figures.answers(layers, methods, chance, label, f"{alt} The numbers are in the tables."))

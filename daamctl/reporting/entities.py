@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from daamctl.artifacts.evaluation import Entities, Evaluation
+from daamctl.artifacts.importance import Height
+from daamctl.artifacts.terms import counted
 from daamctl.figures.spec import Axis, Figure, Line, Mark, Panel, rows
 from daamctl.reporting.document import (
     DASH,
@@ -20,6 +22,7 @@ from daamctl.reporting.document import (
     percent,
     points,
 )
+from daamctl.reporting.figures import profile
 
 ALPHA = 0.05
 ERRORS = ("exact", "wrong_type", "wrong_boundaries", "wrong_both", "missed", "spurious")
@@ -49,13 +52,14 @@ def section(evaluation: Evaluation) -> Section | None:
     if found is None:
         return None
     first = next(iter(found.methods.values()))
-    trials, sentences = len(first.per_trial), first.f1.n_clusters
+    trials, units = len(first.per_trial), counted(first.f1.n_clusters, found.unit)
+    of = units if found.sentences in (None, first.f1.n_clusters) else f"{found.sentences:,} sentences in {units}"
     how = (
-        f"Entities of {sentences:,} test sentences. F1 is micro-averaged over entities; an entity counts if its "
+        f"Entities of {of} of the test part. F1 is micro-averaged over entities; an entity counts if its "
         "boundaries and its type are right. "
     )
     how += f"Figures are means of {trials} trials (seeds). " if trials > 1 else ""
-    how += "Intervals resample sentences and take the trained models as given."
+    how += f"Intervals resample {found.unit}s and take the trained models as given."
     blocks: list[Block] = [Text(how), _table(found)]
     blocks.append(Folded("Scores of every entity type", [_types(found)]))
     blocks.append(Folded("Kinds of errors", [_errors(found)]))
@@ -67,8 +71,13 @@ def order(found: Entities) -> list[str]:
     return sorted(found.methods, key=lambda name: -found.methods[name].f1.value)
 
 
-def figure(found: Entities) -> Figure:
-    """F1 of every method: its interval, and its trials."""
+def figure(found: Entities, layers: Sequence[Height] = ()) -> Figure:
+    """F1 of a linear probe of every layer, and of every method: its interval, and its trials.
+
+    Args:
+        found: scores of the methods.
+        layers: F1 of the probed layers; empty: the methods alone.
+    """
     names = order(found)
     trials = [(value, place) for place, name in enumerate(names) for value in found.methods[name].per_trial]
     marks: list[Mark] = []
@@ -78,13 +87,26 @@ def figure(found: Entities) -> Figure:
             Line([100 * f1.low, 100 * f1.high], [place, place], f"{100 * f1.level:.0f} % interval", "blue",
                  width=2.2, legend=None if not place else "")
         )  # fmt: skip
-    marks.append(
-        Line([100 * value for value, _ in trials], [place for _, place in trials], "One trial", "grey", None, "circle")
-    )
+    if len(trials) > len(names):
+        dots = [100 * value for value, _ in trials], [place for _, place in trials]
+        marks.append(Line(*dots, "One trial", "grey", None, "circle"))
     means = [100 * found.methods[name].f1.value for name in names]
     marks.append(Line(means, range(len(names)), "Mean", "orange", None, "diamond", filled=True, size=7.0))
-    panel = Panel("", Axis("Entity F1", "%"), rows(names), marks, (5.4, 0.3 + 0.27 * len(names)))
-    return Figure("entities", f"Entity F1. {sentence(found)} The numbers are in the tables.", {(): [panel]})
+    alt = f"Entity F1. {sentence(found)} The numbers are in the tables."
+    if not layers:
+        panel = Panel("", Axis("Entity F1", "%"), rows(names), marks, (5.4, 0.3 + 0.27 * len(names)))
+        return Figure("entities", alt, {(): [panel]})
+    every = [end for name in names for end in (found.methods[name].f1.low, found.methods[name].f1.high)]
+    every += [value for value, _ in trials]
+    every += [end for one in layers for end in (one.value, one.low, one.high) if end is not None]
+    limits, height = (100 * min(every) - 2.0, 100 * max(every) + 2.0), 0.4 + 0.27 * max(len(names), 8)
+    best = max(layers, key=lambda one: one.value)
+    alt = f"Entity F1 of a linear probe of every layer, highest {percent(best.value)} % at layer {best.layer}. {alt}"
+    panels = [  # the names of methods are long: on the left they have room
+        Panel("Methods", Axis("Entity F1", "%", limits=limits), rows(names), marks, (3.6, height)),
+        profile(layers, "Entity F1", limits, height),
+    ]
+    return Figure("entities", alt, {(): panels})
 
 
 def _table(found: Entities) -> Table:

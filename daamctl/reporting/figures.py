@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from daamctl.artifacts.evaluation import Ranks
-from daamctl.artifacts.importance import LayerAccuracy
+from daamctl.artifacts.importance import Height
 from daamctl.figures import static
 from daamctl.figures.interactive import MAX_CELLS
 from daamctl.figures.layers import MethodMaps, contribution, contribution_change, importance_map
@@ -80,8 +80,32 @@ def accuracy(methods: Mapping[str, Sequence[tuple[float, str]]], chance: float, 
     return _row_figure("accuracy", alt, list(methods), Axis(label, "%"), marks)
 
 
+def profile(
+    layers: Sequence[Height], label: str, limits: tuple[float, float], height: float, chance: float | None = None
+) -> Panel:
+    """Score of a linear probe of every layer.
+
+    Args:
+        layers: probed layers.
+        label: name of the score.
+        limits: of the axis of scores, in percent.
+        height: of the panel, in inches.
+        chance: see above.
+    """
+    band = None
+    if all(one.low is not None and one.high is not None for one in layers):
+        band = ([100 * (one.low or 0.0) for one in layers], [100 * (one.high or 0.0) for one in layers])
+    marks: list[Mark] = [
+        Line(range(len(layers)), [100 * one.value for one in layers], "Linear probe of one layer", marker="circle",
+             filled=True, width=1.5, band=band, band_name="95 % interval of a layer"),
+        *([] if chance is None else [Rule(100 * chance)]),
+    ]  # fmt: skip
+    places = Axis("Layer", names=[str(one.layer) for one in layers])
+    return Panel("Layers", places, Axis(label, "%", limits=limits), marks, (4.2, height))
+
+
 def answers(
-    layers: Sequence[LayerAccuracy],
+    layers: Sequence[Height],
     methods: Mapping[str, tuple[float, tuple[float, float] | None]],
     chance: float,
     label: str,
@@ -99,7 +123,7 @@ def answers(
     values = [100 * mean for mean, _ in methods.values()]
     found = [(low, high, place) for place, (_, ends) in enumerate(methods.values()) if ends for low, high in [ends]]
     every = [*values, 100 * chance, *(100 * end for low, high, _ in found for end in (low, high))]
-    every += [100 * end for one in layers for end in (one.accuracy, one.low, one.high) if end is not None]
+    every += [100 * end for one in layers for end in (one.value, one.low, one.high) if end is not None]
     limits = (min(every) - 2.0, max(every) + 2.0)
     marks: list[Mark] = [
         _segments([(100 * low, place, 100 * high, place) for low, high, place in found], "95 % interval",
@@ -110,17 +134,7 @@ def answers(
     height = 0.4 + 0.27 * max(len(methods), 8)
     panels = [Panel("Methods", Axis(label, "%", limits=limits), rows(list(methods)), marks, (3.4, height))]
     if layers:
-        accuracies = [100 * one.accuracy for one in layers]
-        band = None
-        if all(one.low is not None and one.high is not None for one in layers):
-            band = ([100 * (one.low or 0.0) for one in layers], [100 * (one.high or 0.0) for one in layers])
-        places = Axis("Layer", names=[str(one.layer) for one in layers])
-        profile: list[Mark] = [
-            Line(range(len(layers)), accuracies, "Linear probe of one layer", marker="circle", filled=True, width=1.5,
-                 band=band, band_name="95 % interval of a layer"),
-            Rule(100 * chance),
-        ]  # fmt: skip
-        panels.insert(0, Panel("Layers", places, Axis(label, "%", limits=limits), profile, (4.2, height)))
+        panels.insert(0, profile(layers, label, limits, height, chance))
     return Figure("answers", alt, {(): panels})
 
 

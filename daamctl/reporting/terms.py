@@ -5,13 +5,16 @@ They depend on the modality, and on whether there are folds or one official test
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.terms import Terms, terms_of
 
 
 def terms(evaluation: Evaluation) -> Terms:
     """What this modality calls clips, utterances and speakers."""
-    return terms_of(evaluation.modality)
+    words = terms_of(evaluation.modality)
+    return replace(words, source=evaluation.entities.unit) if evaluation.entities else words
 
 
 def item(evaluation: Evaluation, unit: str | None = None) -> str:

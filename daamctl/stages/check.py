@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from daamctl.adapters import FINETUNES
-from daamctl.artifacts.dag import PAPER, check_stages, stages_of, write_stages
+from daamctl.artifacts.dag import PAPER, check_stages, families, stages_of, write_stages
 from daamctl.artifacts.io import write_json
 from daamctl.config import EMBEDDINGS, PARAMS_FILE, Config, inspect_config, pipeline_names, read_yaml
 from daamctl.config.keys import shared_with_finetuning, watched_settings
@@ -181,6 +181,9 @@ def _table_problems(root: Path) -> list[str]:
     problems = [_unknown(f"{PARAMS_FILE}: pipelines", str(name), files) for name in listed if name not in files]
     if PAPER in files:
         problems.append(f"pipeline '{PAPER}': report@{PAPER} is the report on the papers; rename the pipeline")
+    for name in (f"{family}-shots" for family in families(files)):
+        if name in files:
+            problems.append(f"pipeline '{name}': report@{name} is the report on a family; rename the pipeline")
     for name in sorted(set(files) - set(listed)):
         log.warning("pipeline '%s' is not listed under pipelines in %s, so dvc repro skips it", name, PARAMS_FILE)
     return problems

@@ -21,6 +21,7 @@ from daamctl.artifacts.io import content_key, locked, sha256_file
 from daamctl.artifacts.splits import OFFICIAL, fold_groups, is_official, split_of
 from daamctl.artifacts.terms import counted, terms_of
 from daamctl.artifacts.utterances import TEXTS, Modality, UtteranceTable, write_utterances
+from daamctl.artifacts.words import terms_for
 from daamctl.audio import AudioInfo, probe
 from daamctl.config import Config, DownloadConfig
 from daamctl.corpora import CORPORA
@@ -359,7 +360,8 @@ def _group(rows: pl.DataFrame, modality: Modality, settings: DownloadConfig, aga
     stratify = stratify or modality != "speech"
     rows = assign_groups(rows, settings.num_groups, stratify=stratify)
     if (formed := rows["group"].n_unique()) < settings.num_groups:
-        sources = counted(rows["speaker"].n_unique(), terms_of(modality).source)
+        words = terms_for(modality, rows["utterance_id"], rows["speaker"])
+        sources = counted(rows["speaker"].n_unique(), words.source)
         log.warning("%s give %d groups instead of %d", sources, formed, settings.num_groups)
     elif unevenness(rows) > EVEN and rows["speaker"].n_unique() < rows.height:
         _warn_of_uneven(rows, settings.num_groups, again, stratify=stratify)

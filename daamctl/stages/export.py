@@ -133,6 +133,9 @@ def run(
     if onnx:
         check_installed()
     found = _find(root, trained, layers)
+    tagger = found.first.modality == "tokens"
+    if tagger and (onnx or register is not None):
+        raise MethodError(f"'{trained}' tags words, so ONNX and MLflow cannot take it; leave out --onnx and --register")
     kind, chosen = _choose(found, folds)
     record = _record(found, kind, chosen, _encoder_settings(found, encoder))
 
@@ -149,7 +152,8 @@ def run(
             opened, storage = _open_encoder(found, record, encoder), str(record.encoder["storage"])
             members = [load_weights(folder / member.file) for member in record.members]
             write_onnx(folder, opened.encoder, members, record.layers, storage)
-        write_text(folder / MLMODEL, mlmodel_of(record))
+        if not tagger:
+            write_text(folder / MLMODEL, mlmodel_of(record))
         write_text(folder / "README.md", card_of(record, out.absolute().name))
 
     write_model(out, record, fill, force=force)
@@ -180,8 +184,6 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
     again = layout.command("train", "--method", method)
     seeds = config.seeds_of("train") if layout.pipeline else None
     folds = complete_folds(name, layout, method, seeds, fix=again)
-    if folds[0].modality == "tokens":
-        raise MethodError(f"'{trained}' tags words, and taggers cannot be exported yet")
     check_method(method, folds, fix=again)
     if changed := differences(folds[0], config):
         raise ArtifactError(
@@ -333,7 +335,7 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
         scores = [score_items(items_of(fold.predictions(), unit), len(evaluation.classes)) for fold in chosen]
         group = chosen[0].result["run"]["test_group"]
         return Measured(
-            figures=_means(evaluation, scores),
+            figures=[*_entity_mean(chosen), *_means(evaluation, scores)],
             n=int(scores[0]["n"]),
             item=item,
             protocol=f"On the test group `{group}`, which this model was not trained on, {_of_seeds(chosen)}; {rule}.",
@@ -346,7 +348,7 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> Measured:
     clusters = max((one.n_clusters for one in intervals.metrics.values() if one), default=0)
     recalls = class_recalls(joined.targets, joined.predictions, size)
     return Measured(
-        figures=_pooled(evaluation, score_items(joined, size), intervals),
+        figures=_pooled(found, score_items(joined, size), intervals),
         n=len(joined),
         item=item,
         protocol=f"Every {item} was classified once per seed, by the prediction {single}; {rule}. "
@@ -360,9 +362,13 @@ def _of_seeds(rows: Sequence[Fold]) -> str:
     return f"mean of {counted(len(rows), 'seed')}" if len(rows) > 1 else "one seed"
 
 
-def _pooled(evaluation: Evaluation, scores: Scores, intervals: Intervals) -> list[Figure]:
+def _pooled(found: _Trained, scores: Scores, intervals: Intervals) -> list[Figure]:
     """Figures over all test items, with their intervals."""
-    figures = []
+    evaluation, figures = found.evaluation, []
+    if evaluation.entities is not None:
+        f1 = evaluation.entities.methods[found.method].f1
+        bounds = {"low": f1.low, "high": f1.high, "level": f1.level}
+        figures.append(Figure(name="f1", alias="Entity F1", value=f1.value, unit="fraction", **bounds))
     for name, info in evaluation.metrics.items():
         interval = intervals.metrics.get(name)
         value = interval.value if interval else float(scores[name])
@@ -377,6 +383,14 @@ def _means(evaluation: Evaluation, scores: Sequence[Scores]) -> list[Figure]:
         Figure(name=name, alias=info.alias, value=sum(one[name] for one in scores) / len(scores), unit=info.unit)
         for name, info in evaluation.metrics.items()
     ]
+
+
+def _entity_mean(folds: Sequence[Fold]) -> list[Figure]:
+    """Entity F1 of one fold, mean over its seeds; nothing if it tags no words."""
+    values = [value for fold in folds if (value := fold.result["metrics"].get("entity_f1")) is not None]
+    if not values:
+        return []
+    return [Figure(name="f1", alias="Entity F1", value=sum(values) / len(values), unit="fraction")]
 
 
 def _deviations(found: _Trained) -> list[Deviation]:

@@ -39,6 +39,7 @@ from daamctl.analysis.importance import (
 )
 from daamctl.analysis.scores import Maps, Scored, read_maps, read_scores
 from daamctl.artifacts.ablation import Ablation, find_ablation
+from daamctl.artifacts.evaluation import Interval
 from daamctl.artifacts.importance import (
     CURVES_FILE,
     FILE,
@@ -53,12 +54,15 @@ from daamctl.artifacts.importance import (
 from daamctl.artifacts.integrity import hashes_of
 from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import Fold, read_folds
-from daamctl.artifacts.splits import make_split
+from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import write_frame
+from daamctl.artifacts.words import in_documents, sentence_of
 from daamctl.config import Config, TrainConfig
 from daamctl.evaluation.comparison import item_table, method_intervals
+from daamctl.evaluation.entities import EntityCounts, count_entities, f1_intervals
 from daamctl.evaluation.scoring import items_of
+from daamctl.evaluation.tagging import RESAMPLES, per_source
 from daamctl.figures import static
 from daamctl.figures.layers import contribution, importance_map, replaced_layers, score_over_runs
 from daamctl.files import atomic_path
@@ -172,14 +176,38 @@ def _probed(probes: Sequence[ProbedFold], unit: str) -> ProbedLayers | None:
         interval = found[str(layer)].metrics["accuracy"]
         ends = (interval.low, interval.high) if interval else (None, None)
         layers.append(LayerAccuracy(layer, float(tables[str(layer)]["correct"].to_numpy().mean()), *ends))
-    return ProbedLayers(unit, next(iter(found.values())).unit_word, layers)
+    return ProbedLayers(unit, next(iter(found.values())).unit_word, layers, _entity_f1(probes))
+
+
+def _entity_f1(probes: Sequence[ProbedFold]) -> list[Interval] | None:
+    """Entity F1 of the linear probe of every layer, mean over seeds; None unless the items are words."""
+    first = probes[0].fold
+    if first.modality != "tokens":
+        return None
+    seeds = [[part for part in probes if part.fold.seed == seed] for seed in sorted({one.fold.seed for one in probes})]
+    trials = [
+        [
+            EntityCounts.joined([_counts(part, layer, first.result["run"]["classes"]) for part in folds])
+            for folds in seeds
+        ]
+        for layer in range(len(probes[0].layers))
+    ]
+    return f1_intervals(trials, resamples=RESAMPLES)
+
+
+def _counts(part: ProbedFold, layer: int, classes: Sequence[str]) -> EntityCounts:
+    ids, sources = part.clips["utterance_id"], part.clips["speaker"]
+    sentences, predicted = sentence_of(ids), part.scores[layer].argmax(axis=-1)
+    counts = count_entities(sentences, part.clips["target"].to_numpy(), predicted, classes)
+    return per_source(counts, sentences, sources) if in_documents(ids, sources) else counts
 
 
 def _split_rows(clips: pl.DataFrame, fold: Fold) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Row numbers of the training and of the test clips of a fold, from the settings it was trained with."""
     run = fold.result["run"]
-    share = run["config"]["train"].get("dev_fraction", TrainConfig().dev_fraction)
-    split = make_split(clips, fold.fold, dev_group=run["dev_group"] is not None, dev_fraction=share)
+    stored, changes = run["config"]["train"], {"selection": "last" if run["dev_group"] is None else "dev-group"}
+    changes |= {name: stored[name] for name in ("dev_fraction", "shots", "test_part") if name in stored}
+    split = split_of(clips, fold.fold, TrainConfig().model_copy(update=changes), fold.seed)
     return split.train, split.test
 
 

@@ -1,4 +1,4 @@
-"""`predict`: classify new recordings, texts or images with an exported model.
+"""`predict`: classify new recordings, texts, images or the words of sentences with an exported model.
 
 Writes one table. Finished chunks of items are kept in a hidden folder beside it until the table is complete, so that an
 interrupted command resumes and gives the same table. It is not a stage of the DAG and needs no project.
@@ -14,15 +14,19 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from daamctl.artifacts.entities import EntityScores
 from daamctl.artifacts.evaluation import Scores
 from daamctl.artifacts.io import write_parquet, write_text
 from daamctl.artifacts.terms import counted, terms_of
-from daamctl.errors import ConfigError, first_few
+from daamctl.artifacts.utterances import TEXTS
+from daamctl.errors import ConfigError, CorpusError, first_few
 from daamctl.evaluation.scoring import items_of, score_items
 from daamctl.files import csv_text
 from daamctl.models.inputs import read_inputs, texts_as_rows
 from daamctl.models.model import ExportedModel
 from daamctl.models.predict import predict_all, remove_kept
+from daamctl.models.sentences import lines_as_sentences, read_sentences
+from daamctl.models.tagging import scores_of
 from daamctl.progress import progress
 
 log = logging.getLogger(__name__)
@@ -38,14 +42,16 @@ class Predicted:
     """Result of `run`.
 
     Args:
-        rows: the table, see `daamctl.models.predict`.
-        scores: every metric over the items whose label is known; None without labels.
+        rows: the table, see `daamctl.models.predict`, or for a tagger `daamctl.models.tagging`.
+        scores: every metric over the items whose label is known; None without labels, and for a tagger.
+        entities: of a tagger, scores over the sentences whose tags are known; None without tags.
         unknown: labels that are no class of the model, with the number of their items.
     """
 
     rows: pl.DataFrame
     scores: Scores | None
     unknown: dict[str, int]
+    entities: EntityScores | None = None
 
 
 def run(
@@ -62,8 +68,8 @@ def run(
 
     Args:
         folder: the exported model.
-        inputs: files, folders, globs and tables, see `daamctl.models.inputs`.
-        lines: texts, e.g. from standard input.
+        inputs: files, folders, globs and tables, see `daamctl.models.inputs` and `daamctl.models.sentences`.
+        lines: texts or sentences, e.g. from standard input.
         out: file to write: Parquet, CSV or JSON lines, by its suffix; None: write nothing.
         encoder: folder of the encoder, if the model does not contain it.
         batch_size: most clips per forward pass of the encoder.
@@ -79,25 +85,32 @@ def run(
         raise ConfigError(f"--out must end in {', '.join(FORMATS)}, got '{out}'")
     model = ExportedModel.open(folder, encoder=encoder, device=device)
     modality = model.record.modality
-    if lines and modality != "text":
+    if lines and modality not in TEXTS:
         raise ConfigError(f"standard input holds texts, the model reads {terms_of(modality).original}s")
-    parts = [texts_as_rows(lines)] if lines else []
+    words = modality == "tokens"
+    parts = [lines_as_sentences(lines) if words else texts_as_rows(lines)] if lines else []
     if inputs or not lines:
-        parts.append(read_inputs(inputs, modality))
+        parts.append(read_sentences(inputs) if words else read_inputs(inputs, modality))
     rows = pl.concat(parts)
+    if rows.is_empty():
+        raise CorpusError("standard input holds no sentence")
     work = out.with_name(f".{out.name}.parts") if out is not None else None
-    with progress(len(rows), "predicting", f"{terms_of(modality).item}s") as bar:
+    counts = "sentences" if words else f"{terms_of(modality).item}s"
+    with progress(len(rows), "predicting", counts) as bar:
         found = predict_all(model, rows, work=work, batch_size=batch_size, on_items=bar.advance)
-    if rows["label"].null_count() == len(rows):
+    if rows["tags" if words else "label"].null_count() == len(rows):
         found = found.drop("label")
     if out is not None:
         _write(out, found)
     if work is not None:
         remove_kept(work)
-    failed = found.filter((pl.col("unit") == "item") & pl.col("class").is_null())
+    unit, answer = ("word", "tag") if words else ("item", "class")
+    failed = found.filter((pl.col("unit") == unit) & pl.col(answer).is_null())
     if len(failed):
         names = first_few([f"{name} ({reason})" for name, reason in failed.select("item", "error").iter_rows()], 3)
         log.warning("%s cannot be read: %s", counted(len(failed), terms_of(modality).item), names)
+    if words:
+        return _tagged(found, model.record.classes)
     scores, unknown = _scores(found, model.record.classes)
     return Predicted(found, scores, unknown)
 
@@ -114,6 +127,14 @@ def _write(out: Path, rows: pl.DataFrame) -> None:
         write_parquet(out, rows.to_arrow())
     else:
         write_text(out, as_text(rows, out.suffix.lower()))
+
+
+def _tagged(rows: pl.DataFrame, classes: Sequence[str]) -> Predicted:
+    """The result of a tagger."""
+    if "label" not in rows.columns:
+        return Predicted(rows, None, {})
+    strange = rows.filter(~pl.col("label").is_in(list(classes)))["label"].value_counts(sort=True)
+    return Predicted(rows, None, dict(strange.iter_rows()), scores_of(rows, classes))
 
 
 def _scores(rows: pl.DataFrame, classes: Sequence[str]) -> tuple[Scores | None, dict[str, int]]:

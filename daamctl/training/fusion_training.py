@@ -169,6 +169,8 @@ class FusionTraining(Training):
         if self.first is not None:
             rates = [entry["lr"] for entry in self.first.history[: self.epochs]]
             self.set_rate(float(rates[min(epoch, len(rates) - 1)] or 0.0))
+        elif self.config.schedule == "linear":
+            self.set_rate(self.config.lr * max(0.0, 1 - epoch / self.config.epochs))
         elif self.config.schedule == "plateau":
             watched = {"dev-group": entry.get("dev_f1", dev_accuracy), "best-on-test": test_score(entry), "last": loss}
             self.schedule.step(watched[self.selection] or 0.0)

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
-from daamctl.artifacts.dag import PAPER_PIPELINES, STAGES_FILE, check_stages, stages_of, write_stages
+from daamctl.artifacts.dag import (
+    PAPER_PIPELINES,
+    STAGES_FILE,
+    check_stages,
+    families,
+    family_of,
+    stages_of,
+    write_stages,
+)
 from daamctl.errors import ConfigError
 from daamctl.stage_table import STAGES
 from tests.fixtures.projects import REPOSITORY
@@ -99,3 +107,25 @@ def test_without_pipelines_for_dvc_no_file_is_needed(project: Path) -> None:
 
 def test_the_project_s_own_file_is_current(project: Path) -> None:
     assert write_stages(project).read_text() == (REPOSITORY / STAGES_FILE).read_text()
+
+
+def test_a_family_of_few_shot_pipelines_has_a_report(two: Path) -> None:
+    names = ["own", "own-16-shots", "own-8-shots", "owner-8-shots", "own-08-shots", "plain"]
+    assert families(names) == ["own", "owner"]
+    assert family_of("own", names) == {"own-8-shots": 8, "own-16-shots": 16, "own": None}
+    assert family_of("plain", names) == {}
+    (two / "params.yaml").write_text("pipelines: [own, own-8-shots]\n")
+    (two / "pipelines/own-8-shots.yaml").write_text("methods: [none]\n")
+    found = yaml.safe_load(write_stages(two).read_text())["report_stages"]["own-shots"]
+    assert found["cmd"] == "daamctl shots own"
+    assert found["reads"][:3] == ["evaluate/own-8-shots", "evaluate/own", "check/own-8-shots/evaluate.json"]
+    assert len(set(found["reads"])) == 6
+
+
+def test_a_family_is_not_larger_than_a_report_reads(two: Path) -> None:
+    names = [f"few-{shots}-shots" for shots in range(1, 8)]
+    for name in names:
+        (two / f"pipelines/{name}.yaml").write_text("methods: [none]\n")
+    (two / "params.yaml").write_text(f"pipelines: [{', '.join(names)}]\n")
+    with pytest.raises(ConfigError, match="few has 7 few-shot pipelines"):
+        write_stages(two)

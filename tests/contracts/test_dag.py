@@ -21,7 +21,8 @@ from tests.fixtures.projects import REPOSITORY
 
 ORDER = ("check", "inventory", *SPECS)
 WHOLE_PAPER = "report@paper"
-COMMANDS = {"inventory": "check", WHOLE_PAPER: "paper"}
+CURVES = "report@wnut17-shots"
+COMMANDS = {"inventory": "check", WHOLE_PAPER: "paper", CURVES: "shots"}
 
 
 def raw_stages() -> dict[str, dict[str, Any]]:
@@ -77,12 +78,12 @@ def stage_of(address: str) -> str:
 
 def can_be_left_out(address: str) -> bool:
     """Whether it is of a pipeline, which may not be able to run here."""
-    return stage_of(address) in SPECS and address != WHOLE_PAPER
+    return stage_of(address) in SPECS and address not in COMMANDS
 
 
 def place(address: str) -> tuple[int, bool]:
-    """When it may run: in the order of stages, the report of the whole paper after those of its pipelines."""
-    return ORDER.index(stage_of(address)), address == WHOLE_PAPER
+    """When it may run: in the order of stages, the reports on several pipelines after those of the pipelines."""
+    return ORDER.index(stage_of(address)), address in COMMANDS
 
 
 def pipeline_of(address: str) -> str:
@@ -95,7 +96,7 @@ def test_stages_are_in_order() -> None:
     names = pipeline_names(REPOSITORY)
     trained = sum(len(load_config(REPOSITORY, name).trained) for name in names)
     per_pipeline = 1 + sum(spec.for_each is None for spec in SPECS.values())  # 1: check
-    assert len(STAGES) == len(names) * per_pipeline + trained + 2  # inventory and report@paper are there once
+    assert len(STAGES) == len(names) * per_pipeline + trained + 3  # inventory and both reports on several pipelines
 
 
 def test_every_command_exists_with_its_options() -> None:
@@ -105,7 +106,7 @@ def test_every_command_exists_with_its_options() -> None:
         assert program == "daamctl"
         assert name == COMMANDS.get(address, stage_of(address))
         context = group.commands[name].make_context(name, list(words))  # refuses what the command does not take
-        if "@" in address and address != WHOLE_PAPER:
+        if "@" in address and address not in COMMANDS:
             assert address.split("@")[1].startswith(context.params["pipeline"])
 
 
@@ -206,6 +207,15 @@ def test_paper_waits_for_its_six_pipelines() -> None:
     names = [f"{one.key}{twin}" for one in experiments() for twin in ("", "-as-published")]
     assert STAGES[WHOLE_PAPER]["deps"] == [f"data/report/{name}" for name in names]
     assert [out.as_posix() for out in outs_of(STAGES[WHOLE_PAPER])] == ["data/report/paper", "data/plots/paper"]
+
+
+def test_the_curves_wait_for_their_pipelines_which_differ_in_the_shots_alone() -> None:
+    names = [*(f"wnut17-{shots}-shots" for shots in (8, 16, 32, 64, 128)), "wnut17"]
+    assert STAGES[CURVES]["deps"] == [f"data/evaluate/{name}" for name in names]
+    *few, _ = (load_config(REPOSITORY, name) for name in names)
+    assert [config.train.shots for config in few] == [8, 16, 32, 64, 128]
+    alike = [config.model_copy(update={"train": config.train.model_copy(update={"shots": 1})}) for config in few]
+    assert all(config == alike[0] for config in alike)
 
 
 def test_every_params_file_is_there() -> None:

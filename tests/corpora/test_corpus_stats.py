@@ -6,8 +6,9 @@ import polars as pl
 import pytest
 
 from daamctl.artifacts.clips import ClipTable
+from daamctl.artifacts.splits import split_of
 from daamctl.artifacts.utterances import UtteranceTable
-from daamctl.config import Config
+from daamctl.config import Config, TrainConfig
 from daamctl.corpora.corpus_stats import corpus_stats_of
 from daamctl.extraction.cutting import cut
 
@@ -69,6 +70,20 @@ def test_official_parts(corpus: str, modality: str, lengths: bool) -> None:
     assert found.rows is not None
     assert set(found.rows["group"]) == {"train", "test"}
     assert (found.modality, found.at_least, found.lengths is not None) == (modality, False, lengths)
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_few_shot_trials_can_be_planned_before_and_after_a_corpus_is_read(read: bool) -> None:
+    settings = config(corpus="wnut17")
+    known = corpus_stats_of(settings, None, None)
+    assert known.rows is not None
+    if read:
+        rows = known.rows.with_columns(text=pl.lit("word"), sentence=pl.lit("s"), position=0, speaker=pl.lit("s"))
+        table = UtteranceTable("wnut17", tuple(rows["label"].unique()), rows, {}, modality="tokens")
+        known = corpus_stats_of(settings, table, None)
+        assert known.rows is not None
+    split = split_of(known.rows, 1, TrainConfig(shots=8, dev_fraction=0.25))
+    assert (len(split.train), len(split.dev)) == (36 * 15, 12 * 15)
 
 
 def test_of_a_manifest_nothing_is_known() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from daamctl.artifacts.evaluation import Interval
 from daamctl.artifacts.importance import Importance, LayerAccuracy, ProbedLayers
 from daamctl.artifacts.records import parse_record
 from daamctl.reporting.answers import answers, next_steps
@@ -53,6 +54,14 @@ def test_the_layers_that_carry_the_label() -> None:
 def test_a_flat_profile() -> None:
     text = said(fused(BASE), probed(0.5, 0.51, 0.505))
     assert "No layer stands out: layer 2 alone classifies 51.0 %" in text
+
+
+def test_words_are_told_by_entity_f1() -> None:
+    f1 = [Interval(value, value - 0.02, value + 0.02, 0.95, 160, 2000, None) for value in (0.3, 0.5, 0.4)]
+    layers = replace(probed(0.91, 0.92, 0.93), entity_f1=f1)
+    text = said(fused(BASE), layers)
+    assert "Layer 2 carries the entities best: alone it reaches an entity F1 of 50.0 % [48.0, 52.0]" in text
+    assert "The last layer, 3, reaches 40.0 %." in text
 
 
 def test_without_intervals_or_probes() -> None:

@@ -54,9 +54,20 @@ def kill_when(condition: Callable[[], bool], *words: str) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-@pytest.fixture
-def tiny(project: Path) -> Path:
-    write_pipeline(project)
+WORDS = """
+download: {corpus: demo-tokens}
+extract: {encoder: llama-micro, shard_clips: 600}
+methods: [daam-v1-mlp]
+train: {shots: 8, dev_fraction: 0.2, search: none}
+"""
+
+
+@pytest.fixture(params=["recordings", pytest.param("words", marks=pytest.mark.slow)])
+def tiny(project: Path, request: pytest.FixtureRequest) -> Path:
+    if request.param == "words":
+        (project / "pipelines/tiny.yaml").write_text(WORDS, encoding="utf-8")
+    else:
+        write_pipeline(project)
     download.run(*settings(project))
     segment.run(*settings(project))
     return project
@@ -79,7 +90,7 @@ def test_killed_extraction_redoes_at_most_one_shard(tiny: Path) -> None:
     assert len(redone) <= 1, f"more than one shard was made again: {redone}"
     extract.run(*settings(tiny), force=True)
     assert shards(target) == resumed
-    assert len(resumed) == 7  # 48 clips in shards of 8, and the head
+    assert len(resumed) == 7  # 48 clips in shards of 8, or 3,504 words in shards of 600, and the head
 
 
 def test_killed_training_continues_to_the_same_result(tiny: Path) -> None:

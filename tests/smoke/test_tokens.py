@@ -6,17 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
+import torch
+import yaml
+from scipy.special import softmax
+from scipy.stats import ttest_1samp
 from seqeval.metrics import f1_score
 
 from daamctl import pipeline
-from daamctl.artifacts.evaluation import read_evaluation
+from daamctl.analysis.probe import ridge_probe
+from daamctl.artifacts.clips import read_clips
+from daamctl.artifacts.embeddings import read_embeddings, read_head
+from daamctl.artifacts.evaluation import Entities, read_evaluation
+from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.words import sentence_of
 from daamctl.config import load_config
-from daamctl.errors import MethodError, TrainingError
+from daamctl.errors import ConfigError, MethodError, TrainingError, UnknownNameError
 from daamctl.layout import Layout
-from daamctl.stages import export, preflight
+from daamctl.stages import export, importance, predict, preflight, serve, shots
 from tests.fixtures.pictures import blank_pictures
 
 QUICK: dict[str, Any] = {
@@ -29,14 +38,18 @@ QUICK: dict[str, Any] = {
 }
 
 
-def run(project: Path, **changes: Any) -> tuple[Layout, Path]:
-    config = load_config(project, "demo-tokens", {**QUICK, **changes})
-    layout = Layout.of(project, "demo-tokens", config)
+def run(project: Path, name: str = "demo-tokens", **changes: Any) -> tuple[Layout, Path]:
+    config = load_config(project, name, {**QUICK, **changes})
+    layout = Layout.of(project, name, config)
     with blank_pictures():
         return layout, pipeline.run(layout, config, track=False).parent
 
 
 def test_the_report_has_the_entity_f1_of_seqeval(project: Path) -> None:
+    pipeline_file = project / "pipelines/demo-tokens.yaml"
+    settings = yaml.safe_load(pipeline_file.read_text(encoding="utf-8"))
+    settings["train"] |= {"epochs": 3, "refit": False}  # what `export` compares with the training
+    pipeline_file.write_text(yaml.safe_dump(settings), encoding="utf-8")
     layout, report = run(project)
     found = read_evaluation(layout.stage("evaluate"), again="").entities
     assert found is not None
@@ -44,39 +57,116 @@ def test_the_report_has_the_entity_f1_of_seqeval(project: Path) -> None:
     for method, scores in found.methods.items():
         (fold,) = read_folds(layout.method(method))
         words = fold.predictions()
-        classes = np.array(fold.result["run"]["classes"])
-        tags = [classes[words["target"].to_numpy()], classes[words["logits"].list.arg_max().to_numpy()]]
-        _, starts = np.unique(sentence_of(words["utterance_id"]), return_index=True)
-        gold, predicted = ([part.tolist() for part in np.split(column, np.sort(starts)[1:])] for column in tags)
-        assert scores.f1.value == pytest.approx(f1_score(gold, predicted))
-        assert scores.f1.n_clusters == len(starts) == 160
+        tags = words["target"].to_numpy(), words["logits"].list.arg_max().to_numpy()
+        assert scores.f1.value == pytest.approx(seqeval_f1(words, *tags, fold.result["run"]["classes"]))
+        assert scores.f1.n_clusters == 160
     fold = read_folds(layout.method("last-layer"))[0]
     history = fold.history()
     assert fold.result["metrics"]["selected_epoch"] == history["dev_f1"].arg_max() + 1  # type: ignore[operator]
     assert fold.result["metrics"]["entity_f1"] == pytest.approx(found.methods["last-layer"].f1.value)
+    check_layers(layout)
     best = max(found.methods, key=lambda name: found.methods[name].f1.value)
     page = (report / "report.md").read_text(encoding="utf-8")
     assert f"{best} finds entities best: F1 {100 * found.methods[best].f1.value:.1f} %" in page
-    assert "Entities of 160 test sentences" in page
+    assert "Entities of 160 sentences of the test part" in page
 
     config = load_config(project, "demo-tokens", QUICK)
     preflight.run(layout, config)
+    check_prediction(project, layout)
+
+
+def check_layers(layout: Layout) -> None:
+    """The F1 of a layer is that of a linear probe of its vectors, as seqeval computes it."""
+    summary = find_importance(layout.stage("importance"), again="")
+    assert summary is not None
+    assert summary.probed is not None
+    assert summary.probed.entity_f1 is not None
+    clips, vectors, _ = read_embeddings(layout.embeddings)
+    classes = read_head(layout.embeddings).classes
+    train, test = (np.flatnonzero(clips["group"] == part) for part in ("train", "test"))
+    y = np.array([classes.index(label) for label in clips["label"]])
+    x = torch.from_numpy(vectors[:, 3])
+    guess = ridge_probe(x[train], y[train], x[test], len(classes)).argmax(-1).numpy()
+    assert len(summary.probed.entity_f1) == vectors.shape[1]
+    assert summary.probed.entity_f1[3].value == pytest.approx(seqeval_f1(clips[test], y[test], guess, classes))
+
+
+def seqeval_f1(words: pl.DataFrame, *tags: Any) -> float:
+    gold, guess, classes = tags
+    _, starts = np.unique(sentence_of(words["utterance_id"]), return_index=True)
+    parts = [np.split(np.array(classes)[ids], np.sort(starts)[1:]) for ids in (gold, guess)]
+    return float(f1_score(*([part.tolist() for part in column] for column in parts)))
+
+
+def check_prediction(project: Path, layout: Layout) -> None:
+    """An exported tagger tags the test sentences as training stored it."""
+    model = export.run(project, "demo-tokens/last-layer", project / "model")
+    (fold,) = read_folds(layout.method("last-layer"))
+    stored = fold.predictions()
+    clips = read_clips(layout.stage("segment") / "clips.parquet").rows
+    words = clips.filter(pl.col("group") == "test").sort("sentence", "position")
+    lines = [
+        "".join(f"{text}\t{label}\n" for text, label in part.select("text", "label").iter_rows())
+        for part in words.partition_by("sentence", maintain_order=True)
+    ]
+    (project / "test.conll").write_text("\n".join(lines), encoding="utf-8")
+    found = predict.run(model, [str(project / "test.conll")], out=project / "found.parquet", device="cpu")
+    rows = found.rows.filter(pl.col("unit") == "word")
+    logits = np.stack(stored.sort("utterance_id")["logits"].to_list())
+    classes = fold.result["run"]["classes"]
+    np.testing.assert_allclose(
+        rows.select([f"p_{name}" for name in classes]).to_numpy(), softmax(logits, axis=1), atol=1e-4
+    )
+    assert found.entities is not None
+    assert found.entities.micro.f1 == pytest.approx(fold.result["metrics"]["entity_f1"], abs=0.01)
+    assert predict.run(model, [], lines=["to be", "or not"], device="cpu").rows["item"].to_list().count("2") >= 2
     with pytest.raises(MethodError, match="tags words"):
-        export.run(project, "demo-tokens/last-layer", project / "model")
+        serve.run(model)
+    with pytest.raises(MethodError, match="leave out"):
+        export.run(project, "demo-tokens/last-layer", project / "other", register="a-name")
 
 
 def test_few_shot_trials_draw_other_sentences(project: Path) -> None:
     changes: dict[str, Any] = {"methods": ["last-layer", "ridge-concat"], "train.shots": 8, "train.seeds": [1, 2]}
-    layout, report = run(project, **changes, **{"train.refit": True})
+    base = yaml.safe_load((project / "pipelines/demo-tokens.yaml").read_text(encoding="utf-8"))
+    few = {**base, "train": {**base["train"], "shots": 8}, "evaluate": {"reference": "last-layer"}}
+    (project / "pipelines/few-8-shots.yaml").write_text(yaml.safe_dump(few), encoding="utf-8")
+    layout, report = run(project, "few-8-shots", **changes, **{"train.refit": True})
     folds = {fold.seed: fold for fold in read_folds(layout.method("last-layer"))}
     sizes = {seed: fold.result["meta"]["num_train_clips"] for seed, fold in folds.items()}
     assert sizes[1] != sizes[2]
     for fold in folds.values():
         assert fold.result["run"]["dev_group"] == "2 of 24 sentences"
         assert fold.result["meta"]["num_test_clips"] == 1173
+    clips, _, _ = read_embeddings(layout.embeddings)
+    for fold in folds.values():  # the layers are probed on what trained the methods
+        train, test = importance._split_rows(clips, fold)
+        assert (len(train), len(test)) == (fold.result["meta"]["num_train_clips"], 1173)
     found = read_evaluation(layout.stage("evaluate"), again="").entities
     assert found is not None
     assert len(found.methods["ridge-concat"].per_trial) == 2
     assert "means of 2 trials" in (report / "report.md").read_text(encoding="utf-8")
+    check_curves(project, found)
     with pytest.raises(TrainingError, match="asks for 300 sentences"):
         run(project, **{**changes, "train.shots": 100})
+
+
+def check_curves(project: Path, found: Entities) -> None:
+    """The report on a family has the figures of its pipelines, and names those that are not made."""
+    (project / "pipelines/few.yaml").write_text("download: {corpus: demo-tokens}\n", encoding="utf-8")
+    with blank_pictures():
+        folder = shots.run(project, "few").parent
+    page = (folder / "report.md").read_text(encoding="utf-8")
+    best = found.methods["ridge-concat"].f1
+    assert f"| ridge-concat | {100 * best.value:.1f} \\[{100 * best.low:.1f}, {100 * best.high:.1f}\\] |" in page
+    assert "few: not made yet; run: daamctl run few" in page
+    gaps = pl.read_csv(folder / "tables/shots-differences.csv").row(0, named=True)
+    one, two = (np.array(found.methods[name].per_trial) for name in ("ridge-concat", "last-layer"))
+    expected = ttest_1samp(one - two, 0).confidence_interval(0.95)
+    assert gaps["Over trials, low [points]"] == pytest.approx(100 * expected.low)
+    assert gaps["Ahead in"] == "2 of 2"
+    (project / "pipelines/few-4-shots.yaml").write_text("train: {shots: 5}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="its name says 4"):
+        shots.run(project, "few")
+    with pytest.raises(UnknownNameError):
+        shots.run(project, "demo")

@@ -123,6 +123,11 @@ def test_plateau_lowers_the_rate_after_its_patience(tmp_path: Path, monkeypatch:
     assert [entry["lr"] for entry in history] == [0.1] * 6
 
 
+def test_linear_schedule_falls_to_zero_after_the_last_epoch(tmp_path: Path) -> None:
+    history = train(linear(), tmp_path, epochs=4, lr=0.1, schedule="linear", patience=None).history
+    assert [entry["lr"] for entry in history] == pytest.approx([0.1, 0.075, 0.05, 0.025])
+
+
 def test_plateau_watches_the_training_loss_when_the_last_epoch_is_taken(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(inference, "accuracy_of", lambda *_: 0.5)
     losses = iter([3.0, 2.0, 1.0, 1.0, 1.0])

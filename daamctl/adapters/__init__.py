@@ -1,9 +1,9 @@
 """Fine-tuning methods for encoders: one file per idea, one line per method in the table below.
 
 A method changes a frozen encoder in place (by adapters in its modules, or by unfreezing its own weights) and puts a
-classifier on its last hidden state. All but the published variants share one classifier, so that they differ in nothing
-else. This package does not depend on configuration files, folders or the command line. An encoder is any object with
-`model`, `modality`, `embed_dim` and `hidden(inputs)`:
+classifier on its last hidden state: of whole items, or of the words of sentences. All but the published variants share
+one classifier, so that they differ in nothing else. This package does not depend on configuration files, folders or the
+command line. An encoder is any object with `model`, `modality`, `embed_dim` and `hidden(inputs)`:
 
     from daamctl.adapters import build_finetune
     model = build_finetune("lora-r8", encoder, num_classes=4, seed=1)
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from daamctl.registry import Registry
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from daamctl.adapters.activity_check import Effect, check_effect
     from daamctl.adapters.base import FineTuned
 
@@ -65,8 +67,8 @@ def build_finetune(name: str, encoder: Any, *, num_classes: int, seed: int) -> F
 
     Args:
         name: a name from `FINETUNES`.
-        encoder: its `model` is a Hugging Face base model, `modality` is speech, text or image, `embed_dim` is D, and
-            `hidden(inputs)` returns the last hidden state (B, T, D) of `model`.
+        encoder: its `model` is a Hugging Face base model, `modality` is speech, text, image or tokens, `embed_dim` is
+            D, and `hidden(inputs)` returns the last hidden state (B, T, D) of `model`.
         num_classes: C.
         seed: seed of all random values; with equal seeds, methods that share the classifier get the same one.
 
@@ -76,6 +78,7 @@ def build_finetune(name: str, encoder: Any, *, num_classes: int, seed: int) -> F
     """
     from daamctl.adapters.base import FineTuned, seeded
     from daamctl.adapters.heads import MeanHead
+    from daamctl.adapters.words import WordHead
     from daamctl.attention import read_projections
     from daamctl.errors import MethodError
 
@@ -88,12 +91,18 @@ def build_finetune(name: str, encoder: Any, *, num_classes: int, seed: int) -> F
     if getattr(model.config, "use_cache", False):
         model.config.use_cache = False  # the cache for generation takes memory and is unused
     with seeded(seed):
-        head = MeanHead(encoder.embed_dim, num_classes)  # drawn first, so that it is the same for all methods
+        shared = WordHead if encoder.modality == "tokens" else MeanHead
+        head: nn.Module = shared(encoder.embed_dim, num_classes)  # drawn first, so that it is the same for all methods
         try:
             adaptation = builder(encoder)
         except MethodError as error:
             raise MethodError(f"{name}: {error.message}", fix=error.fix) from error
         if adaptation.head is not None:
+            if encoder.modality == "tokens":
+                raise MethodError(
+                    f"{name}: its classifier is for whole texts, not for words",
+                    fix=f"use '{name.removesuffix('-published')}'",
+                )
             head = adaptation.head(num_classes)
     read_projections(model)
     return FineTuned(name, encoder, head, adaptation, pretrained=pretrained)

@@ -44,7 +44,8 @@ class FineTuned(nn.Module):
     Args:
         name: name of the method in the table.
         encoder: see `build_finetune`.
-        head: maps the last hidden state (B, T, D) and the mask (B, T) to logits (B, C), in float32.
+        head: maps the last hidden state (B, T, D) and the mask (B, T) to logits (B, C), in float32; for words, the mask
+            (B, W, T) to the logits (N, C) of N words.
         adaptation: what has been done to the encoder.
         pretrained: the encoder's tensors before that.
 
@@ -75,10 +76,10 @@ class FineTuned(nn.Module):
 
         Args:
             inputs: keyword arguments of the encoder's model.
-            mask: (B, T) 1 for positions to average, 0 for others.
+            mask: (B, T) 1 for positions to average, 0 for others; (B, W, T) for each of W words.
 
         Returns:
-            logits (B, C), float32.
+            logits (B, C), or (N, C) for N words, float32.
         """
         hidden = self.encoder.hidden(inputs)  # (B, T, D)
         with torch.autocast(hidden.device.type, enabled=False):

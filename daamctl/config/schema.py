@@ -267,7 +267,7 @@ class AdapterConfig(Section):
     epochs: Count = 35
     """Passes over the training items."""
     batch_size: Count = 8
-    """Items per optimiser step."""
+    """Items per optimiser step; whole sentences where words are tagged."""
     accumulate: Count = 1
     """Forward passes per optimiser step; each takes `batch_size / accumulate` items, rounded up."""
     lr: Positive = 1e-4
@@ -314,7 +314,7 @@ class FinetuneConfig(AdapterConfig):
     device: Annotated[Device, Changes.NOTHING] = "auto"
     """auto, cpu, mps, cuda or cuda:N."""
     max_tokens: Count = 512
-    """Longest text, in tokens (published: 128)."""
+    """Longest text, in tokens (published: 128); a longer sentence of tagged words is cut between words."""
     seeds: Annotated[tuple[Seed, ...] | None, Changes.RUNS] = None
     """Seeds of fine-tuning; null: those of `train` (published: only 42 for speech, none otherwise, D40)."""
 

@@ -101,7 +101,9 @@ def open_items(
         return TextItems(rows, text_encoder, limit, extract.max_batch_tokens)
     if modality == "tokens":
         token_encoder = cast("TokenEncoder", encoder)
-        return TokenItems(rows, rows if sentences is None else sentences, token_encoder, extract.max_batch_tokens)
+        limit = min(token_encoder.max_tokens, max_tokens or token_encoder.max_tokens)
+        context = rows if sentences is None else sentences
+        return TokenItems(rows, context, token_encoder, limit, extract.max_batch_tokens)
     if modality == "image":
         return ImageItems(rows, root, cast("ImageEncoder", encoder), extract.max_batch_images, tables)
     return SpeechItems(rows, root, cast("SpeechEncoder", encoder).sampling_rate, extract.max_batch_s)
@@ -183,10 +185,13 @@ class TokenItems:
         rows: rows of the clip table, which are words.
         sentences: all words of their sentences.
         encoder: encoder whose tokenizer is used.
+        max_tokens: longest sentence, in tokens; longer ones are cut between words.
         budget: most tokens in one batch, padding included.
     """
 
-    def __init__(self, rows: pl.DataFrame, sentences: pl.DataFrame, encoder: TokenEncoder, budget: int) -> None:
+    def __init__(
+        self, rows: pl.DataFrame, sentences: pl.DataFrame, encoder: TokenEncoder, max_tokens: int, budget: int
+    ) -> None:
         self.budget = budget
         row_of = dict(zip(rows["clip_id"], range(len(rows)), strict=True))
         whole = sentences.sort("sentence", "position").group_by("sentence", maintain_order=True)
@@ -194,7 +199,7 @@ class TokenItems:
         self.items: list[Tensor] = []
         members: list[list[int]] = []
         self.cut: set[int] = set()
-        tokenized = encoder.word_tokens(found["text"].to_list(), encoder.max_tokens)
+        tokenized = encoder.word_tokens(found["text"].to_list(), max_tokens)
         for clip_ids, parts in zip(found["clip_id"].to_list(), tokenized, strict=True):
             for ids, words in parts:
                 given = dict.fromkeys(words.tolist())  # in order

@@ -94,7 +94,7 @@ def run(
     made = {stage: clips.settings[stage] for stage in ("download", "segment")}
     check_settings(made, config, clips.modality, what="clips", fix=f"make them again: {command}")
     source = EncoderSource(clips, partial(_open, layout, config, clips, method))
-    if config.extract.max_unreadable_fraction > 0:
+    if config.extract.max_unreadable_fraction > 0 or clips.modality == "tokens":
         source = _readable(source, layout, config, method)
     seeds = None if seed is None else (seed,)
     trials = trials_of(AdapterTrial, layout.run_name, method, source, config, fold=fold, seeds=seeds)
@@ -110,11 +110,6 @@ def run(
 
 def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Opened:
     """Open a fresh encoder and its items, with the settings given or those that the method requires."""
-    if clips.modality == "tokens":
-        raise ConfigError(
-            "fine-tuning does not tag words: it trains on whole items",
-            fix="leave out finetunes, and train methods over the layers of the frozen encoder",
-        )
     device = resolve_device(config.finetune.device)
     own = own_input(method, clips.modality)
     extract = config.extract.model_copy(
@@ -138,7 +133,7 @@ def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Open
     index = {name: number for number, name in enumerate(clips.classes)}
     targets = torch.tensor([index[label] for label in clips.rows["label"]])
     plan = partial(plan_batches, budget=items.budget, equal_length=encoder.equal_length_batches)
-    return Opened(encoder, opened.facts, ItemSet(targets, items.sizes, items.read, plan))
+    return Opened(encoder, opened.facts, ItemSet(targets, items.sizes, items.read, plan, items.members))
 
 
 def _readable(source: EncoderSource, layout: Layout, config: Config, method: str) -> EncoderSource:
@@ -151,18 +146,21 @@ def _readable(source: EncoderSource, layout: Layout, config: Config, method: str
     clips = source.clips
     items = source.open().items
     unreadable: dict[int, str] = {}
+    if items.members is not None:
+        given = {row for members in items.members for row in members}
+        unreadable = {row: "gives no token" for row in range(len(clips.rows)) if row not in given}
 
-    def look(row: int) -> None:
+    def look(item: int) -> None:
         try:
-            items.read(row)
+            items.read(item)
         except (AudioError, CorpusError) as error:
-            unreadable[row] = error.message
+            unreadable[item] = error.message
 
     with (
-        progress(len(clips.rows), f"reading {layout.run_name}", "items") as bar,
+        progress(len(items.sizes), f"reading {layout.run_name}", "items") as bar,
         ThreadPoolExecutor(READ_THREADS) as pool,
     ):
-        for _ in pool.map(look, range(len(clips.rows))):
+        for _ in pool.map(look, range(len(items.sizes))):
             bar.advance()
     if not unreadable:
         return source

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -49,19 +50,34 @@ class Collating(Protocol):
 
 @dataclass(frozen=True)
 class ItemSet:
-    """Items of a corpus, read on demand.
+    """Items of a corpus, read on demand. An item is a row of the clip table, or a sentence whose words are rows.
 
     Args:
-        targets: (N,) class ids.
-        sizes: (N,) length of each item.
-        read: reads one item by row; called from several threads at once.
+        targets: (N,) class id of each row.
+        sizes: (I,) length of each item.
+        read: reads one item; called from several threads at once.
         plan: groups items of the given sizes into evaluation batches, longest first.
+        members: the rows of each item, in the order of its logits; None: row i is item i.
     """
 
     targets: Tensor
     sizes: np.ndarray
     read: Callable[[int], Tensor]
     plan: Callable[[np.ndarray], list[np.ndarray]]
+    members: Sequence[Sequence[int]] | None = None
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """The items (n,) that hold the given rows; an item lies in one part of a split."""
+        if self.members is None:
+            return rows
+        part = set(rows.tolist())
+        return np.array([item for item, members in enumerate(self.members) if members[0] in part], np.int64)
+
+    def rows(self, items: np.ndarray) -> np.ndarray:
+        """Rows of the items, in the order of their logits."""
+        if self.members is None:
+            return items
+        return np.array([row for item in items.tolist() for row in self.members[item]], np.int64)
 
 
 class FinetunableEncoder(Collating, Protocol):
@@ -118,7 +134,7 @@ class _Pass:
 
     Args:
         steps: optimiser steps taken.
-        loss: sum of the losses of the items seen, a scalar on the device.
+        loss: sum of the losses of the rows seen, a scalar on the device.
         right: number of correct predictions among them, a scalar on the device.
     """
 
@@ -134,7 +150,7 @@ class AdapterTraining(Training):
         open_model: opens a fresh encoder and adapts it; called again after a pause.
         split: rows of the training, held-out and test part.
         config: the section `finetune`; loss and selection come from `train`.
-        setup: see `TrainingSetup`. `advance` is called with the number of items trained on or evaluated, also by an
+        setup: see `TrainingSetup`. `advance` is called with the number of rows trained on or evaluated, also by an
             earlier process if it left a resume file.
         patience: see `Training`.
 
@@ -164,7 +180,6 @@ class AdapterTraining(Training):
         self.loss = build_loss(config.train)
         self.effect: Effect | None = None
         self.micro_batch = -(-settings.batch_size // settings.accumulate)
-        self.steps_per_epoch = -(-len(split.train) // settings.batch_size)
         self.under_way: _Pass | None = None
         self.generators: dict[str, Any] | None = None  # states saved in the middle of a pass, until that pass resumes
         self._loaded: Loaded | None = None
@@ -174,6 +189,11 @@ class AdapterTraining(Training):
         """The model and its optimiser; valid after `prepare`."""
         assert self._loaded is not None
         return self._loaded
+
+    @cached_property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps of one pass; valid after `prepare`."""
+        return -(-len(self.loaded.opened.items.of(self.split.train)) // self.settings.batch_size)
 
     def prepare(self) -> None:
         """Open and adapt the encoder, check that the adapter acts, and resume.
@@ -220,13 +240,14 @@ class AdapterTraining(Training):
         if self.generators is not None:
             restore_generators(self.generators)
             self.generators = None
-            self.advance(sum(map(len, batches[: seen.steps])))
+            self.advance(sum(len(items.rows(batch)) for batch in batches[: seen.steps]))
         self.loaded.model.train_mode(self.settings.encoder_dropout)
-        for rows, read in read_ahead(batches[seen.steps :], items.read):
+        for batch, read in read_ahead(batches[seen.steps :], items.read):
+            rows = items.rows(batch)
             factor = self._rate_factor((epoch - 1) * self.steps_per_epoch + seen.steps)
             for group, rate in zip(self.loaded.optimizer.param_groups, self.loaded.rates, strict=True):
                 group["lr"] = rate * factor
-            loss, right = self.step(read, items.targets[rows])
+            loss, right = self.step(read, batch)
             seen.loss += loss * len(rows)
             seen.right += right
             seen.steps += 1
@@ -236,10 +257,15 @@ class AdapterTraining(Training):
         number = len(self.split.train)
         return seen.loss.item() / number, seen.right.item() / number
 
-    def step(self, items: Sequence[Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Take one optimiser step on a batch; return its mean loss and the number of correct predictions."""
+    def step(self, read: Sequence[Tensor], items: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Take one optimiser step on a batch; return its mean loss and the number of correct predictions.
+
+        Args:
+            read: B items, as read.
+            items: (B,) which ones they are.
+        """
         optimizer, scaler = self.loaded.optimizer, self.loaded.scaler
-        loss, right = self._within_memory(lambda most: self._gradients(items, targets, most), len(items))
+        loss, right = self._within_memory(lambda most: self._gradients(read, items, most), len(read))
         held = [value for group in optimizer.param_groups for value in group["params"]]
         if any(value.grad is not None for value in held):
             if self.settings.grad_clip_norm is not None:
@@ -251,8 +277,9 @@ class AdapterTraining(Training):
 
     def evaluate(self, epoch: int, loss: float, accuracy: float) -> Epoch:
         """Evaluate the held-out and test parts; return the history entry, with the first learning rate of the epoch."""
-        dev_accuracy, dev_loss = self._scores("dev", self.split.dev)
-        test_accuracy, _ = self._scores("test", self.split.test)
+        f1: dict[str, float | None] = {}
+        dev_accuracy, dev_loss, f1["dev"] = self._scores("dev", self.split.dev)
+        test_accuracy, _, f1["test"] = self._scores("test", self.split.test)
         return {
             "epoch": epoch,
             "lr": self.loaded.rates[0] * self._rate_factor((epoch - 1) * self.steps_per_epoch),
@@ -261,6 +288,7 @@ class AdapterTraining(Training):
             "dev_accuracy": dev_accuracy,
             "dev_loss": dev_loss,
             "test_accuracy": test_accuracy,
+            **{f"{name}_f1": f1[name] for name in self.setup.entity_f1},
         }
 
     def finish(self) -> None:
@@ -311,56 +339,60 @@ class AdapterTraining(Training):
     def _check_effect(self) -> Effect:
         """Check whether the adapters act, on the first piece of the first batch."""
         opened, model = self.loaded.opened, self.loaded.model
-        rows = self._batches(self.order_seed)[0]
-        read = [opened.items.read(row) for row in rows.tolist()]
+        batch = self._batches(self.order_seed)[0]
+        read = [opened.items.read(item) for item in batch.tolist()]
 
         def check(most: int) -> Effect:
             piece = pieces(read, most, equal_length=opened.encoder.equal_length_batches)[0]
             inputs, mask = opened.encoder.collate([read[position] for position in piece])
-            targets = opened.items.targets[rows[piece]].to(self.device)
+            targets = opened.items.targets[opened.items.rows(batch[piece])].to(self.device)
             return check_effect(model, inputs, mask, targets, self.loss)
 
-        return self._within_memory(check, len(rows))
+        return self._within_memory(check, len(batch))
 
     def _batches(self, order_seed: int) -> list[np.ndarray]:
-        """Rows of each batch of an epoch, in training order."""
-        train, sizes = self.split.train, self.loaded.opened.items.sizes
-        order = shuffled_batches(sizes[train], self.settings.batch_size, order_seed)
+        """Items of each batch of an epoch, in training order."""
+        items = self.loaded.opened.items
+        train = items.of(self.split.train)
+        order = shuffled_batches(items.sizes[train], self.settings.batch_size, order_seed)
         return [train[batch] for batch in order]
 
     def _rate_factor(self, step: int) -> float:
         return rate_factor(step, self.settings.epochs * self.steps_per_epoch, self.settings.schedule)
 
-    def _scores(self, name: str, rows: np.ndarray) -> tuple[float | None, float | None]:
-        """Accuracy and mean cross-entropy on the given rows; None if there are none.
+    def _scores(self, name: str, rows: np.ndarray) -> tuple[float | None, float | None, float | None]:
+        """Accuracy, mean cross-entropy and, for taggers, entity F1 on the given rows; None if there are none.
 
         It goes on where an earlier process was interrupted.
         """
         if not len(rows):
-            return None, None
+            return None, None, None
         opened, found = self.loaded.opened, self.evaluated.setdefault(name, [])
         given: dict[str, Any] = {"found": found, "on_items": self.advance, "on_batch": self.save_if_due}
         logits = predict(self.loaded.model, opened.encoder, opened.items, rows, **given)
         targets = opened.items.targets[rows]
-        return accuracy_of(logits, targets), cross_entropy_of(logits, targets)
+        f1 = self.setup.entity_f1.get(name)
+        return accuracy_of(logits, targets), cross_entropy_of(logits, targets), None if f1 is None else f1(logits)
 
     def _start(self, steps: int = 0, loss: float = 0.0, right: int = 0) -> _Pass:
         exact = torch.float32 if self.device == "mps" else torch.float64  # mps has no float64
         loss_sum = torch.tensor(loss, device=self.device, dtype=exact)
         return _Pass(steps, loss_sum, torch.tensor(right, device=self.device, dtype=torch.int64))
 
-    def _gradients(self, items: Sequence[Tensor], targets: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    def _gradients(self, read: Sequence[Tensor], items: np.ndarray, most: int) -> tuple[Tensor, Tensor]:
         """Accumulate the gradients of a batch's mean loss over its pieces, however it is cut."""
         model, encoder, scaler = self.loaded.model, self.loaded.opened.encoder, self.loaded.scaler
         model.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.device)
         right = torch.zeros((), device=self.device, dtype=torch.int64)
-        for piece in pieces(items, most, equal_length=encoder.equal_length_batches):
-            inputs, mask = encoder.collate([items[position] for position in piece])
-            y = targets[piece].to(self.device)
+        known = self.loaded.opened.items
+        number = len(known.rows(items))
+        for piece in pieces(read, most, equal_length=encoder.equal_length_batches):
+            inputs, mask = encoder.collate([read[position] for position in piece])
+            y = known.targets[known.rows(items[piece])].to(self.device)
             with autocast(self.device, self.precision):
                 logits = model(inputs, mask)
-                loss = self.loss(logits, y) * (len(piece) / len(items))
+                loss = self.loss(logits, y) * (len(y) / number)
             if loss.requires_grad:  # a published variant may train nothing at all (D3)
                 scaler.scale(loss).backward()
             total += loss.detach()
@@ -435,23 +467,31 @@ def predict(
         rows: (n,) which of them.
         found: logits of the first planned batches, as an interrupted call has left them; those of the others are
             appended. They are ignored if the batches are planned differently now.
-        on_items: called with the number of finished items.
+        on_items: called with the number of finished rows.
         on_batch: called after each batch.
     """
     model.eval()
-    planned = items.plan(items.sizes[rows])
+    chosen = items.of(rows)
+    planned = [chosen[positions] for positions in items.plan(items.sizes[chosen])]
     found = [] if found is None else found
-    if [len(one) for one in found] != [len(positions) for positions in planned[: len(found)]]:
+    if [len(one) for one in found] != [len(items.rows(batch)) for batch in planned[: len(found)]]:
         found.clear()
     on_items(sum(map(len, found)))
     left = planned[len(found) :]
-    for positions, (_, read) in zip(left, read_ahead([rows[batch] for batch in left], items.read), strict=True):
+    for batch, read in read_ahead(left, items.read):
         cut = pieces(read, len(read), equal_length=encoder.equal_length_batches)
         logits = torch.cat([_classify(model, encoder, [read[position] for position in piece]) for piece in cut])
-        found.append(logits[torch.from_numpy(np.argsort(np.concatenate(cut)))])
-        on_items(len(positions))
+        in_order = items.rows(batch)
+        found.append(logits[_places(in_order, items.rows(batch[np.concatenate(cut)]))])
+        on_items(len(in_order))
         on_batch()
-    return torch.cat(found)[torch.from_numpy(np.argsort(np.concatenate(planned)))]
+    return torch.cat(found)[_places(rows, items.rows(np.concatenate(planned)))]
+
+
+def _places(wanted: np.ndarray, given: np.ndarray) -> Tensor:
+    """Where each of the wanted rows (n,) is among the given ones (n,), which are the same in another order."""
+    order = np.argsort(given)
+    return torch.from_numpy(order[np.searchsorted(given, wanted, sorter=order)])
 
 
 def _classify(model: FineTuned, encoder: Collating, items: Sequence[Tensor]) -> Tensor:

@@ -43,7 +43,7 @@ def pieces(items: Sequence[Tensor], most: int, *, equal_length: bool) -> list[li
     """Cut a batch into pieces that go through the encoder one at a time.
 
     Args:
-        items: B items, of length len(item).
+        items: B items, whose last axis is their length.
         most: largest number of items in a piece.
         equal_length: only items of one length may share a piece.
 
@@ -52,7 +52,7 @@ def pieces(items: Sequence[Tensor], most: int, *, equal_length: bool) -> list[li
     """
     groups: dict[int, list[int]] = {}
     for position, item in enumerate(items):
-        groups.setdefault(len(item) if equal_length else 0, []).append(position)
+        groups.setdefault(item.shape[-1] if equal_length else 0, []).append(position)
     return [group[first : first + most] for group in groups.values() for first in range(0, len(group), most)]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from torch import Tensor
 
@@ -22,6 +22,9 @@ from daamctl.config import Config, TrainingStage
 from daamctl.devices import resolve_device
 from daamctl.training.loop import Training
 from daamctl.training.search import Grid, Start, most_epochs, refits
+
+if TYPE_CHECKING:
+    from daamctl.training.tagging import F1
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,20 @@ class Trial(ABC):
     def with_data(self, data: Any) -> Self:
         """The same trial on other data."""
         return type(self)(self.spec, data)
+
+
+def entity_f1_of(trial: Trial) -> Mapping[str, F1]:
+    """Functions that give the entity F1 of a trial's parts; none unless it tags words."""
+    if trial.clips.modality != "tokens":
+        return {}
+    from daamctl.training.tagging import entity_f1  # loads the statistics, which takes seconds
+
+    return entity_f1(trial.clips.rows, trial.clips.classes, trial.split)
+
+
+def for_refit(f1: Mapping[str, F1]) -> Mapping[str, F1]:
+    """The functions for a refit, which holds nothing out."""
+    return {name: of for name, of in f1.items() if name == "test"}
 
 
 Kind = TypeVar("Kind", bound=Trial)

@@ -26,7 +26,7 @@ from daamctl.provenance import FOLD_CODE, code_hash
 from daamctl.training.adapter_training import AdapterTraining, Opened, notes_on
 from daamctl.training.loop import Training, TrainingSetup
 from daamctl.training.search import Grid, Settings, Start, adapter_grid
-from daamctl.training.trial import ResultParts, Trial, TrialData
+from daamctl.training.trial import ResultParts, Trial, TrialData, entity_f1_of, for_refit
 
 KEY_FORMAT = 2  # raise it when a change of the loop makes finished folds wrong
 FREE_FACTS = frozenset({"name", "source", "revision", "transformers", "num_layers", "precision", "storage"})
@@ -133,7 +133,8 @@ class AdapterTrial(Trial):
     @property
     def _code(self) -> list[str]:
         """Hashes of the code of the adapter, of its classifier, and of attention."""
-        modules = (FINETUNES.module_of(self.spec.method), "daamctl.adapters.heads")
+        head = "words" if self.clips.modality == "tokens" else "heads"
+        modules = (FINETUNES.module_of(self.spec.method), f"daamctl.adapters.{head}")
         return [*(code_hash(name, "daamctl.adapters") for name in modules), code_hash("daamctl.attention", "daamctl")]
 
     @property
@@ -143,17 +144,18 @@ class AdapterTrial(Trial):
 
     @property
     def units(self) -> int:
-        """Upper bound on the items trained on and evaluated."""
+        """Upper bound on the items, or words, trained on and evaluated."""
         split = self.split
         return (len(split.train) + len(split.dev) + len(split.test)) * super().units
 
     def starter(self, advance: Callable[[int], None]) -> Start:
         """See `Trial.starter`; every training has an encoder of its own."""
+        f1 = entity_f1_of(self)
 
         def start(settings: Settings | None, work: Path, key: str) -> Training:
             finetune = self.config.finetune.model_copy(update=settings or {})
             config = self.config.model_copy(update={"finetune": finetune})
-            setup = self._setup(work, key, advance, may_diverge=settings is not None)
+            setup = self._setup(work, key, advance, may_diverge=settings is not None, entity_f1=f1)
             return self._training(self.split, config, setup)
 
         return start
@@ -161,7 +163,8 @@ class AdapterTrial(Trial):
     def refit(self, first: Training, work: Path, key: str, advance: Callable[[int], None]) -> Training:
         """See `Trial.refit`."""
         assert isinstance(first, AdapterTraining)
-        return self._training(joined(self.split), first.config, self._setup(work, key, advance, first=first.done))
+        setup = self._setup(work, key, advance, first=first.done, entity_f1=for_refit(first.setup.entity_f1))
+        return self._training(joined(self.split), first.config, setup)
 
     def result_parts(self, training: Training) -> ResultParts:
         """See `Trial.result_parts`."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from safetensors.torch import save_file
@@ -34,10 +34,7 @@ from daamctl.training.loop import Trained, Training, TrainingSetup
 from daamctl.training.rng import seed_everything
 from daamctl.training.search import Grid, Settings, Start, grid_of
 from daamctl.training.standardize import fit_standardize
-from daamctl.training.trial import FoldSpec, ResultParts, Trial
-
-if TYPE_CHECKING:
-    from daamctl.training.tagging import F1
+from daamctl.training.trial import FoldSpec, ResultParts, Trial, entity_f1_of, for_refit
 
 log = logging.getLogger(__name__)
 
@@ -104,11 +101,7 @@ class FusionTrial(Trial):
     def starter(self, advance: Callable[[int], None]) -> Start:
         """See `Trial.starter`; the trainings share features, standardisation and untrained maps."""
         train, dev, test = split_features(self.data, self.split, self.device)
-        f1: Mapping[str, F1] = {}
-        if self.clips.modality == "tokens":
-            from daamctl.training.tagging import entity_f1  # loads the statistics, which takes seconds
-
-            f1 = entity_f1(self.clips.rows, self.clips.classes, self.split)
+        f1 = entity_f1_of(self)
         fitted: dict[str, Standardize] = {}  # by the setting `train.standardize`, which candidates may differ in
         untrained: dict[str, Trained] = {}  # likewise
 
@@ -148,7 +141,7 @@ class FusionTrial(Trial):
             model.standardize = fit_standardize(train, first.config.standardize, self.device)
         if model.traits.needs_dev:
             model.load_state_dict({"fusion.chosen": first.best["fusion.chosen"]}, strict=False)
-        f1 = {name: of for name, of in first.setup.entity_f1.items() if name == "test"}  # nothing is held out
+        f1 = for_refit(first.setup.entity_f1)
         setup = self._setup(first.precision, work, key, advance, first=first.done, entity_f1=f1)
         return FusionTraining(model, train, None, first.test, first.config, setup)
 

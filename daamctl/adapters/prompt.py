@@ -25,7 +25,7 @@ def prompt_tuning(encoder: Any) -> Adaptation:
             f"{type(encoder.model).__name__} takes sound, not embeddings that vectors could stand before",
             fix="use prefix-tuning, which puts learned keys and values into every layer",
         )
-    adapted = _text(encoder.model) if encoder.modality == "text" else _image(encoder.model)
+    adapted = _image(encoder.model) if encoder.modality == "image" else _text(encoder.model)
     encoder.model.register_forward_hook(_strip)
     return Adaptation((adapted,))
 

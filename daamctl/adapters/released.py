@@ -45,7 +45,7 @@ def is_published(name: str) -> bool:
 
 def own_input(name: str, modality: str) -> Mapping[str, Any]:
     """Input settings that a fine-tuning method fixes itself; empty except for the published variants."""
-    return INPUT[modality] if is_published(name) else {}
+    return INPUT.get(modality, {}) if is_published(name) else {}
 
 
 def departures(name: str, modality: str, settings: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:

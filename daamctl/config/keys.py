@@ -53,7 +53,7 @@ def finetuning_data_settings(config: Config, modality: Modality) -> dict[str, An
 def shared_with_finetuning(config: Config) -> dict[str, Any]:
     """Settings of `train` that fine-tuning uses too, except the seeds."""
     train = config.section("train")
-    return {name: train[name] for name in names("train", Of.FINETUNING)}
+    return _set({name: train[name] for name in names("train", Of.FINETUNING)}, "train")
 
 
 def probe_settings(config: Config) -> dict[str, Any]:

@@ -214,11 +214,11 @@ class TrainConfig(Section):
     dev_fraction: Annotated[float, Field(gt=0.0, lt=1.0), Of.FINETUNING, Of.PROBES] = 0.1
     """Share of the training part to hold out for selection if a corpus has an official train and test part but no dev
     part: seeded, with equal class shares."""
-    shots: Annotated[Count | None, Changes.IF_SET, Of.PROBES] = None
+    shots: Annotated[Count | None, Changes.IF_SET, Of.FINETUNING, Of.PROBES] = None
     """Few-shot training on words of sentences: draw this many training sentences per entity type, uniformly and without
     replacement, anew for every seed; `dev_fraction` of them are held out for selection. null: all training sentences.
     """
-    test_part: Annotated[Literal["dev"] | None, Changes.IF_SET, Of.PROBES] = None
+    test_part: Annotated[Literal["dev"] | None, Changes.IF_SET, Of.FINETUNING, Of.PROBES] = None
     """dev: test on the dev part of an official split instead of its test part, as some papers report; null: on the test
     part."""
     features: Annotated[Literal["auto", "memory", "stream"], Changes.RUNS] = "auto"

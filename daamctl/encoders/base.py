@@ -247,8 +247,11 @@ class Encoder(ABC):
         limit = CLOSE if exact else CLOSE_IN_HALF
         return bool(((ours - theirs).norm(dim=2) <= limit * theirs.norm(dim=2)).all())
 
-    def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Shaped[Tensor, "B T"]]:
-        """Turn items into the model's inputs, and the mask (B, T) of positions to average, on the device."""
+    def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Shaped[Tensor, "B *W T"]]:
+        """Turn items into the model's inputs and the mask of positions to average, on the device.
+
+        The mask is (B, T), or (B, W, T) for the words of sentences.
+        """
         inputs, mask = self.collate_cpu(items)
         return {name: value.to(self.device) for name, value in inputs.items()}, mask.to(self.device)
 

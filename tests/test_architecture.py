@@ -213,7 +213,7 @@ ENGINE = {
         (
             "adapters",
             (FINETUNES,),
-            {"module_lookup", "base", "activity_check", "heads", "inject", "released"},
+            {"module_lookup", "base", "activity_check", "heads", "inject", "words", "released"},
         ),
         ("engines", (ENGINES,), {"base"}),
         (

@@ -128,7 +128,7 @@ def check_prediction(project: Path, layout: Layout) -> None:
 
 def test_few_shot_trials_draw_other_sentences(project: Path) -> None:
     changes: dict[str, Any] = {"methods": ["last-layer", "ridge-concat"], "train.shots": 8, "train.seeds": [1, 2]}
-    changes |= {"finetunes": ["linear-probe"], "finetune.epochs": 2, "finetune.search": "none", "finetune.lr": 0.01}
+    changes |= {"finetunes": ["linear-probe"], "finetune.epochs": 1, "finetune.search": "none", "finetune.lr": 0.01}
     base = yaml.safe_load((project / "pipelines/demo-tokens.yaml").read_text(encoding="utf-8"))
     few = {**base, "train": {**base["train"], "shots": 8}, "evaluate": {"reference": "last-layer"}}
     (project / "pipelines/few-8-shots.yaml").write_text(yaml.safe_dump(few), encoding="utf-8")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daamctl.artifacts.evaluation import Entities, Evaluation
+from daamctl.artifacts.entities import Entities
+from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.importance import Height
 from daamctl.artifacts.terms import counted
 from daamctl.figures.spec import Axis, Figure, Line, Mark, Panel, rows

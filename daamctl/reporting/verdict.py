@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from daamctl.artifacts.evaluation import Comparison, Comparisons, Entities, Evaluation, Ranks, ReferenceComparison
+from daamctl.artifacts.entities import Entities
+from daamctl.artifacts.evaluation import Evaluation, ReferenceComparison
+from daamctl.artifacts.statistics import Comparison, Comparisons, Ranks
 from daamctl.artifacts.terms import encoder_label, listed, with_article, without_path
 from daamctl.reporting.document import (
     Block,

@@ -55,13 +55,17 @@ def section(evaluation: Evaluation) -> Section | None:
     first = next(iter(found.methods.values()))
     trials, units = len(first.per_trial), counted(first.f1.n_clusters, found.unit)
     of = units if found.sentences in (None, first.f1.n_clusters) else f"{found.sentences:,} sentences in {units}"
+    part = evaluation.provenance.config.get("train", {}).get("test_part") or "test"
     how = (
-        f"Entities of {of} of the test part. F1 is micro-averaged over entities; an entity counts if its "
+        f"Entities of {of} of the {part} part. F1 is micro-averaged over entities; an entity counts if its "
         "boundaries and its type are right. "
     )
     how += f"Figures are means of {trials} trials (seeds). " if trials > 1 else ""
     how += f"Intervals resample {found.unit}s and take the trained models as given."
     blocks: list[Block] = [Text(how), _table(found)]
+    if evaluation.selection == "best-on-test":
+        text = f"The epochs were chosen on the {part} part itself, as published, so every F1 is too high."
+        blocks.insert(1, Text(text, caution=True))
     blocks.append(Folded("Scores of every entity type", [_types(found)]))
     blocks.append(Folded("Kinds of errors", [_errors(found)]))
     return Section("entities", "Entities", blocks)

@@ -238,10 +238,11 @@ def _relabelled(compared: ReferenceComparison, names: dict[str, str]) -> Referen
 
 
 def _relabelled_entities(found: Entities, names: dict[str, str]) -> Entities:
-    return Entities(
-        names.get(str(found.reference)),
-        {names[name]: one for name, one in found.methods.items()},
-        {names[name]: one for name, one in found.comparisons.items()},
+    return replace(
+        found,
+        reference=names.get(str(found.reference)),
+        methods={names[name]: one for name, one in found.methods.items()},
+        comparisons={names[name]: one for name, one in found.comparisons.items()},
     )
 
 

@@ -11,13 +11,14 @@ import json
 import string
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from daamctl.artifacts.utterances import Modality
-from daamctl.encoders.base import Encoder, EncoderOptions
+from daamctl.encoders.base import Batch, Encoder, EncoderOptions
 from daamctl.encoders.preset import Preset
 from daamctl.errors import EncoderError
 
@@ -55,6 +56,7 @@ class TextEncoder(Encoder):
         self.tokenizer = reader
         if len(reader) <= len(set(reader.all_special_ids)):
             raise EncoderError(f"{self.what} comes with a tokenizer without a vocabulary; its files are missing")
+        self.sends_mask = True
         self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self.first, self.last = _added_tokens(reader)
         self.pad = _padding_id(reader, model.config, self.vocabulary)
@@ -65,6 +67,8 @@ class TextEncoder(Encoder):
         self.discover(trial)
         # A model that mixes positions but ignores the mask would see the padding of its neighbours.
         self.equal_length_batches = not self.is_close(self.pool(trial[1:])[0], self.pool(trial)[0][1:])
+        # A padding mask keeps torch from its fastest attention on GPUs; after a causal one, padding changes nothing.
+        self.sends_mask = not (device.startswith("cuda") and self.ignores_padding(trial))
 
     @staticmethod
     def load_reader(source: str, **options: Any) -> Any:
@@ -127,6 +131,18 @@ class TextEncoder(Encoder):
             mask = (positions >= self.first) & (positions < lengths - self.last)
         return {"input_ids": batch, "attention_mask": real.long()}, mask
 
+    def to_batch(self, items: Sequence[Tensor]) -> Batch:
+        """Collate a batch, without its padding mask if the model needs none; see `Encoder`."""
+        batch = super().to_batch(items)
+        return batch if self.sends_mask else _without_mask(batch)
+
+    @torch.inference_mode()
+    def ignores_padding(self, items: Sequence[Tensor]) -> bool:
+        """Whether the vectors of items of unequal lengths are the same without a padding mask: the model is causal."""
+        batch = super().to_batch(items)
+        masked, plain = (self.run_async(one)().values for one in (batch, _without_mask(batch)))
+        return self.is_close(masked, plain)
+
     def facts(self) -> dict[str, Any]:
         """Tokenizer, limit and added tokens; see `Encoder`."""
         return {
@@ -156,6 +172,10 @@ def tokenizer_hash(tokenizer: Any) -> str:
     else:
         value = {**json.loads(backend.to_str()), "truncation": None, "padding": None}
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _without_mask(batch: Batch) -> Batch:
+    return replace(batch, inputs={name: value for name, value in batch.inputs.items() if name != "attention_mask"})
 
 
 def byte_tokenizer(merges: Sequence[tuple[str, str]] = ()) -> Any:

@@ -250,3 +250,18 @@ def test_no_hook_of_ours_is_left() -> None:
     encoder_of("bert")
     assert hooks() == before
     assert isinstance(encoder.pooler.layers[0], nn.Module)
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_only_causal_models_ignore_padding(case: str) -> None:
+    encoder = encoder_of(case)
+    items, _ = encoder.tokens(TEXTS, 60)
+    causal = case in ("llama", "grouped-query", "gpt2")
+    assert encoder.ignores_padding(items) == causal
+    assert encoder.sends_mask  # on a CPU nothing is gained
+    expected, counts = encoder.pool(items)
+    encoder.sends_mask = False
+    assert "attention_mask" not in encoder.to_batch(items).inputs
+    found, same = encoder.pool(items)
+    assert torch.equal(counts, same)
+    assert torch.allclose(found, expected, **TOLERANCE) == causal

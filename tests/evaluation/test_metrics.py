@@ -1,4 +1,4 @@
-"""Metrics against hand computation and an independent NumPy form."""
+"""Metrics against hand computation, an independent NumPy form, and scikit-learn."""
 
 import warnings
 from types import SimpleNamespace
@@ -48,6 +48,31 @@ def numpy_scores(items) -> dict[str, float]:
         "log_loss": float(-np.mean(np.log(probabilities[np.arange(len(targets)), targets]))),
         "ece": gap,
     }
+
+
+@pytest.mark.parametrize("classes", [2, 4, 100])  # with 100, most folds lack some
+@pytest.mark.parametrize("dtype", [np.int8, np.int64])
+def test_metrics_are_those_of_scikit_learn(classes, dtype):
+    from sklearn import metrics
+
+    rng = np.random.default_rng(classes)
+    for number in (1, 7, 150):
+        probabilities = rng.dirichlet(np.full(classes, 0.2), number)
+        targets = rng.integers(0, classes, number).astype(dtype)
+        predictions = probabilities.argmax(1).astype(dtype)
+        items = SimpleNamespace(targets=targets, predictions=predictions, probabilities=probabilities)
+        pair, found = (targets, predictions), score(items)
+        assert found["accuracy"] == pytest.approx(metrics.accuracy_score(*pair), abs=1e-12)
+        recall = metrics.recall_score(*pair, labels=np.unique(targets), average="macro", zero_division=0.0)
+        assert found["balanced_accuracy"] == pytest.approx(recall, abs=1e-12)
+        macro = metrics.f1_score(*pair, labels=np.union1d(*pair), average="macro", zero_division=0.0)
+        assert found["macro_f1"] == pytest.approx(macro, abs=1e-12)
+        weighted = metrics.f1_score(*pair, labels=np.unique(targets), average="weighted", zero_division=0.0)
+        assert found["weighted_f1"] == pytest.approx(weighted, abs=1e-12)
+        loss = metrics.log_loss(targets, probabilities, labels=np.arange(classes))
+        assert found["log_loss"] == pytest.approx(loss, rel=1e-9)
+        expected = metrics.confusion_matrix(*pair, labels=np.arange(classes))
+        np.testing.assert_array_equal(confusion_matrix(*pair, classes), expected)
 
 
 def test_the_table_is_in_report_order_with_directions():

@@ -5,9 +5,9 @@ McNemar's test on pooled utterances rejected in 34 % of simulated null compariso
 (docs/sources.md#paired-comparison). The unit is therefore the speaker, or the item if speakers are unknown. Seeds are
 averaged before any test.
 
-scipy, statsmodels and confidence_intervals compute what they provide. The corrected t-test is written in this module
-because no maintained library has it, and the bootstrap because scipy's has no clusters. The sign-flip test is in
-`daamctl.sign_flip`. All p-values are two-sided.
+scipy and statsmodels compute what they provide. The corrected t-test is written in this module because no maintained
+library has it, and the bootstrap because scipy's has no clusters. The sign-flip test is in `daamctl.sign_flip`. All
+p-values are two-sided.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-from confidence_intervals import get_conf_int
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse, stats
 from scipy.optimize import brentq
@@ -126,7 +125,7 @@ def percentile_interval(value: float, figures: Floats, clusters: int, level: flo
         clusters: number of clusters that were resampled.
         level: level of the interval.
     """
-    low, high = get_conf_int(figures, alpha=100 * (1 - level))
+    low, high = np.quantile(figures, [(1 - level) / 2, (1 + level) / 2])
     few = f"only {clusters} clusters: the interval is optimistic (too narrow)"
     # The order of summation changes the last digits. Without rounding, an end at 0 could seem to exclude 0.
     value, low, high = (round(float(end), SAME) + 0.0 for end in (value, low, high))

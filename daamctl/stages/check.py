@@ -184,8 +184,8 @@ def _table_problems(root: Path) -> list[str]:
     for name in (f"{family}-shots" for family in families(files)):
         if name in files:
             problems.append(f"pipeline '{name}': report@{name} is the report on a family; rename the pipeline")
-    for name in sorted(set(files) - set(listed)):
-        log.warning("pipeline '%s' is not listed under pipelines in %s, so dvc repro skips it", name, PARAMS_FILE)
+    if unlisted := sorted(set(files) - set(listed)):
+        log.warning("not listed under pipelines in %s, so dvc repro skips them: %s", PARAMS_FILE, ", ".join(unlisted))
     return problems
 
 

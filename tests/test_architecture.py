@@ -367,7 +367,8 @@ def test_params_file_equals_the_defaults() -> None:
 def test_every_pipeline_loads_and_says_what_it_is() -> None:
     names = pipeline_names(REPOSITORY)
     assert len(names) > 0
-    assert sorted(read_yaml(REPOSITORY / "params.yaml")["pipelines"]) == names
+    listed = sorted(read_yaml(REPOSITORY / "params.yaml")["pipelines"])
+    assert listed == [name for name in names if not name.endswith("-shots")]  # a plain `dvc repro` stays short
     for name in names:
         load_config(REPOSITORY, name)
         path = REPOSITORY / "pipelines" / f"{name}.yaml"

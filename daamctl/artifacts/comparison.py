@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from daamctl.artifacts.evaluation import Comparison, CorrectedTTest, Design, Family, MethodFairness, Spread
+from daamctl.artifacts.evaluation import MethodFairness, Spread
 from daamctl.artifacts.io import read_json
 from daamctl.artifacts.records import parse_record
+from daamctl.artifacts.statistics import Comparison, CorrectedTTest, Design, Family
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from daamctl.artifacts.audit import Audit, PerLayer
-from daamctl.artifacts.evaluation import Interval
 from daamctl.artifacts.records import find_record
+from daamctl.artifacts.statistics import Interval
 
 FILE, MAPS_FILE, CURVES_FILE = "summary.json", "importance.parquet", "audit-curves.parquet"
 

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from daamctl.artifacts.evaluation import Design
 from daamctl.artifacts.records import find_whole_record
+from daamctl.artifacts.statistics import Design
 
 FILE = "truncation.json"
 

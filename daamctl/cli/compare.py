@@ -22,7 +22,8 @@ if TYPE_CHECKING:
         PrintedResult,
         SettingDifference,
     )
-    from daamctl.artifacts.evaluation import PairedTest, Spread
+    from daamctl.artifacts.evaluation import Spread
+    from daamctl.artifacts.statistics import PairedTest
 
 PLAIN_WIDTH = 160
 """Width of the tables in characters when the output is not a terminal."""

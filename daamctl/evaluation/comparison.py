@@ -28,7 +28,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from daamctl.artifacts.evaluation import (
+from daamctl.artifacts.results import Fold
+from daamctl.artifacts.statistics import (
     Comparison,
     Comparisons,
     Design,
@@ -39,7 +40,6 @@ from daamctl.artifacts.evaluation import (
     Ranks,
     SignFlipTest,
 )
-from daamctl.artifacts.results import Fold
 from daamctl.artifacts.truncation import NonInferiority
 from daamctl.artifacts.words import terms_for
 from daamctl.errors import ArtifactError, UnknownNameError

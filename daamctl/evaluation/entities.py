@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from daamctl.artifacts.entities import EntityScores, Rule, SpanErrors, TypeScores
-from daamctl.artifacts.evaluation import Interval, MetricComparison, SignFlipTest
+from daamctl.artifacts.statistics import Interval, MetricComparison, SignFlipTest
 from daamctl.artifacts.words import OUTSIDE
 from daamctl.evaluation.statistics import cluster_draws, percentile_interval
 from daamctl.sign_flip import EXACT_FLIPS_UP_TO, Floats

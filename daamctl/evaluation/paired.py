@@ -15,8 +15,9 @@ import numpy as np
 import polars as pl
 
 from daamctl.artifacts.comparison import Disagreement, PairedMethods, PairedResult, PairFairness
-from daamctl.artifacts.evaluation import Comparisons, MethodFairness
+from daamctl.artifacts.evaluation import MethodFairness
 from daamctl.artifacts.results import Fold, marked
+from daamctl.artifacts.statistics import Comparisons
 from daamctl.artifacts.terms import listed, terms_of
 from daamctl.config import Config
 from daamctl.errors import ArtifactError

@@ -22,7 +22,7 @@ from scipy import sparse, stats
 from scipy.optimize import brentq
 from statsmodels.stats.multitest import multipletests
 
-from daamctl.artifacts.evaluation import CorrectedTTest, Detectable, Interval, PairedTest, Ranks
+from daamctl.artifacts.statistics import CorrectedTTest, Detectable, Interval, PairedTest, Ranks
 from daamctl.sign_flip import SAME, Floats, finite
 
 FEW_CLUSTERS = 20

@@ -12,8 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-from daamctl.artifacts.entities import Rule
-from daamctl.artifacts.evaluation import Entities, MethodEntities
+from daamctl.artifacts.entities import Entities, MethodEntities, Rule
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.words import DOCUMENT, sentence_of, terms_for
 from daamctl.evaluation.entities import (

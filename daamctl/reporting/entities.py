@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daamctl.artifacts.evaluation import Entities, Evaluation
+from daamctl.artifacts.entities import Entities
+from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.importance import Height
 from daamctl.artifacts.terms import counted
 from daamctl.figures.spec import Axis, Figure, Line, Mark, Panel, rows
@@ -54,13 +55,17 @@ def section(evaluation: Evaluation) -> Section | None:
     first = next(iter(found.methods.values()))
     trials, units = len(first.per_trial), counted(first.f1.n_clusters, found.unit)
     of = units if found.sentences in (None, first.f1.n_clusters) else f"{found.sentences:,} sentences in {units}"
+    part = evaluation.provenance.config.get("train", {}).get("test_part") or "test"
     how = (
-        f"Entities of {of} of the test part. F1 is micro-averaged over entities; an entity counts if its "
+        f"Entities of {of} of the {part} part. F1 is micro-averaged over entities; an entity counts if its "
         "boundaries and its type are right. "
     )
     how += f"Figures are means of {trials} trials (seeds). " if trials > 1 else ""
     how += f"Intervals resample {found.unit}s and take the trained models as given."
-    blocks: list[Block] = [Text(how), _table(found)]
+    blocks: list[Block] = [Text(how), _table(found, chosen_here=evaluation.selection == "best-on-test")]
+    if evaluation.selection == "best-on-test":
+        text = f"The epochs were chosen on the {part} part itself, as published, so every F1 is too high."
+        blocks.insert(1, Text(text, caution=True))
     blocks.append(Folded("Scores of every entity type", [_types(found)]))
     blocks.append(Folded("Kinds of errors", [_errors(found)]))
     return Section("entities", "Entities", blocks)
@@ -109,14 +114,15 @@ def figure(found: Entities, layers: Sequence[Height] = ()) -> Figure:
     return Figure("entities", alt, {(): panels})
 
 
-def _table(found: Entities) -> Table:
+def _table(found: Entities, *, chosen_here: bool) -> Table:
+    """F1 of every method; `chosen_here`: the epoch was chosen on the reported part, so its inflation is unknown."""
     columns = ["Method", "F1" + INTERVAL, "Precision", "Recall", "F1, strict",
                "Inflation (points)", f"Minus {found.reference} (points){INTERVAL}", "p, corrected"]  # fmt: skip
     lines: list[Sequence[Cell]] = []
     for name in order(found):
         one, compared = found.methods[name], found.comparisons.get(name)
         micro, f1 = one.scores.micro, one.f1
-        inflation = None if one.best_on_test is None else one.best_on_test - f1.value
+        inflation = None if one.best_on_test is None or chosen_here else one.best_on_test - f1.value
         gap: Cell = DASH
         p: Cell = DASH
         if compared is not None and compared.interval is not None and compared.primary is not None:

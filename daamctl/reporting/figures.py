@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from daamctl.artifacts.evaluation import Ranks
 from daamctl.artifacts.importance import Height
+from daamctl.artifacts.statistics import Ranks
 from daamctl.figures import static
 from daamctl.figures.interactive import MAX_CELLS
 from daamctl.figures.layers import MethodMaps, contribution, contribution_change, importance_map

@@ -11,16 +11,8 @@ from statistics import mean
 
 import numpy as np
 
-from daamctl.artifacts.evaluation import (
-    Chance,
-    EpochRule,
-    Evaluation,
-    Interval,
-    MethodEvaluation,
-    MetricInfo,
-    Ranks,
-    Spread,
-)
+from daamctl.artifacts.evaluation import Chance, EpochRule, Evaluation, MethodEvaluation, MetricInfo, Spread
+from daamctl.artifacts.statistics import Interval, Ranks
 from daamctl.artifacts.terms import listed
 from daamctl.reporting import figures
 from daamctl.reporting.document import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from daamctl.artifacts.evaluation import Entities, Evaluation
+from daamctl.artifacts.entities import Entities
+from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.terms import counted, listed
 from daamctl.figures.spec import COLOURS, DASHES, MARKERS, Axis, Figure, Line, Mark, Panel, Rule
 from daamctl.reporting.document import (

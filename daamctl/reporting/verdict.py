@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from daamctl.artifacts.evaluation import Comparison, Comparisons, Entities, Evaluation, Ranks, ReferenceComparison
+from daamctl.artifacts.entities import Entities
+from daamctl.artifacts.evaluation import Evaluation, ReferenceComparison
+from daamctl.artifacts.statistics import Comparison, Comparisons, Ranks
 from daamctl.artifacts.terms import encoder_label, listed, with_article, without_path
 from daamctl.reporting.document import (
     Block,
@@ -236,10 +238,11 @@ def _relabelled(compared: ReferenceComparison, names: dict[str, str]) -> Referen
 
 
 def _relabelled_entities(found: Entities, names: dict[str, str]) -> Entities:
-    return Entities(
-        names.get(str(found.reference)),
-        {names[name]: one for name, one in found.methods.items()},
-        {names[name]: one for name, one in found.comparisons.items()},
+    return replace(
+        found,
+        reference=names.get(str(found.reference)),
+        methods={names[name]: one for name, one in found.methods.items()},
+        comparisons={names[name]: one for name, one in found.comparisons.items()},
     )
 
 

@@ -30,7 +30,6 @@ from daamctl.artifacts.evaluation import (
     Evaluation,
     Fairness,
     FoldScores,
-    Intervals,
     MethodEvaluation,
     MetricInfo,
     ReferenceComparison,
@@ -43,6 +42,7 @@ from daamctl.artifacts.io import remove_others, write_json, write_text
 from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import Fold, marked, read_folds
 from daamctl.artifacts.skipped import read_note
+from daamctl.artifacts.statistics import Intervals
 from daamctl.artifacts.terms import terms_of
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, ConfigError

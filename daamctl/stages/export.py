@@ -16,10 +16,11 @@ from typing import Any, cast
 
 from daamctl import __version__
 from daamctl.adapters import stage_of
-from daamctl.artifacts.evaluation import Evaluation, Intervals, Scores, read_evaluation
+from daamctl.artifacts.evaluation import Evaluation, Scores, read_evaluation
 from daamctl.artifacts.io import write_text
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.runs import complete_folds, find_run, trained_methods
+from daamctl.artifacts.statistics import Intervals
 from daamctl.artifacts.terms import counted, terms_of
 from daamctl.artifacts.truncation import layers_name
 from daamctl.artifacts.utterances import Modality

@@ -39,7 +39,6 @@ from daamctl.analysis.importance import (
 )
 from daamctl.analysis.scores import Maps, Scored, read_maps, read_scores
 from daamctl.artifacts.ablation import Ablation, find_ablation
-from daamctl.artifacts.evaluation import Interval
 from daamctl.artifacts.importance import (
     CURVES_FILE,
     FILE,
@@ -55,6 +54,7 @@ from daamctl.artifacts.integrity import hashes_of
 from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.splits import split_of
+from daamctl.artifacts.statistics import Interval
 from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import write_frame
 from daamctl.artifacts.words import in_documents, sentence_of

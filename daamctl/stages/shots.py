@@ -12,7 +12,8 @@ import logging
 from pathlib import Path
 
 from daamctl.artifacts.dag import families, family_of
-from daamctl.artifacts.evaluation import Entities, find_evaluation
+from daamctl.artifacts.entities import Entities
+from daamctl.artifacts.evaluation import find_evaluation
 from daamctl.artifacts.skipped import folder_of, note_of
 from daamctl.config import load_config, pipeline_names
 from daamctl.errors import ArtifactError, ConfigError, UnknownNameError

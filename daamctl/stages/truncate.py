@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 from daamctl.adapters import stage_of
-from daamctl.artifacts.evaluation import Design
 from daamctl.artifacts.io import sha256_file
 from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import RESULT, Fold
 from daamctl.artifacts.runs import find_run
+from daamctl.artifacts.statistics import Design
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.truncation import FILE, LayersResult, NonInferiority, Truncation, layers_name
 from daamctl.artifacts.utterances import encoder_input

@@ -21,8 +21,9 @@ from daamctl.artifacts.comparison import (
     Unmatched,
     read_comparison,
 )
-from daamctl.artifacts.evaluation import Family, Spread
+from daamctl.artifacts.evaluation import Spread
 from daamctl.artifacts.io import write_json
+from daamctl.artifacts.statistics import Family
 from daamctl.errors import ArtifactError
 
 SETTINGS = SettingDifferences([SettingDifference("train.lr", 0.1, None, ["mha"])], [], None)

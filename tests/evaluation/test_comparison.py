@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from daamctl.artifacts.evaluation import Comparisons, Design, Family
 from daamctl.artifacts.records import parse_record
 from daamctl.artifacts.results import read_folds
+from daamctl.artifacts.statistics import Comparisons, Design, Family
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.comparison import COMPARED, SCHEMA, compare_methods, item_table, method_intervals, not_worse

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from daamctl.artifacts.evaluation import Interval
 from daamctl.artifacts.importance import Importance, LayerAccuracy, ProbedLayers
 from daamctl.artifacts.records import parse_record
+from daamctl.artifacts.statistics import Interval
 from daamctl.reporting.answers import answers, next_steps
 from daamctl.reporting.document import Bullets, Plot, Text
 from daamctl.reporting.verdict import labelled

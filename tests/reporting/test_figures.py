@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daamctl.artifacts.evaluation import Ranks
+from daamctl.artifacts.statistics import Ranks
 from daamctl.figures.interactive import to_data
 from daamctl.figures.layers import LayerRun, MethodMaps
 from daamctl.figures.spec import Figure, Line, Rule

@@ -18,7 +18,8 @@ from daamctl import pipeline
 from daamctl.analysis.probe import ridge_probe
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import read_embeddings, read_head
-from daamctl.artifacts.evaluation import Entities, read_evaluation
+from daamctl.artifacts.entities import Entities
+from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.words import sentence_of

@@ -1,0 +1,45 @@
+"""The report on a family of few-shot pipelines without results; `tests/smoke/test_tokens.py` has one with results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from daamctl.errors import ArtifactError, ConfigError
+from daamctl.stages import check, shots
+
+NAMES = ("few-8-shots", "few-16-shots")
+
+
+@pytest.fixture
+def family(project: Path) -> Path:
+    for path in (project / "pipelines").glob("*.yaml"):
+        path.unlink()
+    for name, number in zip(NAMES, (8, 16), strict=True):
+        text = f"download: {{corpus: demo-tokens}}\nextract: {{encoder: llama-micro}}\ntrain: {{shots: {number}}}\n"
+        (project / f"pipelines/{name}.yaml").write_text(text, encoding="utf-8")
+    return project
+
+
+def test_what_is_left_out_on_this_machine_is_named(family: Path) -> None:
+    for name in NAMES:
+        folder = family / "data/evaluate" / name
+        folder.mkdir(parents=True)
+        (folder / "skipped.json").write_text(json.dumps({"reason": "no such corpus here", "fix": "get it"}))
+    page = shots.run(family, "few").with_name("report.md").read_text(encoding="utf-8")
+    assert all(f"- {name}: no such corpus here" in page for name in NAMES)
+    assert (family / "data/plots/few-shots").is_dir()  # DVC expects it
+
+
+def test_without_any_result_the_next_command_is_named(family: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"no pipeline of 'few' is evaluated\n  run one: daamctl run few-8-shots"):
+        shots.run(family, "few")
+
+
+def test_no_pipeline_may_have_the_name_of_the_report(family: Path) -> None:
+    (family / "pipelines/few-shots.yaml").write_text("download: {corpus: demo-tokens}\n", encoding="utf-8")
+    (family / "params.yaml").write_text(f"pipelines: [{', '.join(NAMES)}, few-shots]\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="pipeline 'few-shots': report@few-shots is the report on a family"):
+        check.run(family)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from daamctl.adapters import Effect, FineTuned, check_effect
 from daamctl.artifacts.splits import Split
 from daamctl.config import Config
-from daamctl.devices import autocast, release_memory
+from daamctl.devices import autocast, is_out_of_memory, release_memory
 from daamctl.errors import TrainingError
 from daamctl.training.batches import pieces, read_ahead, shuffled_batches
 from daamctl.training.inference import accuracy_of, cross_entropy_of
@@ -408,7 +408,9 @@ class AdapterTraining(Training):
         while True:
             try:
                 return work(self.micro_batch)
-            except torch.OutOfMemoryError:
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
                 if self.micro_batch == 1:
                     raise TrainingError(
                         "not even one item fits in the device's memory",
@@ -504,7 +506,9 @@ def _classify(model: FineTuned, encoder: Collating, items: Sequence[Tensor]) -> 
         inputs, mask = encoder.collate(items)
         logits: Tensor = model(inputs, mask)
         return logits.float().cpu()
-    except torch.OutOfMemoryError:
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
         if len(items) == 1:
             raise TrainingError(
                 "one item does not fit in the device's memory",

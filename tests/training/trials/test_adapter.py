@@ -57,7 +57,7 @@ class Encoder(Tiny):
 
     def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         if len(items) > self.most:
-            raise torch.OutOfMemoryError("too many")
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
         self.met.append([len(item) for item in items])
         return super().collate(items)
 

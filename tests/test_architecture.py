@@ -232,6 +232,7 @@ ENGINE = {
                 "sources",
                 "tags",
                 "vector_file",
+                "wikitext2",  # has no classes; `daamctl mlm` alone reads it
             },
         ),
         ("encoders", (FAMILIES,), ENGINE),

@@ -114,7 +114,14 @@ def test_only_reports_and_commands_use_the_paper() -> None:
     using = {
         path.relative_to(PACKAGE).as_posix() for path in MODULES if ("paper" in {name for _, name in internal(path)})
     }
-    commands = {"stages/paper.py", "stages/compare.py", "stages/export.py", "cli/compare.py", "cli/deviations.py"}
+    commands = {
+        "stages/paper.py",
+        "stages/mlm.py",
+        "stages/compare.py",
+        "stages/export.py",
+        "cli/compare.py",
+        "cli/deviations.py",
+    }
     assert using == {"stages/report.py", *commands}
 
 
@@ -183,6 +190,7 @@ ENGINE = {
     "frozen",
     "licence",
     "load",
+    "masked",
     "save",
     "encoder_size",
     "preset",
@@ -232,6 +240,7 @@ ENGINE = {
                 "sources",
                 "tags",
                 "vector_file",
+                "wikitext2",  # has no classes; `daamctl mlm` alone reads it
             },
         ),
         ("encoders", (FAMILIES,), ENGINE),
@@ -396,6 +405,7 @@ OTHERS = {
     "export",
     "init",
     "inventory",
+    "mlm",
     "new",
     "paper",
     "plan",

@@ -22,6 +22,7 @@ from daamctl.cli import (
     import_checkpoint,
     init,
     ls,
+    mlm,
     new,
     paper,
     plan,
@@ -53,6 +54,7 @@ KEPT = {
     "finetune": "finished folds and saved epochs are kept",
     "ablate": "finished folds are kept",
     "truncate": "finished folds are kept",
+    "mlm": "finished trainings are kept",
     "predict": "with --out, finished items are kept",
 }
 """What is left of a command that was interrupted, if not simply all that it finished."""
@@ -151,6 +153,7 @@ _OTHER = (
     preflight,
     compare,
     truncate,
+    mlm,
     export,
     predict,
     serve,

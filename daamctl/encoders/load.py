@@ -248,7 +248,7 @@ def _pretrained(
                 f"the weights of encoder '{source}' do not fit in the free memory of {device}",
                 fix="use a smaller encoder, --device cpu, or end what else runs there",
             ) from error
-        raise _explain(source, revision, error) from error
+        raise explained(source, revision, error) from error
     if "device_map" not in where:
         model.to(device)
     whole = model
@@ -370,7 +370,8 @@ def _reason(error: Exception) -> str:
     return text[:300] or type(error).__name__
 
 
-def _explain(source: str, revision: str | None, error: Exception) -> EncoderError:
+def explained(source: str, revision: str | None, error: Exception) -> EncoderError:
+    """What a library's error says about loading an encoder, and what helps."""
     reason = _reason(error)
     if Path(source).is_dir():
         return EncoderError(f"encoder folder {source} cannot be loaded: {reason}")

@@ -58,8 +58,8 @@ class TextEncoder(Encoder):
             raise EncoderError(f"{self.what} comes with a tokenizer without a vocabulary; its files are missing")
         self.sends_mask = True
         self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
-        self.first, self.last = _added_tokens(reader)
-        self.pad = _padding_id(reader, model.config, self.vocabulary)
+        self.first, self.last = added_tokens(reader)
+        self.pad = padding_id(reader, model.config, self.vocabulary)
         limit = model_limit(model, reader)
         self.max_tokens = min(options.max_tokens, limit)
         self.tokens(TRIAL, self.max_tokens)  # fails at once if the limit leaves no room for text
@@ -168,7 +168,7 @@ def tokenizer_hash(tokenizer: Any) -> str:
     """SHA-256 of everything that maps text to ids; independent of state left by earlier calls."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        value: Any = [type(tokenizer).__name__, tokenizer.get_vocab(), _added_tokens(tokenizer)]
+        value: Any = [type(tokenizer).__name__, tokenizer.get_vocab(), added_tokens(tokenizer)]
     else:
         value = {**json.loads(backend.to_str()), "truncation": None, "padding": None}
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
@@ -198,7 +198,7 @@ def byte_tokenizer(merges: Sequence[tuple[str, str]] = ()) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=BOS, eos_token=EOS, pad_token=PAD)
 
 
-def _added_tokens(tokenizer: Any) -> tuple[int, int]:
+def added_tokens(tokenizer: Any) -> tuple[int, int]:
     """Number of tokens that the tokenizer adds before and after a text."""
     marks = tokenizer(TRIAL[1], return_special_tokens_mask=True)["special_tokens_mask"]
     first = next((at for at, mark in enumerate(marks) if not mark), len(marks))
@@ -206,7 +206,7 @@ def _added_tokens(tokenizer: Any) -> tuple[int, int]:
     return first, last
 
 
-def _padding_id(tokenizer: Any, config: Any, vocabulary: int) -> int:
+def padding_id(tokenizer: Any, config: Any, vocabulary: int) -> int:
     """Id for padding: never averaged, but some models number their positions by it."""
     known = (getattr(config, "pad_token_id", None), tokenizer.pad_token_id, tokenizer.eos_token_id)
     return next((int(one) for one in known if one is not None and 0 <= one < vocabulary), 0)

@@ -1,0 +1,122 @@
+"""Results of `mlm`: `data/mlm/<name>/mlm.json`, and `<way>/seed<N>/result.json` for every training.
+
+Negative log-likelihoods are in nats. The JSON has the same names and nesting as the classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from daamctl.artifacts.records import find_whole_record
+
+FILE = "mlm.json"
+TOKENS = "tokens.parquet"
+"""Article, block and position of every masked token of the test part."""
+TRAINING = "result.json"
+NLL = "nll.parquet"
+"""Negative log-likelihood of each of them after one training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedTraining:
+    """One training of one way.
+
+    Args:
+        key: of everything that can change it.
+        dev: mean negative log-likelihood of the dev part before training and after each epoch.
+        epoch: the epoch that was scored; 0 is before training.
+        added: parameters between encoder and head.
+        trained: parameters that were trained.
+        files: hashes of the files beside it.
+    """
+
+    key: str
+    dev: list[float]
+    epoch: int
+    added: int
+    trained: int
+    files: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedWay:
+    """One way to predict masked tokens.
+
+    Args:
+        fusion: what stands between encoder and head.
+        finetuned: whether encoder and head were trained too.
+        added: parameters of the fusion.
+        trained: parameters that were trained.
+        epochs: epoch that was scored, by seed.
+        by_seed: perplexity of each seed.
+        perplexity: exp of the mean negative log-likelihood over tokens and seeds.
+        low: lower end of its 95 % interval over articles; None with fewer than two articles.
+        high: upper end.
+        ratio: perplexity divided by that of the last layer, with the same encoder; None for the last layer itself.
+        ratio_low: lower end of its interval, paired.
+        ratio_high: upper end.
+    """
+
+    fusion: str
+    finetuned: bool
+    added: int
+    trained: int
+    epochs: list[int]
+    by_seed: list[float]
+    perplexity: float
+    low: float | None = None
+    high: float | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        return f"{self.fusion}-finetuned" if self.finetuned else self.fusion
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedRun:
+    """Perplexities of all ways.
+
+    Args:
+        name: of the run.
+        encoder: facts of the model.
+        texts: part -> facts of its file.
+        split: where training and dev part come from.
+        notes: what the reader should know.
+        settings: masking and training.
+        seeds: of the trainings.
+        articles: articles of the test part.
+        blocks: its blocks.
+        tokens: its masked tokens.
+        ways: the results, in order.
+        device: where it ran.
+        files: hashes of the files beside it.
+    """
+
+    name: str
+    encoder: dict[str, Any]
+    texts: dict[str, dict[str, Any]]
+    split: str
+    notes: list[str]
+    settings: dict[str, Any]
+    seeds: list[int]
+    articles: int
+    blocks: int
+    tokens: int
+    ways: list[MaskedWay]
+    device: str
+    files: dict[str, str] = field(default_factory=dict)
+
+
+def find_masked_run(folder: Path, *, again: str) -> MaskedRun | None:
+    """Read mlm.json of a folder; None if there is none.
+
+    Raises:
+        ArtifactError: it is incomplete or changed, or the table of tokens is.
+    """
+    return find_whole_record(folder / FILE, MaskedRun, again=again)

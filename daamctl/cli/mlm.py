@@ -1,0 +1,104 @@
+"""`daamctl mlm`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from daamctl.cli import common
+
+
+def command(
+    encoder: Annotated[
+        str,
+        typer.Option("--encoder", help="A Hugging Face id or a local folder, with its MLM head.", show_default=False),
+    ],
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="DIR",
+            help="Folder of WikiText-2, or of text in its form; remembered.",
+            show_default=False,
+        ),
+    ] = None,
+    fusion: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What stands between encoder and head; repeatable. Default: weighted-sum, concat and dwatt; also "
+            "dwatt-scaled and base-plus-2. The last layer is always there.",
+            show_default=False,
+        ),
+    ] = None,
+    finetune: Annotated[
+        bool, typer.Option("--finetune", help="Also train encoder and head with each of them.")
+    ] = False,
+    mask_rate: Annotated[float, typer.Option(help="Share of tokens to mask.")] = 0.15,
+    mask_seed: Annotated[int, typer.Option(min=0, help="Seed of the masks, which all ways share.")] = 1,
+    seeds: common.Seeds = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs; the one with the lowest dev loss is scored.")] = 3,
+    batch_size: Annotated[int, typer.Option(min=1, help="Blocks a step.")] = 8,
+    lr: Annotated[float, typer.Option(min=0.0, help="Learning rate with --finetune.")] = 5e-5,
+    fusion_lr: Annotated[float, typer.Option(min=0.0, help="Learning rate of fusions on a frozen encoder.")] = 1e-3,
+    max_tokens: Annotated[int, typer.Option(min=4, help="Longest block, in tokens.")] = 512,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the results. Default: that of the encoder.", show_default=False)
+    ] = None,
+    device: common.DeviceName = None,
+    force: common.Force = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print mlm.json instead of the table.")] = False,
+) -> None:
+    """Perplexity of masked tokens: an encoder with its own head, and layer fusions between the two."""
+    from daamctl.config import find_root
+    from daamctl.stages import mlm
+    from daamctl.training.masked import MaskedSettings
+
+    path = mlm.run(
+        find_root(),
+        encoder,
+        source=source,
+        fusions=fusion or ("weighted-sum", "concat", "dwatt"),
+        finetune=finetune,
+        rate=mask_rate,
+        mask_seed=mask_seed,
+        seeds=common.seed_list(seeds) or [1],
+        max_tokens=max_tokens,
+        settings=MaskedSettings(epochs=epochs, batch_size=batch_size, lr=lr, fusion_lr=fusion_lr),
+        device=device or "auto",
+        name=name,
+        force=force,
+    )
+    if as_json:
+        typer.echo(path.read_text(encoding="utf-8"), nl=False)
+        return
+    _show(path)
+    common.show_path(path)
+
+
+def _show(path: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from daamctl.artifacts.masked import find_masked_run
+    from daamctl.reporting import perplexity
+
+    found = find_masked_run(path.parent, again="daamctl mlm --force")
+    assert found is not None
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 160
+    content = perplexity.table(found)
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in content.columns:
+        shown.add_column(common.escaped(column))
+    for row in content.rows:
+        shown.add_row(*(common.escaped(str(cell)) for cell in row))
+    console.print(shown)
+    for note in (found.split, *found.notes):
+        common.show_line(console, f"- {common.escaped(note)}")
+    common.show_line(console, f"[bold]{common.escaped(perplexity.sentence(found))}[/]")
+
+
+command.__name__ = "mlm"

@@ -1,0 +1,180 @@
+"""WikiText-2: 720 Wikipedia articles in three parts, for masked language modelling (`daamctl mlm`).
+
+Source: S. Merity et al., "Pointer Sentinel Mixture Models", ICLR 2017; CC BY-SA 3.0. It has no classes, so it is no
+corpus of `daamctl download`: a folder is registered with `daamctl mlm --from`. Any text of the same form can be read:
+UTF-8, one paragraph a line, ` = Title = ` between blank lines before every article.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from daamctl.artifacts.io import sha256_file
+from daamctl.errors import CorpusError
+
+FILES = {
+    "train": ("train.txt", "wiki.train.tokens", "wiki.train.raw", "train*.parquet"),
+    "valid": ("valid.txt", "wiki.valid.tokens", "wiki.valid.raw", "valid*.parquet"),
+    "test": ("test.txt", "wiki.test.tokens", "wiki.test.raw", "test*.parquet"),
+}
+"""Part -> names that its file may have, in order of preference."""
+PUBLISHED = {"train": 2_088_628, "valid": 217_646, "test": 245_569}
+"""Tokens of a complete file as published: words, and one end for every line."""
+ARTICLES = {"train": 600, "valid": 60, "test": 60}
+UNKNOWN = "<unk>"
+"""What stands for a rare word in the text."""
+TRAIN_SHARE = 0.8
+"""Share of the articles of the valid file that train where there is no train file; the others choose the epoch."""
+GET_IT = "put train.txt (optional), valid.txt and test.txt of WikiText-2 into DIR: daamctl mlm --from DIR"
+_TITLE = re.compile(r"\s*= [^=].* =\s*")
+
+
+@dataclass(frozen=True)
+class Article:
+    """One article.
+
+    Args:
+        name: file and number, e.g. `test-07`.
+        text: its paragraphs and headings, joined by spaces.
+    """
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """What was found in one file.
+
+    Args:
+        name: its name.
+        sha256: hash of the file.
+        articles: number of articles.
+        tokens: words, and one end for every line, which is how the sizes of WikiText are counted.
+        complete: whether both numbers are those of the published file.
+    """
+
+    name: str
+    sha256: str
+    articles: int
+    tokens: int
+    complete: bool
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A folder of text.
+
+    Args:
+        train: articles to train on.
+        dev: articles on which the epoch is chosen.
+        test: articles that are scored once.
+        files: part -> facts of its file.
+        split: where `train` and `dev` come from, one sentence.
+        notes: differences from the published files, one sentence each.
+    """
+
+    train: Sequence[Article]
+    dev: Sequence[Article]
+    test: Sequence[Article]
+    files: dict[str, TextFile]
+    split: str
+    notes: list[str] = field(default_factory=list)
+
+
+def read(root: Path) -> Texts:
+    """Read a folder; without a train file, the valid file is split by articles.
+
+    Raises:
+        CorpusError: a file is missing, empty or not UTF-8, or there are too few articles to split.
+    """
+    if not root.is_dir():
+        raise CorpusError(f"WikiText-2: there is no folder {root}", fix=GET_IT)
+    parts: dict[str, list[Article]] = {}
+    files: dict[str, TextFile] = {}
+    for part in FILES:
+        path = _find(root, part)
+        if path is None:
+            continue
+        lines = _lines(path)
+        parts[part] = _articles(part, lines)
+        if not parts[part]:
+            raise CorpusError(f"{path} has no text", fix=GET_IT)
+        tokens = sum(len(line.split()) + 1 for line in lines)
+        complete = (len(parts[part]), tokens) == (ARTICLES[part], PUBLISHED[part])
+        files[part] = TextFile(path.name, sha256_file(path), len(parts[part]), tokens, complete)
+    notes = [
+        f"{one.name} is not the published file: {one.articles:,} articles and {one.tokens:,} tokens, "
+        f"published are {ARTICLES[part]} and {PUBLISHED[part]:,}."
+        for part, one in files.items()
+        if not one.complete
+    ]
+    if "train" in parts:
+        split = f"Trained on {files['train'].name}; the epoch is chosen on {files['valid'].name}."
+        return Texts(parts["train"], parts["valid"], parts["test"], files, split, notes)
+    held = parts["valid"]
+    if len(held) < 2:
+        raise CorpusError(f"{root / files['valid'].name} has one article, which cannot be split", fix=GET_IT)
+    number = min(len(held) - 1, max(1, round(TRAIN_SHARE * len(held))))
+    split = (
+        f"There is no train file: the first {number} of the {len(held)} articles of {files['valid'].name} train, the "
+        "others choose the epoch."
+    )
+    return Texts(held[:number], held[number:], parts["test"], files, split, notes)
+
+
+def _find(root: Path, part: str) -> Path | None:
+    """File of a part; None if there is no train file.
+
+    Raises:
+        CorpusError: another part is missing.
+    """
+    for name in FILES[part]:
+        found = sorted(root.glob(name))
+        if found:
+            return found[0]
+    if part == "train":
+        return None
+    raise CorpusError(f"WikiText-2: {root} has no {part} file ({', '.join(FILES[part])})", fix=GET_IT)
+
+
+def _lines(path: Path) -> list[str]:
+    """Lines of a file.
+
+    Raises:
+        CorpusError: it is not UTF-8, or a Parquet file without a column `text`.
+    """
+    if path.suffix == ".parquet":
+        try:
+            column = pl.read_parquet(path, columns=["text"])["text"].cast(pl.String)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise CorpusError(f"{path}: no column 'text' can be read: {reason}", fix=GET_IT) from error
+        return [(line or "").rstrip("\n") for line in column]
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CorpusError(
+            f"{path} is not UTF-8: byte {error.object[error.start]:#x} at position {error.start}",
+            fix=f"convert it, e.g. iconv -f latin1 -t utf-8 {path.name}",
+        ) from error
+    lines = text.split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _articles(part: str, lines: Sequence[str]) -> list[Article]:
+    """Cut the lines before every title; text before the first title is an article too."""
+    padded = ["", *lines, ""]
+    starts = [
+        at
+        for at, line in enumerate(lines)
+        if _TITLE.fullmatch(line) and not padded[at].strip() and not padded[at + 2].strip()
+    ]
+    ends = [*starts, len(lines)]
+    texts = [" ".join(" ".join(lines[a:b]).split()) for a, b in zip([0, *starts], ends, strict=True)]
+    return [Article(f"{part}-{number:02d}", text) for number, text in enumerate(filter(None, texts), 1)]

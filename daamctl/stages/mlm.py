@@ -1,0 +1,241 @@
+"""`mlm`: perplexity of masked tokens, with layer fusions between an encoder and its own head.
+
+Reads a folder of text (`daamctl.corpora.wikitext2`). Writes `data/mlm/<name>/`: tokens.parquet, one folder per way and
+seed, mlm.json (`daamctl.artifacts.masked`), and `data/report/mlm-<name>/`. Finished trainings are kept. It is not a
+stage of the DAG.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from daamctl.artifacts.io import content_key, locked, read_parquet, sha256_file, write_parquet
+from daamctl.artifacts.masked import FILE, NLL, TOKENS, TRAINING, MaskedRun, MaskedTraining, MaskedWay
+from daamctl.artifacts.records import find_whole_record, write_record
+from daamctl.corpora.sources import register, source_of
+from daamctl.corpora.wikitext2 import GET_IT, UNKNOWN, Article, Texts, read
+from daamctl.devices import resolve_device
+from daamctl.encoders.base import weights_hash
+from daamctl.encoders.masked import MaskedModel, open_masked
+from daamctl.errors import ArtifactError, ConfigError, CorpusError, UnknownNameError
+from daamctl.evaluation.perplexity import Figure, perplexities, ratios
+from daamctl.paper.numbers import printed, read_claims, rows_of
+from daamctl.provenance import device_name
+from daamctl.reporting.perplexity import document
+from daamctl.reporting.write import write_report
+from daamctl.training.masked import FUSIONS, MaskedSettings, Masking, train_masked
+
+log = logging.getLogger(__name__)
+
+CORPUS = "wikitext2"
+LAST = "last-layer"
+VERSION = 1
+"""Part of the key of a training; raised when its computation changes."""
+DEV, TEST = 1, 2
+"""Numbers of the parts in the draws of masks; 0 is the training part."""
+
+
+def run(
+    root: Path,
+    encoder: str,
+    *,
+    source: Path | None = None,
+    fusions: Sequence[str] = ("weighted-sum", "concat", "dwatt"),
+    finetune: bool = False,
+    rate: float = 0.15,
+    mask_seed: int = 1,
+    seeds: Sequence[int] = (1,),
+    max_tokens: int = 512,
+    settings: MaskedSettings | None = None,
+    device: str = "auto",
+    name: str | None = None,
+    force: bool = False,
+) -> Path:
+    """Train and score all ways.
+
+    Args:
+        root: project folder.
+        encoder: a Hugging Face id or a local folder.
+        source: folder of text, which is registered; None: the registered one.
+        fusions: names in `FUSIONS`; the last layer is always there.
+        finetune: also train encoder and head, with each of them.
+        rate: share of tokens to mask.
+        mask_seed: seed of the masks.
+        seeds: of the trainings.
+        max_tokens: longest block.
+        settings: of the trainings; None: the defaults.
+        device: auto, cpu, cuda or mps.
+        name: of the folder; None: that of the encoder.
+        force: train again even what is finished.
+
+    Returns:
+        Path of mlm.json.
+
+    Raises:
+        CorpusError: no folder is registered, or it cannot be read.
+        EncoderError: the model cannot be used, see `open_masked`.
+        ConfigError: a setting is wrong.
+        DivergedError: a training failed.
+    """
+    for fusion in fusions:
+        if fusion not in FUSIONS:
+            raise UnknownNameError("layer fusion", fusion, FUSIONS)
+    if not 0 < rate < 1:
+        raise ConfigError(f"the masking rate must be between 0 and 1, got {rate}")
+    settings = settings or MaskedSettings()
+    label = name or re.sub(r"[^\w.-]+", "--", Path(encoder).name if Path(encoder).expanduser().is_dir() else encoder)
+    if not re.fullmatch(r"\w[\w.-]*", label):
+        raise ConfigError(f"'{label}' cannot name a folder; use letters, digits, '.', '_' and '-'")
+    texts = _texts(root, source)
+    where = resolve_device(device)
+    model = open_masked(encoder, device=where, max_tokens=max_tokens)
+    train, _ = _blocks(model, texts.train)
+    dev, _ = _blocks(model, texts.dev)
+    test, articles = _blocks(model, texts.test)
+    masking = Masking(rate, mask_seed, model.mask_id, torch.tensor(model.plain_ids))
+    hidden, scored = masking.apply(dev, DEV), masking.apply(test, TEST)
+    if not (hidden and scored):
+        raise CorpusError("the text has no token that can be masked", fix=GET_IT)
+    facts = {**model.facts(), "weights_sha256": weights_hash(model.model)}
+    recorded: dict[str, Any] = {"masking": {"rate": rate, "seed": mask_seed}, "training": asdict(settings)}
+    files = {part: asdict(one) for part, one in texts.files.items()}
+    common = {
+        "version": VERSION,
+        "encoder": {key: value for key, value in facts.items() if key != "name"},
+        "texts": {part: one["sha256"] for part, one in files.items()},
+        **recorded,
+    }
+    tokens = [(articles[one.block], one.block, int(position)) for one in scored for position in one.where]
+    folder = root / "data" / "mlm" / label
+    chosen = list(dict.fromkeys([LAST, *fusions]))
+    with locked(folder / ".lock", what=f"the results of 'mlm' for {label}"):
+        found: dict[tuple[str, bool], list[MaskedTraining]] = {}
+        nll: dict[tuple[str, bool], list[np.ndarray[Any, np.dtype[np.float64]]]] = {}
+        for tuned in (False, True) if finetune else (False,):
+            for fusion in chosen:
+                released = fusion == LAST and not tuned  # nothing is drawn or trained
+                for seed in seeds[:1] if released else seeds:
+                    place = folder / (f"{fusion}-finetuned" if tuned else fusion) / f"seed{seed}"
+                    key = content_key({**common, "fusion": fusion, "finetune": tuned, "seed": seed})
+                    again = f"daamctl mlm --encoder {encoder} --force"
+                    done = None if force else _finished(place, key, again)
+                    if done is None:
+                        log.info("%s, %s: seed %d", fusion, "fine-tuned" if tuned else "frozen", seed)
+                        result = train_masked(
+                            model, fusion, train, hidden, scored, masking, settings, finetune=tuned, seed=seed
+                        )  # fmt: skip
+                        write_parquet(place / NLL, pa.table({"nll": result.nll}))
+                        done = MaskedTraining(
+                            key=key,
+                            dev=result.dev,
+                            epoch=result.epoch,
+                            added=result.added,
+                            trained=result.trained,
+                            files={NLL: sha256_file(place / NLL)},
+                        )
+                        write_record(place / TRAINING, asdict(done))
+                    values = read_parquet(place / NLL)["nll"].to_numpy().astype(np.float64)
+                    found.setdefault((fusion, tuned), []).append(done)
+                    nll.setdefault((fusion, tuned), []).append(values)
+        names = [article for article, _, _ in tokens]
+        write_parquet(
+            folder / TOKENS,
+            pa.table(
+                {"article": names, "block": [one for _, one, _ in tokens], "position": [at for _, _, at in tokens]}
+            ),
+        )
+        summary = MaskedRun(
+            name=label,
+            encoder=facts,
+            texts=files,
+            split=texts.split,
+            notes=[*texts.notes, "Unknown words of the text are never masked; blocks do not cross articles."],
+            settings=recorded,
+            seeds=list(seeds),
+            articles=len(set(names)),
+            blocks=len(scored),
+            tokens=len(tokens),
+            ways=_ways(found, nll, names),
+            device=device_name(where),
+            files={TOKENS: sha256_file(folder / TOKENS)},
+        )
+        write_record(folder / FILE, asdict(summary))
+    write_report(root / "data" / "report" / f"mlm-{label}", document(summary, _published()))
+    return folder / FILE
+
+
+def _texts(root: Path, source: Path | None) -> Texts:
+    """Read the folder given, and register it; or the registered one."""
+    folder = source or source_of(root, CORPUS)
+    if folder is None:
+        raise CorpusError("WikiText-2 is not registered on this machine", fix=GET_IT)
+    texts = read(folder)
+    if source is not None:
+        register(root, CORPUS, source)
+    for note in texts.notes:
+        log.warning("%s", note)
+    return texts
+
+
+def _blocks(model: MaskedModel, articles: Sequence[Article]) -> tuple[list[torch.Tensor], list[str]]:
+    """Blocks of all articles, and the article of each."""
+    cut = [(one.name, block) for one in articles for block in model.blocks(one.text, unknown=UNKNOWN)]
+    return [block for _, block in cut], [name for name, _ in cut]
+
+
+def _finished(place: Path, key: str, again: str) -> MaskedTraining | None:
+    """An earlier training with the same key whose files are whole."""
+    try:
+        found = find_whole_record(place / TRAINING, MaskedTraining, again=again)
+    except ArtifactError as error:
+        log.warning("%s; it is trained again", error.message)
+        return None
+    return found if found is not None and found.key == key else None
+
+
+def _ways(
+    found: dict[tuple[str, bool], list[MaskedTraining]],
+    nll: dict[tuple[str, bool], list[np.ndarray[Any, np.dtype[np.float64]]]],
+    articles: Sequence[str],
+) -> list[MaskedWay]:
+    """Perplexities, and ratios to the last layer with the encoder in the same state."""
+    ways = []
+    for tuned in sorted({tuned for _, tuned in found}):
+        means = {fusion: np.mean(values, axis=0) for (fusion, state), values in nll.items() if state == tuned}
+        whole, beside = perplexities(means, articles), ratios(means, LAST, articles)
+        for fusion, figure in whole.items():
+            runs, ratio = found[fusion, tuned], beside.get(fusion)
+            ways.append(
+                MaskedWay(
+                    fusion=fusion,
+                    finetuned=tuned,
+                    added=runs[0].added,
+                    trained=runs[0].trained,
+                    epochs=[one.epoch for one in runs],
+                    by_seed=[float(np.exp(values.mean())) for values in nll[fusion, tuned]],
+                    perplexity=figure.value,
+                    low=figure.low,
+                    high=figure.high,
+                    **_named(ratio),
+                )
+            )
+    return ways
+
+
+def _named(ratio: Figure | None) -> dict[str, float | None]:
+    return {} if ratio is None else {"ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high}
+
+
+def _published() -> list[tuple[str, str, str]]:
+    """Printed perplexities: what, value, and how it came about."""
+    found = {name: part for name, part in rows_of("dwatt").items() if part[0].corpus == CORPUS}
+    return [(name, printed(part), read_claims().dwatt[name][0]) for name, part in found.items()]

@@ -1,0 +1,80 @@
+"""`mlm` from a folder of text to its report."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from daamctl.artifacts.masked import find_masked_run
+from daamctl.errors import ConfigError, CorpusError, UnknownNameError
+from daamctl.stages import mlm
+from daamctl.training.masked import MaskedSettings
+from tests.fixtures.masked_models import save_masked, save_texts
+
+FAST = MaskedSettings(epochs=1, lr=1e-3)
+
+
+def test_perplexities_from_text_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, texts = str(save_masked(tmp_path / "tiny")), save_texts(tmp_path / "texts")
+    options = {"fusions": ["weighted-sum"], "finetune": True, "seeds": (1, 2), "settings": FAST}
+    path = mlm.run(tmp_path, encoder, source=texts, **options)
+    found = find_masked_run(path.parent, again="")
+    assert found is not None
+    assert [way.name for way in found.ways] == [
+        *("last-layer", "weighted-sum"),
+        *("last-layer-finetuned", "weighted-sum-finetuned"),
+    ]
+    assert found.articles == 5
+    assert "first 4 of the 5 articles of valid.txt train" in found.split
+    assert len(found.notes) == 3
+    tokens = pq.read_table(path.parent / "tokens.parquet")
+    nll = [pq.read_table(path.parent / f"weighted-sum/seed{seed}/nll.parquet")["nll"].to_numpy() for seed in (1, 2)]
+    assert tokens.num_rows == len(nll[0]) == found.tokens
+    way = found.ways[1]
+    assert way.perplexity == pytest.approx(np.exp(np.mean(nll)))
+    assert way.low < way.perplexity < way.high
+    assert way.ratio == pytest.approx(way.perplexity / found.ways[0].perplexity)
+    assert found.ways[0].ratio is None
+    assert found.ways[0].epochs == [0]
+    report = (tmp_path / "data/report/mlm-tiny/report.md").read_text(encoding="utf-8")
+    assert "2.90" in report
+    assert "cannot be compared" in report
+
+    # everything is finished: nothing trains again, not even where the folder of text is only registered
+    called: list[str] = []
+    real = mlm.train_masked
+    monkeypatch.setattr(mlm, "train_masked", lambda *a, **b: called.append(a[1]) or real(*a, **b))
+    before = path.read_bytes()
+    assert mlm.run(tmp_path, encoder, **options).read_bytes() == before
+    assert called == []
+    (path.parent / "weighted-sum/seed2/nll.parquet").write_bytes(b"damaged")
+    assert mlm.run(tmp_path, encoder, **options).read_bytes() == before
+    assert called == ["weighted-sum"]
+    mlm.run(tmp_path, encoder, rate=0.3, fusions=[])
+    assert called[1:] == ["last-layer"]
+    assert json.loads(path.read_text(encoding="utf-8"))["settings"]["masking"]["rate"] == 0.3
+
+
+def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    encoder = str(save_masked(tmp_path / "tiny"))
+    with pytest.raises(CorpusError, match="not registered"):
+        mlm.run(tmp_path, encoder)
+    texts = save_texts(tmp_path / "texts")
+    with pytest.raises(UnknownNameError, match="unknown layer fusion 'dwat'"):
+        mlm.run(tmp_path, encoder, source=texts, fusions=["dwat"])
+    with pytest.raises(ConfigError, match="rate must be between 0 and 1, got 0"):
+        mlm.run(tmp_path, encoder, source=texts, rate=0)
+    with pytest.raises(ConfigError, match="cannot name a folder"):
+        mlm.run(tmp_path, encoder, source=texts, name="../x")
+    (texts / "test.txt").write_text(" <unk> <unk>\n", encoding="utf-8")
+    with pytest.raises(CorpusError, match="no token that can be masked"):
+        mlm.run(tmp_path, encoder, source=texts)
+    assert not (tmp_path / "data/mlm").exists()
+    shutil.rmtree(texts)
+    with pytest.raises(CorpusError, match="no folder"):
+        mlm.run(tmp_path, encoder)

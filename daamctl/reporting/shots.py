@@ -136,7 +136,9 @@ def _figure(found: Sequence[Point]) -> Figure:
     width = 1.2 + 0.75 * len(found)
     panels = [Panel("Entity F1", x, Axis("Entity F1", "%"), curves, (width, 3.2))]
     if len(gaps) > 1:
-        panels.append(Panel("Minus the reference", x, Axis("Minus the reference (points)", signed=True), gaps, (width, 3.2)))
+        panels.append(
+            Panel("Minus the reference", x, Axis("Minus the reference (points)", signed=True), gaps, (width, 3.2))
+        )
     best = "; ".join(
         f"{point.name}: {(top := order(point.entities)[0])} {percent(point.entities.methods[top].f1.value)} %"
         for point in found

@@ -225,6 +225,8 @@ def reference_inputs(bench: Bench, item: Tensor) -> dict[str, Tensor]:
     if bench.plain.modality != "speech":
         return {bench.plain.model.main_input_name: item[None].to(bench.device)}
     padded = torch.nn.functional.pad(item, (0, max(0, round(CLIP_S * RATE) - len(item))))
+    if bench.plain.model.main_input_name != "input_values":  # Whisper reads a spectrogram
+        return dict(bench.plain.collate([padded])[0])
     return {"input_values": padded[None].to(bench.device)}
 
 

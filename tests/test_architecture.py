@@ -33,7 +33,7 @@ LEVELS = [
     {"cli", "pipeline", "listing", "doctor", "__main__"},
     {"stages"},
     {"paper"},
-    {"planning", "models"},
+    {"planning", "models", "reconstruction"},
     {"extraction"},
     {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
     {"methods", "adapters", "engines", "figures", "sign_flip"}

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from benchmarks.harness import conclude, in_turns, ratio
+from benchmarks.harness import conclude, in_turns, joules, ratio
 from daamctl.artifacts.clips import SCHEMAS
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, read_embeddings, shard_path, write_head
 from daamctl.audio import probe
@@ -199,9 +199,12 @@ def ways(bench: Bench) -> dict[str, Callable[[], dict[str, float]]]:
 
     def measure(name: str) -> dict[str, float]:
         with emptied(bench.folder / name) as folder:
+            before = joules(bench.device)
             seconds = timed(lambda: made[name](bench, folder), bench.device)
+            after = joules(bench.device)
             stored = sum(path.stat().st_size for path in folder.iterdir())
-        return {"items_per_s": len(bench.rows) / seconds, "stored_bytes_per_item": stored / len(bench.rows)}
+        energy = {} if before is None or after is None else {"joules_per_item": (after - before) / len(bench.rows)}
+        return {"items_per_s": len(bench.rows) / seconds, "stored_bytes_per_item": stored / len(bench.rows), **energy}
 
     batches = our_batches(bench)
 

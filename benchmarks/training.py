@@ -24,7 +24,7 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from benchmarks.harness import conclude, in_turns, ratio
+from benchmarks.harness import conclude, in_turns, joules, ratio
 from daamctl.config import TrainConfig
 from daamctl.devices import autocast, resolve_device, resolve_precision
 from daamctl.methods import FusionClassifier, build
@@ -143,10 +143,11 @@ def timed(run: Callable[[], Any], steps: int, device: str, *, released: bool = F
         if released:
             torch.use_deterministic_algorithms(False)
             torch.backends.cudnn.allow_tf32 = True
-        started = time.perf_counter()
+        before, started = joules(device), time.perf_counter()
         run()
-        seconds = time.perf_counter() - started
-        return {"step_s": seconds / steps, **({"fold_s": seconds} if fold else {})}
+        seconds, after = time.perf_counter() - started, joules(device)
+        figures = {"step_s": seconds / steps, **({"fold_s": seconds} if fold else {})}
+        return figures if not fold or before is None or after is None else {**figures, "fold_j": after - before}
 
     return measure
 

@@ -78,8 +78,8 @@ def test_apart_is_another_process() -> None:
 
 def test_every_benchmark_is_named() -> None:
     files = {path.stem for path in (REPOSITORY / "benchmarks").glob("*.py")}
-    of_a_model = {"serve"}  # needs an exported model
-    assert files == {*together.NAMES, *of_a_model, "__init__", "__main__", "harness"}
+    by_themselves = {"serve", "gpu_check"}  # one needs an exported model, the other a GPU
+    assert files == {*together.NAMES, *by_themselves, "__init__", "__main__", "harness"}
 
 
 @pytest.mark.slow

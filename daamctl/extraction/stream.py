@@ -204,7 +204,8 @@ def _compute_alone() -> None:
     torch.set_num_threads(1)  # applies to this thread and to threads created later, not to the caller's
 
 
-def _on_gpu(encoder: Encoder) -> bool:
+def on_gpu(encoder: Encoder) -> bool:
+    """Whether the encoder computes on an NVIDIA GPU."""
     return getattr(encoder, "device", "cpu").startswith("cuda")
 
 
@@ -331,7 +332,7 @@ class _Runner:
     ) -> None:
         self.encoder, self.storage, self.on_clips, self.limit, self.storing = encoder, storage, on_clips, limit, storing
         self.format: torch.dtype = getattr(torch, storage)
-        self.unfinished = UNFINISHED_GPU if _on_gpu(encoder) else UNFINISHED
+        self.unfinished = UNFINISHED_GPU if on_gpu(encoder) else UNFINISHED
         self.running: deque[tuple[_ClipSet, list[int], Future[None]]] = deque()
 
     def run(self, clip_set: _ClipSet, read: _ReadBatch) -> None:

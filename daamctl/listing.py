@@ -11,8 +11,16 @@ from daamctl.corpora import CORPORA
 from daamctl.encoders import ENCODERS
 from daamctl.evaluation import METRICS
 from daamctl.methods import METHODS, variants
+from daamctl.reconstruction import BLOCKS
 
-TABLES = {"corpora": CORPORA, "encoders": ENCODERS, "methods": METHODS, "finetunes": FINETUNES, "metrics": METRICS}
+TABLES = {
+    "corpora": CORPORA,
+    "encoders": ENCODERS,
+    "methods": METHODS,
+    "finetunes": FINETUNES,
+    "blocks": BLOCKS,
+    "metrics": METRICS,
+}
 KINDS = ("pipelines", *TABLES)
 
 

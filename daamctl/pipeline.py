@@ -15,7 +15,7 @@ from typing import Any
 from daamctl.config import Config
 from daamctl.errors import MethodError, TrainingError
 from daamctl.layout import Layout
-from daamctl.stage_table import STAGES
+from daamctl.stage_table import stages_of_task
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ MEASURED_EPOCHS = 10
 
 
 def run(layout: Layout, config: Config, *, source: Path | None = None, track: bool = True) -> Path:
-    """Run download to report; finished work with identical inputs is kept.
+    """Run all stages; finished work with identical inputs is kept.
 
     Args:
         layout: locations of artifacts.
@@ -39,7 +39,7 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, track: bo
     """
     importlib.import_module("daamctl.stages.check").run(layout.root, [layout.pipeline] if layout.pipeline else None)
     steps: list[tuple[str, Callable[[], Path]]] = []
-    for name, spec in STAGES.items():
+    for name, spec in stages_of_task(config.task).items():
         options: dict[str, Any] = {"track": track} if spec.tracked else {}
         if name == "download":
             options["source"] = source

@@ -8,9 +8,11 @@ lists the files of a new stage.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 SKIPPED_FILE = "skipped.json"
 """Note in the folder of a stage that was left out on this machine."""
+Task = Literal["classify", "reconstruct"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class StageSpec:
         needs_machine: it needs a corpus, weights or a GPU, so it asks the inventory of this machine.
         tracked: it logs to MLflow.
         beside: folders below `data` in which it also writes a folder of the run.
+        task: of the pipelines that have the stage; None: all have it.
     """
 
     name: str
@@ -36,12 +39,13 @@ class StageSpec:
     needs_machine: bool = False
     tracked: bool = False
     beside: tuple[str, ...] = ()
+    task: Task | None = "classify"
 
 
 STAGES: dict[str, StageSpec] = {
     spec.name: spec
     for spec in (
-        StageSpec("download", "utterances.parquet", watches=("download",), needs_machine=True),
+        StageSpec("download", "utterances.parquet", watches=("download",), needs_machine=True, task=None),
         StageSpec("segment", "clips.parquet", reads=("download",), watches=("segment", "download")),
         StageSpec("extract", "embeddings.json", reads=("segment",), watches=("extract",), needs_machine=True),
         StageSpec(
@@ -86,11 +90,34 @@ STAGES: dict[str, StageSpec] = {
             tracked=True,
             beside=("plots",),
         ),
+        StageSpec("crop", "crops.parquet", reads=("download",), watches=("crop",), task="reconstruct"),
+        StageSpec(
+            "reconstruct",
+            "seed*/result.json",
+            reads=("crop",),
+            watches=("reconstruct",),
+            for_each="reconstructions",
+            task="reconstruct",
+        ),
+        StageSpec(
+            "score",
+            "score.json",
+            reads=("reconstruct", "crop"),
+            watches=("score", "reconstructions", "reconstruct"),
+            tracked=True,
+            beside=("report", "plots"),
+            task="reconstruct",
+        ),
     )
 }
 """Stage -> what it is, in the order in which they run."""
 
 
-def folder_stages() -> tuple[str, ...]:
-    """The stages that have a folder of their own; that of `finetune` is the folder of `train`."""
-    return tuple(name for name in STAGES if name != "finetune")
+def stages_of_task(task: Task) -> dict[str, StageSpec]:
+    """The stages of pipelines with a task, in order."""
+    return {name: spec for name, spec in STAGES.items() if spec.task in (None, task)}
+
+
+def folder_stages(task: Task = "classify") -> tuple[str, ...]:
+    """The stages of a task that have a folder of their own; that of `finetune` is the folder of `train`."""
+    return tuple(name for name in stages_of_task(task) if name != "finetune")

@@ -34,6 +34,7 @@ LEVELS = [
     {"stages"},
     {"paper"},
     {"planning", "models"},
+    {"reconstruction"},
     {"extraction"},
     {"corpora", "encoders", "training", "evaluation", "analysis", "reporting"},
     {"methods", "adapters", "engines", "figures", "sign_flip"}
@@ -388,7 +389,7 @@ def test_every_pipeline_loads_and_says_what_it_is() -> None:
 
 
 def test_listing_covers_every_table() -> None:
-    assert KINDS == ("pipelines", "corpora", "encoders", "methods", "finetunes", "metrics")
+    assert KINDS == ("pipelines", "corpora", "encoders", "methods", "finetunes", "blocks", "metrics")
     for kind in KINDS:
         names = [name for name, _ in entries(kind)]
         if kind == "methods":

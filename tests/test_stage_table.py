@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import pytest
 
 from daamctl.artifacts.embeddings import METADATA_FILE
 from daamctl.config import Config
-from daamctl.stage_table import STAGES, StageSpec, folder_stages
+from daamctl.stage_table import STAGES, StageSpec, folder_stages, stages_of_task
 
 ORDER = list(STAGES)
 
@@ -33,10 +34,17 @@ def test_a_stage_has_a_module_and_a_command(spec: StageSpec) -> None:
     assert callable(importlib.import_module(f"daamctl.cli.{spec.name}").command)
 
 
+@pytest.mark.parametrize("task", ["classify", "reconstruct"])
+def test_a_stage_reads_stages_of_its_own_task(task: Any) -> None:
+    own = stages_of_task(task)
+    assert "download" in own
+    assert all(name in own for spec in own.values() for name in spec.reads)
+
+
 def test_the_last_file_of_extraction_is_its_metadata() -> None:
     assert STAGES["extract"].finished == METADATA_FILE
 
 
 def test_fine_tuned_encoders_lie_beside_the_methods() -> None:
-    assert set(ORDER) - set(folder_stages()) == {"finetune"}
+    assert set(stages_of_task("classify")) - set(folder_stages()) == {"finetune"}
     assert STAGES["finetune"].finished == STAGES["train"].finished

@@ -1,7 +1,9 @@
-"""`stages.yaml`: the methods and reports over which dvc.yaml expands its train, finetune and report stages.
+"""`stages.yaml`: the pipelines, methods and reports over which dvc.yaml expands its stages.
 
-Training has one stage per method that a pipeline lists. `report` has one stage per pipeline, plus `paper`, the report
-over the papers' six pipelines, if all of them are listed, and one per family of few-shot pipelines (`family_of`).
+A pipeline has the stages of its task only: one that reconstructs images trains no method, and the other way round.
+Training has one stage per method or block that a pipeline lists. `report` has one stage per pipeline that classifies,
+plus `paper`, the report over the papers' six pipelines, if all of them are listed, and one per family of few-shot
+pipelines (`family_of`).
 dvc.yaml can template a dependency but not a list of them, so every report has the same number: six.
 
 All pipelines times all methods would be several hundred more stages. DVC reads and writes the lock file of all of them
@@ -21,13 +23,15 @@ import yaml
 from daamctl.artifacts.io import write_text
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, Config, read_yaml
 from daamctl.errors import ConfigError, first_few
-from daamctl.stage_table import STAGES
+from daamctl.stage_table import STAGES, Task, stages_of_task
 
 STAGES_FILE = "stages.yaml"
 HEADER = "# What dvc.yaml expands over: what the pipelines train and report. Written by `daamctl check --write`.\n"
 REPORT = "report_stages"
 LISTS = {name: spec.for_each for name, spec in STAGES.items() if spec.for_each is not None}
 """Stage -> list of a pipeline with one stage per name."""
+OF_TASK = "reconstructions"
+"""List whose entries make a pipeline reconstruct images."""
 PAPER = "paper"
 """Report on the whole paper; no pipeline may have this name."""
 PAPER_PIPELINES = tuple(f"{name}{twin}" for name in ("iemocap", "cifar100", "agnews") for twin in ("", "-as-published"))
@@ -65,7 +69,7 @@ def check_stages(root: Path) -> None:
             if found.get(part, {}).get(name) != stage:
                 wrong.append(f"lacks {part.removesuffix('_stages')}@{name}")
     pipelines = {stage.get("pipeline", name) for stages in found.values() for name, stage in stages.items()}
-    for name in sorted(pipelines - set(wanted[REPORT])):
+    for name in sorted(pipelines - set(wanted[REPORT]) - set(_pipelines(root))):
         wrong.append(f"has stages of '{name}', which is not listed under pipelines in {PARAMS_FILE}")
     if wrong:
         text = f"{STAGES_FILE} {first_few(wrong, NAMED_AT_MOST)}"
@@ -88,13 +92,19 @@ def _found(root: Path) -> Table:
 
 def _wanted(root: Path) -> Table:
     params = read_yaml(root / PARAMS_FILE)
-    table: Table = {f"{stage}_stages": {} for stage in LISTS}
+    classified: list[str] = []
+    table: Table = {f"{name}_stages": {} for name, spec in STAGES.items() if spec.task is not None}
     for pipeline in _pipelines(root):
         settings = {**params, **read_yaml(root / PIPELINES_DIR / f"{pipeline}.yaml")}
-        for stage, key in LISTS.items():
-            for name in settings.get(key, Config.model_fields[key].default) or []:
-                table[f"{stage}_stages"][f"{pipeline}-{name}"] = {"pipeline": pipeline, "method": name}
-    return table | {REPORT: dict(_reports(_pipelines(root)))}
+        task: Task = "reconstruct" if settings.get(OF_TASK) else "classify"
+        classified += [pipeline] if task == "classify" else []
+        for stage, spec in stages_of_task(task).items():
+            if spec.for_each is not None:
+                for name in settings.get(spec.for_each, Config.model_fields[spec.for_each].default) or []:
+                    table[f"{stage}_stages"][f"{pipeline}-{name}"] = {"pipeline": pipeline, "method": name}
+            elif spec.task is not None and stage != "report":
+                table[f"{stage}_stages"][pipeline] = {"pipeline": pipeline}
+    return table | {REPORT: dict(_reports(classified))}
 
 
 def _reports(pipelines: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:

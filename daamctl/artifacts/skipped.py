@@ -69,9 +69,9 @@ def read_note(path: Path) -> dict[str, Any]:
 
 
 def folder_of(layout: Layout, stage: str, name: str | None = None) -> Path:
-    """Results folder of a stage; for `train` and `finetune`, that of the method `name`."""
+    """Results folder of a stage, or that of one entry of the list that it runs for, e.g. of a method."""
     if name is not None:
-        return layout.method(name)
+        return layout.stage(stage) / name if stage == "reconstruct" else layout.method(name)
     own = {"download": layout.utterances.parent, "segment": layout.clips.parent, "extract": layout.embeddings}
     return own.get(stage) or layout.stage(stage)
 
@@ -108,6 +108,8 @@ def obstacle_of(layout: Layout, config: Config, stage: str) -> Obstacle | None:
     upstream = spec.reads[0]
     if upstream == "train":
         return _all_of(note_of(layout.method(name), "train") for name in config.trained)
+    if upstream == "reconstruct":
+        return _all_of(note_of(folder_of(layout, upstream, name), upstream) for name in config.reconstructions)
     return note_of(folder_of(layout, upstream), upstream)
 
 
@@ -123,7 +125,7 @@ def leave_out(layout: Layout, stage: str, obstacle: Obstacle, name: str | None =
         layout: locations of artifacts.
         stage: the stage.
         obstacle: what prevents it from running.
-        name: method, for `train` and `finetune`.
+        name: entry of the list that the stage runs for, e.g. the method.
 
     Returns:
         Whether the stage was skipped; False: it has results, which stay.

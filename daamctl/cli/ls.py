@@ -10,10 +10,10 @@ import typer
 def command(
     what: Annotated[
         str | None,
-        typer.Argument(help="pipelines, corpora, encoders, methods, finetunes or metrics. Default: all."),
+        typer.Argument(help="pipelines, corpora, encoders, methods, finetunes, blocks or metrics. Default: all."),
     ] = None,
 ) -> None:
-    """List pipelines, corpora, encoders, methods, fine-tuning methods and metrics."""
+    """List pipelines, corpora, encoders, methods, fine-tuning methods, blocks and metrics."""
     from daamctl.config import nearest_root
     from daamctl.errors import UnknownNameError
     from daamctl.listing import KINDS, entries

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PLAIN_WIDTH = 120
 STYLES = {"done": "green", "partly": "yellow", "not possible": "red"}
 NAMED_AT_MOST = 4
-LISTED = ("train", "finetune")
+LISTED = ("train", "finetune", "reconstruct")
 
 
 def command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from daamctl.config.marks import Changes, Of
+from daamctl.config.marks import Changes, Of, Source
 from daamctl.config.schema import Config, Section
 
 Modality = Literal["speech", "text", "image", "tokens", "embeddings"]
@@ -13,7 +13,7 @@ FORMER_NAMES = frozenset({"train.together"})
 """Names in older results of settings that can change nothing: `train.together` is now `train.batch_folds`."""
 
 
-def names(section: str, *marks: Changes | Of) -> tuple[str, ...]:
+def names(section: str, *marks: Changes | Of | Source) -> tuple[str, ...]:
     """Settings of a section that carry one of these marks, in order."""
     fields = type(getattr(Config(), section)).model_fields
     return tuple(name for name, field in fields.items() if any(mark in field.metadata for mark in marks))

@@ -36,3 +36,10 @@ class Of(Enum):
     """Also used by fine-tuning."""
     PROBES = "probes"
     """Used by closed-form probes, which use no other setting of `train`."""
+
+
+class Source(Enum):
+    """Where the default of a setting comes from, if that is worth showing beside every figure."""
+
+    RECONSTRUCTED = "reconstructed"
+    """The source does not state it; the value is our choice."""

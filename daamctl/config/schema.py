@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_serializer, model_validator
 
-from daamctl.config.marks import Changes, Of
+from daamctl.config.marks import Changes, Of, Source
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -426,10 +426,77 @@ class ReportConfig(Section):
     """Embed plotly.js (5 MB) in the page for interactive figures; without it, and on paper, static images are shown."""
 
 
+class CropConfig(Section):
+    """How to cut images into squares for `reconstruct`."""
+
+    size: Annotated[Count, Source.RECONSTRUCTED] = 256
+    """Side of a crop, in pixels."""
+    resize: Annotated[Count | None, Source.RECONSTRUCTED] = 256
+    """Shorter side to which an image is scaled before cropping, in pixels; null: images stay as they are."""
+    per_image: Annotated[Count, Source.RECONSTRUCTED] = 1
+    """Crops per image, at seeded places; one in the middle if it is 1. Equal places count once."""
+    seed: Seed = 0
+    """Seed of the places."""
+
+
+class ReconstructConfig(Section):
+    """How to train a VQ-VAE whose blocks differ (docs/sources.md#vq-vae). The defaults are those of the source."""
+
+    widths: Annotated[tuple[Count, ...], Field(min_length=1)] = (128, 256, 512)
+    """Channels after every halving of the image; the decoder mirrors them."""
+    codes: Annotated[int, Field(ge=2)] = 1024
+    """Number of codes."""
+    code_size: Count = 256
+    """Size of a code."""
+    num_heads: Count = 4
+    """Heads of a DAAM block; groups of channels of a squeeze-excite block."""
+    num_densities: Count = 3
+    """Gaussians per head; hidden units of a squeeze-excite block."""
+    norm_groups: Annotated[Count, Source.RECONSTRUCTED] = 32
+    """Groups of GroupNorm."""
+    code_decay: Annotated[float, Field(gt=0.0, lt=1.0), Source.RECONSTRUCTED] = 0.99
+    """Decay of the moving averages that move the codes."""
+    commitment: Annotated[float, Field(ge=0.0), Source.RECONSTRUCTED] = 0.25
+    """Weight of the distance of the latents from their codes in the loss."""
+    loss: Annotated[Literal["l2", "l1"], Source.RECONSTRUCTED] = "l2"
+    """Difference of a reconstruction from its original in the loss: mean square or mean absolute value."""
+    batch_size: Count = 32
+    """Crops per step."""
+    epochs: Count = 176
+    """Passes over the training crops."""
+    lr: Positive = 3e-4
+    """Learning rate of Adam; constant."""
+    precision: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Source.RECONSTRUCTED] = "auto"
+    """Mixed precision; auto: bfloat16 or float16 on GPU, on a CPU bfloat16 if a measurement shows that it is faster
+    there, else float32. Codes, blocks' weights and scores are float32."""
+    device: Annotated[Device, Changes.NOTHING] = "auto"
+    """auto, cpu, mps, cuda or cuda:N."""
+    examples: Count = 8
+    """Test crops whose reconstructions are kept for the report, evenly spaced in the table of crops."""
+    seeds: Annotated[tuple[Seed, ...], Changes.RUNS] = (1, 2, 3)
+    """Every arm is trained once per seed. A seed gives all arms the same start and order of crops."""
+
+    @model_validator(mode="after")
+    def _check(self) -> ReconstructConfig:
+        _check_seeds(self.seeds)
+        for name in ("num_heads", "norm_groups"):
+            number = getattr(self, name)
+            if wrong := [width for width in self.widths if width % number]:
+                raise ValueError(f"{name} ({number}) must divide every width, got {wrong[0]}")
+        return self
+
+
+class ScoreConfig(Section):
+    """How to compare the arms of `reconstruct`."""
+
+    reference: str = "identity"
+    """Arm that the others are compared with."""
+
+
 class Config(Section):
     """All settings of one pipeline.
 
-    `download … report` hold one stage each. `pipelines` lists what a plain `dvc repro` runs.
+    `download … report` and `crop … score` hold one stage each. `pipelines` lists what a plain `dvc repro` runs.
     """
 
     pipelines: tuple[str, ...] = ()
@@ -442,6 +509,9 @@ class Config(Section):
     finetunes: tuple[str, ...] = ()
     """Fine-tuning methods to train as well (`daamctl ls finetunes`), e.g. lora-r8; the report lists them after the
     methods."""
+    reconstructions: tuple[str, ...] = ()
+    """Blocks of a VQ-VAE to train, e.g. [identity, daam]. A pipeline that lists some reconstructs images: it has the
+    stages `crop`, `reconstruct` and `score`, and classifies nothing."""
     method_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Per method: arguments of its builder that differ from the defaults, e.g. {daam-v1: {num_heads: 4}}; they also
     apply to the method with another decoder."""
@@ -457,12 +527,26 @@ class Config(Section):
     ablate: AblateConfig = AblateConfig()
     importance: ImportanceConfig = ImportanceConfig()
     report: ReportConfig = ReportConfig()
+    crop: CropConfig = CropConfig()
+    reconstruct: ReconstructConfig = ReconstructConfig()
+    score: ScoreConfig = ScoreConfig()
 
     @model_validator(mode="after")
     def _check(self) -> Config:
         if self.extract.pooling == "all-frames" and self.segment.tail == "merge":
             raise ValueError(
                 "extract.pooling=all-frames pads clips to segment.max_duration_s, which segment.tail=merge exceeds"
+            )
+        halvings = 2 ** len(self.reconstruct.widths)
+        if self.reconstructions and self.crop.size % halvings:
+            raise ValueError(
+                f"crop.size ({self.crop.size}) must be a multiple of {halvings}: reconstruct.widths halve it "
+                f"{len(self.reconstruct.widths)} times"
+            )
+        if self.reconstructions and self.score.reference not in self.reconstructions:
+            raise ValueError(
+                f"score.reference: '{self.score.reference}' is not among reconstructions "
+                f"({', '.join(self.reconstructions)})"
             )
         return self
 
@@ -472,8 +556,13 @@ class Config(Section):
 
     @property
     def has_encoder(self) -> bool:
-        """Whether an encoder makes the embeddings; if they are given, segment, extract and finetune do not apply."""
-        return self.download.corpus != EMBEDDINGS
+        """Whether an encoder makes embeddings; if they are given, or images are reconstructed, none does."""
+        return self.download.corpus != EMBEDDINGS and self.task == "classify"
+
+    @property
+    def task(self) -> Literal["classify", "reconstruct"]:
+        """What the pipeline does."""
+        return "reconstruct" if self.reconstructions else "classify"
 
     @property
     def trained(self) -> tuple[str, ...]:

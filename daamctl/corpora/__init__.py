@@ -12,6 +12,8 @@ CORPORA = Registry(
         "agnews": "daamctl.corpora.agnews:CORPUS",
         "digits": "daamctl.corpora.digits:CORPUS",
         "cifar100": "daamctl.corpora.cifar100:CORPUS",
+        "images": "daamctl.corpora.image_folder:IMAGES",
+        "coco": "daamctl.corpora.image_folder:COCO",
         "demo-tokens": "daamctl.corpora.demo_tokens:CORPUS",
         "wnut17": "daamctl.corpora.wnut17:CORPUS",
         "conll2003": "daamctl.corpora.conll2003:CORPUS",

@@ -3,7 +3,8 @@
 Artifacts name a corpus by its key, and files relative to its root, so they are the same on every machine. The key is
 the corpus name. Each manifest has its own key, `manifest:<file name without suffix>`; its root is the folder of the
 manifest file (or the manifest itself, if that is a folder). The plain key `manifest` points to the last one registered.
-The same holds for files of embeddings and of tagged sentences, whose keys begin with `embeddings:` and `conll:`.
+The same holds for files of embeddings and of tagged sentences and for folders of images, whose keys begin with
+`embeddings:`, `conll:` and `images:`.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ VECTORS = (".parquet", ".npz", ".safetensors")
 COLUMNS = (".conll", ".bio", ".iob", ".iob2", ".tsv", ".txt")
 """Suffixes of a file of tagged words."""
 CONLL = "conll"
-FILES = (MANIFEST, EMBEDDINGS, CONLL)
-"""Corpora of which there may be several, each given as a file, or a manifest and tagged sentences also as a folder."""
-_DEFAULTS = {MANIFEST: ".csv", EMBEDDINGS: ".npz", CONLL: ".conll"}
+IMAGES = "images"
+FILES = (MANIFEST, EMBEDDINGS, CONLL, IMAGES)
+"""Corpora of which there may be several. Most are files; manifests and tagged sentences may be folders, images are."""
+_DEFAULTS = {MANIFEST: ".csv", EMBEDDINGS: ".npz", CONLL: ".conll", IMAGES: ""}
 
 
 def sources_file(root: Path) -> Path:

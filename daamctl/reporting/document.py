@@ -18,7 +18,21 @@ UP, DOWN = "↑", "↓"
 INTERVAL = " [95 % interval]"
 """End of a heading whose numbers have an interval."""
 
-Kind = Literal["percent", "share", "points", "size", "nats", "plain", "signed", "p", "count", "seconds", "mib"]
+Kind = Literal[
+    "percent",
+    "share",
+    "points",
+    "size",
+    "nats",
+    "plain",
+    "signed",
+    "fine",
+    "fine-signed",
+    "p",
+    "count",
+    "seconds",
+    "mib",
+]
 FORMATS: dict[str, tuple[float, str, str]] = {
     "percent": (100.0, ".1f", "%"),
     "share": (100.0, ".2f", "%"),
@@ -27,6 +41,8 @@ FORMATS: dict[str, tuple[float, str, str]] = {
     "nats": (1.0, ".3f", "nats"),
     "plain": (1.0, ".3f", ""),
     "signed": (1.0, "+.3f", ""),
+    "fine": (1.0, ".5f", ""),
+    "fine-signed": (1.0, "+.5f", ""),
     "p": (1.0, ".3f", ""),
     "count": (1.0, ",.0f", ""),
     "seconds": (1.0, ",.1f", "s"),

@@ -23,7 +23,8 @@ from daamctl.encoders.encoder_size import shape_of
 from daamctl.errors import ConfigError, DaamctlError, MethodError, UnknownNameError, suggest
 from daamctl.methods import METHODS, NEEDS_DEV, check_fits, check_settings, resolve_method, settings_of
 from daamctl.methods.heads import AUTO
-from daamctl.stage_table import STAGES
+from daamctl.reconstruction import BLOCKS
+from daamctl.stage_table import stages_of_task
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,8 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
 
 def problems_of(config: Config) -> list[str]:
     """Problems of settings that have valid types: unknown names and contradictions."""
+    if config.task == "reconstruct":
+        return [*_data_problems(config), *_reconstruction_problems(config)]
     return [*_data_problems(config), *_method_problems(config), *_finetune_problems(config), *_misfits(config)]
 
 
@@ -77,7 +80,7 @@ def _data_problems(config: Config) -> Iterator[str]:
     if config.download.corpus not in CORPORA:
         yield _unknown("download.corpus", config.download.corpus, CORPORA)
     classes = config.download.classes
-    if classes is not None and len(set(classes)) < 2:
+    if classes is not None and config.task == "classify" and len(set(classes)) < 2:
         yield f"download.classes: at least two different classes are needed, got {list(classes)}"
     encoder = config.extract.encoder
     if not config.has_encoder:
@@ -119,6 +122,21 @@ def _method_problems(config: Config) -> Iterator[str]:
             yield _unknown(where, chosen, METHODS)
         elif where in unlisted:
             yield unlisted[where]
+
+
+def _reconstruction_problems(config: Config) -> Iterator[str]:
+    """Problems of `reconstructions`, and lists that do not go with them."""
+    if len(set(config.reconstructions)) != len(config.reconstructions):
+        yield f"reconstructions: a block is listed twice in {list(config.reconstructions)}"
+    for name in config.reconstructions:
+        if name not in BLOCKS:
+            yield _unknown("reconstructions", name, BLOCKS)
+    if config.finetunes:
+        yield "finetunes: a pipeline with reconstructions has no encoder to fine-tune; leave it empty"
+    corpus = config.download.corpus
+    modality = CORPORA.load(corpus).modality if corpus in CORPORA else None
+    if modality not in (None, "image"):
+        yield f"reconstructions: corpus '{corpus}' has no images"
 
 
 def _finetune_problems(config: Config) -> Iterator[str]:
@@ -225,12 +243,14 @@ def _watched(config: Config, what: str) -> Any:
 def _write(root: Path, pipeline: str, config: Config) -> None:
     """Write one file per stage, and per method, with exactly the settings it reads."""
     parts: dict[str, Any] = {}
-    for name, spec in STAGES.items():
+    for name, spec in stages_of_task(config.task).items():
         if spec.for_each is None:
             parts[name] = {what: _watched(config, what) for what in spec.watches}
     for stage, name in stages_of(root, pipeline):
         parts[f"{stage}-{name}"] = {"listed": False}  # replaced below if the pipeline lists it
-    for method in config.methods:
+    for name in config.reconstructions:
+        parts[f"reconstruct-{name}"] = {"reconstruct": _watched(config, "reconstruct")}
+    for method in config.methods if config.task == "classify" else ():
         settings = settings_of(method, config.method_settings)
         parts[f"train-{method}"] = {"train": _watched(config, "train"), "settings": settings}
     for name in config.finetunes:

@@ -74,13 +74,14 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     _check_parts(corpus, rows, settings, again)
     _check_complete(corpus, rows, settings, again)
     register(layout.root, key, place)
-    classes = select_classes(corpus, rows, settings.classes)
+    classes = select_classes(corpus, rows, settings.classes, least=2 if config.task == "classify" else 1)
     _check_whole_sentences(rows, classes, modality)
     rows = rows.filter(pl.col("label").is_in(list(classes)))
     rows = _readable(rows, modality, files_root(layout.root, key), settings.max_unreadable_fraction, again)
     _check_populated(rows, classes, modality)
     rows = _group(rows, modality, settings, again)
-    _check_folds(rows, layout, config)
+    if config.task == "classify":
+        _check_folds(rows, layout, config)
     _warn_of_rare(rows, classes, modality)
     kept = {name: value for name, value in config.section("download").items() if name != "source"}
     facts = {} if corpus.facts is None else corpus.facts(place)
@@ -91,16 +92,19 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, force: bo
     return layout.utterances
 
 
-def select_classes(corpus: Corpus, rows: pl.DataFrame, asked: tuple[str, ...] | None) -> tuple[str, ...]:
+def select_classes(
+    corpus: Corpus, rows: pl.DataFrame, asked: tuple[str, ...] | None, *, least: int = 2
+) -> tuple[str, ...]:
     """The classes to use, in label order.
 
     Args:
         corpus: the corpus.
         rows: all its rows.
         asked: names or aliases; None: the default classes.
+        least: least number of classes.
 
     Raises:
-        ConfigError: a name is not a class of the corpus, is given twice, or there are fewer than two.
+        ConfigError: a name is not a class of the corpus, is given twice, or there are fewer than `least`.
         CorpusError: the corpus has no item of a class.
     """
     found = set(rows["label"].unique())
@@ -112,7 +116,7 @@ def select_classes(corpus: Corpus, rows: pl.DataFrame, asked: tuple[str, ...] | 
     for name in classes:
         if name not in known:
             raise UnknownNameError(f"class of corpus '{corpus.name}'", name, known)
-    if len(set(classes)) < max(2, len(classes)):
+    if len(set(classes)) < max(least, len(classes)):
         raise ConfigError(
             f"at least two different classes are needed, got {', '.join(names) or 'none'}",
             fix=f"classes of corpus '{corpus.name}': {', '.join(sorted(known))}",

@@ -38,6 +38,7 @@ from daamctl.planning.ablation import choose_method, choose_ranking, layer_score
 from daamctl.planning.artifact_status import ArtifactStatus
 from daamctl.planning.estimate import ADAM_BYTES, MethodSize, ResourceEstimate
 from daamctl.planning.finetune_size import empty_encoder, finetune_size
+from daamctl.planning.reconstruction import ReconstructionPlan
 from daamctl.planning.recorded import MEASURED, Recorded, allowed_epochs
 from daamctl.planning.rows import Blockers, Row, set_state, train_seconds
 from daamctl.provenance import device_name
@@ -74,7 +75,11 @@ def run(layout: Layout, config: Config, *, blockers: Blockers, measured: Layout 
         ConfigError: a device of the settings is not on this machine.
         ArtifactError: an artifact is damaged.
     """
-    planner = _Planner(layout, config, blockers, measured)
+    planner: ReconstructionPlan | _Planner
+    if config.task == "reconstruct":
+        planner = ReconstructionPlan(layout, config, blockers)
+    else:
+        planner = _Planner(layout, config, blockers, measured)
     rows = planner.rows()
     gpus = free_on("cuda") if torch.cuda.is_available() else []
     return {

@@ -31,6 +31,10 @@ def two(project: Path) -> Path:
     return project
 
 
+ONCE = ("segment", "extract", "evaluate", "ablate", "importance")
+"""Stages that a pipeline that classifies has once."""
+
+
 def report(name: str) -> dict[str, Any]:
     """The report of a pipeline."""
     settings = [f"check/{name}/{stage}.json" for stage in ("report", "evaluate")]
@@ -41,7 +45,11 @@ def report(name: str) -> dict[str, Any]:
 def test_one_line_per_method_that_a_pipeline_lists(two: Path) -> None:
     text = write_stages(two).read_text()
     assert text.startswith("# What dvc.yaml expands over")
+    once = {f"{name}_stages": {one: {"pipeline": one} for one in ("plain", "own")} for name in ONCE}
+    none = {f"{name}_stages": {} for name in ("crop", "reconstruct", "score")}
     assert yaml.safe_load(text) == {
+        **once,
+        **none,
         "train_stages": {
             "plain-none": {"pipeline": "plain", "method": "none"},
             "plain-mha": {"pipeline": "plain", "method": "mha"},
@@ -54,6 +62,19 @@ def test_one_line_per_method_that_a_pipeline_lists(two: Path) -> None:
     assert list(stages_of(two, "own")) == [("train", "daam-v1-mlp"), ("finetune", "lora-r8")]
 
 
+def test_a_pipeline_that_reconstructs_has_the_stages_of_its_task_alone(two: Path) -> None:
+    (two / "pipelines/own.yaml").write_text("reconstructions: [identity, daam]\n")
+    made = yaml.safe_load(write_stages(two).read_text())
+    own = {part: {one for one in stages if one.startswith("own")} for part, stages in made.items()}
+    assert {part: found for part, found in own.items() if found} == {
+        "crop_stages": {"own"},
+        "reconstruct_stages": {"own-identity", "own-daam"},
+        "score_stages": {"own"},
+    }
+    check_stages(two)
+    assert list(stages_of(two, "own")) == [("reconstruct", "identity"), ("reconstruct", "daam")]
+
+
 def test_what_is_lacking_is_named(two: Path) -> None:
     write_stages(two)
     (two / "pipelines/own.yaml").write_text("methods: [daam-v1-mlp, sga]\nfinetunes: [lora-r8, ia3]\n")
@@ -63,7 +84,7 @@ def test_what_is_lacking_is_named(two: Path) -> None:
         "stages.yaml lacks train@own-sga, lacks finetune@own-ia3\n  write it again: daamctl check --write"
     )  # fmt: skip
     (two / STAGES_FILE).unlink()
-    with pytest.raises(ConfigError, match=r"lacks train@plain-none, lacks train@plain-mha, .*@own-lora-r8 and 3 more"):
+    with pytest.raises(ConfigError, match=r"lacks segment@plain, lacks segment@own, .* and \d+ more"):
         check_stages(two)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,11 +20,12 @@ from daamctl.artifacts.skipped import (
 )
 from daamctl.config import Config
 from daamctl.layout import Layout
-from daamctl.stage_table import STAGES
+from daamctl.stage_table import STAGES, stages_of_task
 
-NAMES = {"train": "none", "finetune": "lora-r8"}
+NAMES = {"train": "none", "finetune": "lora-r8", "reconstruct": "daam"}
 WHY = Obstacle("no corpus", "get it")
 CONFIG = Config(methods=("none", "mha"), finetunes=("lora-r8",))
+OTHER = Config(reconstructions=("identity", "daam"))
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def layout(tmp_path: Path) -> Layout:
 
 
 def finish(layout: Layout, stage: str, name: str | None = None) -> None:
-    path = folder_of(layout, stage, name) / STAGES[stage].finished.replace("fold*-seed*", "fold1-seed1")
+    path = folder_of(layout, stage, name) / STAGES[stage].finished.replace("*", "1")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("{}")
 
@@ -45,16 +45,16 @@ def forbid(layout: Layout) -> None:
     path.write_text(json.dumps({"pipeline": "mine", "runs": False, "reason": WHY.reason, "fix": WHY.fix}))
 
 
-def test_a_note_goes_down_the_whole_pipeline(layout: Layout) -> None:
+@pytest.mark.parametrize(("config", "trained"), [(CONFIG, "train/mine/mha"), (OTHER, "reconstruct/mine/daam")])
+def test_a_note_goes_down_the_whole_pipeline(layout: Layout, config: Config, trained: str) -> None:
     forbid(layout)
-    for stage in STAGES:
-        names: list[Any] = [*CONFIG.methods] if stage == "train" else [*CONFIG.finetunes] if stage == "finetune" else []
-        for name in names or [None]:
-            assert obstacle_of(layout, CONFIG, stage) == WHY, stage
+    for stage, spec in stages_of_task(config.task).items():
+        for name in [None] if spec.for_each is None else getattr(config, spec.for_each):
+            assert obstacle_of(layout, config, stage) == WHY, stage
             assert leave_out(layout, stage, WHY, name)
             assert note_of(folder_of(layout, stage, name), stage) == WHY
-    note = json.loads((layout.data / "train/mine/mha/skipped.json").read_text())
-    assert note == {"method": "mha", "reason": "no corpus", "fix": "get it"}
+    note = json.loads((layout.data / trained / "skipped.json").read_text())
+    assert note == {"method": Path(trained).name, "reason": "no corpus", "fix": "get it"}
 
 
 def test_nothing_hinders_where_nobody_says_so(layout: Layout) -> None:

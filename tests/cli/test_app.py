@@ -38,7 +38,7 @@ from daamctl.stages import (
 from tests.fixtures.projects import REPOSITORY
 
 STAGES = {name: importlib.import_module(f"daamctl.stages.{name}") for name in stage_table.STAGES}
-NEEDED = {"train": ["--method", "mha"], "finetune": ["--method", "lora-r8"]}
+NEEDED = {"train": ["--method", "mha"], "finetune": ["--method", "lora-r8"], "reconstruct": ["--method", "daam"]}
 
 
 def call(*words: str) -> Any:
@@ -360,8 +360,9 @@ def test_ad_hoc_run_names_its_folder(project: Path, monkeypatch: pytest.MonkeyPa
     assert recorder.args[0].table_name == "emodb"
 
 
+BEFORE_TRAINING = ("download", "segment", "extract")
 RECIPE_COMMANDS = {
-    **{name: module for name, module in STAGES.items() if name not in ("download", "segment", "extract")},
+    **{name: STAGES[name] for name in stage_table.stages_of_task("classify") if name not in BEFORE_TRAINING},
     "finetune": finetune,
     "plan": plan,
     "run": pipeline,
@@ -421,7 +422,10 @@ def test_run_calls_the_whole_pipeline(project: Path, monkeypatch: pytest.MonkeyP
     assert recorder.options == {"source": Path("x"), "track": False}
 
 
-def test_whole_pipeline_runs_every_stage_in_order(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("pipeline_name", "last"), [("demo", "report"), ("demo-vqvae", "score")])
+def test_whole_pipeline_runs_every_stage_in_order(
+    project: Path, monkeypatch: pytest.MonkeyPatch, pipeline_name: str, last: str
+) -> None:
     called: list[str] = []
     for name, module in {**STAGES, "check": check}.items():
 
@@ -430,11 +434,11 @@ def test_whole_pipeline_runs_every_stage_in_order(project: Path, monkeypatch: py
             return Path.cwd() / name
 
         monkeypatch.setattr(module, "run", stage)
-    result = call("run", "demo")
+    result = call("run", pipeline_name)
     assert result.exit_code == 0, result.output
-    assert result.stdout == "report\n"
-    config, expected = load_config(project, "demo"), ["check"]
-    for name, spec in stage_table.STAGES.items():
+    assert result.stdout == f"{last}\n"
+    config, expected = load_config(project, pipeline_name), ["check"]
+    for name, spec in stage_table.stages_of_task(config.task).items():
         expected += [name] if spec.for_each is None else [f"{name} {entry}" for entry in getattr(config, spec.for_each)]
     assert called == expected
 

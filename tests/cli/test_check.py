@@ -28,7 +28,7 @@ def test_pipelines_that_lack_the_same_stand_together(project: Path) -> None:
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     number = len(yaml.safe_load((project / "params.yaml").read_text())["pipelines"])
-    generated = ["demo", "demo-random", "demo-text", "demo-tokens", "digits"]
+    generated = ["demo", "demo-random", "demo-text", "demo-tokens", "digits", "demo-vqvae"]
     assert lines[0] == f"{len(generated)} of {number} pipeline(s) can run here: {', '.join(generated)}"
     where = lines.index(
         "emodb, emodb-as-published: corpus 'emodb' is not on this machine, and emodb.bilderbar.info cannot be reached"

@@ -17,9 +17,9 @@ from daamctl.cli.app import app
 from daamctl.cli.common import resolve
 from daamctl.config import load_config
 from daamctl.layout import Layout
-from daamctl.stage_table import STAGES
+from daamctl.stage_table import STAGES, stages_of_task
 
-NAMES = {"train": "none", "finetune": "lora-r4"}
+NAMES = {"train": "none", "finetune": "lora-r4", "reconstruct": "daam"}
 REASON = "corpus 'iemocap' is not on this machine"
 
 
@@ -42,8 +42,8 @@ def left_out(project: Path) -> Layout:
 
 def test_every_stage_of_a_pipeline_that_cannot_run(left_out: Layout) -> None:
     config = load_config(left_out.root, "iemocap")
-    for stage in STAGES:
-        for name in {"train": config.methods, "finetune": config.finetunes}.get(stage, (None,)):
+    for stage, spec in stages_of_task("classify").items():
+        for name in [None] if spec.for_each is None else getattr(config, spec.for_each):
             words = [stage, "-p", "iemocap", *(["-m", name] if name else []), "--if-possible"]
             result = call(*words)
             assert result.exit_code == 0, result.output

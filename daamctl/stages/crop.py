@@ -1,0 +1,42 @@
+"""Stage `crop`: choose the places of square crops in images. Copies no pixels."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from daamctl.artifacts.reconstruction import CROPS, write_crops
+from daamctl.artifacts.utterances import read_utterances
+from daamctl.config import Config
+from daamctl.corpora.sources import files_root
+from daamctl.errors import CorpusError
+from daamctl.layout import Layout
+from daamctl.reconstruction.crops import place_crops
+
+log = logging.getLogger(__name__)
+
+
+def run(layout: Layout, config: Config) -> Path:
+    """Write the table of crops.
+
+    Args:
+        layout: locations of artifacts.
+        config: settings; `crop` is used.
+
+    Returns:
+        The file written.
+
+    Raises:
+        ArtifactError: there is no utterance table.
+        CorpusError: the corpus has no images, one cannot be decoded or is too small, or a part is empty.
+    """
+    table = read_utterances(layout.utterances, fix=f"make it: {layout.command('download')}")
+    if table.modality != "image":
+        raise CorpusError(f"corpus '{table.corpus}' has no images to reconstruct", fix="choose another download.corpus")
+    crops = place_crops(table, files_root(layout.root, table.corpus), config.crop)
+    path = layout.stage("crop") / CROPS
+    write_crops(path, crops)
+    side = config.crop.size
+    counts = ", ".join(f"{part} {crops.part(part).height:,}" for part in ("train", "test"))
+    log.info("%d images give crops of %d x %d pixels: %s", table.rows.height, side, side, counts)
+    return path

@@ -1,0 +1,106 @@
+"""Stage `reconstruct`: train a VQ-VAE with one kind of block, once per seed; keep what is finished."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from functools import partial
+from pathlib import Path
+
+from daamctl.artifacts.reconstruction import CROPS, RESULT, read_crops, read_reconstruction, training_dir
+from daamctl.config import Config
+from daamctl.config.keys import key_settings
+from daamctl.corpora.sources import files_root
+from daamctl.engines.base import Engine
+from daamctl.errors import ArtifactError
+from daamctl.layout import Layout
+from daamctl.progress import progress
+from daamctl.reconstruction import BLOCKS
+from daamctl.reconstruction.runner import ArmWorker, key_of
+from daamctl.threads import use_free_cores
+
+log = logging.getLogger(__name__)
+
+
+def run(
+    layout: Layout,
+    config: Config,
+    *,
+    method: str,
+    seed: int | None = None,
+    force: bool = False,
+    engine: Engine | None = None,
+) -> Path:
+    """Train an arm.
+
+    Args:
+        layout: locations of artifacts.
+        config: settings; `reconstruct` is used.
+        method: the block, a name from `BLOCKS`.
+        seed: one seed instead of `reconstruct.seeds`.
+        force: train again even what is finished.
+        engine: where to train; None: in this process, one seed after the other.
+
+    Returns:
+        The folder of the arm.
+
+    Raises:
+        UnknownNameError: no such block.
+        ArtifactError: there is no table of crops.
+        CorpusError: an image is gone or damaged.
+        TrainingError: there are fewer crops than a batch has.
+        DivergedError: a loss is no longer finite.
+        WorkerError: a worker of the engine died too often.
+    """
+    BLOCKS.load(method)
+    crops = read_crops(layout.stage("crop") / CROPS, fix=f"make it: {layout.command('crop')}")
+    root = files_root(layout.root, crops.corpus)
+    settings = config.reconstruct
+    folder = layout.stage("reconstruct") / method
+    seeds = settings.seeds if seed is None else (seed,)
+    if seed is None:
+        _remove_strays(folder, settings.seeds)
+    keyed = key_settings(config, "reconstruct")
+    again = layout.command("reconstruct", f"--method {method}")
+    missing = [one for one in seeds if force or not _is_kept(folder, one, key_of(method, one, keyed, crops), again)]
+    if len(missing) < len(seeds):
+        log.info("%s: %d of %d trainings are finished and kept", method, len(seeds) - len(missing), len(seeds))
+    if not missing:
+        return folder
+    use_free_cores()
+    work = layout.work / "reconstruct" / layout.run_name
+    open_worker = partial(ArmWorker, method, crops, settings, keyed, folder=folder, work=work, images=root)
+    steps = settings.epochs * (crops.part("train").height // settings.batch_size)
+    with progress(len(missing) * steps * settings.batch_size, f"reconstructing with {method}", "crops") as bar:
+        if engine is None or engine.in_process:
+            results = open_worker(settings.device).work(missing, bar.advance)
+        else:
+            results = engine.map(open_worker, missing, device=settings.device, advance=bar.advance)
+        for place in results:
+            found = read_reconstruction(place, again=again)
+            log.info(
+                "%s seed %d: %d steps, %d of %d codes in use, %.1f s",
+                *(method, found.seed, found.steps, found.used, settings.codes, found.train_s),
+            )
+    return folder
+
+
+def _is_kept(folder: Path, seed: int, key: str, again: str) -> bool:
+    """Whether a training is finished, whole and made from the same inputs."""
+    place = training_dir(folder, seed)
+    if not (place / RESULT).exists():
+        return False
+    try:
+        return read_reconstruction(place, again=again).key == key
+    except ArtifactError as error:
+        log.warning("%s is not kept: %s", place.name, error.message)
+        return False
+
+
+def _remove_strays(folder: Path, seeds: tuple[int, ...]) -> None:
+    """Remove trainings with seeds that the settings no longer have."""
+    kept = {training_dir(folder, seed) for seed in seeds}
+    for path in folder.glob("seed*"):
+        if path not in kept:
+            log.info("%s: removed, the settings no longer have it", path.name)
+            shutil.rmtree(path, ignore_errors=True)

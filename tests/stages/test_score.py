@@ -1,0 +1,131 @@
+"""`crop`, `reconstruct` and `score`: from images to a report; what is finished is kept, what is wrong is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from PIL import Image
+
+from daamctl.artifacts.reconstruction import read_scores
+from daamctl.config import Config, load_config
+from daamctl.engines.local import LocalEngine
+from daamctl.errors import ArtifactError, ConfigError, CorpusError
+from daamctl.layout import Layout
+from daamctl.stages import crop, download, reconstruct, score
+from tests.fixtures.reconstruction import SETTINGS, write_images
+
+SHARED = ("crop", "reconstruct", "score", "report", "plots")
+
+
+def settings(root: Path) -> Config:
+    config = load_config(root, "vqvae")
+    return config.model_copy(
+        update={
+            "reconstructions": ("identity", "daam"),
+            "crop": config.crop.model_copy(update={"size": 8, "per_image": 4}),
+            "reconstruct": SETTINGS,
+        }
+    )
+
+
+@pytest.fixture
+def run(project: Path) -> tuple[Layout, Config]:
+    """A pipeline with its crops."""
+    config = settings(project)
+    layout = Layout.of(project, "vqvae", config)
+    download.run(layout, config, source=write_images(project / "mine"))
+    crop.run(layout, config)
+    return layout, config
+
+
+def train(run: tuple[Layout, Config]) -> None:
+    for arm in run[1].reconstructions:
+        reconstruct.run(*run, method=arm)
+
+
+def times(layout: Layout) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in layout.stage("reconstruct").rglob("*") if path.is_file()}
+
+
+def test_images_to_report(run: tuple[Layout, Config]) -> None:
+    layout, config = run
+    train(run)
+    report = score.run(layout, config, track=False)
+    found = read_scores(layout.stage("score") / "score.json", again="x")
+    assert [arm.arm for arm in found.arms] == ["identity", "daam"]
+    assert (found.images, found.crops, found.train_crops, found.steps) == (2, 8, 32, 8)
+    psnr = found.arms[1].scores["psnr"]
+    tables = [pl.read_parquet(layout.stage("reconstruct") / f"daam/seed{seed}/scores.parquet") for seed in (1, 2)]
+    assert psnr.by_seed == pytest.approx([table["psnr"].mean() for table in tables], rel=1e-6)
+    assert psnr.value == pytest.approx(np.mean(psnr.by_seed))
+    page, text = report.read_text(encoding="utf-8"), (report.parent / "report.md").read_text(encoding="utf-8")
+    assert "reconstruct.commitment" in page
+    assert "reconstructed" in text
+    assert "dB PSNR" in text
+    with Image.open(report.parent / "pictures/reconstructions.png") as picture:
+        assert picture.height > 3 * 8
+    assert (layout.stage("plots") / "curves.png").is_file()
+
+    before = times(layout)
+    train(run)  # nothing to do
+    assert times(layout) == before
+    (layout.stage("reconstruct") / "daam/seed1/scores.parquet").write_bytes(b"cut")
+    with pytest.raises(ArtifactError, match=r"scores.parquet.*\n.*daamctl reconstruct --pipeline vqvae --method daam"):
+        score.run(layout, config, track=False)
+    train(run)
+    changed = {path.parent.name for path, stamp in times(layout).items() if before.get(path) != stamp}
+    assert changed == {"seed1"}
+    made = json.loads((layout.stage("reconstruct") / "daam/seed1/result.json").read_text())
+    assert made["block_parameters"] == [24] * 4
+    other = config.model_copy(update={"reconstruct": SETTINGS.model_copy(update={"lr": 1e-3})})
+    with pytest.raises(ArtifactError, match="was made with other settings or crops"):
+        score.run(layout, other, track=False)
+    fewer = config.model_copy(update={"reconstruct": SETTINGS.model_copy(update={"seeds": (2,)})})
+    reconstruct.run(layout, fewer, method="daam")
+    assert sorted(path.name for path in (layout.stage("reconstruct") / "daam").iterdir()) == ["seed2"]
+
+
+@pytest.mark.slow
+def test_workers_give_the_same_files(run: tuple[Layout, Config]) -> None:
+    layout, config = run
+    folder = reconstruct.run(layout, config, method="daam")
+    alone = {path.parent.name: path.read_bytes() for path in folder.glob("*/weights.safetensors")}
+    shutil.rmtree(folder)
+    with LocalEngine(workers=2) as engine:
+        reconstruct.run(layout, config, method="daam", engine=engine)
+    assert {path.parent.name: path.read_bytes() for path in folder.glob("*/weights.safetensors")} == alone
+
+
+def test_without_crops_the_command_is_named(project: Path) -> None:
+    config = settings(project)
+    layout = Layout.of(project, "vqvae", config)
+    with pytest.raises(ArtifactError, match="daamctl crop --pipeline vqvae"):
+        reconstruct.run(layout, config, method="daam")
+
+
+def test_a_corpus_without_images(project: Path) -> None:
+    config = load_config(project, "demo-text")
+    layout = Layout.of(project, "demo-text", config)
+    download.run(layout, config)
+    with pytest.raises(CorpusError, match="has no images to reconstruct"):
+        crop.run(layout, config)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("crop: {size: 30}", r"crop.size \(30\) must be a multiple of 8: reconstruct.widths halve it 3 times"),
+        ("reconstruct: {widths: [30, 64, 128]}", r"num_heads \(4\) must divide every width, got 30"),
+        ("score: {reference: none}", "score.reference: 'none' is not among reconstructions"),
+    ],
+)
+def test_settings_that_do_not_fit(project: Path, text: str, message: str) -> None:
+    path = project / "pipelines/mine.yaml"
+    path.write_text(f"download: {{corpus: images}}\nreconstructions: [identity, daam]\n{text}\n")
+    with pytest.raises(ConfigError, match=message):
+        load_config(project, "mine")

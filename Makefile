@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow bench check format clean
+.PHONY: help install demo test test-slow test-gpu gpu-check bench check format clean
 
 help: ## show this help
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,6 +31,12 @@ test: $(READY) ## run the tests (about a quarter of an hour on two cores)
 
 test-slow: $(READY) ## run the tests that take minutes
 	$(PYTEST) -m slow
+
+test-gpu: $(READY) ## run the tests that need a GPU; without one they are skipped
+	$(PYTEST) -m gpu -rs
+
+gpu-check: $(READY) ## prove the GPU path: tests and figures beside their goals (half an hour on one GPU; some: BLOCKS=facts)
+	PATH="$(BIN):$$PATH" $(BIN)/python -m benchmarks.gpu_check $(BLOCKS)
 
 bench: $(READY) ## measure time and memory, as ratios (half an hour on two idle cores; some: make bench NAMES=startup)
 	PATH="$(BIN):$$PATH" $(BIN)/python -m benchmarks $(NAMES)

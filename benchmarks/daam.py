@@ -52,7 +52,7 @@ Step = Callable[[], tuple[Tensor, ...]]
 def main(
     shapes: Annotated[list[str] | None, typer.Option(help="BxLxD or BxCxHxW; repeatable.")] = None,
     compiled: Annotated[bool, typer.Option(help="Also measure torch.compile, which takes a while to compile.")] = True,
-    device: Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:N.")] = "cpu",
+    device: Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:N.")] = "auto",
     repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 5,
     out: Annotated[Path | None, typer.Option(help="Also write the figures to this JSON file.")] = None,
 ) -> None:

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from benchmarks.harness import conclude, in_turns, ratio
+from benchmarks.harness import conclude, in_turns, joules, ratio
 from daamctl.artifacts.clips import SCHEMAS
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, read_embeddings, shard_path, write_head
 from daamctl.audio import probe
@@ -55,7 +55,7 @@ from daamctl.extraction.stream import planned
 RATE, CLIP_S = 16000, 5.0
 MEDIAN_S, SPREAD, SHORTEST_S, LONGEST_S = 2.6, 0.36, 1.2, 9.0
 """Durations of EmoDB's 535 recordings: about log-normal, mean 2.8 s."""
-NUMBER = 535
+NUMBER, CPU_CLIPS = 535, 24
 PEER_BATCH = 8
 GOALS = {"cpu": (">= 5", ">= 0.9"), "cuda": (">= 20", ">= 0.85")}
 """Of ours / reference and ours / limit."""
@@ -95,7 +95,10 @@ class Bench:
 
 def main(
     encoder: Annotated[str, typer.Option(help="Preset that gives the shape.")] = "wavlm-large",
-    clips: Annotated[int, typer.Option(min=1, help="Clips, drawn at random.")] = 24,
+    clips: Annotated[
+        int | None,
+        typer.Option(min=1, help="Clips, drawn at random. [default: 24; on a GPU 535, all of EmoDB's]"),
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 3,
     corpus_folder: Annotated[Path | None, typer.Option(help="WAV recordings in place of synthetic ones.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
@@ -108,7 +111,7 @@ def main(
     settings = {"encoder": encoder, "weights": "random", "device": device, "precision": precision}
     config = Config.model_validate({"extract": {**settings, "shard_clips": shard_clips}})
     with tempfile.TemporaryDirectory() as name:
-        bench = prepared(config, clips, corpus_folder, Path(name))
+        bench = prepared(config, clips or default_clips(resolve_device(device)), corpus_folder, Path(name))
         measures = ways(bench)
         warm_up(bench)
         if profile:
@@ -127,6 +130,11 @@ def main(
     conclude("extraction", sizes, found, ratios, device=bench.device, out=out, agreement=near)
     for what, cosine in near.items():
         typer.echo(f"lowest cosine, {what}: {cosine:.6f}")
+
+
+def default_clips(device: str) -> int:
+    """All items on a GPU, where a few are two batches; on a CPU as many as take a minute."""
+    return NUMBER if device.startswith("cuda") else CPU_CLIPS
 
 
 def prepared(config: Config, clips: int, corpus_folder: Path | None, folder: Path) -> Bench:
@@ -191,9 +199,12 @@ def ways(bench: Bench) -> dict[str, Callable[[], dict[str, float]]]:
 
     def measure(name: str) -> dict[str, float]:
         with emptied(bench.folder / name) as folder:
+            before = joules(bench.device)
             seconds = timed(lambda: made[name](bench, folder), bench.device)
+            after = joules(bench.device)
             stored = sum(path.stat().st_size for path in folder.iterdir())
-        return {"items_per_s": len(bench.rows) / seconds, "stored_bytes_per_item": stored / len(bench.rows)}
+        energy = {} if before is None or after is None else {"joules_per_item": (after - before) / len(bench.rows)}
+        return {"items_per_s": len(bench.rows) / seconds, "stored_bytes_per_item": stored / len(bench.rows), **energy}
 
     batches = our_batches(bench)
 
@@ -217,6 +228,8 @@ def reference_inputs(bench: Bench, item: Tensor) -> dict[str, Tensor]:
     if bench.plain.modality != "speech":
         return {bench.plain.model.main_input_name: item[None].to(bench.device)}
     padded = torch.nn.functional.pad(item, (0, max(0, round(CLIP_S * RATE) - len(item))))
+    if bench.plain.model.main_input_name != "input_values":  # Whisper reads a spectrogram
+        return dict(bench.plain.collate([padded])[0])
     return {"input_values": padded[None].to(bench.device)}
 
 

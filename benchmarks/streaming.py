@@ -30,6 +30,7 @@ from benchmarks.harness import apart, conclude, in_turns, peak_bytes, ratio
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, shard_path, write_head, write_shard
 from daamctl.config import Config
 from daamctl.config.keys import embedding_settings
+from daamctl.devices import resolve_device
 from daamctl.layout import Layout
 
 NAME = "streamed"
@@ -46,11 +47,12 @@ def main(
     dim: Annotated[int, typer.Option(min=8, help="Features per layer.")] = 384,
     method: Annotated[str, typer.Option(help="Method that is trained.")] = "weighted-sum",
     batch_size: Annotated[int, typer.Option(min=1, help="Clips per step.")] = 32,
-    device: Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:N.")] = "cpu",
+    device: Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:N.")] = "auto",
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each way.")] = 3,
     out: Annotated[Path | None, typer.Option(help="Also write the figures to this JSON file.")] = None,
 ) -> None:
     """Compare training from memory with training from disk."""
+    device = apart(resolve_device, device)  # apart, or torch would be in the peaks of the runs
     settings = {"batch_size": batch_size, "device": device, "selection": "last", "epochs": 2}
     with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as folder:
         root = Path(folder)

@@ -2,12 +2,14 @@
 
 python -m benchmarks.training --out data/bench/training.json    # --help for other sizes and methods
 
-The first three ways train one model on the same clips in turns. `reference` restates the released loop: eager DAAM of
-one head after another, float32, one kernel per tensor in Adam, anomaly detection left on
-(docs/sources.md#training-set-up, D41); a method other than daam-v1 and daam-v2 goes through that loop as our module.
-`limit` is the least a step can be: forward, loss, backward and optimiser on a batch that is already in place, nothing
-else. `ours` is a pass of the training loop over clips held in memory, by its steps. The last ways train 25 folds of a
-small method, one by one and in one program.
+The first ways train one model on the same clips in turns. `reference` restates the released loop: eager DAAM of one
+head after another, float16 with loss scaling on a GPU and float32 elsewhere, torch's own choice of kernels, one kernel
+per tensor in Adam, anomaly detection left on (docs/sources.md#training-set-up, D41, D42); a method other than daam-v1
+and daam-v2 goes through that loop as our module. `limit` is the least a step can be: forward, loss, backward and
+optimiser on a batch that is already in place, nothing else. `ours` is a pass of the training loop over clips held in
+memory, by its steps, with the deterministic kernels that every fold uses. `reference fold` and `ours fold` train from
+fresh weights to the predictions of the selected epoch: after each epoch the test part is evaluated, and the best epoch
+is kept. The last ways train 25 folds of a small method, one by one and in one program.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from benchmarks.harness import conclude, in_turns, ratio
+from benchmarks.harness import conclude, in_turns, joules, ratio
 from daamctl.config import TrainConfig
-from daamctl.devices import autocast, resolve_device
+from daamctl.devices import autocast, resolve_device, resolve_precision
 from daamctl.methods import FusionClassifier, build
 from daamctl.methods.decoder import ConvDecoder
 from daamctl.training.batched import Program
-from daamctl.training.feature_split import InMemorySplit
+from daamctl.training.feature_split import InMemorySplit, Part
 from daamctl.training.fusion_training import (
     FusionTraining,
     build_optimizer,
@@ -38,8 +40,15 @@ from daamctl.training.fusion_training import (
 )
 from daamctl.training.loop import TrainingSetup
 from daamctl.training.losses import build_loss
+from daamctl.training.rng import seed_everything
 
 CLASSES = 4
+CLIPS = {"cpu": 240, "cuda": 4654}
+"""Training clips by default; on a GPU those of an IEMOCAP fold, where fewer would measure the start of a pass."""
+TESTED = 3
+"""Training clips for each clip of the test part, as in IEMOCAP's folds."""
+SCALE = 1024.0
+"""First loss scale. It is lower than torch's, so that no overflow on drawn clips stops the anomaly detection."""
 MEMBERS = 25
 SMALL = ("weighted-sum", "daam-v2-mlp")
 SMALL_STEPS = 20
@@ -47,26 +56,33 @@ Measure = Callable[[], dict[str, float]]
 
 
 def main(
-    clips: Annotated[int, typer.Option(min=1, help="Clips of a pass.")] = 240,
+    clips: Annotated[
+        int | None, typer.Option(min=1, help="Clips of a pass. [default: 240; on a GPU 4654, an IEMOCAP fold]")
+    ] = None,
     layers: Annotated[int, typer.Option(min=1, help="Layers of the encoder.")] = 24,
     dim: Annotated[int, typer.Option(min=8, help="Features per layer.")] = 1024,
     method: Annotated[str, typer.Option(help="Method that is trained.")] = "daam-v1",
     batch_size: Annotated[int, typer.Option(min=1, help="Clips per step.")] = 8,
     small_layers: Annotated[int, typer.Option(min=1, help="Layers where folds are trained together.")] = 6,
     small_dim: Annotated[int, typer.Option(min=8, help="Features per layer there.")] = 384,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of a fold.")] = 2,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 3,
     out: Annotated[Path | None, typer.Option(help="Also write the figures to this JSON file.")] = None,
 ) -> None:
-    """Compare training steps."""
+    """Compare training steps and folds."""
     device, config = resolve_device(device), TrainConfig(batch_size=batch_size, epochs=1000, selection="last")
-    part = drawn(clips, layers, dim, device)
+    clips = clips or CLIPS["cuda" if device.startswith("cuda") else "cpu"]
+    part, test = drawn(clips, layers, dim, device), drawn(-(-clips // TESTED), layers, dim, device)
+    fold = config.model_copy(update={"epochs": epochs, "selection": "best-on-test"})
     small = drawn(SMALL_STEPS * batch_size, small_layers, small_dim, device)
     with TemporaryDirectory(prefix="daamctl-bench-") as work:
         makers: dict[str, Measure] = {
-            "reference": reference(model_of(method, part), part, config, device),
+            "reference": reference(method, part, config, device),
             "limit": limit(model_of(method, part), part, config, device),
             "ours": alone([training(method, part, config, device, Path(work))]),
+            "reference fold": reference_fold(method, part, test, fold, device),
+            "ours fold": our_fold(method, part, test, fold, device),
         }
         for name in SMALL:
             members = [
@@ -76,13 +92,14 @@ def main(
         for measure in makers.values():
             measure()  # what the first pass prepares is no step's
         ways = in_turns(makers, repeats, "step_s")
-    goal = ">= 3.5" if device == "cpu" else ">= 15"
+    step_goal, fold_goal = (">= 3.5", None) if device == "cpu" else (None, ">= 15")
     ratios = [
-        ratio(ways, "step_s", "ours", "reference", inverse=True, goal=goal),
+        ratio(ways, "fold_s", "ours fold", "reference fold", inverse=True, goal=fold_goal),
+        ratio(ways, "step_s", "ours", "reference", inverse=True, goal=step_goal),
         ratio(ways, "step_s", "ours", "limit", inverse=True, goal=">= 0.9"),
         *(ratio(ways, "step_s", f"{name} together", f"{name} apart", inverse=True, goal=">= 1.3") for name in SMALL),
     ]
-    sizes = {"clips": clips, "layers": layers, "embed_dim": dim, "batch": batch_size}
+    sizes = {"clips": clips, "layers": layers, "embed_dim": dim, "batch": batch_size, "epochs": epochs}
     precision = train_precision(model_of(method, part), config, device)
     facts = {"method": method, "precision": precision, "together": {"layers": small_layers, "embed_dim": small_dim}}
     conclude("training", sizes, ways, ratios, device=device, out=out, members=MEMBERS, **facts)
@@ -110,15 +127,34 @@ def training(
     return FusionTraining(model, part, None, few, config, setup)
 
 
-def timed(run: Callable[[], Any], steps: int) -> Measure:
-    """Time by step."""
+def timed(run: Callable[[], Any], steps: int, device: str, *, released: bool = False, fold: bool = False) -> Measure:
+    """Time by step, and the time of a whole fold.
+
+    Args:
+        run: what to time; it waits for a GPU itself.
+        steps: training steps in it.
+        device: resolved device.
+        released: with torch's own choice of kernels, as the released code has it, instead of those of our folds.
+        fold: whether it is a whole fold.
+    """
 
     def measure() -> dict[str, float]:
-        started = time.perf_counter()
+        seed_everything(1, device)
+        if released:
+            torch.use_deterministic_algorithms(False)
+            torch.backends.cudnn.allow_tf32 = True
+        before, started = joules(device), time.perf_counter()
         run()
-        return {"step_s": (time.perf_counter() - started) / steps}
+        seconds, after = time.perf_counter() - started, joules(device)
+        figures = {"step_s": seconds / steps, **({"fold_s": seconds} if fold else {})}
+        return figures if not fold or before is None or after is None else {**figures, "fold_j": after - before}
 
     return measure
+
+
+def steps_of(part: Part, config: TrainConfig) -> int:
+    """Training steps of a pass."""
+    return -(-len(part) // config.batch_size)
 
 
 def alone(members: list[FusionTraining]) -> Measure:
@@ -128,18 +164,30 @@ def alone(members: list[FusionTraining]) -> Measure:
         for member in members:
             member.one_pass(1)
 
-    return timed(run, sum(-(-len(member.train) // member.config.batch_size) for member in members))
+    return timed(run, sum(steps_of(member.train, member.config) for member in members), members[0].device)
 
 
 def together(members: list[FusionTraining]) -> Measure:
     """Our loop: a training pass of all in one program."""
-    program, size = Program(members), members[0].config.batch_size
+    program = Program(members)
 
     def run() -> None:
         for seen in program.one_pass():
             seen.means()
 
-    return timed(run, sum(-(-len(member.train) // size) for member in members))
+    return timed(run, sum(steps_of(member.train, member.config) for member in members), members[0].device)
+
+
+def our_fold(method: str, part: InMemorySplit, test: InMemorySplit, config: TrainConfig, device: str) -> Measure:
+    """Our training from fresh weights to its results."""
+
+    def run() -> None:
+        model = model_of(method, part)
+        with TemporaryDirectory(prefix="daamctl-bench-") as work:
+            setup = TrainingSetup(1, device, train_precision(model, config, device), Path(work), key="")
+            FusionTraining(model, part, None, test, config, setup).complete()
+
+    return timed(run, config.epochs * steps_of(part, config), device, fold=True)
 
 
 def limit(model: FusionClassifier, part: InMemorySplit, config: TrainConfig, device: str) -> Measure:
@@ -150,7 +198,7 @@ def limit(model: FusionClassifier, part: InMemorySplit, config: TrainConfig, dev
         order_weights(model, torch.channels_last)
     optimizer = build_optimizer(model, config, fused=True)
     x, y = part.x[: config.batch_size].float(), part.y[: config.batch_size]
-    steps = -(-len(part) // config.batch_size)
+    steps = steps_of(part, config)
 
     def run() -> None:
         for _ in range(steps):
@@ -161,7 +209,7 @@ def limit(model: FusionClassifier, part: InMemorySplit, config: TrainConfig, dev
             optimizer.step()
         loss.item()  # waits for a GPU
 
-    return timed(run, steps)
+    return timed(run, steps, device)
 
 
 class PublishedDAAM(nn.Module):
@@ -183,29 +231,76 @@ class PublishedDAAM(nn.Module):
         return torch.cat(heads, dim=1)
 
 
-def reference(model: FusionClassifier, part: InMemorySplit, config: TrainConfig, device: str) -> Measure:
-    """The released loop, in float32."""
-    density = isinstance(model.decoder, ConvDecoder) and type(model.fusion).__name__ == "MultiHeadDAAM"
-    if density:
-        model = FusionClassifier(PublishedDAAM(model.fusion.num_heads, part.x.shape[2]), model.decoder)  # type: ignore[arg-type]
-    model.to(device)
-    loss_of, kind = build_loss(config), torch.optim.AdamW
-    optimizer = kind(model.parameters(), lr=config.lr, weight_decay=config.weight_decay, foreach=False)
+class Released:
+    """The released loop.
 
-    def run() -> None:
+    Args:
+        method: a method; daam-v1 and daam-v2 become the released module.
+        part: gives the sizes.
+        config: batch size, loss, rate and decay.
+        device: resolved device.
+    """
+
+    def __init__(self, method: str, part: InMemorySplit, config: TrainConfig, device: str) -> None:
+        self.model, self.config, self.device = model_of(method, part), config, device
+        if isinstance(self.model.decoder, ConvDecoder) and type(self.model.fusion).__name__ == "MultiHeadDAAM":
+            published = PublishedDAAM(self.model.fusion.num_heads, part.x.shape[2])  # type: ignore[arg-type]
+            self.model = FusionClassifier(published, self.model.decoder)
+        self.model.to(device)
+        self.precision = resolve_precision("published", device, work="convolutions")
+        self.loss = build_loss(config)
+        options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "foreach": False}
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), **options)
+        enabled = self.precision == "float16"
+        self.scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], init_scale=SCALE, enabled=enabled)
+
+    def one_pass(self, part: InMemorySplit, order_seed: int) -> None:
+        """Train on every clip once."""
+        self.model.train()
         total = correct = 0.0
         with torch.autograd.set_detect_anomaly(True, check_nan=True):
-            for x, y in part.batches(config.batch_size, 1):
-                optimizer.zero_grad()
-                logits = model(x.float())
-                loss = loss_of(logits, y)
-                loss.backward()
-                nn.utils.clip_grad_norm_(model.parameters(), 1000.0)
-                optimizer.step()
+            for x, y in part.batches(self.config.batch_size, order_seed):
+                self.optimizer.zero_grad()
+                with autocast(self.device, self.precision):
+                    logits = self.model(x.float())
+                    loss = self.loss(logits, y)
+                self.scaler.scale(loss).backward()
+                nn.utils.clip_grad_norm_(self.model.parameters(), 1000.0)  # of the gradients still scaled (D21)
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
                 total += loss.item()
                 correct += (logits.argmax(1) == y).sum().item()
 
-    return timed(run, -(-len(part) // config.batch_size))
+    @torch.no_grad()
+    def accuracy(self, part: InMemorySplit) -> float:
+        """Validation, in float32 and in batches as large as in training."""
+        self.model.eval()
+        total = correct = 0.0
+        for x, y in part.batches(self.config.batch_size):
+            logits = self.model(x.float())
+            total += self.loss(logits, y).item()
+            correct += (logits.argmax(1) == y).sum().item()
+        return correct / len(part)
+
+
+def reference(method: str, part: InMemorySplit, config: TrainConfig, device: str) -> Measure:
+    """A pass of the released loop."""
+    loop = Released(method, part, config, device)
+    return timed(lambda: loop.one_pass(part, 1), steps_of(part, config), device, released=True)
+
+
+def reference_fold(method: str, part: InMemorySplit, test: InMemorySplit, config: TrainConfig, device: str) -> Measure:
+    """The released loop from fresh weights; the best epoch's are kept."""
+
+    def run() -> None:
+        loop, best = Released(method, part, config, device), -1.0
+        for epoch in range(config.epochs):
+            loop.one_pass(part, epoch)
+            if (accuracy := loop.accuracy(test)) > best:
+                best = accuracy
+                _ = {name: value.cpu().clone() for name, value in loop.model.state_dict().items()}
+
+    return timed(run, config.epochs * steps_of(part, config), device, released=True, fold=True)
 
 
 if __name__ == "__main__":

@@ -237,16 +237,30 @@ def stop_if_dry(dry_run: bool, config: Config) -> None:
 def stop_if_impossible(
     if_possible: bool, layout: Layout, config: Config, stage: str, *, method: str | None = None
 ) -> None:
-    """With `--if-possible`, exit if a stage cannot run here: keep its results, or write a note in their place.
+    """Refuse a stage that the pipeline does not have, and exit with `--if-possible` from one that cannot run here.
+
+    Results of such a stage are kept; without results, a note is written in their place.
 
     Args:
         if_possible: whether the option was given. If not, only an earlier note is removed.
         layout: paths of all artifacts.
         config: all settings.
         stage: name of the stage.
-        method: method of `train` or `finetune`.
+        method: entry of the list that the stage runs for, e.g. the method.
+
+    Raises:
+        ConfigError: the stage is of another task than the pipeline.
     """
     from daamctl.artifacts.skipped import leave_out, obstacle_of, remove_note
+    from daamctl.errors import ConfigError
+    from daamctl.stage_table import STAGES, stages_of_task
+
+    if STAGES[stage].task not in (None, config.task):
+        does = {"classify": "lists no reconstructions", "reconstruct": "reconstructs images"}[config.task]
+        raise ConfigError(
+            f"{layout.run_name} {does}, so it has no stage '{stage}'",
+            fix=f"its stages: {', '.join(stages_of_task(config.task))}",
+        )
 
     obstacle = obstacle_of(layout, config, stage) if if_possible else None
     if obstacle is None:

@@ -41,6 +41,10 @@ STAGES = {name: importlib.import_module(f"daamctl.stages.{name}") for name in st
 NEEDED = {"train": ["--method", "mha"], "finetune": ["--method", "lora-r8"], "reconstruct": ["--method", "daam"]}
 
 
+def pipeline_with(stage: str) -> str:
+    return "vqvae" if stage_table.STAGES[stage].task == "reconstruct" else "emodb"
+
+
 def call(*words: str) -> Any:
     return CliRunner().invoke(app, list(words))
 
@@ -123,7 +127,7 @@ def test_usage_errors_exit_with_2(project: Path, words: list[str]) -> None:
         (
             ["ls", "method"],
             "UnknownNameError: unknown category 'method'\n"
-            "  did you mean 'methods'? known: corpora, encoders, finetunes, methods, metrics, pipelines\n",
+            "  did you mean 'methods'? known: blocks, corpora, encoders, finetunes, methods, metrics, pipelines\n",
         ),
     ],
 )
@@ -299,13 +303,24 @@ def test_expected_failure_shows_no_traceback_in_a_real_process(project: Path) ->
 def test_every_stage_gets_layout_and_settings_and_prints_its_path(project: Path, monkeypatch: Any, stage: str) -> None:
     recorder = Recorder()
     monkeypatch.setattr(STAGES[stage], "run", recorder)
-    result = call(stage, "--pipeline", "emodb", *NEEDED.get(stage, []), "--set", "train.epochs=2")
+    name = pipeline_with(stage)
+    result = call(stage, "--pipeline", name, *NEEDED.get(stage, []), "--set", "train.epochs=2")
     assert result.exit_code == 0, result.output
     assert result.stdout == "data/made\n"
     layout, config = recorder.args
-    assert layout.pipeline == layout.run_name == "emodb"
+    assert layout.pipeline == layout.run_name == name
     assert layout.root == project.resolve()
-    assert config == load_config(project, "emodb", {"train.epochs": 2})
+    assert config == load_config(project, name, {"train.epochs": 2})
+
+
+@pytest.mark.parametrize("stage", [name for name, spec in stage_table.STAGES.items() if spec.task is not None])
+@pytest.mark.usefixtures("project")
+def test_a_stage_of_another_task_is_refused(monkeypatch: Any, stage: str) -> None:
+    monkeypatch.setattr(STAGES[stage], "run", Recorder(AssertionError("ran")))
+    other = {"emodb": "vqvae", "vqvae": "emodb"}[pipeline_with(stage)]
+    result = call(stage, "-p", other, *NEEDED.get(stage, []))
+    assert result.exit_code == 3
+    assert f"so it has no stage '{stage}'\n  its stages: download, " in result.stderr
 
 
 @pytest.mark.parametrize("stage", list(STAGES))

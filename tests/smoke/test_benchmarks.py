@@ -78,8 +78,8 @@ def test_apart_is_another_process() -> None:
 
 def test_every_benchmark_is_named() -> None:
     files = {path.stem for path in (REPOSITORY / "benchmarks").glob("*.py")}
-    of_a_model = {"serve"}  # needs an exported model
-    assert files == {*together.NAMES, *of_a_model, "__init__", "__main__", "harness"}
+    by_themselves = {"serve", "gpu_check"}  # one needs an exported model, the other a GPU
+    assert files == {*together.NAMES, *by_themselves, "__init__", "__main__", "harness"}
 
 
 @pytest.mark.slow
@@ -95,7 +95,7 @@ def test_large_corpus(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_streaming(tmp_path: Path) -> None:
-    words = ["--clips", "600", "--layers", "2", "--dim", "16", "--repeats", "2"]
+    words = ["--clips", "600", "--layers", "2", "--dim", "16", "--repeats", "2", "--device", "cpu"]
     found, _ = run("streaming", tmp_path / "figures.json", *words)
     assert list(found["ways"]) == ["memory", "stream", "read"]
     speeds = [found["ways"][way]["clips_per_s"]["runs"] for way in ("stream", "memory")]
@@ -129,12 +129,15 @@ def test_truncated(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_training(tmp_path: Path) -> None:
-    words = ["--clips", "24", "--layers", "8", "--dim", "16", "--small-dim", "16", "--repeats", "2"]
+    words = ["--clips", "24", "--layers", "8", "--dim", "16", "--small-dim", "16", "--repeats", "2", "--device", "cpu"]
     found, printed = run("training", tmp_path / "figures.json", *words)
     small = [f"{name} {how}" for name in ("weighted-sum", "daam-v2-mlp") for how in ("apart", "together")]
-    assert list(found["ways"]) == ["reference", "limit", "ours", *small]
+    assert list(found["ways"]) == ["reference", "limit", "ours", "reference fold", "ours fold", *small]
     assert all(len(one["step_s"]["runs"]) == 2 for one in found["ways"].values())
-    assert [one["ratio"] for one in found["ratios"]][:2] == ["reference / ours", "limit / ours"]
+    expected = ["reference fold / ours fold", "reference / ours", "limit / ours"]
+    assert [one["ratio"] for one in found["ratios"]][:3] == expected
+    fold = found["ways"]["ours fold"]
+    assert fold["fold_s"]["median"] == pytest.approx(2 * 3 * fold["step_s"]["median"])  # two epochs of three steps
     assert (found["method"], found["members"], found["sizes"]["batch"]) == ("daam-v1", 25, 8)
     assert "weighted-sum together" in printed
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from daamctl.artifacts.results import Fold, read_fold, read_folds
 from daamctl.config import Config, load_config, parse_overrides, pipeline_names
-from daamctl.errors import ArtifactError, UnknownNameError, first_few
+from daamctl.errors import ArtifactError, ConfigError, UnknownNameError, first_few
 from daamctl.layout import Layout, split_recipe
 
 
@@ -20,7 +20,7 @@ def find_run(root: Path, name: str) -> tuple[Layout, Config]:
 
     Raises:
         UnknownNameError: there is neither.
-        ConfigError: its settings are wrong.
+        ConfigError: its settings are wrong, or it reconstructs images.
         ArtifactError: a fold of the ad-hoc run is damaged.
     """
     pipelines = pipeline_names(root)
@@ -29,6 +29,7 @@ def find_run(root: Path, name: str) -> tuple[Layout, Config]:
     named = parse_overrides(words)
     if base in pipelines:
         config = load_config(root, base, named)
+        check_classifies(name, config)
         return Layout.of(root, base, config, words, recipe), config
     made = {path.parts[-4]: path.parent for path in (root / "data" / "train").glob("*/*/fold*/result.json")}
     if name not in made:
@@ -38,6 +39,19 @@ def find_run(root: Path, name: str) -> tuple[Layout, Config]:
     made_by = {} if encoder is None else {"extract.encoder": encoder}
     config = load_config(root, None, {"download.corpus": corpus, **made_by, **named})
     return Layout(root, None, corpus, name, corpus, encoder, tuple(words), recipe), config
+
+
+def check_classifies(name: str, config: Config) -> None:
+    """Refuse a pipeline without methods and folds.
+
+    Raises:
+        ConfigError: it reconstructs images.
+    """
+    if config.task == "reconstruct":
+        raise ConfigError(
+            f"{name} reconstructs images, so it has no methods and folds",
+            fix=f"its blocks are compared in data/report/{name}/report.html; make it: daamctl run {name}",
+        )
 
 
 def trained_methods(layout: Layout) -> list[str]:

@@ -38,6 +38,7 @@ from daamctl.analysis.probe import (
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.io import write_json
+from daamctl.artifacts.runs import check_classifies
 from daamctl.artifacts.splits import Split, fold_groups, is_official, make_split
 from daamctl.artifacts.terms import percent
 from daamctl.config import Config
@@ -72,8 +73,10 @@ def run(layout: Layout, config: Config) -> Path:
         Path of preflight.json.
 
     Raises:
+        ConfigError: the pipeline reconstructs images.
         ArtifactError: no embeddings, or embeddings made with other settings.
     """
+    check_classifies(layout.run_name, config)
     features = load_features(layout, config)
     num_clips, drawn = features.clips.height, _draw(features)
     known = _known(layout, features)

@@ -715,3 +715,22 @@ def test_a_signal_that_is_ignored_stays_ignored(project: Path, monkeypatch: pyte
         assert call("evaluate", "--pipeline", "demo").exit_code == 0
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare", "demo-vqvae", "demo"),
+        ("truncate", "demo-vqvae"),
+        ("export", "demo-vqvae/daam", "--out", "x"),
+        ("preflight", "-p", "demo-vqvae"),
+    ],
+)
+def test_commands_for_methods_refuse_a_pipeline_that_reconstructs(words: tuple[str, ...]) -> None:
+    result = call(*words)
+    assert result.exit_code == 3
+    assert result.stderr == (
+        "ConfigError: demo-vqvae reconstructs images, so it has no methods and folds\n  its blocks are compared in "
+        "data/report/demo-vqvae/report.html; make it: daamctl run demo-vqvae\n"
+    )

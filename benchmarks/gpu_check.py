@@ -47,6 +47,7 @@ from benchmarks.harness import Ways, command, in_turns, joules, ratio
 from daamctl.artifacts.io import write_json, write_text
 from daamctl.config import Config, TrainConfig, load_config
 from daamctl.devices import autocast, resolve_device, resolve_precision
+from daamctl.environment import prepare
 from daamctl.layout import Layout
 from daamctl.provenance import device_name, versions
 from daamctl.threads import allowed_cores
@@ -104,6 +105,7 @@ def main(
     unknown = sorted(set(blocks or ()) - set(BLOCKS))
     if unknown:
         raise typer.BadParameter(f"{', '.join(unknown)}; there are {', '.join(BLOCKS)}")
+    prepare()
     gpu = torch.cuda.is_available()
     tiny = not gpu if tiny is None else tiny
     if here:

@@ -30,6 +30,8 @@ SHORTEST_S = 0.25
 """Shortest time over which others are measured, in seconds."""
 LONGEST_S = 20.0
 """Longest one: what they did before does not count."""
+READERS, READERS_GPU = 2, 8
+"""Most threads that read items while the CPU computes, and while a GPU computes and the CPU is mostly idle."""
 PROC, CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
 IDLE = (3, 4)
 """Places of `idle` and `iowait` among the times of a processor in /proc/stat."""
@@ -109,6 +111,11 @@ def _quota(*files: Path) -> list[float]:
         return [int(quota) / int(period)] if int(quota) > 0 else []
     except (OSError, ValueError, ZeroDivisionError):  # "max", or no such file
         return []
+
+
+def num_readers(device: str) -> int:
+    """Number of threads that read items while a device computes."""
+    return min(READERS_GPU, max(1, int(cores()))) if device.startswith("cuda") else READERS
 
 
 def others() -> float:

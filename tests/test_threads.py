@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from daamctl import threads
-from daamctl.threads import continue_with, cores, one_thread, others, use_free_cores
+from daamctl.threads import continue_with, cores, num_readers, one_thread, others, use_free_cores
 from tests.fixtures.resume import Killed, kill_when, save_always
 from tests.training.test_fusion_training import linear, train
 
@@ -179,3 +179,13 @@ def test_one_thread_within_the_block_alone() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_gpu_is_read_for_in_as_many_threads_as_there_are_cores(machine: Machine) -> None:
+    assert [num_readers(device) for device in ("cpu", "cuda", "cuda:1")] == [2, 4, 4]
+    machine.allowed = set(range(64))
+    assert num_readers("cuda") == 8
+    group = machine.folder / "cgroup"
+    group.mkdir()
+    (group / "cpu.max").write_text("50000 100000\n")
+    assert num_readers("cuda") == 1

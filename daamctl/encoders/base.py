@@ -250,10 +250,9 @@ class Encoder(ABC):
     def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Shaped[Tensor, "B *W T"]]:
         """Turn items into the model's inputs and the mask of positions to average, on the device.
 
-        The mask is (B, T), or (B, W, T) for the words of sentences.
+        The mask is (B, T), or (B, W, T) for the words of sentences. On a GPU, what was launched before goes on.
         """
-        inputs, mask = self.collate_cpu(items)
-        return {name: value.to(self.device) for name, value in inputs.items()}, mask.to(self.device)
+        return self._send(*self._staged(*self.collate_cpu(items)))
 
     def hidden(self, inputs: Mapping[str, Tensor]) -> Float[Tensor, "B T D"]:
         """Run the model once; return the last hidden state (B, T, D). Uses the caller's gradient mode and autocast."""
@@ -281,28 +280,31 @@ class Encoder(ABC):
         inputs, mask = self.collate_cpu(items)
         n_frames = mask.sum(-1)
         n_frames = n_frames[n_frames > 0] if mask.ndim == 3 else n_frames
-        if self.device.startswith("cuda"):  # only pinned memory can be copied while the device computes
-            inputs, mask = {name: value.pin_memory() for name, value in inputs.items()}, mask.pin_memory()
-        return Batch(inputs, mask, n_frames)
+        return Batch(*self._staged(inputs, mask), n_frames)
 
     @torch.inference_mode()
     def run_async(self, batch: Batch, storage: torch.dtype = torch.float32) -> Callable[[], Pooled]:
         """Launch a batch, on a GPU asynchronously; return a function that waits, in any thread, for the CPU result."""
-        inputs, mask = self._send(batch)
+        inputs, mask = self._send(batch.inputs, batch.mask)
         with autocast(self.device, self.precision):
             pooled = self.pooler.run(lambda: self.hidden(inputs), mask)
         return Pooled.of(pooled, storage).to_cpu()
 
-    def _send(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+    def _staged(self, inputs: dict[str, Tensor], mask: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """The same in pinned memory for a GPU: only that can be copied while the device computes."""
+        if not self.device.startswith("cuda"):
+            return inputs, mask
+        return {name: value.pin_memory() for name, value in inputs.items()}, mask.pin_memory()
+
+    def _send(self, inputs: dict[str, Tensor], mask: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Copy a batch to the device; on a GPU, in parallel to the computation of the previous batch."""
         if not self.device.startswith("cuda"):
-            inputs = {name: value.to(self.device) for name, value in batch.inputs.items()}
-            return inputs, batch.mask.to(self.device)
+            return {name: value.to(self.device) for name, value in inputs.items()}, mask.to(self.device)
         if self._copies is None:
             self._copies = torch.cuda.Stream(self.device)
         with torch.cuda.stream(self._copies):
-            inputs = {name: value.to(self.device, non_blocking=True) for name, value in batch.inputs.items()}
-            mask = batch.mask.to(self.device, non_blocking=True)
+            inputs = {name: value.to(self.device, non_blocking=True) for name, value in inputs.items()}
+            mask = mask.to(self.device, non_blocking=True)
         current = torch.cuda.current_stream(torch.device(self.device))
         current.wait_stream(self._copies)
         for value in (*inputs.values(), mask):

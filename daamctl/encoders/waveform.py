@@ -12,6 +12,10 @@ from daamctl.encoders.base import EncoderOptions
 from daamctl.encoders.speech import SpeechEncoder, trial_clip
 from daamctl.errors import EncoderError
 
+GPU_FRAMES = 8
+"""On a GPU, the number of frames of a batch is a multiple of this, if padding is masked. Its libraries prepare anew for
+each new shape of a convolution, and copy an attention bias whose rows are not aligned."""
+
 
 class WaveformEncoder(SpeechEncoder):
     """Pools the layers of a waveform encoder; arguments as in `SpeechEncoder`.
@@ -55,18 +59,31 @@ class WaveformEncoder(SpeechEncoder):
         """Number of frames, padding of the published pooling included; see `Encoder`."""
         return self.num_frames(max(self.padded(size), self.min_samples))
 
+    def most_samples(self, num_frames: int) -> int:
+        """Longest input that yields this many frames."""
+        samples = num_frames + 1
+        for kernel, stride in reversed(self.convolutions):
+            samples = (samples - 1) * stride + kernel
+        return samples - 1
+
     def padded(self, size: int) -> int:
         """Samples after padding; see `Encoder`."""
-        return round(self.options.pad_to_s * self.sampling_rate) if self.options.all_frames else size
+        if self.options.all_frames:
+            return round(self.options.pad_to_s * self.sampling_rate)
+        if not self.masked or not self.device.startswith("cuda"):
+            return size
+        num_frames = self.num_frames(max(size, self.min_samples))
+        return self.most_samples(-(-num_frames // GPU_FRAMES) * GPU_FRAMES)
 
     def collate_cpu(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """Batch waveforms (T,); see `Encoder`. Clips shorter than one frame are zero-padded to it."""
         clips = [self.normalized(clip) for clip in items]
         lengths = [max(len(clip), self.min_samples) for clip in clips]
-        width = max(lengths)
         if self.options.all_frames:
-            width = self.published_samples(width)
+            width = self.published_samples(max(lengths))
             lengths = [width] * len(clips)
+        else:
+            width = self.padded(max(lengths))
         batch = torch.zeros(len(clips), width)
         for row, clip in zip(batch, clips, strict=True):
             row[: len(clip)] = clip

@@ -22,14 +22,10 @@ from daamctl.errors import AudioError, CorpusError, EncoderError
 from daamctl.extraction.batching import plan_batches
 from daamctl.extraction.items import Items
 from daamctl.extraction.parts import Parts
-from daamctl.threads import allowed_cores
+from daamctl.threads import num_readers
 
 log = logging.getLogger(__name__)
 
-READ_THREADS = 2
-"""Reader threads while the CPU computes."""
-READ_THREADS_GPU = 8
-"""Most reader threads while a GPU computes and the CPU is mostly idle."""
 BATCHES_AHEAD = 2
 UNFINISHED, UNFINISHED_GPU = 1, 2
 """Batches whose results may be outstanding when the next one is launched."""
@@ -208,7 +204,8 @@ def _compute_alone() -> None:
     torch.set_num_threads(1)  # applies to this thread and to threads created later, not to the caller's
 
 
-def _on_gpu(encoder: Encoder) -> bool:
+def on_gpu(encoder: Encoder) -> bool:
+    """Whether the encoder computes on an NVIDIA GPU."""
     return getattr(encoder, "device", "cpu").startswith("cuda")
 
 
@@ -216,7 +213,7 @@ def _read_ahead(
     sets: Iterable[Opener], encoder: Encoder, storage: str, limit: _Limit
 ) -> Iterator[tuple[_ClipSet, _ReadBatch]]:
     """Read every batch of every set in order, in threads a few batches ahead of the consumer."""
-    threads = min(READ_THREADS_GPU, len(allowed_cores())) if _on_gpu(encoder) else READ_THREADS
+    threads = num_readers(getattr(encoder, "device", "cpu"))
     readers, opener = ThreadPoolExecutor(threads, "read", _compute_alone), ThreadPoolExecutor(1, "open", _compute_alone)
     ahead: deque[tuple[_ClipSet, Future[_ReadBatch]]] = deque()
     try:
@@ -335,7 +332,7 @@ class _Runner:
     ) -> None:
         self.encoder, self.storage, self.on_clips, self.limit, self.storing = encoder, storage, on_clips, limit, storing
         self.format: torch.dtype = getattr(torch, storage)
-        self.unfinished = UNFINISHED_GPU if _on_gpu(encoder) else UNFINISHED
+        self.unfinished = UNFINISHED_GPU if on_gpu(encoder) else UNFINISHED
         self.running: deque[tuple[_ClipSet, list[int], Future[None]]] = deque()
 
     def run(self, clip_set: _ClipSet, read: _ReadBatch) -> None:

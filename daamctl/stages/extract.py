@@ -147,6 +147,8 @@ class Extractor:
     @property
     def num_devices(self) -> int:
         """Number of devices that hold the weights."""
+        if self.description.modality == "speech":  # never spread over devices, so not opened for this
+            return 1
         return len({value.device for value in self.lazy.encoder.model.parameters()}) or 1
 
     def work(self, tasks: Sequence[Shard], advance: Callable[[int], None]) -> Iterator[ShardResult]:

@@ -9,8 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from torch import Tensor
 
+from daamctl.threads import num_readers
+
 BLOCK_BATCHES = 32  # a block of this many batches is sorted by length: little padding, yet close to a full shuffle
-READ_THREADS = 2
 BATCHES_AHEAD = 2
 
 
@@ -57,10 +58,16 @@ def pieces(items: Sequence[Tensor], most: int, *, equal_length: bool) -> list[li
 
 
 def read_ahead(
-    batches: Iterable[np.ndarray], read: Callable[[int], Tensor]
+    batches: Iterable[np.ndarray], read: Callable[[int], Tensor], device: str
 ) -> Iterator[tuple[np.ndarray, list[Tensor]]]:
-    """Read batches of rows in threads, a few ahead of the current one; exceptions from `read` are raised here."""
-    with ThreadPoolExecutor(READ_THREADS) as pool:
+    """Read batches of rows in threads, a few ahead of the current one; exceptions from `read` are raised here.
+
+    Args:
+        batches: row numbers of each batch.
+        read: reads a row; called from several threads at once.
+        device: what computes meanwhile.
+    """
+    with ThreadPoolExecutor(num_readers(device)) as pool:
         waiting: deque[tuple[np.ndarray, list[Future[Tensor]]]] = deque()
 
         def first() -> tuple[np.ndarray, list[Tensor]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -70,7 +72,8 @@ class FusionTraining(Training):
         super().__init__(setup, section="train", epochs=config.epochs, selection=config.selection, patience=patience)
         device, precision = setup.device, setup.precision
         self.model, self.train, self.dev, self.test, self.config = model.to(device), train, dev, test, config
-        if channels_last(device, precision):
+        self.channels_last = channels_last(device, precision)
+        if self.channels_last:
             order_weights(model, torch.channels_last)
         self.loss = build_loss(config)
         self.optimizer = build_optimizer(model, config, fused=device != "mps")
@@ -88,9 +91,10 @@ class FusionTraining(Training):
             self.done.untrained_density = untrained.untrained_density
             self.done.untrained_layer_weights = untrained.untrained_layer_weights
         else:
-            if model.has_density:
-                self.done.untrained_density = mean_density(model, test, device)
-            self.done.untrained_layer_weights = mean_layer_weights(model, test, device)
+            with self.evaluating():
+                if model.has_density:
+                    self.done.untrained_density = mean_density(model, test, device)
+                self.done.untrained_layer_weights = mean_layer_weights(model, test, device)
         self.maps = _EpochMaps() if model.has_density and config.density_maps == "all-epochs" else None
         self.resume()
 
@@ -142,6 +146,10 @@ class FusionTraining(Training):
 
     def evaluate(self, epoch: int, loss: float, accuracy: float) -> Epoch:
         """Evaluate the dev and test parts, set the next epoch's learning rate and return the history entry."""
+        with self.evaluating():
+            return self._evaluate(epoch, loss, accuracy)
+
+    def _evaluate(self, epoch: int, loss: float, accuracy: float) -> Epoch:
         lr = self.optimizer.param_groups[0]["lr"]
         size = eval_batch(self.model, self.config, self.device)
         if self.dev is not None and self.model.traits.needs_dev:
@@ -182,11 +190,23 @@ class FusionTraining(Training):
         model, done = self.model, self.done
         model.load_state_dict(self.best)
         size, found = eval_batch(model, self.config, self.device), self.evaluated.setdefault("final", [])
-        done.logits = predict(model, self.test, self.device, size, found=found, on_batch=self.save_if_due)
-        if model.has_density:
-            done.density = mean_density(model, self.test, self.device) if self.maps is None else self.maps.kept
-        done.layer_weights = mean_layer_weights(model, self.test, self.device)
+        with self.evaluating():
+            done.logits = predict(model, self.test, self.device, size, found=found, on_batch=self.save_if_due)
+            if model.has_density:
+                done.density = mean_density(model, self.test, self.device) if self.maps is None else self.maps.kept
+            done.layer_weights = mean_layer_weights(model, self.test, self.device)
         order_weights(model, torch.contiguous_format)  # the layout that files and other code expect
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Give the weights the memory format in which this device evaluates, and then that of training again."""
+        changes = self.channels_last and not evaluates_channels_last(self.device)
+        if changes:
+            order_weights(self.model, torch.contiguous_format)
+        yield
+        if changes:
+            order_weights(self.model, torch.channels_last)
+            self.align()
 
     def _scores(self, name: str, part: Part | None, size: int) -> tuple[float | None, float | None]:
         """Accuracy and mean cross-entropy on a part; goes on where an earlier process was interrupted."""
@@ -344,6 +364,14 @@ def channels_last(device: str, precision: str) -> bool:
     if device == "cpu":
         return cpu_formats().channels_last.get(precision, False)
     return device.startswith("cuda") and precision != "float32"
+
+
+def evaluates_channels_last(device: str) -> bool:
+    """Whether weights in the channels-last memory format keep it in evaluation, which is always float32.
+
+    Not on NVIDIA GPUs, whose convolutions in full float32 are made for the contiguous format.
+    """
+    return not device.startswith("cuda")
 
 
 def order_weights(model: nn.Module, order: torch.memory_format) -> None:

@@ -121,6 +121,36 @@ def test_collate_and_hidden() -> None:
     assert torch.equal(hidden, model_of("vit")(**inputs).last_hidden_state)
 
 
+@pytest.mark.parametrize("case", NAMES)
+def test_a_gpu_looks_the_same_values_up_by_bytes(case: str) -> None:
+    encoder = encoder_of(case)
+    floats = [encoder.pixels(image) for image in pictures()]
+    expected, _ = encoder.pool(floats)
+    encoder.values = encoder.values_of_bytes()
+    assert encoder.values is not None
+    found = [encoder.pixels(image) for image in pictures()]
+    assert {one.dtype for one in found} == {torch.uint8}
+    assert encoder.to_batch(found).inputs["pixel_values"].dtype == torch.uint8
+    assert torch.equal(encoder.collate(found)[0]["pixel_values"], torch.stack(floats))
+    assert torch.equal(encoder.pool(found)[0], expected)
+
+
+def test_values_are_not_looked_up_where_that_gives_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = encoder_of("vit")
+    process = encoder._processed
+
+    def by_contrast(image: Image.Image, **options: bool) -> Tensor:
+        pixels = process(image, **options)
+        return pixels if options else pixels / pixels.std()
+
+    def stubborn(image: Image.Image, **options: bool) -> Tensor:
+        raise TypeError(f"unexpected {', '.join(options)}")
+
+    for other in (by_contrast, stubborn):
+        monkeypatch.setattr(encoder, "_processed", other)
+        assert encoder.values_of_bytes() is None
+
+
 def test_pixels_follow_the_processor() -> None:
     """Resized, to [0, 1], then mean 0.5 and std 0.5: white is 1, black is -1."""
     encoder = encoder_of("vit")

@@ -252,6 +252,19 @@ def test_no_hook_of_ours_is_left() -> None:
     assert isinstance(encoder.pooler.layers[0], nn.Module)
 
 
+def test_training_is_given_pinned_batches_with_their_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, pinned = encoder_of("llama"), []
+    items, _ = encoder.tokens(TEXTS, 60)
+    plain, plain_mask = encoder.collate(items)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: (pinned.append(self.shape), self)[1])
+    monkeypatch.setattr(encoder, "_send", lambda inputs, mask: (inputs, mask))
+    encoder.device, encoder.sends_mask = "cuda", False  # as inference on a GPU leaves it out
+    inputs, mask = encoder.collate(items)
+    assert torch.equal(mask, plain_mask)
+    assert all(torch.equal(inputs[name], plain[name]) for name in ("input_ids", "attention_mask"))
+    assert pinned == 3 * [mask.shape]
+
+
 @pytest.mark.parametrize("case", NAMES)
 def test_only_causal_models_ignore_padding(case: str) -> None:
     encoder = encoder_of(case)

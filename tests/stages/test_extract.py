@@ -117,6 +117,17 @@ def test_images_of_tables_and_files_are_embedded_in_order(project: Path) -> None
     assert read_head(layout.embeddings).encoder["processor"]["image_mean"] == [0.5] * 3
 
 
+def test_a_worker_knows_that_a_speech_encoder_takes_one_device_without_opening_it(project: Path) -> None:
+    config, layout = setting("wavlm-micro"), Layout(project, "p", "p", "p")
+    register(project, "demo", project)
+    times: dict[str, list[Any]] = {"start_s": [0.0] * 7, "duration_s": [1.0] * 7, "pad_to_s": [None] * 7}
+    write_clips(layout.clips, table("speech", config, path=["a.wav"] * 7, sampling_rate=[16000] * 7, **times))
+    extract.Extractor(layout, config, "cpu")  # opens the encoder and keeps its facts
+    again = extract.Extractor(layout, config, "cpu")
+    assert again.num_devices == 1
+    assert again.lazy._opened is None
+
+
 def test_a_row_group_that_shards_share_is_read_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = setting("beit-micro", shard_clips=1)
     layout = image_layout(project, config)

@@ -52,7 +52,7 @@ def test_items_are_read_in_order_and_errors_come_through() -> None:
         return torch.tensor(row)
 
     batches = [np.array([3, 1]), np.array([2]), np.array([7, 0]), np.array([4])]
-    found = [(rows.tolist(), [int(item) for item in items]) for rows, items in read_ahead(batches, read)]
+    found = [(rows.tolist(), [int(item) for item in items]) for rows, items in read_ahead(batches, read, "cpu")]
     assert found == [([3, 1], [3, 1]), ([2], [2]), ([7, 0], [7, 0]), ([4], [4])]
     with pytest.raises(ValueError, match="row 9"):
-        list(read_ahead([*batches, np.array([9])], read))
+        list(read_ahead([*batches, np.array([9])], read, "cuda"))

@@ -603,6 +603,32 @@ def test_state_saved_in_another_order_in_memory_is_taken_up(tmp_path: Path, monk
     torch.testing.assert_close(resumed.logits, whole.logits, atol=1e-5, rtol=1e-4)
 
 
+def test_a_gpu_evaluates_in_the_contiguous_order(tmp_path: Path, monkeypatch: Any) -> None:
+    save_after_epochs(monkeypatch)
+    whole = train(conv(), tmp_path / "whole", lr=0.01, epochs=3)
+    monkeypatch.setattr(fusion_training, "channels_last", lambda *_: True)
+    monkeypatch.setattr(fusion_training, "evaluates_channels_last", lambda _: False)
+    seen = set()
+
+    def look(module: torch.nn.Conv2d, _: Any) -> None:
+        if not module.weight.is_contiguous() or not module.weight.is_contiguous(memory_format=torch.channels_last):
+            seen.add((module.training, module.weight.is_contiguous()))
+
+    def watched() -> FusionClassifier:
+        model = conv()
+        for module in model.modules():
+            if isinstance(module, torch.nn.Conv2d):
+                module.register_forward_pre_hook(look)
+        return model
+
+    done = train(watched(), tmp_path / "order", lr=0.01, epochs=3)
+    assert seen == {(True, False), (False, True)}
+    torch.testing.assert_close(done.logits, whole.logits, atol=1e-5, rtol=1e-4)
+    train(watched(), tmp_path / "cut", lr=0.01, epochs=2)  # leaves the state after an epoch
+    resumed = train(watched(), tmp_path / "cut", lr=0.01, epochs=3)
+    assert torch.equal(resumed.logits, done.logits)
+
+
 def test_channels_last_by_measurement_and_precision(monkeypatch: Any) -> None:
     found = CpuFormats(channels_last={"float32": False, "bfloat16": True})
     monkeypatch.setattr(fusion_training, "cpu_formats", lambda: found)

@@ -30,7 +30,7 @@ from daamctl.errors import MethodError, TrainingError
 from daamctl.extraction.batching import plan_batches
 from daamctl.methods import WeightsMetadata, load_weights, read_metadata
 from daamctl.progress import Progress
-from daamctl.training import loop
+from daamctl.training import adapter_training, loop
 from daamctl.training.adapter_training import AdapterTraining, ItemSet, Opened, predict, rate_factor
 from daamctl.training.checkpoint import save_state
 from daamctl.training.runner import kept_fold, train_fold
@@ -50,6 +50,7 @@ class Encoder(Tiny):
 
     layers = (1, 2)
     equal_length_batches = False
+    device = "cpu"
 
     def __init__(self, model: Any) -> None:
         super().__init__(model, "text")
@@ -370,6 +371,29 @@ def test_training_interrupted_within_an_epoch_resumes_to_the_same_bits(
     assert bar.done == 2 * 36  # as many as without the interruption
     # 2 items to check the effect, 3 steps of 2, two evaluations of 12, and the last one of the test part
     assert len(made.read) == 2 + 3 * 2 + 24 + 12
+
+
+def test_a_state_saved_by_plain_steps_goes_on_by_the_fused_ones_of_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_always(monkeypatch)
+    whole = make(tmp_path, "whole", epochs=3).history()["train_loss"]
+
+    def die(entry: dict[str, Any]) -> None:
+        if entry["epoch"] == 2:
+            raise Killed
+
+    where = (tmp_path / "cut" / "lora-r4", tmp_path / "work" / "cut")
+    with pytest.raises(Killed):
+        train_fold(trial(epochs=3), *where, root=tmp_path, on_epoch=die)
+    build, step, used = adapter_training.build_optimizer, torch.optim.AdamW.step, list[bool]()
+    monkeypatch.setattr(adapter_training, "build_optimizer", lambda groups, fused: build(groups, fused=not fused))
+    monkeypatch.setattr(
+        torch.optim.AdamW, "step", lambda self: (used.append(self.param_groups[0]["fused"]), step(self))[1]
+    )
+    resumed = train_fold(trial(epochs=3), *where, root=tmp_path).history()["train_loss"]
+    assert set(used) == {True}
+    assert resumed.to_list() == pytest.approx(whole.to_list(), rel=1e-4)
 
 
 def test_resume_file_of_the_former_layout_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

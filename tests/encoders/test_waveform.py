@@ -1,0 +1,75 @@
+"""Batches of waveforms."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import WavLMConfig, WavLMModel
+
+from daamctl.encoders.base import EncoderOptions
+from daamctl.encoders.waveform import WaveformEncoder
+from tests.fixtures.tiny_models import LARGE, SPEECH
+
+LENGTHS = (3000, 2301, 777, 3100)
+
+
+@pytest.fixture
+def encoder() -> WaveformEncoder:
+    return wavlm()
+
+
+def wavlm(**options: Any) -> WaveformEncoder:
+    torch.manual_seed(0)
+    model = WavLMModel(WavLMConfig(**SPEECH, **LARGE)).eval()
+    reader = SimpleNamespace(sampling_rate=8000)
+    return WaveformEncoder("wavlm", model, reader, device="cpu", precision="float32", options=EncoderOptions(**options))
+
+
+def clips(*lengths: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [0.1 * torch.randn(length, generator=generator) for length in lengths]
+
+
+def test_the_longest_input_of_a_number_of_frames(encoder: WaveformEncoder) -> None:
+    for number in (1, 8, 13):
+        assert encoder.num_frames(encoder.most_samples(number)) == number
+        assert encoder.num_frames(encoder.most_samples(number) + 1) == number + 1
+
+
+def test_a_batch_for_a_gpu_has_a_multiple_of_eight_frames(encoder: WaveformEncoder) -> None:
+    plain, _ = encoder.collate_cpu(clips(*LENGTHS))
+    assert plain["input_values"].shape[1] == max(LENGTHS)
+    encoder.device = "cuda:0"
+    widths = set()
+    for longest in range(2001, 3100, 7):
+        inputs, mask = encoder.collate_cpu(clips(longest))
+        width = inputs["input_values"].shape[1]
+        assert width == encoder.padded(longest)
+        assert mask.shape[1] == encoder.num_frames(width) == encoder.positions(longest)
+        assert mask.shape[1] % 8 == 0
+        assert mask.shape[1] - 8 < mask.sum() == encoder.num_frames(longest)
+        widths.add(width)
+    frames = encoder.num_frames(3100) - encoder.num_frames(2001)
+    assert len(widths) <= frames // 8 + 2
+
+
+def test_that_padding_changes_vectors_by_rounding_alone(encoder: WaveformEncoder) -> None:
+    plain, plain_frames = encoder.pool(clips(*LENGTHS))
+    encoder.device = "cuda"
+    inputs, mask = encoder.collate_cpu(clips(*LENGTHS))
+    encoder.device = "cpu"
+    with torch.inference_mode():
+        vectors = encoder.pooler.run(lambda: encoder.hidden(inputs), mask)
+    assert torch.equal(mask.sum(1), plain_frames)
+    assert mask.shape[1] > int(plain_frames.max())
+    torch.testing.assert_close(vectors, plain, atol=1e-5, rtol=1e-5)
+
+
+def test_published_pooling_pads_as_published_on_a_gpu_too() -> None:
+    encoder = wavlm(all_frames=True, pad_to_s=0.5)
+    encoder.device = "cuda"
+    inputs, _ = encoder.collate_cpu(clips(800))
+    assert inputs["input_values"].shape == (1, 4000)

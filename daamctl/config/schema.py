@@ -456,6 +456,8 @@ class ReconstructConfig(Section):
     """Groups of GroupNorm."""
     code_decay: Annotated[float, Field(gt=0.0, lt=1.0), Source.RECONSTRUCTED] = 0.99
     """Decay of the moving averages that move the codes."""
+    code_restart: Annotated[float, Field(ge=0.0), Source.RECONSTRUCTED] = 1.0
+    """Average number of latents per step below which a code is replaced by a latent of the batch; 0: never."""
     commitment: Annotated[float, Field(ge=0.0), Source.RECONSTRUCTED] = 0.25
     """Weight of the distance of the latents from their codes in the loss."""
     loss: Annotated[Literal["l2", "l1"], Source.RECONSTRUCTED] = "l2"

@@ -30,12 +30,14 @@ class Codes(nn.Module):
 
     Each latent becomes its nearest code. In training, a code moves to the mean of the latents that chose it, as a
     moving average: n <- g n + (1 - g) count, s <- g s + (1 - g) sum, code = s / n. The codes start as latents of the
-    first batch, drawn at random.
+    first batch, drawn at random. A code with n below a limit is out of use, and becomes a latent of the batch
+    (Dhariwal et al., 2020, section 3.1): otherwise most codes would stay where the untrained encoder put them.
 
     Args:
         number: K.
         size: D.
         decay: g.
+        restart_below: limit of n; 0: codes are never replaced.
     """
 
     codes: Tensor  # (K, D)
@@ -43,9 +45,9 @@ class Codes(nn.Module):
     sums: Tensor  # (K, D), s
     ready: Tensor  # whether the codes have their start
 
-    def __init__(self, number: int, size: int, *, decay: float) -> None:
+    def __init__(self, number: int, size: int, *, decay: float, restart_below: float = 0.0) -> None:
         super().__init__()
-        self.decay = decay
+        self.decay, self.restart_below = decay, restart_below
         self.register_buffer("codes", torch.zeros(number, size))
         self.register_buffer("counts", torch.ones(number))
         self.register_buffer("sums", torch.zeros(number, size))
@@ -87,6 +89,14 @@ class Codes(nn.Module):
         total = self.counts.sum()
         smooth = (self.counts + SMOOTHING) / (total + len(self.counts) * SMOOTHING) * total
         self.codes.copy_(self.sums / smooth[:, None])
+        if self.restart_below:
+            # Evenly spaced latents: the order of crops is random already, and nothing is left to restore on resuming.
+            number = len(self.codes)
+            drawn = flat[torch.arange(number, device=flat.device) * len(flat) // number]
+            idle = self.counts < self.restart_below
+            self.codes.copy_(torch.where(idle[:, None], drawn, self.codes))
+            self.sums.copy_(torch.where(idle[:, None], drawn, self.sums))
+            self.counts.masked_fill_(idle, 1.0)
 
 
 def perplexity(uses: NDArray[np.int64]) -> float:

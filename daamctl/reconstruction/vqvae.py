@@ -59,7 +59,7 @@ class VQVAE(nn.Module):
             return found
 
         self.encoder = nn.Sequential(first, *steps(halve, downs), to_codes)
-        self.codes = Codes(settings.codes, size, decay=settings.code_decay)
+        self.codes = Codes(settings.codes, size, decay=settings.code_decay, restart_below=settings.code_restart)
         self.decoder = nn.Sequential(from_codes, *steps(double, ups), last)
 
     @property

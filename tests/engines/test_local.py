@@ -116,6 +116,7 @@ def test_gpus_per_worker_belong_to_clusters() -> None:
         LocalEngine(gpus_per_worker=0.5)
 
 
+@pytest.mark.slow
 def test_extraction_in_two_processes_resumes_after_one_has_died(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = setting("llama-micro")
     alone, layout = text_layout(project, config, name="alone"), text_layout(project, config)

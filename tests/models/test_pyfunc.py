@@ -50,6 +50,7 @@ def test_recordings_are_given_by_path(tmp_path: Path) -> None:
     assert '"p_low": null' in json.dumps(found.to_dict("records"), allow_nan=False)  # as MLflow answers
 
 
+@pytest.mark.slow
 def test_a_registered_model_is_loaded_by_its_name(texts: Path, project: Path) -> None:
     assert [register_model(project, texts, "emotion") for _ in range(2)] == ["1", "2"]
     mlflow.set_tracking_uri(store_uri(project))

@@ -34,6 +34,20 @@ def test_a_training_step_in_numpy() -> None:
     np.testing.assert_array_equal(latents.grad.numpy(), np.ones((2, 3, 4, 4)))
 
 
+def test_codes_out_of_use_become_latents_of_the_batch() -> None:
+    torch.manual_seed(1)
+    codes = Codes(8, 2, decay=0.5, restart_below=0.6)
+    codes(torch.randn(1, 2, 2, 2))
+    codes.codes[4:] = 100.0
+    codes.sums[4:] = 100.0
+    latents = torch.randn(1, 2, 4, 4)
+    codes(latents)  # nothing chooses the last four: their counts fall to half
+    rows = {tuple(row) for row in latents.movedim(1, -1).flatten(0, -2).tolist()}
+    assert all(tuple(row) in rows for row in codes.codes[4:].tolist())
+    assert codes.counts[4:].tolist() == [1.0] * 4
+    assert not any(tuple(row) in rows for row in codes.codes[codes.counts > 1.0].tolist())
+
+
 def test_evaluation_moves_nothing() -> None:
     codes = Codes(4, 2, decay=0.9)
     codes(torch.randn(3, 2, 2, 2))

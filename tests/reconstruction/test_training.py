@@ -44,7 +44,7 @@ def same(one: Trained, other: Trained) -> bool:
 def test_the_loss_falls_and_the_scores_are_those_of_the_model(train: Train) -> None:
     found = train("identity", epochs=10, lr=5e-3)
     losses = [entry["reconstruction"] for entry in found.history]
-    assert losses[-1] < 0.4 * losses[0]
+    assert losses[-1] < 0.6 * losses[0]
     assert found.steps == 10 * 4  # four crops of each of eight images, in batches of 8
     assert found.scores["psnr"].mean() == pytest.approx(-10 * np.log10(found.scores["l2"]).mean(), rel=1e-4)
     assert found.uses.sum() == len(found.scores["psnr"]) * 2 * 2

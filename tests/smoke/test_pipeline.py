@@ -143,6 +143,7 @@ def test_encoder_that_is_not_here_says_how_to_get_it(project: Path) -> None:
         extract.run(layout, config)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("blank_pictures")
 def test_pipeline_without_a_ranking_method_still_ends_in_a_report(project: Path) -> None:
     write_pipeline(project, more="methods: [weighted-sum]\nablate: {layers: [[3], [20, 21]], method: weighted-sum}\n")

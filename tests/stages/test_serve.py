@@ -39,6 +39,7 @@ def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_a_signal_stops_the_server(server: subprocess.Popen[str]) -> None:
     assert server.stderr is not None
     line = next(line for line in server.stderr if "serving on" in line)

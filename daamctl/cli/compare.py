@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 PLAIN_WIDTH = 160
 """Width of the tables in characters when the output is not a terminal."""
 FIGURES = {"accuracy": "WA", "balanced_accuracy": "UA"}
+ENTITIES = {"entity_f1": "entity F1"}
+"""What the methods of a token corpus are compared by besides."""
 ONE_SHOWN, MANY_SHOWN = 10, 3
 """Disagreements printed per pair: for a single pair, and for several. comparison.json has ten per pair."""
 DASH = "–"
@@ -177,8 +179,10 @@ def _show_paired(console: Console, result: PairedResult, item: str) -> None:
 def _paired_rows(entry: PairedMethods) -> list[list[str]]:
     """One row per metric."""
     rows = []
-    for metric, alias in FIGURES.items():
-        one = entry.metrics[metric]
+    for metric, alias in (ENTITIES | FIGURES).items():
+        one = entry.metrics.get(metric)
+        if one is None:
+            continue
         points = one.minimal_detectable.points if one.minimal_detectable else None
         row = [_pair(entry), alias, _percent(one.first_value), _percent(one.second_value), _points(one.difference)]
         row.append(f"{_points(one.interval.low)} to {_points(one.interval.high)}" if one.interval else DASH)

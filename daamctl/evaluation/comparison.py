@@ -337,7 +337,7 @@ def family_of(
 def correct_family(comparisons: Sequence[Pair]) -> list[Pair]:
     """Comparisons with `p_holm` filled in: Holm's correction within each metric and test."""
     metrics = [dict(one.metrics) for one in comparisons]
-    for name in COMPARED:
+    for name in metrics[0] if metrics else ():
         parts = [found[name] for found in metrics]
         primary = with_holm([part.primary for part in parts])
         secondary = with_holm([part.secondary for part in parts])

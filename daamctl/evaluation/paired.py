@@ -33,6 +33,7 @@ from daamctl.evaluation.consistency import differences, flat
 from daamctl.evaluation.fairness import assess_method, identical_groups
 from daamctl.evaluation.scoring import Items, items_of
 from daamctl.evaluation.settings_diff import CANNOT_SECTIONS, code_changed, differing, facts, merged
+from daamctl.evaluation.tagging import compare_taggers
 
 MOST_DISAGREEMENTS = 10
 ALPHA = 0.05
@@ -156,6 +157,9 @@ def compare_paired(pairs: Sequence[tuple[TrainedMethod, TrainedMethod]], unit: s
         settings[first.method] = differing({**first.facts, **first.later}, {**second.facts, **second.later})
         result = _compare(first, second, unit, command)
         (figures,) = result.comparisons
+        if first.modality == "tokens":
+            f1 = compare_taggers(first.folds, second.folds)
+            figures = replace(figures, metrics={"entity_f1": f1, **figures.metrics})
         comparisons.append(
             PairedMethods(
                 **vars(figures),

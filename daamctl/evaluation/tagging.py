@@ -14,6 +14,7 @@ from scipy.stats import t as student
 
 from daamctl.artifacts.entities import Entities, MethodEntities, Rule
 from daamctl.artifacts.results import Fold
+from daamctl.artifacts.statistics import MetricComparison
 from daamctl.artifacts.words import DOCUMENT, sentence_of, terms_for
 from daamctl.evaluation.entities import (
     EntityCounts,
@@ -70,6 +71,19 @@ def entities_of(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], re
     tests = with_holm([one.primary for one in found])
     compared = {name: replace(one, primary=test) for name, one, test in zip(others, found, tests, strict=True)}
     return Entities(reference if others else None, methods, compared, unit, len(first.counted().sentences))
+
+
+def compare_taggers(first: Sequence[Fold], second: Sequence[Fold]) -> MetricComparison:
+    """Entity F1 of one tagger minus that of another, over the test sentences, which must be the same.
+
+    Args:
+        first: finished folds of one method.
+        second: those of the other.
+    """
+    sides = [_trials(folds) for folds in (first, second)]
+    unit = terms_for("tokens", sides[0][0].ids, sides[0][0].sources).source
+    counts = [[one.by_unit(unit) for one in trials] for trials in sides]
+    return compare_f1(*counts, resamples=RESAMPLES, unit=unit)
 
 
 def over_trials(

@@ -53,11 +53,13 @@ class InMemorySplit:
         x: (M, L, D) pooled layers in the stored number format.
         y: (N,) class ids, on the same device.
         rows: (N,) rows of `x` that belong to the part, on the same device; None: all, in order.
+        pin: yield batches in page-locked memory, from which a GPU copies asynchronously.
     """
 
     x: Tensor
     y: Tensor
     rows: Tensor | None = None
+    pin: bool = False
 
     def __len__(self) -> int:
         return len(self.y)
@@ -70,12 +72,13 @@ class InMemorySplit:
     def batches(self, batch_size: int, order_seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield batches by indexing the tensor; see `Part`."""
         if order_seed is None and self.rows is None:
-            yield from zip(self.x.split(batch_size), self.y.split(batch_size), strict=True)
+            for x, targets in zip(self.x.split(batch_size), self.y.split(batch_size), strict=True):
+                yield _pinned(x, self.pin), _pinned(targets, self.pin)
             return
         rows, y = (self.rows, self.y) if order_seed is None else self.order(order_seed)
         assert rows is not None
         for some, targets in zip(rows.split(batch_size), y.split(batch_size), strict=True):
-            yield self.x[some], targets
+            yield _pinned(self.x[some], self.pin), _pinned(targets, self.pin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +116,7 @@ class StreamedSplit:
         x = self._empty(len(self), device)
         for places, block in self.stored.blocks(self.rows):
             x[places[0] : places[-1] + 1] = torch.from_numpy(block)
-        return InMemorySplit(x, self.y.to(device))
+        return InMemorySplit(x, self.y.to(device), pin=self.pin and device == "cpu")
 
     def batches(self, batch_size: int, order_seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield batches shard by shard; see `Part`.
@@ -132,7 +135,7 @@ class StreamedSplit:
             del block  # free it before the next block is read
             while len(rest) >= min(batch_size, len(self) - given) > 0:
                 batch, rest = rest[:batch_size], rest[batch_size:]
-                yield self._pinned(batch), self._pinned(self.y[given : given + len(batch)])
+                yield _pinned(batch, self.pin), _pinned(self.y[given : given + len(batch)], self.pin)
                 given += len(batch)
 
     def _shuffled(self, batch_size: int, rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
@@ -152,15 +155,16 @@ class StreamedSplit:
                 chosen = drawn[start : start + batch_size]
                 batch = torch.empty((len(chosen), *pool.shape[1:]), dtype=pool.dtype, pin_memory=self.pin)
                 torch.index_select(pool, 0, torch.from_numpy(chosen), out=batch)
-                yield batch, self._pinned(self.y[torch.from_numpy(clip[chosen])])
+                yield batch, _pinned(self.y[torch.from_numpy(clip[chosen])], self.pin)
             free = np.concatenate([free, drawn])
 
     def _empty(self, number: int, device: str = "cpu") -> Tensor:
         dtype = torch.from_numpy(np.empty(0, self.stored.dtype)).dtype
         return torch.empty((number, *self.stored.shape[1:]), dtype=dtype, device=device)
 
-    def _pinned(self, x: Tensor) -> Tensor:
-        return x.pin_memory() if self.pin else x
+
+def _pinned(x: Tensor, pin: bool) -> Tensor:
+    return x.pin_memory() if pin else x
 
 
 class InBatches:

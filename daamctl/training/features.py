@@ -187,7 +187,8 @@ def part_of(features: Features, rows: np.ndarray, device: str) -> InMemorySplit 
     x, index = features.x, torch.from_numpy(rows)
     y = features.targets()[index]
     if isinstance(x, torch.Tensor):
-        return InMemorySplit(x, y.to(x.device), index.to(x.device))
+        pin = device.startswith("cuda") and x.device.type == "cpu"
+        return InMemorySplit(x, y.to(x.device), index.to(x.device), pin=pin)
     assert features.stream, "place_features decides it, because the key of the fold depends on it"
     return StreamedSplit(x, rows, y, pin=device.startswith("cuda"))
 

@@ -203,10 +203,12 @@ class FusionTraining(Training):
         changes = self.channels_last and not evaluates_channels_last(self.device)
         if changes:
             order_weights(self.model, torch.contiguous_format)
-        yield
-        if changes:
-            order_weights(self.model, torch.channels_last)
-            self.align()
+        try:
+            yield
+        finally:
+            if changes:
+                order_weights(self.model, torch.channels_last)
+                self.align()
 
     def _scores(self, name: str, part: Part | None, size: int) -> tuple[float | None, float | None]:
         """Accuracy and mean cross-entropy on a part; goes on where an earlier process was interrupted."""

@@ -15,6 +15,7 @@ from daamctl.artifacts.io import content_key, locked, replace_dir
 from daamctl.artifacts.results import RESULT, Fold, fold_dir, read_fold
 from daamctl.artifacts.terms import percent, terms_of
 from daamctl.engines.base import Engine, await_files
+from daamctl.engines.local import worker_devices
 from daamctl.errors import ArtifactError, TrainingError
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
@@ -70,6 +71,10 @@ def train_all(
     if missing:
         use_free_cores()
     if missing and (engine is None or engine.in_process):
+        gpus = len(worker_devices(missing[0].device_setting, None))
+        if min(gpus, len(missing)) > 1:
+            words = "one of %d GPUs is used; --workers %d divides the folds among them"
+            log.info(words, gpus, min(gpus, len(missing)))
         made = _train_in_process(missing, folder, layout, tracker)
     elif missing and engine is not None:
         made = _train_on_engine(missing, folder, layout, tracker, engine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import yaml
 from scipy.special import softmax
 from scipy.stats import ttest_1samp
 from seqeval.metrics import f1_score
+from typer.testing import CliRunner
 
 from daamctl import pipeline
 from daamctl.analysis.probe import ridge_probe
@@ -23,10 +25,11 @@ from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.results import read_folds
 from daamctl.artifacts.words import sentence_of
+from daamctl.cli.app import app
 from daamctl.config import load_config
 from daamctl.errors import ConfigError, MethodError, TrainingError, UnknownNameError
 from daamctl.layout import Layout
-from daamctl.stages import export, importance, predict, preflight, serve, shots
+from daamctl.stages import compare, export, importance, predict, preflight, serve, shots
 from tests.fixtures.pictures import blank_pictures
 
 QUICK: dict[str, Any] = {
@@ -131,7 +134,7 @@ def test_few_shot_trials_draw_other_sentences(project: Path) -> None:
     changes: dict[str, Any] = {"methods": ["last-layer", "ridge-concat"], "train.shots": 8, "train.seeds": [1, 2]}
     changes |= {"finetunes": ["linear-probe"], "finetune.epochs": 1, "finetune.search": "none", "finetune.lr": 0.01}
     base = yaml.safe_load((project / "pipelines/demo-tokens.yaml").read_text(encoding="utf-8"))
-    few = {**base, "train": {**base["train"], "shots": 8}, "evaluate": {"reference": "last-layer"}}
+    few = {**base, "train": {**base["train"], "shots": 8, "seeds": [1, 2]}, "evaluate": {"reference": "last-layer"}}
     (project / "pipelines/few-8-shots.yaml").write_text(yaml.safe_dump(few), encoding="utf-8")
     layout, report = run(project, "few-8-shots", **changes, **{"train.refit": True})
     folds = {fold.seed: fold for fold in read_folds(layout.method("last-layer"))}
@@ -150,9 +153,22 @@ def test_few_shot_trials_draw_other_sentences(project: Path) -> None:
     tuned = read_folds(layout.method("linear-probe"))
     assert found.methods["linear-probe"].per_trial == pytest.approx([f.result["metrics"]["entity_f1"] for f in tuned])
     assert "means of 2 trials" in (report / "report.md").read_text(encoding="utf-8")
+    check_comparison(project, found)
     check_curves(project, found)
     with pytest.raises(TrainingError, match="asks for 300 sentences"):
         run(project, **{**changes, "train.shots": 100})
+
+
+def check_comparison(project: Path, found: Entities) -> None:
+    """Two taggers are compared by entity F1, as `evaluate` compares them."""
+    path = compare.run(project, "few-8-shots/ridge-concat", "few-8-shots/last-layer")
+    (pair,) = json.loads(path.read_text(encoding="utf-8"))["comparisons"]
+    f1, wanted = pair["metrics"]["entity_f1"], found.comparisons["ridge-concat"]
+    assert f1["difference"] == pytest.approx(wanted.difference)
+    assert wanted.interval is not None
+    assert (f1["interval"]["low"], f1["interval"]["high"]) == pytest.approx((wanted.interval.low, wanted.interval.high))
+    shown = CliRunner().invoke(app, ["compare", "few-8-shots/ridge-concat", "few-8-shots/last-layer"])
+    assert "entity F1" in shown.stdout, shown.output
 
 
 def check_curves(project: Path, found: Entities) -> None:

@@ -265,6 +265,22 @@ def test_batches_are_widened() -> None:
     assert on_device(wide, "cpu") is wide
 
 
+def test_what_is_in_main_memory_is_pinned_for_a_gpu(stored: StoredVectors, monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned: list[int] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: (pinned.append(len(self)), self)[1])
+    streamed, plain = pair(stored)
+    held = StreamedSplit(stored, streamed.rows, streamed.y, pin=True).hold()
+    for part in (held, InMemorySplit(held.x, held.y, torch.arange(len(held)), pin=True)):
+        for seed in (None, 1):
+            pinned.clear()
+            for found, expected in zip(part.batches(20, seed), plain.batches(20, seed), strict=True):
+                assert all(map(torch.equal, found, expected))
+            assert pinned == [20, 20, 20, 20, 13, 13]
+    pinned.clear()
+    list(plain.batches(20))
+    assert pinned == []
+
+
 @needs_gpu
 def test_pinned_batches_reach_the_gpu_unchanged(stored: StoredVectors) -> None:
     streamed, held = pair(stored)

@@ -237,6 +237,20 @@ def test_folds_trained_elsewhere_are_those_trained_here(layout: Layout, wanted: 
     assert [fold.result["metrics"] for fold in here] == [fold.result["metrics"] for fold in there]
 
 
+def test_gpus_that_are_not_used_are_named(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = config(epochs=1)
+    trials = trials_of(FusionTrial, "test", "mean", load_features(layout, settings), settings)
+    monkeypatch.setattr(runner, "_train_in_process", lambda missing, *_: {(i, 1): None for i in range(1, 6)})
+    caplog.set_level("INFO")
+    for gpus, number, expected in ((1, 5, ""), (4, 1, ""), (4, 5, "4"), (8, 5, "5")):
+        monkeypatch.setattr(runner, "worker_devices", lambda *_, gpus=gpus: ["cuda"] * gpus)
+        caplog.clear()
+        train_all(trials[:number], layout.method("mean"), layout, NoTracker(), force=False)
+        assert (f"--workers {expected} divides the folds" in caplog.text) == bool(expected)
+
+
 def test_a_worker_with_other_inputs_is_found_out(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(epochs=1)
     features = load_features(layout, settings)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -25,7 +26,7 @@ from daamctl.methods import WeightsMetadata, load_weights, read_metadata
 from daamctl.training import features as features_module
 from daamctl.training import loop
 from daamctl.training.feature_split import InMemorySplit, StreamedSplit
-from daamctl.training.features import Features, load_features, split_features
+from daamctl.training.features import Features, load_features, part_of, split_features
 from daamctl.training.runner import kept_fold, summary_line, train_fold
 from daamctl.training.trial import FoldSpec
 from daamctl.training.trials.fusion import FusionTrial
@@ -217,6 +218,12 @@ def test_what_is_held_is_shared_by_all_parts(features: Features) -> None:
     for part in split_features(features, split_of(features.clips, 2, config().train), "cpu"):
         assert isinstance(part, InMemorySplit)
         assert part.x is features.x
+
+
+def test_a_part_in_main_memory_is_pinned_for_a_gpu_alone(features: Features) -> None:
+    rows = np.arange(4)
+    pinned = {device: part_of(features, rows, device).pin for device in ("cpu", "mps", "cuda", "cuda:1")}
+    assert pinned == {"cpu": False, "mps": False, "cuda": True, "cuda:1": True}
 
 
 def test_either_way_is_kept_under_auto(features: Features, project: Path) -> None:

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from daamctl.artifacts.io import sha256_file
 from daamctl.artifacts.results import read_fold
 from daamctl.config import Config, load_config
 from daamctl.layout import Layout
-from daamctl.stages import download, extract, segment, train
+from daamctl.stages import crop, download, extract, segment, train
+from daamctl.training.checkpoint import load_state
 from tests.fixtures.recordings import write_pipeline
 
 TIMEOUT_S = 240.0
@@ -28,6 +30,8 @@ import sys
 from daamctl.cli.app import main
 from daamctl.training import loop
 loop.CHECKPOINT_EVERY_S, loop.SAVING_FRACTION = 0.0, float("inf")  # save after every epoch
+from daamctl.reconstruction import training
+training.SAVE_EVERY_S = 0.0  # save after every step
 sys.argv[0] = "daamctl"
 main()
 """
@@ -111,3 +115,22 @@ def test_killed_training_continues_to_the_same_result(tiny: Path) -> None:
     resumed = result()
     train.run(*same, method="daam-v1-mlp", fold=1, force=True, track=False)
     assert result() == resumed
+
+
+@pytest.mark.slow
+def test_killed_reconstruction_continues_to_the_same_weights(project: Path) -> None:
+    layout = Layout.of(project, "demo-vqvae", config := load_config(project, "demo-vqvae", {"reconstruct.seeds": [1]}))
+    download.run(layout, config)
+    crop.run(layout, config)
+    words = ("reconstruct", "-p", "demo-vqvae", "-m", "daam", "--seeds", "1")
+    weights = layout.stage("reconstruct") / "daam/seed1/weights.safetensors"
+    state = layout.work / "reconstruct/demo-vqvae/daam-seed1/resume.pt"
+    kill_when(lambda: state.is_file() and (load_state(state.parent, key_at(state)) or {}).get("step", 0) > 30, *words)
+    subprocess.run(daamctl(*words), check=True, capture_output=True)
+    continued = sha256_file(weights)
+    subprocess.run(daamctl(*words, "--force"), check=True, capture_output=True)
+    assert sha256_file(weights) == continued
+
+
+def key_at(path: Path) -> str:
+    return str(torch.load(path, weights_only=True)["key"])

@@ -10,7 +10,7 @@ noise with the durations of EmoDB (or recordings of your own), cut into clips of
 seeded too. Every way starts from files or strings; the ways take turns.
 
 - reference: the released code's procedure: one item at a time, speech as it is read and zero-padded to 5 s, float32,
-  every frame of every layer saved with torch.save.
+  every frame of every layer saved with torch.save, over the file of an earlier item once there are 24.
 - peer: transformers as its documentation has it, float32, batches of 8 in the order of the corpus. Texts and images go
   through its feature-extraction pipeline, which gives the last layer only. It has none for speech: feature extractor,
   padded batches, all hidden states, mean over each item's own frames; one float32 array at the end.
@@ -57,7 +57,9 @@ MEDIAN_S, SPREAD, SHORTEST_S, LONGEST_S = 2.6, 0.36, 1.2, 9.0
 """Durations of EmoDB's 535 recordings: about log-normal, mean 2.8 s."""
 NUMBER, CPU_CLIPS = 535, 24
 PEER_BATCH = 8
-GOALS = {"cpu": (">= 5", ">= 0.9"), "cuda": (">= 20", ">= 0.85")}
+REFERENCE_FILES = 24
+"""Files that the reference keeps: those of all recordings would take 13 GB, and measure the disk."""
+GOALS = {"cpu": (">= 5", ">= 0.9"), "cuda": (">= 20", ">= 0.9")}
 """Of ours / reference and ours / limit."""
 
 
@@ -202,9 +204,10 @@ def ways(bench: Bench) -> dict[str, Callable[[], dict[str, float]]]:
             before = joules(bench.device)
             seconds = timed(lambda: made[name](bench, folder), bench.device)
             after = joules(bench.device)
-            stored = sum(path.stat().st_size for path in folder.iterdir())
+            sizes = [path.stat().st_size for path in folder.iterdir()]
+        stored = sum(sizes) / (len(sizes) if name == "reference" else len(bench.rows))
         energy = {} if before is None or after is None else {"joules_per_item": (after - before) / len(bench.rows)}
-        return {"items_per_s": len(bench.rows) / seconds, "stored_bytes_per_item": stored / len(bench.rows), **energy}
+        return {"items_per_s": len(bench.rows) / seconds, "stored_bytes_per_item": stored, **energy}
 
     batches = our_batches(bench)
 
@@ -220,7 +223,9 @@ def reference(bench: Bench, folder: Path) -> None:
     """As the released code extracts: every frame of every layer of every item, one file each."""
     items = bench.items(bench.rows)
     for row in range(len(bench.rows)):
-        torch.save(hidden_states(bench, reference_inputs(bench, items.read(row))).cpu(), folder / f"{row}.pt")
+        torch.save(
+            hidden_states(bench, reference_inputs(bench, items.read(row))).cpu(), folder / f"{row % REFERENCE_FILES}.pt"
+        )
 
 
 def reference_inputs(bench: Bench, item: Tensor) -> dict[str, Tensor]:

@@ -47,6 +47,7 @@ from benchmarks.harness import Ways, command, in_turns, joules, ratio
 from daamctl.artifacts.io import write_json, write_text
 from daamctl.config import Config, TrainConfig, load_config
 from daamctl.devices import autocast, resolve_device, resolve_precision
+from daamctl.environment import prepare
 from daamctl.layout import Layout
 from daamctl.provenance import device_name, versions
 from daamctl.threads import allowed_cores
@@ -104,6 +105,7 @@ def main(
     unknown = sorted(set(blocks or ()) - set(BLOCKS))
     if unknown:
         raise typer.BadParameter(f"{', '.join(unknown)}; there are {', '.join(BLOCKS)}")
+    prepare()
     gpu = torch.cuda.is_available()
     tiny = not gpu if tiny is None else tiny
     if here:
@@ -263,15 +265,16 @@ def milliseconds(work: Callable[[], Any], device: str, calls: int) -> float:
 
 def timings(sizes: Sizes) -> Iterator[Row]:
     """Convolutions, attention and training steps, each on its own."""
+    seed_everything(1, sizes.device)  # the kernels that a fold uses
     calls = sizes.pick(50, 2)
     for precision in ("float32", "bfloat16", "float16"):
         for layout in ("contiguous", "channels-last"):
             figure = f"decoder's convolutions, {precision}, {layout}, ms"
             yield attempt(figure, partial(convolutions_ms, precision, layout, sizes, calls))
     for name in ("MATH", "EFFICIENT_ATTENTION", "FLASH_ATTENTION", "CUDNN_ATTENTION"):
-        work = attention(name, sizes)
-        for which, number in (("first call", 1), ("later calls", calls)):
-            yield attempt(f"attention, {name.lower()}, {which}, ms", partial(milliseconds, work, sizes.device, number))
+        plain, biased = (attention(name, sizes, bias=bias) for bias in (False, True))
+        for which, work, number in (("first call", plain, 1), ("later", plain, calls), ("later, bias", biased, calls)):
+            yield attempt(f"{name.lower()}, {which}, ms", partial(milliseconds, work, sizes.device, number))
     with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as folder:
         for figure, of in (("eager", eager_step), ("in a CUDA graph", graphed_step)):
             yield attempt(f"step of daam-v1, {figure}, ms", partial(of, sizes, Path(folder), calls))
@@ -293,14 +296,15 @@ def convolutions_ms(precision: str, layout: str, sizes: Sizes, calls: int) -> fl
     return milliseconds(work, device, calls)
 
 
-def attention(name: str, sizes: Sizes) -> Callable[[], Tensor]:
-    """Attention of WavLM-Large's heads by one backend of torch, in bfloat16."""
-    heads, frames = sizes.pick((16, 250), (2, 10))
+def attention(name: str, sizes: Sizes, *, bias: bool) -> Callable[[], Tensor]:
+    """Attention of WavLM-Large's heads in bfloat16 by one backend of torch, with or without a position bias."""
+    heads, frames = sizes.pick((16, 256), (2, 16))
     q, k, v = (torch.randn(16, heads, frames, 64, device=sizes.device, dtype=torch.bfloat16) for _ in range(3))
+    added = torch.randn(16, heads, frames, frames, device=sizes.device, dtype=torch.bfloat16) if bias else None
 
     def work() -> Tensor:
         with sdpa_kernel(getattr(SDPBackend, name)):
-            return nn.functional.scaled_dot_product_attention(q, k, v)
+            return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=added)
 
     return work
 

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from benchmarks.harness import conclude, in_turns, joules, ratio
 from daamctl.config import TrainConfig
 from daamctl.devices import autocast, resolve_device, resolve_precision
+from daamctl.environment import prepare
 from daamctl.methods import FusionClassifier, build
 from daamctl.methods.decoder import ConvDecoder
 from daamctl.training.batched import Program
@@ -71,6 +72,7 @@ def main(
     out: Annotated[Path | None, typer.Option(help="Also write the figures to this JSON file.")] = None,
 ) -> None:
     """Compare training steps and folds."""
+    prepare()  # deterministic kernels need one of the defaults
     device, config = resolve_device(device), TrainConfig(batch_size=batch_size, epochs=1000, selection="last")
     clips = clips or CLIPS["cuda" if device.startswith("cuda") else "cpu"]
     part, test = drawn(clips, layers, dim, device), drawn(-(-clips // TESTED), layers, dim, device)

@@ -356,7 +356,8 @@ def test_tests_mirror_modules_that_exist() -> None:
     free = {"tests/test_architecture.py", "tests/test_sources.py", "tests/training/test_refit.py"}
     for path in (REPOSITORY / "tests").rglob("test_*.py"):
         where = path.relative_to(REPOSITORY).as_posix()
-        if where in free or where.startswith(("tests/contracts", "tests/smoke", "tests/known_issues", "tests/scripts")):
+        several = ("tests/contracts", "tests/smoke", "tests/known_issues", "tests/scripts", "tests/gpu")  # modules
+        if where in free or where.startswith(several):
             continue
         relative = path.relative_to(REPOSITORY / "tests")
         name = relative.name.removeprefix("test_")

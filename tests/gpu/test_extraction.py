@@ -16,7 +16,11 @@ from benchmarks import extraction
 from benchmarks.extraction import Bench
 from daamctl.artifacts.embeddings import read_embeddings, write_head
 from daamctl.config import Config
+from daamctl.config.schema import ExtractConfig
+from daamctl.encoders import load
 from daamctl.encoders.base import Batch, Pooled
+from daamctl.encoders.load import open_encoder
+from tests.encoders.test_load import WORDS, saved
 from tests.fixtures import gpu
 
 pytestmark = [*gpu.GPU, pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -122,3 +126,22 @@ def test_the_first_gpu_by_its_number_is_the_same(tmp_path: Path) -> None:
         for device in (gpu.DEVICE, f"{gpu.DEVICE}:0")
     )
     np.testing.assert_array_equal(named, numbered)
+
+
+@gpu.TWO_GPUS
+def test_weights_spread_over_two_gpus_give_the_same_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path / "text", "LlamaModel", "LlamaConfig", **WORDS)
+
+    def opened() -> Any:
+        settings = ExtractConfig.model_validate({"encoder": path})
+        usual: dict[str, Any] = {"max_duration_s": 5.0, "device": gpu.DEVICE, "precision": "float32"}
+        return open_encoder(settings, modality="text", **usual).encoder
+
+    alone = opened()
+    size = sum(value.nbytes for value in alone.model.parameters())
+    plan = {"device_map": "auto", "max_memory": {0: int(0.7 * size), 1: 2 * size}}
+    monkeypatch.setattr(load, "_plan_memory", lambda *_, **__: plan)
+    spread = opened()
+    assert {str(value.device) for value in spread.model.parameters()} == {"cuda:0", "cuda:1"}
+    items, _ = alone.tokens(("stocks fell", "a longer text about nothing"), 30)
+    torch.testing.assert_close(spread.pool(items)[0], alone.pool(items)[0], atol=1e-4, rtol=1e-3)

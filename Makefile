@@ -26,7 +26,7 @@ demo: $(READY) ## run the whole pipeline on the embedded corpus, to a report
 	PATH="$(BIN):$$PATH" $(BIN)/dvc repro report@demo
 	@echo "report: $(CURDIR)/data/report/demo/report.html"
 
-test: $(READY) ## run the tests (about a quarter of an hour on two cores)
+test: $(READY) ## run the tests (ten minutes on two cores)
 	$(PYTEST) -n $(JOBS)
 
 test-slow: $(READY) ## run the tests that take minutes

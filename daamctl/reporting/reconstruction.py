@@ -164,16 +164,26 @@ def _examples(found: ArmScores) -> str:
 
 
 def _scores(found: ArmScores, names: Mapping[str, ScoreName]) -> Table:
-    columns = ["Block", *(f"{one.label} {'↑' if one.better > 0 else '↓'}{INTERVAL}" for one in names.values())]
+    arrows = {name: "↑" if one.better > 0 else "↓" for name, one in names.items()}
+    columns = ["Block", *(f"{one.label} {arrows[name]}{_end(name)}" for name, one in names.items())]
     rows: list[list[Cell]] = [
         [arm.arm, *(_with_interval(arm.scores[name], name) for name in names)] for arm in found.arms
     ]
     return Table("scores", "Scores on test crops, mean over seeds", columns, rows)
 
 
+WITH_INTERVAL = ("psnr", "ssim")
+"""Scores whose intervals are shown; those of the others, with five digits, would not fit."""
+
+
+def _end(name: str) -> str:
+    return INTERVAL if name in WITH_INTERVAL else ""
+
+
 def _with_interval(score: ScoreOf, name: str) -> Number:
-    kind = "plain" if name in ("psnr", "ssim") else "fine"
-    return Number(score.value, kind, low=score.interval.low, high=score.interval.high)  # type: ignore[arg-type]
+    if name in WITH_INTERVAL:
+        return Number(score.value, "plain", low=score.interval.low, high=score.interval.high)
+    return Number(score.value, "fine")
 
 
 def _differences(found: ArmScores, names: Mapping[str, ScoreName]) -> Table:
@@ -183,7 +193,7 @@ def _differences(found: ArmScores, names: Mapping[str, ScoreName]) -> Table:
             score = arm.scores[name]
             if score.difference is None or score.difference_interval is None or score.test is None:
                 continue
-            kind = "signed" if name in ("psnr", "ssim") else "fine-signed"
+            kind = "signed" if name in WITH_INTERVAL else "fine-signed"
             better = sum(one * how.better > 0 for one in score.difference_by_seed)
             low, high = score.difference_interval.low, score.difference_interval.high
             p = score.test.p_holm if score.test.p_holm is not None else score.test.p

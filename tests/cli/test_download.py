@@ -63,6 +63,8 @@ def test_corpora_say_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
         "agnews": "text",
         "digits": "image",
         "cifar100": "image",
+        "images": "image",
+        "coco": "image",
         "demo-tokens": "tokens",
         "wnut17": "tokens",
         "conll2003": "tokens",

@@ -111,15 +111,15 @@ def test_without_speakers_the_danger_is_told(project: Path, voices: Path) -> Non
 def test_images_and_texts(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("data")
     for kind in ("cat", "dog"):
-        (folder / "images" / kind).mkdir(parents=True)
+        (folder / "pictures" / kind).mkdir(parents=True)
         (folder / "texts" / kind).mkdir(parents=True)
         for number in range(6):
             Image.new("RGB", (8, 8), (number, 0, len(kind) + ord(kind[0]))).save(
-                folder / "images" / kind / f"{number}.png"
+                folder / "pictures" / kind / f"{number}.png"
             )
             (folder / "texts" / kind / f"{number}.txt").write_text(f"A {kind}, number {number}\n")
     (folder / "texts/cat/none.txt").write_text(" \n")
-    for name, encoder in (("images", "beit-micro"), ("texts", "llama-micro")):
+    for name, encoder in (("pictures", "beit-micro"), ("texts", "llama-micro")):
         made = new.run(project, name, folder / name, encoder=encoder)
         config = load_config(project, name)
         download.run(Layout.of(project, name, config), config)

@@ -9,6 +9,7 @@ which is written last. `data/score/<run>/score.json` compares the arms.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class Crops:
     settings: dict[str, Any]
     content: str
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Hash of all that decides the pixels of the crops."""
         shape = {name: self.settings[name] for name in ("size", "resize")}
@@ -143,6 +144,16 @@ def read_reconstruction(folder: Path, *, again: str) -> Reconstruction:
     if found is None:
         raise ArtifactError(f"no file {folder / RESULT}", fix=f"make it: {again}")
     return found
+
+
+def find_reconstruction(folder: Path, key: str, *, again: str) -> Reconstruction | None:
+    """Read a training with a key whose files are whole; None if there is none with this key.
+
+    Raises:
+        ArtifactError: it is damaged, or one of its files is missing or changed.
+    """
+    found = find_whole_record(folder / RESULT, Reconstruction, again=again)
+    return found if found is not None and found.key == key else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,7 +71,7 @@ def read_note(path: Path) -> dict[str, Any]:
 def folder_of(layout: Layout, stage: str, name: str | None = None) -> Path:
     """Results folder of a stage, or that of one entry of the list that it runs for, e.g. of a method."""
     if name is not None:
-        return layout.stage(stage) / name if stage == "reconstruct" else layout.method(name)
+        return layout.stage("train" if stage == "finetune" else stage) / name
     own = {"download": layout.utterances.parent, "segment": layout.clips.parent, "extract": layout.embeddings}
     return own.get(stage) or layout.stage(stage)
 
@@ -106,11 +106,11 @@ def obstacle_of(layout: Layout, config: Config, stage: str) -> Obstacle | None:
     if not spec.reads:
         return None
     upstream = spec.reads[0]
-    if upstream == "train":
-        return _all_of(note_of(layout.method(name), "train") for name in config.trained)
-    if upstream == "reconstruct":
-        return _all_of(note_of(folder_of(layout, upstream, name), upstream) for name in config.reconstructions)
-    return note_of(folder_of(layout, upstream), upstream)
+    entries = STAGES[upstream].for_each
+    if entries is None:
+        return note_of(folder_of(layout, upstream), upstream)
+    names = config.trained if upstream == "train" else getattr(config, entries)
+    return _all_of(note_of(folder_of(layout, upstream, name), upstream) for name in names)
 
 
 def remove_note(layout: Layout, stage: str, name: str | None = None) -> None:

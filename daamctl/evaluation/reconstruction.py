@@ -42,7 +42,8 @@ def compare_arms(
     intervals = cluster_bootstraps(np.stack(rows), images)
     of_gap = dict(zip(others, intervals[len(means) :], strict=True))
     by_image = {arm: grouped_means(gap, images) for arm, gap in gaps.items()}
-    tests = dict(zip(others, with_holm([_test(by_image[arm]) for arm in others]), strict=True))
+    single = [SignFlipTest(unit="image", **paired_sign_flip(by_image[arm])) for arm in others]
+    tests = dict(zip(others, with_holm(single), strict=True))
     found = {}
     for arm, interval in zip(means, intervals, strict=False):
         table = values[arm]
@@ -62,16 +63,3 @@ def compare_arms(
             detectable=None if points is None else points / 100,
         )
     return found
-
-
-def _test(differences: NDArray[np.float64]) -> SignFlipTest:
-    found = paired_sign_flip(differences)
-    return SignFlipTest(
-        unit="image",
-        mean=found["mean"],
-        n=found["n"],
-        p=found["p"],
-        floor=found["floor"],
-        exact=found["exact"],
-        flips=found["flips"],
-    )

@@ -256,10 +256,7 @@ class ImageItems:
     def read(self, row: int) -> Tensor:
         """Decode, resize and normalise an image."""
         path, index = self.rows[row]
-        file = self.root / path
-        if index is None:
-            return self.encoder.pixels(decode(file, str(file)))
-        return self.encoder.pixels(decode(self.tables.encoded(file, index), f"{file} row {index}"))
+        return self.encoder.pixels(self.tables.decoded(self.root / path, index))
 
     def marks(self, item: Tensor) -> tuple[str, ...]:
         """`blank` if the image has a single colour."""
@@ -304,6 +301,16 @@ class ImageTables:
         if not isinstance(value, bytes) or not value:
             raise CorpusError(f"{path} row {index} holds no image bytes")
         return value
+
+    def decoded(self, path: Path, index: int | None) -> Image.Image:
+        """An image, upright and in RGB: a row of a table, or a file of its own if `index` is None.
+
+        Raises:
+            CorpusError: as for `encoded` and `decode`.
+        """
+        if index is None:
+            return decode(path, str(path))
+        return decode(self.encoded(path, index), f"{path} row {index}")
 
     def _value(self, path: Path, index: int) -> Any:
         """What the image column has as `bytes` in one row."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 
@@ -12,8 +13,8 @@ from daamctl.artifacts.reconstruction import (
     RESULT,
     Crops,
     Reconstruction,
+    find_reconstruction,
     read_crops,
-    read_reconstruction,
     training_dir,
 )
 from daamctl.artifacts.skipped import folder_of
@@ -116,16 +117,12 @@ class ReconstructionPlan:
     def _kept(self, arm: str, crops: Crops) -> list[Reconstruction]:
         """Finished trainings that will be kept."""
         found = []
-        keyed = key_settings(self.config, "reconstruct")
+        keyed, again = key_settings(self.config, "reconstruct"), self.layout.command("reconstruct", f"--method {arm}")
         for seed in self.config.reconstruct.seeds:
             place = training_dir(self.layout.stage("reconstruct") / arm, seed)
-            if (place / RESULT).is_file():
-                try:
-                    one = read_reconstruction(place, again=self.layout.command("reconstruct", f"--method {arm}"))
-                except ArtifactError:
-                    continue
-                found += [one] if one.key == key_of(arm, seed, keyed, crops) else []
-        return found
+            with suppress(ArtifactError):  # a damaged one is trained again
+                found.append(find_reconstruction(place, key_of(arm, seed, keyed, crops), again=again))
+        return [one for one in found if one is not None]
 
     def _expected_crops(self) -> int | None:
         """Training crops by the published counts of the corpus; None if they are not known."""

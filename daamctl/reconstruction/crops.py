@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from daamctl.artifacts.splits import is_official
 from daamctl.artifacts.utterances import UtteranceTable
 from daamctl.config.schema import CropConfig
 from daamctl.errors import CorpusError, first_few
-from daamctl.extraction.items import ImageTables, decode
+from daamctl.extraction.items import ImageTables
 from daamctl.progress import progress
 
 if TYPE_CHECKING:
@@ -95,11 +95,7 @@ class _Images:
         """
         from PIL import Image
 
-        file = self.root / path
-        if index is None:
-            image = decode(file, str(file))
-        else:
-            image = decode(self.tables.encoded(file, index), f"{file} row {index}")
+        image = self.tables.decoded(self.root / path, index)
         scaled = _scaled(image.size, self.resize)
         return image if image.size == scaled else image.resize(scaled, Image.Resampling.BICUBIC)
 
@@ -136,7 +132,7 @@ class CropPixels:
         """Number of crops."""
         return len(self.rows)
 
-    def batches(self, batches: Sequence[Sequence[int]]) -> Iterator[Tensor]:
+    def batches(self, batches: Iterable[Sequence[int]]) -> Iterator[Tensor]:
         """Pixels (B, 3, S, S) of batches of rows, in order; the next batch is decoded while one is used.
 
         Raises:
@@ -146,17 +142,18 @@ class CropPixels:
             return (self.all[list(batch)] for batch in batches)
         return self._decoded(batches)
 
-    def _decoded(self, batches: Sequence[Sequence[int]]) -> Iterator[Tensor]:
+    def _decoded(self, batches: Iterable[Sequence[int]]) -> Iterator[Tensor]:
         with ThreadPoolExecutor(THREADS) as pool:
-            waiting = [pool.map(self._crops, _by_image(self.rows, batch)) for batch in batches[:1]]
-            for number, batch in enumerate(batches):
-                found = waiting.pop()
-                if number + 1 < len(batches):
-                    waiting.append(pool.map(self._crops, _by_image(self.rows, batches[number + 1])))
-                pixels = torch.empty(len(batch), 3, self.side, self.side, dtype=torch.uint8)
+            begun = ((len(batch), pool.map(self._crops, _by_image(self.rows, batch))) for batch in batches)
+            current = next(begun, None)
+            while current is not None:
+                upcoming = next(begun, None)  # begins to decode it
+                size, found = current
+                pixels = torch.empty(size, 3, self.side, self.side, dtype=torch.uint8)
                 for places, crops in found:
                     pixels[places] = crops
                 yield pixels
+                current = upcoming
 
     def _crops(self, work: tuple[list[int], list[tuple[str, int | None, int, int]]]) -> tuple[list[int], Tensor]:
         """Crops of one image, with their places in the batch."""

@@ -102,54 +102,10 @@ def train_arm(
     model = VQVAE(arm, settings).to(device)
     shown = _as_input(next(test.batches([examples])), device)
     fresh = VQVAEState.of(model, shown)
-    optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
-    scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], enabled=precision == "float16")
-    state = load_state(work, key) or {"step": 0, "history": [], "sums": [0.0] * len(SUMS), "train_s": 0.0}
-    if state["step"]:
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        scaler.load_state_dict(state["scaler"])
-        advance(state["step"] * settings.batch_size)
-    per_epoch = len(train) // settings.batch_size  # an incomplete last batch is left out
-    sums = torch.tensor(state["sums"], dtype=torch.float64, device=device)
-    history: list[dict[str, float]] = list(state["history"])
-    started = time.perf_counter() - state["train_s"]
-    timer = SaveTimer(every_s=SAVE_EVERY_S)
-    step, last = int(state["step"]), settings.epochs * per_epoch
-
-    def save() -> None:
-        parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
-        progress = {"step": step, "history": history, "sums": sums.tolist(), "train_s": time.perf_counter() - started}
-        save_state(work, key, {**parts, **progress})
-
-    model.train()
-    for images in train.batches(list(_order(len(train), settings, seed, start=step, stop=last))):
-        with autocast(device, precision):
-            found = model(_as_input(images, device))
-        target = _as_input(images, device)
-        difference = found.images.float() - target
-        reconstruction = difference.square().mean() if settings.loss == "l2" else difference.abs().mean()
-        commitment = found.quantised.distance
-        loss = reconstruction + settings.commitment * commitment
-        optimizer.zero_grad(set_to_none=True)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        sums += torch.stack([loss, reconstruction, commitment]).detach()
-        step += 1
-        advance(len(images))
-        if step % per_epoch == 0:
-            means = (sums / per_epoch).tolist()
-            if not np.isfinite(means).all():
-                raise DivergedError(
-                    f"{arm}, seed {seed}: the loss is {means[0]} in epoch {step // per_epoch}",
-                    fix="lower reconstruct.lr",
-                )
-            history.append({"epoch": float(step // per_epoch), **dict(zip(SUMS, means, strict=True))})
-            log.debug("%s, seed %d, epoch %d: loss %.5f", arm, seed, step // per_epoch, means[0])
-            sums.zero_()
-        timer.save_if_due(save)
-    train_s = time.perf_counter() - started
+    history, train_s = _fit(
+        model, train, settings,
+        arm=arm, seed=seed, device=device, precision=precision, work=work, key=key, advance=advance,
+    )  # fmt: skip
     model.eval()
     scores, uses = _score(model, test, settings.batch_size, device, precision)
     done = VQVAEState.of(model, shown)
@@ -164,8 +120,87 @@ def train_arm(
         densities={f"{name}.{when}": values for when, one in (("before", fresh), ("after", done))
                    for name, values in one.densities.items()},
         train_s=train_s,
-        steps=step,
+        steps=settings.epochs * _steps_per_epoch(len(train), settings),
     )  # fmt: skip
+
+
+def _fit(
+    model: VQVAE,
+    train: CropPixels,
+    settings: ReconstructConfig,
+    *,
+    arm: str,
+    seed: int,
+    device: str,
+    precision: str,
+    work: Path,
+    key: str,
+    advance: Callable[[int], None],
+) -> tuple[list[dict[str, float]], float]:
+    """Train a model in place, from its resume file if there is one; for the arguments see `train_arm`.
+
+    Returns:
+        History, and seconds of training.
+    """
+    optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
+    scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], enabled=precision == "float16")
+    state = load_state(work, key) or {"step": 0, "history": [], "sums": [0.0] * len(SUMS), "train_s": 0.0}
+    if state["step"]:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        scaler.load_state_dict(state["scaler"])
+        advance(state["step"] * settings.batch_size)
+    sums = torch.tensor(state["sums"], dtype=torch.float64, device=device)
+    history: list[dict[str, float]] = list(state["history"])
+    started = time.perf_counter() - state["train_s"]
+    timer = SaveTimer(every_s=SAVE_EVERY_S)
+    per_epoch = _steps_per_epoch(len(train), settings)
+    step, last = int(state["step"]), settings.epochs * per_epoch
+
+    def save() -> None:
+        parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
+        progress = {"step": step, "history": history, "sums": sums.tolist(), "train_s": time.perf_counter() - started}
+        save_state(work, key, {**parts, **progress})
+
+    model.train()
+    for images in train.batches(_order(len(train), settings, seed, start=step, stop=last)):
+        losses = _losses(model, _as_input(images, device), settings, device, precision)
+        optimizer.zero_grad(set_to_none=True)
+        scaler.scale(losses[0]).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        sums += torch.stack(losses).detach()
+        step += 1
+        advance(len(images))
+        if step % per_epoch == 0:
+            means = (sums / per_epoch).tolist()
+            if not np.isfinite(means).all():
+                raise DivergedError(
+                    f"{arm}, seed {seed}: the loss is {means[0]} in epoch {step // per_epoch}",
+                    fix="lower reconstruct.lr",
+                )
+            history.append({"epoch": float(step // per_epoch), **dict(zip(SUMS, means, strict=True))})
+            log.debug("%s, seed %d, epoch %d: loss %.5f", arm, seed, step // per_epoch, means[0])
+            sums.zero_()
+        timer.save_if_due(save)
+    return history, time.perf_counter() - started
+
+
+def _losses(
+    model: VQVAE, given: Tensor, settings: ReconstructConfig, device: str, precision: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What is minimised, and its two parts, see `SUMS`."""
+    with autocast(device, precision):
+        found = model(given)
+    difference = found.images.float() - given
+    reconstruction = difference.square().mean() if settings.loss == "l2" else difference.abs().mean()
+    commitment = found.quantised.distance
+    return reconstruction + settings.commitment * commitment, reconstruction, commitment
+
+
+def _steps_per_epoch(number: int, settings: ReconstructConfig) -> int:
+    """Whole batches of an epoch; an incomplete last one is left out."""
+    return number // settings.batch_size
 
 
 def warn_if_collapsed(uses: NDArray[np.int64], arm: str, seed: int) -> None:
@@ -180,7 +215,7 @@ def warn_if_collapsed(uses: NDArray[np.int64], arm: str, seed: int) -> None:
 
 def _order(number: int, settings: ReconstructConfig, seed: int, *, start: int, stop: int) -> Iterator[list[int]]:
     """Rows of the batches of steps `start` to `stop`; the order of an epoch depends on seed and epoch alone."""
-    per_epoch = number // settings.batch_size
+    per_epoch = _steps_per_epoch(number, settings)
     for epoch in range(start // per_epoch, -(-stop // per_epoch)):
         order = np.random.default_rng([seed, epoch]).permutation(number).tolist()
         for batch in range(start - epoch * per_epoch if epoch == start // per_epoch else 0, per_epoch):

@@ -7,7 +7,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from daamctl.artifacts.reconstruction import CROPS, RESULT, read_crops, read_reconstruction, training_dir
+from daamctl.artifacts.reconstruction import CROPS, find_reconstruction, read_crops, read_reconstruction, training_dir
 from daamctl.config import Config
 from daamctl.config.keys import key_settings
 from daamctl.corpora.sources import files_root
@@ -88,10 +88,8 @@ def run(
 def _is_kept(folder: Path, seed: int, key: str, again: str) -> bool:
     """Whether a training is finished, whole and made from the same inputs."""
     place = training_dir(folder, seed)
-    if not (place / RESULT).exists():
-        return False
     try:
-        return read_reconstruction(place, again=again).key == key
+        return find_reconstruction(place, key, again=again) is not None
     except ArtifactError as error:
         log.warning("%s is not kept: %s", place.name, error.message)
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -26,6 +27,7 @@ from daamctl.artifacts.reconstruction import (
     training_dir,
 )
 from daamctl.artifacts.records import write_record
+from daamctl.artifacts.results import ENTRY
 from daamctl.artifacts.utterances import write_frame
 from daamctl.config.schema import ReconstructConfig
 from daamctl.devices import resolve_device, resolve_precision
@@ -114,10 +116,11 @@ class ArmWorker:
         """Write all files, result.json last."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        save_file({name: value.contiguous().cpu() for name, value in trained.model.state_dict().items()},
-                  folder / WEIGHTS, metadata={"arm": self.arm, "key": key})  # fmt: skip
-        save_file({"reconstructions": trained.reconstructions, **trained.densities}, folder / EXAMPLES)
         head = {"arm": self.arm, "seed": seed, "key": key}
+        weights = {name: value.contiguous().cpu() for name, value in trained.model.state_dict().items()}
+        # One entry: safetensors writes several in any order, so equal weights would be different files.
+        save_file(weights, folder / WEIGHTS, metadata={ENTRY: json.dumps(head, sort_keys=True)})
+        save_file({"reconstructions": trained.reconstructions, **trained.densities}, folder / EXAMPLES)
         rows = self.crops.part("test").select("crop_id", "utterance_id")
         scores = [pl.Series(name, values, dtype=pl.Float32) for name, values in trained.scores.items()]
         write_frame(folder / SCORES, rows.with_columns(scores), head)

@@ -32,7 +32,7 @@ from daamctl.paper.numbers import printed, read_claims, rows_of
 from daamctl.provenance import device_name
 from daamctl.reporting.perplexity import document
 from daamctl.reporting.write import write_report
-from daamctl.training.masked import FUSIONS, MaskedSettings, Masking, train_masked
+from daamctl.training.masked import FUSIONS, MaskedSettings, Masking, Trained, train_masked
 
 log = logging.getLogger(__name__)
 
@@ -92,9 +92,7 @@ def run(
     if not 0 < rate < 1:
         raise ConfigError(f"the masking rate must be between 0 and 1, got {rate}")
     settings = settings or MaskedSettings()
-    label = name or re.sub(r"[^\w.-]+", "--", Path(encoder).name if Path(encoder).expanduser().is_dir() else encoder)
-    if not re.fullmatch(r"\w[\w.-]*", label):
-        raise ConfigError(f"'{label}' cannot name a folder; use letters, digits, '.', '_' and '-'")
+    label = _label(encoder, name)
     texts = _texts(root, source)
     where = resolve_device(device)
     model = open_masked(encoder, device=where, max_tokens=max_tokens)
@@ -126,33 +124,18 @@ def run(
                 for seed in seeds[:1] if released else seeds:
                     place = folder / (f"{fusion}-finetuned" if tuned else fusion) / f"seed{seed}"
                     key = content_key({**common, "fusion": fusion, "finetune": tuned, "seed": seed})
-                    again = f"daamctl mlm --encoder {encoder} --force"
-                    done = None if force else _finished(place, key, again)
+                    done = None if force else _finished(place, key, f"daamctl mlm --encoder {encoder} --force")
                     if done is None:
                         log.info("%s, %s: seed %d", fusion, "fine-tuned" if tuned else "frozen", seed)
                         result = train_masked(
                             model, fusion, train, hidden, scored, masking, settings, finetune=tuned, seed=seed
                         )  # fmt: skip
-                        write_parquet(place / NLL, pa.table({"nll": result.nll}))
-                        done = MaskedTraining(
-                            key=key,
-                            dev=result.dev,
-                            epoch=result.epoch,
-                            added=result.added,
-                            trained=result.trained,
-                            files={NLL: sha256_file(place / NLL)},
-                        )
-                        write_record(place / TRAINING, asdict(done))
+                        done = _write_training(place, key, result)
                     values = read_parquet(place / NLL)["nll"].to_numpy().astype(np.float64)
                     found.setdefault((fusion, tuned), []).append(done)
                     nll.setdefault((fusion, tuned), []).append(values)
-        names = [article for article, _, _ in tokens]
-        write_parquet(
-            folder / TOKENS,
-            pa.table(
-                {"article": names, "block": [one for _, one, _ in tokens], "position": [at for _, _, at in tokens]}
-            ),
-        )
+        names, numbers, positions = map(list, zip(*tokens, strict=True))
+        write_parquet(folder / TOKENS, pa.table({"article": names, "block": numbers, "position": positions}))
         summary = MaskedRun(
             name=label,
             encoder=facts,
@@ -171,6 +154,18 @@ def run(
         write_record(folder / FILE, asdict(summary))
     write_report(root / "data" / "report" / f"mlm-{label}", document(summary, _published()))
     return folder / FILE
+
+
+def _label(encoder: str, name: str | None) -> str:
+    """Name of the folder: the given one, or that of the encoder.
+
+    Raises:
+        ConfigError: it cannot name a folder.
+    """
+    label = name or re.sub(r"[^\w.-]+", "--", Path(encoder).name if Path(encoder).expanduser().is_dir() else encoder)
+    if not re.fullmatch(r"\w[\w.-]*", label):
+        raise ConfigError(f"'{label}' cannot name a folder; use letters, digits, '.', '_' and '-'")
+    return label
 
 
 def _texts(root: Path, source: Path | None) -> Texts:
@@ -200,6 +195,21 @@ def _finished(place: Path, key: str, again: str) -> MaskedTraining | None:
         log.warning("%s; it is trained again", error.message)
         return None
     return found if found is not None and found.key == key else None
+
+
+def _write_training(place: Path, key: str, result: Trained) -> MaskedTraining:
+    """Write a training, its record last."""
+    write_parquet(place / NLL, pa.table({"nll": result.nll}))
+    done = MaskedTraining(
+        key=key,
+        dev=result.dev,
+        epoch=result.epoch,
+        added=result.added,
+        trained=result.trained,
+        files={NLL: sha256_file(place / NLL)},
+    )
+    write_record(place / TRAINING, asdict(done))
+    return done
 
 
 def _ways(

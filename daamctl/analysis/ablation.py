@@ -137,7 +137,7 @@ def group_name(layers: Sequence[int]) -> str:
 
 
 def alone_tests(groups: Sequence[GroupAccuracy], score: Mapping[int, float]) -> list[AloneTest]:
-    """Whether layers with a high score give a higher accuracy when trained alone, for every size of group.
+    """Whether layers with a high score do better when trained alone, for every size of group.
 
     The score of a group is the mean score of its layers. Both tests are one-sided. Over groups: rank correlation; with
     few groups, the smallest possible p is large. Over folds, with seeds averaged: sign flips between the groups with
@@ -163,10 +163,10 @@ def alone_tests(groups: Sequence[GroupAccuracy], score: Mapping[int, float]) -> 
 
 def _alone_test(k: int, groups: Sequence[GroupAccuracy], score: Mapping[int, float]) -> AloneTest:
     scores = [statistics.fmean(score[layer] for layer in group.layers) for group in groups]
-    accuracies = [statistics.fmean(row.accuracy for row in group.per_fold) for group in groups]
+    values = [statistics.fmean(row.compared for row in group.per_fold) for group in groups]
     if ties_all(np.array(scores)):
         return AloneTest(k, len(groups), None, None, [], [], None, None, None)
-    found = rank_test(scores, accuracies)
+    found = rank_test(scores, values)
     high, low = groups[scores.index(max(scores))], groups[scores.index(min(scores))]
     pairs = paired_differences(high.per_fold, low.per_fold)
     flips = paired_sign_flip(_by_fold(pairs), one_sided=True) if pairs else None
@@ -203,18 +203,20 @@ def difference(pairs: Sequence[RunDifference]) -> Difference:
     return Difference(per_fold=list(pairs), **vars(over_runs([pair.difference for pair in pairs])))
 
 
-def probe_difference(probes: Mapping[int, Mapping[int, float]], high: Sequence[int], low: Sequence[int]) -> Difference:
-    """Difference between two groups of layers in the mean accuracy of linear probes of single layers.
+def probe_difference(
+    probes: Mapping[tuple[int, int | None], Mapping[int, float]], high: Sequence[int], low: Sequence[int]
+) -> Difference:
+    """Difference between two groups of layers in the mean of linear probes of single layers.
 
     Args:
-        probes: fold -> layer -> accuracy of a linear probe of that layer alone.
+        probes: fold and seed (None: all seeds have the same split) -> layer -> metric of a linear probe of it alone.
         high: layers of the first group.
         low: layers of the second group.
     """
     return difference(
         [
-            RunDifference(fold, statistics.fmean(by[n] for n in high) - statistics.fmean(by[n] for n in low))
-            for fold, by in sorted(probes.items())
+            RunDifference(fold, statistics.fmean(by[n] for n in high) - statistics.fmean(by[n] for n in low), seed)
+            for (fold, seed), by in probes.items()
         ]
     )
 
@@ -243,10 +245,10 @@ def contradiction(what: str, found: OverRuns, probe: OverRuns) -> str | None:
 
 
 def paired_differences(high: Sequence[RunAccuracy], low: Sequence[RunAccuracy]) -> list[RunDifference]:
-    """Difference in accuracy between two groups of layers, for each run (fold and seed) that both have."""
-    lows = {(row.fold, row.seed): row.accuracy for row in low}
+    """Difference between two groups of layers, for each run (fold and seed) that both have."""
+    lows = {(row.fold, row.seed): row.compared for row in low}
     return [
-        RunDifference(row.fold, row.accuracy - lows[row.fold, row.seed], row.seed)
+        RunDifference(row.fold, row.compared - lows[row.fold, row.seed], row.seed)
         for row in high
         if (row.fold, row.seed) in lows
     ]

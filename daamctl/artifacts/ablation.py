@@ -1,31 +1,40 @@
 """Result of the `ablate` stage: `data/ablate/<run>/ablation.json`.
 
-Accuracies are fractions, in the unit of the evaluation. The JSON has the same names and nesting as the classes.
+Taggers are compared by entity F1, all else by accuracy in the unit of the evaluation; `Ablation.metric` says by which.
+Both are fractions. The JSON has the same names and nesting as the classes.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from daamctl.artifacts.records import find_whole_record
 
 FILE = "ablation.json"
 
+Metric = Literal["accuracy", "entity_f1"]
+
 
 @dataclass(frozen=True)
 class RunAccuracy:
-    """Accuracy of one run."""
+    """Accuracy of one run, and the entity F1 of a tagger."""
 
     fold: int
     seed: int
     accuracy: float
+    entity_f1: float | None = None
+
+    @property
+    def compared(self) -> float:
+        """The metric by which groups of layers are compared."""
+        return self.accuracy if self.entity_f1 is None else self.entity_f1
 
 
 @dataclass(frozen=True)
 class RunDifference:
-    """Difference between two accuracies of one run; `seed` is None for linear probes, which have no seed."""
+    """Difference between two groups of layers in one run; `seed` is None for most probes."""
 
     fold: int
     difference: float
@@ -49,7 +58,7 @@ class OverRuns:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerAccuracy(OverRuns):
-    """Accuracy after training on some layers."""
+    """The metric after training on some layers."""
 
     layers: list[int]
     per_fold: list[RunAccuracy]
@@ -57,7 +66,7 @@ class LayerAccuracy(OverRuns):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupAccuracy(LayerAccuracy):
-    """Accuracy after training on a group of layers.
+    """The metric after training on a group of layers.
 
     Args:
         name: e.g. `highest-3`.
@@ -72,7 +81,7 @@ class GroupAccuracy(LayerAccuracy):
 
 @dataclass(frozen=True, kw_only=True)
 class Difference(OverRuns):
-    """Difference in accuracy between two groups of layers, by run."""
+    """Difference in the metric between two groups of layers, by run."""
 
     per_fold: list[RunDifference]
 
@@ -82,7 +91,7 @@ class ProbedDifference(Difference):
     """Difference between layers of high and of low importance, beside that of linear probes.
 
     Args:
-        probe: the same difference for the mean accuracy of linear probes of single layers.
+        probe: the same difference for the mean of linear probes of single layers.
         contradicts: caution if the two differences contradict each other, else None.
     """
 
@@ -108,17 +117,16 @@ class PresetDifference(ProbedDifference):
 
 @dataclass(frozen=True)
 class AloneTest:
-    """Whether layers with a high score have a higher accuracy when they are trained alone. p-values are one-sided.
+    """Whether layers with a high score do better when they are trained alone. p-values are one-sided.
 
     Args:
         k: number of layers per group.
         num_groups: number of groups with k layers.
-        spearman_rho: rank correlation between the scores and the accuracies of the groups; None if either are all
-            equal.
+        spearman_rho: rank correlation between the scores and the metric of the groups; None if either are all equal.
         p_groups: its p-value, by permutation.
         high: layers of the group with the highest score; empty if all scores are equal.
         low: layers of the group with the lowest score.
-        difference: accuracy of `high` minus accuracy of `low`, mean over the shared folds; None without any.
+        difference: metric of `high` minus that of `low`, mean over the shared folds; None without any.
         p_folds: p-value of the sign-flip test over folds.
         floor_folds: smallest p-value that these differences allow.
     """
@@ -148,11 +156,12 @@ class Ablation:
         groups: training on few layers.
         differences: highest minus lowest, per number of layers.
         presets: the papers' high minus low layers.
-        alone: whether layers of high importance have a higher accuracy alone, per number of layers.
+        alone: whether layers of high importance do better alone, per number of layers.
         notes: how layers and method were chosen.
         cautions: reasons to distrust the results.
         run: name of the run; None in files older than this field.
         files: SHA-256 of `result.json` of every fold on few layers, by its path in the folder of the run.
+        metric: what layers are compared by.
     """
 
     rank_by: str | None
@@ -169,6 +178,7 @@ class Ablation:
     cautions: list[str] = field(default_factory=list)
     run: str | None = None
     files: dict[str, str] = field(default_factory=dict)
+    metric: Metric = "accuracy"
 
     def as_json(self) -> dict[str, Any]:
         """Content of the file."""

@@ -1,6 +1,7 @@
 """Result of `truncate`: `data/truncate/<run>/truncation.json`.
 
-Accuracies, differences and shares are fractions. The JSON has the same names and nesting as the classes.
+Taggers are compared by entity F1, all else by accuracy. These, differences and shares are fractions. The JSON has the
+same names and nesting as the classes.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ FILE = "truncation.json"
 
 @dataclass(frozen=True, kw_only=True)
 class NonInferiority:
-    """Whether a method is at most a margin less accurate than a reference.
+    """Whether a method is at most a margin worse than a reference.
 
     Args:
         accuracy: over all items, averaged over seeds.
-        difference: accuracy minus that of the reference.
+        difference: accuracy, or entity F1 where there is one, minus that of the reference.
         low: lower end of the interval of the difference; None without independent units.
         high: upper end.
         p: one-sided p-value of the hypothesis that it is worse by the margin or more; None without units.
         floor: smallest p-value that these units allow.
+        entity_f1: over all entities, averaged over seeds; None where the items are no words.
     """
 
     accuracy: float
@@ -35,11 +37,17 @@ class NonInferiority:
     high: float | None
     p: float | None
     floor: float | None
+    entity_f1: float | None = None
+
+    @property
+    def compared(self) -> float:
+        """The metric that is compared."""
+        return self.accuracy if self.entity_f1 is None else self.entity_f1
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayersResult(NonInferiority):
-    """Accuracy after training on some of the layers, and what they cost.
+    """The metric after training on some of the layers, and what they cost.
 
     Args:
         layers: the layers.

@@ -27,7 +27,8 @@ def command(
         typer.Option(
             min=0.1,
             max=50.0,
-            help="Loss in accuracy, in points, up to which fewer layers are enough. Choose it before you see results.",
+            help="Loss in points of accuracy, or of entity F1, up to which fewer layers are enough. Choose it before "
+            "you see results.",
         ),
     ] = 2.0,
     force: common.Force = False,

@@ -292,6 +292,48 @@ def compare_f1(
     )
 
 
+def f1_not_worse(
+    first: Sequence[EntityCounts],
+    second: Sequence[EntityCounts],
+    margin: float,
+    *,
+    alpha: float = 0.05,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> tuple[float, Interval, float, float]:
+    """Test that the micro-F1 of one method is less than a margin below that of another.
+
+    p is the share of bootstrap draws over sentences in which the first is worse by the margin or more
+    (docs/sources.md#shortest-encoder).
+
+    Args:
+        first: counts of each trial of one method.
+        second: those of the other, over the same sentences in the same order.
+        margin: fraction.
+        alpha: one-sided level; the interval has the level 1 - 2 alpha.
+        resamples: number of draws.
+        seed: seed of the draws.
+
+    Returns:
+        F1 of the first, interval of the difference, p, and the smallest p possible.
+
+    Raises:
+        ValueError: sentences or true entities differ, or there are fewer than two sentences.
+    """
+    gold, (one, two) = _trials([first, second])
+    width = one.shape[1]
+
+    def figures(sums: Floats) -> tuple[Floats, Floats]:
+        return _mean_f1(sums[:, :1], sums[:, 1 : 1 + width]), _mean_f1(sums[:, :1], sums[:, 1 + width :])
+
+    table = np.hstack([gold, one, two])
+    drawn, base = figures(_drawn(table, resamples, seed))
+    value, reference = (float(one[0]) for one in figures(table.sum(axis=0, keepdims=True)))
+    floor = 1 / (resamples + 1)
+    p = floor + float((drawn - base <= -margin).sum()) * floor
+    return value, percentile_interval(value - reference, drawn - base, len(gold), 1 - 2 * alpha), p, floor
+
+
 def _parts(tag: str) -> tuple[str, str]:
     """Prefix and type of a BIO tag."""
     prefix, dash, kind = tag.partition("-")

@@ -15,6 +15,7 @@ from scipy.stats import t as student
 from daamctl.artifacts.entities import Entities, MethodEntities, Rule
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.statistics import MetricComparison
+from daamctl.artifacts.truncation import NonInferiority
 from daamctl.artifacts.words import DOCUMENT, sentence_of, terms_for
 from daamctl.evaluation.entities import (
     EntityCounts,
@@ -22,6 +23,7 @@ from daamctl.evaluation.entities import (
     count_entities,
     entity_scores,
     f1_intervals,
+    f1_not_worse,
     micro_f1,
 )
 from daamctl.evaluation.statistics import with_holm
@@ -84,6 +86,46 @@ def compare_taggers(first: Sequence[Fold], second: Sequence[Fold]) -> MetricComp
     unit = terms_for("tokens", sides[0][0].ids, sides[0][0].sources).source
     counts = [[one.by_unit(unit) for one in trials] for trials in sides]
     return compare_f1(*counts, resamples=RESAMPLES, unit=unit)
+
+
+def taggers_not_worse(
+    folds: Mapping[str, Sequence[Fold]],
+    tested: Mapping[str, NonInferiority],
+    *,
+    reference: str,
+    margin: float,
+    alpha: float,
+) -> dict[str, NonInferiority]:
+    """Results of `not_worse`, with entity F1 compared in place of accuracy.
+
+    Args:
+        folds: method -> its finished folds, the reference among them.
+        tested: result of every method.
+        reference: name of the reference.
+        margin: fraction of F1.
+        alpha: one-sided level.
+    """
+    words = {name: _trials(own) for name, own in folds.items()}
+    base = words[reference]
+    unit = terms_for("tokens", base[0].ids, base[0].sources).source
+    counts = {name: [one.by_unit(unit) for one in trials] for name, trials in words.items()}
+    found = {}
+    for name, result in tested.items():
+        f1, gap, p, floor = f1_not_worse(counts[name], counts[reference], margin, alpha=alpha)
+        ends = {"low": gap.low, "high": gap.high}
+        found[name] = replace(result, entity_f1=f1, difference=gap.value, p=p, floor=floor, **ends)
+    return found
+
+
+def f1_of(predictions: pl.DataFrame, classes: Sequence[str]) -> float:
+    """Entity F1 of predicted words, lenient.
+
+    Args:
+        predictions: `utterance_id`, `target` and `logits` of each word; sentences are whole.
+        classes: tags; the index is the class id.
+    """
+    guess = predictions["logits"].list.arg_max().to_numpy()
+    return micro_f1(count_entities(sentence_of(predictions["utterance_id"]), predictions["target"], guess, classes))
 
 
 def over_trials(

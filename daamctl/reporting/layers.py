@@ -37,7 +37,9 @@ ALONE = (
     "Layers each", "Groups", "ρ over groups", "p over groups", "Highest score", "Lowest score",
     "High minus low (points)", "p over folds", "Smallest p possible",
 )  # fmt: skip
-"""Columns of the test whether single layers with a high score have a higher accuracy."""
+"""Columns of the test whether single layers with a high score do better."""
+METRICS = {"entity_f1": "entity F1"}
+"""Names of the metrics other than accuracy, by which taggers are compared."""
 SHOWN_LAYERS = 5
 LEAST_DISTINCT = 3
 """Number of different values that a score needs to rank layers, as in the audit."""
@@ -110,7 +112,8 @@ def ablation(
         ranking = ", ".join(map(str, result.ranking))
         text = f"Layers by Importance Factor of {result.rank_by}, highest first: {ranking}. {text}"
     columns = ["Layers chosen", "Numbers", "Mean ± std", "n", "Minus baseline (points)"]
-    caption = f"Accuracy per {words.unit(result.unit)} in percent, trained on few layers"
+    what = METRICS.get(result.metric, f"accuracy per {words.unit(result.unit)}")
+    caption = f"{what[0].upper()}{what[1:]} in percent, trained on few layers"
     blocks: list[Block] = [Text(text), *notes]
     blocks += [Text(line, caution=True) for line in result.cautions]
     blocks.append(Table("few-layers", caption, columns, rows, frozenset({1})))
@@ -386,9 +389,9 @@ def _group_row(group: GroupAccuracy, baseline: LayerAccuracy) -> list[Cell]:
 
 
 def paired_mean(group: LayerAccuracy, baseline: LayerAccuracy) -> float | None:
-    """Mean difference in accuracy between two groups of layers, over the runs (fold and seed) that both have."""
-    base = {(row.fold, row.seed): row.accuracy for row in baseline.per_fold}
-    gaps = [row.accuracy - base[key] for row in group.per_fold if (key := (row.fold, row.seed)) in base]
+    """Mean difference between two groups of layers, over the runs (fold and seed) that both have."""
+    base = {(row.fold, row.seed): row.compared for row in baseline.per_fold}
+    gaps = [row.compared - base[key] for row in group.per_fold if (key := (row.fold, row.seed)) in base]
     return sum(gaps) / len(gaps) if gaps else None
 
 
@@ -413,10 +416,11 @@ def _differences(result: Ablation) -> list[Table]:
         return []
     columns = ["Layers", "Mean ± std (points)", "n", "Ahead in", "Linear probes (points)", "Contradicted?"]
     note = (
-        "Linear probes: the same difference, for the mean accuracy of ridge probes of single layers on test items. "
+        "Linear probes: the same difference, for the mean over ridge probes of single layers on test items. "
         "Contradicted: the two differences have opposite signs and differ by more than either std."
     )
-    caption = "Accuracy on layers of high importance minus accuracy on layers of low importance, run by run, in points"
+    metric = METRICS.get(result.metric, "accuracy")
+    caption = f"Layers of high importance minus layers of low importance, {metric}, run by run, in points"
     return [Table("high-low", caption, columns, rows, frozenset({5}), note)]
 
 
@@ -424,11 +428,12 @@ def _alone(result: Ablation) -> list[Table]:
     rows = [_alone_cells(test) for test in result.alone]
     if not rows:
         return []
+    metric = METRICS.get(result.metric, "accuracy")
     note = (
         f"Score: Importance Factor of {result.rank_by}. ρ: rank correlation between the score of a group and its "
-        "accuracy. p over folds: sign-flip test. Both p-values are one-sided."
+        f"{metric}. p over folds: sign-flip test. Both p-values are one-sided."
     )
-    caption = "Do layers of high importance give a higher accuracy when trained alone?"
+    caption = f"Do layers of high importance give a higher {metric} when trained alone?"
     return [Table("alone", caption, ALONE, rows, frozenset({4, 5}), note)]
 
 
@@ -447,7 +452,7 @@ def _alone_by_score(summary: Importance | None, labels: Labels) -> list[Table]:
         "settings. Highest and lowest refer to the method’s own score. The p-values are not corrected for the number "
         "of methods."
     )
-    caption = "Do layers with a high score give a higher accuracy when trained alone? Scores of every method"
+    caption = "Do layers with a high score do better when trained alone? Scores of every method"
     return [Table("alone-scores", caption, ["Method", "Score", *ALONE], rows, frozenset({1, 6, 7}), note)]
 
 

@@ -27,7 +27,8 @@ TITLE = "The shortest encoder that is enough"
 
 def sentence(found: Truncation) -> str:
     """The answer in one sentence."""
-    whole = f"all {len(found.whole.layers)} layers ({found.method}, margin {percent(found.margin)} points)"
+    margin = f"margin {percent(found.margin)} points{'' if found.whole.entity_f1 is None else ' of entity F1'}"
+    whole = f"all {len(found.whole.layers)} layers ({found.method}, {margin})"
     if all(one.p is None for one in found.prefixes):
         return f"Whether fewer layers are enough cannot be tested: {found.design.reason}."
     best = found.enough
@@ -58,7 +59,6 @@ def section(found: Truncation | None, *, embeddings_key: str, command: str) -> S
         return Section(
             "truncation", TITLE, [Text(f"It was found on other embeddings. Run again: {command}", caution=True)]
         )
-    item = terms_of(found.modality).unit(found.unit)
     method = (
         f"“{found.label}” was trained again on layers 1 to k for every k, and on each layer alone. k layers are enough "
         f"if they are shown to lose less than {percent(found.margin)} points against all layers, and all larger k too."
@@ -67,46 +67,55 @@ def section(found: Truncation | None, *, embeddings_key: str, command: str) -> S
     blocks: list[Block] = [Text(sentence(found)), Text(method), drawn(figure(found)), *where]
     blocks += [Text(note) for note in found.notes]
     rows = [*found.prefixes, found.whole]
-    blocks.append(_table("truncation", f"Accuracy per {item} after training on layers 1 to k", found, rows))
+    blocks.append(_table("truncation", f"{_label(found)} after training on layers 1 to k", found, rows))
     if found.singles:
-        singles = _table("single-layers", f"Accuracy per {item} after training on one layer", found, found.singles)
+        singles = _table("single-layers", f"{_label(found)} after training on one layer", found, found.singles)
         blocks.append(Folded("Single layers", [singles]))
     return Section("truncation", TITLE, blocks)
 
 
 def figure(found: Truncation) -> Figure:
-    """Accuracy against cost, of layers 1 to k and of single layers."""
+    """Accuracy, or entity F1, against cost, of layers 1 to k and of single layers."""
     rows = [*found.prefixes, found.whole]
-    base = 100 * found.whole.accuracy
+    base = 100 * found.whole.compared
     marks: list[Mark] = []
     band = None
     ends = [(one.low, one.high) for one in rows]
     if all(low is not None and high is not None for low, high in ends):
         band = ([base + 100 * (low or 0.0) for low, _ in ends], [base + 100 * (high or 0.0) for _, high in ends])
     marks.append(
-        Line([_cost(found, one) for one in rows], [100 * one.accuracy for one in rows], "Layers 1 to k",
+        Line([_cost(found, one) for one in rows], [100 * one.compared for one in rows], "Layers 1 to k",
              marker="circle", filled=True, width=1.5, band=band,
              band_name=f"{100 * found.level:.0f} % interval of the difference from all layers",
              notes=[f"layers {_range(one)}: {_gap(one)}" for one in rows])
     )  # fmt: skip
     if found.singles:
         marks.append(
-            Line([_cost(found, one) for one in found.singles], [100 * one.accuracy for one in found.singles],
+            Line([_cost(found, one) for one in found.singles], [100 * one.compared for one in found.singles],
                  "One layer alone", "grey", None, "circle", notes=[f"layer {one.highest}" for one in found.singles])
         )  # fmt: skip
     if found.enough is not None:
         best = found.enough
         marks.append(
-            Line([_cost(found, best)], [100 * best.accuracy], "Shortest that is enough", "orange", None, "diamond",
+            Line([_cost(found, best)], [100 * best.compared], "Shortest that is enough", "orange", None, "diamond",
                  filled=True, size=9.0, texts=[f"  1–{best.highest}"], notes=[f"layers {_range(best)}: {_gap(best)}"])
         )  # fmt: skip
     marks.append(Rule(base - 100 * found.margin, f"All layers minus {percent(found.margin)} points"))
     name = {"time": "Encoder's time", "parameters": "Encoder's parameters", None: "Layers"}[found.cost]
-    item = terms_of(found.modality).unit(found.unit)
-    panel = Panel("", Axis(name, "%", limits=(0.0, 105.0)), Axis(f"Accuracy per {item}", "%"), marks, (5.4, 3.2))
+    panel = Panel("", Axis(name, "%", limits=(0.0, 105.0)), Axis(_label(found), "%"), marks, (5.4, 3.2))
     return Figure(
-        "truncation", f"Accuracy against cost. {sentence(found)} The numbers are in the tables.", {(): [panel]}
+        "truncation", f"{_label(found)} against cost. {sentence(found)} The numbers are in the tables.", {(): [panel]}
     )
+
+
+def _metric(found: Truncation) -> str:
+    return "Accuracy" if found.whole.entity_f1 is None else "Entity F1"
+
+
+def _label(found: Truncation) -> str:
+    """The metric, with the unit that accuracy has."""
+    unit = terms_of(found.modality).unit(found.unit)
+    return _metric(found) + (f" per {unit}" if found.whole.entity_f1 is None else "")
 
 
 def _cost(found: Truncation, one: LayersResult) -> float:
@@ -119,7 +128,7 @@ def _table(key: str, caption: str, found: Truncation, rows: Sequence[LayersResul
     """Of layers 1 to k with the tests, of single layers without."""
     tested = key == "truncation"
     level = f"{100 * found.level:.0f} %"
-    columns = ["Layers", "Accuracy", f"Minus all layers (points) [{level} interval]", "Time (%)", "Parameters (%)"]
+    columns = ["Layers", _metric(found), f"Minus all layers (points) [{level} interval]", "Time (%)", "Parameters (%)"]
     note = "Time and parameters are shares of the whole encoder's."
     if tested:
         columns += ["p, worse by the margin", "Enough?"]
@@ -130,7 +139,7 @@ def _table(key: str, caption: str, found: Truncation, rows: Sequence[LayersResul
 
 def _cells(one: LayersResult, found: Truncation) -> list[Cell]:
     gap: Cell = DASH if one is found.whole else Number(one.difference, "points", low=one.low, high=one.high)
-    return [_range(one), Number(one.accuracy), gap, Number(one.time), Number(one.parameters)]
+    return [_range(one), Number(one.compared), gap, Number(one.time), Number(one.parameters)]
 
 
 def _test(one: LayersResult) -> list[Cell]:

@@ -5,6 +5,7 @@ Writes `data/ablate/<run>/<group>-<method>/fold*/` and ablation.json, see `daamc
 
 from __future__ import annotations
 
+import itertools
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
@@ -44,9 +45,11 @@ from daamctl.artifacts.io import sha256_file
 from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import RESULT, Fold, read_folds
 from daamctl.artifacts.splits import chosen_folds, split_of
+from daamctl.artifacts.words import sentence_of
 from daamctl.config import AblateConfig, Config
 from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.scoring import items_of, score_items
+from daamctl.evaluation.tagging import f1_of
 from daamctl.layout import Layout
 from daamctl.methods import resolve_method
 from daamctl.methods.activity_check import constant_weight
@@ -160,6 +163,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         cautions=[*cautions, *(one.contradicts for one in (*differences, *presets) if one.contradicts)],
         run=layout.run_name,
         files={str(path.relative_to(folder)): sha256_file(path) for path in sorted(folder.glob(f"*/*/{RESULT}"))},
+        metric="entity_f1" if features.head.modality == "tokens" else "accuracy",
     )
     write_record(folder / FILE, result.as_json())
     if not groups:
@@ -334,14 +338,15 @@ def _remove_strays(folder: Path, wanted: set[str]) -> None:
 def _scores(folds: Sequence[Fold], unit: str) -> list[RunAccuracy]:
     rows = []
     for fold in folds:
-        items = items_of(fold.predictions(), unit)
-        score = score_items(items, len(fold.result["run"]["classes"]))
-        rows.append(RunAccuracy(fold.fold, fold.seed, float(score["accuracy"])))
+        predictions, classes = fold.predictions(), fold.result["run"]["classes"]
+        accuracy = float(score_items(items_of(predictions, unit), len(classes))["accuracy"])
+        f1 = f1_of(predictions, classes) if fold.modality == "tokens" else None
+        rows.append(RunAccuracy(fold.fold, fold.seed, accuracy, f1))
     return rows
 
 
 def _over_runs(rows: Sequence[RunAccuracy]) -> dict[str, Any]:
-    return vars(over_runs([row.accuracy for row in rows]))
+    return vars(over_runs([row.compared for row in rows]))
 
 
 def _differences(
@@ -387,26 +392,34 @@ def _compared(settings: AblateConfig, groups: Sequence[LayerGroup]) -> list[int]
     return sorted(compared.union(*(group for name in settings.presets for group in PRESETS[name])))
 
 
-def _probe(features: Features, config: Config, layers: Sequence[int]) -> dict[int, dict[int, float]]:
-    """Fold -> layer -> accuracy on the test group of a linear probe of that layer alone, in the unit of the ablation.
+def _probe(features: Features, config: Config, layers: Sequence[int]) -> dict[tuple[int, int | None], dict[int, float]]:
+    """Fold and seed -> layer -> metric of the ablation on the test group, of a linear probe of that layer alone.
 
-    Of embeddings on disk a probe takes at most `PROBE_CLIPS` clips of either part.
+    The seed is None unless seeds draw the training sentences. Of embeddings on disk a probe takes at most `PROBE_CLIPS`
+    clips of either part.
     """
     if not layers:
         return {}
-    targets, size = features.targets().numpy(), len(features.head.classes)
-    found: dict[int, dict[int, float]] = {}
-    for number in chosen_folds(features.clips["group"], None):
-        split = split_of(features.clips, number, config.train)
+    targets, classes = features.targets().numpy(), features.head.classes
+    words = features.head.modality == "tokens"
+    sentences = sentence_of(features.clips["utterance_id"]) if words else None
+    seeds: Sequence[int | None] = [None] if config.train.shots is None else config.train.seeds
+    found: dict[tuple[int, int | None], dict[int, float]] = {}
+    for number, seed in itertools.product(chosen_folds(features.clips["group"], None), seeds):
+        split = split_of(features.clips, number, config.train, seed or 0)
         train, test = split.train, split.test
         if isinstance(features.x, StoredVectors):
-            train, test = (sample_rows(rows, PROBE_CLIPS, number) for rows in (train, test))
+            train, test = (sample_rows(rows, PROBE_CLIPS, number, sentences) for rows in (train, test))
         tested = features.clips[test].with_columns(target=pl.Series(targets[test], dtype=pl.Int32))
-        found[number] = {}
+        found[number, seed] = {}
         for layer in layers:
             place = features.layers.index(layer)
             x_train, x_test = (torch.as_tensor(features.x[rows, place]).cpu() for rows in (train, test))
-            scores = ridge_probe(x_train, targets[train], x_test, size)
-            items = items_of(tested.with_columns(logits=pl.Series(scores.tolist())), config.evaluate.unit)
-            found[number][layer] = score_items(items, size)["accuracy"]
+            scores = ridge_probe(x_train, targets[train], x_test, len(classes))
+            predictions = tested.with_columns(logits=pl.Series(scores.tolist()))
+            if words:
+                found[number, seed][layer] = f1_of(predictions, classes)
+            else:
+                items = items_of(predictions, config.evaluate.unit)
+                found[number, seed][layer] = score_items(items, len(classes))["accuracy"]
     return found

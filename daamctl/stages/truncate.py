@@ -35,6 +35,7 @@ from daamctl.errors import ConfigError, EncoderError, MethodError
 from daamctl.evaluation.comparison import item_table, not_worse
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import FEW_CLUSTERS, passed_in_sequence
+from daamctl.evaluation.tagging import taggers_not_worse
 from daamctl.methods import resolve_method
 from daamctl.provenance import device_name
 from daamctl.tracking import make_tracker
@@ -72,7 +73,7 @@ def run(root: Path, name: str, *, margin: float = MARGIN, force: bool = False) -
     Args:
         root: project folder.
         name: `PIPELINE/METHOD`, or a pipeline alone for a closed-form probe; a run without a pipeline likewise.
-        margin: largest difference in accuracy that counts as not worse, as a fraction.
+        margin: largest difference in accuracy, or entity F1 of taggers, that counts as not worse, as a fraction.
         force: train again even what is finished.
 
     Returns:
@@ -159,6 +160,9 @@ def _result(
     design, tested = not_worse(
         tables, reference=layers_name(every), margin=margin, modality=features.head.modality, alpha=ALPHA
     )
+    if features.head.modality == "tokens":
+        named = {layers_name(layers): group for layers, group in folds.items()}
+        tested = taggers_not_worse(named, tested, reference=layers_name(every), margin=margin, alpha=ALPHA)
     prefixes = [layers for layers in folds if layers == every[: len(layers)] and layers != every and layers[-1] >= 1]
     passed = passed_in_sequence([tested[layers_name(layers)].p for layers in prefixes], alpha=ALPHA)
 

@@ -82,11 +82,12 @@ def test_groups_whose_border_cuts_through_a_tie() -> None:
     ],
 )
 def test_a_difference_that_contradicts_the_probes(mean: float, std: float | None, told: bool) -> None:
-    probes = {1: {9: 0.9, 10: 0.76, 23: 0.7}, 2: {9: 0.8, 10: 0.76, 23: 0.71}}
+    probes = {(1, None): {9: 0.9, 10: 0.76, 23: 0.7}, (2, None): {9: 0.8, 10: 0.76, 23: 0.71}}
     found, probe = OverRuns(mean=mean, sample_std=std, n=5), probe_difference(probes, (9, 10), (23,))
     assert probe.mean == pytest.approx(0.1)
     assert [row.difference for row in probe.per_fold] == pytest.approx([0.13, 0.07])
-    noisy = {1: {9: 0.9, 10: 0.9, 23: 0.6}, 2: {9: 0.8, 10: 0.8, 23: 0.9}}  # +10 points too, give or take 28
+    # +10 points too, give or take 28
+    noisy = {(1, None): {9: 0.9, 10: 0.9, 23: 0.6}, (2, None): {9: 0.8, 10: 0.8, 23: 0.9}}
     assert contradiction("", found, probe_difference(noisy, (9, 10), (23,))) is None
     expected = (
         f"high minus low: the ablation finds {100 * mean:+.1f} points, linear probes of the same layers +10.0. They "

@@ -18,18 +18,21 @@ from typer.testing import CliRunner
 
 from daamctl import pipeline
 from daamctl.analysis.probe import ridge_probe
+from daamctl.artifacts.ablation import find_ablation
 from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import read_embeddings, read_head
 from daamctl.artifacts.entities import Entities
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.importance import find_importance
 from daamctl.artifacts.results import read_folds
+from daamctl.artifacts.truncation import find_truncation, layers_name
 from daamctl.artifacts.words import sentence_of
 from daamctl.cli.app import app
 from daamctl.config import load_config
 from daamctl.errors import ConfigError, MethodError, TrainingError, UnknownNameError
 from daamctl.layout import Layout
-from daamctl.stages import compare, export, importance, predict, preflight, serve, shots
+from daamctl.reporting.truncation import sentence
+from daamctl.stages import compare, export, importance, predict, preflight, serve, shots, truncate
 from tests.fixtures.pictures import blank_pictures
 
 QUICK: dict[str, Any] = {
@@ -54,7 +57,8 @@ def test_the_report_has_the_entity_f1_of_seqeval(project: Path) -> None:
     settings = yaml.safe_load(pipeline_file.read_text(encoding="utf-8"))
     settings["train"] |= {"epochs": 3, "refit": False}  # what `export` compares with the training
     pipeline_file.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    layout, report = run(project)
+    named = {"ablate.rank_by": "daam-v1-mlp", "ablate.method": "last-layer"}
+    layout, report = run(project, **{"ablate.k": [1], **named})
     found = read_evaluation(layout.stage("evaluate"), again="").entities
     assert found is not None
     assert list(found.methods) == QUICK["methods"]
@@ -69,6 +73,8 @@ def test_the_report_has_the_entity_f1_of_seqeval(project: Path) -> None:
     assert fold.result["metrics"]["selected_epoch"] == history["dev_f1"].arg_max() + 1  # type: ignore[operator]
     assert fold.result["metrics"]["entity_f1"] == pytest.approx(found.methods["last-layer"].f1.value)
     check_layers(layout)
+    check_ablation(layout)
+    check_truncation(project, layout, found.methods["ridge-concat"].f1.value)
     best = max(found.methods, key=lambda name: found.methods[name].f1.value)
     page = (report / "report.md").read_text(encoding="utf-8")
     assert f"{best} finds entities best: F1 {100 * found.methods[best].f1.value:.1f} %" in page
@@ -93,6 +99,48 @@ def check_layers(layout: Layout) -> None:
     guess = ridge_probe(x[train], y[train], x[test], len(classes)).argmax(-1).numpy()
     assert len(summary.probed.entity_f1) == vectors.shape[1]
     assert summary.probed.entity_f1[3].value == pytest.approx(seqeval_f1(clips[test], y[test], guess, classes))
+
+
+def check_ablation(layout: Layout) -> None:
+    """Groups of layers are compared by the F1 of seqeval, and so are their linear probes."""
+    found = find_ablation(layout.stage("ablate"), again="")
+    assert found is not None
+    assert found.metric == "entity_f1"
+    assert [group.name for group in found.groups] == ["highest-1", "lowest-1"]
+    scores = {}
+    for group in found.groups:
+        (fold,) = read_folds(layout.stage("ablate") / f"{group.name}-last-layer")
+        words = fold.predictions()
+        tags = words["target"].to_numpy(), words["logits"].list.arg_max().to_numpy()
+        (row,) = group.per_fold
+        assert row.entity_f1 == pytest.approx(seqeval_f1(words, *tags, fold.result["run"]["classes"]))
+        assert row.accuracy == pytest.approx((tags[0] == tags[1]).mean())
+        assert group.mean == row.entity_f1
+        scores[group.name] = row.entity_f1
+    (difference,) = found.differences
+    assert difference.mean == pytest.approx(scores["highest-1"] - scores["lowest-1"])
+    summary = find_importance(layout.stage("importance"), again="")
+    assert summary is not None
+    assert summary.probed is not None
+    probes = {height.layer: height.value for height in summary.probed.profile}
+    high, low = (probes[group.layers[0]] for group in found.groups)
+    assert difference.probe.mean == pytest.approx(high - low)
+
+
+def check_truncation(project: Path, layout: Layout, whole: float) -> None:
+    """Fewer layers are compared by entity F1: with all layers, that of the train stage."""
+    truncate.run(project, "demo-tokens")
+    found = find_truncation(layout.stage("truncate"), again="")
+    assert found is not None
+    assert found.whole.entity_f1 == pytest.approx(whole)
+    assert found.whole.entity_f1 < found.whole.accuracy
+    for row in (*found.prefixes, *found.singles):
+        (fold,) = read_folds(layout.stage("truncate") / f"{layers_name(row.layers)}-ridge-concat")
+        words = fold.predictions()
+        tags = words["target"].to_numpy(), words["logits"].list.arg_max().to_numpy()
+        f1 = seqeval_f1(words, *tags, fold.result["run"]["classes"])
+        assert (row.entity_f1, row.difference) == pytest.approx((f1, f1 - whole))
+    assert "of entity F1)" in sentence(found)
 
 
 def seqeval_f1(words: pl.DataFrame, *tags: Any) -> float:

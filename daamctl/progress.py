@@ -17,7 +17,7 @@ class Progress:
     """Counts finished units.
 
     Args:
-        total: total number of units.
+        total: expected number of units; a search that widens its grid may take more.
         what: description of the work, e.g. "extracting".
         unit: plural name of a unit, e.g. "clips".
         done: units finished before this call; they do not count for the rate.
@@ -39,6 +39,8 @@ class Progress:
     def line(self) -> str:
         """One line: description, progress, rate and remaining time."""
         rate = (self.done - self.done_before) / max(time.monotonic() - self.started, 1e-9)
+        if self.done > self.total:
+            return f"{self.what}: {self.done} {self.unit}, {rate:.1f} {self.unit}/s"
         left = f", {(self.total - self.done) / rate:.0f} s left" if rate > 0 else ""
         return f"{self.what}: {self.done} of {self.total} {self.unit}, {rate:.1f} {self.unit}/s{left}"
 
@@ -62,7 +64,7 @@ class _Bar(Progress):
     def advance(self, units: int = 1) -> None:
         self.done += units
         rate = (self.done - self.done_before) / max(time.monotonic() - self.started, 1e-9)
-        self.bar.update(self.task, advance=units, rate=f"{rate:.1f} {self.unit}/s")
+        self.bar.update(self.task, advance=units, total=max(self.total, self.done), rate=f"{rate:.1f} {self.unit}/s")
 
 
 @contextmanager

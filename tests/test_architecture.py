@@ -63,6 +63,7 @@ SIDEWAYS = {
     ("layout", "stage_table"),
     ("training", "evaluation"),  # the epoch of a tagger is selected by entity F1
     ("methods", "adapters"),  # `load_weights` opens fine-tuned encoders too
+    ("adapters", "methods"),  # fusions of the layers of a fine-tuned encoder
 }
 
 

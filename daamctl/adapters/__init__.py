@@ -1,9 +1,10 @@
 """Fine-tuning methods for encoders: one file per idea, one line per method in the table below.
 
 A method changes a frozen encoder in place (by adapters in its modules, or by unfreezing its own weights) and puts a
-classifier on its last hidden state: of whole items, or of the words of sentences. All but the published variants share
-one classifier, so that they differ in nothing else. This package does not depend on configuration files, folders or the
-command line. An encoder is any object with `model`, `modality`, `embed_dim` and `hidden(inputs)`:
+classifier on its last hidden state, or on a fusion of all: of whole items, or of the words of sentences. All but the
+published variants share one classifier, so that they differ in nothing else. This package does not depend on
+configuration files, folders or the command line. An encoder is any object with `model`, `modality`, `embed_dim`,
+`hidden(inputs)` and `hidden_layers(inputs)`:
 
     from daamctl.adapters import build_finetune
     model = build_finetune("lora-r8", encoder, num_classes=4, seed=1)
@@ -49,6 +50,15 @@ FINETUNES = Registry(
         "prefix-tuning": "daamctl.adapters.prefix:prefix_tuning",
         # everything
         "full-finetune": "daamctl.adapters.selective:full_finetune",
+        # modules between encoder and classifier
+        "base-plus-1": "daamctl.adapters.fusion:base_plus_1",
+        "base-plus-2": "daamctl.adapters.fusion:base_plus_2",
+        "full-finetune-base-plus-1": "daamctl.adapters.fusion:full_base_plus_1",
+        "full-finetune-base-plus-2": "daamctl.adapters.fusion:full_base_plus_2",
+        "full-finetune-weighted-sum": "daamctl.adapters.fusion:full_weighted_sum",
+        "full-finetune-concat": "daamctl.adapters.fusion:full_concat",
+        "full-finetune-dwatt": "daamctl.adapters.fusion:full_dwatt",
+        "full-finetune-dwatt-scaled": "daamctl.adapters.fusion:full_dwatt_scaled",
     },
 )
 
@@ -68,7 +78,8 @@ def build_finetune(name: str, encoder: Any, *, num_classes: int, seed: int) -> F
     Args:
         name: a name from `FINETUNES`.
         encoder: its `model` is a Hugging Face base model, `modality` is speech, text, image or tokens, `embed_dim` is
-            D, and `hidden(inputs)` returns the last hidden state (B, T, D) of `model`.
+            D, `hidden(inputs)` returns the last hidden state (B, T, D) of `model`, and `hidden_layers(inputs)` those
+            of all layers.
         num_classes: C.
         seed: seed of all random values; with equal seeds, methods that share the classifier get the same one.
 

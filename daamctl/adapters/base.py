@@ -28,6 +28,8 @@ class Adaptation:
         lr_factor: learning rate of a tensor with this name, as a multiple of the base rate.
         published: whether it reproduces the released scripts, faults included.
         idle: prefix of the names of tensors that are flagged as trainable but not passed to an optimiser.
+        before_head: maps the hidden states of all layers, each (B, T, D), and which positions are no padding (B, T),
+            to what the classifier reads, (B, T, D); None: it reads the last hidden state.
     """
 
     adapted: tuple[str, ...]
@@ -36,10 +38,11 @@ class Adaptation:
     lr_factor: Callable[[str], float] = lambda _name: 1.0
     published: bool = False
     idle: str | None = None
+    before_head: nn.Module | None = None
 
 
 class FineTuned(nn.Module):
-    """An adapted encoder and a classifier on its last hidden state.
+    """An adapted encoder and a classifier on its last hidden state, or on what a module makes of all of them.
 
     Args:
         name: name of the method in the table.
@@ -64,6 +67,7 @@ class FineTuned(nn.Module):
         self.model: nn.Module = encoder.model
         self.encoder = encoder
         self.head = head.to(device_of(self.model))
+        self.before_head = None if adaptation.before_head is None else adaptation.before_head.to(device_of(self.model))
         self.published, self.adapted, self.notes = adaptation.published, adaptation.adapted, adaptation.notes
         self._lr_factor, self._idle = adaptation.lr_factor, adaptation.idle
         theirs = {id(value) for value in pretrained}
@@ -81,8 +85,12 @@ class FineTuned(nn.Module):
         Returns:
             logits (B, C), or (N, C) for N words, float32.
         """
-        hidden = self.encoder.hidden(inputs)  # (B, T, D)
+        states = [self.encoder.hidden(inputs)] if self.before_head is None else self.encoder.hidden_layers(inputs)
+        hidden = states[-1]  # (B, T, D)
         with torch.autocast(hidden.device.type, enabled=False):
+            if self.before_head is not None:
+                visible = visible_positions(inputs, mask, hidden.shape[1])
+                hidden = self.before_head([state.float() for state in states], visible)
             logits: Tensor = self.head(hidden.float(), mask)
         return logits
 
@@ -114,7 +122,7 @@ class FineTuned(nn.Module):
     def trainable_state(self) -> dict[str, Tensor]:
         """Copy to CPU everything needed, besides the pretrained encoder, to restore this model.
 
-        That is every trained tensor and, for published variants, the random tensors that they never train.
+        That is every trained tensor, and the random tensors that a method adds and never trains.
         """
         return {name: value.detach().cpu().clone().contiguous() for name, value in self._own().items()}
 
@@ -167,9 +175,29 @@ class FineTuned(nn.Module):
         for layer in layers:
             layer.forward = functools.partial(_recomputed, layer.forward)
 
-    def _own(self) -> dict[str, nn.Parameter]:
+    def _own(self) -> dict[str, Tensor]:
         kept = {*self.trained(), *self.added}
-        return {name: value for name, value in self.named_parameters() if name in kept}
+        own: dict[str, Tensor] = {name: value for name, value in self.named_parameters() if name in kept}
+        if self.before_head is not None:  # DWAtt draws its positions once and never trains them
+            own |= {f"before_head.{name}": value for name, value in self.before_head.named_buffers()}
+        return own
+
+
+def visible_positions(inputs: Mapping[str, Tensor], mask: Tensor, length: int) -> Tensor | None:
+    """Which of T positions are no padding, (B, T).
+
+    Args:
+        inputs: of the encoder's model.
+        mask: positions that the classifier averages; (B, T), or (B, W, T) for words.
+        length: T.
+
+    Returns:
+        the encoder's own mask if it has one for these positions, else the classifier's; None: all.
+    """
+    given = inputs.get("attention_mask")
+    if given is None or given.shape[-1] != length:  # that of speech counts samples
+        given = mask if mask.ndim == 2 else None
+    return None if given is None else given > 0
 
 
 @contextlib.contextmanager

@@ -259,6 +259,10 @@ class Encoder(ABC):
         last: Tensor = self.model(**inputs).last_hidden_state
         return last
 
+    def hidden_layers(self, inputs: Mapping[str, Tensor]) -> list[Float[Tensor, "B T D"]]:
+        """Run the model once; return the hidden states of layers 1 to L, see `layer_states`."""
+        return layer_states(self.model(**inputs, output_hidden_states=True))
+
     def pool(self, items: Sequence[Tensor]) -> tuple[Float32[Tensor, "R L D"], Shaped[Tensor, " R"]]:
         """Run a batch; return (R, L, D) float32 and the number of averaged positions (R,), on CPU, see `Batch`."""
         batch = self.to_batch(items)
@@ -368,6 +372,11 @@ class LayerPooler:
             for handle in handles:
                 handle.remove()
         return torch.stack([pooled[number] for number in sorted(pooled)], dim=1)
+
+
+def layer_states(output: Any) -> list[Float[Tensor, "B T D"]]:
+    """Hidden states of layers 1 to L, each (B, T, D), of a model's output; the last after the final norm, if any."""
+    return [*output.hidden_states[1:-1], output.last_hidden_state]
 
 
 def weights_hash(model: nn.Module) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from daamctl.encoders.base import layer_states
 from daamctl.encoders.encoder_size import check_name
 from daamctl.encoders.load import explained
 from daamctl.encoders.text import added_tokens, model_limit, padding_id, tokenizer_hash
@@ -116,8 +117,7 @@ class MaskedModel:
         """
 
         def to_head(_module: Any, _inputs: Any, output: Any) -> Any:
-            layers = [*output.hidden_states[1:-1], output.last_hidden_state]
-            output.last_hidden_state = fuse(layers, attention, positions)[None]
+            output.last_hidden_state = fuse(layer_states(output), attention, positions)[None]
             return output
 
         handle = self.model.base_model.register_forward_hook(to_head)

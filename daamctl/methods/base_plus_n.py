@@ -1,13 +1,14 @@
 """Further transformer layers on top: the `Base+n` baseline of DWAtt (ElNokrashy et al., LREC-COLING 2024).
 
-Source: docs/sources.md#depth-wise-attention. The source puts them on the last layer's tokens. Pooled layers have no
-tokens, so these attend over the layer axis, and the output is the vector at the last layer's position. They are
-standard layers like those of the source's base model, RoBERTa: normalised after each residual, with GELU; no dropout.
+Source: docs/sources.md#depth-wise-attention. The source puts them on the last layer's tokens, as `TokenLayers` does.
+Stored layers have no tokens, so the method attends over the layer axis, and the output is the vector at the last
+layer's position. They are standard layers like those of the source's base model, RoBERTa: normalised after each
+residual, with GELU; no dropout.
 """
 
 from __future__ import annotations
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from daamctl.methods.base import FusionClassifier, check_divides
@@ -44,11 +45,19 @@ class TransformerLayer(nn.Module):
         nn.init.zeros_(self.in_proj.bias)
         nn.init.zeros_(self.out_proj.bias)
 
-    def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
-        """Let the layers attend to one another: (..., L, D) to (..., L, D)."""
+    def forward(
+        self, x: Float[Tensor, "*B L D"], visible: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "*B L D"]:
+        """Let positions attend to one another, e.g. layers or tokens: (..., L, D) to (..., L, D).
+
+        Args:
+            x: (..., L, D).
+            visible: (B, L) positions that may be attended to; None: all. Then x is (B, L, D).
+        """
         stacked = self.in_proj(x).unflatten(-1, (3, self.num_heads, -1))  # (..., L, 3, H, D/H)
         query, key, value = stacked.transpose(-4, -2).unbind(-3)  # each (..., H, L, D/H)
-        mixed = nn.functional.scaled_dot_product_attention(query, key, value)
+        mask = None if visible is None else visible[:, None, None]  # (B, 1, 1, L)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, mask)
         mixed = mixed.transpose(-3, -2).flatten(-2)  # (..., L, D)
         x = self.norm1(x + self.out_proj(mixed))
         output: Tensor = self.norm2(x + self.linear2(nn.functional.gelu(self.linear1(x))))
@@ -79,6 +88,31 @@ class ExtraLayers(nn.Module):
         """Fuse layers (..., L, D) to (..., D)."""
         mixed: Tensor = self.layers(x)
         return mixed[..., -1, :].to(x.dtype)
+
+
+class TokenLayers(nn.Module):
+    """Transformer layers over the tokens of the encoder's last layer, as in the source.
+
+    Args:
+        embed_dim: D.
+        num_extra_layers: transformer layers.
+        num_heads: attention heads of each; must divide D.
+
+    Raises:
+        MethodError: `num_heads` does not divide `embed_dim`.
+    """
+
+    def __init__(self, *, embed_dim: int, num_extra_layers: int, num_heads: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            TransformerLayer(embed_dim=embed_dim, num_heads=num_heads) for _ in range(num_extra_layers)
+        )
+
+    def forward(self, x: Float[Tensor, "B T D"], visible: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T D"]:
+        """Map tokens (B, T, D) to (B, T, D); `visible` (B, T) excludes padding, None: there is none."""
+        for layer in self.layers:
+            x = layer(x, visible)
+        return x
 
 
 def base_plus_n(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from daamctl.errors import ConfigError, DivergedError
+from daamctl.methods.base_plus_n import TokenLayers
 from daamctl.methods.concat import ConcatLinear
 from daamctl.methods.dwatt import DepthWiseAttention
 from daamctl.methods.weighted_sum import WeightedSum
@@ -83,13 +84,10 @@ class _ExtraLayers(nn.Module):
 
     def __init__(self, embed_dim: int, num_heads: int) -> None:
         super().__init__()
-        layer = nn.TransformerEncoderLayer(
-            embed_dim, num_heads, 4 * embed_dim, dropout=0.0, activation="gelu", batch_first=True
-        )
-        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.layers = TokenLayers(embed_dim=embed_dim, num_extra_layers=2, num_heads=num_heads)
 
     def forward(self, layers: Sequence[Tensor], attention: Tensor, positions: Tensor) -> Tensor:
-        read: Tensor = self.layers(layers[-1], src_key_padding_mask=attention == 0)
+        read: Tensor = self.layers(layers[-1], attention > 0)
         return read[positions]
 
 

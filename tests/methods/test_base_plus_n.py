@@ -11,7 +11,7 @@ from torch import nn
 
 from daamctl.errors import MethodError
 from daamctl.methods import build
-from daamctl.methods.base_plus_n import ExtraLayers, TransformerLayer
+from daamctl.methods.base_plus_n import ExtraLayers, TokenLayers, TransformerLayer
 
 
 def make(dim: int, heads: int, count: int = 2) -> ExtraLayers:
@@ -31,7 +31,7 @@ def normalised(x: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> np.ndarra
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * scale + shift
 
 
-def reference(module: ExtraLayers, x: np.ndarray, heads: int) -> np.ndarray:
+def reference(module: ExtraLayers | TokenLayers, x: np.ndarray, heads: int) -> np.ndarray:
     """Post-norm encoder layers (Vaswani et al., 2017) with GELU, one sample after the other; x (B, L, D)."""
     width = x.shape[-1] // heads
     outputs = []
@@ -49,8 +49,19 @@ def reference(module: ExtraLayers, x: np.ndarray, heads: int) -> np.ndarray:
             hidden = hidden * (1 + np.vectorize(math.erf)(hidden / math.sqrt(2))) / 2
             moved = hidden @ p["linear2.weight"].T + p["linear2.bias"]
             rows = normalised(rows + moved, p["norm2.weight"], p["norm2.bias"])
-        outputs.append(rows[-1])
+        outputs.append(rows)
     return np.array(outputs)
+
+
+def test_tokens_equal_numpy_and_padding_is_not_seen() -> None:
+    torch.manual_seed(0)
+    module, x = TokenLayers(embed_dim=12, num_extra_layers=2, num_heads=3).double(), random(3, 5, 12)
+    expected = reference(module, x, 3)
+    found = module(torch.tensor(x), None).detach().numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    padded = np.concatenate([x, 9 * random(3, 2, 12)], axis=1)
+    visible = torch.arange(7).expand(3, 7) < 5
+    np.testing.assert_allclose(module(torch.tensor(padded), visible).detach().numpy()[:, :5], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +70,7 @@ def reference(module: ExtraLayers, x: np.ndarray, heads: int) -> np.ndarray:
 def test_fusion_equals_numpy(layers: int, dim: int, heads: int, count: int) -> None:
     module, x = make(dim, heads, count).double(), random(4, layers, dim)
     found = module(torch.from_numpy(x)).detach().numpy()
-    np.testing.assert_allclose(found, reference(module, x, heads), rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(found, reference(module, x, heads)[:, -1], rtol=1e-9, atol=1e-11)
 
 
 def test_leading_dimensions_pass_through() -> None:

@@ -132,10 +132,11 @@ class AdapterTrial(Trial):
 
     @property
     def _code(self) -> list[str]:
-        """Hashes of the code of the adapter, of its classifier, and of attention."""
+        """Hashes of the code of the adapter, with fusions that it uses, of its classifier, and of attention."""
         head = "words" if self.clips.modality == "tokens" else "heads"
         modules = (FINETUNES.module_of(self.spec.method), f"daamctl.adapters.{head}")
-        return [*(code_hash(name, "daamctl.adapters") for name in modules), code_hash("daamctl.attention", "daamctl")]
+        parts = ("daamctl.adapters", "daamctl.methods")
+        return [*(code_hash(name, "daamctl", parts) for name in modules), code_hash("daamctl.attention", "daamctl")]
 
     @property
     def grid(self) -> Grid | None:

@@ -5,7 +5,7 @@ modules, so adapters attached to them have no effect (D2; versions 4.36 to 5.23)
 attention of a model: the new one computes the same values by calling the modules. `read_projections` uses the weights
 without calling the modules, at the same speed. Both are also faster than the original: transformers passes torch a
 transposed view (T, B, D), and torch then multiplies by T copies of a projection's weights if neither the view nor the
-weights need a gradient.
+weights need a gradient. `gate_bias_once` saves memory traffic where there are no gradients.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ IMPLEMENTATION = "daamctl-prefix"
 """Name of `attend` in transformers' table of attention functions."""
 
 _BYPASSING = "torch_multi_head_self_attention"
+ALIGNED = 8
+"""Kernels copy a bias whose rows do not begin at a multiple of this many numbers."""
 
 
 def call_projections(model: nn.Module) -> tuple[str, ...]:
@@ -42,6 +44,64 @@ def read_projections(model: nn.Module) -> None:
     for module in model.modules():
         if hasattr(module, _BYPASSING) and _BYPASSING not in vars(module):
             setattr(module, _BYPASSING, types.MethodType(_bypassing_attention, module))
+
+
+def gate_bias_once(model: nn.Module) -> None:
+    """Make every attention of WavLM compute its bias in one pass, in the number format of the scores; no gradients.
+
+    transformers repeats the position bias over the batch and makes the gated bias in float32, a copy in the format of
+    the scores, and another with the padding masked. This writes the last one alone. The values are the same.
+    """
+    for module in model.modules():
+        if hasattr(module, _BYPASSING) and not hasattr(module, "_hf_hook") and "forward" not in vars(module):
+            module.forward = types.MethodType(_forward_without_gradients, module)  # type: ignore[method-assign]
+
+
+def _forward_without_gradients(
+    self: Any,
+    hidden_states: Tensor,
+    attention_mask: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None, Tensor]:
+    """WavLM's attention; the position bias is (H, T, T), of the first layer, for all items of the batch.
+
+    Args:
+        self: the attention module.
+        hidden_states: (B, T, D).
+        attention_mask: (B, T) 1 for frames, 0 for padding; None: all are frames.
+        position_bias: (H, T, T), or None in the first layer.
+
+    Returns:
+        (B, T, D), None, and the position bias.
+    """
+    batch, time, _ = hidden_states.shape
+    if position_bias is None:
+        position_bias = self.compute_bias(time, time).contiguous()
+    split = hidden_states.view(batch, time, self.num_heads, -1).transpose(1, 2)  # (B, H, T, d)
+    projected = self.gru_rel_pos_linear(split).unflatten(-1, (2, 4)).sum(-1)
+    gate_a, gate_b = torch.sigmoid(projected).chunk(2, dim=-1)
+    gate = gate_a * (gate_b * self.gru_rel_pos_const - 1.0) + 2.0  # (B, H, T, 1)
+
+    def heads(projection: nn.Module) -> Tensor:
+        projected: Tensor = projection(hidden_states)
+        return projected.view(batch, time, self.num_heads, -1).transpose(1, 2)
+
+    query = heads(self.q_proj)
+    width = -(-time // ALIGNED) * ALIGNED
+    bias = query.new_empty(batch, self.num_heads, time, width)[..., :time]
+    gate = gate.to(position_bias.dtype)
+    if attention_mask is None:
+        torch.mul(gate, position_bias, out=bias)
+    else:
+        hidden = gate.new_zeros(batch, 1, 1, time)
+        hidden.masked_fill_(attention_mask.ne(1)[:, None, None], torch.finfo(bias.dtype).min)
+        torch.addcmul(hidden, gate, position_bias, out=bias)
+    mixed, _ = attend(
+        self, query, heads(self.k_proj), heads(self.v_proj), bias, dropout=0.0, scaling=self.scaling, is_causal=False
+    )
+    output: Tensor = self.out_proj(mixed.reshape(batch, time, -1))
+    return output, None, position_bias
 
 
 def _called_attention(

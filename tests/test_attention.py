@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from daamctl.adapters import FINETUNES, build_finetune
-from daamctl.attention import attend, call_projections, read_projections
+from daamctl.attention import attend, call_projections, gate_bias_once, read_projections
 from tests.fixtures.tiny_models import batch, tiny
 
 
@@ -88,6 +88,49 @@ def test_fine_tuned_wavlm_is_evaluated_as_before_but_for_rounding(name: str) -> 
             assert ways == {"_called_attention"}
             assert name.startswith(("lora", "rslora", "dora", "ia3", "prefix"))
             assert not model.published
+
+
+@pytest.mark.parametrize("architecture", ["wavlm", "wavlm-base"])
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_bias_that_is_gated_once_gives_equal_bits(architecture: str, masked: bool, precision: str) -> None:
+    plain, lean = tiny(architecture), tiny(architecture)
+    inputs, _ = batch(plain)
+    if not masked:
+        inputs.pop("attention_mask")
+    for encoder in (plain, lean):
+        call_projections(encoder.model)
+    gate_bias_once(lean.model)
+    gate_bias_once(lean.model)  # a second call changes nothing
+    copied = copy.deepcopy(lean)  # has its own attention
+    for value in copied.model.parameters():
+        value.zero_()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+        expected = plain.hidden(dict(inputs))
+        assert torch.equal(lean.hidden(dict(inputs)), expected)
+        assert expected.count_nonzero() > 0
+
+
+def test_the_gated_bias_is_written_once_and_in_aligned_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = tiny("wavlm")
+    call_projections(encoder.model)
+    gate_bias_once(encoder.model)
+    inputs, mask = batch(encoder)
+    biases = []
+
+    def kept(module, query, key, value, bias, **settings):
+        biases.append(bias)
+        return attend(module, query, key, value, bias, **settings)
+
+    monkeypatch.setattr("daamctl.attention.attend", kept)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        encoder.hidden(inputs)
+    for bias in biases:
+        assert bias.dtype == torch.bfloat16
+        assert bias.shape[0] == len(mask)
+        assert all(stride % 8 == 0 for stride in bias.stride()[:-1])
+        assert bias.shape[-1] % 8 != 0  # so there is something to align
+    assert len(biases) == 2
 
 
 def test_fix_is_of_the_instance_and_survives_a_copy() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from daamctl.attention import call_projections
+from daamctl.attention import call_projections, gate_bias_once
 
 CAST = (nn.Linear, nn.Conv1d, nn.Conv2d)
 """Modules whose weights autocast would cast at every use, since it caches casts only of weights that need gradients."""
@@ -41,6 +41,7 @@ def prepare_for_inference(model: Any, precision: str) -> None:
         precision: number format of its autocast; float32: no autocast.
     """
     call_projections(model)
+    gate_bias_once(model)
     for module in model.modules():
         if parametrize.is_parametrized(module):
             for name in list(module.parametrizations):

@@ -300,7 +300,7 @@ def f1_not_worse(
     alpha: float = 0.05,
     resamples: int = 10_000,
     seed: int = 0,
-) -> tuple[float, Interval, float, float]:
+) -> tuple[Interval, float, float]:
     """Test that the micro-F1 of one method is less than a margin below that of another.
 
     p is the share of bootstrap draws over sentences in which the first is worse by the margin or more
@@ -315,7 +315,7 @@ def f1_not_worse(
         seed: seed of the draws.
 
     Returns:
-        F1 of the first, interval of the difference, p, and the smallest p possible.
+        interval of the difference, p, and the smallest p possible.
 
     Raises:
         ValueError: sentences or true entities differ, or there are fewer than two sentences.
@@ -328,10 +328,10 @@ def f1_not_worse(
 
     table = np.hstack([gold, one, two])
     drawn, base = figures(_drawn(table, resamples, seed))
-    value, reference = (float(one[0]) for one in figures(table.sum(axis=0, keepdims=True)))
+    value, base_value = (float(one[0]) for one in figures(table.sum(axis=0, keepdims=True)))
     floor = 1 / (resamples + 1)
     p = floor + float((drawn - base <= -margin).sum()) * floor
-    return value, percentile_interval(value - reference, drawn - base, len(gold), 1 - 2 * alpha), p, floor
+    return percentile_interval(value - base_value, drawn - base, len(gold), 1 - 2 * alpha), p, floor
 
 
 def _parts(tag: str) -> tuple[str, str]:

@@ -15,8 +15,10 @@ from scipy.stats import t as student
 from daamctl.artifacts.entities import Entities, MethodEntities, Rule
 from daamctl.artifacts.results import Fold
 from daamctl.artifacts.statistics import MetricComparison
+from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.truncation import NonInferiority
 from daamctl.artifacts.words import DOCUMENT, sentence_of, terms_for
+from daamctl.errors import ArtifactError
 from daamctl.evaluation.entities import (
     EntityCounts,
     compare_f1,
@@ -47,7 +49,7 @@ def entities_of(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], re
         return None
     words = {method: _trials(folds[method]) for method in complete}
     first = words[complete[0]][0]
-    unit = terms_for("tokens", first.ids, first.sources).source
+    unit = first.unit
     counts = {method: [one.by_unit(unit) for one in trials] for method, trials in words.items()}
     intervals = dict(zip(complete, f1_intervals([counts[name] for name in complete], resamples=RESAMPLES), strict=True))
     methods = {}
@@ -83,7 +85,7 @@ def compare_taggers(first: Sequence[Fold], second: Sequence[Fold]) -> MetricComp
         second: those of the other.
     """
     sides = [_trials(folds) for folds in (first, second)]
-    unit = terms_for("tokens", sides[0][0].ids, sides[0][0].sources).source
+    unit = sides[0][0].unit
     counts = [[one.by_unit(unit) for one in trials] for trials in sides]
     return compare_f1(*counts, resamples=RESAMPLES, unit=unit)
 
@@ -96,7 +98,7 @@ def taggers_not_worse(
     margin: float,
     alpha: float,
 ) -> dict[str, NonInferiority]:
-    """Results of `not_worse`, with entity F1 compared in place of accuracy.
+    """Results of `not_worse`, with entity F1 compared in place of accuracy; where that has no test, neither has this.
 
     Args:
         folds: method -> its finished folds, the reference among them.
@@ -107,13 +109,16 @@ def taggers_not_worse(
     """
     words = {name: _trials(own) for name, own in folds.items()}
     base = words[reference]
-    unit = terms_for("tokens", base[0].ids, base[0].sources).source
+    unit = base[0].unit
     counts = {name: [one.by_unit(unit) for one in trials] for name, trials in words.items()}
     found = {}
+    whole = _mean_f1(counts[reference])
     for name, result in tested.items():
-        f1, gap, p, floor = f1_not_worse(counts[name], counts[reference], margin, alpha=alpha)
-        ends = {"low": gap.low, "high": gap.high}
-        found[name] = replace(result, entity_f1=f1, difference=gap.value, p=p, floor=floor, **ends)
+        f1 = _mean_f1(counts[name])
+        found[name] = replace(result, entity_f1=f1, difference=f1 - whole, low=None, high=None)
+        if result.p is not None:
+            gap, p, floor = f1_not_worse(counts[name], counts[reference], margin, alpha=alpha)
+            found[name] = replace(found[name], low=gap.low, high=gap.high, p=p, floor=floor)
     return found
 
 
@@ -175,6 +180,12 @@ class _Words:
         """Sentence of each word, shape (N,)."""
         return sentence_of(self.ids)
 
+    @property
+    def unit(self) -> str:
+        """What is resampled: sentences, or documents where several are known."""
+        source = terms_for("tokens", self.ids, self.sources).source
+        return source if self.sources.n_unique() > 1 else terms_of("tokens").source
+
     def counted(self, rule: Rule = "lenient") -> EntityCounts:
         """Counts per sentence."""
         return count_entities(self.sentences, self.targets, self.predictions, self.classes, rule)
@@ -197,7 +208,11 @@ def per_source(counts: EntityCounts, sentences: NDArray[Any], sources: pl.Series
 
 
 def _trials(folds: Sequence[Fold]) -> list[_Words]:
-    """The test words of every seed, in the order of the seeds."""
+    """The test words of every seed, in the order of the seeds.
+
+    Raises:
+        ArtifactError: they are of one sentence, so nothing can be resampled.
+    """
     trials = []
     for seed in sorted({fold.seed for fold in folds}):
         own = sorted((fold for fold in folds if fold.seed == seed), key=lambda fold: fold.fold)
@@ -211,7 +226,16 @@ def _trials(folds: Sequence[Fold]) -> list[_Words]:
                 own[0].result["run"]["classes"],
             )
         )
+    if len(trials[0].counted().sentences) < 2:
+        raise ArtifactError(
+            "the test part has one sentence; intervals of entity F1 need two or more",
+            fix="put more sentences into the test part",
+        )
     return trials
+
+
+def _mean_f1(trials: Sequence[EntityCounts]) -> float:
+    return float(np.mean([micro_f1(one) for one in trials]))
 
 
 def _mean(metrics: Sequence[Mapping[str, Any]], name: str) -> float | None:

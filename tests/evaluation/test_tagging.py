@@ -11,8 +11,10 @@ import pytest
 from scipy.stats import ttest_rel
 
 from daamctl.artifacts.results import Fold
+from daamctl.artifacts.truncation import NonInferiority
 from daamctl.artifacts.words import terms_for, word_id
-from daamctl.evaluation.tagging import entities_of, over_trials
+from daamctl.errors import ArtifactError
+from daamctl.evaluation.tagging import entities_of, over_trials, taggers_not_worse
 
 CLASSES = ["O", "B-X"]
 
@@ -36,6 +38,7 @@ class Trained:
         guess = [int(position == 0 and at >= self.wrong) for at in range(len(sentences)) for position in (0, 1)]
         return pl.DataFrame(
             {
+                "clip_id": [word_id(name, position) for name in sentences for position in (0, 1)],
                 "utterance_id": [word_id(name, position) for name in sentences for position in (0, 1)],
                 "speaker": [source for source in self.sources for _ in (0, 1)],
                 "target": [1, 0] * len(sentences),
@@ -61,6 +64,29 @@ def test_documents_are_the_units_where_they_are_known(sources: list[str], unit: 
     rows = Trained(sources, 0).predictions()
     assert terms_for("tokens", rows["utterance_id"], rows["speaker"]).source == unit
     assert terms_for("text", rows["utterance_id"], rows["speaker"]).source == "author"
+
+
+@pytest.mark.parametrize(("documents", "p"), [(1, None), (3, None), (6, 0.02)])
+def test_fewer_layers_are_tested_where_accuracy_is(documents: int, p: float | None) -> None:
+    """The test of accuracy says whether there are enough units."""
+    sources = [f"d{at % documents}" for at in range(24)]
+    folds = {name: [cast(Fold, Trained(sources, wrong))] for name, wrong in (("few", 4), ("all", 2))}
+    accurate = NonInferiority(accuracy=0.9, difference=0.0, low=-0.1, high=0.1, p=p, floor=None)
+    found = taggers_not_worse(folds, dict.fromkeys(folds, accurate), reference="all", margin=0.1, alpha=0.05)["few"]
+    few, whole = (2 * right / (24 + right) for right in (20, 22))
+    assert (found.accuracy, found.entity_f1, found.difference) == pytest.approx((0.9, few, few - whole))
+    assert [value is None for value in (found.low, found.high, found.p)] == 3 * [p is None]
+
+
+def test_sentences_of_a_single_document_are_resampled() -> None:
+    found = entities_of({"a": [cast(Fold, Trained(["d"] * 12, 3))]}, ["a"], None)
+    assert found is not None
+    assert (found.unit, found.methods["a"].f1.n_clusters) == ("sentence", 12)
+
+
+def test_one_test_sentence_is_refused() -> None:
+    with pytest.raises(ArtifactError, match="the test part has one sentence"):
+        entities_of({"a": [cast(Fold, Trained(["s0"], 0))]}, ["a"], None)
 
 
 def test_differences_over_trials_are_those_of_a_paired_t_test() -> None:

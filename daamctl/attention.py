@@ -54,7 +54,7 @@ def gate_bias_once(model: nn.Module) -> None:
     """
     for module in model.modules():
         if hasattr(module, _BYPASSING) and not hasattr(module, "_hf_hook") and "forward" not in vars(module):
-            module.forward = types.MethodType(_forward_without_gradients, module)  # type: ignore[method-assign]
+            module.forward = types.MethodType(_forward_without_gradients, module)
 
 
 def _forward_without_gradients(
@@ -62,7 +62,7 @@ def _forward_without_gradients(
     hidden_states: Tensor,
     attention_mask: Tensor | None = None,
     position_bias: Tensor | None = None,
-    **_: Any,
+    **_unused: Any,
 ) -> tuple[Tensor, None, Tensor]:
     """WavLM's attention; the position bias is (H, T, T), of the first layer, for all items of the batch.
 

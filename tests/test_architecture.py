@@ -152,7 +152,8 @@ def test_adapters_know_nothing_of_files_and_settings() -> None:
             sys.stdlib_module_names
         ), path
         ours = {part_of(name) for name in names if name.startswith("daamctl.")}
-        assert ours <= {"adapters", "registry", "errors", "attention"}, path
+        fusions = {"methods"} if path.name == "fusion.py" else set()
+        assert ours <= {"adapters", "registry", "errors", "attention"} | fusions, path
 
 
 def test_settings_and_artifacts_import_no_torch() -> None:

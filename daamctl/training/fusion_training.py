@@ -86,10 +86,9 @@ class FusionTraining(Training):
         )
         self.scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], enabled=precision == "float16")
         self.gradients_checked = False
-        self.graphed: GraphedSteps | None = None
         held = isinstance(train, InMemorySplit) and train.x.device.type == device.split(":")[0]
-        if config.graphs == "auto" and obstacle(model, device, precision, held=held) is None:
-            self.graphed = GraphedSteps(device)
+        self.obstacle = obstacle(model, device, precision, held=held)
+        self.graphed = GraphedSteps(device) if config.graphs == "auto" and self.obstacle is None else None
         self.under_way: Seen | None = None
         self.generators: dict[str, Any] | None = None  # states saved in the middle of a pass, until that pass resumes
         if untrained is not None:

@@ -61,7 +61,6 @@ def obstacle(model: FusionClassifier, device: str, precision: str, *, held: bool
         precision: resolved precision of its steps.
         held: the training part is in the memory of the device.
     """
-    traits = model.traits
     plain = type(model).training_loss is FusionClassifier.training_loss
     if device.split(":")[0] not in DEVICES:
         return f"{device} records no graphs"
@@ -69,9 +68,7 @@ def obstacle(model: FusionClassifier, device: str, precision: str, *, held: bool
         return "its embeddings are not in the memory of the GPU"
     if precision == "float16":
         return "float16 looks at the gradients before every step, to scale the loss"
-    if traits.closed_form:
-        return "it is not trained in steps"
-    if traits.needs_dev or not plain:
+    if model.traits.needs_dev or not plain:
         return "its loss is not the plain one of its logits"
     if any(isinstance(module, STATEFUL) for module in model.modules()):
         return "it has dropout or batch normalisation"

@@ -6,20 +6,29 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from daamctl.artifacts.results import Fold
 from daamctl.config import TrainConfig
 from daamctl.errors import TrainingError
-from daamctl.methods import METHODS, build, settings_of
+from daamctl.layout import Layout
+from daamctl.methods import CLOSED_FORM, METHODS, build, settings_of
 from daamctl.training import fusion_training, graphed, loop
+from daamctl.training.batched import train_jointly
 from daamctl.training.feature_split import InMemorySplit
+from daamctl.training.features import Features, load_features
 from daamctl.training.fusion_training import FusionTraining
 from daamctl.training.graphed import constants_of, obstacle
 from daamctl.training.loop import TrainingSetup
+from daamctl.training.runner import in_groups, train_group
+from daamctl.training.trial import FoldSpec
+from daamctl.training.trials import fusion
+from daamctl.training.trials.fusion import FusionTrial
+from tests.fixtures.embeddings import config, write_embeddings
 from tests.fixtures.resume import Killed, kill_when, save_always
 
 LAYERS, DIM, CLASSES = 8, 16, 4
@@ -32,6 +41,7 @@ class Recorder:
     """Records a function like a CUDA graph: does not execute it, and refuses to run it when an address has changed."""
 
     replays = records = 0
+    turns: ClassVar[list[int]] = []  # seeds of the trainings that have replayed a step
 
     def __init__(self, device: str) -> None:
         self.work: partial[None] | None = None
@@ -52,6 +62,7 @@ class Recorder:
     def replay(self) -> None:
         Recorder.replays += 1
         assert self.work is not None
+        Recorder.turns.append(self.work.args[0].seed)
         assert constants_of(self.work.args[0]) == self.constants
         self.work()
 
@@ -63,6 +74,7 @@ def _recorder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphed, "BLOCK", 5)
     monkeypatch.setattr(Recorder, "replays", 0)
     monkeypatch.setattr(Recorder, "records", 0)
+    monkeypatch.setattr(Recorder, "turns", [])
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", float("inf"))
 
 
@@ -190,6 +202,100 @@ def test_a_paused_training_records_again(tmp_path: Path) -> None:
     assert Recorder.replays == 6 * 11 - 2 * graphed.WARM_UP
 
 
+def test_trainings_side_by_side_take_turns_and_equal_those_alone(tmp_path: Path) -> None:
+    """One has fewer clips, so it takes fewer steps an epoch; one has fewer epochs."""
+
+    def three(work: Path, graphs: str) -> list[FusionTraining]:
+        runs = [
+            training("daam-v1", work / str(seed), seed=seed, graphs=graphs, epochs=epochs, **DROPPING)
+            for seed, epochs in ((1, 6), (2, 6), (3, 4))
+        ]
+        runs[1].train = part(CLIPS - 10, 7)
+        return runs
+
+    ours, theirs = three(tmp_path / "ours", "auto"), three(tmp_path / "theirs", "never")
+    train_jointly(ours, 3)
+    assert [len(run.done.history) for run in ours] == [3, 3, 3]
+    train_jointly(ours, None)
+    for one, other in zip(ours, theirs, strict=True):
+        assert_equal(completed(one), completed(other))
+    assert Recorder.turns[:6] == [1, 2, 3, 1, 2, 3]
+
+
+def test_one_that_is_interrupted_side_by_side_goes_on_alone_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def both(work: Path, graphs: str = "auto") -> list[FusionTraining]:
+        return [training("weighted-sum", work / str(seed), seed=seed, graphs=graphs, epochs=4) for seed in (1, 2)]
+
+    wholes = [completed(run) for run in both(tmp_path / "whole", "never")]
+    with monkeypatch.context() as context:
+        kill_when(
+            context, lambda state: len(state["history"]) == 2 and len(state.get("pass", {}).get("losses", "")) == 5
+        )
+        with pytest.raises(Killed):
+            train_jointly(both(tmp_path / "cut"), None)
+    again = both(tmp_path / "cut")
+    assert [run.under_way is not None for run in again] == [True, False]
+    train_jointly(again, None)
+    for one, other in zip(again, wholes, strict=True):
+        assert_equal(completed(one), other)
+
+
+@pytest.fixture
+def features(project: Path) -> Features:
+    write_embeddings(project / "data/extract/test", config())
+    return load_features(Layout(project, "test", "test", "test"), config())
+
+
+def folds_of(method: str, held: Features, root: Path, **train: Any) -> list[Fold]:
+    settings = config(batch_size=8, precision="float32", epochs=2, **train)
+    specs = [FoldSpec("test", method, number, 1, settings) for number in (1, 2, 3)]
+    groups = in_groups([FusionTrial(spec, held) for spec in specs])
+    return [fold for group in groups for fold in train_group(group, root / "folds", root / "work", root=root)]
+
+
+@pytest.mark.parametrize("searched", [False, True])
+@pytest.mark.parametrize("method", ["daam-v1", "weighted-sum"])
+def test_folds_side_by_side_are_those_one_by_one(
+    features: Features, project: Path, method: str, searched: bool
+) -> None:
+    """Convolutions, which share no program; and a small method, which would; both search and refit."""
+    more = {"search": "halving", "search_epochs": 1, "refit": True} if searched else {}
+    ours = folds_of(method, features, project / "ours", graphs="auto", **more)
+    theirs = folds_of(method, features, project / "theirs", graphs="never", batch_folds="never", **more)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.result["run"]["key"] == other.result["run"]["key"]
+        assert one.result["meta"]["together"] == 3
+        assert one.result["metrics"] == other.result["metrics"]
+        assert one.predictions()["logits"].to_list() == other.predictions()["logits"].to_list()
+        assert one.history().equals(other.history())
+
+
+def test_folds_that_are_not_to_be_batched_have_a_graph_each_in_turn(features: Features, project: Path) -> None:
+    folds = folds_of("daam-v1", features, project, graphs="auto", batch_folds="never")
+    assert Recorder.records == 3
+    assert all("together" not in fold.result["meta"] for fold in folds)
+
+
+def test_the_log_says_once_why_a_method_has_no_graph(
+    features: Features, project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fusion._tell.cache_clear()
+    with caplog.at_level("DEBUG", logger=fusion.__name__):
+        folds_of("sls", features, project, graphs="auto")
+        folds_of("ridge-last", features, project, graphs="auto")
+    told = [message for message in caplog.messages if "CUDA graphs" in message]
+    assert told == ["sls trains without CUDA graphs: it has dropout or batch normalisation"]
+
+
+def test_embeddings_on_disk_are_trained_on_without_graphs(project: Path) -> None:
+    write_embeddings(project / "data/extract/test", config())
+    streamed = load_features(Layout(project, "test", "test", "test"), config(features="stream"))
+    folds_of("weighted-sum", streamed, project, graphs="auto", features="stream")
+    assert Recorder.records == 0
+
+
 def of(method: str) -> Any:
     return build(method, num_layers=LAYERS, embed_dim=DIM, num_classes=CLASSES, **settings_of(method, {}))
 
@@ -203,7 +309,6 @@ def of(method: str) -> Any:
         ("daam-v1", "cpu", "float16", True, "float16 looks"),
         ("best-layer", "cpu", "float32", True, "not the plain one"),
         ("mha-bn", "cpu", "float32", True, "batch normalisation"),
-        ("ridge-last", "cpu", "float32", True, "not trained in steps"),
     ],
 )
 def test_what_trains_without_graphs(method: str, device: str, precision: str, held: bool, reason: str | None) -> None:
@@ -239,7 +344,7 @@ class Asked(TorchDispatchMode):
 
 
 def recorded(method: str) -> bool:
-    return obstacle(of(method), "cuda", "float32", held=True) is None
+    return method not in CLOSED_FORM and obstacle(of(method), "cuda", "float32", held=True) is None
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if recorded(name)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import partial
@@ -10,7 +11,9 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from daamctl.artifacts.results import Fold
 from daamctl.config import TrainConfig
@@ -78,19 +81,23 @@ def _recorder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", float("inf"))
 
 
-def part(clips: int, seed: int) -> InMemorySplit:
-    x = torch.randn(clips + 3, LAYERS, DIM, generator=torch.Generator().manual_seed(seed)).half()
-    return InMemorySplit(x, torch.arange(clips) % CLASSES, torch.arange(clips) + 2)
+def part(clips: int, seed: int, device: str = "cpu") -> InMemorySplit:
+    x = torch.randn(clips + 3, LAYERS, DIM, generator=torch.Generator().manual_seed(seed)).half().to(device)
+    y, rows = (torch.arange(clips, device=device) + start for start in (0, 2))
+    return InMemorySplit(x, y % CLASSES, rows)
 
 
-def training(method: str, work: Path, precision: str = "float32", seed: int = 1, **settings: Any) -> FusionTraining:
+def training(
+    method: str, work: Path, precision: str = "float32", seed: int = 1, device: str = "cpu", **settings: Any
+) -> FusionTraining:
     torch.manual_seed(seed)
-    model = build(method, num_layers=LAYERS, embed_dim=DIM, num_classes=CLASSES, **settings_of(method, {}))
+    with torch.device(device):
+        model = build(method, num_layers=LAYERS, embed_dim=DIM, num_classes=CLASSES, **settings_of(method, {}))
     fixed = {"epochs": 6, "batch_size": BATCH, "lr": 0.01, "selection": "last", "graphs": "auto"}
     config = TrainConfig.model_validate({**fixed, **settings})
-    dev = part(12, 4) if config.selection == "dev-group" else None
-    setup = TrainingSetup(seed, "cpu", precision, work, key="k")
-    return FusionTraining(model, part(CLIPS, 2), dev, part(9, 3), config, setup)
+    dev = part(12, 4, device) if config.selection == "dev-group" else None
+    setup = TrainingSetup(seed, device, precision, work, key="k")
+    return FusionTraining(model, part(CLIPS, 2, device), dev, part(9, 3, device), config, setup)
 
 
 def assert_equal(ours: FusionTraining, theirs: FusionTraining) -> None:
@@ -255,8 +262,7 @@ def folds_of(method: str, held: Features, root: Path, **train: Any) -> list[Fold
     return [fold for group in groups for fold in train_group(group, root / "folds", root / "work", root=root)]
 
 
-@pytest.mark.parametrize("searched", [False, True])
-@pytest.mark.parametrize("method", ["daam-v1", "weighted-sum"])
+@pytest.mark.parametrize(("method", "searched"), [("daam-v1", False), ("weighted-sum", False), ("weighted-sum", True)])
 def test_folds_side_by_side_are_those_one_by_one(
     features: Features, project: Path, method: str, searched: bool
 ) -> None:
@@ -334,25 +340,35 @@ def test_a_training_without_graphs_takes_no_replay(tmp_path: Path) -> None:
 
 
 class Asked(TorchDispatchMode):
-    """Raises where an operation would wait for a GPU, or copy to it from the processor."""
+    """Raises where an operation would wait for a GPU, or uses a tensor that is elsewhere."""
 
     WAITING = ("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "_unique2", "lift_fresh", "equal")
 
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device = device
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         assert func.overloadpacket.__name__ not in self.WAITING, func
-        return func(*args, **(kwargs or {}))
+        found = func(*args, **(kwargs or {}))
+        for value in tree_leaves((args, kwargs, found)):
+            assert not isinstance(value, torch.Tensor) or value.device.type == self.device, func
+        return found
 
 
 def recorded(method: str) -> bool:
     return method not in CLOSED_FORM and obstacle(of(method), "cuda", "float32", held=True) is None
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if recorded(name)])
+RECORDED = [name for name in METHODS if recorded(name)]
+
+
+@pytest.mark.parametrize("method", RECORDED)
 def test_no_recorded_step_asks_the_gpu_for_a_number(
     tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def replay(self: Any) -> None:
-        with Asked():
+        with Asked("cpu"):
             self.work()
 
     monkeypatch.setattr(Recorder, "replay", replay)
@@ -361,9 +377,37 @@ def test_no_recorded_step_asks_the_gpu_for_a_number(
     assert Recorder.records == 1
 
 
-def test_a_step_that_asks_is_found(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError), Asked():
-        torch.ones(1).item()
+@pytest.mark.parametrize("method", RECORDED)
+def test_a_recorded_step_uses_no_tensor_outside_of_the_gpu(
+    tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On tensors that pretend to be on a GPU; without one, torch has no backward pass for them."""
+
+    def backward(loss: torch.Tensor) -> None:
+        for value in run.model.parameters():
+            value.grad = torch.empty_like(value) if value.requires_grad else None
+
+    monkeypatch.setattr(graphed, "DEVICES", ("cuda",))
+    monkeypatch.setattr(torch.Tensor, "backward", backward)
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_, **__: self)  # it is there from the start
+    with FakeTensorMode():
+        run = training(method, tmp_path, device="cuda", grad_clip_norm=1.0)
+        x, y = (one[:BATCH] for one in (run.train.x, run.train.y))  # type: ignore[attr-defined]
+        _, logits, _ = run.step(x, y)
+        assert run.graphed is not None
+        run.graphed._allocate(logits)
+        with Asked("cuda"):
+            run.graphed._step(run)
+
+
+@pytest.mark.parametrize("asks", [lambda x: x.item(), lambda x: x.nonzero(), lambda x: x + torch.tensor([1])])
+def test_a_step_that_asks_is_found(asks: Callable[[torch.Tensor], Any]) -> None:
+    with pytest.raises(AssertionError), Asked("cpu"):
+        asks(torch.ones(1))
+    with FakeTensorMode():
+        x = torch.ones(1, device="cuda")
+        with pytest.raises(AssertionError), Asked("cuda"):
+            x.cpu()
 
 
 @pytest.mark.parametrize(

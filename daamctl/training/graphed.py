@@ -123,8 +123,8 @@ class GraphedSteps:
         at: (1,) number of the next step within its block.
         rows: (BLOCK, B) rows of the features, for each step of a block.
         targets: (BLOCK, B) class ids.
-        losses: (BLOCK,) results.
-        logits: (BLOCK, B, C) results, in the number format of the step.
+        losses: (BLOCK,) results, in the number format of the step.
+        logits: (BLOCK, B, C) likewise.
         numbers: (BLOCK,) 0, 1, 2, and so on.
     """
 
@@ -163,7 +163,7 @@ class GraphedSteps:
             done += 1
             if not self.warm_up:
                 with self.graph.stream():
-                    self._allocate(seen.logits[-1])
+                    self._allocate(seen.losses[-1], seen.logits[-1])
             yield
         while done < full:
             block = slice(done * size, min(done + BLOCK, full) * size)
@@ -190,12 +190,12 @@ class GraphedSteps:
             seen.add(*training.step(training.train.x[rows], targets))
         training.save_if_due()
 
-    def _allocate(self, logits: Tensor) -> None:
-        """Allocate the buffers, for steps with logits like these."""
+    def _allocate(self, loss: Tensor, logits: Tensor) -> None:
+        """Allocate the buffers, for steps with a loss and logits like these."""
         whole: dict[str, Any] = {"dtype": torch.int64, "device": logits.device}
         self.at, self.numbers = torch.zeros(1, **whole), torch.arange(BLOCK, **whole)
         self.rows, self.targets = (torch.zeros(BLOCK, len(logits), **whole) for _ in range(2))
-        self.losses = torch.zeros(BLOCK, device=logits.device)
+        self.losses = loss.new_zeros(BLOCK)
         self.logits = logits.new_zeros(BLOCK, *logits.shape)
 
     def _prepare(self, training: FusionTraining, rows: Tensor, targets: Tensor) -> int:
@@ -222,7 +222,7 @@ class GraphedSteps:
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise
-            reason = str(error).splitlines()[0]
+            reason = next(iter(str(error).splitlines()), "")
             raise TrainingError(
                 f"the training step cannot be recorded as a CUDA graph: {reason}",
                 fix="train with --set train.graphs=never",

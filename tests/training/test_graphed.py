@@ -133,7 +133,13 @@ def test_replayed_steps_are_the_steps(tmp_path: Path, method: str, precision: st
 @pytest.mark.parametrize("schedule", ["linear", "constant"])
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_schedules_and_optimisers_hold(tmp_path: Path, schedule: str, optimizer: str) -> None:
-    settings = {"schedule": schedule, "optimizer": optimizer, "weight_decay": 0.1, "selection": "dev-group"}
+    settings = {
+        "schedule": schedule,
+        "optimizer": optimizer,
+        "weight_decay": 0.1,
+        "selection": "dev-group",
+        "loss": "focal",
+    }
     ours, theirs = (
         completed(training("daam-v1", tmp_path / graphs, graphs=graphs, refit=False, **settings))
         for graphs in ("auto", "never")
@@ -393,9 +399,9 @@ def test_a_recorded_step_uses_no_tensor_outside_of_the_gpu(
     with FakeTensorMode():
         run = training(method, tmp_path, device="cuda", grad_clip_norm=1.0)
         x, y = (one[:BATCH] for one in (run.train.x, run.train.y))  # type: ignore[attr-defined]
-        _, logits, _ = run.step(x, y)
+        loss, logits, _ = run.step(x, y)
         assert run.graphed is not None
-        run.graphed._allocate(logits)
+        run.graphed._allocate(loss.detach(), logits.detach())
         with Asked("cuda"):
             run.graphed._step(run)
 

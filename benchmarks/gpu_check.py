@@ -9,10 +9,10 @@ tiny sizes: this shows that they run, and no goal applies.
 
 - facts: GPU, driver and libraries.
 - tests: those marked `gpu`.
-- timings: the decoder's convolutions, attention by each backend, one step of daam-v1; by CUDA events.
+- timings: the decoder's convolutions, and attention by each backend; by CUDA events.
 - extraction: WavLM-Large's shape, all 535 recordings; see benchmarks.extraction.
-- training: steps and folds against the released loop (see benchmarks.training), and five folds of IEMOCAP's size by the
-  command `train`, from its start to its end.
+- training: steps and folds against the released loop (see benchmarks.training); a step of daam-v1, and five folds of
+  IEMOCAP's size by the command `train` from its start to its end, both with and without CUDA graphs.
 - finetuning: twenty LoRA steps and an evaluation of WavLM-Large's shape.
 - text: eight layers of Llama2-13B's shape, with and without a padding mask.
 - vision: BEiT-Large's shape, from image files.
@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -46,16 +47,19 @@ from benchmarks import extraction, large_corpus, training
 from benchmarks.harness import Ways, command, in_turns, joules, ratio
 from daamctl.artifacts.io import write_json, write_text
 from daamctl.config import Config, TrainConfig, load_config
-from daamctl.devices import autocast, resolve_device, resolve_precision
+from daamctl.devices import resolve_device, resolve_precision
 from daamctl.environment import prepare
+from daamctl.errors import TrainingError
 from daamctl.layout import Layout
 from daamctl.provenance import device_name, versions
 from daamctl.threads import allowed_cores
-from daamctl.training.fusion_training import FusionTraining
+from daamctl.training.feature_split import InMemorySplit
 from daamctl.training.rng import seed_everything
 
 LIMIT_S = 540.0
 ROOT = Path(__file__).parents[1]
+GRAPHS = ("never", "auto")
+"""Values of `train.graphs`."""
 WIDTH = 120
 """Columns of the table at least, also where the output goes to a file."""
 TAIL = 4000
@@ -207,7 +211,7 @@ def attempt(figure: str, work: Callable[[], float], goal: str | None = None) -> 
     """A figure; if this machine cannot compute it, why."""
     try:
         return Row(figure, work(), goal)
-    except (RuntimeError, AssertionError) as error:  # of torch: no such kernel, no such device
+    except (RuntimeError, AssertionError, TrainingError) as error:  # no such kernel or device; no graph of this step
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return Row(figure, f"not possible: {reason[:80]}", goal)
 
@@ -275,9 +279,6 @@ def timings(sizes: Sizes) -> Iterator[Row]:
         plain, biased = (attention(name, sizes, bias=bias) for bias in (False, True))
         for which, work, number in (("first call", plain, 1), ("later", plain, calls), ("later, bias", biased, calls)):
             yield attempt(f"{name.lower()}, {which}, ms", partial(milliseconds, work, sizes.device, number))
-    with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as folder:
-        for figure, of in (("eager", eager_step), ("in a CUDA graph", graphed_step)):
-            yield attempt(f"step of daam-v1, {figure}, ms", partial(of, sizes, Path(folder), calls))
 
 
 def convolutions_ms(precision: str, layout: str, sizes: Sizes, calls: int) -> float:
@@ -307,49 +308,6 @@ def attention(name: str, sizes: Sizes, *, bias: bool) -> Callable[[], Tensor]:
             return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=added)
 
     return work
-
-
-def eager_step(sizes: Sizes, work: Path, calls: int) -> float:
-    """A step of our training loop."""
-    run = our_training(sizes, work)
-    x, y = next(run.train.batches(8))
-    for _ in range(3):
-        run.step(x, y)
-    return milliseconds(lambda: run.step(x, y), sizes.device, calls)
-
-
-def graphed_step(sizes: Sizes, work: Path, calls: int) -> float:
-    """The same step captured once and replayed; the training loop does not do this."""
-    run = our_training(sizes, work)
-    x, y = next(run.train.batches(8))
-    x = x.float()
-    optimizer = torch.optim.AdamW(run.model.parameters(), lr=1e-4, fused=True, capturable=True)
-
-    def step() -> None:
-        with autocast(sizes.device, run.precision):
-            loss, _ = run.model.training_loss(x, y, run.loss)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return milliseconds(graph.replay, sizes.device, calls)
-
-
-def our_training(sizes: Sizes, work: Path) -> FusionTraining:
-    """A training of daam-v1 on a few drawn clips."""
-    layers, dim = sizes.pick((24, 1024), (8, 16))
-    seed_everything(1, sizes.device)
-    config = TrainConfig(selection="last")
-    return training.training("daam-v1", training.drawn(16, layers, dim, sizes.device), config, sizes.device, work)
 
 
 @contextmanager
@@ -400,15 +358,16 @@ def training_block(sizes: Sizes) -> Iterator[Row]:
     """Steps, folds, and five folds by the command."""
     with benchmark_file() as file:
         layers, dim, small_layers, small_dim = sizes.pick((24, 1024, 6, 384), (8, 16, 2, 16))
+        number, epochs = sizes.pick((training.CLIPS["cuda"], 2), (40, 1))
         training.main(
-            clips=sizes.pick(None, 24),
+            clips=number,
             layers=layers,
             dim=dim,
             method="daam-v1",
             batch_size=8,
             small_layers=small_layers,
             small_dim=small_dim,
-            epochs=sizes.pick(2, 1),
+            epochs=epochs,
             device=sizes.device,
             repeats=sizes.pick(2, 1),
             out=file,
@@ -421,20 +380,45 @@ def training_block(sizes: Sizes) -> Iterator[Row]:
         }
         yield from ratios_of(file, goals)
         ways = json.loads(file.read_text(encoding="utf-8"))["ways"]
-    yield Row("step of daam-v1, ours, ms", 1000 * ways["ours"]["step_s"]["median"])
     if "fold_j" in ways["ours fold"]:
         for way in ("ours fold", "reference fold"):
             yield Row(f"joules of a fold of two epochs, {way}", ways[way]["fold_j"]["median"])
+    part, test = (training.drawn(clips, layers, dim, sizes.device) for clips in (number, -(-number // training.TESTED)))
+    for graphs in GRAPHS:
+        work = partial(step_ms, part, sizes.device, graphs)
+        yield attempt(f"step of daam-v1, train.graphs={graphs}, ms", work)
+    seconds = partial(graphed_fold_s, part, test, epochs, sizes.device)
+    reference = ways["reference fold"]["fold_s"]["median"]
+    yield attempt("fold_s: reference fold / ours fold, train.graphs=auto", lambda: reference / seconds(), ">= 15")
     clips, epochs = sizes.pick((7757, 35), (60, 1))
-    seconds = five_folds(clips, layers, dim, epochs, sizes.device)
-    yield Row(f"five folds of {epochs} epochs, {clips} clips, start to end, s", seconds, "<= 60")
+    for graphs in GRAPHS:
+        work = partial(five_folds, clips, layers, dim, epochs, sizes.device, graphs)
+        yield attempt(f"five folds of {epochs} epochs, {clips} clips, train.graphs={graphs}, s", work, "<= 60")
 
 
-def five_folds(clips: int, layers: int, dim: int, epochs: int, device: str) -> float:
-    """Seconds of the command `train` on drawn embeddings."""
+def step_ms(part: InMemorySplit, device: str, graphs: str) -> float:
+    """A step of our training loop: median of three passes, after one that prepares."""
+    config = TrainConfig.model_validate({"batch_size": 8, "epochs": 1000, "selection": "last", "graphs": graphs})
+    with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as work:
+        measure = training.alone([training.training("daam-v1", part, config, device, Path(work))])
+        measure()
+        return 1000 * statistics.median(measure()["step_s"] for _ in range(3))
+
+
+def graphed_fold_s(part: InMemorySplit, test: InMemorySplit, epochs: int, device: str) -> float:
+    """A fold like those of benchmarks.training, with CUDA graphs: median of two, after one that prepares."""
+    settings = {"batch_size": 8, "epochs": epochs, "selection": "best-on-test", "graphs": "auto"}
+    measure = training.our_fold("daam-v1", part, test, TrainConfig.model_validate(settings), device)
+    measure()
+    return statistics.median(measure()["fold_s"] for _ in range(2))
+
+
+def five_folds(clips: int, layers: int, dim: int, epochs: int, device: str, graphs: str) -> float:
+    """Seconds of the command `train` on drawn embeddings, from its start to its end."""
+    settings = {"device": device, "epochs": epochs, "graphs": graphs, "search": "none", "refit": False}
+    recipe = json.dumps({**settings, "selection": "best-on-test"})
     with tempfile.TemporaryDirectory(prefix="daamctl-bench-") as folder:
         root, name = Path(folder), large_corpus.NAME
-        recipe = f"{{device: {device}, epochs: {epochs}, search: none, refit: false, selection: best-on-test}}"
         write_text(root / "params.yaml", f"pipelines: [{name}]\n")
         write_text(root / "pipelines" / f"{name}.yaml", f"methods: [daam-v1]\ntrain: {recipe}\n")
         config = load_config(root, name)

@@ -239,6 +239,11 @@ class TrainConfig(Section):
     """Train several folds and seeds of a method in one program; results agree with separate training up to rounding.
     auto: on a CPU, for methods whose steps are so small that launching them dominates; always: for every method that
     allows it, also on a GPU; never: one by one."""
+    graphs: Annotated[Literal["auto", "never"], Changes.NOTHING] = "never"
+    """auto: on an NVIDIA GPU, record the training step of a method as a CUDA graph and replay it, and train up to eight
+    folds and seeds side by side, each on a stream of its own (with `batch_folds: never` one after another). It takes
+    the same steps. Excluded are methods with dropout, batch normalisation or a loss of their own, float16, and
+    embeddings that the GPU does not hold. never: launch every kernel; the default until a GPU has been measured."""
     seeds: Annotated[tuple[Seed, ...], Changes.RUNS] = (1,)
     """Seeds; every fold is trained once with each (published: only 1, D40)."""
 

@@ -1,8 +1,9 @@
 """Train several small models jointly: folds, seeds, or candidates of a search.
 
-A step of a small method is short and dominated by kernel launches. Here the weights of several models are stacked, and
-one forward and backward pass serves all of them, each on its own batch. The batches, their order and the optimiser's
-steps are those of separate training; only rounding differs. Each member does its own evaluation, schedule, selection
+A step of a small method is short and dominated by kernel launches. In a program, the weights of several models are
+stacked, and one forward and backward pass serves all of them, each on its own batch. The batches, their order and the
+optimiser's steps are those of separate training; only rounding differs. Where steps are CUDA graphs (`graphed`), they
+run side by side instead, and nothing differs. Each member does its own evaluation, schedule, selection
 and resume file after an epoch, so an interrupted group resumes from its members' files, jointly or one by one.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -49,7 +51,8 @@ def train_jointly(
     """Train each of several trainings until `epochs` epochs are done; with None, to its end.
 
     Args:
-        trainings: trainings of one method; fusions with the same tensors are trained jointly.
+        trainings: trainings of one method; fusions with the same tensors are trained jointly: in one program, or, if
+            their steps are CUDA graphs, side by side.
         epochs: see above.
         members: largest number to train jointly; 1: one after the other.
         pause: pause each training afterwards.
@@ -62,14 +65,34 @@ def train_jointly(
         for start in range(0, len(same), members):
             batch = same[start : start + members]
             if len(batch) > 1:
-                _train_fusions([training for training in batch if isinstance(training, FusionTraining)], epochs)
+                fusions = [training for training in batch if isinstance(training, FusionTraining)]
+                graphed = all(training.graphed is not None for training in fusions)
+                (_train_side_by_side if graphed else _train_in_one_program)(fusions, epochs)
             for training in batch:
                 training.train_until(epochs)  # does nothing if it was trained above
                 if pause:
                     training.pause()
 
 
-def _train_fusions(trainings: Sequence[FusionTraining], epochs: int | None) -> None:
+def _train_side_by_side(trainings: Sequence[FusionTraining], epochs: int | None) -> None:
+    """Train fusions whose steps are CUDA graphs, each on a stream of its own: they share the GPU, and nothing else.
+
+    This thread launches a step of each in turn. A small model's step leaves most of a large GPU idle.
+    """
+    for training in trainings:
+        if not training.reached(epochs):
+            training.end_open_epoch()
+    while running := [training for training in trainings if not training.reached(epochs)]:
+        started = time.monotonic()
+        for _ in zip_longest(*(training.steps(training.order_seed) for training in running)):
+            pass
+        passed = [training.end_pass() for training in running]
+        pass_s = (time.monotonic() - started) / len(running)
+        for training, (loss, accuracy) in zip(running, passed, strict=True):
+            training.end_epoch(loss, accuracy, pass_s)
+
+
+def _train_in_one_program(trainings: Sequence[FusionTraining], epochs: int | None) -> None:
     """Train fusions with the same tensors in one program; those left when some have ended form a smaller one."""
     unfinished = [training for training in trainings if not training.reached(epochs)]
     for training in unfinished:

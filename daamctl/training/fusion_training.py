@@ -17,7 +17,8 @@ from daamctl.cpu_formats import cpu_formats
 from daamctl.devices import autocast, resolve_precision
 from daamctl.errors import TrainingError
 from daamctl.methods.base import FusionClassifier
-from daamctl.training.feature_split import InBatches, Part, on_device
+from daamctl.training.feature_split import InBatches, InMemorySplit, Part, on_device
+from daamctl.training.graphed import GraphedSteps, obstacle
 from daamctl.training.inference import (
     density_of,
     eval_batch,
@@ -85,6 +86,9 @@ class FusionTraining(Training):
         )
         self.scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], enabled=precision == "float16")
         self.gradients_checked = False
+        held = isinstance(train, InMemorySplit) and train.x.device.type == device.split(":")[0]
+        self.obstacle = obstacle(model, device, precision, held=held)
+        self.graphed = GraphedSteps(device) if config.graphs == "auto" and self.obstacle is None else None
         self.under_way: Seen | None = None
         self.generators: dict[str, Any] | None = None  # states saved in the middle of a pass, until that pass resumes
         if untrained is not None:
@@ -100,16 +104,30 @@ class FusionTraining(Training):
 
     def one_pass(self, order_seed: int) -> tuple[float, float]:
         """Run one pass over the training part, or the rest of a resumed one; see `Training.one_pass`."""
+        for _ in self.steps(order_seed):
+            pass
+        return self.end_pass()
+
+    def steps(self, order_seed: int) -> Iterator[None]:
+        """Take the steps of a pass, or the rest of those of a resumed one; yields after each. `end_pass` ends it."""
         torch.manual_seed(order_seed)  # so that dropout, too, repeats after a resume
         self.under_way = seen = self.under_way or Seen()
         if self.generators is not None:
             restore_generators(self.generators)
             self.generators = None
         self.model.train()
+        if self.graphed is not None:
+            yield from self.graphed.steps(self, order_seed, seen)
+            return
         for x, y in islice(self.train.batches(self.config.batch_size, order_seed), len(seen.losses), None):
             seen.add(*self.step(x, y))
             self.save_if_due()
-        self.under_way = None
+            yield
+
+    def end_pass(self) -> tuple[float, float]:
+        """End a pass whose steps are taken; see `Training.one_pass`."""
+        assert self.under_way is not None
+        seen, self.under_way = self.under_way, None
         return seen.means()
 
     def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -188,6 +206,7 @@ class FusionTraining(Training):
     def finish(self) -> None:
         """Load the weights of the selected epoch; compute predictions, density and layer weights on the test part."""
         model, done = self.model, self.done
+        self.release()
         model.load_state_dict(self.best)
         size, found = eval_batch(model, self.config, self.device), self.evaluated.setdefault("final", [])
         with self.evaluating():
@@ -199,16 +218,22 @@ class FusionTraining(Training):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Give the weights the memory format in which this device evaluates, and then that of training again."""
-        changes = self.channels_last and not evaluates_channels_last(self.device)
-        if changes:
-            order_weights(self.model, torch.contiguous_format)
+        """Put copies in place of the weights, in the memory format in which this device evaluates."""
+        if not self.channels_last or evaluates_channels_last(self.device):
+            yield
+            return
+        trained = [(value, value.data) for value in self.model.parameters()]
+        order_weights(self.model, torch.contiguous_format)
         try:
             yield
         finally:
-            if changes:
-                order_weights(self.model, torch.channels_last)
-                self.align()
+            for value, data in trained:
+                value.data = data  # a recorded step knows their addresses
+
+    def release(self) -> None:
+        """Free the memory of a recorded step."""
+        if self.graphed is not None:
+            self.graphed = GraphedSteps(self.device)
 
     def _scores(self, name: str, part: Part | None, size: int) -> tuple[float | None, float | None]:
         """Accuracy and mean cross-entropy on a part; goes on where an earlier process was interrupted."""
@@ -231,6 +256,8 @@ class FusionTraining(Training):
 
         Within a pass, also its progress.
         """
+        if self.graphed is not None:
+            self.graphed.graph.end()  # wait for steps that its stream still works on
         state = {name: getattr(self, name).state_dict() for name in ("model", "optimizer", "schedule", "scaler")}
         if (seen := self.under_way) is not None and seen.losses:
             state["pass"] = {**seen.state(), "generators": generator_states()}

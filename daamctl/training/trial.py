@@ -185,7 +185,7 @@ class Trial(ABC):
 
     @property
     def most_members(self) -> int:
-        """Largest number of trainings like this one that can be batched; 1: only on its own."""
+        """Largest number of trainings like this one that can be trained jointly; 1: only on its own."""
         return 1
 
     def with_data(self, data: Any) -> Self:

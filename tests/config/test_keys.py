@@ -36,6 +36,7 @@ def config(**sections: Any) -> Config:
         ("train", {"features": "stream"}, False, True),
         ("train", {"device": "cpu"}, False, False),
         ("train", {"batch_folds": "never"}, False, False),
+        ("train", {"graphs": "auto"}, False, False),
         ("finetune", {"lr": 0.5}, True, True),
         ("finetune", {"gradient_checkpointing": True}, False, False),
         ("extract", {"layer_00": True}, True, True),

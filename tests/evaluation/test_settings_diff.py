@@ -18,6 +18,7 @@ HARMLESS = {
     "extract.weights_dtype", "extract.min_gpu_memory_gb", "extract.max_batch_tokens", "extract.max_batch_images",
     "extract.name",
     "train.recipe", "train.seeds", "train.device", "train.batch_folds", "train.features", "train.density_maps",
+    "train.graphs",
 }  # fmt: skip
 BATCHES = {"size": 8, "order": "clip table", "clips_sha256": "0" * 64}
 RECORDS = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM, METHODS
 from daamctl.methods.contract import SMALL, Case
 from daamctl.stages import download, importance, plan, segment, train
+from daamctl.training import graphed, loop
+from daamctl.training.batched import train_jointly
 from daamctl.training.feature_split import InMemorySplit
 from daamctl.training.fusion_training import FusionTraining
 from daamctl.training.loop import Trained, TrainingSetup
@@ -34,6 +37,11 @@ pytestmark = [
     pytest.mark.usefixtures("blank_pictures"),
 ]
 TRAINED = [name for name in METHODS if name not in CLOSED_FORM]
+GRAPHED = [
+    name
+    for name in TRAINED
+    if graphed.obstacle(Case(name, small(name)).build(), gpu.DEVICE, "bfloat16", held=True) is None
+]
 STEPS = 20
 
 
@@ -44,11 +52,14 @@ def part(clips: int, seed: int) -> InMemorySplit:
     return InMemorySplit(x.to(gpu.DEVICE), (torch.arange(clips) % classes).to(gpu.DEVICE))
 
 
-def training(method: str, work: Path, precision: str = "bfloat16") -> FusionTraining:
+def training(
+    method: str, work: Path, precision: str = "bfloat16", *, seed: int = 1, graphs: str = "never"
+) -> FusionTraining:
     """Two epochs, with all that a fold does."""
-    seed_everything(1, gpu.DEVICE)
-    settings = TrainConfig(epochs=2, batch_size=8, refit=False, selection="dev-group")
-    setup = TrainingSetup(1, gpu.DEVICE, precision, work, key="k")
+    seed_everything(seed, gpu.DEVICE)
+    fixed = {"epochs": 2, "batch_size": 8, "refit": False, "selection": "dev-group", "grad_clip_norm": 1.0}
+    settings = TrainConfig.model_validate({**fixed, "graphs": graphs})
+    setup = TrainingSetup(seed, gpu.DEVICE, precision, work, key="k")
     model = Case(method, small(method)).build()
     return FusionTraining(model, part(8 * STEPS - 4, 1), part(12, 2), part(12, 3), settings, setup)
 
@@ -89,6 +100,81 @@ def test_no_step_waits_for_the_gpu(tmp_path: Path, method: str) -> None:
     with gpu.no_waiting():
         losses = [run.step(x, y)[0] for x, y in batches]
     assert torch.stack(losses).isfinite().all()
+
+
+@pytest.fixture
+def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several blocks of replays in an epoch, the last one shorter, and no resume file unless asked for."""
+    monkeypatch.setattr(graphed, "BLOCK", 5)
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", float("inf"))
+
+
+def same_weights(one: FusionTraining, other: FusionTraining) -> bool:
+    pairs = zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True)
+    return all(torch.equal(ours, theirs) for ours, theirs in pairs)
+
+
+@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+@pytest.mark.parametrize("method", GRAPHED)
+def test_replayed_steps_are_the_steps_bit_by_bit(tmp_path: Path, method: str, precision: str) -> None:
+    """The same deterministic kernels run on the same numbers."""
+    replayed, eager = (training(method, tmp_path / one, precision, graphs=one) for one in ("auto", "never"))
+    assert outcome(replayed.complete()) == outcome(eager.complete())
+    assert same_weights(replayed, eager)
+
+
+@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.parametrize("method", GRAPHED)
+def test_no_replay_waits_for_the_gpu(tmp_path: Path, method: str) -> None:
+    run = training(method, tmp_path, graphs="auto")
+    steps = run.steps(1)
+    for _ in range(graphed.WARM_UP + 1):
+        next(steps)
+    with gpu.no_waiting():
+        taken = sum(1 for _ in steps)
+    assert taken == STEPS - graphed.WARM_UP - 1
+    assert math.isfinite(run.end_pass()[0])
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_trainings_on_streams_of_their_own_are_those_in_turn(tmp_path: Path) -> None:
+    together, alone = (
+        [training("daam-v1", tmp_path / one / str(seed), seed=seed, graphs="auto") for seed in range(1, 6)]
+        for one in ("together", "alone")
+    )
+    train_jointly(together, None)
+    for one, other in zip(together, alone, strict=True):
+        assert outcome(one.complete()) == outcome(other.complete())
+        assert same_weights(one, other)
+
+
+@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.parametrize("then", ["auto", "never"])
+def test_a_replayed_training_resumes_within_an_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    whole = training("daam-v1", tmp_path / "whole").complete()
+    with monkeypatch.context() as context:
+        kill_when(
+            context, lambda state: bool(state["history"]) and len(state.get("pass", {"losses": ()})["losses"]) >= 7
+        )
+        with pytest.raises(Killed):
+            training("daam-v1", tmp_path / "cut", graphs="auto").complete()
+    resumed = training("daam-v1", tmp_path / "cut", graphs=then)
+    assert resumed.under_way is not None
+    assert outcome(resumed.complete()) == outcome(whole)
+
+
+def test_folds_of_the_command_are_the_same_with_graphs(tmp_path: Path) -> None:
+    found = []
+    for graphs in ("auto", "never"):
+        settings = config(device=gpu.DEVICE, epochs=3, graphs=graphs, batch_folds="auto")
+        layout = folds_of(tmp_path / graphs, settings, "daam-v1")
+        found.append(read_folds(layout.method("daam-v1")))
+    assert found[0][0].result["meta"]["together"] == len(found[0])
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.predictions()["logits"].to_list() == theirs.predictions()["logits"].to_list()
 
 
 @pytest.mark.parametrize("batch_folds", ["always", "never"])

@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable
 from copy import deepcopy
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +30,7 @@ from daamctl.training.batched import MOST_MEMBERS, separable
 from daamctl.training.closed_form import ClosedFormTraining
 from daamctl.training.features import Features, is_on, part_of, source_of, split_features
 from daamctl.training.fusion_training import FusionTraining, train_precision
+from daamctl.training.graphed import MOST_STREAMS, obstacle
 from daamctl.training.loop import Trained, Training, TrainingSetup
 from daamctl.training.rng import seed_everything
 from daamctl.training.search import Grid, Settings, Start, grid_of
@@ -128,6 +129,8 @@ class FusionTrial(Trial):
             setup = self._setup(precision, work, key, advance, may_diverge=settings is not None, entity_f1=f1)
             training = FusionTraining(model, train, dev, test, config, setup, untrained=untrained.get(standardize))
             untrained.setdefault(standardize, training.done)
+            if config.graphs == "auto" and training.obstacle is not None:
+                _tell(self.spec.method, training.obstacle)
             return training
 
         return start
@@ -282,8 +285,14 @@ def _fix(method: str, error: MethodError) -> str:
     )
 
 
+@cache
+def _tell(method: str, obstacle: str) -> None:
+    """Log, once, why the steps of a method are not recorded."""
+    log.debug("%s trains without CUDA graphs: %s", method, obstacle)
+
+
 def most_members(spec: FoldSpec, features: Features) -> int:
-    """Largest number of trainings like this one that can be batched; 1 means only on its own.
+    """Largest number of trainings like this one that can be trained jointly (`train_jointly`); 1: only on its own.
 
     Raises:
         MethodError: the method does not fit these sizes.
@@ -295,6 +304,9 @@ def most_members(spec: FoldSpec, features: Features) -> int:
     with torch.device("meta"):
         sizes = (len(features.layers), features.head.embed_dim, len(features.head.classes))
         model = build_method(spec.method, spec.config, *sizes)
+    graphed = train.graphs == "auto" and not model.traits.closed_form
+    if graphed and obstacle(model, device, train_precision(model, train, device), held=True) is None:
+        return MOST_STREAMS
     if not separable(model) or train.density_maps == "all-epochs" or train_precision(model, train, device) == "float16":
         return 1
     numbers = train.batch_size * sizes[0] * sizes[1]

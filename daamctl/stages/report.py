@@ -114,6 +114,8 @@ def _outdated(
 
 def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
     command = layout.command("importance")
+    if not config.importance.audit:
+        command += " --set importance.audit=true"  # without the audit no layer is probed
     summary = find_importance(layout.stage("importance"), again=command, hide=layout.root)
     ablated = find_ablation(layout.stage("ablate"), again=layout.command("ablate"), hide=layout.root)
     again = f"daamctl truncate {layout.run_name}"

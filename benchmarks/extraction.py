@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from benchmarks.harness import conclude, in_turns, joules, ratio
+from benchmarks.harness import conclude, in_turns, ratio
 from daamctl.artifacts.clips import SCHEMAS
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, read_embeddings, shard_path, write_head
 from daamctl.audio import probe
@@ -48,6 +48,7 @@ from daamctl.devices import autocast, resolve_device, resolve_precision
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.base import Batch
 from daamctl.encoders.load import open_encoder
+from daamctl.energy import joules
 from daamctl.extraction.items import Items, open_items
 from daamctl.extraction.shards import ShardTask, make_shards
 from daamctl.extraction.stream import planned

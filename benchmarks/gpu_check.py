@@ -44,10 +44,11 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import extraction, large_corpus, training
-from benchmarks.harness import Ways, command, in_turns, joules, ratio
+from benchmarks.harness import Ways, command, in_turns, ratio
 from daamctl.artifacts.io import write_json, write_text
 from daamctl.config import Config, TrainConfig, load_config
 from daamctl.devices import resolve_device, resolve_precision
+from daamctl.energy import joules
 from daamctl.environment import prepare
 from daamctl.errors import TrainingError
 from daamctl.layout import Layout

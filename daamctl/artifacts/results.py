@@ -116,6 +116,8 @@ class MetaPart(TypedDict):
     encoder."""
     train_s: float
     """Wall time of the training of this fold, in seconds."""
+    joules: NotRequired[float]
+    """Energy of the GPU in that time; missing where the driver does not tell."""
     peak_memory_bytes: int | None
     num_train_clips: int
     num_dev_clips: int

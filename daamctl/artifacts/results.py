@@ -123,7 +123,7 @@ class MetaPart(TypedDict):
     num_dev_clips: int
     num_test_clips: int
     evaluation_precision: NotRequired[str]
-    """For a fine-tuned encoder: number format of its weights, used in evaluation; its classifier is float32."""
+    """For a fine-tuned encoder: number format of evaluation: that of its weights, or of autocast."""
     features: NotRequired[str]
     """Where training read its features from: memory, device or stream; missing in folds older than streaming."""
     together: NotRequired[int]

@@ -300,8 +300,12 @@ class AdapterConfig(Section):
     """Enable the encoder's own dropout, layer drop and time masking in training (published, D49); off: the encoder
     computes as in feature extraction."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Mixed precision of training; auto: bfloat16 or float16 on GPU, float32 on CPU. Evaluation uses the number format
-    of the encoder's weights: `extract.weights_dtype`, where auto means float32."""
+    """Mixed precision of training; auto: bfloat16 or float16 on GPU, float32 on CPU. Evaluation has a setting of its
+    own."""
+    eval_precision: Annotated[Literal["same"] | None, Changes.IF_SET] = None
+    """Precision of evaluation and of the recorded predictions. null: the number format of the encoder's weights
+    (`extract.weights_dtype`, where auto means float32), without autocast; same: autocast as in training, which changes
+    logits by rounding."""
 
     @property
     def own(self) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class TrainingSetup:
     Args:
         seed: order of batches and dropout.
         device: resolved device.
-        precision: resolved precision of the training step; evaluation does not use autocast.
+        precision: resolved precision of the training step.
         work: folder for the resume file.
         key: content key of the training; a resume file with another key is ignored.
         may_diverge: if the loss is not finite, end this training instead of raising, so that other candidates continue.

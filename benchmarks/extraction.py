@@ -26,7 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from benchmarks.harness import conclude, in_turns, joules, ratio
+from benchmarks.harness import conclude, in_turns, ratio
 from daamctl.artifacts.clips import SCHEMAS
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, read_embeddings, shard_path, write_head
 from daamctl.audio import probe
@@ -48,6 +48,7 @@ from daamctl.devices import autocast, resolve_device, resolve_precision
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.base import Batch
 from daamctl.encoders.load import open_encoder
+from daamctl.energy import joules
 from daamctl.extraction.items import Items, open_items
 from daamctl.extraction.shards import ShardTask, make_shards
 from daamctl.extraction.stream import planned
@@ -59,6 +60,8 @@ NUMBER, CPU_CLIPS = 535, 24
 PEER_BATCH = 8
 REFERENCE_FILES = 24
 """Files that the reference keeps: those of all recordings would take 13 GB, and measure the disk."""
+PROPOSED: dict[str, Any] = {"pad_frames_to": 8, "writers": 2, "max_batch_s": 320.0, "shard_clips": 2048}
+"""Settings that docs/scaling.md proposes for a large GPU."""
 GOALS = {"cpu": (">= 5", ">= 0.9"), "cuda": (">= 20", ">= 0.9")}
 """Of ours / reference and ours / limit."""
 
@@ -106,6 +109,9 @@ def main(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     precision: Annotated[str, typer.Option(help="Of ours: auto, float32, bfloat16 or float16.")] = "auto",
     shard_clips: Annotated[int, typer.Option(min=1, help="Clips per shard.")] = 512,
+    proposed: Annotated[
+        bool, typer.Option("--proposed", help="Also measure the settings proposed for a large GPU.")
+    ] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Print where the time of ours goes.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also write the figures to this JSON file.")] = None,
 ) -> None:
@@ -114,7 +120,7 @@ def main(
     config = Config.model_validate({"extract": {**settings, "shard_clips": shard_clips}})
     with tempfile.TemporaryDirectory() as name:
         bench = prepared(config, clips or default_clips(resolve_device(device)), corpus_folder, Path(name))
-        measures = ways(bench)
+        measures = ways(bench, with_settings(bench, PROPOSED) if proposed else None)
         warm_up(bench)
         if profile:
             print_profile(measures["ours"], bench.device)
@@ -128,6 +134,8 @@ def main(
         ratio(found, "items_per_s", "ours", "peer"),
         ratio(found, "stored_bytes_per_item", "ours", "reference", inverse=True, goal=">= 400"),
     ]
+    if proposed:
+        ratios.append(ratio(found, "items_per_s", "proposed", "ours"))
     sizes = {"encoder": encoder, "items": len(bench.rows), "precision": bench.ours.precision, "shard": shard_clips}
     conclude("extraction", sizes, found, ratios, device=bench.device, out=out, agreement=near)
     for what, cosine in near.items():
@@ -195,9 +203,20 @@ def cut(root: Path) -> pl.DataFrame:
     return table.with_columns(pl.lit(None, pl.Float64).alias("pad_to_s"), pl.lit(RATE).alias("sampling_rate"))
 
 
-def ways(bench: Bench) -> dict[str, Callable[[], dict[str, float]]]:
-    """One measurement of each way."""
-    made = {"reference": reference, "peer": peer, "ours": ours}
+def with_settings(bench: Bench, settings: dict[str, Any]) -> Bench:
+    """The same work with other settings of `extract` for ours."""
+    extract = bench.config.extract.model_copy(update=settings)
+    usual: dict[str, Any] = {"modality": bench.ours.modality, "max_duration_s": CLIP_S, "device": bench.device}
+    encoder = open_encoder(extract, precision=bench.ours.precision, **usual).encoder
+    encoder.prepare_for_inference()
+    return replace(bench, config=bench.config.model_copy(update={"extract": extract}), ours=encoder)
+
+
+def ways(bench: Bench, proposed: Bench | None = None) -> dict[str, Callable[[], dict[str, float]]]:
+    """One measurement of each way; `proposed`: the same work with the settings proposed for a large GPU."""
+    made: dict[str, Callable[[Bench, Path], None]] = {"reference": reference, "peer": peer, "ours": ours}
+    if proposed is not None:
+        made["proposed"] = lambda _, folder: ours(proposed, folder)
 
     def measure(name: str) -> dict[str, float]:
         with emptied(bench.folder / name) as folder:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import statistics
@@ -65,29 +64,6 @@ def peak_bytes() -> int:
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
-
-
-def joules(device: str) -> float | None:
-    """Energy that a GPU has used since its driver was loaded; None where the driver does not tell.
-
-    It asks the driver's own library, NVML, because torch would need a further package for it.
-    """
-    import torch
-
-    if not device.startswith("cuda"):
-        return None
-    uuid = f"GPU-{str(torch.cuda.get_device_properties(device).uuid).removeprefix('GPU-')}".encode()
-    handle, energy = ctypes.c_void_p(), ctypes.c_ulonglong()
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-        codes = (
-            nvml.nvmlInit_v2(),
-            nvml.nvmlDeviceGetHandleByUUID(uuid, ctypes.byref(handle)),
-            nvml.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(energy)),  # in millijoules
-        )
-    except (OSError, AttributeError):  # no such library, or an older one
-        return None
-    return None if any(codes) else energy.value / 1000
 
 
 def in_turns(ways: Mapping[str, Callable[[], Mapping[str, float]]], repeats: int, unit: str) -> Ways:

@@ -24,9 +24,10 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from benchmarks.harness import conclude, in_turns, joules, ratio
+from benchmarks.harness import conclude, in_turns, ratio
 from daamctl.config import TrainConfig
 from daamctl.devices import autocast, resolve_device, resolve_precision
+from daamctl.energy import joules
 from daamctl.environment import prepare
 from daamctl.methods import FusionClassifier, build
 from daamctl.methods.decoder import ConvDecoder

@@ -40,7 +40,7 @@ LEVELS = [
     {"methods", "adapters", "engines", "figures", "sign_flip"}
     | {"audio", "artifacts", "tracking", "progress", "provenance"},
     {"config", "registry", "errors", "files", "layout", "stage_table", "starter", "environment"}
-    | {"devices", "cpu_formats", "threads", "attention", ""},
+    | {"devices", "cpu_formats", "threads", "attention", "energy", ""},
 ]
 LEVEL = {part: number for number, parts in enumerate(LEVELS) for part in parts}
 SIDEWAYS = {

@@ -116,12 +116,14 @@ class MetaPart(TypedDict):
     encoder."""
     train_s: float
     """Wall time of the training of this fold, in seconds."""
+    joules: NotRequired[float]
+    """Energy of the GPU in that time; missing where the driver does not tell."""
     peak_memory_bytes: int | None
     num_train_clips: int
     num_dev_clips: int
     num_test_clips: int
     evaluation_precision: NotRequired[str]
-    """For a fine-tuned encoder: number format of its weights, used in evaluation; its classifier is float32."""
+    """For a fine-tuned encoder: number format of evaluation: that of its weights, or of autocast."""
     features: NotRequired[str]
     """Where training read its features from: memory, device or stream; missing in folds older than streaming."""
     together: NotRequired[int]

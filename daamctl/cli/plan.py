@@ -179,7 +179,7 @@ def _totals(result: dict[str, Any]) -> list[str]:
     def sign(figure: str) -> str:
         if totals["at_least"] or figure in totals["at_least_of"]:
             return "at least "
-        return "about " if totals["about"] or figure == "time_s" else ""
+        return "about " if totals["about"] or figure in ("time_s", "joules") else ""
 
     pairs = [
         ("disk", "disk_bytes", machine["disk_free_bytes"], "free"),
@@ -200,6 +200,8 @@ def _totals(result: dict[str, Any]) -> list[str]:
     lines.append(f"[bold]{'time left':<11}[/]{time}" + (f"; unknown for: {_names(unknown)}" if unknown else ""))
     if not totals["possible"]:
         lines[-1] += "; this includes stages that cannot run here"
+    if totals["joules"]:
+        lines.append(f"[bold]energy left[/] {sign('joules')}{_joules(totals['joules'])} on the GPU")
     return lines
 
 
@@ -239,6 +241,13 @@ def _bytes(number: int | None, more: str = "") -> str:
         if number >= size:
             return f"{more}{number / size:.{0 if number >= 100 * size else 1}f} {unit}"
     return f"{more}{max(1, round(number / 1e3))} kB"
+
+
+def _joules(joules: float) -> str:
+    for unit, size in (("kWh", 3.6e6), ("Wh", 3.6e3)):
+        if joules >= size:
+            return f"{joules / size:.1f} {unit}"
+    return f"{max(1, round(joules))} J"
 
 
 def _seconds(seconds: float) -> str:

@@ -123,6 +123,14 @@ class ExtractConfig(Section):
     min_gpu_memory_gb: Annotated[float, Field(ge=0.0), Changes.NOTHING] = 0.0
     """Total memory of all local GPUs below which `dvc repro` skips this pipeline, stating the reason; 0: no
     requirement."""
+    pad_frames_to: Annotated[Count | None, Changes.IF_SET, Of.SPEECH] = None
+    """Pad a batch of waveforms to a multiple of this many frames, if the encoder masks padding, e.g. 8: a GPU then
+    prepares for fewer shapes. It changes vectors by rounding. null: as long as its longest clip."""
+    image_bytes: Annotated[bool, Changes.NOTHING] = False
+    """Send images to the device as bytes and normalise them there, if this gives exactly the values of the image
+    processor."""
+    writers: Annotated[Count, Changes.NOTHING] = 1
+    """Threads that compress and write finished shards."""
     max_batch_s: Annotated[Positive, Changes.NOTHING] = 80.0
     """Most audio in one batch, in seconds, padding included."""
     max_batch_tokens: Annotated[Count, Changes.NOTHING] = 16384
@@ -300,8 +308,12 @@ class AdapterConfig(Section):
     """Enable the encoder's own dropout, layer drop and time masking in training (published, D49); off: the encoder
     computes as in feature extraction."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Mixed precision of training; auto: bfloat16 or float16 on GPU, float32 on CPU. Evaluation uses the number format
-    of the encoder's weights: `extract.weights_dtype`, where auto means float32."""
+    """Mixed precision of training; auto: bfloat16 or float16 on GPU, float32 on CPU. Evaluation has a setting of its
+    own."""
+    eval_precision: Annotated[Literal["same"] | None, Changes.IF_SET] = None
+    """Precision of evaluation and of the recorded predictions. null: the number format of the encoder's weights
+    (`extract.weights_dtype`, where auto means float32), without autocast; same: autocast as in training, which changes
+    logits by rounding."""
 
     @property
     def own(self) -> dict[str, Any]:

@@ -47,9 +47,11 @@ class EncoderOptions:
         all_frames: speech: average over every frame of input zero-padded to `pad_to_s`, without attention mask
             (published).
         pad_to_s: length that `all_frames` pads to, in seconds.
+        pad_frames_to: speech: a batch of masked waveforms has a multiple of this many frames.
         max_tokens: text: longest text to read, added tokens included; the model's own limit may be lower.
         special_tokens: text: include the tokens that the tokenizer adds.
         subwords: tokens: average over the first sub-word of a word, or over all.
+        image_bytes: images: normalise bytes on the device, if that gives the values of the processor.
         class_token: images: include class and register tokens.
     """
 
@@ -58,9 +60,11 @@ class EncoderOptions:
     normalize: bool | None = None
     all_frames: bool = False
     pad_to_s: float = 5.0
+    pad_frames_to: int = 1
     max_tokens: int = sys.maxsize
     special_tokens: bool = False
     subwords: Literal["first", "mean"] = "first"
+    image_bytes: bool = False
     class_token: bool = False
 
 

@@ -69,7 +69,7 @@ class ImageEncoder(Encoder):
             raise EncoderError(f"the image processor of {self.what} leaves images of unequal shape: {shapes}")
         self.image_size = tuple(trial[0].shape[1:])
         self.discover(trial)
-        if device.startswith("cuda") and (values := self.values_of_bytes()) is not None:
+        if options.image_bytes and (values := self.values_of_bytes()) is not None:
             self.values = values.to(device)
 
     @staticmethod

@@ -153,9 +153,11 @@ def _options(config: ExtractConfig, max_duration_s: float) -> EncoderOptions:
         normalize={"encoder": None, "always": True, "never": False}[config.normalize],
         all_frames=config.pooling == "all-frames",
         pad_to_s=max_duration_s,
+        pad_frames_to=config.pad_frames_to or 1,
         max_tokens=config.max_tokens,
         special_tokens=config.pool_special_tokens,
         subwords=config.subwords,
+        image_bytes=config.image_bytes,
         class_token=config.pool_class_token,
     )
 

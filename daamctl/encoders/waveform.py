@@ -12,10 +12,6 @@ from daamctl.encoders.base import EncoderOptions
 from daamctl.encoders.speech import SpeechEncoder, trial_clip
 from daamctl.errors import EncoderError
 
-GPU_FRAMES = 8
-"""On a GPU, the number of frames of a batch is a multiple of this, if padding is masked. Its libraries prepare anew for
-each new shape of a convolution, and copy an attention bias whose rows are not aligned."""
-
 
 class WaveformEncoder(SpeechEncoder):
     """Pools the layers of a waveform encoder; arguments as in `SpeechEncoder`.
@@ -70,10 +66,11 @@ class WaveformEncoder(SpeechEncoder):
         """Samples after padding; see `Encoder`."""
         if self.options.all_frames:
             return round(self.options.pad_to_s * self.sampling_rate)
-        if not self.masked or not self.device.startswith("cuda"):
+        multiple = self.options.pad_frames_to
+        if not self.masked or multiple == 1:
             return size
         num_frames = self.num_frames(max(size, self.min_samples))
-        return self.most_samples(-(-num_frames // GPU_FRAMES) * GPU_FRAMES)
+        return self.most_samples(-(-num_frames // multiple) * multiple)
 
     def collate_cpu(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """Batch waveforms (T,); see `Encoder`. Clips shorter than one frame are zero-padded to it."""

@@ -24,10 +24,7 @@ from daamctl.config import Config
 from daamctl.encoders.base import Encoder
 from daamctl.extraction.items import ImageTables, Items, open_items
 from daamctl.extraction.parts import Parts
-from daamctl.extraction.stream import Embedded, Opener, embed_sets, on_gpu
-
-WRITERS, WRITERS_GPU = 1, 2
-"""Threads that write shards: a GPU finishes them faster than one thread compresses them."""
+from daamctl.extraction.stream import Embedded, Opener, embed_sets
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +99,7 @@ def make_shards(
             begun.append(task)
             yield partial(_open_shard, task, encoder, head, root, config, tables)
 
-    writers = WRITERS_GPU if on_gpu(encoder) else WRITERS
+    writers = config.extract.writers
     writing: deque[Future[ShardResult]] = deque()
     with ThreadPoolExecutor(writers, "write") as writer:
         for embedded in embed_sets(encoder, openers(), storage=config.extract.storage, on_clips=on_clips):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from daamctl.energy import Meter
 from daamctl.provenance import device_name
 
 SMALL_PART = 0.1
@@ -22,18 +23,24 @@ def timing_file(embeddings: Path) -> Path:
 
 
 class Stopwatch:
-    """Counts finished clips, and the seconds that they take."""
+    """Counts finished clips, and the seconds and joules that they take.
 
-    def __init__(self) -> None:
+    Args:
+        devices: resolved devices whose energy is counted; none if other machines do the work.
+    """
+
+    def __init__(self, *devices: str) -> None:
         self.started = self.ended = time.monotonic()
         self.clips = self.first_clips = self.kept = 0
         self.first_ended = self.started
+        self.meter = self.later_meter = Meter(*devices)
 
     def count(self, clips: int) -> None:
         """Count the clips of a finished batch."""
         self.ended = time.monotonic()
         if self.clips == 0:
             self.first_clips, self.first_ended = clips, self.ended
+            self.later_meter = Meter(*self.meter.devices)
         self.clips += clips
 
     def timed(self, make: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
@@ -55,12 +62,14 @@ class Stopwatch:
         return timed
 
     def timing(self, device: str) -> dict[str, Any]:
-        """Number of `clips`, the `seconds` that they took, and the name of the `device`."""
-        clips, started = self.clips, self.started
+        """Number of `clips`, the `seconds` that they took, the name of the `device`, and `joules` if it tells."""
+        clips, started, meter = self.clips, self.started, self.meter
         if self.first_clips <= SMALL_PART * self.clips:
-            clips, started = self.clips - self.first_clips, self.first_ended
+            clips, started, meter = self.clips - self.first_clips, self.first_ended, self.later_meter
+        joules = meter.used(self.ended - started)
         return {
             "clips": max(clips - self.kept, 0),
             "seconds": round(self.ended - started, 3),
             "device": device_name(device),
+            **({} if joules is None else {"joules": round(joules, 3)}),
         }

@@ -18,6 +18,7 @@ from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.config import Config
 from daamctl.devices import resolve_device
+from daamctl.energy import total
 from daamctl.errors import ArtifactError
 from daamctl.extraction.stopwatch import timing_file
 from daamctl.layout import Layout
@@ -36,11 +37,13 @@ class Rate:
     Args:
         seconds: per clip in extraction; per training clip and allowed epoch in training.
         source: `MEASURED`, or name of the pipeline that recorded it.
+        joules: energy of the GPU for the same; None: not recorded.
         peak_memory_bytes: highest recorded GPU memory; None: not recorded.
     """
 
     seconds: float
     source: str
+    joules: float | None = None
     peak_memory_bytes: int | None = None
 
 
@@ -65,7 +68,9 @@ class Recorded:
                 timing = read_json(timing_file(folder))
                 same = (timing["encoder"], timing["device"]) == (self.config.extract.encoder, device)
                 if same and timing["clips"]:
-                    return Rate(timing["seconds"] / timing["clips"], source)
+                    energy = timing.get("joules")
+                    joules = None if energy is None else energy / timing["clips"]
+                    return Rate(timing["seconds"] / timing["clips"], source, joules)
             except (ArtifactError, KeyError, TypeError):  # there is none, or it is damaged
                 continue
         return None
@@ -113,7 +118,7 @@ class Recorded:
 
 def _rate(folds: Sequence[Fold], source: str) -> Rate | None:
     """Speed of folds of one method; None if there are none whose settings can be read."""
-    seconds, passes = 0.0, 0
+    seconds, joules, passes = 0.0, list[float | None](), 0
     peaks = [0]
     for fold in folds:
         run, meta = fold.result["run"], fold.result["meta"]
@@ -123,9 +128,13 @@ def _rate(folds: Sequence[Fold], source: str) -> Rate | None:
         except ValidationError:  # settings of an older version
             continue
         seconds += meta["train_s"]
+        joules.append(meta.get("joules"))
         passes += meta["num_train_clips"] * allowed_epochs(run["method"], config)
         peaks.append(meta["peak_memory_bytes"] or 0)
-    return Rate(seconds / passes, source, max(peaks) or None) if passes else None
+    if not passes:
+        return None
+    energy = total(*joules)
+    return Rate(seconds / passes, source, None if energy is None else energy / passes, max(peaks) or None)
 
 
 def allowed_epochs(method: str, config: Config) -> int:

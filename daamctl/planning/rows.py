@@ -35,6 +35,7 @@ class Row:
         memory_at_least: the memory is a lower bound, because activations are not counted.
         time_s: remaining time; 0 if it is done, None if it is not known or so short that it is not counted.
         took_s: recorded time of the finished part, if any.
+        joules: energy of the GPU in the remaining time; None if finished work does not tell.
         basis: origin of `time_s`. recorded: time of finished work of the same kind, scaled by clips and epochs;
             measured: the same from a trial on a few clips; estimated: derived from the time of other work; quick:
             seconds or a few minutes, which are not counted.
@@ -59,6 +60,7 @@ class Row:
     memory_at_least: bool = False
     time_s: float | None = None
     took_s: float | None = None
+    joules: float | None = None
     basis: Basis = "not known"
     at_least: bool = False
     about: bool = False

@@ -31,6 +31,7 @@ Kind = Literal[
     "p",
     "count",
     "seconds",
+    "joules",
     "mib",
 ]
 FORMATS: dict[str, tuple[float, str, str]] = {
@@ -46,6 +47,7 @@ FORMATS: dict[str, tuple[float, str, str]] = {
     "p": (1.0, ".3f", ""),
     "count": (1.0, ",.0f", ""),
     "seconds": (1.0, ",.1f", "s"),
+    "joules": (1.0, ",.1f", "J"),
     "mib": (2.0**-20, ",.0f", "MiB"),
 }
 """Kind -> factor from the stored value to the shown one, its format, and its unit. Fractions become percent."""

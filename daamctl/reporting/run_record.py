@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median, stdev
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -53,6 +53,7 @@ class RunFacts:
         decoder_parameters: parameters of the decoder, or of a fine-tuned encoder's classifier; None if there are no
             weights on this machine.
         train_s: wall time in seconds.
+        joules: energy of the GPU in that time; None if not recorded.
         peak_memory_bytes: None if not recorded.
         epochs: number of epochs trained.
         selected_epoch: 1-based.
@@ -73,6 +74,7 @@ class RunFacts:
     num_parameters: int
     decoder_parameters: int | None
     train_s: float
+    joules: float | None
     peak_memory_bytes: int | None
     epochs: int | None
     selected_epoch: int | None
@@ -92,25 +94,40 @@ def curve_names(evaluation: Evaluation) -> dict[str, str]:
     return {part: f"{name[:1].upper()}{name[1:]}" for part, name in names.items()}
 
 
-def cost(facts: Sequence[RunFacts], evaluation: Evaluation) -> Section:
-    """Parameters, time and memory of every method, and the effect of fine-tuning on the encoder."""
+def cost(
+    facts: Sequence[RunFacts], evaluation: Evaluation, *, extraction: tuple[float, float] | None = None
+) -> Section:
+    """Parameters, time, energy and memory of every method, and the effect of fine-tuning on the encoder.
+
+    Args:
+        facts: runs of all methods.
+        evaluation: output of `verdict.labelled`.
+        extraction: seconds and joules that a clip took; None: its energy is not recorded.
+    """
     title = "Parameters and cost"
     by_method = {name: part for name in order(evaluation) if (part := [run for run in facts if run.label == name])}
     if not by_method:
         return Section("cost", title, [Text("The cost is unknown, because the trained folds are not on this machine.")])
-    rows = [_cost_row(name, part) for name, part in by_method.items()]
+    energy = any(run.joules is not None for run in facts)
+    rows = [_cost_row(name, part, energy=energy) for name, part in by_method.items()]
     tuned = any(evaluation.methods[name].effect is not None for name in by_method)
     inner, head = ("fusion or adapters", "decoder or classifier") if tuned else ("fusion", "decoder")
+    each = "run" if is_official(evaluation) else "fold"
     columns = [
-        "Method", "Trainable parameters", f"In {inner}", f"In {head}",
-        f"Seconds per {'run' if is_official(evaluation) else 'fold'}", "Peak memory (MiB)", "Epochs",
-        "Reported epoch, median", "Runs",
+        "Method", "Trainable parameters", f"In {inner}", f"In {head}", f"Seconds per {each}",
+        *([f"Energy per {each} (J)"] if energy else []), "Peak memory (MiB)", "Epochs", "Reported epoch, median",
+        "Runs",
     ]  # fmt: skip
     devices = sorted({run.device for run in facts})
     note = (
         f"Seconds: wall time of training on {listed(devices)}, mean ± sample std over runs. Other jobs may have run at "
         "the same time. Memory: maximum over runs, recorded on GPUs only."
     )
+    if energy:
+        note += " Energy: of the whole GPU in these seconds, other jobs on it included."
+    if extraction is not None:
+        seconds, joules = extraction
+        note += f" Extraction took {seconds:.3g} s and {joules:.3g} J per {terms(evaluation).clip}."
     if tuned:
         note += (
             " Fine-tuning runs the encoder in every step. The other methods read stored embeddings; the time of the "
@@ -337,9 +354,10 @@ def provenance(
     return Section("provenance", "Provenance", blocks)
 
 
-def _cost_row(name: str, found: Sequence[RunFacts]) -> list[Cell]:
+def _cost_row(name: str, found: Sequence[RunFacts], *, energy: bool) -> list[Cell]:
     first, seconds = found[0], [run.train_s for run in found]
     decoder = first.decoder_parameters
+    joules = [run.joules for run in found if run.joules is not None]
     memory = [run.peak_memory_bytes for run in found if run.peak_memory_bytes]
     epochs = sorted({run.epochs for run in found if run.epochs})
     selected = [run.selected_epoch for run in found if run.selected_epoch]
@@ -348,7 +366,8 @@ def _cost_row(name: str, found: Sequence[RunFacts]) -> list[Cell]:
         Number(first.num_parameters, "count"),
         Number(None if decoder is None else first.num_parameters - decoder, "count"),
         Number(decoder, "count"),
-        Number(mean(seconds), "seconds", std=stdev(seconds) if len(seconds) > 1 else None),
+        _mean(seconds, "seconds"),
+        *([_mean(joules, "joules")] if energy else []),
         Number(max(memory, default=None), "mib"),
         Number(epochs[0], "count") if len(epochs) == 1 else ", ".join(map(str, epochs)) or DASH,
         Number(median(selected) if selected else None, "count"),
@@ -356,14 +375,24 @@ def _cost_row(name: str, found: Sequence[RunFacts]) -> list[Cell]:
     ]
 
 
+def _mean(values: Sequence[float], kind: Literal["seconds", "joules"]) -> Number:
+    return Number(mean(values) if values else None, kind, std=stdev(values) if len(values) > 1 else None)
+
+
 def _run_table(found: Sequence[RunFacts]) -> Table:
+    energy = any(run.joules is not None for run in found)
     rows: list[list[Cell]] = [
         [run.label, str(run.fold), str(run.seed), run.key, Number(run.selected_epoch, "count"),
-         Number(run.epochs, "count"), Number(run.train_s, "seconds"), Number(run.peak_memory_bytes, "mib"), run.device]
+         Number(run.epochs, "count"), Number(run.train_s, "seconds"),
+         *([Number(run.joules, "joules")] if energy else []), Number(run.peak_memory_bytes, "mib"), run.device]
         for run in found
     ]  # fmt: skip
-    columns = ["Method", "Fold", "Seed", "Content key", "Reported epoch", "Epochs", "Seconds", "Memory (MiB)", "Device"]
-    return Table("runs", "Finished runs. Equal content keys mean equal inputs", columns, rows, frozenset({3, 8}))
+    columns = [
+        "Method", "Fold", "Seed", "Content key", "Reported epoch", "Epochs", "Seconds",
+        *(["Energy (J)"] if energy else []), "Memory (MiB)", "Device",
+    ]  # fmt: skip
+    plain = frozenset({3, len(columns) - 1})
+    return Table("runs", "Finished runs. Equal content keys mean equal inputs", columns, rows, plain)
 
 
 def _batches(found: Sequence[RunFacts], clip: str) -> list[Block]:

@@ -48,6 +48,7 @@ from daamctl.devices import resolve_device, resolve_precision
 from daamctl.encoders.encoder_cache import EncoderFacts, LazyEncoder
 from daamctl.engines import make_engine
 from daamctl.engines.base import Engine, await_files
+from daamctl.engines.local import LocalEngine
 from daamctl.errors import ArtifactError, AudioError, CorpusError, EncoderError, first_few, two_sizes
 from daamctl.extraction.given import store
 from daamctl.extraction.items import ImageTables
@@ -225,9 +226,18 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
     open_worker = partial(Extractor, layout, config, seen=layout.clips.is_file())
     head: EmbeddingsMetadata = engine.describe(open_worker, config.extract.device)
     make = partial(engine.map, open_worker, device=config.extract.device)
-    folder = _embed(layout, head, read_clips(layout.clips), config, make, force=force)
+    gpus = _gpus(config.extract.device) if isinstance(engine, LocalEngine) else []
+    folder = _embed(layout, head, read_clips(layout.clips), config, make, force=force, gpus=gpus)
     _remove_leftovers(folder)
     return folder
+
+
+def _gpus(device: str) -> list[str]:
+    """GPUs of this machine that extraction may use: the named one, or all."""
+    import torch
+
+    found = resolve_device(device)
+    return [f"cuda:{number}" for number in range(torch.cuda.device_count())] if found == "cuda" else [found]
 
 
 def _store_given(layout: Layout, config: Config, *, force: bool) -> Path:
@@ -259,9 +269,16 @@ def _store_given(layout: Layout, config: Config, *, force: bool) -> Path:
 
 
 def _embed(
-    layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, config: Config, make: Make, *, force: bool
+    layout: Layout,
+    head: EmbeddingsMetadata,
+    clips: ClipTable,
+    config: Config,
+    make: Make,
+    *,
+    force: bool,
+    gpus: Sequence[str] = (),
 ) -> Path:
-    """Use a finished set if there is one, else make it."""
+    """Use a finished set if there is one, else make it; `gpus`: those of this machine that may work."""
     if not force:
         finished = _find_finished(layout, head, clips, config)
         if finished is not None:
@@ -275,7 +292,7 @@ def _embed(
         if force:
             for left in (work, parts_folder(work)):
                 shutil.rmtree(left, ignore_errors=True)
-        stopwatch = Stopwatch()
+        stopwatch = Stopwatch(*gpus)
         unreadable = _make_missing(work, head, stopwatch.timed(make), config, layout)
         whole = replace(head, num_clips=head.num_clips - len(unreadable), unreadable=unreadable)
         write_head(work, whole, clips.rows)

@@ -39,7 +39,7 @@ from daamctl.planning.artifact_status import ArtifactStatus
 from daamctl.planning.estimate import ADAM_BYTES, MethodSize, ResourceEstimate
 from daamctl.planning.finetune_size import empty_encoder, finetune_size
 from daamctl.planning.reconstruction import ReconstructionPlan
-from daamctl.planning.recorded import MEASURED, Recorded, allowed_epochs
+from daamctl.planning.recorded import MEASURED, Rate, Recorded, allowed_epochs
 from daamctl.planning.rows import Blockers, Row, set_state, train_seconds
 from daamctl.provenance import device_name
 from daamctl.training.search import may_stop
@@ -67,8 +67,8 @@ def run(layout: Layout, config: Config, *, blockers: Blockers, measured: Layout 
     Returns:
         JSON-able: pipeline; encoder: its name for readers, None if the embeddings are given; machine: device,
         disk_free_bytes, memory_available_bytes, gpu_free_bytes (None: no GPU); stages: see `Row`; totals of what is not
-        done: disk_bytes, memory_bytes, gpu_memory_bytes, time_s, at_least (not all items are known), at_least_of
-        (single totals that are lower bounds), about, possible; notes.
+        done: disk_bytes, memory_bytes, gpu_memory_bytes, time_s, joules (of GPUs whose driver tells), at_least (not all
+        items are known), at_least_of (single totals that are lower bounds), about, possible; notes.
 
     Raises:
         UnknownNameError: there is no such corpus or method.
@@ -105,12 +105,14 @@ def _totals(rows: Sequence[Row]) -> dict[str, Any]:
         "memory_bytes": any(row.memory_at_least for row in on_cpu),
         "gpu_memory_bytes": any(row.memory_at_least for row in on_gpu),
         "time_s": any(row.basis == "not known" for row in todo),
+        "joules": any(row.joules is None and row.basis != "quick" for row in on_gpu),
     }
     return {
         "disk_bytes": sum(row.disk_left_bytes or 0 for row in todo),
         "memory_bytes": max((row.memory_bytes or 0 for row in on_cpu), default=0),
         "gpu_memory_bytes": max((row.memory_bytes or 0 for row in on_gpu), default=0),
         "time_s": sum(row.time_s or 0.0 for row in todo),
+        "joules": sum(row.joules or 0.0 for row in todo),
         "at_least": any(row.at_least for row in todo),
         "at_least_of": [name for name, is_lower in lower_bounds.items() if is_lower],
         "about": any(row.about for row in todo),
@@ -212,7 +214,7 @@ class _Planner:
             row.memory_at_least = True
         rate = self.recorded.extraction()
         if rate is not None and row.total:
-            self._set_time(row, rate.seconds * (row.total - row.done), rate.source)
+            self._set_time(row, rate, row.total - row.done)
         return row
 
     def _train(self, method: str, extract: Row) -> Row:
@@ -468,12 +470,13 @@ class _Planner:
         """Fill in the time of training from recorded folds, scaled by clips and allowed epochs."""
         rate = self.recorded.training(str(row.method), self.needs.sizes)
         if rate is not None and self.needs.splits:
-            self._set_time(row, rate.seconds * self._clips_left(row, kept) * epochs, rate.source)
+            self._set_time(row, rate, self._clips_left(row, kept) * epochs)
 
-    def _set_time(self, row: Row, seconds: float, source: str) -> None:
-        row.time_s, row.basis = seconds, "measured" if source == MEASURED else "recorded"
-        if source not in (MEASURED, self.layout.run_name):
-            row.notes.append(f"time scaled from '{source}'")
+    def _set_time(self, row: Row, rate: Rate, units: int) -> None:
+        row.time_s, row.basis = rate.seconds * units, "measured" if rate.source == MEASURED else "recorded"
+        row.joules = None if rate.joules is None else rate.joules * units
+        if rate.source not in (MEASURED, self.layout.run_name):
+            row.notes.append(f"time scaled from '{rate.source}'")
 
     def _is_fresh(self, row: Row, folders: Sequence[Path]) -> bool:
         """Whether the last output of a stage exists and is newer than the results it depends on."""

@@ -31,6 +31,7 @@ from daamctl.artifacts.ablation import Ablation, find_ablation
 from daamctl.artifacts.evaluation import EvalBatches, Evaluation, FoldScores, find_evaluation, read_evaluation
 from daamctl.artifacts.importance import MAPS_FILE, Importance, find_importance
 from daamctl.artifacts.integrity import check_file
+from daamctl.artifacts.io import read_json
 from daamctl.artifacts.results import Fold, SearchPart, intact_folds, read_folds
 from daamctl.artifacts.terms import encoder_label
 from daamctl.artifacts.truncation import find_truncation
@@ -40,6 +41,7 @@ from daamctl.corpora import CORPORA
 from daamctl.corpora.sources import FILES
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.settings_diff import differing, settings
+from daamctl.extraction.stopwatch import timing_file
 from daamctl.figures.layers import LayerRun, MethodMaps
 from daamctl.layout import Layout
 from daamctl.methods import CLOSED_FORM
@@ -158,7 +160,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
         shortest.section(truncation, embeddings_key=key, command=again),
         run_record.use(_use(layout, config, evaluation, raw_names)),
         paper.learned(runs, evaluation),
-        run_record.cost(runs, evaluation),
+        run_record.cost(runs, evaluation, extraction=_extraction(layout)),
         run_record.learning(curves, evaluation, raw_names),
         run_record.confusion(evaluation, raw_names),
         run_record.missing(evaluation),
@@ -282,6 +284,16 @@ def _searches(folds: Sequence[Fold], labels: Mapping[str, str]) -> dict[str, lis
     return found
 
 
+def _extraction(layout: Layout) -> tuple[float, float] | None:
+    """Seconds and joules that a clip took in extraction; None if its energy is not recorded."""
+    try:
+        timing = read_json(timing_file(layout.embeddings))
+        clips = timing["clips"]
+        return (timing["seconds"] / clips, timing["joules"] / clips) if clips else None
+    except (ArtifactError, KeyError, TypeError):  # there is none, or it is damaged
+        return None
+
+
 def _facts(fold: Fold, label: str) -> RunFacts:
     run_part, metrics, meta = fold.result["run"], fold.result["metrics"], fold.result["meta"]
     epochs, selected = metrics.get("epochs"), metrics.get("selected_epoch")
@@ -293,6 +305,7 @@ def _facts(fold: Fold, label: str) -> RunFacts:
         key=run_part["key"],
         num_parameters=run_part["num_parameters"],
         train_s=meta["train_s"],
+        joules=meta.get("joules"),
         peak_memory_bytes=meta.get("peak_memory_bytes"),
         epochs=None if epochs is None else int(epochs),
         selected_epoch=None if selected is None else int(selected),

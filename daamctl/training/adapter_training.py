@@ -192,6 +192,11 @@ class AdapterTraining(Training):
         assert self._loaded is not None
         return self._loaded
 
+    @property
+    def eval_precision(self) -> str:
+        """Precision of autocast in evaluation; float32: no autocast."""
+        return self.precision if self.settings.eval_precision == "same" else "float32"
+
     @cached_property
     def steps_per_epoch(self) -> int:
         """Optimiser steps of one pass; valid after `prepare`."""
@@ -300,8 +305,8 @@ class AdapterTraining(Training):
         opened, model = self.loaded.opened, self.loaded.model
         model.load_trainable(self.best)
         found = self.evaluated.setdefault("final", [])
-        rows, again = self.split.test, self.save_if_due
-        self.done.logits = predict(model, opened.encoder, opened.items, rows, found=found, on_batch=again)
+        given: dict[str, Any] = {"precision": self.eval_precision, "found": found, "on_batch": self.save_if_due}
+        self.done.logits = predict(model, opened.encoder, opened.items, self.split.test, **given)
 
     def weights(self) -> dict[str, Tensor]:
         """Copy of the trained tensors, on CPU."""
@@ -375,6 +380,7 @@ class AdapterTraining(Training):
             return None, None, None
         opened, found = self.loaded.opened, self.evaluated.setdefault(name, [])
         given: dict[str, Any] = {"found": found, "on_items": self.advance, "on_batch": self.save_if_due}
+        given["precision"] = self.eval_precision
         logits = predict(self.loaded.model, opened.encoder, opened.items, rows, **given)
         targets = opened.items.targets[rows]
         f1 = self.setup.entity_f1.get(name)
@@ -470,17 +476,19 @@ def predict(
     items: ItemSet,
     rows: np.ndarray,
     *,
+    precision: str = "float32",
     found: list[Tensor] | None = None,
     on_items: Callable[[int], None] = lambda count: None,
     on_batch: Callable[[], None] = lambda: None,
 ) -> Tensor:
-    """Logits (n, C) float32 on CPU, in eval mode and without autocast, in the order of `rows`.
+    """Logits (n, C) float32 on CPU, in eval mode, in the order of `rows`.
 
     Args:
         model: the model.
         encoder: the encoder in it.
         items: all items.
         rows: (n,) which of them.
+        precision: of autocast; float32: none.
         found: logits of the first planned batches, as an interrupted call has left them; those of the others are
             appended. They are ignored if the batches are planned differently now.
         on_items: called with the number of finished rows.
@@ -496,7 +504,9 @@ def predict(
     left = planned[len(found) :]
     for batch, read in read_ahead(left, items.read, encoder.device):
         cut = pieces(read, len(read), equal_length=encoder.equal_length_batches)
-        logits = torch.cat([_classify(model, encoder, [read[position] for position in piece]) for piece in cut])
+        logits = torch.cat(
+            [_classify(model, encoder, [read[position] for position in piece], precision) for piece in cut]
+        )
         in_order = items.rows(batch)
         found.append(logits[_places(in_order, items.rows(batch[np.concatenate(cut)]))])
         on_items(len(in_order))
@@ -510,7 +520,7 @@ def _places(wanted: np.ndarray, given: np.ndarray) -> Tensor:
     return torch.from_numpy(order[np.searchsorted(given, wanted, sorter=order)])
 
 
-def _classify(model: FineTuned, encoder: Collating, items: Sequence[Tensor]) -> Tensor:
+def _classify(model: FineTuned, encoder: Collating, items: Sequence[Tensor], precision: str) -> Tensor:
     """Logits of a batch; if the device's memory is too small, the batch is split in halves.
 
     Raises:
@@ -518,7 +528,8 @@ def _classify(model: FineTuned, encoder: Collating, items: Sequence[Tensor]) -> 
     """
     try:
         inputs, mask = encoder.collate(items)
-        logits: Tensor = model(inputs, mask)
+        with autocast(encoder.device, precision):
+            logits: Tensor = model(inputs, mask)
         return logits.float().cpu()
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
@@ -531,4 +542,4 @@ def _classify(model: FineTuned, encoder: Collating, items: Sequence[Tensor]) -> 
     torch.cuda.empty_cache()
     log.warning("out of memory with %d items in a test batch; trying halves (lower extract.max_batch_…)", len(items))
     half = len(items) // 2
-    return torch.cat([_classify(model, encoder, items[:half]), _classify(model, encoder, items[half:])])
+    return torch.cat([_classify(model, encoder, part, precision) for part in (items[:half], items[half:])])

@@ -57,6 +57,7 @@ class ClosedFormTraining(Training):
             MethodError: features are not finite.
             ArtifactError: features on disk can no longer be read.
         """
+        self.meter.start()
         started = time.monotonic()
         model, device, done = self.model, self.device, self.done
         batch_size = eval_batch(model, self.config, device)
@@ -87,6 +88,7 @@ class ClosedFormTraining(Training):
             done.notes.append(f"fitted on {fitted:,} of {clips:,} training clips")
             log.info("%s", done.notes[-1])
         done.train_s = time.monotonic() - started
+        done.joules = self.meter.used(done.train_s)
         self.advance(1)
         self.on_epoch(entry)
 

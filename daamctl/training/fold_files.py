@@ -101,6 +101,8 @@ def fold_result(trial: Trial, training: Training, root: Path) -> tuple[FoldResul
     result: dict[str, Any] = {"run": run, "metrics": {**metrics, **own.metrics}, "meta": meta}
     if training.device == "cpu" and (speeds := cpu_formats().speeds):
         meta["bfloat16_speed"] = speeds
+    if done.joules is not None:
+        meta["joules"] = round(done.joules, 3)
     if done.search is not None:
         result["search"] = done.search
     return cast(FoldResult, result), own.targets

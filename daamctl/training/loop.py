@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from daamctl.artifacts.results import SearchPart
+from daamctl.energy import Meter, total
 from daamctl.errors import DivergedError
 from daamctl.threads import continue_with
 from daamctl.training.checkpoint import SaveTimer, load_state, save_state
@@ -51,6 +52,7 @@ class Trained:
         layer_weights: mean over the test clips of each layer's weight, (L,); None if the method weighs no layers.
         untrained_layer_weights: the same before the first step.
         train_s: wall time spent in epochs, in seconds, without interruptions; a search counts all its candidates.
+        joules: energy of the GPU in these seconds; None where the driver does not tell.
         search: record of the search; None without a search.
         notes: caveats that the report shows beside the figures.
     """
@@ -64,6 +66,7 @@ class Trained:
     layer_weights: Tensor | None = None
     untrained_layer_weights: Tensor | None = None
     train_s: float = 0.0
+    joules: float | None = 0.0
     search: SearchPart | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -75,7 +78,7 @@ class TrainingSetup:
     Args:
         seed: order of batches and dropout.
         device: resolved device.
-        precision: resolved precision of the training step; evaluation does not use autocast.
+        precision: resolved precision of the training step.
         work: folder for the resume file.
         key: content key of the training; a resume file with another key is ignored.
         may_diverge: if the loss is not finite, end this training instead of raising, so that other candidates continue.
@@ -129,6 +132,8 @@ class Training:
             self.done.search = self.first.search
         self.diverged = False
         self.before_s = 0.0  # seconds spent in other trainings of this fold
+        self.before_joules: float | None = 0.0
+        self.meter = Meter(self.device)
         self.best: dict[str, Tensor] = {}
         self.on_epoch: Callable[[Epoch], None] = lambda entry: None
         self.save_timer = SaveTimer(every_s=CHECKPOINT_EVERY_S, fraction=SAVING_FRACTION)
@@ -215,6 +220,7 @@ class Training:
 
     def train_epoch(self) -> None:
         """Train one epoch: one pass over the training part, then evaluation, selection and checkpointing."""
+        self.meter.start()
         started = self._pass_started = time.monotonic()
         if self.passed is None:  # else an earlier process was interrupted in the evaluation
             self.passed = self.one_pass(self.order_seed)
@@ -251,7 +257,10 @@ class Training:
         if improves(done.history, done.selected_epoch, self.selection):
             done.selected_epoch = epoch
             self.best = self.weights()
-        done.train_s += pass_s + time.monotonic() - started
+        epoch_s = pass_s + time.monotonic() - started
+        done.train_s += epoch_s
+        done.joules = total(done.joules, self.meter.used(epoch_s))
+        self.meter.start()  # a joint training does not start it
         self.on_epoch(entry)
         if not self.ended:
             self.save_if_due()
@@ -266,16 +275,19 @@ class Training:
         self.prepare()
         self.finish()
         self.done.train_s += self.before_s
+        self.done.joules = total(self.done.joules, self.before_joules)
         self.done.epochs = len((self.first or self.done).history)
         return self.done
 
     def save(self) -> None:
         """Write the resume file."""
         done = self.done
-        train_s = done.train_s
+        train_s, joules = done.train_s, done.joules
         if self._pass_started is not None:
-            train_s += time.monotonic() - self._pass_started
-        results: dict[str, Any] = {"history": done.history, "selected_epoch": done.selected_epoch, "train_s": train_s}
+            pass_s = time.monotonic() - self._pass_started
+            train_s, joules = train_s + pass_s, total(joules, self.meter.used(pass_s))
+        results: dict[str, Any] = {"history": done.history, "selected_epoch": done.selected_epoch}
+        results |= {"train_s": train_s, "joules": joules}
         results["threads"] = torch.get_num_threads()
         if self.passed is not None:
             results["passed"] = self.passed
@@ -296,6 +308,7 @@ class Training:
         continue_with(state.get("threads"))
         self.restore(state)
         self.best, done.history, done.train_s = state["best"], state["history"], state["train_s"]
+        done.joules = state.get("joules")  # files of older versions have none
         done.selected_epoch = state["selected_epoch"]
         self.passed = state.get("passed")
         self.evaluated = {

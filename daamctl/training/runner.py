@@ -14,6 +14,7 @@ import torch
 from daamctl.artifacts.io import content_key, locked, replace_dir
 from daamctl.artifacts.results import RESULT, Fold, fold_dir, read_fold
 from daamctl.artifacts.terms import percent, terms_of
+from daamctl.energy import total
 from daamctl.engines.base import Engine, await_files
 from daamctl.engines.local import worker_devices
 from daamctl.errors import ArtifactError, TrainingError
@@ -275,6 +276,7 @@ def _start_refit(trial: Trial, first: Training, advance: Callable[[int], None]) 
     key = content_key({"fold": first.key, "refit": first.done.selected_epoch})
     refit = trial.refit(first, first.work / "refit", key, advance)
     refit.before_s = first.before_s + first.done.train_s
+    refit.before_joules = total(first.before_joules, first.done.joules)
     return refit
 
 

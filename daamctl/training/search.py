@@ -20,6 +20,7 @@ from daamctl.adapters.released import is_published
 from daamctl.artifacts.io import content_key
 from daamctl.artifacts.results import CandidatePart, SearchPart
 from daamctl.config import AdapterConfig, Config, TrainConfig
+from daamctl.energy import total
 from daamctl.errors import TrainingError
 from daamctl.training.loop import Epoch, Training
 
@@ -278,7 +279,9 @@ class Search:
             return self.trainings[0]
         chosen = self.trainings[self.rounds.alive[0]]
         chosen.done.search = self.rounds.part
-        chosen.before_s = sum(training.done.train_s for training in self.trainings if training is not chosen)
+        others = [training.done for training in self.trainings if training is not chosen]
+        chosen.before_s = sum(done.train_s for done in others)
+        chosen.before_joules = total(*(done.joules for done in others))
         self.trainings = [chosen]
         return chosen
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from daamctl.cli.app import app
-from daamctl.cli.plan import _figures
+from daamctl.cli.plan import _figures, _joules
 from daamctl.planning.rows import Row
 
 
@@ -64,6 +64,11 @@ def test_brief_has_a_row_for_each_stage(project: Path) -> None:
 def test_times_say_how_certain_they_are(row: dict[str, Any], shown: str) -> None:
     whole = asdict(Row("train", time_s=60.0, basis="recorded"))
     assert _figures({**whole, **row})[2] == shown
+
+
+@pytest.mark.parametrize(("joules", "shown"), [(720.4, "720 J"), (5400.0, "1.5 Wh"), (9e6, "2.5 kWh")])
+def test_energy_has_a_unit_for_its_size(joules: float, shown: str) -> None:
+    assert _joules(joules) == shown
 
 
 def test_json_is_the_whole_plan(project: Path) -> None:

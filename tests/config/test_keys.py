@@ -42,6 +42,8 @@ def config(**sections: Any) -> Config:
         ("extract", {"layer_00": True}, True, True),
         ("extract", {"weights_dtype": "float16"}, False, True),
         ("extract", {"name": "ours"}, False, False),
+        ("extract", {"pad_frames_to": 8}, True, True),
+        ("extract", {"writers": 2, "image_bytes": True}, False, False),
         ("extract", {"max_batch_s": 3.0, "shard_clips": 2, "min_gpu_memory_gb": 3.0}, False, False),
         ("segment", {"tail": "drop"}, True, True),
         ("segment", {"write_audio": True}, False, True),

@@ -122,11 +122,12 @@ def test_collate_and_hidden() -> None:
 
 
 @pytest.mark.parametrize("case", NAMES)
-def test_a_gpu_looks_the_same_values_up_by_bytes(case: str) -> None:
+def test_bytes_are_looked_up_to_the_same_values(case: str) -> None:
     encoder = encoder_of(case)
     floats = [encoder.pixels(image) for image in pictures()]
     expected, _ = encoder.pool(floats)
-    encoder.values = encoder.values_of_bytes()
+    assert encoder.values is None
+    encoder = encoder_of(case, image_bytes=True)
     assert encoder.values is not None
     found = [encoder.pixels(image) for image in pictures()]
     assert {one.dtype for one in found} == {torch.uint8}

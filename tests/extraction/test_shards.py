@@ -97,7 +97,7 @@ def test_a_shard_is_written_beside_the_computation_of_the_next(tmp_path: Path, m
     assert len(list(made(tasks(tmp_path), Signalling(), tmp_path))) == 3
 
 
-def test_two_threads_write_what_a_gpu_embeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_write_if_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both, real, todo = threading.Barrier(2, timeout=20), shards.write_shard, tasks(tmp_path)
 
     def waiting(path: Path, *arguments: Any) -> None:
@@ -106,9 +106,8 @@ def test_two_threads_write_what_a_gpu_embeds(tmp_path: Path, monkeypatch: pytest
         real(path, *arguments)
 
     monkeypatch.setattr(shards, "write_shard", waiting)
-    encoder = MeanEncoder()
-    encoder.device = "cuda"
-    assert [shard.path for shard in made(todo, encoder, tmp_path)] == [task.path for task in todo]
+    config = Config.model_validate({"extract": {**CONFIG.section("extract"), "writers": 2}})
+    assert [shard.path for shard in made(todo, MeanEncoder(), tmp_path, config=config)] == [task.path for task in todo]
 
 
 def test_an_error_of_writing_surfaces_and_what_was_whole_stays(tmp_path: Path) -> None:

@@ -7,11 +7,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks import __main__ as together
 from benchmarks import harness
@@ -72,38 +70,6 @@ def test_a_command_runs_in_a_project_of_its_own(tmp_path: Path, monkeypatch: pyt
     assert 5e6 < found["peak_bytes"] < 5e9
     with pytest.raises(RuntimeError, match=r"failed:(.|\n)*ZeroDivisionError"):
         harness.command([sys.executable, "-c", "1 / 0"], tmp_path)
-
-
-def test_energy_is_what_the_driver_counts_of_this_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bytes] = []
-
-    class Nvml:
-        code = 0
-
-        def nvmlInit_v2(self) -> int:
-            return 0
-
-        def nvmlDeviceGetHandleByUUID(self, uuid: bytes, handle: Any) -> int:
-            asked.append(uuid)
-            return 0
-
-        def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any, energy: Any) -> int:
-            energy._obj.value = 2_500
-            return self.code
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="12-34"))
-    monkeypatch.setattr(harness.ctypes, "CDLL", lambda name: Nvml())
-    assert harness.joules("cuda:1") == 2.5
-    assert asked == [b"GPU-12-34"]
-    monkeypatch.setattr(Nvml, "code", 3)  # not supported
-    assert harness.joules("cuda") is None
-    assert harness.joules("cpu") is None
-
-    def missing(name: str) -> None:
-        raise OSError(name)
-
-    monkeypatch.setattr(harness.ctypes, "CDLL", missing)
-    assert harness.joules("cuda") is None
 
 
 def test_apart_is_another_process() -> None:

@@ -20,6 +20,7 @@ from daamctl.artifacts.splits import split_of
 from daamctl.config import Config, load_config
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import encoder_size_of
+from daamctl.energy import Meter
 from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.extraction.stopwatch import timing_file
 from daamctl.layout import Layout
@@ -104,12 +105,14 @@ def test_result_is_json_of_one_form(project: Path) -> None:
     assert list(result) == ["pipeline", "encoder", "machine", "stages", "totals", "notes"]
     assert list(result["machine"]) == ["device", "disk_free_bytes", "memory_available_bytes", "gpu_free_bytes"]
     assert list(result["totals"]) == [
-        "disk_bytes", "memory_bytes", "gpu_memory_bytes", "time_s", "at_least", "at_least_of", "about", "possible",
+        "disk_bytes", "memory_bytes", "gpu_memory_bytes", "time_s", "joules", "at_least", "at_least_of", "about",
+        "possible",
     ]  # fmt: skip
     assert all(list(row) == [field.name for field in fields(Row)] for row in result["stages"])
     assert [field.name for field in fields(Row)] == [
         "stage", "method", "state", "done", "total", "unit", "reason", "fix", "work", "disk_bytes", "disk_left_bytes",
-        "memory_bytes", "memory_on", "memory_at_least", "time_s", "took_s", "basis", "at_least", "about", "notes",
+        "memory_bytes", "memory_on", "memory_at_least", "time_s", "took_s", "joules", "basis", "at_least", "about",
+        "notes",
     ]  # fmt: skip
 
 
@@ -269,7 +272,7 @@ def test_encoder_that_is_too_large_for_this_machine(project: Path) -> None:
     assert rows["lora-r8"]["memory_bytes"] == rows["extract"]["memory_bytes"] + (4 + 12) * trained
     assert rows["lora-r8"]["memory_at_least"]
     assert result["totals"]["gpu_memory_bytes"] == rows["lora-r8"]["memory_bytes"]
-    assert result["totals"]["at_least_of"] == ["gpu_memory_bytes", "time_s"]
+    assert result["totals"]["at_least_of"] == ["gpu_memory_bytes", "time_s", "joules"]
 
 
 @pytest.mark.parametrize(
@@ -330,6 +333,28 @@ def test_times_scale_from_the_folds_of_another_pipeline(project: Path) -> None:
     assert rows["extract"]["time_s"] == pytest.approx(2.0 * 48)
     for name in ("mean", "extract"):
         assert (rows[name]["basis"], rows[name]["notes"]) == ("recorded", ["time scaled from 'tiny'"])
+
+
+def test_energy_is_recorded_and_planned_like_time(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pipeline(project, more="methods: [mean]\n")
+    layout, config = settings(project, "tiny")
+    for stage in (download, segment):
+        stage.run(layout, config)
+    monkeypatch.setattr(Meter, "used", lambda meter, seconds: 50 * seconds)  # a GPU of 50 W
+    extract.run(layout, config)
+    train.run(layout, config, method="mean", fold=1, track=False)
+    meta = json.loads((layout.method("mean") / "fold1-seed1" / "result.json").read_text())["meta"]
+    assert meta["joules"] == pytest.approx(50 * meta["train_s"], abs=0.05)  # both are rounded to thousandths
+    timing = json.loads(timing_file(layout.embeddings).read_text())
+    assert timing["joules"] == pytest.approx(50 * timing["seconds"], abs=0.05)
+    rows, result = planned(project, "tiny")
+    assert rows["mean"]["joules"] == pytest.approx(meta["joules"] / meta["train_s"] * rows["mean"]["time_s"])
+    assert result["totals"]["joules"] == rows["mean"]["joules"]
+    monkeypatch.undo()
+    train.run(layout, config, method="mean", fold=2, track=False)  # where the driver does not tell
+    rows, result = planned(project, "tiny")
+    assert (rows["mean"]["joules"], result["totals"]["joules"]) == (None, 0.0)
+    assert rows["mean"]["time_s"] > 0
 
 
 def test_measured_on_a_few_clips(project: Path) -> None:

@@ -18,6 +18,7 @@ from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.config import Config
 from daamctl.errors import ArtifactError, UnknownNameError
+from daamctl.extraction.stopwatch import timing_file
 from daamctl.layout import Layout
 from daamctl.reporting.truncation import TITLE as TRUNCATION
 from daamctl.stages import evaluate, importance, report
@@ -461,7 +462,24 @@ def test_learned_ranges_and_cost(made: Made) -> None:
     cost = table_of(layout, "cost")["daam-v1"]
     assert (cost["Trainable parameters"], cost["In fusion"], cost["In decoder"]) == ("1234", "234", "1000")
     assert cost["Seconds per fold"] == "12.5"
+    assert not any("nergy" in name for name in cost)  # not recorded
     assert table_of(layout, "cost")["none"]["In decoder"] == ""
+
+
+def test_energy_stands_beside_the_times_where_it_is_recorded(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "methods": ["none"], "report": {"interactive": False}}
+    layout, config = make_layout(tmp_path), Config.model_validate(settings)
+    write_method(layout, config, "none", epochs=1)
+    for number, path in enumerate(sorted(layout.method("none").glob("fold*/result.json"))):
+        result = json.loads(path.read_text())
+        result["meta"]["joules"] = 100.0 + 2 * (number % 2)
+        write_record(path, result)
+    write_json(timing_file(layout.embeddings), {"clips": 8, "seconds": 4.0, "joules": 20.0})
+    evaluate.run(layout, config)
+    text = report.run(layout, config, track=False).read_text()
+    assert float(table_of(layout, "cost")["none"]["Energy per fold (J)"]) == pytest.approx(101.0, abs=0.5)
+    assert table_of(layout, "runs")["none"]["Energy (J)"] in ("100", "100.0", "102", "102.0")
+    assert "Extraction took 0.5 s and 2.5 J per clip." in text
 
 
 def test_markdown_links_lead_to_pictures(made: Made) -> None:

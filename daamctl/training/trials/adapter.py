@@ -192,7 +192,7 @@ class AdapterTrial(Trial):
                 "code": {"training": code_hash(__name__, "daamctl", FOLD_CODE), "method": content_key(self._code)},
                 "embeddings_key": self.data.data_key(self.config),
                 "encoder": dict(opened.facts),
-                "evaluation_precision": opened.facts.get("weights_dtype", "float32"),  # no autocast: as the weights
+                "evaluation_precision": _evaluated_in(opened, training),
             },
         )
 
@@ -209,7 +209,7 @@ class AdapterTrial(Trial):
             embed_dim=opened.encoder.embed_dim,
             num_classes=len(self.clips.classes),
             head_parameters=sum(head),
-            **vars(self._origin(opened)),
+            **vars(self._origin(opened, _evaluated_in(opened, training))),
         )
         write_weights(folder / "weights.safetensors", model.trainable_state(), metadata)
 
@@ -232,8 +232,8 @@ class AdapterTrial(Trial):
         patience = None if is_published(self.spec.method) else config.finetune.patience
         return AdapterTraining(open_model, split, config, setup, patience=patience)
 
-    def _origin(self, opened: Opened) -> Origin:
-        """What was read, and how; some published methods set their own input."""
+    def _origin(self, opened: Opened, precision: str) -> Origin:
+        """What was read, and how it is evaluated; some published methods set their own input."""
         sections = {
             "segment": key_settings(self.config, "segment"),
             "extract": finetuning_data_settings(self.config, self.clips.modality),
@@ -246,7 +246,7 @@ class AdapterTrial(Trial):
             else:
                 max_tokens = value
         facts = {name: value for name, value in opened.facts.items() if name != "storage"}
-        facts["precision"] = facts.get("weights_dtype", "float32")  # of inference: no autocast
+        facts["precision"] = precision
         if "max_tokens" in facts:
             facts["max_tokens"] = min(facts["max_tokens"], max_tokens)
         last = (max(opened.encoder.layers),)
@@ -258,3 +258,10 @@ class AdapterTrial(Trial):
             settings=sections,
             fold=self.owner,
         )
+
+
+def _evaluated_in(opened: Opened, training: AdapterTraining) -> str:
+    """Number format of evaluation: that of autocast, or without it that of the encoder's weights."""
+    if training.eval_precision != "float32":
+        return training.eval_precision
+    return str(opened.facts.get("weights_dtype", "float32"))

@@ -25,7 +25,7 @@ from daamctl.adapters import FINETUNES, FineTuned, build_finetune
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.results import Fold
 from daamctl.config import Config
-from daamctl.config.keys import finetuning_data_settings
+from daamctl.config.keys import finetuning_data_settings, key_settings
 from daamctl.errors import MethodError, TrainingError
 from daamctl.extraction.batching import plan_batches
 from daamctl.methods import WeightsMetadata, load_weights, read_metadata
@@ -405,6 +405,7 @@ def test_resume_file_of_the_former_layout_is_read(tmp_path: Path, monkeypatch: p
     def keep(work: Path, key: str, state: dict[str, Any]) -> None:
         if "pass" not in state and len(state["history"]) == 1:
             state.pop("threads")
+            state.pop("joules")
             save_state(work, key, state)
             kept.update(state)
             raise Killed
@@ -585,6 +586,32 @@ def test_rates_rise_over_a_tenth_of_the_steps_and_fall_to_zero() -> None:
 
 def test_first_rate_of_each_epoch_stands_in_the_history(tmp_path: Path) -> None:
     assert make(tmp_path).history()["lr"].to_list() == pytest.approx([0.01 * f for f in (1, 4 / 6, 2 / 6)])
+
+
+def test_evaluation_can_use_the_precision_of_training(tmp_path: Path) -> None:
+    exact = make(tmp_path, "a", precision="bfloat16")
+    same = make(tmp_path, "b", precision="bfloat16", eval_precision="same")
+    assert same.history()["train_loss"][0] == exact.history()["train_loss"][0]
+    assert not torch.equal(logits_of(same), logits_of(exact))
+    torch.testing.assert_close(logits_of(same), logits_of(exact), atol=0.2, rtol=0.1)
+    assert same.result["meta"]["evaluation_precision"] == "bfloat16"
+    path = same.folder / "weights.safetensors"
+    assert read_metadata(path).precision == "bfloat16"
+    opened = Made().source.take()
+    model = load_weights(path, encoder=opened)
+    assert isinstance(model, FineTuned)
+    rows = np.array([int(name[1:3]) for name in same.predictions()["clip_id"]])
+    assert torch.equal(predict(model, opened.encoder, opened.items, rows, precision="bfloat16"), logits_of(same))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(predict(model, opened.encoder, opened.items, rows), logits_of(same))
+    plain = make(tmp_path, "c", precision="float32", eval_precision="same", epochs=1)
+    assert plain.result["meta"]["evaluation_precision"] == "float32"
+    assert torch.equal(logits_of(plain), logits_of(make(tmp_path, "d", precision="float32", epochs=1)))
+
+
+def test_only_another_precision_of_evaluation_changes_the_key() -> None:
+    assert "eval_precision" not in key_settings(config(), "finetune")  # as in older folds
+    assert trial(eval_precision="same").key != trial().key
 
 
 def test_mixed_precision_is_used_in_training_only(tmp_path: Path) -> None:

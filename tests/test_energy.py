@@ -1,0 +1,68 @@
+"""Energy that the driver counts: of this GPU, shared by time, and unknown where nobody tells."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from daamctl import energy
+from daamctl.energy import Meter, joules, total
+
+
+def test_energy_is_what_the_driver_counts_of_this_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+
+    class Nvml:
+        code = 0
+
+        def nvmlInit_v2(self) -> int:
+            return 0
+
+        def nvmlDeviceGetHandleByUUID(self, uuid: bytes, handle: Any) -> int:
+            asked.append(uuid)
+            return 0
+
+        def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any, energy: Any) -> int:
+            energy._obj.value = 2_500
+            return self.code
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="12-34"))
+    monkeypatch.setattr(energy.ctypes, "CDLL", lambda name: Nvml())
+    assert joules("cuda:1") == 2.5
+    assert asked == [b"GPU-12-34"]
+    monkeypatch.setattr(Nvml, "code", 3)  # not supported
+    assert joules("cuda") is None
+    assert joules("cpu") is None
+
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(energy.ctypes, "CDLL", missing)
+    assert joules("cuda") is None
+
+
+def test_work_takes_its_seconds_at_the_mean_power(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, used = 10.0, {"cuda:0": 500.0, "cuda:1": 900.0}
+    monkeypatch.setattr(energy.time, "monotonic", lambda: now)
+    monkeypatch.setattr(energy, "joules", used.get)
+    meter, both, mixed, nowhere = Meter("cuda:0"), Meter("cuda:0", "cuda:1"), Meter("cuda:0", "cpu"), Meter()
+    assert meter.used(1.0) == 0.0  # no time has passed
+    now, used = 14.0, {"cuda:0": 1300.0, "cuda:1": 1300.0}
+    monkeypatch.setattr(energy, "joules", used.get)
+    assert meter.used(4.0) == pytest.approx(800.0)
+    assert meter.used(1.0) == pytest.approx(200.0)  # one of four trainings that ran side by side
+    assert both.used(4.0) == pytest.approx(1200.0)
+    assert mixed.used(4.0) is None
+    assert nowhere.used(4.0) is None
+    meter.start()
+    now += 1.0
+    assert meter.used(1.0) == 0.0
+
+
+def test_a_sum_with_an_unknown_part_is_unknown() -> None:
+    assert total(1.0, 2.5) == 3.5
+    assert total(1.0, None) is None
+    assert total() == 0.0

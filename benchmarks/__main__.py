@@ -26,6 +26,7 @@ NAMES = (
     "extraction",
     "extraction_memory",
     "truncated",
+    "position_bias",
     "large_corpus",
 )
 

@@ -128,6 +128,15 @@ def test_truncated(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_position_bias(tmp_path: Path) -> None:
+    words = ["--layers", "1", "--clips", "2", "--clip-s", "1", "--repeats", "1"]
+    found, _ = run("position_bias", tmp_path / "figures.json", *words)
+    assert list(found["ways"]) == ["one pass", "three passes"]
+    assert [one["quantity"] for one in found["ratios"]] == ["seconds", "peak_bytes"]
+
+
+@pytest.mark.slow
 def test_training(tmp_path: Path) -> None:
     words = ["--clips", "24", "--layers", "8", "--dim", "16", "--small-dim", "16", "--repeats", "2", "--device", "cpu"]
     found, printed = run("training", tmp_path / "figures.json", *words)

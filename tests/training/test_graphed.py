@@ -15,6 +15,7 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from daamctl import energy
 from daamctl.artifacts.results import Fold
 from daamctl.config import TrainConfig
 from daamctl.errors import TrainingError
@@ -394,6 +395,7 @@ def test_a_recorded_step_uses_no_tensor_outside_of_the_gpu(
             value.grad = torch.empty_like(value) if value.requires_grad else None
 
     monkeypatch.setattr(graphed, "DEVICES", ("cuda",))
+    monkeypatch.setattr(energy, "joules", lambda device: None)
     monkeypatch.setattr(torch.Tensor, "backward", backward)
     monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_, **__: self)  # it is there from the start
     with FakeTensorMode():

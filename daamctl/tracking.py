@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 60.0
 MAX_PARAM_CHARS = 500
 MAX_METRICS = 1000  # per call of MLflow
+MEANS = ("accuracy", "entity_f1")
+"""Results of folds whose mean their parent shows."""
 DATABASE = "mlflow.db"
 TRACKING = Path(".daamctl") / "tracking"
 """Folder of the notes on what was sent, below the project folder."""
@@ -464,13 +466,14 @@ class _Sender:
             write_json(note, {"run_id": run.info.run_id, "store": store})
             return str(run.info.run_id)
 
-    def _summarise(self, name: str) -> None:
-        """Log the mean over the finished folds of a method to their parent."""
+    def _summarise(self, pipeline: str) -> None:
+        """Log the means over the finished folds of a method to their parent."""
         chosen = f"tags.`mlflow.parentRunId` = '{self._parent_id}' and tags.{STATE} = '{CURRENT}'"
-        runs = self.client.search_runs([self._experiment(name)], f"{chosen} and attributes.status = 'FINISHED'")
-        values = [run.data.metrics["accuracy"] for run in runs if "accuracy" in run.data.metrics]
-        if values:
-            self._metrics(self._parent_id, {"accuracy": fmean(values), "folds": len(values)}, step=0)
+        runs = self.client.search_runs([self._experiment(pipeline)], f"{chosen} and attributes.status = 'FINISHED'")
+        found = {name: [run.data.metrics[name] for run in runs if name in run.data.metrics] for name in MEANS}
+        means = {name: fmean(values) for name, values in found.items() if values}
+        if means:
+            self._metrics(self._parent_id, {**means, "folds": len(runs)}, step=0)
         self.client.set_terminated(self._parent_id, "FINISHED")
 
     def _end_interrupted(self, note: dict[str, Any]) -> None:

@@ -205,7 +205,8 @@ def test_a_link_shows_runs_and_hides_the_superseded(root: Path) -> None:
     send(root, *folds)
     path = folds[0].folder / "result.json"
     result = json.loads(path.read_text())
-    result["run"]["key"], result["metrics"]["accuracy"] = "another", 0.75
+    result["run"]["key"] = "another"
+    result["metrics"] |= {"accuracy": 0.75, "entity_f1": 0.5}
     path.write_text(json.dumps(result))
     send(root, read_fold(folds[0].folder))
     link = run_links(root, "http://127.0.0.1:5000")["linked"]
@@ -220,7 +221,7 @@ def test_a_link_shows_runs_and_hides_the_superseded(root: Path) -> None:
     (parent,) = runs_of(root, "linked", kind="method")
     assert {run.data.tags["mlflow.parentRunId"] for run in runs_of(root, "linked", kind="fold")} == {parent.info.run_id}
     second = folds[1].result["metrics"]["accuracy"]
-    assert parent.data.metrics == pytest.approx({"accuracy": (0.75 + second) / 2, "folds": 2})
+    assert parent.data.metrics == pytest.approx({"accuracy": (0.75 + second) / 2, "entity_f1": 0.5, "folds": 2})
     assert parent.info.status == "FINISHED"
 
 

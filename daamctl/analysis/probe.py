@@ -32,10 +32,13 @@ from daamctl.methods.ridge import (
 Ids = NDArray[np.integer[Any]]
 Values = NDArray[np.float64]
 
+EntityF1 = Callable[[Ids, Ids], float]
+"""Entity F1 of some words, from their row numbers and the predicted class ids, both of shape (B,)."""
+
 CONFIDENCE = 0.95
 """Confidence level of one-sided statements about differences over folds."""
 WORTHWHILE = 0.01
-"""Smallest gain in accuracy that is worth a fusion: one point."""
+"""Smallest gain in accuracy or entity F1 that is worth a fusion: one point."""
 
 Case = Literal["likely", "unlikely", "cannot be told"]
 
@@ -57,12 +60,26 @@ class Scores:
         balanced_accuracy: on the test group; mean recall of the classes present.
         choice_accuracy: on the held-out group; without one, leave-one-out on the training clips.
         choice_balanced_accuracy: on the same clips.
+        entity_f1: of tagged words, on the test group; None for other items.
+        choice_entity_f1: on the clips of `choice_accuracy`.
     """
 
     accuracy: Values
     balanced_accuracy: Values
     choice_accuracy: Values
     choice_balanced_accuracy: Values
+    entity_f1: Values | None = None
+    choice_entity_f1: Values | None = None
+
+    @property
+    def compared(self) -> Values:
+        """What probes are compared by: entity F1 of tagged words, accuracy of other items."""
+        return self.accuracy if self.entity_f1 is None else self.entity_f1
+
+    @property
+    def choice(self) -> Values:
+        """What a candidate is chosen by."""
+        return self.choice_accuracy if self.choice_entity_f1 is None else self.choice_entity_f1
 
 
 @dataclass(frozen=True)
@@ -139,6 +156,7 @@ def probe_layers(
     num_classes: int,
     *,
     units: Shaped[NDArray[Any], " N"] | None = None,
+    entity_f1: EntityF1 | None = None,
     on_step: Callable[[], None] = lambda: None,
 ) -> LayerProbes:
     """Probe every layer and the fusions of all layers, fold by fold: fit on train, score on dev and test.
@@ -149,6 +167,7 @@ def probe_layers(
         folds: K of them.
         num_classes: C.
         units: (N,) utterance of each clip, to average scores per utterance; None: score every clip.
+        entity_f1: for tagged words, which have no `units`; None for other items.
         on_step: called K * (L + 2) times.
     """
     num_layers = x.shape[1]
@@ -162,7 +181,7 @@ def probe_layers(
         total = mean.new_zeros(len(order), num_classes)
 
         def record(name: int | str, scores: Tensor, fold: Rows = fold) -> None:
-            figures.setdefault(name, []).append(_figures(scores, y, fold, units, num_classes))
+            figures.setdefault(name, []).append(_figures(scores, y, fold, units, num_classes, entity_f1))
 
         for layer in range(num_layers):
             z = _standardised(x[rows, layer], num_train)  # (N, D)
@@ -197,16 +216,16 @@ def probe_layers(
 def choose(candidates: Sequence[Scores]) -> tuple[Scores, list[int]]:
     """Choose a candidate in every fold without looking at its test group.
 
-    The highest `choice_accuracy` wins, then the highest `choice_balanced_accuracy`, then the first.
+    The highest `choice` wins, then the highest `choice_balanced_accuracy`, then the first.
 
     Returns:
         Results of the chosen candidates, and their K indices.
     """
     chosen = []
     for fold in range(len(candidates[0].accuracy)):
-        keys = [(one.choice_accuracy[fold], one.choice_balanced_accuracy[fold]) for one in candidates]
+        keys = [(one.choice[fold], one.choice_balanced_accuracy[fold]) for one in candidates]
         chosen.append(keys.index(max(keys)))
-    names = ("accuracy", "balanced_accuracy", "choice_accuracy", "choice_balanced_accuracy")
+    names = [name for name, values in vars(candidates[0]).items() if values is not None]
     values = [[getattr(candidates[index], name)[fold] for fold, index in enumerate(chosen)] for name in names]
     return Scores(*np.array(values, dtype=np.float64)), chosen
 
@@ -248,19 +267,21 @@ def _mean_of_layers(x: Tensor) -> Tensor:
 
 
 def _figures(
-    scores: Tensor, y: Ids, fold: Rows, units: NDArray[Any] | None, num_classes: int
-) -> tuple[float, float, float, float]:
-    """The four values of `Scores` from scores (N, C) of train, dev and test rows, in this order."""
+    scores: Tensor, y: Ids, fold: Rows, units: NDArray[Any] | None, num_classes: int, entity_f1: EntityF1 | None
+) -> tuple[float, ...]:
+    """The values of `Scores` from scores (N, C) of train, dev and test rows, in this order."""
     train, dev = len(fold.train), len(fold.train) + len(fold.dev)
     choice = (scores[train:dev], fold.dev) if len(fold.dev) else (scores[:train], fold.train)
-    figures = []
+    figures, f1 = [], []
     for part, rows in ((scores[dev:], fold.test), choice):
         targets, predictions = _items(part.double().numpy(), y[rows], None if units is None else units[rows])
         right = targets == predictions
         counts = np.bincount(targets, minlength=num_classes)
         hits = np.bincount(targets[right], minlength=num_classes)
         figures += [float(right.mean()), float((hits[counts > 0] / counts[counts > 0]).mean())]
-    return figures[0], figures[1], figures[2], figures[3]
+        if entity_f1 is not None:
+            f1.append(entity_f1(rows, predictions))
+    return (*figures, *f1)
 
 
 def _items(scores: Values, targets: Ids, units: NDArray[Any] | None) -> tuple[Ids, Ids]:

@@ -20,6 +20,7 @@ FUSIONS = {
     "concatenation": "all concatenated",
     "best_fusion": "best fusion",
 }
+METRICS = {"accuracy": "accuracy", "entity_f1": "entity F1"}
 STYLES = {"ok": "green", "note": "yellow", "warning": "bold red"}
 
 
@@ -66,19 +67,19 @@ def _show_probe(console: Console, result: dict[str, Any]) -> None:
 
     from daamctl.artifacts.terms import percent
 
-    probe, headroom = result["probe"], result["headroom"]
+    probe, headroom, metric = result["probe"], result["headroom"], result["metric"]
     chance = probe["chance"]
-    low = chance["accuracy"]["mean"]
+    low = chance[metric]["mean"]
     shown = [*probe["layers"].values(), *(probe[name] for name in FUSIONS if probe[name] is not None)]
-    high = max(one["accuracy"]["mean"] for one in shown)
+    high = max(one[metric]["mean"] for one in shown)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("layer", "accuracy %", "over chance", "balanced %", "gain ± s.e."):
+    for heading in ("layer", f"{METRICS[metric]} %", "over chance", "balanced %", "gain ± s.e."):
         table.add_column(heading, no_wrap=True)
 
     def add(name: str, one: dict[str, Any], *, gain: str = "", style: str | None = None) -> None:
-        share = (one["accuracy"]["mean"] - low) / (high - low) if high > low else 0.0
+        share = (one[metric]["mean"] - low) / (high - low) if high > low else 0.0
         bar = ("█" if console.is_terminal else "#") * max(0, round(BAR_WIDTH * share))
-        table.add_row(name, _spread(one["accuracy"]), bar, _spread(one["balanced_accuracy"]), gain, style=style)
+        table.add_row(name, _spread(one[metric]), bar, _spread(one["balanced_accuracy"]), gain, style=style)
 
     for layer, one in probe["layers"].items():
         add(layer, one)
@@ -99,7 +100,7 @@ def _show_probe(console: Console, result: dict[str, Any]) -> None:
           f"fusion {', '.join(probe['best_fusion']['chosen'])}.")  # fmt: skip
     show_line(
         console,
-        f"Chance: accuracy {percent(chance['accuracy']['mean'])} (always the most frequent training class), "
+        f"Chance: {METRICS[metric]} {percent(chance[metric]['mean'])} (always the most frequent training class), "
         f"balanced accuracy {percent(chance['balanced_accuracy']['mean'])}.",
     )
     if "note" in probe:

@@ -2,7 +2,8 @@
 
 Not a stage of the DAG, because nothing depends on it. Reads `data/extract/<run>/`; writes to `data/preflight/<run>/`:
 preflight.json with folds, probe (None if it could not run; `skipped` says why), headroom, checks and verdict.
-Accuracies are fractions, per utterance or per clip as set by `evaluate.unit`.
+Accuracies are fractions, per utterance or per clip as set by `evaluate.unit`. Probes of tagged words are compared by
+`metric`, entity F1: a probe that tags nothing is right about most words.
 
 If the embeddings are not held in memory (`train.features`), a seeded sample of whole utterances is probed and searched
 for near duplicates; `sample` gives its number of clips. All other checks read every clip.
@@ -27,6 +28,7 @@ from daamctl.analysis.probe import (
     CONFIDENCE,
     WORTHWHILE,
     Difference,
+    EntityF1,
     LayerProbes,
     Rows,
     Scores,
@@ -41,9 +43,11 @@ from daamctl.artifacts.io import write_json
 from daamctl.artifacts.runs import check_classifies
 from daamctl.artifacts.splits import Split, fold_groups, is_official, make_split
 from daamctl.artifacts.terms import percent
+from daamctl.artifacts.words import sentence_of
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.errors import ArtifactError, CorpusError, TrainingError
+from daamctl.evaluation.entities import count_entities, micro_f1
 from daamctl.extraction.items import ImageTables
 from daamctl.layout import Layout
 from daamctl.methods.ridge import MAX_KERNEL_CLIPS
@@ -105,6 +109,7 @@ def run(layout: Layout, config: Config) -> Path:
         "num_clips": num_clips,
         "sample": None if drawn is None else {"clips": features.clips.height, "seed": SAMPLE_SEED},
         "unit": known.words.unit(config.evaluate.unit),
+        "metric": "entity_f1" if features.head.modality == "tokens" else "accuracy",
         "folds": [_fold(split) for split in splits],
         **_figures(probes, features.layers, _sampling(drawn, num_clips, known)),
         "skipped": skipped,
@@ -144,7 +149,10 @@ def _draw(features: Features) -> Drawn | None:
     x = features.x
     if not isinstance(x, StoredVectors):
         return None
-    rows = sample_rows(features.clips, min(MAX_KERNEL_CLIPS, SAMPLE_BYTES * len(x) // x.nbytes))
+    clips = features.clips
+    if features.head.modality == "tokens":  # the unit of a text is its sentence
+        clips = clips.with_columns(utterance_id=sentence_of(clips["utterance_id"]))
+    rows = sample_rows(clips, min(MAX_KERNEL_CLIPS, SAMPLE_BYTES * len(x) // x.nbytes))
     return Drawn(rows, x[rows])
 
 
@@ -191,8 +199,9 @@ def _sampling(drawn: Drawn | None, num_clips: int, known: CorpusFacts) -> str | 
     """Note on the sample behind the results."""
     if drawn is None:
         return None
+    whole = known.words.source if known.modality == "tokens" else known.words.item
     return (
-        f"Probed on a sample of {len(drawn.rows)} of {num_clips} {known.words.clip}s (whole {known.words.item}s, seed "
+        f"Probed on a sample of {len(drawn.rows)} of {num_clips} {known.words.clip}s (whole {whole}s, seed "
         f"{SAMPLE_SEED}, balanced over groups), because the embeddings do not fit in memory or train.features=stream "
         "keeps them on disk."
     )
@@ -211,7 +220,8 @@ def _splits(features: Features, config: Config) -> list[Split]:
 
 
 def _probe(features: Features, splits: Sequence[Split], config: Config) -> LayerProbes:
-    units = features.clips["utterance_id"].to_numpy() if config.evaluate.unit == "utterance" else None
+    tokens = features.head.modality == "tokens"
+    units = features.clips["utterance_id"].to_numpy() if config.evaluate.unit == "utterance" and not tokens else None
     folds = [Rows(split.train, split.dev, split.test) for split in splits]
     assert isinstance(features.x, torch.Tensor)
     with progress(len(folds) * (len(features.layers) + 2), "probing the layers", "probes") as bar:
@@ -221,8 +231,19 @@ def _probe(features: Features, splits: Sequence[Split], config: Config) -> Layer
             folds,
             len(features.head.classes),
             units=units,
+            entity_f1=_entity_f1(features) if tokens else None,
             on_step=bar.advance,
         )
+
+
+def _entity_f1(features: Features) -> EntityF1:
+    """A function of rows of words, sentences whole and in order, and their predicted tags."""
+    sentences, targets = sentence_of(features.clips["utterance_id"]), features.targets().numpy()
+
+    def f1(rows: NDArray[np.integer[Any]], predicted: NDArray[np.integer[Any]]) -> float:
+        return micro_f1(count_entities(sentences[rows], targets[rows], predicted, features.head.classes))
+
+    return f1
 
 
 def _fold(split: Split) -> dict[str, Any]:
@@ -258,15 +279,16 @@ def _figures(probes: LayerProbes | None, layers: Sequence[int], sampling: str | 
     if any(notes):
         probe["note"] = " ".join(filter(None, notes))
     named = {**fusions, "best_fusion": fusion, "last_layer": probes.layers[-1]}
-    headroom = {name: _gain(difference(scores.accuracy, best.accuracy)) for name, scores in named.items()}
+    headroom = {name: _gain(difference(scores.compared, best.compared)) for name, scores in named.items()}
     return {"probe": probe, "headroom": headroom}
 
 
 def _summary(scores: Scores) -> dict[str, Any]:
     """Every result, with its values per fold."""
     return {
-        name: {**vars(over_runs(values := getattr(scores, name).tolist())), "per_fold": values}
-        for name in ("accuracy", "balanced_accuracy", "choice_accuracy")
+        name: {**vars(over_runs(values.tolist())), "per_fold": values.tolist()}
+        for name, values in vars(scores).items()
+        if values is not None and name != "choice_balanced_accuracy"
     }
 
 
@@ -290,9 +312,9 @@ def _judged(probes: LayerProbes | None, skipped: str | None) -> tuple[str, str]:
     if len(probes.layers) == 1:
         return "unlikely", "Fusing layers cannot help here: there is only one layer."
     best, fusion = choose(probes.layers)[0], choose(list(probes.fusions().values()))[0]
-    gain = difference(fusion.accuracy, best.accuracy)
+    gain, metric = difference(fusion.compared, best.compared), "accuracy" if best.entity_f1 is None else "entity F1"
     if gain.margin is None or len(gain.per_fold) < 3:
-        return "cannot be told", f"It is unclear whether fusing layers helps here: {_too_few(gain)}"
+        return "cannot be told", f"It is unclear whether fusing layers helps here: {_too_few(gain, metric)}"
     if not any(_above_chance(scores, probes.chance) for scores in (best, fusion)):
         return "cannot be told", (
             "It is unclear whether fusing layers helps here: neither the best layer nor a fusion is above chance "
@@ -307,13 +329,13 @@ def _judged(probes: LayerProbes | None, skipped: str | None) -> tuple[str, str]:
     }
     return case, (
         f"{opening[case]}: the best linear fusion gains {100 * gain.mean:+.1f} ± {100 * gain.margin:.1f} points of "
-        "accuracy over the best single layer."
+        f"{metric} over the best single layer."
     )
 
 
-def _too_few(gain: Difference) -> str:
+def _too_few(gain: Difference, metric: str) -> str:
     """Result of one or two folds, and how to get a clearer one."""
-    result = f"the best linear fusion gains {100 * gain.mean:+.1f} points of accuracy over the best single layer"
+    result = f"the best linear fusion gains {100 * gain.mean:+.1f} points of {metric} over the best single layer"
     advice = "To find out, form folds from the same data with download: {folds: stratified, num_groups: 5}"
     if len(gain.per_fold) > 1:
         return f"{len(gain.per_fold)} folds are too few to distinguish a gain from chance ({result}). {advice}."

@@ -353,21 +353,22 @@ class FoldWorker:
 def summary_line(fold: Fold) -> str:
     """Summary line of a finished fold: accuracy by clip at the selected epoch and at the best epoch on the test group.
 
-    It ends with signs that the fold may have learned nothing, if there are any.
+    A tagger's has entity F1 instead. It ends with signs that the fold may have learned nothing, if there are any.
     """
     run, metrics, search = fold.result["run"], fold.result["metrics"], fold.result.get("search")
+    metric, word = ("entity_f1", "entity F1") if "entity_f1" in metrics else ("accuracy", "accuracy")
     if run["method"] in CLOSED_FORM and search is not None:
         penalty = search["candidates"][search["chosen"]]["settings"]["penalty"]
         chosen, best_on_test = f"with penalty {penalty:g}", ""
     else:
         chosen = f"at epoch {metrics['selected_epoch']}"
-        best_on_test = f", best on test {percent(metrics['accuracy_best_on_test'])}"
+        best_on_test = f", best on test {percent(metrics[f'{metric}_best_on_test'])}"
     # The folder of an ablation also names the layers; the label adds remarks to the name of the method.
     name = fold.folder.parent.name + fold.label.removeprefix(run["method"])
     text = f"{name} fold {run['fold']}/{run['num_folds']} ({run['test_group']}) seed {run['seed']}: "
-    text += f"accuracy {percent(metrics['accuracy'])} {chosen}"
-    if metrics["dev_accuracy"] is not None:
-        text += f" (dev {percent(metrics['dev_accuracy'])})"
+    text += f"{word} {percent(metrics[metric])} {chosen}"
+    if metrics[f"dev_{metric}"] is not None:
+        text += f" (dev {percent(metrics[f'dev_{metric}'])})"
     text += f"{best_on_test}, {fold.result['meta']['train_s']:.1f} s"
     signs = _signs(fold)
     if signs:

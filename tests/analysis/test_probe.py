@@ -99,6 +99,20 @@ def test_probes_of_layers_equal_scikit_learn(by_utterance):
             assert met[name].choice_balanced_accuracy[number] == pytest.approx(balanced_accuracy_score(*dev)), name
 
 
+def test_probes_of_words_are_chosen_and_compared_by_their_own_figure():
+    x, y, folds, _ = make_layers()
+    by_accuracy = probe_layers(x, y, folds, NUM_CLASSES)
+    found = probe_layers(x, y, folds, NUM_CLASSES, entity_f1=lambda rows, guess: float((y[rows] != guess).mean()))
+    for one, other in zip(found.layers, by_accuracy.layers, strict=True):
+        np.testing.assert_allclose(one.accuracy, other.accuracy)
+        np.testing.assert_allclose(one.compared, 1 - other.compared)
+        np.testing.assert_allclose(one.choice, 1 - other.choice)
+    best, chosen = choose(found.layers)
+    for fold, layer in enumerate(chosen):
+        assert found.layers[layer].choice_accuracy[fold] == min(one.choice_accuracy[fold] for one in found.layers)
+        assert best.compared[fold] == found.layers[layer].entity_f1[fold]
+
+
 def test_without_a_held_out_group_the_choice_is_by_leaving_out():
     x, y, folds, _ = make_layers()
     fold = Rows(np.concatenate(folds[0][:2]), np.empty(0, np.int64), folds[0].test)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from daamctl.artifacts.clips import ClipTable, write_clips
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, shard_path, write_head, write_shard
+from daamctl.artifacts.words import word_id
 from daamctl.cli.app import app
 from daamctl.config import Config, load_config
 from daamctl.config.keys import embedding_settings
@@ -24,6 +25,8 @@ from daamctl.stages import preflight
 from tests.fixtures.embeddings import CLASSES, write_embeddings
 
 EMBED_DIM = 12
+TAGS = ("B-place", "I-place", "O")
+SENTENCE = ["O", "O", "O", "B-place", "I-place", "O", "O", "O", "O", "O"]
 
 
 def make_set(kind: str = "one", *, groups: int = 5, utterances: int = 48, layers: int = 4) -> Any:
@@ -57,6 +60,7 @@ def make_set(kind: str = "one", *, groups: int = 5, utterances: int = 48, layers
 def write(
     layout: Layout, config: Config, clips: pl.DataFrame, vectors: np.ndarray, modality: str = "speech", **encoder: Any
 ) -> None:
+    classes = TAGS if modality == "tokens" else CLASSES
     layers = tuple(range(1, vectors.shape[1] + 1))
     head = {"key": "test", "unreadable": 0}
     folder = layout.embeddings
@@ -66,7 +70,7 @@ def write(
         EmbeddingsMetadata(
             key="test",
             corpus="demo",
-            classes=CLASSES,
+            classes=classes,
             layers=layers,
             embed_dim=vectors.shape[2],
             encoder={"name": "wavlm-micro", **encoder},
@@ -300,6 +304,48 @@ def test_texts_with_an_official_split(layout: Layout) -> None:
         "folds from the same data with download: {folds: stratified, num_groups: 5}. You can also repeat training on "
         "this part with several seeds (train.seeds: [1, 2, 3]) to see how much"
     )
+
+
+def make_words() -> Any:
+    """Words of 100 sentences in five groups; layer 2 tells the tags apart, the others know nothing."""
+    rng = np.random.default_rng(0)
+    tags = [SENTENCE if number % 2 else ["O"] * len(SENTENCE) for number in range(100)]
+    rows = [
+        {"utterance_id": word_id(f"s{number}", place), "label": tag, "speaker": f"s{number}", "group": f"g{number % 5}"}
+        for number, sentence in enumerate(tags)
+        for place, tag in enumerate(sentence)
+    ]
+    words = pl.DataFrame(rows).select(pl.format("{}#000", "utterance_id").alias("clip_id"), "*")
+    vectors = rng.standard_normal((len(rows), 3, EMBED_DIM))
+    target = np.array([TAGS.index(tag) for tag in words["label"]])
+    vectors[:, 1] += 5 * rng.standard_normal((len(TAGS), EMBED_DIM))[target]
+    return words, vectors.astype(np.float16)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_probes_of_words_are_compared_by_entity_f1(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, *, on_disk: bool
+) -> None:
+    if on_disk:
+        monkeypatch.setattr(preflight, "MAX_KERNEL_CLIPS", 505)
+    config = Config.model_validate({"train": {"features": "stream"}} if on_disk else {})
+    write(layout, config, *make_words(), "tokens")
+    result = json.loads(preflight.run(layout, config).read_text())
+    probe = result["probe"]
+    assert (result["metric"], result["unit"]) == ("entity_f1", "word")
+    assert probe["layers"]["2"]["entity_f1"]["mean"] > 0.95
+    assert probe["layers"]["1"]["entity_f1"]["mean"] < 0.2
+    assert probe["layers"]["1"]["accuracy"]["mean"] == pytest.approx(0.9, abs=0.02)  # as of all words outside
+    assert probe["chance"]["entity_f1"]["mean"] == 0.0
+    assert probe["best_layer"]["chosen"] == [2] * 5
+    gain = result["headroom"]["last_layer"]["mean"]
+    assert gain == pytest.approx(probe["last_layer"]["entity_f1"]["mean"] - probe["best_layer"]["entity_f1"]["mean"])
+    assert "points of entity F1 over the best single layer" in result["verdict"]["text"]
+    checks = {one["check"]: one["text"] for one in result["checks"]}
+    assert checks["class-balance"].endswith("accuracy tells little, so taggers are compared by entity F1.")
+    if on_disk:
+        assert result["sample"]["clips"] == 500
+        assert "(whole sentences, seed 0" in probe["note"]
 
 
 def test_images_are_compared_by_their_files(layout: Layout) -> None:

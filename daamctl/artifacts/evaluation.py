@@ -121,7 +121,8 @@ class MethodFairness:
         status: fair, undertrained, learned nothing, not checked (no probe and no search) or closed form.
         reasons: reasons for the status.
         counterpart: closed-form probe among the methods that it should reach; None if there is none.
-        gap: accuracy minus the counterpart's accuracy, mean over the shared folds; None without a counterpart.
+        gap: accuracy minus the counterpart's accuracy, of taggers the entity F1, mean over the shared folds; None
+            without a counterpart.
         gaps: fold number -> gap in that fold, averaged over seeds.
         runs: number of runs (folds and seeds).
         unfinished: number of runs that selected one of the last epochs; None if no run selects an epoch.

@@ -2,7 +2,7 @@
 
 A difference between two methods is informative only if both were trained to convergence with suitable settings. A ridge
 probe has a closed-form solution, so a trained method with a clearly lower accuracy than a probe of the same input was
-not trained well. All values are fractions.
+not trained well; of taggers, entity F1 is compared. All values are fractions.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ def assess_method(
 
     Args:
         method: name of the method.
-        folds: method -> its finished folds.
+        folds: the method, and the probes it is compared with -> finished folds.
         items: items that each fold of the method was scored on, in the main unit.
         tables: `item_table` of the method and of the probes it is compared with, in the main unit.
         margin: largest acceptable gap to the closed-form counterpart.
     """
     own = folds[method]
-    counterpart, gaps = _gaps(method, tables)
+    counterpart, gaps = _gaps(method, folds, tables)
     gap = mean(gaps.values()) if gaps else None
     ended = [one for fold in own if (one := _finished(fold)) is not None]
     unfinished = len(ended) - sum(ended) if ended and method not in CLOSED_FORM else None
@@ -189,12 +189,21 @@ def _kind(method: str, fold: Fold) -> str:
     return "fine-tuned" if fold.result["run"].get("finetune") else ""
 
 
-def _gaps(method: str, tables: Mapping[str, pl.DataFrame]) -> tuple[str | None, dict[str, float]]:
-    """The first available closed-form counterpart, and the accuracy minus its accuracy in every shared fold."""
+def _gaps(
+    method: str, folds: Mapping[str, Sequence[Fold]], tables: Mapping[str, pl.DataFrame]
+) -> tuple[str | None, dict[str, float]]:
+    """The first available closed-form counterpart, and the accuracy minus its accuracy in every shared fold.
+
+    Of taggers the entity F1 instead.
+    """
     counterpart = next((name for name in counterparts(method) if name in tables), None)
     if counterpart is None:
         return None, {}
-    ours, theirs = (_fold_accuracies(tables[name]) for name in (method, counterpart))
+    sides = (method, counterpart)
+    if all("entity_f1" in fold.result["metrics"] for name in sides for fold in folds[name]):
+        ours, theirs = (_fold_f1(folds[name]) for name in sides)
+    else:
+        ours, theirs = (_fold_accuracies(tables[name]) for name in sides)
     return counterpart, {str(fold): ours[fold] - theirs[fold] for fold in sorted(ours.keys() & theirs.keys())}
 
 
@@ -202,6 +211,14 @@ def _fold_accuracies(table: pl.DataFrame) -> dict[int, float]:
     """Fold -> accuracy, the mean over its seeds."""
     runs = table.group_by("fold", "seed").agg(pl.col("correct").mean())
     return dict(runs.group_by("fold").agg(pl.col("correct").mean()).iter_rows())
+
+
+def _fold_f1(folds: Sequence[Fold]) -> dict[int, float]:
+    """Fold -> entity F1, the mean over its seeds."""
+    runs: dict[int, list[float]] = {}
+    for fold in folds:
+        runs.setdefault(fold.fold, []).append(float(fold.result["metrics"]["entity_f1"] or 0.0))
+    return {number: mean(values) for number, values in runs.items()}
 
 
 def _finished(fold: Fold) -> bool | None:

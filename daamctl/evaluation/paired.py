@@ -94,7 +94,9 @@ class TrainedMethod:
         tables = {method: item_table(folds, items)}
         for name, part in (probes or {}).items():
             tables[name] = item_table(part, [items_of(fold.predictions(), unit) for fold in part])
-        fairness = assess_method(method, {method: folds}, items, tables, margin=config.evaluate.margin)
+        fairness = assess_method(
+            method, {**(probes or {}), method: folds}, items, tables, margin=config.evaluate.margin
+        )
         return cls(side, method, folds, items, tables[method], facts(folds, predictions), config, remake, fairness)
 
     @property

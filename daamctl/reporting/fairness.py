@@ -25,7 +25,7 @@ from daamctl.reporting.document import (
     points,
     spread,
 )
-from daamctl.reporting.terms import item, runs, terms
+from daamctl.reporting.terms import item, metric, runs, terms
 from daamctl.reporting.verdict import order, sentence
 
 
@@ -70,7 +70,7 @@ def fairness(evaluation: Evaluation, searches: Mapping[str, Sequence[SearchPart]
     """
     found = evaluation.fairness
     text = (
-        "A method counts as undertrained if one of these holds: its accuracy is more than "
+        f"A method counts as undertrained if one of these holds: its {metric(evaluation)} is more than "
         f"{points(found.margin).removeprefix('+')} points below a closed-form probe of the same input; most of its "
         "runs selected one of the last epochs; most of its searches chose the lowest or highest value tried. Training "
         "alone may explain a difference between such a method and another, so it does not count as a result."
@@ -106,7 +106,7 @@ def _table(evaluation: Evaluation) -> Table:
         rows.append(
             [
                 name,
-                spread(evaluation.accuracy(name)),
+                _figure(evaluation, name),
                 one.counterpart or DASH,
                 Number(one.gap, "points", std=stdev(gaps) if len(gaps) > 1 else None),
                 DASH if one.unfinished is None else f"{one.runs - one.unfinished} of {one.runs}",
@@ -115,13 +115,15 @@ def _table(evaluation: Evaluation) -> Table:
                 f"{one.status}{reasons}",
             ]
         )
+    what = metric(evaluation)
     columns = [
-        "Method", "Accuracy", "Closed-form probe", "Gap to probe (points)", "Converged runs", "Chosen (runs)",
-        "At edge of search", "Verdict",
+        "Method", metric(evaluation, capital=True), "Closed-form probe", "Gap to probe (points)", "Converged runs",
+        "Chosen (runs)", "At edge of search", "Verdict",
     ]  # fmt: skip
-    caption = f"How well every method was trained (accuracy per {item(evaluation)} in percent)"
+    unit = "" if evaluation.entities else f" per {item(evaluation)}"
+    caption = f"How well every method was trained ({what}{unit} in percent)"
     note = (
-        f"Mean ± sample std over {runs(evaluation)}. Gap: accuracy minus the probe’s accuracy in the same fold, "
+        f"Mean ± sample std over {runs(evaluation)}. Gap: {what} minus the probe’s {what} in the same fold, "
         "averaged over seeds. Converged: the selected epoch is not in the last tenth of the epochs allowed. Chosen: "
         "values picked by the searches on held-out data."
     )
@@ -132,11 +134,21 @@ def _gaps(evaluation: Evaluation) -> Plot:
     methods, margin = evaluation.fairness.methods, evaluation.fairness.margin
     found = {name: list(methods[name].gaps.values()) for name in order(evaluation) if methods[name].gaps}
     means = ", ".join(f"{name} {points(mean(part))}" for name, part in found.items())
-    label = (
-        f"Accuracy of every method minus the accuracy of its closed-form probe, in points, mean over folds: {means}."
-    )
+    what, title = metric(evaluation), metric(evaluation, capital=True)
+    label = f"{title} of every method minus the {what} of its closed-form probe, in points, mean over folds: {means}."
     probes = {name: str(methods[name].counterpart) for name in found}
-    return figures.drawn(figures.gaps(found, probes, margin, label))
+    return figures.drawn(figures.gaps(found, probes, margin, title, label))
+
+
+def _figure(evaluation: Evaluation, name: str) -> Cell:
+    """What is compared with the probe: accuracy, or entity F1 of a tagger."""
+    if evaluation.entities is None:
+        return spread(evaluation.accuracy(name))
+    scores = evaluation.entities.methods.get(name)
+    if scores is None:
+        return DASH
+    trials = scores.per_trial
+    return Number(mean(trials), std=stdev(trials) if len(trials) > 1 else None)
 
 
 def _searches(evaluation: Evaluation, curves: Mapping[str, Sequence[SearchCurve]]) -> Plot:

@@ -189,8 +189,10 @@ def speakers(
     return _row_figure("speakers", alt, list(methods), Axis(label, "%"), marks)
 
 
-def gaps(methods: Mapping[str, Sequence[float]], probes: Mapping[str, str], margin: float, alt: str) -> Figure:
-    """Accuracy of every method minus that of its closed-form probe: one dot per fold, and the mean.
+def gaps(
+    methods: Mapping[str, Sequence[float]], probes: Mapping[str, str], margin: float, metric: str, alt: str
+) -> Figure:
+    """Accuracy, or another metric, of every method minus that of its closed-form probe: one dot per fold, and the mean.
 
     A method that is more than `margin` below its probe counts as undertrained; `probes` names the probes.
     """
@@ -202,7 +204,7 @@ def gaps(methods: Mapping[str, Sequence[float]], probes: Mapping[str, str], marg
         Rule(0, vertical=True, colour="text", dash="solid"),
         Rule(-100 * margin, "Undertrained below", vertical=True),
     ]
-    x = Axis("Accuracy minus that of the closed-form probe", "points", signed=True)
+    x = Axis(f"{metric} minus that of the closed-form probe", "points", signed=True)
     return _row_figure("gaps", alt, list(methods), x, marks)
 
 

@@ -299,11 +299,11 @@ def missing(evaluation: Evaluation) -> Section | None:
     )
 
 
-def use(commands: Sequence[str]) -> Section | None:
-    """Commands that take a trained method further; None if there are none."""
+def use(commands: Sequence[str], metric: str) -> Section | None:
+    """Commands that take the method with the highest metric further; None if there are none."""
     if not commands:
         return None
-    text = "Take the method with the highest accuracy further, and classify new data with it:"
+    text = f"Take the method with the highest {metric} further, and apply it to new data:"
     return Section("use", "Use a trained method", [Text(text), Code("\n".join(commands))])
 
 

@@ -22,6 +22,12 @@ def item(evaluation: Evaluation, unit: str | None = None) -> str:
     return terms(evaluation).unit(unit or evaluation.main_unit)
 
 
+def metric(evaluation: Evaluation, *, capital: bool = False) -> str:
+    """What methods are judged by: entity F1 of taggers, else accuracy."""
+    name = "entity F1" if evaluation.entities else "accuracy"
+    return name[0].upper() + name[1:] if capital else name
+
+
 def is_official(evaluation: Evaluation) -> bool:
     """Whether the corpus has one official test part, so that runs differ in their seed only."""
     return evaluation.num_folds == 1

@@ -56,7 +56,7 @@ from daamctl.reporting.fairness import fairness
 from daamctl.reporting.glossary import with_glossary
 from daamctl.reporting.recipe import AGAIN, BACK, TWIN, Recipe, gains, siblings
 from daamctl.reporting.run_record import CURVES, RunFacts
-from daamctl.reporting.terms import terms
+from daamctl.reporting.terms import metric, terms
 from daamctl.reporting.verdict import against, headline, labelled, order, source, with_encoder_name
 from daamctl.reporting.write import write_plots, write_report
 from daamctl.stage_table import folder_stages
@@ -158,7 +158,7 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
             command=layout.command("ablate"),
         ),
         shortest.section(truncation, embeddings_key=key, command=again),
-        run_record.use(_use(layout, config, evaluation, raw_names)),
+        run_record.use(_use(layout, config, evaluation, raw_names), metric(evaluation)),
         paper.learned(runs, evaluation),
         run_record.cost(runs, evaluation, extraction=_extraction(layout)),
         run_record.learning(curves, evaluation, raw_names),
@@ -447,11 +447,16 @@ def _install(layout: Layout, evaluation: Evaluation) -> list[str]:
     return [*lines, "make install" if checkout else f"pip install daamctl=={found.daamctl[-1]}"]
 
 
+def _ranked(evaluation: Evaluation) -> list[str]:
+    """Methods by accuracy, complete taggers by entity F1; best first."""
+    return entities.order(evaluation.entities) if evaluation.entities else order(evaluation)
+
+
 def _use(layout: Layout, config: Config, evaluation: Evaluation, raw_names: Mapping[str, str]) -> list[str]:
     """Commands for the best method that can be exported; none without an encoder or without such a method."""
     usable = [
         raw_names[label]
-        for label in order(evaluation)
+        for label in _ranked(evaluation)
         if not (entry := evaluation.methods[label]).eval_batches
         and not entry.missing
         and stage_of(raw_names[label]) == "train"
@@ -468,11 +473,13 @@ def _use(layout: Layout, config: Config, evaluation: Evaluation, raw_names: Mapp
 
 def _tracked(evaluation: Evaluation, config: Config) -> tuple[dict[str, float], dict[str, str]]:
     """Headline metrics and tags for the tracking store."""
-    best = order(evaluation)[0]
+    best = _ranked(evaluation)[0]
     summary = evaluation.summary(best)
     one = against(evaluation, "accuracy").get(best)
     found: dict[str, float | None] = {f"best_{name}": summary[name].mean for name in evaluation.metrics}
     found["best_accuracy_sample_std"] = summary["accuracy"].sample_std
+    if evaluation.entities:
+        found["best_entity_f1"] = evaluation.entities.methods[best].f1.value
     found["majority_fraction"] = evaluation.main_chance.majority_fraction
     if one:
         found |= {"difference_to_reference": one.difference, "p_holm": one.p_holm}

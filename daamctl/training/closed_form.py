@@ -65,6 +65,9 @@ class ClosedFormTraining(Training):
         train, dev = layers_of(self.train), None if self.dev is None else layers_of(self.dev)
         solution = model.cpu().solve(train, dev, seed=self.seed)
         dev_accuracy, dev_loss = scores(model.to(device), self.dev, device, batch_size)
+        f1, dev_f1 = self.setup.entity_f1, None
+        if f1 and self.dev is not None:
+            dev_f1 = f1["dev"](predict(model, self.dev, device, batch_size))
         clips, fitted = len(self.train), solution.num_clips
         if dev is not None and self.config.refit:
             train = train.join(dev)
@@ -80,6 +83,8 @@ class ClosedFormTraining(Training):
             "dev_loss": dev_loss,
             "test_accuracy": accuracy_of(done.logits, self.test.y),
         }
+        if f1:
+            entry |= {"dev_f1": dev_f1, "test_f1": f1["test"](done.logits)}
         done.history.append(entry)
         done.selected_epoch = 1
         done.layer_weights = mean_layer_weights(model, self.test, device)

@@ -83,6 +83,23 @@ def test_a_rate_that_is_too_small_shows_as_a_gap(tmp_path: Path) -> None:
     assert found.methods["ridge-mean"].status == "closed form"
 
 
+def test_taggers_are_compared_with_their_probe_by_entity_f1(tmp_path: Path) -> None:
+    scores = {"mean": [0.1, 0.3], "ridge-mean": [0.5, 0.6]}
+    folds = {}
+    for method, f1 in scores.items():
+        layout = write(tmp_path, {method: {"skill": 2.0}})
+        for fold, value in zip(read_folds(layout.method(method))[:2], f1, strict=True):
+            fold.result["metrics"]["entity_f1"] = value
+            folds.setdefault(method, []).append(fold)
+    items = {method: [items_of(fold.predictions(), "clip") for fold in part] for method, part in folds.items()}
+    tables = {method: item_table(folds[method], items[method]) for method in folds}
+    one = assess(folds, items, tables, margin=0.02).methods["mean"]
+    assert one.gaps == pytest.approx({"1": -0.4, "2": -0.3})
+    assert one.reasons == ["35.0 points below ridge-mean"]
+    del folds["mean"][0].result["metrics"]["entity_f1"]
+    assert assess(folds, items, tables, margin=0.02).methods["mean"].gap == pytest.approx(0.0, abs=0.1)  # accuracy
+
+
 def test_the_margin_decides(tmp_path: Path) -> None:
     methods = {"mean": {"skill": 2.3}, "ridge-mean": {"skill": 2.5}}
     gap = judged(tmp_path, methods, margin=1.0).methods["mean"].gap

@@ -81,7 +81,7 @@ def test_speakers_may_be_unknown(number: int) -> None:
 def test_gaps_and_searches(number: int) -> None:
     names = [f"m{index} (undertrained)" for index in range(number)]
     gaps = {name: [-0.1, 0.02][: index + 1] for index, name in enumerate(names)}
-    figure = figures.gaps(gaps, dict.fromkeys(names, "ridge-mean"), 0.02, "alt")
+    figure = figures.gaps(gaps, dict.fromkeys(names, "ridge-mean"), 0.02, "Accuracy", "alt")
     check(figure)
     found = marks(figure)
     assert found["Mean"].x[0] == pytest.approx(-10)

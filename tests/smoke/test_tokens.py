@@ -68,10 +68,10 @@ def test_the_report_has_the_entity_f1_of_seqeval(project: Path) -> None:
         tags = words["target"].to_numpy(), words["logits"].list.arg_max().to_numpy()
         assert scores.f1.value == pytest.approx(seqeval_f1(words, *tags, fold.result["run"]["classes"]))
         assert scores.f1.n_clusters == 160
+        assert fold.result["metrics"]["entity_f1"] == pytest.approx(scores.f1.value)
     fold = read_folds(layout.method("last-layer"))[0]
     history = fold.history()
     assert fold.result["metrics"]["selected_epoch"] == history["dev_f1"].arg_max() + 1  # type: ignore[operator]
-    assert fold.result["metrics"]["entity_f1"] == pytest.approx(found.methods["last-layer"].f1.value)
     check_layers(layout)
     check_ablation(layout)
     check_truncation(project, layout, found.methods["ridge-concat"].f1.value)
@@ -79,6 +79,9 @@ def test_the_report_has_the_entity_f1_of_seqeval(project: Path) -> None:
     page = (report / "report.md").read_text(encoding="utf-8")
     assert f"{best} finds entities best: F1 {100 * found.methods[best].f1.value:.1f} %" in page
     assert "Entities of 160 sentences of the test part" in page
+    assert "Take the method with the highest entity F1 further" in page
+    assert f"daamctl export demo-tokens/{best} --out model" in page
+    assert "its entity F1 is more than 2.0 points below a closed-form probe" in page
 
     config = load_config(project, "demo-tokens", QUICK)
     preflight.run(layout, config)

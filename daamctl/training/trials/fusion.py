@@ -110,7 +110,7 @@ class FusionTrial(Trial):
             config = self.config.train.model_copy(update=settings or {})
             model = self.build()
             if self.closed_form:
-                setup = self._setup("float32", work, key, advance)
+                setup = self._setup("float32", work, key, advance, entity_f1=f1)
                 probe = cast(RidgeProbe, model)
                 return ClosedFormTraining(probe, train, dev, test, config, setup, layers=self.data.layers)
             if model.traits.batch_dependent and not untrained:

@@ -183,7 +183,12 @@ def check_prediction(project: Path, layout: Layout) -> None:
 
 def test_few_shot_trials_draw_other_sentences(project: Path) -> None:
     changes: dict[str, Any] = {"methods": ["last-layer", "ridge-concat"], "train.shots": 8, "train.seeds": [1, 2]}
-    changes |= {"finetunes": ["linear-probe"], "finetune.epochs": 1, "finetune.search": "none", "finetune.lr": 0.01}
+    changes |= {
+        "finetunes": ["full-finetune-concat"],
+        "finetune.epochs": 1,
+        "finetune.search": "none",
+        "finetune.lr": 0.01,
+    }
     base = yaml.safe_load((project / "pipelines/demo-tokens.yaml").read_text(encoding="utf-8"))
     few = {**base, "train": {**base["train"], "shots": 8, "seeds": [1, 2]}, "evaluate": {"reference": "last-layer"}}
     (project / "pipelines/few-8-shots.yaml").write_text(yaml.safe_dump(few), encoding="utf-8")
@@ -201,8 +206,10 @@ def test_few_shot_trials_draw_other_sentences(project: Path) -> None:
     found = read_evaluation(layout.stage("evaluate"), again="").entities
     assert found is not None
     assert len(found.methods["ridge-concat"].per_trial) == 2
-    tuned = read_folds(layout.method("linear-probe"))
-    assert found.methods["linear-probe"].per_trial == pytest.approx([f.result["metrics"]["entity_f1"] for f in tuned])
+    tuned = read_folds(layout.method("full-finetune-concat"))
+    assert found.methods["full-finetune-concat"].per_trial == pytest.approx(
+        [f.result["metrics"]["entity_f1"] for f in tuned]
+    )
     assert "means of 2 trials" in (report / "report.md").read_text(encoding="utf-8")
     check_comparison(project, found)
     check_curves(project, found)

@@ -35,6 +35,9 @@ class Terms:
         return self.clip if unit == "clip" else self.item
 
 
+METRIC_NAMES = {"accuracy": "accuracy", "entity_f1": "entity F1"}
+"""Names of the metrics by which models are compared: taggers by entity F1, all else by accuracy."""
+
 WORDS: dict[str, Terms] = {
     "speech": Terms("utterance", "clip", "speaker", "recording", "listen to", "Who speaks is not known"),
     "text": Terms("text", "text", "author", "text", "read", "Who wrote the texts is not known"),

@@ -20,7 +20,6 @@ FUSIONS = {
     "concatenation": "all concatenated",
     "best_fusion": "best fusion",
 }
-METRICS = {"accuracy": "accuracy", "entity_f1": "entity F1"}
 STYLES = {"ok": "green", "note": "yellow", "warning": "bold red"}
 
 
@@ -65,15 +64,15 @@ def _show(console: Console, result: dict[str, Any]) -> None:
 def _show_probe(console: Console, result: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from daamctl.artifacts.terms import percent
+    from daamctl.artifacts.terms import METRIC_NAMES, percent
 
     probe, headroom, metric = result["probe"], result["headroom"], result["metric"]
-    chance = probe["chance"]
+    chance, what = probe["chance"], METRIC_NAMES[metric]
     low = chance[metric]["mean"]
     shown = [*probe["layers"].values(), *(probe[name] for name in FUSIONS if probe[name] is not None)]
     high = max(one[metric]["mean"] for one in shown)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("layer", f"{METRICS[metric]} %", "over chance", "balanced %", "gain ± s.e."):
+    for heading in ("layer", f"{what} %", "over chance", "balanced %", "gain ± s.e."):
         table.add_column(heading, no_wrap=True)
 
     def add(name: str, one: dict[str, Any], *, gain: str = "", style: str | None = None) -> None:
@@ -100,7 +99,7 @@ def _show_probe(console: Console, result: dict[str, Any]) -> None:
           f"fusion {', '.join(probe['best_fusion']['chosen'])}.")  # fmt: skip
     show_line(
         console,
-        f"Chance: {METRICS[metric]} {percent(chance[metric]['mean'])} (always the most frequent training class), "
+        f"Chance: {what} {percent(chance[metric]['mean'])} (always the most frequent training class), "
         f"balanced accuracy {percent(chance['balanced_accuracy']['mean'])}.",
     )
     if "note" in probe:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from daamctl.artifacts.ablation import Ablation, AloneTest, GroupAccuracy, LayerAccuracy, ProbedDifference
 from daamctl.artifacts.audit import Audit, AuditRow
 from daamctl.artifacts.importance import DensityMaps, Importance, LayerScores
-from daamctl.artifacts.terms import Terms, listed
+from daamctl.artifacts.terms import METRIC_NAMES, Terms, listed
 from daamctl.figures.layers import MethodMaps
 from daamctl.figures.spec import Picture
 from daamctl.reporting import figures
@@ -38,8 +38,6 @@ ALONE = (
     "High minus low (points)", "p over folds", "Smallest p possible",
 )  # fmt: skip
 """Columns of the test whether single layers with a high score do better."""
-METRICS = {"entity_f1": "entity F1"}
-"""Names of the metrics other than accuracy, by which taggers are compared."""
 SHOWN_LAYERS = 5
 LEAST_DISTINCT = 3
 """Number of different values that a score needs to rank layers, as in the audit."""
@@ -112,7 +110,7 @@ def ablation(
         ranking = ", ".join(map(str, result.ranking))
         text = f"Layers by Importance Factor of {result.rank_by}, highest first: {ranking}. {text}"
     columns = ["Layers chosen", "Numbers", "Mean ± std", "n", "Minus baseline (points)"]
-    what = METRICS.get(result.metric, f"accuracy per {words.unit(result.unit)}")
+    what = METRIC_NAMES[result.metric] + (f" per {words.unit(result.unit)}" if result.metric == "accuracy" else "")
     caption = f"{what[0].upper()}{what[1:]} in percent, trained on few layers"
     blocks: list[Block] = [Text(text), *notes]
     blocks += [Text(line, caution=True) for line in result.cautions]
@@ -419,7 +417,7 @@ def _differences(result: Ablation) -> list[Table]:
         "Linear probes: the same difference, for the mean over ridge probes of single layers on test items. "
         "Contradicted: the two differences have opposite signs and differ by more than either std."
     )
-    metric = METRICS.get(result.metric, "accuracy")
+    metric = METRIC_NAMES[result.metric]
     caption = f"Layers of high importance minus layers of low importance, {metric}, run by run, in points"
     return [Table("high-low", caption, columns, rows, frozenset({5}), note)]
 
@@ -428,7 +426,7 @@ def _alone(result: Ablation) -> list[Table]:
     rows = [_alone_cells(test) for test in result.alone]
     if not rows:
         return []
-    metric = METRICS.get(result.metric, "accuracy")
+    metric = METRIC_NAMES[result.metric]
     note = (
         f"Score: Importance Factor of {result.rank_by}. ρ: rank correlation between the score of a group and its "
         f"{metric}. p over folds: sign-flip test. Both p-values are one-sided."

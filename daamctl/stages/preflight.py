@@ -42,7 +42,7 @@ from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.io import write_json
 from daamctl.artifacts.runs import check_classifies
 from daamctl.artifacts.splits import Split, fold_groups, is_official, make_split
-from daamctl.artifacts.terms import percent
+from daamctl.artifacts.terms import METRIC_NAMES, percent
 from daamctl.artifacts.words import sentence_of
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
@@ -312,7 +312,8 @@ def _judged(probes: LayerProbes | None, skipped: str | None) -> tuple[str, str]:
     if len(probes.layers) == 1:
         return "unlikely", "Fusing layers cannot help here: there is only one layer."
     best, fusion = choose(probes.layers)[0], choose(list(probes.fusions().values()))[0]
-    gain, metric = difference(fusion.compared, best.compared), "accuracy" if best.entity_f1 is None else "entity F1"
+    gain = difference(fusion.compared, best.compared)
+    metric = METRIC_NAMES["accuracy" if best.entity_f1 is None else "entity_f1"]
     if gain.margin is None or len(gain.per_fold) < 3:
         return "cannot be told", f"It is unclear whether fusing layers helps here: {_too_few(gain, metric)}"
     if not any(_above_chance(scores, probes.chance) for scores in (best, fusion)):

@@ -13,7 +13,7 @@ import torch
 
 from daamctl.artifacts.io import content_key, locked, replace_dir
 from daamctl.artifacts.results import RESULT, Fold, fold_dir, read_fold
-from daamctl.artifacts.terms import percent, terms_of
+from daamctl.artifacts.terms import METRIC_NAMES, percent, terms_of
 from daamctl.energy import total
 from daamctl.engines.base import Engine, await_files
 from daamctl.engines.local import worker_devices
@@ -356,7 +356,7 @@ def summary_line(fold: Fold) -> str:
     A tagger's has entity F1 instead. It ends with signs that the fold may have learned nothing, if there are any.
     """
     run, metrics, search = fold.result["run"], fold.result["metrics"], fold.result.get("search")
-    metric, word = ("entity_f1", "entity F1") if "entity_f1" in metrics else ("accuracy", "accuracy")
+    metric = "entity_f1" if "entity_f1" in metrics else "accuracy"
     if run["method"] in CLOSED_FORM and search is not None:
         penalty = search["candidates"][search["chosen"]]["settings"]["penalty"]
         chosen, best_on_test = f"with penalty {penalty:g}", ""
@@ -366,7 +366,7 @@ def summary_line(fold: Fold) -> str:
     # The folder of an ablation also names the layers; the label adds remarks to the name of the method.
     name = fold.folder.parent.name + fold.label.removeprefix(run["method"])
     text = f"{name} fold {run['fold']}/{run['num_folds']} ({run['test_group']}) seed {run['seed']}: "
-    text += f"{word} {percent(metrics[metric])} {chosen}"
+    text += f"{METRIC_NAMES[metric]} {percent(metrics[metric])} {chosen}"
     if metrics[f"dev_{metric}"] is not None:
         text += f" (dev {percent(metrics[f'dev_{metric}'])})"
     text += f"{best_on_test}, {fold.result['meta']['train_s']:.1f} s"

@@ -192,7 +192,8 @@ def headline(evaluation: Evaluation, *, declared: bool) -> Section:
     first = Text(fairness.text, caution=fairness.verdict == "not fair")
     cautions = [Text(text, caution=True) for text in _unfair(evaluation)]
     blocks: list[Block] = [first, Facts(facts), *cautions, *map(Text, texts), *_care(evaluation)]
-    return Section("headline", "Best method and its lead", blocks)
+    title = "Best method and its lead"
+    return Section("headline", f"{title} in accuracy per word" if evaluation.entities else title, blocks)
 
 
 def family_texts(evaluation: Evaluation, *, declared: bool) -> list[Text | Bullets]:
@@ -316,10 +317,13 @@ def _what(evaluation: Evaluation) -> str:
     else:
         folds = f"{evaluation.num_folds} folds with {seeds} each; a fold tests one group that it does not train on"
     tuned = [name for name, entry in evaluation.methods.items() if entry.effect and entry.effect.with_gradient]
+    figure = f"The main figure is accuracy per {item(evaluation)}"
+    if evaluation.entities:
+        figure = f"The main figure is entity F1, in its own section; here it is accuracy per {item(evaluation)}"
     trained = f" The encoder, or adapters in it, is also trained in {listed(tuned)}." if tuned else ""
     return (
         f"{source(evaluation)}: {count(counts.utterance)} test {said.item}s{clips} of "
-        f"{_classes(evaluation.classes)}, in {folds}. The main figure is accuracy per {item(evaluation)}; "
+        f"{_classes(evaluation.classes)}, in {folds}. {figure}; "
         f"{selection_rule(evaluation)}.{trained}"
     )
 

@@ -81,6 +81,8 @@ def test_the_report_has_the_entity_f1_of_seqeval(project: Path) -> None:
     assert "Entities of 160 sentences of the test part" in page
     assert "Take the method with the highest entity F1 further" in page
     assert f"daamctl export demo-tokens/{best} --out model" in page
+    assert "## Best method and its lead in accuracy per word" in page
+    assert "The main figure is entity F1, in its own section" in page
     assert "its entity F1 is more than 2.0 points below a closed-form probe" in page
 
     config = load_config(project, "demo-tokens", QUICK)

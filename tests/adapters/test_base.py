@@ -23,8 +23,16 @@ CLASSES = 3
 TARGETS = torch.tensor([0, 1, 2])
 REFUSED = {("prompt-tuning", name) for name, (kind, _) in ARCHITECTURES.items() if kind == "speech"}
 REFUSED |= {("bitfit", "llama")}
-COMBINATIONS = [(name, kind) for kind in MAIN for name in NAMES if (name, kind) not in REFUSED]
-SHORT = [(name, kind) for name, kind in COMBINATIONS if kind in ("wavlm", "llama", "beit")]  # one per modality
+ONE_EACH = ("wavlm", "llama", "beit")  # one encoder per modality
+# They change nothing within an encoder.
+FUSED = tuple(name for name in NAMES if FINETUNES.module_of(name) == "daamctl.adapters.fusion")
+COMBINATIONS = [
+    (name, kind)
+    for kind in MAIN
+    for name in NAMES
+    if (name, kind) not in REFUSED and (kind in ONE_EACH or name not in FUSED)
+]
+SHORT = [(name, kind) for name, kind in COMBINATIONS if kind in ONE_EACH]
 
 
 def make(

@@ -8,7 +8,7 @@ group. The functions take an evaluation after `verdict.labelled`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from daamctl.artifacts.evaluation import Evaluation, MethodFairness, ReferenceComparison
 from daamctl.artifacts.importance import Importance, ProbedLayers
@@ -151,21 +151,30 @@ def _more_units(evaluation: Evaluation, compared: ReferenceComparison, best: Aga
 
 def _train_longer(evaluation: Evaluation) -> list[str]:
     """Which settings would train the undertrained methods better."""
+    under = {name: one for name, one in evaluation.fairness.methods.items() if one.status == "undertrained"}
     steps = []
-    methods = {name: one for name, one in evaluation.fairness.methods.items() if one.status == "undertrained"}
+    for section, tuned in (("train", False), ("finetune", True)):
+        own = {name: one for name, one in under.items() if (evaluation.methods[name].effect is not None) == tuned}
+        steps += _changes(section, own)
+    if nothing := [name for name, one in evaluation.fairness.methods.items() if one.status == "learned nothing"]:
+        steps.append(f"Leave out {listed(short_names(nothing))}, or change its settings: it learned nothing.")
+    return steps
+
+
+def _changes(section: str, methods: Mapping[str, MethodFairness]) -> list[str]:
+    """Settings of a section that would train its undertrained methods better."""
+    steps = []
     for setting in sorted({name for one in methods.values() for name in _at_edge(one)}):
         found = [name for name, one in methods.items() if setting in _at_edge(one)]
-        widen = f"train.search_{setting}"
+        widen = f"{section}.search_{setting}"
         steps.append(f"Widen {widen}: {listed(short_names(found))} chose its lowest or highest value.")
     late = [name for name, one in methods.items() if (one.unfinished or 0) > one.runs / 2]
     if late:
-        steps.append(f"Raise train.epochs: {listed(short_names(late))} had not converged.")
+        steps.append(f"Raise {section}.epochs: {listed(short_names(late))} had not converged.")
     rest = [name for name, one in methods.items() if name not in late and not _at_edge(one)]
     if rest:
-        text = "Raise train.search_epochs or train.patience"
+        text = f"Raise {section}.search_epochs or {section}.patience"
         steps.append(f"{text}: {listed(short_names(rest))} did not reach a closed-form probe of the same input.")
-    if nothing := [name for name, one in evaluation.fairness.methods.items() if one.status == "learned nothing"]:
-        steps.append(f"Leave out {listed(short_names(nothing))}, or change its settings: it learned nothing.")
     return steps
 
 

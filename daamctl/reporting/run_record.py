@@ -303,7 +303,7 @@ def use(commands: Sequence[str], metric: str) -> Section | None:
     """Commands that take the method with the highest metric further; None if there are none."""
     if not commands:
         return None
-    text = f"Take the method with the highest {metric} further, and apply it to new data:"
+    text = f"Take the method over stored layers with the highest {metric} further, and apply it to new data:"
     return Section("use", "Use a trained method", [Text(text), Code("\n".join(commands))])
 
 

@@ -109,6 +109,9 @@ def test_undertrained_methods(changes: dict[str, Any], step: str) -> None:
     data["fairness"]["methods"]["daam-v1"] |= {"runs": 5, **changes}
     assert step in steps(data)
     assert "training alone may explain the results of daam-v1" in said(data)
+    effect = {"tensors": 1, "with_gradient": 1, "output_change": 0.1, "silent": []}
+    data["methods"]["daam-v1"] |= {"finetune": True, "effect": effect}
+    assert step.replace("train.", "finetune.") in steps(data)
 
 
 def test_missing_folds_and_missing_probe() -> None:

@@ -79,7 +79,7 @@ def test_the_report_has_the_entity_f1_of_seqeval(project: Path) -> None:
     page = (report / "report.md").read_text(encoding="utf-8")
     assert f"{best} finds entities best: F1 {100 * found.methods[best].f1.value:.1f} %" in page
     assert "Entities of 160 sentences of the test part" in page
-    assert "Take the method with the highest entity F1 further" in page
+    assert "Take the method over stored layers with the highest entity F1 further" in page
     assert f"daamctl export demo-tokens/{best} --out model" in page
     assert "## Best method and its lead in accuracy per word" in page
     assert "The main figure is entity F1, in its own section" in page

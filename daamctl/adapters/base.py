@@ -90,7 +90,7 @@ class FineTuned(nn.Module):
         with torch.autocast(hidden.device.type, enabled=False):
             if self.before_head is not None:
                 visible = visible_positions(inputs, mask, hidden.shape[1])
-                hidden = self.before_head([state.float() for state in states], visible)
+                hidden = self.before_head(states, visible)
             logits: Tensor = self.head(hidden.float(), mask)
         return logits
 

@@ -35,7 +35,7 @@ class FusedLayers(nn.Module):
 
     def forward(self, states: Sequence[Tensor], visible: Tensor | None) -> Tensor:
         """Fuse L hidden states (B, T, D) to (B, T, D)."""
-        layers = torch.stack([state.to(states[-1].device) for state in states], dim=2)  # (B, T, L, D)
+        layers = torch.stack([state.to(states[-1].device).float() for state in states], dim=2)  # (B, T, L, D)
         fused: Tensor = self.fusion(layers.flatten(0, 1)).unflatten(0, layers.shape[:2])
         return fused
 
@@ -53,7 +53,7 @@ class LayersOnTop(nn.Module):
 
     def forward(self, states: Sequence[Tensor], visible: Tensor | None) -> Tensor:
         """Map the last of L hidden states (B, T, D) to (B, T, D)."""
-        read: Tensor = self.layers(states[-1], visible)
+        read: Tensor = self.layers(states[-1].float(), visible)
         return read
 
 

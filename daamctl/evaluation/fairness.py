@@ -25,6 +25,7 @@ from daamctl.errors import UnknownNameError
 from daamctl.evaluation.comparison import item_table
 from daamctl.evaluation.scoring import Items, items_of
 from daamctl.evaluation.statistics import grouped_means
+from daamctl.evaluation.tagging import f1_of
 from daamctl.methods import CLOSED_FORM, METHODS, counterparts, resolve_method
 
 LEVEL = 0.95
@@ -199,11 +200,14 @@ def _gaps(
     counterpart = next((name for name in counterparts(method) if name in tables), None)
     if counterpart is None:
         return None, {}
-    sides = (method, counterpart)
-    if all("entity_f1" in fold.result["metrics"] for name in sides for fold in folds[name]):
-        ours, theirs = (_fold_f1(folds[name]) for name in sides)
+    if folds[method][0].modality == "tokens":
+        own, probe = folds[method], folds[counterpart]
+        if own[0].is_few_shot:  # a seed draws the training sentences
+            shared = {fold.seed for fold in own} & {fold.seed for fold in probe}
+            own, probe = ([fold for fold in part if fold.seed in shared] for part in (own, probe))
+        ours, theirs = _fold_f1(own), _fold_f1(probe)
     else:
-        ours, theirs = (_fold_accuracies(tables[name]) for name in sides)
+        ours, theirs = (_fold_accuracies(tables[name]) for name in (method, counterpart))
     return counterpart, {str(fold): ours[fold] - theirs[fold] for fold in sorted(ours.keys() & theirs.keys())}
 
 
@@ -217,7 +221,10 @@ def _fold_f1(folds: Sequence[Fold]) -> dict[int, float]:
     """Fold -> entity F1, the mean over its seeds."""
     runs: dict[int, list[float]] = {}
     for fold in folds:
-        runs.setdefault(fold.fold, []).append(float(fold.result["metrics"]["entity_f1"] or 0.0))
+        f1 = fold.result["metrics"].get("entity_f1")
+        if f1 is None:  # older results of closed-form probes do not have it
+            f1 = f1_of(fold.predictions(), fold.result["run"]["classes"])
+        runs.setdefault(fold.fold, []).append(float(f1))
     return {number: mean(values) for number, values in runs.items()}
 
 

@@ -29,6 +29,7 @@ from daamctl.evaluation.entities import (
     micro_f1,
 )
 from daamctl.evaluation.statistics import with_holm
+from daamctl.methods import CLOSED_FORM
 
 RESAMPLES = 2000
 """Draws of the bootstraps; with all methods of a run, more would take minutes."""
@@ -48,14 +49,14 @@ def entities_of(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], re
     if not complete:
         return None
     words = {method: _trials(folds[method]) for method in complete}
-    first = words[complete[0]][0]
+    first = next(iter(words[complete[0]].values()))
     unit = first.unit
-    counts = {method: [one.by_unit(unit) for one in trials] for method, trials in words.items()}
-    intervals = dict(zip(complete, f1_intervals([counts[name] for name in complete], resamples=RESAMPLES), strict=True))
+    counts = {method: _counted(trials, unit) for method, trials in words.items()}
+    every = [list(counts[name].values()) for name in complete]
+    intervals = dict(zip(complete, f1_intervals(every, resamples=RESAMPLES), strict=True))
     methods = {}
     for method in complete:
-        metrics = [fold.result["metrics"] for fold in folds[method]]
-        trials = words[method]
+        trials, added = list(words[method].values()), _inflation(folds[method])
         together = (
             np.array([f"{number}/{name}" for number, one in enumerate(trials) for name in one.sentences]),
             np.concatenate([one.targets for one in trials]),
@@ -65,13 +66,14 @@ def entities_of(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], re
         methods[method] = MethodEntities(
             f1=intervals[method],
             strict=float(np.mean([micro_f1(one.counted("strict")) for one in trials])),
-            per_trial=[micro_f1(one) for one in counts[method]],
+            per_trial=[micro_f1(one) for one in counts[method].values()],
             scores=entity_scores(*together),
-            best_on_test=_mean(metrics, "entity_f1_best_on_test"),
+            best_on_test=None if added is None else intervals[method].value + added,
         )
-    others = [method for method in complete if method != reference and reference in counts]
-    base = counts.get(str(reference), [])
-    found = [compare_f1(counts[name], base, resamples=RESAMPLES, unit=unit) for name in others]
+    base = counts.get(str(reference), {})
+    others = [method for method in complete if method != reference and base.keys() & counts[method].keys()]
+    pairs = [_shared(counts[name], base) for name in others]
+    found = [compare_f1(own, theirs, resamples=RESAMPLES, unit=unit) for own, theirs in pairs]
     tests = with_holm([one.primary for one in found])
     compared = {name: replace(one, primary=test) for name, one, test in zip(others, found, tests, strict=True)}
     return Entities(reference if others else None, methods, compared, unit, len(first.counted().sentences))
@@ -83,11 +85,20 @@ def compare_taggers(first: Sequence[Fold], second: Sequence[Fold]) -> MetricComp
     Args:
         first: finished folds of one method.
         second: those of the other.
+
+    Raises:
+        ArtifactError: no seed is in both, or the test part is a single sentence.
     """
     sides = [_trials(folds) for folds in (first, second)]
-    unit = sides[0][0].unit
-    counts = [[one.by_unit(unit) for one in trials] for trials in sides]
-    return compare_f1(*counts, resamples=RESAMPLES, unit=unit)
+    unit = next(iter(sides[0].values())).unit
+    own, theirs = _shared(*(_counted(trials, unit) for trials in sides))
+    if not own:
+        seeds = " and ".join(", ".join(map(str, trials)) for trials in sides)
+        raise ArtifactError(
+            f"taggers are compared by trials of the same seed; the seeds are {seeds}",
+            fix="train both with the same train.seeds",
+        )
+    return compare_f1(own, theirs, resamples=RESAMPLES, unit=unit)
 
 
 def taggers_not_worse(
@@ -108,9 +119,8 @@ def taggers_not_worse(
         alpha: one-sided level.
     """
     words = {name: _trials(own) for name, own in folds.items()}
-    base = words[reference]
-    unit = base[0].unit
-    counts = {name: [one.by_unit(unit) for one in trials] for name, trials in words.items()}
+    unit = next(iter(words[reference].values())).unit
+    counts = {name: list(_counted(trials, unit).values()) for name, trials in words.items()}
     found = {}
     whole = _mean_f1(counts[reference])
     for name, result in tested.items():
@@ -207,26 +217,24 @@ def per_source(counts: EntityCounts, sentences: NDArray[Any], sources: pl.Series
     return counts.grouped([source[name] for name in counts.sentences.tolist()])
 
 
-def _trials(folds: Sequence[Fold]) -> list[_Words]:
-    """The test words of every seed, in the order of the seeds.
+def _trials(folds: Sequence[Fold]) -> dict[int, _Words]:
+    """Seed -> its test words; seeds ascend.
 
     Raises:
         ArtifactError: they are of one sentence, so nothing can be resampled.
     """
-    trials = []
+    trials = {}
     for seed in sorted({fold.seed for fold in folds}):
         own = sorted((fold for fold in folds if fold.seed == seed), key=lambda fold: fold.fold)
         frames = [fold.predictions() for fold in own]
-        trials.append(
-            _Words(
-                pl.concat([frame["utterance_id"] for frame in frames]),
-                pl.concat([frame["speaker"] for frame in frames]),
-                np.concatenate([frame["target"].to_numpy() for frame in frames]),
-                np.concatenate([frame["logits"].list.arg_max().to_numpy() for frame in frames]).astype(np.int64),
-                own[0].result["run"]["classes"],
-            )
+        trials[seed] = _Words(
+            pl.concat([frame["utterance_id"] for frame in frames]),
+            pl.concat([frame["speaker"] for frame in frames]),
+            np.concatenate([frame["target"].to_numpy() for frame in frames]),
+            np.concatenate([frame["logits"].list.arg_max().to_numpy() for frame in frames]).astype(np.int64),
+            own[0].result["run"]["classes"],
         )
-    if len(trials[0].counted().sentences) < 2:
+    if len(next(iter(trials.values())).counted().sentences) < 2:
         raise ArtifactError(
             "the test part has one sentence; intervals of entity F1 need two or more",
             fix="put more sentences into the test part",
@@ -238,6 +246,24 @@ def _mean_f1(trials: Sequence[EntityCounts]) -> float:
     return float(np.mean([micro_f1(one) for one in trials]))
 
 
-def _mean(metrics: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    values = [one[name] for one in metrics if one.get(name) is not None]
-    return float(np.mean(values)) if len(values) == len(metrics) else None
+def _counted(trials: Mapping[int, _Words], unit: str) -> dict[int, EntityCounts]:
+    return {seed: one.by_unit(unit) for seed, one in trials.items()}
+
+
+def _shared(
+    first: Mapping[int, EntityCounts], second: Mapping[int, EntityCounts]
+) -> tuple[list[EntityCounts], list[EntityCounts]]:
+    """The trials of both whose seed the other has, in the same order."""
+    seeds = [seed for seed in first if seed in second]
+    return [first[seed] for seed in seeds], [second[seed] for seed in seeds]
+
+
+def _inflation(folds: Sequence[Fold]) -> float | None:
+    """What the epoch with the highest F1 on the test part would add, mean over the runs; None: not recorded."""
+    added = []
+    for fold in folds:
+        best, reported = (fold.result["metrics"].get(name) for name in ("entity_f1_best_on_test", "entity_f1"))
+        if best is None or reported is None or fold.result["run"].get("method") in CLOSED_FORM:
+            return None
+        added.append(best - reported)
+    return float(np.mean(added))

@@ -22,7 +22,7 @@ from daamctl.reporting.truncation import sentence as shortest
 from daamctl.reporting.verdict import Against, doubtful, order, short_names, warnings
 
 MOST_UNITS = 1000
-"""Larger estimates of the number of speakers needed are not worth a figure."""
+"""Larger estimates of the number of speakers needed are not worth a figure, unless there are almost as many."""
 MOST_STEPS = 4
 
 
@@ -68,7 +68,7 @@ def next_steps(evaluation: Evaluation) -> list[str]:
     found = _best_fusion(evaluation)
     if found is None:
         steps.append("Add ridge-best-layer to the methods, to see whether fusing beats the best single layer.")
-    else:
+    elif evaluation.modality != "tokens":  # accuracy tells little of taggers
         steps += _more_units(evaluation, *found)
     return steps
 
@@ -144,8 +144,9 @@ def _more_units(evaluation: Evaluation, compared: ReferenceComparison, best: Aga
     needed = math.ceil(number * (best.detectable / best.difference) ** 2)
     if needed <= number:
         return []
-    if needed > MOST_UNITS:
-        return [f"Stop looking for a better fusion here: its lead would take over {MOST_UNITS:,} {unit}s to confirm."]
+    most = max(MOST_UNITS, 10 * number)
+    if needed > most:
+        return [f"Stop looking for a better fusion here: its lead would take over {most:,} {unit}s to confirm."]
     return [f"Add {unit}s: confirming a lead of {points(best.difference)} points would take about {needed} of them."]
 
 

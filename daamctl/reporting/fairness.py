@@ -120,10 +120,11 @@ def _table(evaluation: Evaluation) -> Table:
         "Method", metric(evaluation, capital=True), "Closed-form probe", "Gap to probe (points)", "Converged runs",
         "Chosen (runs)", "At edge of search", "Verdict",
     ]  # fmt: skip
-    unit = "" if evaluation.entities else f" per {item(evaluation)}"
+    unit = "" if evaluation.modality == "tokens" else f" per {item(evaluation)}"
     caption = f"How well every method was trained ({what}{unit} in percent)"
+    over = "seeds; a seed’s F1 is that of all its folds together" if evaluation.entities else runs(evaluation)
     note = (
-        f"Mean ± sample std over {runs(evaluation)}. Gap: {what} minus the probe’s {what} in the same fold, "
+        f"Mean ± sample std over {over}. Gap: {what} minus the probe’s {what} in the same fold, "
         "averaged over seeds. Converged: the selected epoch is not in the last tenth of the epochs allowed. Chosen: "
         "values picked by the searches on held-out data."
     )
@@ -142,9 +143,9 @@ def _gaps(evaluation: Evaluation) -> Plot:
 
 def _figure(evaluation: Evaluation, name: str) -> Cell:
     """What is compared with the probe: accuracy, or entity F1 of a tagger."""
-    if evaluation.entities is None:
+    if evaluation.modality != "tokens":
         return spread(evaluation.accuracy(name))
-    scores = evaluation.entities.methods.get(name)
+    scores = evaluation.entities.methods.get(name) if evaluation.entities else None
     if scores is None:
         return DASH
     trials = scores.per_trial

@@ -24,7 +24,7 @@ def item(evaluation: Evaluation, unit: str | None = None) -> str:
 
 def metric(evaluation: Evaluation, *, capital: bool = False) -> str:
     """What methods are judged by: entity F1 of taggers, else accuracy."""
-    name = METRIC_NAMES["entity_f1" if evaluation.entities else "accuracy"]
+    name = METRIC_NAMES["entity_f1" if evaluation.modality == "tokens" else "accuracy"]
     return name[0].upper() + name[1:] if capital else name
 
 

@@ -64,10 +64,10 @@ class ClosedFormTraining(Training):
         done.untrained_layer_weights = mean_layer_weights(model.to(device), self.test, device)
         train, dev = layers_of(self.train), None if self.dev is None else layers_of(self.dev)
         solution = model.cpu().solve(train, dev, seed=self.seed)
-        dev_accuracy, dev_loss = scores(model.to(device), self.dev, device, batch_size)
-        f1, dev_f1 = self.setup.entity_f1, None
-        if f1 and self.dev is not None:
-            dev_f1 = f1["dev"](predict(model, self.dev, device, batch_size))
+        found: list[Tensor] = []
+        dev_accuracy, dev_loss = scores(model.to(device), self.dev, device, batch_size, found=found)
+        f1 = self.setup.entity_f1
+        dev_f1 = f1["dev"](torch.cat(found)) if f1 and found else None
         clips, fitted = len(self.train), solution.num_clips
         if dev is not None and self.config.refit:
             train = train.join(dev)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from daamctl.artifacts.evaluation import Fairness
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
+from daamctl.evaluation import fairness
 from daamctl.evaluation.comparison import item_table
 from daamctl.evaluation.fairness import assess
 from daamctl.evaluation.scoring import items_of
@@ -90,14 +93,34 @@ def test_taggers_are_compared_with_their_probe_by_entity_f1(tmp_path: Path) -> N
         layout = write(tmp_path, {method: {"skill": 2.0}})
         for fold, value in zip(read_folds(layout.method(method))[:2], f1, strict=True):
             fold.result["metrics"]["entity_f1"] = value
+            fold.result["run"]["modality"] = "tokens"
             folds.setdefault(method, []).append(fold)
     items = {method: [items_of(fold.predictions(), "clip") for fold in part] for method, part in folds.items()}
     tables = {method: item_table(folds[method], items[method]) for method in folds}
     one = assess(folds, items, tables, margin=0.02).methods["mean"]
     assert one.gaps == pytest.approx({"1": -0.4, "2": -0.3})
     assert one.reasons == ["35.0 points below ridge-mean"]
-    del folds["mean"][0].result["metrics"]["entity_f1"]
-    assert assess(folds, items, tables, margin=0.02).methods["mean"].gap == pytest.approx(0.0, abs=0.1)  # accuracy
+    folds["mean"].append(replace(folds["mean"][0], result=deepcopy(folds["mean"][0].result)))
+    folds["mean"][-1].result["run"] |= {"seed": 2}
+    folds["mean"][-1].result["metrics"]["entity_f1"] = 0.9  # of other sentences, which the probe has not seen
+    for part in folds.values():
+        for fold in part:
+            fold.result["run"]["config"]["train"]["shots"] = 8
+    items["mean"] = [items_of(fold.predictions(), "clip") for fold in folds["mean"]]
+    tables["mean"] = item_table(folds["mean"], items["mean"])
+    assert assess(folds, items, tables, margin=0.02).methods["mean"].gaps == pytest.approx({"1": -0.4, "2": -0.3})
+
+
+def test_entity_f1_that_an_older_result_lacks_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fairness, "f1_of", lambda predictions, classes: 0.7)
+    folds = {}
+    for method in ("mean", "ridge-mean"):
+        folds[method] = read_folds(write(tmp_path, {method: {"skill": 2.0}}).method(method))[:1]
+        folds[method][0].result["run"]["modality"] = "tokens"
+    folds["mean"][0].result["metrics"]["entity_f1"] = 0.5
+    items = {method: [items_of(fold.predictions(), "clip") for fold in part] for method, part in folds.items()}
+    tables = {method: item_table(folds[method], items[method]) for method in folds}
+    assert assess(folds, items, tables, margin=0.02).methods["mean"].gap == pytest.approx(-0.2)
 
 
 def test_the_margin_decides(tmp_path: Path) -> None:

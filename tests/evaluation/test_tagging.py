@@ -14,7 +14,7 @@ from daamctl.artifacts.results import Fold
 from daamctl.artifacts.truncation import NonInferiority
 from daamctl.artifacts.words import terms_for, word_id
 from daamctl.errors import ArtifactError
-from daamctl.evaluation.tagging import entities_of, over_trials, taggers_not_worse
+from daamctl.evaluation.tagging import compare_taggers, entities_of, over_trials, taggers_not_worse
 
 CLASSES = ["O", "B-X"]
 
@@ -27,10 +27,13 @@ class Trained:
     wrong: int
     fold: int = 1
     seed: int = 1
+    method: str = "mean"
+    best: float | None = None
 
     @property
     def result(self) -> dict[str, Any]:
-        return {"run": {"classes": CLASSES}, "metrics": {}}
+        metrics = {} if self.best is None else {"entity_f1": 0.5, "entity_f1_best_on_test": self.best}
+        return {"run": {"classes": CLASSES, "method": self.method}, "metrics": metrics}
 
     def predictions(self) -> pl.DataFrame:
         """Sentences of two words, of which the first is an entity; the first ones are predicted wrong."""
@@ -64,6 +67,37 @@ def test_documents_are_the_units_where_they_are_known(sources: list[str], unit: 
     rows = Trained(sources, 0).predictions()
     assert terms_for("tokens", rows["utterance_id"], rows["speaker"]).source == unit
     assert terms_for("text", rows["utterance_id"], rows["speaker"]).source == "author"
+
+
+def test_taggers_are_compared_over_the_seeds_that_both_have() -> None:
+    sources = [f"s{number}" for number in range(12)]
+    wrong = {"a": {1: 3, 2: 9}, "b": {1: 6}, "c": {3: 6}}
+    folds = {
+        name: [cast(Fold, Trained(sources, number, seed=seed)) for seed, number in trials.items()]
+        for name, trials in wrong.items()
+    }
+    found = entities_of(folds, list(folds), "b")
+    assert found is not None
+    assert list(found.comparisons) == ["a"]
+    alone = {name: [cast(Fold, Trained(sources, wrong[name][1]))] for name in ("a", "b")}
+    expected = entities_of(alone, ["a", "b"], "b")
+    assert expected is not None
+    assert found.comparisons["a"].difference == pytest.approx(expected.comparisons["a"].difference)
+    assert compare_taggers(folds["a"], folds["b"]).difference == pytest.approx(expected.comparisons["a"].difference)
+    with pytest.raises(ArtifactError, match="trials of the same seed; the seeds are 1, 2 and 3"):
+        compare_taggers(folds["a"], folds["c"])
+
+
+def test_inflation_is_over_runs_and_a_probe_has_none() -> None:
+    sources, found = [f"s{number}" for number in range(12)], {}
+    for method in ("mean", "ridge-mean"):
+        folds = [Trained(sources, 3, seed=seed, method=method, best=0.9) for seed in (1, 2)]
+        found[method] = entities_of({method: cast(list[Fold], folds)}, [method], None)
+    assert found["mean"] is not None
+    one = found["mean"].methods["mean"]
+    assert one.best_on_test == pytest.approx(one.f1.value + 0.9 - 0.5)
+    assert found["ridge-mean"] is not None
+    assert found["ridge-mean"].methods["ridge-mean"].best_on_test is None
 
 
 @pytest.mark.parametrize(("documents", "p"), [(1, None), (3, None), (6, 0.02)])

@@ -84,6 +84,8 @@ def _train_side_by_side(trainings: Sequence[FusionTraining], epochs: int | None)
             training.end_open_epoch()
     while running := [training for training in trainings if not training.reached(epochs)]:
         started = time.monotonic()
+        for training in running:
+            training.begin_pass(1 / len(running))
         for _ in zip_longest(*(training.steps(training.order_seed) for training in running)):
             pass
         passed = [training.end_pass() for training in running]

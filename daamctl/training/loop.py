@@ -140,6 +140,7 @@ class Training:
         self.passed: tuple[float, float] | None = None  # loss and accuracy of a pass, until its evaluation is complete
         self.evaluated: dict[str, list[Tensor]] = {}  # part -> logits of its batches so far, until then
         self._pass_started: float | None = None
+        self._share = 1.0
 
     def one_pass(self, order_seed: int) -> tuple[float, float]:
         """Run one pass over the training part; return its mean loss and accuracy.
@@ -220,11 +221,17 @@ class Training:
 
     def train_epoch(self) -> None:
         """Train one epoch: one pass over the training part, then evaluation, selection and checkpointing."""
-        self.meter.start()
-        started = self._pass_started = time.monotonic()
+        started = self.begin_pass()
         if self.passed is None:  # else an earlier process was interrupted in the evaluation
             self.passed = self.one_pass(self.order_seed)
         self.end_epoch(*self.passed, time.monotonic() - started)
+
+    def begin_pass(self, share: float = 1.0) -> float:
+        """Begin to count the time and energy of a pass, of which this training has a share; return the present time."""
+        self.meter.start()
+        self._share = share
+        self._pass_started = time.monotonic()
+        return self._pass_started
 
     def end_epoch(self, loss: float, accuracy: float, pass_s: float) -> None:
         """Evaluate after a pass, update the selection, call `on_epoch` and save the resume file if due.
@@ -284,7 +291,7 @@ class Training:
         done = self.done
         train_s, joules = done.train_s, done.joules
         if self._pass_started is not None:
-            pass_s = time.monotonic() - self._pass_started
+            pass_s = (time.monotonic() - self._pass_started) * self._share
             train_s, joules = train_s + pass_s, total(joules, self.meter.used(pass_s))
         results: dict[str, Any] = {"history": done.history, "selected_epoch": done.selected_epoch}
         results |= {"train_s": train_s, "joules": joules}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -236,6 +238,18 @@ def test_trainings_side_by_side_take_turns_and_equal_those_alone(tmp_path: Path)
     for one, other in zip(ours, theirs, strict=True):
         assert_equal(completed(one), completed(other))
     assert Recorder.turns[:6] == [1, 2, 3, 1, 2, 3]
+
+
+def test_a_state_within_a_shared_pass_counts_a_share_of_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(0.0, 1.0)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    seconds: list[tuple[float, float]] = []
+    save_always(monkeypatch, lambda state: seconds.append((state["train_s"], next(clock))) if "pass" in state else None)
+    train_jointly([training("mean", tmp_path / str(seed), seed=seed, epochs=1) for seed in (1, 2)], None)
+    assert len(seconds) > 2
+    assert all(0 < counted < 0.5 * now for counted, now in seconds)
 
 
 def test_one_that_is_interrupted_side_by_side_goes_on_alone_first(

@@ -150,7 +150,7 @@ def _draw(features: Features) -> Drawn | None:
     if not isinstance(x, StoredVectors):
         return None
     clips = features.clips
-    if features.head.modality == "tokens":  # the unit of a text is its sentence
+    if features.head.modality == "tokens":  # so that sentences are drawn whole
         clips = clips.with_columns(utterance_id=sentence_of(clips["utterance_id"]))
     rows = sample_rows(clips, min(MAX_KERNEL_CLIPS, SAMPLE_BYTES * len(x) // x.nbytes))
     return Drawn(rows, x[rows])

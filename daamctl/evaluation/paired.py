@@ -174,7 +174,7 @@ def compare_paired(pairs: Sequence[tuple[TrainedMethod, TrainedMethod]], unit: s
                 floor=result.family.floor,
             )
         )
-        notes += [*result.notes, *first.notes, *second.notes, *_same(first, second)]
+        notes += [*result.notes, *_other_seeds(first, second), *first.notes, *second.notes, *_same(first, second)]
     floor = max((entry.floor for entry in comparisons if entry.floor), default=None)
     family = family_of([first.method for first, _ in pairs], len(pairs), floor, alpha=ALPHA)
     if family.floor is not None and family.floor_holm is not None and family.floor <= ALPHA < family.floor_holm:
@@ -192,6 +192,14 @@ def compare_paired(pairs: Sequence[tuple[TrainedMethod, TrainedMethod]], unit: s
         comparisons=correct_family(comparisons),
         notes=list(dict.fromkeys(notes)),
     )
+
+
+def _other_seeds(first: TrainedMethod, second: TrainedMethod) -> list[str]:
+    """Note on taggers with other seeds."""
+    one, two = ({fold.seed for fold in side.folds} for side in (first, second))
+    if first.modality != "tokens" or one == two:
+        return []
+    return [f"entity F1 is over the seeds that both sides have: {', '.join(map(str, sorted(one & two)))}"]
 
 
 def _same(first: TrainedMethod, second: TrainedMethod) -> list[str]:

@@ -96,7 +96,7 @@ def make(root: Path, clips: int, layers: int, dim: int) -> int:
     """
     settings = {
         "methods": list(METHODS),
-        "method_settings": {"daam-v1": {"num_heads": math.gcd(8, layers)}},
+        "method_settings": {"daam-v1": {"num_heads": min(math.gcd(8, layers), layers // 2)}},
         "train": {"device": "cpu", "epochs": EPOCHS},
         "importance": {"audit": False},
     }

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from daamctl.artifacts.records import find_whole_record
+from daamctl.artifacts.terms import Metric
 
 FILE = "ablation.json"
-
-Metric = Literal["accuracy", "entity_f1"]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from daamctl.artifacts.utterances import Modality
 
@@ -35,8 +35,9 @@ class Terms:
         return self.clip if unit == "clip" else self.item
 
 
-METRIC_NAMES = {"accuracy": "accuracy", "entity_f1": "entity F1"}
-"""Names of the metrics by which models are compared: taggers by entity F1, all else by accuracy."""
+Metric = Literal["accuracy", "entity_f1"]
+"""A metric by which models are compared."""
+METRIC_NAMES: dict[Metric, str] = {"accuracy": "accuracy", "entity_f1": "entity F1"}
 
 WORDS: dict[str, Terms] = {
     "speech": Terms("utterance", "clip", "speaker", "recording", "listen to", "Who speaks is not known"),
@@ -50,6 +51,11 @@ WORDS: dict[str, Terms] = {
 def terms_of(modality: Modality | str) -> Terms:
     """The terms of a modality."""
     return WORDS[modality]
+
+
+def metric_of(modality: Modality | str) -> Metric:
+    """What models of a modality are compared by: taggers by entity F1, all else by accuracy."""
+    return "entity_f1" if modality == "tokens" else "accuracy"
 
 
 def counted(number: int, word: str) -> str:

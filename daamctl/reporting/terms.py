@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from daamctl.artifacts.evaluation import Evaluation
-from daamctl.artifacts.terms import METRIC_NAMES, Terms, terms_of
+from daamctl.artifacts.terms import METRIC_NAMES, Terms, metric_of, terms_of
 
 
 def terms(evaluation: Evaluation) -> Terms:
@@ -24,7 +24,7 @@ def item(evaluation: Evaluation, unit: str | None = None) -> str:
 
 def metric(evaluation: Evaluation, *, capital: bool = False) -> str:
     """What methods are judged by: entity F1 of taggers, else accuracy."""
-    name = METRIC_NAMES["entity_f1" if evaluation.modality == "tokens" else "accuracy"]
+    name = METRIC_NAMES[metric_of(evaluation.modality)]
     return name[0].upper() + name[1:] if capital else name
 
 

@@ -45,6 +45,7 @@ from daamctl.artifacts.io import sha256_file
 from daamctl.artifacts.records import write_record
 from daamctl.artifacts.results import RESULT, Fold, read_folds
 from daamctl.artifacts.splits import chosen_folds, split_of
+from daamctl.artifacts.terms import metric_of
 from daamctl.artifacts.words import sentence_of
 from daamctl.config import AblateConfig, Config
 from daamctl.errors import ArtifactError, ConfigError, MethodError
@@ -163,7 +164,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, track: bool = Tr
         cautions=[*cautions, *(one.contradicts for one in (*differences, *presets) if one.contradicts)],
         run=layout.run_name,
         files={str(path.relative_to(folder)): sha256_file(path) for path in sorted(folder.glob(f"*/*/{RESULT}"))},
-        metric="entity_f1" if features.head.modality == "tokens" else "accuracy",
+        metric=metric_of(features.head.modality),
     )
     write_record(folder / FILE, result.as_json())
     if not groups:

@@ -42,7 +42,7 @@ from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.io import write_json
 from daamctl.artifacts.runs import check_classifies
 from daamctl.artifacts.splits import Split, fold_groups, is_official, make_split
-from daamctl.artifacts.terms import METRIC_NAMES, percent
+from daamctl.artifacts.terms import METRIC_NAMES, metric_of, percent
 from daamctl.artifacts.words import sentence_of
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
@@ -109,7 +109,7 @@ def run(layout: Layout, config: Config) -> Path:
         "num_clips": num_clips,
         "sample": None if drawn is None else {"clips": features.clips.height, "seed": SAMPLE_SEED},
         "unit": known.words.unit(config.evaluate.unit),
-        "metric": "entity_f1" if features.head.modality == "tokens" else "accuracy",
+        "metric": metric_of(features.head.modality),
         "folds": [_fold(split) for split in splits],
         **_figures(probes, features.layers, _sampling(drawn, num_clips, known)),
         "skipped": skipped,

@@ -13,7 +13,7 @@ import torch
 
 from daamctl.artifacts.io import content_key, locked, replace_dir
 from daamctl.artifacts.results import RESULT, Fold, fold_dir, read_fold
-from daamctl.artifacts.terms import METRIC_NAMES, percent, terms_of
+from daamctl.artifacts.terms import METRIC_NAMES, Metric, percent, terms_of
 from daamctl.energy import total
 from daamctl.engines.base import Engine, await_files
 from daamctl.engines.local import worker_devices
@@ -356,7 +356,7 @@ def summary_line(fold: Fold) -> str:
     A tagger's has entity F1 instead. It ends with signs that the fold may have learned nothing, if there are any.
     """
     run, metrics, search = fold.result["run"], fold.result["metrics"], fold.result.get("search")
-    metric = "entity_f1" if "entity_f1" in metrics else "accuracy"
+    metric: Metric = "entity_f1" if "entity_f1" in metrics else "accuracy"
     if run["method"] in CLOSED_FORM and search is not None:
         penalty = search["candidates"][search["chosen"]]["settings"]["penalty"]
         chosen, best_on_test = f"with penalty {penalty:g}", ""

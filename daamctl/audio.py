@@ -1,11 +1,13 @@
 """Read audio files: header facts, and exact segments as mono float32 at a given sampling rate.
 
-libsndfile decodes (WAV, FLAC, OGG, MP3; any bit depth and number of channels), and torchaudio's windowed-sinc filter
-resamples. Units: `*_s` are seconds, `num_samples` counts samples per channel, `sampling_rate` is Hz.
+libsndfile decodes (WAV, FLAC, OGG, MP3; any bit depth), and torchaudio's windowed-sinc filter resamples. A header is
+checked against the limits below before anything is allocated for its samples. Units: `*_s` are seconds, `num_samples`
+counts samples per channel, `sampling_rate` is Hz.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,16 @@ FULL_SCALE = 0.999
 """Amplitude from which a sample counts as clipped."""
 CLIPPED_FRACTION = 0.01
 """Share of clipped samples above which a waveform counts as clipped."""
+
+RATES = (1_000, 768_000)
+"""Lowest and highest sampling rate that is read, in Hz."""
+MOST_CHANNELS = 64
+LONGEST_H = 48
+"""Longest recording that is read, in hours."""
+MOST_VALUES = 1 << 26
+"""Most values (samples times channels) that are decoded at once: 268 MB, ten minutes of stereo at 48 kHz."""
+MOST_TAPS = 1 << 22
+"""Largest kernel that torchaudio may make to resample; it has a filter per phase, millions for coprime rates."""
 
 # An MP3 header includes the encoder's padding, which decoders cut off: up to two frames may be missing.
 _MP3_SLACK = 2 * 1152
@@ -51,7 +63,8 @@ def probe(path: Path) -> AudioInfo:
     """Read the header of an audio file.
 
     Raises:
-        AudioError: the file is missing, empty, without samples, shorter than its header states, or not audio.
+        AudioError: the file is missing, empty, without samples, shorter than its header states, beyond the limits, or
+        not audio.
     """
     _check_exists(path)
     with _open(path) as file:
@@ -60,6 +73,9 @@ def probe(path: Path) -> AudioInfo:
             raise AudioError(f"{path} holds no samples")
         if info.num_samples >= _UNKNOWN_LENGTH:
             raise AudioError(f"{path} does not say how long it is")
+        if info.num_samples > LONGEST_H * 3600 * info.sampling_rate:
+            hours = info.num_samples / info.sampling_rate / 3600
+            raise AudioError(f"{path} lasts {hours:,.0f} h by its header; at most {LONGEST_H} h are read")
         if file.format == "FLAC":
             _check_last_sample(path, file)
     promised = _promised_bytes(path)
@@ -83,19 +99,49 @@ def load(path: Path, *, start_s: float = 0.0, duration_s: float | None = None, s
         float32 waveform, shape (num_samples,).
 
     Raises:
-        AudioError: the file cannot be decoded, ends before the segment does, or the segment has no or non-finite
-        samples.
+        AudioError: the file cannot be decoded, is beyond the limits, ends before the segment does, or the segment has
+        no or non-finite samples.
     """
     import torch
-    import torchaudio.functional as F
 
     samples, rate = read_piece(path, start_s=start_s, duration_s=duration_s)
     waveform = torch.from_numpy(samples).mean(dim=1)
     if not bool(torch.isfinite(waveform).all()):
         raise AudioError(f"{path} holds samples that are NaN or infinite ({_piece(start_s, duration_s)})")
     if rate != sampling_rate:
-        waveform = F.resample(waveform, rate, sampling_rate)
+        waveform = resample(waveform, rate, sampling_rate)
     return waveform.contiguous()
+
+
+def resample(waveform: torch.Tensor, rate: int, target: int) -> torch.Tensor:
+    """Resample with the filter of `torchaudio.functional.resample` (six zero crossings, roll-off 0.99, Hann window).
+
+    Where the rates have a large kernel, e.g. coprime ones, its values are computed for one block of samples at a time.
+
+    Args:
+        waveform: shape (num_samples,).
+        rate: its rate in Hz.
+        target: the rate wanted.
+
+    Returns:
+        float32, shape (ceil(num_samples * target / rate),).
+    """
+    import torch
+    import torchaudio.functional as F
+
+    common, base = math.gcd(rate, target), 0.99 * min(rate, target)
+    reach = math.ceil(6 * rate / base)  # samples on each side that the filter sees
+    if target // common * (2 * reach + rate // common) <= MOST_TAPS:
+        resampled: torch.Tensor = F.resample(waveform, rate, target)
+        return resampled
+    padded = torch.nn.functional.pad(waveform.double(), (reach, reach + 1))
+    blocks = []
+    for times in torch.arange(math.ceil(len(waveform) * target / rate)).split(max(1, (1 << 18) // reach)):
+        near = (times * rate // target)[:, None] + torch.arange(-reach, reach + 1)
+        t = ((near * target - times[:, None] * rate) * (base / rate / target)).clamp(-6, 6)
+        kernel = torch.sinc(t) * torch.cos(t * math.pi / 12).square() * (base / rate)
+        blocks.append((kernel * padded[near + reach]).sum(1).float())
+    return torch.cat(blocks)
 
 
 def read_piece(path: Path, *, start_s: float = 0.0, duration_s: float | None = None) -> tuple[np.ndarray, int]:
@@ -120,6 +166,11 @@ def read_piece(path: Path, *, start_s: float = 0.0, duration_s: float | None = N
             )
         if length <= 0:
             raise AudioError(f"{path}: {_piece(start_s, duration_s)} holds no samples")
+        if length * file.channels > MOST_VALUES:
+            raise AudioError(
+                f"{path}: {_piece(start_s, duration_s)} of {file.channels} channel(s) at {file.samplerate} Hz is too "
+                f"much to decode at once ({length * file.channels:,} values; at most {MOST_VALUES:,})"
+            )
         try:
             file.seek(start)
             samples = file.read(length, dtype="float32", always_2d=True)
@@ -145,8 +196,8 @@ def warnings_about(waveform: torch.Tensor) -> set[str]:
 def _check_exists(path: Path) -> None:
     try:
         size = path.stat().st_size
-    except OSError as error:
-        raise AudioError(f"no recording {path} ({error.strerror})") from error
+    except (OSError, ValueError) as error:  # ValueError: the name holds a null byte
+        raise AudioError(f"no recording {path} ({getattr(error, 'strerror', error)})") from error
     if not path.is_file():
         raise AudioError(f"{path} is not a file")
     if size == 0:
@@ -157,11 +208,18 @@ def _open(path: Path) -> Any:
     import soundfile as sf
 
     try:
-        return sf.SoundFile(path)
+        file = sf.SoundFile(path)
     except (sf.LibsndfileError, RuntimeError, TypeError) as error:
         # TypeError: soundfile treats names ending in .raw as headerless audio and asks for their sampling rate
         reason = getattr(error, "error_string", str(error))
         raise AudioError(f"{path} is not audio that can be read (WAV, FLAC, OGG, MP3): {reason}") from error
+    if not RATES[0] <= file.samplerate <= RATES[1] or file.channels > MOST_CHANNELS:
+        file.close()
+        raise AudioError(
+            f"{path} has {file.channels} channel(s) at {file.samplerate} Hz by its header; read are at most "
+            f"{MOST_CHANNELS} at {RATES[0]} to {RATES[1]} Hz"
+        )
+    return file
 
 
 def _check_last_sample(path: Path, file: Any) -> None:

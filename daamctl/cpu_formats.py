@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from daamctl.errors import ArtifactError
-from daamctl.files import atomic_path
+from daamctl.files import kept_path, open_kept
 from daamctl.threads import one_thread
 
 log = logging.getLogger(__name__)
@@ -205,10 +205,9 @@ def cache_file() -> Path:
 
 def read_formats(path: Path) -> CpuFormats | None:
     """Read a decision; None if there is none or the file is damaged."""
-    try:
-        return CpuFormats(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
+    with open_kept(path, _processor()) as file, suppress(TypeError):  # it has fields of another version
+        return None if file is None else CpuFormats(**json.loads(file.readline()))
+    return None
 
 
 def write_formats(path: Path, found: CpuFormats) -> None:
@@ -217,8 +216,8 @@ def write_formats(path: Path, found: CpuFormats) -> None:
     Raises:
         ArtifactError: the file system refuses.
     """
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
+    with kept_path(path, _processor()) as temporary:
+        temporary.write_text(json.dumps(asdict(found)) + "\n", encoding="utf-8")
 
 
 @lru_cache

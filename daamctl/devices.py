@@ -14,7 +14,11 @@ from daamctl.errors import ConfigError
 Work = Literal["encoder", "convolutions", "other"]
 """What is computed: a frozen encoder's forward pass, training steps with 2-D convolutions, or anything else."""
 DRIVER = Path("/proc/driver/nvidia")
-"""Where NVIDIA's driver tells its version and its GPUs."""
+"""Where NVIDIA's driver tells its version and its GPUs, also those that a container or a job may not use."""
+DEVICES = Path("/dev")
+"""Where the GPUs are that may be used: `nvidia<N>`; `dxg` under Windows Subsystem for Linux (WSL)."""
+WSL_DRIVER = Path("/usr/lib/wsl/lib/libcuda.so.1")
+"""What WSL has if the GPU is NVIDIA's; it has no `DRIVER`."""
 OUT_OF_MEMORY = (
     "ALLOC_FAILED",
     "CUDA error: out of memory",
@@ -42,7 +46,11 @@ def resolve_device(name: str) -> str:
         _check_no_gpu()
         return "mps" if torch.backends.mps.is_available() else "cpu"
     kind, _, index = name.partition(":")
-    count = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}.get(kind, 1)
+    # The driver counts GPUs even where torch cannot use them.
+    cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if kind == "cuda" and not cuda:
+        _check_no_gpu()
+    count = {"cuda": cuda, "mps": int(torch.backends.mps.is_available())}.get(kind, 1)
     if int(index or 0) >= count:
         raise ConfigError(
             f"device '{name}' is not on this machine ({count} of kind '{kind}' found)", fix="use --device auto"
@@ -50,14 +58,33 @@ def resolve_device(name: str) -> str:
     return name
 
 
-def _check_no_gpu() -> None:
-    """Refuse to compute on the CPU if there is a GPU that torch cannot use.
+def numbered(device: str) -> Any:
+    """The torch device with its number: `cuda` is the current GPU of this thread, and that of another thread differs.
 
-    The usual reason is a torch for a newer CUDA than the driver knows. An empty CUDA_VISIBLE_DEVICES hides all GPUs.
+    Args:
+        device: a resolved device, `cuda` or `cuda:N`.
     """
     import torch
 
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or not any(DRIVER.glob("gpus/*")):
+    found = torch.device(device)
+    return found if found.index is not None else torch.device(found.type, torch.cuda.current_device())
+
+
+def _check_no_gpu() -> None:
+    """Refuse to compute on the CPU if there is a GPU that this process may use and torch cannot.
+
+    The usual reason is a torch for a newer CUDA than the driver knows. An empty CUDA_VISIBLE_DEVICES hides all GPUs. A
+    container or a job without GPUs sees the driver of its host, but no device that it can open.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    import torch
+
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return
+    usual = any(DRIVER.glob("gpus/*")) and any(map(_opens, DEVICES.glob("nvidia[0-9]*")))
+    if not usual and not (WSL_DRIVER.exists() and _opens(DEVICES / "dxg")):
         return
     version = next((word for word in _driver_version().split() if word[:1].isdecimal()), "of an unknown version")
     raise ConfigError(
@@ -65,6 +92,15 @@ def _check_no_gpu() -> None:
         f"use it with driver {version}",
         fix="install torch for the driver's CUDA (pytorch.org tells how), update the driver, or use --device cpu",
     )
+
+
+def _opens(device: Path) -> bool:
+    """Whether a device can be opened; a job scheduler forbids it for devices of other jobs."""
+    try:
+        os.close(os.open(device, os.O_RDWR))
+    except OSError:
+        return False
+    return True
 
 
 def _driver_version() -> str:

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from daamctl.config.corpus_keys import FILES
 from daamctl.corpora import CORPORA
-from daamctl.corpora.sources import FILES, source_of
+from daamctl.corpora.sources import source_of
 from daamctl.cpu_formats import cpu_formats, in_words
 from daamctl.devices import resolve_device, resolve_precision
 from daamctl.errors import ArtifactError, ConfigError, EncoderError, MethodError
@@ -230,7 +231,7 @@ def _devices() -> list[tuple[str, str]]:
     cores = len(allowed_cores())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     lines = [("cpu", f"{device_name('cpu')}, {cores} cores, {memory:.0f} GB memory; {in_words(cpu_formats())}")]
-    for index in range(torch.cuda.device_count()):
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         facts = torch.cuda.get_device_properties(index)
         lines.append(("gpu", f"cuda:{index} {facts.name}, {facts.total_memory / 1e9:.0f} GB"))
     if not torch.cuda.is_available():

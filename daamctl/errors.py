@@ -10,6 +10,9 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+MOST_KNOWN = 8
+"""Known names that a message shows at most."""
+
 
 class DaamctlError(Exception):
     """Base of every expected failure.
@@ -99,10 +102,15 @@ class DownloadError(DaamctlError):
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'x'? known: …`: the nearest name, if any, and all known ones, sorted."""
+    """`did you mean 'x'?`, with up to two more names of similar spelling; and the known names, if they are few."""
     names = sorted(known)
-    close = nearest(name, names)
-    return (f"did you mean '{close}'? " if close else "") + f"known: {', '.join(names) or 'none'}"
+    close = difflib.get_close_matches(name, names)
+    parts = [f"did you mean '{close[0]}'?"] if close else []
+    if not close or len(names) <= MOST_KNOWN:
+        parts.append(f"known: {first_few(names, MOST_KNOWN)}")
+    elif close[1:]:
+        parts.append(f"similar: {', '.join(close[1:])}")
+    return " ".join(parts)
 
 
 def first_few(names: Sequence[str], most: int = 5, *, separator: str = ", ") -> str:

@@ -1,19 +1,28 @@
 """Writing files: complete under their names or not at all, and harmless when a spreadsheet opens them.
 
-`repair_of` says what helps when the file system refuses.
+Unfinished work and caches (`kept_path`, `open_kept`) end in a SHA-256, which is checked before they are used: no record
+vouches for them yet. `repair_of` says what helps when the file system refuses.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import logging
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from daamctl.errors import ArtifactError
 
+log = logging.getLogger(__name__)
+
+BLOCK = 1 << 20
+HEX = 64
+"""Characters of a SHA-256."""
 REPAIRS = {
     errno.ENOSPC: "free space",
     errno.EDQUOT: "free space",
@@ -63,6 +72,55 @@ def atomic_path(path: Path) -> Iterator[Path]:
                 shutil.rmtree(temporary, ignore_errors=True)
             else:
                 temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def kept_path(path: Path, key: str) -> Iterator[Path]:
+    """Like `atomic_path`, for unfinished work, which `open_kept` reads.
+
+    The content is followed by two SHA-256: one of its key, one of all before. Archives, JSON lines and Arrow streams
+    ignore what follows them.
+
+    Args:
+        path: the file.
+        key: content key of what the work depends on.
+    """
+    with atomic_path(path) as temporary:
+        yield temporary
+        with temporary.open("r+b") as file:
+            digest, of_key = hashlib.file_digest(file, "sha256"), hashlib.sha256(key.encode()).hexdigest().encode()
+            digest.update(of_key)
+            file.write(of_key + digest.hexdigest().encode())
+
+
+@contextmanager
+def open_kept(path: Path, key: str) -> Iterator[BinaryIO | None]:
+    """Open a file that `kept_path` has written; None if it is missing, has another key, or is damaged.
+
+    A damaged file is removed, with a warning: it costs only the work that it would have saved.
+
+    Args:
+        path: the file.
+        key: content key that it must have.
+    """
+    try:
+        file = path.open("rb")
+    except OSError:
+        yield None
+        return
+    with file:
+        size = max(path.stat().st_size - HEX, 0)
+        digest = hashlib.sha256()
+        for start in range(0, size, BLOCK):
+            digest.update(file.read(min(BLOCK, size - start)))
+        whole = file.read() == digest.hexdigest().encode()
+        if not whole:
+            log.warning("%s is damaged, or of an earlier version of daamctl: its work is done again", path)
+            path.unlink(missing_ok=True)
+        file.seek(max(size - HEX, 0))
+        same = file.read(HEX) == hashlib.sha256(key.encode()).hexdigest().encode()
+        file.seek(0)
+        yield file if whole and same else None
 
 
 def csv_text(text: str) -> str:

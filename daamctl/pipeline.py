@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from daamctl.config import Config
-from daamctl.errors import MethodError, TrainingError
+from daamctl.errors import CorpusError, EncoderError, MethodError, TrainingError
 from daamctl.layout import Layout
-from daamctl.stage_table import stages_of_task
+from daamctl.stage_table import STAGES, stages_of_task
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +36,17 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, track: bo
 
     Returns:
         The report.
+
+    Raises:
+        ConfigError: a setting is wrong; nothing has run.
+        CorpusError, EncoderError: the corpus or the encoder cannot be had here; nothing has run.
     """
-    importlib.import_module("daamctl.stages.check").run(layout.root, [layout.pipeline] if layout.pipeline else None)
+    importlib.import_module("daamctl.stages.check").refuse_problems(config, layout.run_name)
+    blockers = importlib.import_module("daamctl.stages.inventory").blockers(layout.root, config)
+    if source is None and (obstacle := blockers["corpus"]) is not None:
+        raise CorpusError(obstacle.reason, fix=obstacle.fix)
+    if (obstacle := blockers["encoder"]) is not None and not (layout.embeddings / STAGES["extract"].finished).is_file():
+        raise EncoderError(obstacle.reason, fix=obstacle.fix)
     steps: list[tuple[str, Callable[[], Path]]] = []
     for name, spec in stages_of_task(config.task).items():
         options: dict[str, Any] = {"track": track} if spec.tracked else {}
@@ -52,6 +61,9 @@ def run(layout: Layout, config: Config, *, source: Path | None = None, track: bo
     for number, (name, work) in enumerate(steps, start=1):
         log.info("[%d/%d] %s", number, len(steps), name)
         path = work()
+        if name == "extract":  # before hours of training
+            for leak in importlib.import_module("daamctl.planning.leaks").leaks(layout, config):
+                log.warning(leak)
     return path
 
 

@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from daamctl.errors import ArtifactError
-from daamctl.files import atomic_path
+from daamctl.files import kept_path, open_kept
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ def use_free_cores(pin: Path | None = None) -> None:
             *(threads, usual, taken, mine),
         )
     if pin is not None:
-        with suppress(ArtifactError), atomic_path(pin) as temporary:
+        with suppress(ArtifactError), kept_path(pin, "threads") as temporary:
             temporary.write_text(f"{threads}\n", encoding="ascii")
 
 
@@ -200,10 +200,8 @@ def _set(threads: int) -> None:
 
 
 def _read(path: Path) -> int | None:
-    try:
-        return max(1, int(path.read_text(encoding="ascii")))
-    except (OSError, ValueError):
-        return None
+    with open_kept(path, "threads") as file:
+        return None if file is None else int(file.readline())
 
 
 _before = _Times.now()

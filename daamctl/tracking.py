@@ -2,11 +2,14 @@
 
 MLflow is a copy: everything that a run logs is also in its fold folder. A background thread sends events from a queue.
 If the store fails, the thread stops sending with one warning. `daamctl track`, or the next training of the same
-pipeline, sends what is missing. A small file per fold in `.daamctl/tracking/` records what was sent.
+pipeline, sends what is missing. A small file per fold in `.daamctl/tracking/` records what was sent; where it is lost,
+the run is found by the fold's content key. A project may be copied and moved: the notes name no folder, and in its own
+store the artifact folder is corrected.
 
 Each pipeline is an experiment. The tag `kind` says what a run is: `method` or `ablation`, with the mean over the runs
 of kind `fold` that are nested below it; or `report`. The tag `state` is `superseded` once a fold was trained again,
-else `current`. Closed-form probes are sent by stage `report`, `daamctl track` or `daamctl ui`.
+else `current`. Closed-form probes are sent by stage `report` or `daamctl track`. Stage `report` also adds a method's
+pictures and figures to its run.
 """
 
 from __future__ import annotations
@@ -21,13 +24,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from daamctl.artifacts.io import locked, read_json, sha256_file, write_json
-from daamctl.artifacts.results import Fold, SearchPart
+from daamctl.artifacts.results import Fold, SearchPart, intact_folds
 from daamctl.artifacts.terms import encoder_label
 from daamctl.environment import no_telemetry
 from daamctl.errors import ArtifactError
@@ -35,22 +39,32 @@ from daamctl.errors import ArtifactError
 if TYPE_CHECKING:
     from filelock import FileLock
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 60.0
 MAX_PARAM_CHARS = 500
 MAX_METRICS = 1000  # per call of MLflow
+MAX_LINKS = 25  # in a tag, which MLflow limits to 5000 characters
 MEANS = ("accuracy", "entity_f1")
 """Results of folds whose mean their parent shows."""
 DATABASE = "mlflow.db"
 TRACKING = Path(".daamctl") / "tracking"
 """Folder of the notes on what was sent, below the project folder."""
 STATE, CURRENT, SUPERSEDED = "state", "current", "superseded"
+SHOWN = f"tags.{STATE} = '{CURRENT}'"
+"""Filter of the runs that are not superseded."""
+VIEW, VIEW_TAG = "daamctl", "mlflow.sharedViewState.daamctl"
+"""Name of our view of the table of runs, and the tag of an experiment in which MLflow's UI looks for it."""
+COLUMNS = ("kind", "method", "fold", "encoder")
+"""Tags that the view shows beside the result."""
+STORED_PATHS = "experiments.artifact_location runs.artifact_uri model_versions.source model_versions.storage_location"
+"""Columns of MLflow's own database with absolute paths of artifacts."""
 
 
-class Tracker(Protocol):
-    """A place to log runs. A run starts, logs epochs, and finishes with a fold on disk."""
+class Tracker:
+    """A place to log runs. A run starts, logs epochs, and finishes with a fold on disk. This class logs nothing."""
 
     def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
         """Start one run.
@@ -75,23 +89,8 @@ class Tracker(Protocol):
         """Wait, for a limited time, until everything is sent."""
 
 
-class NoTracker:
+class NoTracker(Tracker):
     """Logs nothing."""
-
-    def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
-        """Do nothing."""
-
-    def epoch(self, entry: Mapping[str, float | int | None]) -> None:
-        """Do nothing."""
-
-    def finish(self, fold: Fold) -> None:
-        """Do nothing."""
-
-    def report(self, name: str, folder: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def store_uri(root: Path) -> str:
@@ -111,17 +110,20 @@ def run_links(root: Path, address: str) -> dict[str, str]:
         address: where the UI answers, e.g. `http://127.0.0.1:5000`.
 
     Returns:
-        Pipeline or ad-hoc run -> link to its experiment. MLflow 3 would open pages for language models by default.
+        Pipeline or ad-hoc run -> link to the table of its runs, best first. By default, MLflow 3 would open pages for
+        language models.
 
     Raises:
         ArtifactError: nothing was sent to the store, or it cannot be read.
     """
-    names = sorted(path.name for path in (root / TRACKING).glob("*") if path.is_dir())
-    query = urlencode({"workflowType": "machine_learning", "searchFilter": f"tags.{STATE} = '{CURRENT}'"})
-    links = {
-        name: f"{address.rstrip('/')}/#/experiments/{number}/runs?{query}"
-        for name, number in (_experiments(root, names) if names else {}).items()
-    }
+    folders = (root / TRACKING, *(root / "data" / stage for stage in ("train", "report")))
+    names = sorted({path.name for folder in folders for path in folder.glob("*") if path.is_dir()})
+    links = {}
+    for name, (number, has_view) in (_experiments(root, names) if names and _store_exists(root) else {}).items():
+        # columns cannot stand in a link, and MLflow ignores a view if it has a filter or an order too
+        table = {"viewStateShareKey": VIEW} if has_view else {"searchFilter": SHOWN, **_order("accuracy")}
+        query = urlencode({"workflowType": "machine_learning", **table})
+        links[name] = f"{address.rstrip('/')}/#/experiments/{number}/runs?{query}"
     if not links:
         raise ArtifactError(
             f"MLflow at {shown_store(root)} has no runs of this project",
@@ -130,15 +132,35 @@ def run_links(root: Path, address: str) -> dict[str, str]:
     return links
 
 
-def _experiments(root: Path, names: Sequence[str]) -> dict[str, str]:
-    """Name -> id of the experiments that the store has.
+def _order(metric: str) -> dict[str, str]:
+    return {"orderByKey": f"metrics.`{metric}`", "orderByAsc": "false"}
+
+
+def _view(metric: str) -> str:
+    """The table that `run_links` opens, as MLflow's UI stores it."""
+    columns = [f"metrics.`{metric}`", *(f"tags.`{name}`" for name in COLUMNS)]
+    table = {"searchFilter": SHOWN, **_order(metric), "orderByAsc": False}
+    return json.dumps({**table, "selectedColumns": columns, "columnOrder": columns})
+
+
+def not_sent(root: Path, folds: Sequence[Fold]) -> list[Fold]:
+    """The folds that the store does not have. Writes nothing."""
+    left = [fold for fold in folds if not is_sent(root, fold)]
+    if not left or not _store_exists(root):
+        return left
+    sender = _Sender(root, writes=False)
+    return [fold for fold in left if sender.find(fold) is None]
+
+
+def _experiments(root: Path, names: Sequence[str]) -> dict[str, tuple[str, bool]]:
+    """Name -> id of the experiments that the store has, and whether they have our view.
 
     Raises:
         ArtifactError: the store cannot be read.
     """
     _check_database(root, whole=True)
     try:
-        client = _Sender(root).client
+        client = _Sender(root, writes=False).client
         found = [client.get_experiment_by_name(name) for name in names]
     except ArtifactError:
         raise
@@ -147,10 +169,11 @@ def _experiments(root: Path, names: Sequence[str]) -> dict[str, str]:
             f"MLflow at {shown_store(root)} cannot be read: {_first_line(error)}",
             fix="start the tracking server or fix MLFLOW_TRACKING_URI, then run it again",
         ) from error
-    return {one.name: one.experiment_id for one in found if one is not None and one.lifecycle_stage == "active"}
+    there = [one for one in found if one is not None and one.lifecycle_stage == "active"]
+    return {one.name: (one.experiment_id, VIEW_TAG in one.tags) for one in there}
 
 
-class MLflowTracker:
+class MLflowTracker(Tracker):
     """Logs to MLflow from a background thread.
 
     Args:
@@ -237,10 +260,10 @@ class MLflowTracker:
 
 
 class _Sender:
-    """The calls to MLflow. Only one thread may use it."""
+    """The calls to MLflow. Only one thread may use it. With `writes=False`, the store is only read."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, *, writes: bool = True) -> None:
+        self.root, self.writes = root, writes
         self._client: MlflowClient | None = None
         self._run_id = self._parent_id = ""
         self._replaces: list[str] = []
@@ -265,6 +288,8 @@ class _Sender:
             with alone if uri.startswith("sqlite:") else nullcontext():
                 self._client = MlflowClient(uri)
                 self._client.search_experiments(max_results=1)
+                if self.writes:
+                    _correct_artifacts(self.root)
         return self._client
 
     def send(self, fold: Fold, *, look: bool = False) -> None:
@@ -276,10 +301,29 @@ class _Sender:
             self.finish(fold)
 
     def is_stored(self, fold: Fold, *, look: bool) -> bool:
-        """Whether the store has a fold: by our record and, if the store is open or `look`, by its own."""
+        """Whether the store has a fold: by our record and, if it is open or `look`, by its own; else by the key."""
         run = fold.result["run"]
         note = _note(self.root, run["pipeline"], _address(fold), run["fold"], run["seed"])
-        return is_sent(self.root, fold) and self._has(_read_note(note)["run_id"], look=look)
+        if is_sent(self.root, fold) and self._has(_read_note(note)["run_id"], look=look):
+            return True
+        found = self.find(fold)
+        if found is not None:  # the project was copied without our notes, or another copy of it has sent the fold
+            write_json(note, {"run_id": found.info.run_id, "store": _store_name(self.root), "key": run["key"]})
+        return found is not None
+
+    def find(self, fold: Fold) -> Run | None:
+        """The run of a fold, by its content key."""
+        run = fold.result["run"]
+        return self._find(run["pipeline"], kind="fold", method=_address(fold), key=run["key"])
+
+    def _find(self, name: str, **tags: str) -> Run | None:
+        """A finished run with these tags that is not superseded."""
+        experiment = self.client.get_experiment_by_name(name)
+        if experiment is None:
+            return None
+        chosen = "".join(f" and tags.{key} = '{value}'" for key, value in tags.items())
+        chosen = f"{SHOWN} and attributes.status = 'FINISHED'{chosen}"
+        return next(iter(self.client.search_runs([experiment.experiment_id], chosen, max_results=1)), None)
 
     def start(self, name: str, folder: Path, fold: int, seed: int) -> None:
         """Remember which run comes next. It is made with its first epoch: another process may finish the fold first."""
@@ -294,7 +338,7 @@ class _Sender:
         if self._started is None:
             return False
         (name, folder, fold, seed), self._started = self._started, None
-        method, store = folder.name, shown_store(self.root)
+        method, store = folder.name, _store_name(self.root)
         note = _note(self.root, name, method, fold, seed)
         if not self._take(note.with_suffix(".lock")):
             return False
@@ -383,25 +427,27 @@ class _Sender:
         self.client.set_terminated(self._run_id, "FINISHED")
         for old in self._replaces:
             self._if_there(old, lambda run_id: self.client.set_tag(run_id, STATE, SUPERSEDED))
-        self._summarise(run["pipeline"])
+        self._summarise(run["pipeline"], facts["encoder"])
         note = _note(self.root, run["pipeline"], _address(fold), run["fold"], run["seed"])
-        write_json(note, {"run_id": self._run_id, "store": shown_store(self.root), "key": run["key"]})
+        write_json(note, {"run_id": self._run_id, "store": _store_name(self.root), "key": run["key"]})
         self._run_id = ""
         self.num_finished += 1
         self.release()
 
     def report(self, name: str, folder: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        note, store = _note_path(self.root, name, "report"), shown_store(self.root)
+        note, store = _note_path(self.root, name, "report"), _store_name(self.root)
         before = _read_note(note)
         key = sha256_file(folder / "report.html")
         if before.get("store") != store:
             before = {}
         if before.get("key") == key and self._has(before["run_id"], look=False):
             return
+        if (found := self._find(name, kind="report", key=key)) is not None:
+            write_json(note, {"run_id": found.info.run_id, "store": store, "key": key})
+            return
         replaced = [*before.get("replaces", []), *([before["run_id"]] if before else [])]
-        run = self.client.create_run(
-            self._experiment(name), run_name="report", tags={"pipeline": name, "kind": "report", STATE: CURRENT, **tags}
-        )
+        tags = {"pipeline": name, "kind": "report", STATE: CURRENT, "key": key, **tags}
+        run = self.client.create_run(self._experiment(name), run_name="report", tags=tags)
         self._run_id = run.info.run_id
         entry = {"run_id": self._run_id, "store": store, "key": None, "replaces": replaced}
         write_json(note, entry)
@@ -411,7 +457,18 @@ class _Sender:
         self.client.set_terminated(self._run_id, "FINISHED")
         for old in replaced:
             self._if_there(old, self.client.delete_run)
+        self._add_files(name, folder)
         write_json(note, {**entry, "key": key, "replaces": []})
+
+    def _add_files(self, name: str, folder: Path) -> None:
+        """Add the pictures that a report shows of a method, `<method>-<what>.png`, and its figures to its run."""
+        figures = folder.parents[1] / "metrics" / name
+        for path in sorted([*figures.glob("*.json"), *(folder / "pictures").glob("*-*.png")]):
+            method = path.stem if path.parent == figures else path.stem.rpartition("-")[0]
+            note = _read_note(_note_path(self.root, name, method))
+            if note.get("store") == _store_name(self.root):
+                place = "metrics" if path.parent == figures else "pictures"
+                self._if_there(note["run_id"], partial(self.client.log_artifact, local_path=path, artifact_path=place))
 
     def _metrics(self, run_id: str, values: Mapping[str, float | int | None], *, step: int) -> None:
         from mlflow.entities import Metric
@@ -451,29 +508,45 @@ class _Sender:
                 found = self.client.get_experiment_by_name(name)
                 if found is None:
                     raise
+        if VIEW_TAG not in found.tags:
+            self.client.set_experiment_tag(found.experiment_id, VIEW_TAG, _view(MEANS[0]))
         return str(found.experiment_id)
 
     def _parent(self, name: str, folder: Path) -> str:
         """The run under which the folds of a method are nested; made if it is not in the store."""
-        note, store = _note_path(self.root, name, folder.name), shown_store(self.root)
+        note, store = _note_path(self.root, name, folder.name), _store_name(self.root)
         with locked(note.with_suffix(".lock"), what=f"the MLflow run of {folder.name}"):
             known = _read_note(note)
             if known.get("store") == store and self._is_there(known["run_id"]):
                 return str(known["run_id"])
+            for fold in intact_folds(folder):  # their notes may be lost while the store has their runs
+                found = self.find(fold)
+                if found is not None and self._is_there(parent := found.data.tags["mlflow.parentRunId"]):
+                    write_json(note, {"run_id": parent, "store": store})
+                    return str(parent)
             kind = "ablation" if folder.parent.parent.name == "ablate" else "method"
             tags = {"pipeline": name, "method": folder.name, "kind": kind, STATE: CURRENT}
             run = self.client.create_run(self._experiment(name), run_name=folder.name, tags=tags)
             write_json(note, {"run_id": run.info.run_id, "store": store})
             return str(run.info.run_id)
 
-    def _summarise(self, pipeline: str) -> None:
-        """Log the means over the finished folds of a method to their parent."""
-        chosen = f"tags.`mlflow.parentRunId` = '{self._parent_id}' and tags.{STATE} = '{CURRENT}'"
-        runs = self.client.search_runs([self._experiment(pipeline)], f"{chosen} and attributes.status = 'FINISHED'")
+    def _summarise(self, pipeline: str, encoder: str) -> None:
+        """Log means over the folds of a method and links to them to their parent, and the view to the experiment."""
+        from mlflow.entities import RunTag
+
+        experiment = self._experiment(pipeline)
+        chosen = f"tags.`mlflow.parentRunId` = '{self._parent_id}' and {SHOWN}"
+        runs = self.client.search_runs([experiment], f"{chosen} and attributes.status = 'FINISHED'")
         found = {name: [run.data.metrics[name] for run in runs if name in run.data.metrics] for name in MEANS}
         means = {name: fmean(values) for name, values in found.items() if values}
         if means:
             self._metrics(self._parent_id, {**means, "folds": len(runs)}, step=0)
+        folds = sorted((run.info.run_name, run.info.run_id) for run in runs)[:MAX_LINKS]
+        links = ", ".join(f"[{name}](#/experiments/{experiment}/runs/{run_id}/artifacts)" for name, run_id in folds)
+        tags = {"encoder": encoder, "mlflow.note.content": f"Weights and predictions of each fold: {links}"}
+        self.client.log_batch(self._parent_id, tags=[RunTag(key, value) for key, value in tags.items()])
+        metric = next((name for name in reversed(MEANS) if name in means), MEANS[0])
+        self.client.set_experiment_tag(experiment, VIEW_TAG, _view(metric))
         self.client.set_terminated(self._parent_id, "FINISHED")
 
     def _end_interrupted(self, note: dict[str, Any]) -> None:
@@ -562,7 +635,7 @@ def is_sent(root: Path, fold: Fold) -> bool:
     """Whether the current store has this result, by our own record of what was sent."""
     run = fold.result["run"]
     note = _read_note(_note(root, run["pipeline"], _address(fold), run["fold"], run["seed"]))
-    return bool(note.get("key") == run["key"] and note.get("store") == shown_store(root)) and _store_exists(root)
+    return bool(note.get("key") == run["key"] and note.get("store") == _store_name(root)) and _store_exists(root)
 
 
 def send_missing(tracker: Tracker, folds: Iterable[Fold]) -> None:
@@ -593,7 +666,9 @@ def _read_note(path: Path) -> dict[str, Any]:
         found = read_json(path)
     except ArtifactError:
         return {}
-    return found if isinstance(found, dict) and "run_id" in found else {}
+    if not isinstance(found, dict) or "run_id" not in found:
+        return {}
+    return {**found, "store": _without_folder(str(found.get("store")))}  # older notes name the project's folder
 
 
 def _note_path(root: Path, name: str, run: str) -> Path:
@@ -640,6 +715,36 @@ def _check_database(root: Path, *, whole: bool = False) -> None:
 def _artifacts(root: Path) -> str | None:
     """Artifact folder of the local store; None if a server chooses it."""
     return None if os.environ.get("MLFLOW_TRACKING_URI") else (root / "mlartifacts").as_uri()
+
+
+def artifacts_elsewhere(root: Path) -> list[str]:
+    """Artifact folders in the project's own store that are those of other projects: it was copied or moved."""
+    own, path = _artifacts(root), root / DATABASE
+    if own is None or not path.exists():
+        return []
+    query = "SELECT DISTINCT artifact_location FROM experiments WHERE artifact_location LIKE 'file://%/mlartifacts'"
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
+        return [found for (found,) in database.execute(query) if found != own]
+
+
+def _correct_artifacts(root: Path) -> None:
+    """Make the store of a copied or moved project name its own artifact folder, not the one that it came from."""
+    for old in artifacts_elsewhere(root):
+        with closing(sqlite3.connect(root / DATABASE, timeout=60.0)) as database, database:
+            for table, column in (path.split(".") for path in STORED_PATHS.split()):
+                moved = (
+                    f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column} || '/', 1, ?) = ?"
+                )
+                database.execute(moved, (_artifacts(root), len(old) + 1, len(old) + 1, f"{old}/"))
+
+
+def _store_name(root: Path) -> str:
+    """The store in our notes: like `shown_store`, but the project's own without its folder, which may move."""
+    return _without_folder(shown_store(root))
+
+
+def _without_folder(store: str) -> str:
+    return DATABASE if store.startswith("sqlite:") and store.endswith(f"/{DATABASE}") else store
 
 
 def shown_store(root: Path) -> str:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import copy
 from types import SimpleNamespace
+from typing import Any
 
+import peft
 import pytest
 import torch
+import transformers
+from peft.tuners.lora import LoraLayer
 from torch import nn
 
+from daamctl import attention as attention_module
 from daamctl.adapters import FINETUNES, build_finetune
 from daamctl.attention import attend, call_projections, gate_bias_once, read_projections
-from tests.fixtures.tiny_models import batch, tiny
+from tests.fixtures.tiny_models import Tiny, batch, tiny
 
 
 @pytest.mark.parametrize("architecture", ["wavlm", "wavlm-base"])
@@ -43,6 +48,59 @@ def test_called_projections_give_the_same_numbers(architecture: str, masked: boo
             assert torch.allclose(value.grad, other.grad, rtol=1e-3, atol=1e-3), name
             met += 1
     assert met > 40
+
+
+MENDED = (
+    f"transformers {transformers.__version__} calls the projections of WavLM's attention itself "
+    "(huggingface/transformers#48773): remove call_projections and read_projections from daamctl/attention.py, adapt "
+    "gate_bias_once, and keep deviation D2 for the version that the paper's code used"
+)
+RENAMED = (
+    f"transformers {transformers.__version__} has renamed the method that daamctl/attention.py replaces: fine-tuned "
+    "WavLM would silently train no adapter (D2)"
+)
+
+
+def with_lora(encoder: Tiny) -> Any:
+    """The model with an adapter of peft on each projection of its attention, none of them zero."""
+    names = ["q_proj", "k_proj", "v_proj", "out_proj"]
+    model: Any = peft.inject_adapter_in_model(
+        peft.LoraConfig(r=2, lora_alpha=2, target_modules=names), encoder.model, adapter_name="default"
+    )
+    generator = torch.Generator().manual_seed(0)
+    for name, value in model.named_parameters():
+        if "lora_" in name:
+            value.data = 0.3 * torch.randn(value.shape, generator=generator)
+    return model.eval()
+
+
+def test_transformers_has_not_mended_wavlm_itself() -> None:
+    """Fails with what to do once it has; our replacement is then needless."""
+    encoder = tiny("wavlm")
+    attention = encoder.model.encoder.layers[0].attention
+    assert hasattr(attention, attention_module._BYPASSING), RENAMED
+    model = with_lora(encoder).requires_grad_(True)
+    encoder.hidden(batch(encoder)[0]).sum().backward()
+    without = [value.grad is None for name, value in model.named_parameters() if "lora_" in name]
+    assert len(without) == 2 * 4 * 2  # A and B of four projections in two layers
+    assert all(without), MENDED
+
+
+def test_an_adapter_acts_once() -> None:
+    """Ours and, if it comes, the mend of transformers must not both add it: as with the adapter merged."""
+    fixed, merged = tiny("wavlm"), tiny("wavlm")
+    inputs, _ = batch(fixed)
+    before = merged.hidden(dict(inputs))
+    call_projections(fixed.model)
+    call_projections(fixed.model)
+    with_lora(fixed)
+    found = fixed.hidden(dict(inputs))
+    for module in with_lora(merged).modules():
+        if isinstance(module, LoraLayer):
+            module.merge()  # into the weights, which the attention reads
+    expected = merged.hidden(dict(inputs))
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert (expected - before).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("architecture", ["wavlm", "wavlm-base"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 
 from daamctl import audio
 from daamctl.errors import AudioError
+from tests.fixtures.recordings import wav_bytes
 
 
 def tone(rate: int, seconds: float = 1.0, *, channels: int = 1, hertz: float = 440.0) -> np.ndarray:
@@ -152,3 +155,83 @@ def test_warnings_about() -> None:
     assert audio.warnings_about(loud) == {"clipped"}
     assert audio.warnings_about(torch.full((10,), 9e-5)) == {"silent"}
     assert audio.warnings_about(torch.tensor([0.0, 2e-4])) == set()
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({"rate": 2_147_483_647}, r"1 channel\(s\) at 2147483647 Hz by its header; read are at most 64 at 1000 to 768000"),
+        ({"rate": 768_001}, "at 768001 Hz"),
+        ({"rate": 999}, "at 999 Hz"),
+        ({"rate": 0}, "not audio that can be read"),
+        ({"rate": 4_294_967_295}, "not audio that can be read"),
+        ({"rate": 16_000, "channels": 65}, r"65 channel\(s\)"),
+        ({"rate": 16_000, "channels": 65_535}, "not audio that can be read"),
+        ({"rate": 16_000, "channels": 0}, "not audio that can be read"),
+        ({"rate": 16_000, "size": 0x7FFFFFF0}, "is truncated: its header promises 2147483632 bytes"),
+        ({"rate": 16_000, "size": 0xFFFFFFF0}, "is truncated: its header promises 4294967280 bytes"),
+    ],
+)
+def test_headers_that_no_recorder_writes(tmp_path: Path, header: dict[str, int], message: str) -> None:
+    path = tmp_path / "a.wav"
+    path.write_bytes(wav_bytes(**header))
+    with pytest.raises(AudioError, match=message) as caught:
+        audio.probe(path)
+    assert "\n" not in caught.value.message
+    if "size" not in header:
+        with pytest.raises(AudioError, match=message):
+            audio.load(path, sampling_rate=16_000)
+
+
+def test_what_is_too_long_to_read_at_all_or_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.wav", tone(16000, 2.0, channels=2), 16000)
+    monkeypatch.setattr(audio, "MOST_VALUES", 63_999)
+    with pytest.raises(AudioError, match=r"0 s to the end of 2 channel\(s\) .* \(64,000 values; at most 63,999\)"):
+        audio.load(path, sampling_rate=16000)
+    assert len(audio.load(path, start_s=1.0, sampling_rate=16000)) == 16000
+    monkeypatch.setattr(audio, "LONGEST_H", 1 / 3600)
+    with pytest.raises(AudioError, match="h by its header; at most"):
+        audio.probe(path)
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 22050, 44100, 48000, 192000])
+@pytest.mark.parametrize("target", [16000, 24000])
+def test_the_filter_for_odd_rates_is_that_of_torchaudio(
+    rate: int, target: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The usual rates keep torchaudio's own numbers, bit by bit; the other way gives the same up to rounding."""
+    import torchaudio.functional as F
+
+    noise = torch.randn(rate // 3, generator=torch.Generator().manual_seed(rate)) / 4
+    usual = audio.resample(noise, rate, target)
+    assert torch.equal(usual, F.resample(noise, rate, target))
+    monkeypatch.setattr(audio, "MOST_TAPS", 0)
+    torch.testing.assert_close(audio.resample(noise, rate, target), usual, atol=5e-5, rtol=0)
+
+
+@pytest.mark.parametrize("rate", [1009, 15_991, 44_101, 767_999])
+def test_odd_rates_give_the_same_tone(tmp_path: Path, rate: int) -> None:
+    hertz = 100.0
+    path = write(tmp_path / "a.wav", tone(rate, hertz=hertz), rate, "FLOAT")
+    waveform = audio.load(path, sampling_rate=16000)
+    assert waveform.shape == (16000,)
+    expected = torch.from_numpy(tone(16000, hertz=hertz)[:, 0]).float()
+    assert (waveform - expected)[1000:-1000].abs().max() < 5e-3
+
+
+def test_odd_rates_take_little_memory(tmp_path: Path) -> None:
+    """15,991 Hz took 4.4 GB. The address space of the process is limited, so that a failure costs nothing."""
+    (tmp_path / "a.wav").write_bytes(wav_bytes(15_991, 15_991))
+    code = """
+import resource, sys
+from pathlib import Path
+import torch, torchaudio.functional, soundfile
+from daamctl import audio
+torch.set_num_threads(1)
+size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + 500_000_000,) * 2)
+print(len(audio.load(Path(sys.argv[1]), sampling_rate=16_000)))
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "a.wav")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "16000", done.stderr[-500:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from daamctl import cpu_formats
 from daamctl.cpu_formats import CpuFormats, decide, in_words, read_formats
+from tests.fixtures.damage import damages
 
 STEP = "convolution step"
 
@@ -117,13 +117,24 @@ def test_another_version_of_torch_is_measured_again(measured: list[dict[str, flo
     assert found().encoder == "float32"
 
 
+def test_a_flipped_decision_is_not_used(measured: list[dict[str, float]]) -> None:
+    measured += [times(encoder=2)]
+    decided = found()
+    content = cpu_formats.cache_file().read_bytes()
+    for damaged in damages(content, flips=200, cuts=50):
+        cpu_formats.cache_file().write_bytes(damaged)
+        assert read_formats(cpu_formats.cache_file()) is None
+    cpu_formats.cache_file().write_bytes(content)
+    assert found() == decided
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}{", '{"unknown": 1}'])
 def test_a_damaged_file_is_written_anew(measured: list[dict[str, float]], content: str) -> None:
     measured += [times(encoder=2), times(encoder=2)]
     decided = found()
     cpu_formats.cache_file().write_text(content)
     assert found() == decided
-    assert json.loads(cpu_formats.cache_file().read_text())["encoder"] == "bfloat16"
+    assert read_formats(cpu_formats.cache_file()) == decided
 
 
 def test_a_folder_that_cannot_be_written_only_costs_the_measurement(

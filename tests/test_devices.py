@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from daamctl import devices
+from daamctl import devices, doctor
 from daamctl.cpu_formats import CpuFormats
 from daamctl.devices import (
     Work,
@@ -21,6 +21,7 @@ from daamctl.devices import (
     free_on,
     full_float32,
     is_out_of_memory,
+    numbered,
     release_memory,
     resolve_device,
     resolve_precision,
@@ -159,7 +160,10 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     machine(monkeypatch)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(devices, "DRIVER", tmp_path)
+    monkeypatch.setattr(devices, "DEVICES", tmp_path / "dev")
     (tmp_path / "gpus/0000:3b:00.0").mkdir(parents=True)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidia0").touch()
     (tmp_path / "version").write_text(
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri May 31 09:35:42 UTC 2024\n"
         "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n"
@@ -174,6 +178,63 @@ def test_a_gpu_that_torch_cannot_use_is_no_reason_to_compute_for_days() -> None:
     assert "this machine has an NVIDIA GPU, but torch" in caught.value.message
     assert caught.value.message.endswith("cannot use it with driver 550.90.07")
     assert resolve_device("cpu") == "cpu"
+
+
+@pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize("name", ["cuda", "cuda:0"])
+def test_a_named_gpu_that_only_the_driver_counts_is_refused_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """torch asks the driver how many GPUs there are, also where CUDA cannot start."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ConfigError, match=r"cannot use it with driver 550\.90\.07"):
+        resolve_device(name)
+
+
+def test_a_container_without_gpus_computes_on_the_cpu(driver: Path) -> None:
+    """It sees the driver of its host all the same."""
+    (driver / "dev/nvidia0").unlink()
+    (driver / "dev/nvidiactl").touch()
+    assert resolve_device("auto") == "cpu"
+    with pytest.raises(ConfigError, match=r"'cuda' is not on this machine \(0 of kind 'cuda' found\)"):
+        resolve_device("cuda")
+
+
+def test_gpus_of_other_jobs_are_not_missed(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(path: Path, flags: int) -> int:
+        raise PermissionError(1, "Operation not permitted", str(path))
+
+    monkeypatch.setattr(devices.os, "open", forbidden)
+    assert resolve_device("auto") == "cpu"
+
+
+@pytest.mark.parametrize("nvidia", [True, False])
+def test_a_gpu_under_wsl_is_found_by_its_device(driver: Path, monkeypatch: pytest.MonkeyPatch, nvidia: bool) -> None:
+    monkeypatch.setattr(devices, "DRIVER", driver / "nothing")
+    monkeypatch.setattr(devices, "WSL_DRIVER", driver / ("version" if nvidia else "nothing"))
+    (driver / "dev/nvidia0").rename(driver / "dev/dxg")
+    if not nvidia:
+        assert resolve_device("auto") == "cpu"
+        return
+    with pytest.raises(ConfigError, match=r"cannot use it with driver of an unknown version"):
+        resolve_device("auto")
+
+
+@pytest.mark.usefixtures("driver")
+def test_doctor_names_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(index: int) -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", fails)
+    found = dict(doctor._devices())
+    assert found["gpu"] == "none that PyTorch can use"
+    assert found["auto means"].startswith("nothing: this machine has an NVIDIA GPU, but torch")
+
+
+def test_a_number_is_given_to_the_current_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    assert (numbered("cuda"), numbered("cuda:1")) == (torch.device("cuda", 2), torch.device("cuda", 1))
 
 
 @pytest.mark.usefixtures("driver")

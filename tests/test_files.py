@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from daamctl.errors import ArtifactError
-from daamctl.files import atomic_path, csv_text
+from daamctl.files import atomic_path, csv_text, kept_path, open_kept
+from tests.fixtures.damage import damages
 
 
 def names(folder: Path) -> list[str]:
@@ -110,3 +111,31 @@ def test_no_text_of_a_csv_file_is_a_formula(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "anger", "-1.5", "+2", "1e-3", "a=b", "–"])
 def test_other_text_stays_as_it_is(text: str) -> None:
     assert csv_text(text) == text
+
+
+def test_kept_work_is_read_back_under_its_key_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "part"
+    with open_kept(path, "a") as file:
+        assert file is None
+    for content in (b"", b"some work\n", bytes(3 << 20)):
+        with kept_path(path, "a") as temporary:
+            temporary.write_bytes(content)
+        with open_kept(path, "a") as file:
+            assert file is not None
+            assert file.read(len(content)) == content
+        with open_kept(path, "b") as file:
+            assert file is None
+    assert (names(tmp_path), caplog.text) == (["part"], "")  # that of another key may still be of use
+
+
+def test_kept_work_is_removed_after_any_flip_or_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "part"
+    with kept_path(path, "a") as temporary:
+        temporary.write_bytes(b"unfinished")
+    for damaged in (several := damages(path.read_bytes())):
+        path.write_bytes(damaged)
+        with open_kept(path, "a") as file:
+            assert file is None
+        assert not path.exists()
+    assert len(several) == len(caplog.messages)
+    assert set(caplog.messages) == {f"{path} is damaged, or of an earlier version of daamctl: its work is done again"}

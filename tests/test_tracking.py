@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -193,9 +194,19 @@ def test_fold_is_sent_once_and_again_when_it_changes(root: Path) -> None:
     )
 
 
-def filter_of(link: str) -> str:
-    """The filter of runs in a link to the UI."""
-    return parse_qs(link.partition("?")[2])["searchFilter"][0]
+def view_of(root: Path, name: str, link: str) -> dict[str, Any]:
+    """What the page behind a link to the UI shows of the runs."""
+    from mlflow import MlflowClient
+
+    query = {key: value for key, (value,) in parse_qs(link.partition("?")[2]).items()}
+    assert query.pop("workflowType") == "machine_learning"  # not the pages for language models
+    experiment = MlflowClient(store_uri(root)).get_experiment_by_name(name)
+    assert link.startswith(f"http://127.0.0.1:5000/#/experiments/{experiment.experiment_id}/runs?")
+    if "viewStateShareKey" not in query:
+        return query
+    assert len(query) == 1  # MLflow ignores the view beside another filter or order
+    view: dict[str, Any] = json.loads(experiment.tags[f"mlflow.sharedViewState.{query['viewStateShareKey']}"])
+    return view
 
 
 def test_a_link_shows_runs_and_hides_the_superseded(root: Path) -> None:
@@ -209,11 +220,10 @@ def test_a_link_shows_runs_and_hides_the_superseded(root: Path) -> None:
     result["metrics"] |= {"accuracy": 0.75, "entity_f1": 0.5}
     path.write_text(json.dumps(result))
     send(root, read_fold(folds[0].folder))
-    link = run_links(root, "http://127.0.0.1:5000")["linked"]
-    experiment = MlflowClient(store_uri(root)).get_experiment_by_name("linked")
-    assert link.startswith(f"http://127.0.0.1:5000/#/experiments/{experiment.experiment_id}/runs?")
-    assert parse_qs(link.partition("?")[2])["workflowType"] == ["machine_learning"]  # not the pages for language models
-    shown = MlflowClient(store_uri(root)).search_runs([experiment.experiment_id], filter_of(link))
+    view = view_of(root, "linked", run_links(root, "http://127.0.0.1:5000")["linked"])
+    client = MlflowClient(store_uri(root))
+    experiment = client.get_experiment_by_name("linked")
+    shown = client.search_runs([experiment.experiment_id], view["searchFilter"])
     assert sorted(run.info.run_name for run in shown) == ["mha", "mha-fold1-seed1", "mha-fold2-seed1"]
     assert len(runs_of(root, "linked", kind="fold")) == 3
     (hidden,) = runs_of(root, "linked", state="superseded")
@@ -223,6 +233,104 @@ def test_a_link_shows_runs_and_hides_the_superseded(root: Path) -> None:
     second = folds[1].result["metrics"]["accuracy"]
     assert parent.data.metrics == pytest.approx({"accuracy": (0.75 + second) / 2, "entity_f1": 0.5, "folds": 2})
     assert parent.info.status == "FINISHED"
+    for run in runs_of(root, "linked", kind="fold", state="current"):
+        assert f"](#/experiments/{experiment.experiment_id}/runs/{run.info.run_id}/artifacts)" in parent.data.tags[NOTE]
+
+
+NOTE = "mlflow.note.content"
+"""Tag whose text MLflow's page of a run shows."""
+
+
+def test_a_link_opens_a_table_that_is_sorted_by_accuracy(root: Path) -> None:
+    from mlflow import MlflowClient
+
+    send(root, make_fold(root, "sorted", 1, "mha"), make_fold(root, "sorted", 2, "none"))
+    view = view_of(root, "sorted", run_links(root, "http://127.0.0.1:5000")["sorted"])
+    columns = ["metrics.`accuracy`", "tags.`kind`", "tags.`method`", "tags.`fold`", "tags.`encoder`"]
+    assert (view["selectedColumns"], view["columnOrder"]) == (columns, columns)
+    assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`accuracy`", False)
+    runs = runs_of(root, "sorted")
+    assert {"accuracy"} <= set.intersection(*(set(run.data.metrics) for run in runs))
+    assert {"kind", "method", "encoder"} <= set.intersection(*(set(run.data.tags) for run in runs))
+    client = MlflowClient(store_uri(root))
+    experiment = client.get_experiment_by_name("sorted")
+    client.delete_experiment_tag(experiment.experiment_id, "mlflow.sharedViewState.daamctl")  # as before the view
+    view = view_of(root, "sorted", run_links(root, "http://127.0.0.1:5000")["sorted"])
+    assert view == {"searchFilter": "tags.state = 'current'", "orderByKey": "metrics.`accuracy`", "orderByAsc": "false"}
+
+
+def counts(root: Path) -> dict[str, int]:
+    """Number of rows of every table in the local store."""
+    with closing(sqlite3.connect(root / "mlflow.db")) as database:
+        names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: database.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in names}
+
+
+def notes(root: Path) -> dict[str, str]:
+    folder = root / ".daamctl/tracking"
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.json")}
+
+
+def test_a_project_that_was_copied_and_moved_sends_nothing_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from mlflow import MlflowClient
+
+    caplog.set_level("INFO", logger="daamctl")
+    first, copy, moved = (tmp_path / name for name in ("first", "copy", "moved"))
+    send(first, *(make_fold(first, "demo", number) for number in (1, 2)))
+    send_report(first, "<p>whole</p>", 0.5)
+    assert str(tmp_path) not in "".join(notes(first).values())
+    before = {path: path.stat().st_mtime_ns for path in first.rglob("*") if path.is_file()}
+    shutil.copytree(first, copy)
+    # copied with everything: `ui` says that the files are looked for elsewhere, and changes nothing
+    elsewhere = f"MLflow looks for files of runs in {(first / 'mlartifacts').as_uri()}, where the project was before"
+    assert track.unsent(copy) == f"{elsewhere}. To correct it: daamctl track"
+    assert (counts(copy), notes(copy)) == (counts(first), notes(first))
+    track.run(copy)
+    send_report(copy, "<p>whole</p>", 0.5)
+    assert caplog.messages == [f"0 of 2 finished folds sent to sqlite:///{copy}/mlflow.db"]
+    assert (counts(copy), notes(copy)) == (counts(first), notes(first))
+    assert track.unsent(copy) is None
+    assert {path: path.stat().st_mtime_ns for path in first.rglob("*") if path.is_file()} == before
+    # moved, as an older version left it, with paths in the notes
+    first.rename(moved)
+    for name, text in notes(moved).items():
+        path = moved / ".daamctl/tracking" / name
+        path.write_text(text.replace('"mlflow.db"', f'"sqlite:///{first}/mlflow.db"'))
+    send(moved, make_fold(moved, "demo", 3))
+    assert [run.data.tags["fold"] for run in runs_of(moved, "demo", kind="fold")] == ["3", "2", "1"]
+    assert not first.exists()
+    # copied without our notes
+    shutil.rmtree(copy / ".daamctl")
+    new = make_fold(copy, "demo", 3)
+    assert track.unsent(copy) == "1 of 3 finished folds are not in MLflow. To correct it: daamctl track"
+    send_report(copy, "<p>whole</p>", 0.5)
+    send(copy, new)
+    track.run(copy)
+    for root in (copy, moved):
+        (parent,) = runs_of(root, "demo", kind="method")
+        folds = runs_of(root, "demo", kind="fold")
+        assert {run.data.tags["mlflow.parentRunId"] for run in folds} == {parent.info.run_id}
+        assert parent.data.metrics["folds"] == len(folds) == 3
+        assert len(runs_of(root, "paper", kind="report")) == 1
+        client = MlflowClient(store_uri(root))
+        for run in folds:
+            assert run.info.artifact_uri.startswith((root / "mlartifacts").as_uri())
+            assert "result.json" in {item.path for item in client.list_artifacts(run.info.run_id)}
+
+
+def test_two_copies_of_a_project_share_the_runs_of_a_store(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_fold(root, "shared")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{root}/mlflow.db")
+    track.run(root, "shared")
+    clone = tmp_path / "clone"
+    shutil.copytree(root / "data/train/shared", clone / "data/train/shared")
+    assert track.unsent(clone) is None
+    track.run(clone)
+    assert len(runs_of(clone, "shared")) == 2  # the fold and its method
 
 
 def test_a_parent_that_was_deleted_is_made_again(root: Path) -> None:
@@ -601,6 +709,32 @@ def test_report_is_one_run_that_a_new_one_replaces(root: Path) -> None:
     assert new.info.run_id != run.info.run_id
     assert new.data.metrics == {"best_accuracy": 0.75}
     assert Path(client.download_artifacts(new.info.run_id, "report.html")).read_text() == "<p>second</p>"
+
+
+def test_a_report_adds_its_pictures_and_figures_to_the_runs_of_methods(root: Path) -> None:
+    from mlflow import MlflowClient
+
+    send(root, *(make_fold(root, "paper", 1, method) for method in ("mha", "mha-mlp")))
+    folder = make_report(root, "illustrated")
+    (folder / "pictures").mkdir()
+    for name in ("mha-confusion", "mha-mlp-learning", "mha-mlp-confusion", "ranks", "others-confusion"):
+        (folder / f"pictures/{name}.png").write_bytes(b"")
+    (root / "data/metrics/paper").mkdir(parents=True)
+    (root / "data/metrics/paper/mha-mlp.json").write_text("{}")
+    send_report(root, "illustrated", 0.5)
+    client = MlflowClient(store_uri(root))
+    found = {}
+    for run in runs_of(root, "paper", kind="method"):
+        places = ("pictures", "metrics")
+        items = [item.path for place in places for item in client.list_artifacts(run.info.run_id, place)]
+        found[run.info.run_name] = items
+    assert found == {
+        "mha": ["pictures/mha-confusion.png"],
+        "mha-mlp": ["pictures/mha-mlp-confusion.png", "pictures/mha-mlp-learning.png", "metrics/mha-mlp.json"],
+    }
+    shutil.rmtree(folder / "pictures")
+    for run in runs_of(root, "paper"):
+        client.delete_run(run.info.run_id)
 
 
 def test_report_interrupted_on_its_way_leaves_one_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

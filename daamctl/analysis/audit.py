@@ -55,8 +55,8 @@ from daamctl.artifacts.embeddings import (
     StoredVectors,
     is_held,
     open_embeddings,
-    read_head,
 )
+from daamctl.artifacts.inputs import embeddings_of
 from daamctl.artifacts.results import WEIGHTS, Fold
 from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.words import are_words, sentence_of
@@ -293,7 +293,7 @@ def _open_data(layout: Layout, config: Config, split_rows: SplitRows, missing: l
     if not (layout.embeddings / METADATA_FILE).exists():
         missing.append(f"No audit: no embeddings in {layout.embeddings}; {command}")
         return None
-    head = read_head(layout.embeddings, fix=command)
+    head = embeddings_of(layout, config)
     clips, stored = open_embeddings(layout.embeddings, fix=command)
     held = is_held(stored.nbytes, config.train.features)
     x = torch.from_numpy(stored.load()) if held else stored
@@ -312,9 +312,8 @@ def _audit_method(
     config: Config, method: str, scored: Scored, data: AuditData, ablation: Ablation | None, again: str
 ) -> tuple[AuditedMethod, list[pl.DataFrame]]:
     """Audit one method; return the result and its curves."""
-    keys = {fold.result["meta"]["embeddings_key"] for fold in scored.folds}
-    if keys != {data.head.key} or scored.layers != data.layers:
-        other = f"{method} was trained on other embeddings or layers than the present ones; train it again: {again}"
+    if scored.layers != data.layers:
+        other = f"{method} was trained on other layers than the present ones; train it again: {again}"
         return AuditedMethod(None, None, [], None, None, None, missing=[other], seconds=0.0), []
     worth = np.mean([data.probe(fold) for fold in scored.folds], axis=0)
     untrained = scored.mean_untrained
@@ -366,11 +365,12 @@ def _fold_curves(
     draws = random_orders(len(data.layers), config.importance.audit_orders, seed=SEED)
     clips = sample_rows(data.test_rows(fold), config.importance.audit_clips, fold.fold)
     batches = fold.result["run"]["eval_batches"]
-    # With channels last, the convolutions of the decoder take three quarters of the time on a CPU.
     device = resolve_device(config.train.device)
+    model = model.to(device)
     if device.startswith("cuda"):
         choose_gpu_kernels()  # as in training, whose accuracy the first point repeats
-    model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    else:  # on a CPU, the convolutions of the decoder then take three quarters of the time
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     deletion, insertion = replacement_curves(
         model,
         torch.as_tensor(data.x[clips]),
@@ -442,7 +442,7 @@ def replacement_curves(
     """
     weight = next(model.parameters(), torch.empty(0))
     device, dtype = weight.device, torch.float32 if weight.dtype in (torch.float16, torch.bfloat16) else weight.dtype
-    mean, targets = mean.to(device, dtype), y.to(device)
+    x, mean, targets = x.to(device), mean.to(device, dtype), y.to(device)  # once: every mask reads all clips
     known: dict[bytes, float] = {}
 
     def accuracy(replaced: NDArray[np.bool_]) -> float:
@@ -450,9 +450,8 @@ def replacement_curves(
         if key not in known:  # the ends are shared by all orders, and single layers by many
             mask = torch.from_numpy(replaced).to(device)[:, None]
             right = torch.zeros((), dtype=torch.int64, device=device)
-            for rows in torch.arange(len(x)).split(batch_size):
-                batch = torch.where(mask, mean, x[rows].to(device, dtype))
-                right += (model(batch).argmax(-1) == targets[rows.to(device)]).sum()
+            for clips, classes in zip(x.split(batch_size), targets.split(batch_size), strict=True):
+                right += (model(torch.where(mask, mean, clips.to(dtype))).argmax(-1) == classes).sum()
             known[key] = right.item() / len(x)
         return known[key]
 

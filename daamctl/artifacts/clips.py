@@ -15,7 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from daamctl.artifacts import utterances
 from daamctl.artifacts.io import content_key
@@ -76,6 +78,37 @@ def clips_key(table: ClipTable) -> str:
 def inputs_key(table: ClipTable) -> str:
     """Content key of what an encoder reads: the rows without labels, speakers and groups, and the files they name."""
     return content_key(_content(table, ("utterance_id", "label", "speaker", "group")))
+
+
+def weights_of(owner: NDArray[np.integer[Any]], rows: pl.DataFrame) -> NDArray[np.float64]:
+    """Weight of each clip in the mean of its utterance: its duration, relative to the utterance's longest clip.
+
+    Args:
+        owner: (N,) number of the utterance of each clip.
+        rows: N rows, with `duration_s` if the clips have a duration. Without one, all weights are 1.
+
+    Returns:
+        (N,) weights above 0 and at most 1.
+    """
+    if "duration_s" not in rows.columns or rows["duration_s"].has_nulls():
+        return np.ones(len(rows))
+    durations = rows["duration_s"].to_numpy().astype(np.float64)
+    longest = np.zeros(int(owner.max(initial=-1)) + 1)
+    np.maximum.at(longest, owner, durations)
+    return durations / longest[owner]
+
+
+def means_of_clips(
+    values: NDArray[np.floating[Any]], owner: NDArray[np.integer[Any]], weights: NDArray[np.float64], size: int
+) -> NDArray[np.float64]:
+    """Weighted mean over the clips of each utterance: values (N, …) -> (size, …); 0 for one without clips.
+
+    Every mean over clips is computed here, with the weights of `weights_of`: a rest piece of 5 ms says less than 5 s.
+    """
+    sums, shape = np.zeros((size, *values.shape[1:])), (-1, *[1] * (values.ndim - 1))
+    np.add.at(sums, owner, values * weights.reshape(shape))
+    totals = np.bincount(owner, weights, size)
+    return sums / np.where(totals > 0, totals, 1.0).reshape(shape)
 
 
 def _content(table: ClipTable, without: Sequence[str]) -> dict[str, str]:

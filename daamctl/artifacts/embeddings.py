@@ -2,7 +2,8 @@
 
 Columns of the shards: clip_id, n_frames, then `layer_01 …` (Hugging Face's hidden-state index; `layer_00` is the
 embedding output). The metadata of each shard and `embeddings.json` hold the encoder's facts and the content keys.
-`labels.parquet` holds what does not affect the vectors: utterance_id, label, speaker and group of every clip_id. So
+`labels.parquet` holds what does not affect the vectors: utterance_id, label, speaker and group of every clip_id, and
+duration_s (seconds) of recordings. So
 pipelines with other labels or folds share the shards. Rows are in the order of the clip table. Shards of earlier
 versions hold the labels themselves; then there is no `labels.parquet`.
 
@@ -26,11 +27,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from daamctl.artifacts.clips import ClipTable, clips_key, inputs_key
 from daamctl.artifacts.integrity import check_file, check_seal, hashes_of
-from daamctl.artifacts.io import read_columns, read_json, to_polars, write_parquet
+from daamctl.artifacts.io import content_key, read_columns, read_json, to_polars, write_parquet
 from daamctl.artifacts.records import parse_record, write_record
 from daamctl.artifacts.utterances import METADATA_KEY, Modality, read_frame, write_frame
 from daamctl.config import Config
+from daamctl.config.corpus_keys import key_of
 from daamctl.config.keys import embedding_settings
 from daamctl.devices import free_memory
 from daamctl.errors import ArtifactError
@@ -40,6 +43,15 @@ Block = tuple[NDArray[np.int64], NDArray[Any]]
 METADATA_FILE = "embeddings.json"
 LABELS_FILE = "labels.parquet"
 CLIP_COLUMNS = ("clip_id", "utterance_id", "label", "speaker", "group")
+FORMAT = 1  # raise it when pooled values change for the same settings
+DECISIVE = {
+    "speech": ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate"),
+    "text": ("weights_sha256", "precision", "final_norm", "tokenizer_sha256", "max_tokens", "special_tokens"),
+    "image": ("weights_sha256", "precision", "final_norm", "processor", "class_tokens"),
+    "tokens": ("weights_sha256", "precision", "final_norm", "tokenizer_sha256", "max_tokens", "subwords"),
+    "embeddings": ("sha256",),
+}
+"""Facts of an encoder that determine the vectors, by modality."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +87,19 @@ class EmbeddingsMetadata:
     modality: Modality = "speech"
     vectors_key: str = ""
     files: dict[str, str] = field(default_factory=dict)
+
+
+def with_keys(head: EmbeddingsMetadata, clips: ClipTable) -> EmbeddingsMetadata:
+    """The metadata with the keys of embeddings of these clips."""
+    return replace(head, key=_key(head, clips=clips_key(clips)), vectors_key=_key(head, inputs=inputs_key(clips)))
+
+
+def _key(head: EmbeddingsMetadata, **of: str) -> str:
+    """Content key of the encoder, its settings, and what it embeds."""
+    decisive = {name: head.encoder.get(name) for name in DECISIVE[head.modality]}
+    if head.encoder.get("pooling") == "all-frames":
+        decisive["pad_to_s"] = head.settings["segment"]["max_duration_s"]
+    return content_key({"format": FORMAT, **of, "encoder": decisive, "settings": head.settings.get("extract", {})})
 
 
 def layer_column(layer: int) -> str:
@@ -135,7 +160,8 @@ def write_head(folder: Path, head: EmbeddingsMetadata, clips: pl.DataFrame) -> N
         clips: rows of the clip table; those of `head.unreadable` are left out.
     """
     stored = clips.filter(~pl.col("clip_id").is_in(list(head.unreadable)))
-    write_frame(folder / LABELS_FILE, stored.select(CLIP_COLUMNS), {"key": head.key})
+    columns = [*CLIP_COLUMNS, *(["duration_s"] if "duration_s" in stored.columns else [])]
+    write_frame(folder / LABELS_FILE, stored.select(columns), {"key": head.key})
     files = {**(head.files or hashes_of(shards_in(folder))), **hashes_of([folder / LABELS_FILE])}
     write_record(folder / METADATA_FILE, replace(head, files=files).__dict__)
 
@@ -320,7 +346,7 @@ def open_embeddings(
         fix: command to name in errors.
 
     Returns:
-        clips (clip columns and n_frames), and the vectors.
+        clips (clip columns, n_frames, and duration_s of recordings), and the vectors.
 
     Raises:
         ArtifactError: the embeddings are missing or damaged, or a layer is not stored.
@@ -389,7 +415,9 @@ def _unreadable(folder: Path, why: object, fix: str | None) -> ArtifactError:
     return ArtifactError(f"embeddings in {folder} cannot be read: {why}", fix=fix)
 
 
-def check_settings(made: Mapping[str, Any], config: Config, modality: Modality, *, what: str, fix: str) -> None:
+def check_settings(
+    made: Mapping[str, Any], config: Config, modality: Modality, *, what: str, fix: str, corpus: str | None = None
+) -> None:
     """Check that an artifact was made with the current settings.
 
     Args:
@@ -399,9 +427,10 @@ def check_settings(made: Mapping[str, Any], config: Config, modality: Modality, 
         modality: modality of the artifact.
         what: the artifact, in the plural, for the message.
         fix: the command that creates it again.
+        corpus: key of the corpus that it is of; None: not compared.
 
     Raises:
-        ArtifactError: names every setting that differs, with both values.
+        ArtifactError: names every setting that differs, with both values; or it is of another file or folder.
     """
     usual = embedding_settings(Config(), modality)
     differing = [
@@ -413,3 +442,6 @@ def check_settings(made: Mapping[str, Any], config: Config, modality: Modality, 
     ]
     if differing:
         raise ArtifactError(f"the {what} were made with other settings: " + "; ".join(differing), fix=fix)
+    source = config.download.source
+    if None not in (corpus, source) and (key := key_of(config.download.corpus, Path(str(source)))) != corpus:
+        raise ArtifactError(f"the {what} are of '{corpus}', but the settings ask for '{key}'", fix=fix)

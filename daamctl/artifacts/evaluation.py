@@ -27,6 +27,8 @@ EPOCH_RULES: tuple[EpochRule, ...] = ("accuracy", "accuracy_best_on_test", "accu
 Status = Literal["fair", "undertrained", "learned nothing", "not checked", "closed form"]
 MARKS: tuple[Status, ...] = ("undertrained", "learned nothing")
 """States that are shown in the label of a method."""
+NAMED_BY_FILE = ("manifest", "conll")
+"""Corpora of which there may be several, so that the name of the file tells which."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,15 @@ class Counts:
         utterance: number of test utterances.
         clip: number of test clips.
         groups: fold number -> test group.
+        weighted: test utterances with clips of different durations, which are weights in the mean of their logits.
+        merged: test clips that a rest piece was merged into, so that they exceed `segment.max_duration_s`.
     """
 
     utterance: int
     clip: int
     groups: dict[str, str]
+    weighted: int = 0
+    merged: int = 0
 
 
 @dataclass(frozen=True)
@@ -438,6 +444,7 @@ class Evaluation:
         single_layer: methods that fuse layers compared with the best single layer; None if none of both was trained.
         entities: entity scores of taggers; None if the items are no words.
         files: SHA-256 of the stage's other files.
+        leaks: what makes results on these folds too high.
     """
 
     run: str
@@ -462,6 +469,15 @@ class Evaluation:
     single_layer: ReferenceComparison | None = None
     entities: Entities | None = None
     files: dict[str, str] = field(default_factory=dict)
+    leaks: list[str] = field(default_factory=list)
+
+    @property
+    def corpus_name(self) -> str:
+        """The corpus as its owner calls it: of your own data the name of their file or folder, else of the run."""
+        corpus, given = self.provenance.corpus, self.provenance.config.get("download", {}).get("source")
+        if corpus in NAMED_BY_FILE:
+            return Path(given).stem if given else self.run
+        return corpus or self.run
 
     @property
     def main_chance(self) -> Chance:

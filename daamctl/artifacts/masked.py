@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from daamctl.artifacts.records import find_whole_record
+from daamctl.errors import ArtifactError
 
 FILE = "mlm.json"
 TOKENS = "tokens.parquet"
@@ -117,6 +118,9 @@ def find_masked_run(folder: Path, *, again: str) -> MaskedRun | None:
     """Read mlm.json of a folder; None if there is none.
 
     Raises:
-        ArtifactError: it is incomplete or changed, or the table of tokens is.
+        ArtifactError: it is incomplete, changed or of another run, or the table of tokens is changed.
     """
-    return find_whole_record(folder / FILE, MaskedRun, again=again)
+    found = find_whole_record(folder / FILE, MaskedRun, again=again)
+    if found is not None and found.name != folder.name:
+        raise ArtifactError(f"{folder / FILE} belongs to the run '{found.name}'", fix=f"make it again: {again}")
+    return found

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +30,12 @@ from typing import (
 from typing_extensions import TypedDict
 
 from daamctl.artifacts.integrity import check_file, check_seal
-from daamctl.artifacts.io import read_json, write_json
+from daamctl.artifacts.io import read_json
 from daamctl.artifacts.records import parse_record
 from daamctl.errors import ArtifactError
-from daamctl.stage_table import SKIPPED_FILE
+from daamctl.layout import split_recipe
 
-if TYPE_CHECKING:  # only to leave a note: `daamctl train --if-listed` should import neither
+if TYPE_CHECKING:
     import numpy as np
     import polars as pl
 
@@ -44,6 +43,8 @@ log = logging.getLogger(__name__)
 
 FOLD_DIR = re.compile(r"^fold(\d+)-seed(\d+)$")
 RESULT = "result.json"
+IN_RUN = ("train", "ablate", "truncate")
+"""Folders of folds, by run and method."""
 WEIGHTS = "weights.safetensors"
 ENTRY = "daamctl"
 """Metadata entry of a safetensors file, JSON. There is only one, because several are written in random order."""
@@ -229,7 +230,8 @@ class Fold:
     def predictions(self) -> pl.DataFrame:
         """Test clips: clip_id, utterance_id, label, speaker, group, target (class id), logits (list of C).
 
-        If predictions depend on their batch, also batch (its number).
+        Recordings also have duration_s (seconds), unless an earlier version trained the fold. If predictions depend on
+        their batch, also batch (its number).
 
         Raises:
             ArtifactError: the file is missing, damaged, or of another fold. So do the following methods.
@@ -325,12 +327,6 @@ def marked(label: str, mark: str) -> str:
     return f"{label[:-1]}, {mark})" if label.endswith(")") else f"{label} ({mark})"
 
 
-def mark_skipped(method_dir: Path, method: str) -> None:
-    """Write a note in place of folds: the pipeline does not list the method. Removes earlier folds."""
-    shutil.rmtree(method_dir, ignore_errors=True)
-    write_json(method_dir / SKIPPED_FILE, {"method": method, "reason": "not listed by the pipeline"})
-
-
 def fold_dir(method_dir: Path, fold: int, seed: int) -> Path:
     """Folder of one fold of a method."""
     return method_dir / f"fold{fold}-seed{seed}"
@@ -362,11 +358,9 @@ def read_fold(folder: Path, *, again: str | None = None) -> Fold:
     place, method = FOLD_DIR.match(folder.name), folder.parent.name
     if place and (int(place[1]), int(place[2])) != (run["fold"], run["seed"]):
         raise ArtifactError(f"{path} belongs to fold {run['fold']} with seed {run['seed']}", fix=fix)
-    in_run = folder.absolute().parents[2].name in (
-        "train",
-        "ablate",
-        "truncate",
-    )  # else the folder says nothing about the method
+    in_run = folder.absolute().parents[2].name in IN_RUN  # else the folder says nothing about the method
+    if in_run and (owner := folder.absolute().parents[1].name) != run["pipeline"]:
+        raise ArtifactError(f"{path} belongs to the run '{run['pipeline']}', not '{owner}'", fix=fix)
     if in_run and method != run["method"] and not method.endswith(f"-{run['method']}"):  # others put layers first
         raise ArtifactError(f"{path} belongs to method '{run['method']}'", fix=fix)
     return Fold(folder, cast(FoldResult, result), again)
@@ -380,10 +374,33 @@ def read_folds(method_dir: Path, *, again: str | None = None) -> list[Fold]:
         again: command that trains the method again, for errors.
 
     Raises:
-        ArtifactError: one is damaged, see `read_fold`.
+        ArtifactError: one is damaged, see `read_fold`, or was trained on other embeddings or clips than those that lie
+            beside it now.
     """
     folds = [read_fold(path, again=again) for path in fold_dirs(method_dir)]
+    for fold in folds:
+        _check_inputs(fold, _train_again(method_dir, again))
     return sorted(folds, key=lambda fold: (fold.fold, fold.seed))
+
+
+def _check_inputs(fold: Fold, fix: str) -> None:
+    """Compare a fold with the embeddings beside it, or if the encoder was fine-tuned, its test clips with the clips."""
+    from daamctl.artifacts.clips import read_clips
+    from daamctl.artifacts.embeddings import METADATA_FILE, read_head
+
+    run, meta, place = fold.result["run"], fold.result["meta"], fold.folder.absolute().parents[2]
+    name = split_recipe(run["pipeline"])[0]
+    embeddings, clips = place.parent / "extract" / name, place.parent / "segment" / name / "clips.parquet"
+    if place.name not in IN_RUN:
+        return
+    if not run.get("finetune"):
+        if (embeddings / METADATA_FILE).exists() and read_head(embeddings).key != meta["embeddings_key"]:
+            what = f"{fold.folder} was trained on other embeddings than those in {embeddings} now"
+            raise ArtifactError(what, fix=fix)
+    elif clips.exists():
+        table, tested = read_clips(clips), fold.predictions()
+        if tested.join(table.rows, on=PREDICTIONS[:5], how="semi").height < tested.height:
+            raise ArtifactError(f"{fold.folder} was tested on other clips than those in {clips} now", fix=fix)
 
 
 def intact_folds(method_dir: Path) -> list[Fold]:

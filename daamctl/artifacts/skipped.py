@@ -87,7 +87,7 @@ def note_of(folder: Path, stage: str) -> Obstacle | None:
     if not path.is_file() or is_finished(folder, stage):
         return None
     note = read_note(path)
-    return Obstacle(note["reason"], note["fix"]) if "fix" in note else None  # without `fix`: a method not listed
+    return Obstacle(note["reason"], note["fix"]) if "fix" in note else None  # without `fix`: of an older version
 
 
 def obstacle_of(layout: Layout, config: Config, stage: str) -> Obstacle | None:

@@ -15,9 +15,11 @@ from typer.core import TyperGroup
 from daamctl import __version__
 from daamctl.cli import (
     check,
+    common,
     compare,
     deviations,
     doctor,
+    explain,
     export,
     import_checkpoint,
     init,
@@ -143,7 +145,8 @@ app = typer.Typer(
 )
 
 for _stage in STAGES:
-    app.command(name=_stage, rich_help_panel="Stages")(importlib.import_module(f"daamctl.cli.{_stage}").command)
+    _command = importlib.import_module(f"daamctl.cli.{_stage}").command
+    app.command(name=_stage, rich_help_panel="Stages")(common.pipeline_first(_command))
 _OTHER = (
     init,
     run,
@@ -160,6 +163,7 @@ _OTHER = (
     ls,
     new,
     deviations,
+    explain,
     check,
     doctor,
     track,
@@ -167,7 +171,7 @@ _OTHER = (
     import_checkpoint,
 )
 for _module in _OTHER:
-    app.command(rich_help_panel="Other commands")(_module.command)
+    app.command(rich_help_panel="Other commands")(common.pipeline_first(_module.command))
 
 
 def _version(value: bool) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -67,6 +70,10 @@ Pipeline = Annotated[
         "--pipeline", "-p", help="Name of a file in pipelines/, without .yaml.", autocompletion=complete_pipeline
     ),
 ]
+Run = Annotated[
+    str,
+    typer.Option("--pipeline", "-p", metavar="RUN", help="PIPELINE or PIPELINE/METHOD.", autocompletion=complete_run),
+]
 Corpus = Annotated[str | None, typer.Option(help="Corpus, if no pipeline is given.", autocompletion=complete_corpus)]
 EncoderName = Annotated[
     str | None,
@@ -116,6 +123,43 @@ IfPossible = Annotated[
         "--if-possible", help="If the inventory says that this cannot run here, write a note and exit with 0."
     ),
 ]
+
+
+def pipeline_first(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take its `Pipeline` or `Run` as the first argument, too; other commands are returned as they are.
+
+    An option without a default must be given in either form. Both may be given if they agree.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    option = next((name for name, hint in hints.items() if hint in (Pipeline, Run)), None)
+    if option is None:
+        return command
+    own = inspect.signature(command).parameters
+    metavar, complete = ("PIPELINE", complete_pipeline) if hints[option] == Pipeline else ("RUN", complete_run)
+
+    @functools.wraps(command)
+    def either(first: str | None, **given: Any) -> None:
+        from daamctl.errors import ConfigError
+
+        named = given.pop(option)
+        if None not in (first, named) and first != named:
+            raise ConfigError(f"{metavar} is '{first}', but --pipeline is '{named}'", fix="give one of the two")
+        chosen = first or named
+        if chosen is None and own[option].default is inspect.Parameter.empty:
+            raise typer.BadParameter(f"give it as the first argument, or with -p {metavar}", param_hint=metavar)
+        if chosen and metavar == "RUN":
+            check_run(chosen)
+        command(**given, **{option: chosen})
+
+    argument = typer.Argument(metavar=metavar, help="The same as --pipeline.", autocompletion=complete)
+    hints = {"first": Annotated[str | None, argument], **hints}
+    defaults = {name: parameter.default for name, parameter in own.items()} | {"first": None, option: None}
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    either.__annotations__ = hints
+    either.__dict__["__signature__"] = inspect.Signature(
+        [inspect.Parameter(n, keyword, default=defaults[n], annotation=hints[n]) for n in hints if n != "return"]
+    )
+    return either
 
 
 def resolve(
@@ -249,7 +293,7 @@ def stop_if_impossible(
         method: entry of the list that the stage runs for, e.g. the method.
 
     Raises:
-        ConfigError: the stage is of another task than the pipeline.
+        ConfigError: the stage is of another task than the pipeline, a name is unknown, or settings contradict.
     """
     from daamctl.artifacts.skipped import leave_out, obstacle_of, remove_note
     from daamctl.errors import ConfigError
@@ -264,12 +308,36 @@ def stop_if_impossible(
 
     obstacle = obstacle_of(layout, config, stage) if if_possible else None
     if obstacle is None:
+        from daamctl.adapters import FINETUNES
+        from daamctl.methods import resolve_method
+        from daamctl.reconstruction import BLOCKS
+        from daamctl.stages.check import refuse_problems
+
         remove_note(layout, stage, method)
+        if method is not None:
+            {"train": resolve_method, "finetune": FINETUNES.module_of, "reconstruct": BLOCKS.module_of}[stage](method)
+        refuse_problems(config, layout.run_name)
         return
     what = " ".join([layout.run_name, stage, *([method] if method else [])])
     left_out = leave_out(layout, stage, obstacle, method)
     typer.echo(f"{what}: {'skipped' if left_out else 'cannot run here, earlier results are kept'}: {obstacle.reason}")
     raise typer.Exit
+
+
+def check_run(run: str) -> None:
+    """Refuse an unknown PIPELINE/METHOD, or PIPELINE alone, before anything slow is imported.
+
+    Raises:
+        UnknownNameError: there is no such pipeline or run, or no such method.
+    """
+    from daamctl.artifacts.runs import find_run, trained_methods
+    from daamctl.config import find_root
+    from daamctl.methods import resolve_method
+
+    name, _, method = run.partition("/")
+    layout, config = find_run(find_root(), name)
+    if method and method not in (*config.trained, *trained_methods(layout)):
+        resolve_method(method)
 
 
 def show_path(path: Path) -> None:

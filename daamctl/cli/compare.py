@@ -75,6 +75,9 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json instead of the tables.")] = False,
 ) -> None:
     """Compare two pipelines, methods or published rows: different settings and paired differences."""
+    for side in (a, b):
+        if not side.startswith("published:"):
+            common.check_run(side)
     from daamctl.artifacts.comparison import read_comparison
     from daamctl.config import find_root
     from daamctl.stages import compare

@@ -75,8 +75,11 @@ def _machine() -> None:
 def _method(method: str, sets: list[str], sizes: dict[str, int]) -> None:
     """Check one method and print one line per check."""
     from daamctl.config import parse_overrides
-    from daamctl.doctor import examine_method
     from daamctl.errors import MethodError
+    from daamctl.methods import resolve_method
+
+    resolve_method(method)
+    from daamctl.doctor import examine_method
 
     findings = list(examine_method(method, parse_overrides(sets), **sizes))
     _show(findings)

@@ -12,9 +12,10 @@ from daamctl.cli import common
 
 def command(
     corpus: Annotated[
-        str | None, typer.Argument(help="Corpus (see `daamctl ls corpora`).", autocompletion=common.complete_corpus)
+        str | None,
+        typer.Argument(help="Corpus (see `daamctl ls corpora`), or pipeline.", autocompletion=common.complete_corpus),
     ] = None,
-    pipeline: common.Pipeline = None,
+    pipeline: Annotated[str | None, typer.Option("--pipeline", "-p", help="Pipeline.")] = None,
     source: Annotated[
         Path | None,
         typer.Option(
@@ -29,7 +30,12 @@ def command(
 ) -> None:
     """Download a corpus or register a local copy, validate it, and write its utterance table."""
     if corpus is None and pipeline is None:
-        raise typer.BadParameter("give a corpus, or a pipeline with --pipeline", param_hint="CORPUS")
+        raise typer.BadParameter("give a corpus or a pipeline", param_hint="CORPUS")
+    from daamctl.config import find_root, pipeline_names
+    from daamctl.corpora import CORPORA
+
+    if corpus == pipeline or (pipeline is None and corpus not in CORPORA and corpus in pipeline_names(find_root())):
+        corpus, pipeline = None, corpus
     layout, config = common.resolve(pipeline, sets, corpus=corpus)
     common.stop_if_dry(dry_run, config)
     common.stop_if_impossible(if_possible, layout, config, "download")

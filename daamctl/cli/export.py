@@ -11,15 +11,7 @@ from daamctl.cli import common
 
 
 def command(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            help="PIPELINE/METHOD, e.g. emodb/daam-v1.",
-            autocompletion=common.complete_run,
-            show_default=False,
-        ),
-    ],
+    run: common.Run,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.", show_default=False)],
     folds: Annotated[
         str,
@@ -44,7 +36,7 @@ def command(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an exported model.")] = False,
 ) -> None:
-    """Export a trained method as a folder that predicts new files."""
+    """Export a trained method as a folder that predicts new files. RUN is PIPELINE/METHOD, e.g. emodb/daam-v1."""
     from daamctl.config import find_root
     from daamctl.stages import export
 

@@ -37,9 +37,10 @@ def command(
     common.stop_if_dry(dry_run, config)
     common.stop_if_impossible(if_possible, layout, config, "extract")
     from daamctl.engines import make_engine
-    from daamctl.stages import extract
 
     with make_engine(engine, workers=workers, gpus_per_worker=gpus_per_worker) as opened:
+        from daamctl.stages import extract
+
         common.show_path(extract.run(layout, config, force=force, engine=opened))
 
 

@@ -51,6 +51,9 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print mlm.json instead of the table.")] = False,
 ) -> None:
     """Perplexity of masked tokens: an encoder with its own head, and layer fusions between the two."""
+    from daamctl.encoders.encoder_size import check_name
+
+    check_name(encoder)
     from daamctl.config import find_root
     from daamctl.stages import mlm
     from daamctl.training.masked import MaskedSettings

@@ -22,10 +22,7 @@ LISTED = ("train", "finetune", "reconstruct")
 
 
 def command(
-    pipeline: Annotated[
-        str,
-        typer.Argument(help="Name of a file in pipelines/, without .yaml.", autocompletion=common.complete_pipeline),
-    ],
+    pipeline: common.Pipeline,
     measure: Annotated[
         bool,
         typer.Option(
@@ -52,6 +49,9 @@ def command(
         train__recipe=recipe,
     )
     common.stop_if_dry(dry_run, config)
+    from daamctl.stages.check import refuse_problems
+
+    refuse_problems(config, layout.run_name)
     from daamctl import pipeline as whole_pipeline
     from daamctl.stages import inventory, plan
 

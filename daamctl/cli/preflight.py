@@ -33,6 +33,9 @@ def command(
     """Before training: probe every layer linearly, estimate what layer fusion can gain, and check the data."""
     layout, config = common.resolve(pipeline, sets, corpus=corpus, encoder=encoder)
     common.stop_if_dry(dry_run, config)
+    from daamctl.stages.check import refuse_problems
+
+    refuse_problems(config, layout.run_name)
     from rich.console import Console
 
     from daamctl.artifacts.io import read_json

@@ -32,9 +32,6 @@ def command(
     gpus_per_worker: common.GpusPerWorker = None,
     sets: common.Sets = None,
     force: common.Force = False,
-    if_listed: Annotated[
-        bool, typer.Option("--if-listed", help="Do nothing if the pipeline does not list the block.")
-    ] = False,
     if_possible: common.IfPossible = False,
     dry_run: common.DryRun = False,
 ) -> None:
@@ -43,17 +40,12 @@ def command(
         pipeline, sets, reconstruct__device=device, reconstruct__seeds=common.seed_list(seeds)
     )
     common.stop_if_dry(dry_run, config)
-    if if_listed and method not in config.reconstructions:
-        from daamctl.artifacts.results import mark_skipped
-
-        mark_skipped(layout.stage("reconstruct") / method, method)
-        typer.echo(f"{method}: not listed under reconstructions in {layout.run_name}, nothing to train")
-        return
     common.stop_if_impossible(if_possible, layout, config, "reconstruct", method=method)
     from daamctl.engines import make_engine
-    from daamctl.stages import reconstruct
 
     with make_engine(engine, workers=workers, gpus_per_worker=gpus_per_worker) as opened:
+        from daamctl.stages import reconstruct
+
         folder = reconstruct.run(layout, config, method=method, seed=seed, force=force, engine=opened)
     common.show_path(folder)
 

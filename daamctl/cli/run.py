@@ -11,10 +11,7 @@ from daamctl.cli import common
 
 
 def command(
-    pipeline: Annotated[
-        str,
-        typer.Argument(help="Name of a file in pipelines/, without .yaml.", autocompletion=common.complete_pipeline),
-    ],
+    pipeline: common.Pipeline,
     source: Annotated[Path | None, typer.Option("--from", help="Corpus folder, or a manifest file.")] = None,
     seeds: common.Seeds = None,
     device: common.DeviceName = None,

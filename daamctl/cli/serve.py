@@ -21,14 +21,24 @@ def command(
     max_mb: Annotated[float, typer.Option(min=0.001, help="Largest request, in MB.")] = 50.0,
     max_seconds: Annotated[float, typer.Option(min=0.1, help="Longest recording, in seconds.")] = 600.0,
     max_texts: Annotated[int, typer.Option(min=1, help="Most texts in one request.")] = 256,
-    together: Annotated[int, typer.Option(min=1, help="Most waiting items to predict together.")] = 64,
+    together: Annotated[
+        int, typer.Option(min=1, help="Most clips, texts or images to predict together; long recordings take turns.")
+    ] = 16,
+    max_total_mb: Annotated[float, typer.Option(min=0.001, help="All unanswered requests together, in MB.")] = 256.0,
+    max_connections: Annotated[int, typer.Option(min=1, help="Most open connections.")] = 128,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that a client has to send its request.")] = 60.0,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Name or address under which clients may ask, beside localhost and --host. '*': any."),
+    ] = None,
 ) -> None:
     """Serve an exported model over HTTP, until Ctrl+C."""
     from daamctl.models.server import Limits
     from daamctl.stages import serve
 
-    limits = Limits(max_mb, max_seconds, max_texts, together)
-    serve.run(model, host=host, port=port, encoder=encoder, device=device or "auto", limits=limits)
+    limits = Limits(max_mb, max_seconds, max_texts, together, max_total_mb, max_connections, timeout)
+    hosts = allow_host or ()
+    serve.run(model, host=host, port=port, encoder=encoder, device=device or "auto", limits=limits, hosts=hosts)
 
 
 command.__name__ = "serve"

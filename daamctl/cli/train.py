@@ -33,9 +33,6 @@ def command(
     recipe: common.Recipe = None,
     sets: common.Sets = None,
     force: common.Force = False,
-    if_listed: Annotated[
-        bool, typer.Option("--if-listed", help="Do nothing if the pipeline does not list the method.")
-    ] = False,
     if_possible: common.IfPossible = False,
     no_track: common.NoTrack = False,
     dry_run: common.DryRun = False,
@@ -54,17 +51,12 @@ def command(
         method = common.with_decoder(method, decoder, config)
     common.stop_if_dry(dry_run, config)
     number = common.fold_number(fold)
-    if if_listed and method not in config.methods:  # dvc.yaml may still list the stage; answer without importing torch
-        from daamctl.artifacts.results import mark_skipped
-
-        mark_skipped(layout.method(method), method)
-        typer.echo(f"{method}: not listed under methods in {layout.run_name}, nothing to train")
-        return
     common.stop_if_impossible(if_possible, layout, config, "train", method=method)
     from daamctl.engines import make_engine
-    from daamctl.stages import train
 
     with make_engine(engine, workers=workers, gpus_per_worker=gpus_per_worker) as opened:
+        from daamctl.stages import train
+
         folder = train.run(
             layout,
             config,

@@ -13,15 +13,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            help="PIPELINE/METHOD. PIPELINE alone takes a closed-form probe, which is quick.",
-            autocompletion=common.complete_run,
-            show_default=False,
-        ),
-    ],
+    run: common.Run,
     margin: Annotated[
         float,
         typer.Option(
@@ -34,7 +26,10 @@ def command(
     force: common.Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print truncation.json instead of the table.")] = False,
 ) -> None:
-    """Find how few layers of the encoder are enough: train on layers 1 to k for every k, and test against all."""
+    """Find how few layers of the encoder are enough: train on layers 1 to k for every k, and test against all.
+
+    RUN is PIPELINE/METHOD; PIPELINE alone takes a closed-form probe, which is quick.
+    """
     from daamctl.artifacts.truncation import find_truncation
     from daamctl.config import find_root
     from daamctl.stages import truncate

@@ -11,22 +11,23 @@ def command(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 5000,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
 ) -> None:
-    """Print links to the runs of this project, and start the MLflow UI if no server has them."""
+    """Print links to the runs of this project, and start the MLflow UI if no server has them. Sends nothing."""
     import os
     import sys
 
     from daamctl.config import find_root
-    from daamctl.stages.track import catch_up
+    from daamctl.stages.track import unsent
     from daamctl.tracking import run_links, shown_store, store_uri
 
     root = find_root()
-    catch_up(root)
     uri = store_uri(root)
     served = uri.startswith("http")
     links = run_links(root, shown_store(root) if served else f"http://{host}:{port}")
     width = max(map(len, links))
     for name, link in links.items():
         typer.echo(f"{name:<{width}}  {link}")
+    if line := unsent(root):
+        typer.echo(line, err=True)
     if served:
         return
     typer.echo("The links work once the server runs; stop it with Ctrl+C.")

@@ -1,4 +1,4 @@
-"""Settings: `schema` declares them, `load` reads them, `keys` derives which of them affect a result."""
+"""Settings: `schema` declares and `load` reads them; `keys` derives what they affect, `explain` what they mean."""
 
 from daamctl.config.load import (
     PARAMS_FILE,

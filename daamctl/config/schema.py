@@ -63,11 +63,11 @@ class SegmentConfig(Section):
 
     max_duration_s: Positive = 5.0
     """Longest clip, in seconds."""
-    tail: Literal["keep", "pad", "merge", "drop"] = "keep"
-    """Remainder shorter than `max_duration_s`: keep as is (published, D23), pad with zeros to full length, merge into
+    tail: Literal["keep", "pad", "merge", "drop"] = "merge"
+    """Rest piece shorter than `max_duration_s`: keep as is (published, D23), pad with zeros to full length, merge into
     the previous clip, or drop (a recording's only clip is never dropped)."""
-    tail_below_s: Positive | None = None
-    """Apply `tail` only to remainders shorter than this, in seconds; longer ones are kept (D23). null: to all."""
+    tail_below_s: Positive | None = 0.5
+    """Apply `tail` only to rest pieces shorter than this, in seconds; longer ones are kept (D23). null: to all."""
     write_audio: Annotated[bool, Changes.RUNS] = False
     """Also export every clip as 16-bit FLAC at its original sampling rate."""
 
@@ -554,7 +554,8 @@ class Config(Section):
     def _check(self) -> Config:
         if self.extract.pooling == "all-frames" and self.segment.tail == "merge":
             raise ValueError(
-                "extract.pooling=all-frames pads clips to segment.max_duration_s, which segment.tail=merge exceeds"
+                "extract.pooling=all-frames pads clips to segment.max_duration_s, which segment.tail=merge exceeds; "
+                "set segment.tail to keep, pad or drop"
             )
         halvings = 2 ** len(self.reconstruct.widths)
         if self.reconstructions and self.crop.size % halvings:

@@ -25,6 +25,7 @@ from daamctl.progress import progress
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+    from PIL import Image
 
 COLUMN = "image"
 """Name of the column of images."""
@@ -42,6 +43,10 @@ FORMATS = {
 }
 """Suffix of a file of one image -> Pillow's name of its format."""
 THREADS = 8
+MOST_PIXELS = 50_000_000
+"""Largest image that is decoded; it takes about 0.5 GB meanwhile."""
+MOST_LENGTH = 100
+"""Largest ratio of the sides: processors scale the short side to a fixed size, and the long one with it."""
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -167,15 +172,34 @@ def _read(path: Path, start: int, stop: int) -> dict[int, bytes]:
     return images
 
 
+def open_image(source: Path | IO[bytes]) -> Image.Image:
+    """Read the header of an image in one of `FORMATS`; the others, e.g. EPS, reach programs that are not ours."""
+    from PIL import Image
+
+    return Image.open(source, formats=sorted(set(FORMATS.values())))
+
+
+def header_problem(image: Image.Image) -> str | None:
+    """Why an open image is not decoded: the number format, or the limits of its size. None if it can be."""
+    width, height = image.size
+    if image.mode.startswith(("I", "F")):  # integers and floats: without their range, black and white are not defined
+        return f"has more than eight bits per channel (mode {image.mode})"
+    if width * height > MOST_PIXELS or max(width, height) > MOST_LENGTH * min(width, height):
+        return (
+            f"has {width} x {height} pixels; at most {MOST_PIXELS / 1e6:g} million are decoded, and a side that is at "
+            f"most {MOST_LENGTH} times the other"
+        )
+    return None
+
+
 def _problem(source: Path | IO[bytes]) -> str | None:
     """The problem of an image file's header, or None."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import UnidentifiedImageError
 
     try:
-        with Image.open(source, formats=sorted(set(FORMATS.values()))) as image:
-            # integers and floats: without their range, black and white are not defined
-            return "has more than eight bits per channel" if image.mode.startswith(("I", "F")) else None
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        with open_image(source) as image:
+            return header_problem(image)
+    except Exception as error:  # a damaged file fails in many ways
         known = ", ".join(sorted(set(FORMATS.values())))
         reason = f"none of {known}" if isinstance(error, UnidentifiedImageError) else str(error)
         return f"cannot be read as an image: {reason}"

@@ -23,11 +23,11 @@ import polars as pl
 
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import Modality
+from daamctl.config.corpus_keys import TABLES
 from daamctl.corpora.base import PREPARED, PREPARED_IMAGE, PREPARED_TEXT, Corpus
 from daamctl.corpora.files import JSON_LINES, files_below, read_table
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.images import FORMATS
-from daamctl.corpora.sources import TABLES
 from daamctl.errors import CorpusError, first_few
 
 log = logging.getLogger(__name__)

@@ -15,31 +15,17 @@ from pathlib import Path
 import yaml
 
 from daamctl.artifacts.io import locked, write_text
-from daamctl.config import EMBEDDINGS, read_yaml
+from daamctl.config import read_yaml
+from daamctl.config.corpus_keys import CONLL, IMAGES, MANIFEST, is_table
+from daamctl.config.schema import EMBEDDINGS
 from daamctl.errors import CorpusError
 
-MANIFEST = "manifest"
-TABLES = (".csv", ".txt", ".parquet", ".jsonl", ".ndjson")
-"""Suffixes of a manifest that is a file; all others are folders."""
-VECTORS = (".parquet", ".npz", ".safetensors")
-"""Suffixes of a file of embeddings."""
-COLUMNS = (".conll", ".bio", ".iob", ".iob2", ".tsv", ".txt")
-"""Suffixes of a file of tagged words."""
-CONLL = "conll"
-IMAGES = "images"
-FILES = (MANIFEST, EMBEDDINGS, CONLL, IMAGES)
-"""Corpora of which there may be several. Most are files; manifests and tagged sentences may be folders, images are."""
 _DEFAULTS = {MANIFEST: ".csv", EMBEDDINGS: ".npz", CONLL: ".conll", IMAGES: ""}
 
 
 def sources_file(root: Path) -> Path:
     """Path of the project's register."""
     return root / "data" / "corpora" / "sources.yaml"
-
-
-def key_of(corpus: str, source: Path) -> str:
-    """Key under which a corpus given as `source` is registered."""
-    return f"{corpus}:{source.stem if _is_table(source) else source.name}" if corpus in FILES else corpus
 
 
 def register(root: Path, corpus: str, folder: Path) -> None:
@@ -86,7 +72,7 @@ def files_root(project_root: Path, corpus: str) -> Path:
     fix = f"daamctl download {name} --from {place}"
     if source is None:
         raise CorpusError(f"corpus '{corpus}' is not registered on this machine", fix=f"register it: {fix}")
-    folder = source.parent if is_file and _is_table(source) else source
+    folder = source.parent if is_file and is_table(source) else source
     if not folder.is_dir():
         raise CorpusError(
             f"corpus '{corpus}' was registered at {folder}, which does not exist",
@@ -120,12 +106,8 @@ def _expand(root: Path, entry: str | None) -> Path | None:
     return None if entry is None else root / entry
 
 
-def _is_table(source: Path) -> bool:
-    return source.suffix.lower() in (*TABLES, *VECTORS, *COLUMNS)
-
-
 def _without_suffix(source: Path) -> Path:
-    return source.with_suffix("") if _is_table(source) else source
+    return source.with_suffix("") if is_table(source) else source
 
 
 def _check_free(kind: str, registered: Path | None, new: Path) -> None:

@@ -10,7 +10,7 @@ import re
 
 from daamctl.registry import Registry
 
-HUB_ID = re.compile(r"^\w[\w.-]*/\w[\w.-]*$")
+HUB_ID = re.compile(r"^(?!.*(--|\.\.))\w[\w.-]*/\w([\w.-]{0,94}\w)?$")
 """Pattern of a Hugging Face id: owner/name."""
 
 ENCODERS = Registry(

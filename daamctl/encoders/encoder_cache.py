@@ -21,16 +21,18 @@ from typing import Any
 
 import torch
 
-from daamctl.artifacts.io import content_key, read_json, write_json
+from daamctl.artifacts.io import content_key
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import ExtractConfig
 from daamctl.config.keys import names
 from daamctl.config.marks import Changes
 from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.base import Encoder
+from daamctl.encoders.encoder_size import use_cache_without_hub
 from daamctl.encoders.load import OpenedEncoder, open_encoder
 from daamctl.encoders.preset import Preset
 from daamctl.errors import ArtifactError, EncoderError
+from daamctl.files import kept_path, open_kept
 from daamctl.provenance import device_name
 
 log = logging.getLogger(__name__)
@@ -164,20 +166,19 @@ def read_facts(folder: Path, key: str | None) -> EncoderFacts | None:
     """Read the cached facts; None if there are none or the file is damaged."""
     if key is None:
         return None
-    try:
-        value = read_json(folder / f"{key}.json")
-        found = EncoderFacts(value["facts"], tuple(value["layers"]), value["embed_dim"])
-        return found if value["key"] == found.key and found.facts["weights_sha256"] else None
-    except (ArtifactError, OSError, KeyError, TypeError, ValueError):
-        return None
+    with open_kept(folder / f"{key}.json", key) as file:
+        if file is None:
+            return None
+        value = json.loads(file.readline())
+        return EncoderFacts(value["facts"], tuple(value["layers"]), value["embed_dim"])
 
 
 def write_facts(folder: Path, key: str | None, found: EncoderFacts) -> None:
     """Write facts to the cache. If the folder is not writable, the encoder will be opened again, no more."""
     if key is None:
         return
-    with suppress(ArtifactError, OSError):
-        write_json(folder / f"{key}.json", {**asdict(found), "key": found.key})
+    with suppress(ArtifactError, OSError), kept_path(folder / f"{key}.json", key) as temporary:
+        temporary.write_text(json.dumps(asdict(found)) + "\n", encoding="utf-8")
 
 
 def _facts(opened: OpenedEncoder) -> EncoderFacts:
@@ -210,12 +211,8 @@ def _folder(source: str, revision: str | None) -> Path | None:
     if not HUB_ID.match(source):
         return None
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.constants import HF_HUB_OFFLINE
 
-    if not HF_HUB_OFFLINE:
-        log.info(
-            "asking the hub for '%s' (without a network it takes half a minute; HF_HUB_OFFLINE=1 skips it)", source
-        )
+    use_cache_without_hub()
     try:  # like opening an encoder: if there is a network, ask whether the branch has moved
         return Path(hf_hub_download(source, "config.json", revision=revision)).parent
     except Exception:  # opening the encoder will report the error

@@ -1,11 +1,13 @@
-"""Size of an encoder, from its configuration on torch's meta device, without reading or creating weights.
+"""Whether an encoder is here or on the hub, and its size, without reading or creating weights.
 
-torch and transformers are imported only when a size is requested, so checking whether weights are present is fast.
+The size comes from its configuration on torch's meta device. torch and transformers are imported only when a size is
+requested, so checking whether weights are present is fast.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +18,14 @@ from daamctl.artifacts.utterances import Modality, encoder_input
 from daamctl.config import ExtractConfig
 from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.preset import Preset
-from daamctl.errors import EncoderError, nearest
+from daamctl.errors import EncoderError, suggest
 
+log = logging.getLogger(__name__)
+
+HUB = "https://huggingface.co"
+"""Address of the Hugging Face hub. HF_ENDPOINT may replace it; HF_HUB_OFFLINE disables it."""
+CONNECT_S, WAIT_S = 1.5, 4.0
+"""Time that a server has to accept a connection, and to answer, in seconds."""
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 """Weight files of Hugging Face models, or their index files."""
 LAYERS = ("encoder_layers", "num_hidden_layers", "num_layers", "n_layer", "n_layers")
@@ -60,14 +68,12 @@ def check_name(name: str) -> None:
                 f"folder {name} holds no config.json, so it is not a Hugging Face model",
                 fix=f"pass the folder that holds it, or, with network, put a model there: {fetch}",
             )
-    elif name.startswith(("/", ".", "~")):
+    elif name.startswith((".", "~")) or ("/" in name and not HUB_ID.match(name)):
         raise EncoderError(f"no folder {name}", fix=f"correct the path, or, with network, put a model there: {fetch}")
     elif not HUB_ID.match(name):
-        close = nearest(name, ENCODERS)
-        hint = f"did you mean '{close}'? " if close else ""
         raise EncoderError(
             f"unknown encoder '{name}'",
-            fix=f"{hint}presets: {', '.join(ENCODERS)}; or a Hugging Face id (owner/name), or a local folder",
+            fix=f"{suggest(name, ENCODERS)}; or a Hugging Face id (owner/name), or a local folder",
         )
 
 
@@ -150,6 +156,40 @@ def weight_bytes(size: EncoderSize, config: ExtractConfig, modality: Modality, d
         held = "float32" if encoder_input(modality) != "text" or device == "cpu" else precision
     itemsize: int = getattr(torch, held).itemsize
     return size.num_parameters * itemsize
+
+
+def answers(url: str) -> bool:
+    """Whether a server answers. Of HTTP errors, only refusals (by it or a proxy) and server errors count.
+
+    Args:
+        url: what to ask for. Below `HUB`, it must exist.
+    """
+    import requests
+    from huggingface_hub import constants
+    from huggingface_hub.utils import build_hf_headers
+
+    hub = url.startswith(HUB)
+    if hub and constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        status = requests.head(
+            constants.ENDPOINT + url.removeprefix(HUB) if hub else url,
+            headers=build_hf_headers() if hub else None,
+            timeout=(CONNECT_S, WAIT_S),
+            allow_redirects=True,
+        ).status_code
+    except requests.RequestException:
+        return False
+    return status < 500 and status not in ((401, 403, 404, 407) if hub else (403, 407))
+
+
+def use_cache_without_hub() -> None:
+    """If the hub does not answer, let its library read the cache alone; else it would try for a minute."""
+    from huggingface_hub import constants
+
+    if not constants.HF_HUB_OFFLINE and not answers(HUB):
+        log.info("the Hugging Face hub does not answer: only models in the local cache can be used")
+        constants.HF_HUB_OFFLINE = True
 
 
 def is_cached(hub_id: str, revision: str | None) -> bool:

@@ -29,6 +29,15 @@ class Float32Conv1d(nn.Conv1d):
             return super().forward(input.float())
 
 
+def _cast_once(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Cast the input of WavLM's attention, which four projections read: autocast would cast it for each of them."""
+    hidden, *others = args
+    device = hidden.device.type
+    if torch.is_autocast_enabled(device):
+        hidden = hidden.to(torch.get_autocast_dtype(device))
+    return (hidden, *others)
+
+
 def prepare_for_inference(model: Any, precision: str) -> None:
     """Prepare a model for forward passes without gradients only. Idempotent.
 
@@ -43,6 +52,9 @@ def prepare_for_inference(model: Any, precision: str) -> None:
     call_projections(model)
     gate_bias_once(model)
     for module in model.modules():
+        gated = hasattr(module, "gru_rel_pos_linear") and "forward" in vars(module)  # attention that was replaced above
+        if gated and _cast_once not in module._forward_pre_hooks.values():
+            module.register_forward_pre_hook(_cast_once)
         if parametrize.is_parametrized(module):
             for name in list(module.parametrizations):
                 parametrize.remove_parametrizations(module, name)

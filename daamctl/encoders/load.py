@@ -12,11 +12,11 @@ import torch
 
 from daamctl.artifacts.utterances import Modality, encoder_input
 from daamctl.config import ExtractConfig
-from daamctl.devices import choose_gpu_kernels, free_on, is_out_of_memory
+from daamctl.devices import choose_gpu_kernels, free_on, is_out_of_memory, numbered
 from daamctl.encoders import ENCODERS, FAMILIES, SPEECH_TYPES, presets_of
 from daamctl.encoders.base import Encoder, EncoderOptions, weights_hash
 from daamctl.encoders.cut import cut_config, cut_model, cut_of
-from daamctl.encoders.encoder_size import PARTS, check_name, num_parameters
+from daamctl.encoders.encoder_size import PARTS, check_name, num_parameters, use_cache_without_hub
 from daamctl.encoders.preset import Preset
 from daamctl.encoders.text import BYTE_TOKENS
 from daamctl.errors import EncoderError, first_few
@@ -221,6 +221,8 @@ def _pretrained(
     options: dict[str, Any] = {"trust_remote_code": False}
     if revision is not None:
         options["revision"] = revision
+    if not Path(source).is_dir():
+        use_cache_without_hub()
     try:
         config = AutoConfig.from_pretrained(source, **options)
         part = getattr(config, PARTS.get(encoder_input(modality), ""), None)
@@ -229,7 +231,7 @@ def _pretrained(
         family = _family(own, modality)
         reader = family.load_reader(source, **options)
         # Load straight to a GPU: going through main memory would take as much of it, and one more copy.
-        where: dict[str, Any] = {"device_map": {"": device}} if device.startswith("cuda") else {}
+        where: dict[str, Any] = {"device_map": {"": numbered(device)}} if device.startswith("cuda") else {}
         if highest_layer is not None:
             own = cut_config(own, highest_layer, f"encoder '{source}'")
         if own is not config:

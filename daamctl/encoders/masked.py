@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from daamctl.encoders.base import layer_states
-from daamctl.encoders.encoder_size import check_name
+from daamctl.encoders.encoder_size import check_name, use_cache_without_hub
 from daamctl.encoders.load import explained
 from daamctl.encoders.text import added_tokens, model_limit, padding_id, tokenizer_hash
 from daamctl.errors import EncoderError, first_few
@@ -155,6 +155,8 @@ def open_masked(source: str, *, device: str, max_tokens: int) -> MaskedModel:
     folder = Path(source).expanduser()
     path, name = (str(folder), folder.name) if folder.is_dir() else (source, source)
     what = f"encoder '{name}'"
+    if not folder.is_dir():
+        use_cache_without_hub()
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:

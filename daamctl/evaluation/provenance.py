@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import polars as pl
+
 from daamctl.artifacts.evaluation import Chance, Counts, FoldClips, Provenance
 from daamctl.artifacts.results import Fold
 from daamctl.evaluation.scoring import UNITS, Items, join
@@ -59,10 +61,20 @@ def counts(folds: Mapping[str, Sequence[Fold]], items: Mapping[str, Mapping[str,
     first = {fold.fold: index for index, fold in reversed(list(enumerate(folds[method])))}  # lowest seed of each fold
     sizes = {unit: sum(len(items[method][unit][index]) for index in first.values()) for unit in UNITS}
     groups = {fold.fold: fold.result["run"]["test_group"] for fold in folds[method]}
+    tested = [folds[method][index] for index in first.values()]
+    longest = tested[0].result["run"]["config"].get("segment", {}).get("max_duration_s")
+    rows = pl.concat([fold.predictions() for fold in tested], how="diagonal_relaxed")
+    weighted = merged = 0
+    if "duration_s" in rows.columns:
+        spans = rows.group_by("utterance_id").agg(pl.col("duration_s").n_unique() > 1)
+        weighted = int(spans["duration_s"].sum())
+        merged = int((rows["duration_s"] > longest + 1e-6).sum()) if longest else 0
     return Counts(
         utterance=sizes["utterance"],
         clip=sizes["clip"],
         groups={str(fold): group for fold, group in sorted(groups.items())},
+        weighted=weighted,
+        merged=merged,
     )
 
 

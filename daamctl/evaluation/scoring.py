@@ -1,6 +1,6 @@
 """Scores per clip and per utterance from the logits of clips.
 
-The logits of an utterance are the mean of its clips' logits; all clips have equal weights, whatever their length. Its
+The logits of an utterance are the mean of its clips' logits, weighted by their durations (`artifacts.clips`). Its
 probabilities are the softmax of that mean, not the mean of the clips' probabilities. The published scores are per clip
 (D22).
 """
@@ -17,6 +17,7 @@ from jaxtyping import Float64, Integer
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from daamctl.artifacts.clips import means_of_clips, weights_of
 from daamctl.artifacts.evaluation import Scores
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.metrics import ClassIds, Probabilities, score
@@ -51,7 +52,7 @@ def items_of(predictions: pl.DataFrame, unit: str) -> Items:
     """The items of one test pass.
 
     Args:
-        predictions: columns clip_id, utterance_id, speaker, target, logits (list of C).
+        predictions: columns clip_id, utterance_id, speaker, target, logits (list of C), and of recordings duration_s.
         unit: "clip" or "utterance".
 
     Raises:
@@ -66,7 +67,7 @@ def items_of(predictions: pl.DataFrame, unit: str) -> Items:
     speakers = [name or None for name in predictions["speaker"].to_list()]
     if unit == "clip":
         return _items(predictions["clip_id"].to_list(), speakers, targets, logits)
-    return _pool(predictions["utterance_id"].to_numpy(), speakers, targets, logits)
+    return _pool(predictions, speakers, targets, logits)
 
 
 def join(parts: Sequence[Items]) -> Items:
@@ -112,15 +113,15 @@ def _logits(predictions: pl.DataFrame) -> NDArray[np.float64]:
 
 
 def _pool(
-    utterances: NDArray[Any], speakers: list[str | None], targets: ClassIds, logits: NDArray[np.float64]
+    predictions: pl.DataFrame, speakers: list[str | None], targets: ClassIds, logits: NDArray[np.float64]
 ) -> Items:
-    ids, first, index, counts = np.unique(utterances, return_index=True, return_inverse=True, return_counts=True)
+    utterances: NDArray[Any] = predictions["utterance_id"].to_numpy()
+    ids, first, index = np.unique(utterances, return_index=True, return_inverse=True)
     names = np.asarray(speakers, dtype=object)
     for what, values in (("targets", targets), ("speakers", names)):
         same = values[first][index] == values
         if not same.all():
             wrong = utterances[int(np.argmin(same))]
             raise ArtifactError(f"clips of utterance '{wrong}' have different {what}")
-    sums = np.zeros((len(ids), logits.shape[1]))
-    np.add.at(sums, index, logits)
-    return _items(ids.tolist(), names[first].tolist(), targets[first], sums / counts[:, None])
+    means = means_of_clips(logits, index, weights_of(index, predictions), len(ids))
+    return _items(ids.tolist(), names[first].tolist(), targets[first], means)

@@ -7,6 +7,7 @@ in the layout of `datasets` (a struct column with the encoded bytes), whose row 
 from __future__ import annotations
 
 import io
+import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from torch import Tensor
 from daamctl import audio
 from daamctl.artifacts.utterances import Modality
 from daamctl.config import Config
+from daamctl.corpora.images import header_problem, open_image
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.tokens import OUTSIDE
 from daamctl.errors import CorpusError
@@ -348,16 +350,19 @@ def decode(source: Path | bytes, name: str) -> Image.Image:
         name: name for messages.
 
     Raises:
-        CorpusError: it is missing, not an image, damaged, or has more than eight bits per channel.
+        CorpusError: it is missing, of another format than `FORMATS`, too large (`header_problem`), damaged, or has more
+            than eight bits per channel.
     """
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
 
+    if isinstance(source, Path) and not os.path.exists(source):  # also False for a name with a null byte
+        raise CorpusError(f"no image {name}")
+    if isinstance(source, Path) and not source.is_file():  # a pipe would block
+        raise CorpusError(f"{name} is not a file")
     try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
-            if image.mode.startswith(("I", "F")):
-                raise CorpusError(f"{name} has more than eight bits per channel (mode {image.mode})")
-            return ImageOps.exif_transpose(image).convert("RGB")
-    except FileNotFoundError as error:
-        raise CorpusError(f"no image {name}") from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        with open_image(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            if (problem := header_problem(image)) is None:
+                return ImageOps.exif_transpose(image).convert("RGB")
+    except Exception as error:  # a damaged file fails in many ways
         raise CorpusError(f"{name} is not an image that can be read: {error}") from error
+    raise CorpusError(f"{name} {problem}")

@@ -1,26 +1,21 @@
 """Parts of an unfinished shard on disk, so that a kill costs at most about half a minute, however slow the machine is.
 
 A part holds the rows that were finished since the previous one. It is written under the content key of its clips and
-their order; parts with another key, and damaged ones, are dropped. A resumed shard is planned like an undisturbed one,
+their order; parts with another key, and damaged ones, are removed. A resumed shard is planned like an undisturbed one,
 and only whole batches are taken from parts, so the finished file has the same bytes.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import zipfile
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from daamctl.files import atomic_path
+from daamctl.files import kept_path, open_kept
 from daamctl.training.checkpoint import SaveTimer
-
-log = logging.getLogger(__name__)
 
 PART_EVERY_S = 30.0
 SAVING_FRACTION = 0.05
@@ -56,18 +51,14 @@ class Parts:
         """
         found: set[int] = set()
         for path in self._files():
-            try:
-                with path.open("rb") as stream, np.load(stream, allow_pickle=False) as part:
-                    if str(part["key"]) != self.key:
-                        raise ValueError("another key")
-                    rows, values, frames = part["rows"], part["vectors"], part["n_frames"]
+            with open_kept(path, self.key) as file:
+                if file is None:
+                    path.unlink(missing_ok=True)  # costs only the work that it would have saved
+                    continue
+                with np.load(file, allow_pickle=False) as part:
+                    rows = part["rows"]
+                    vectors[rows], n_frames[rows] = part["vectors"], part["n_frames"]
                     marked: Marks = json.loads(str(part["marks"]))
-                if values.dtype != vectors.dtype:
-                    raise ValueError("another number format")
-                vectors[rows], n_frames[rows] = values, frames
-            except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error):
-                path.unlink(missing_ok=True)  # costs only the work that it would have saved
-                continue
             found.update(rows.tolist())
             for name, some in marked.items():
                 marks.setdefault(name, []).extend(some)
@@ -91,10 +82,9 @@ class Parts:
         rows, among = np.array(self.unsaved), set(self.unsaved)
         marked = {name: [row for row in some if row in among] for name, some in marks.items()}
         number = max((int(path.stem.rsplit("-", 1)[1]) for path in self._files()), default=-1) + 1
-        with atomic_path(self.folder / f"{self.stem}-{number:04d}.npz") as temporary:
+        with kept_path(self.folder / f"{self.stem}-{number:04d}.npz", self.key) as temporary:
             np.savez(
                 temporary,
-                key=np.array(self.key),
                 rows=rows,
                 vectors=vectors[rows],
                 n_frames=n_frames[rows],

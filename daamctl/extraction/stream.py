@@ -137,6 +137,7 @@ def embed_clips(
     *,
     storage: str,
     on_clips: Callable[[int], None] = lambda count: None,
+    strict: bool = True,
 ) -> Embedded:
     """Embed clips.
 
@@ -146,17 +147,19 @@ def embed_clips(
         clip_ids: their names, for messages.
         storage: `float16` or `float32`.
         on_clips: called with the number of clips finished.
+        strict: as in `embed_sets`.
 
     Raises:
         EncoderError: the encoder gives values that are not finite, or too large for `storage`.
     """
-    sets = embed_sets(encoder, [lambda: (items, clip_ids, None)], storage=storage, on_clips=on_clips)
+    opener: Opener = lambda: (items, clip_ids, None)
+    sets = embed_sets(encoder, [opener], storage=storage, on_clips=on_clips, strict=strict)
     (embedded,) = (done for done in sets if done is not None)
     return embedded
 
 
 def embed_sets(
-    encoder: Encoder, sets: Iterable[Opener], *, storage: str, on_clips: Callable[[int], None]
+    encoder: Encoder, sets: Iterable[Opener], *, storage: str, on_clips: Callable[[int], None], strict: bool = True
 ) -> Iterator[Embedded | None]:
     """Embed sets of clips one after another, as one stream of batches; a batch never spans two sets.
 
@@ -165,6 +168,7 @@ def embed_sets(
         sets: openers, called in order by a thread, each before its predecessor is finished.
         storage: `float16` or `float32`.
         on_clips: called with the number of clips finished.
+        strict: raise an error for values that are not finite or too large; otherwise the clip counts as unreadable.
 
     Yields:
         The embeddings of each set, in order; None after a batch that completes no set.
@@ -176,7 +180,7 @@ def embed_sets(
     limit = _Limit()
     waiting: deque[_ClipSet] = deque()
     with ThreadPoolExecutor(1, "store") as storing:
-        runner = _Runner(encoder, storage, on_clips, limit, storing)
+        runner = _Runner(encoder, storage, on_clips, limit, storing, strict)
         for clip_set, read in _read_ahead(sets, encoder, storage, limit):
             if not waiting or waiting[-1] is not clip_set:
                 waiting.append(clip_set)
@@ -320,6 +324,7 @@ class _Runner:
         on_clips: as in `embed_sets`.
         limit: lowered when memory runs out.
         storing: a single thread that checks results and writes them to their rows.
+        strict: as in `embed_sets`.
     """
 
     def __init__(
@@ -329,7 +334,9 @@ class _Runner:
         on_clips: Callable[[int], None],
         limit: _Limit,
         storing: ThreadPoolExecutor,
+        strict: bool,
     ) -> None:
+        self.strict = strict
         self.encoder, self.storage, self.on_clips, self.limit, self.storing = encoder, storage, on_clips, limit, storing
         self.format: torch.dtype = getattr(torch, storage)
         self.unfinished = UNFINISHED_GPU if on_gpu(encoder) else UNFINISHED
@@ -402,12 +409,11 @@ class _Runner:
         """Check the vectors of a batch and write them to their rows."""
         assert group.batch is not None
         pooled, rows = get_pooled(), clip_set.rows_of(group.numbers)
-        if not bool(pooled.is_representable.all()):
-            row, index = pooled.is_representable.logical_not().nonzero()[0].tolist()
-            raise EncoderError(
-                f"the encoder gives values that are not finite, or beyond {self.storage}, in layer "
-                f"{self.encoder.layers[index]} of clip '{clip_set.names[rows[row]]}'",
-                fix="use --set extract.precision=float32 --set extract.storage=float32",
-            )
+        for row, index in pooled.is_representable.logical_not().nonzero().tolist():
+            why = f"the encoder gives values that are not finite, or beyond {self.storage}, in layer "
+            why += f"{self.encoder.layers[index]} of clip '{clip_set.names[rows[row]]}'"
+            if self.strict:
+                raise EncoderError(why, fix="use --set extract.precision=float32 --set extract.storage=float32")
+            clip_set.result.unreadable.setdefault(rows[row], why)
         clip_set.result.vectors[rows] = pooled.values.numpy()
         clip_set.result.n_frames[rows] = group.batch.n_frames.numpy()

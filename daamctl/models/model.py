@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from daamctl.config import Config, ExtractConfig, SegmentConfig
-from daamctl.devices import resolve_device, resolve_precision
+from daamctl.devices import choose_gpu_kernels, resolve_device, resolve_precision
 from daamctl.encoders import ENCODERS, HUB_ID
 from daamctl.encoders.base import Encoder
 from daamctl.encoders.load import OpenedEncoder, open_encoder
@@ -69,6 +69,8 @@ class ExportedModel:
         precision: str | None = None,
     ) -> None:
         self.folder, self.record, self.device = folder, record, device
+        if device.startswith("cuda"):
+            choose_gpu_kernels()  # also where vectors are classified and no encoder is opened
         self.members = [member.to(device).eval() for member in members]
         self._encoder_folder, self._precision = encoder, precision
 

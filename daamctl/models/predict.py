@@ -1,8 +1,8 @@
 """Predict rows of items with an exported model, in chunks that are kept until all are done.
 
 Recordings are cut as in training, and pooled layers are rounded to the number format in which training read them.
-The logits of an item are the mean over its clips and over the members of the model; its probabilities are the softmax
-of that mean, as in evaluation.
+The logits of an item are the mean over its clips, weighted by their durations, and over the members of the model; its
+probabilities are the softmax of that mean, as in evaluation.
 
 Columns of the result: item, unit (`item` or `clip`), for recordings clip, start_s and duration_s (seconds), label (if
 known), class, `p_<class>` for each class, entropy (nats), disagreement (share of the members that predict another class
@@ -14,7 +14,7 @@ Taggers give the columns of `daamctl.models.tagging`.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from scipy.special import entr, softmax
 
 from daamctl import audio
-from daamctl.artifacts.clips import SCHEMAS
+from daamctl.artifacts.clips import SCHEMAS, means_of_clips, weights_of
 from daamctl.artifacts.io import content_key
-from daamctl.artifacts.utterances import read_frame, write_frame
-from daamctl.errors import ArtifactError, AudioError
+from daamctl.errors import AudioError
 from daamctl.extraction.cutting import cut
 from daamctl.extraction.items import Items, open_items
-from daamctl.extraction.stream import Embedded, Opener, embed_sets
+from daamctl.extraction.stream import Embedded, Opener, embed_clips, embed_sets
+from daamctl.files import kept_path, open_kept
 from daamctl.models.model import ExportedModel
 from daamctl.models.tagging import tagged_rows, words_of
 
@@ -113,18 +113,16 @@ class _Kept:
 
     def read(self, number: int) -> pl.DataFrame | None:
         """Read a chunk; None if it is missing, damaged or of something else."""
-        try:
-            frame, head = read_frame(self._path(number))
-        except ArtifactError:
-            return None
-        return frame if head.get("key") == self.key else None
+        with open_kept(self._path(number), self.key) as file:
+            return None if file is None else pl.read_ipc_stream(file)
 
     def write(self, number: int, frame: pl.DataFrame) -> None:
         """Write a chunk. Raises ArtifactError if the file system refuses."""
-        write_frame(self._path(number), frame, {"key": self.key})
+        with kept_path(self._path(number), self.key) as temporary:
+            frame.write_ipc_stream(temporary)
 
     def _path(self, number: int) -> Path:
-        return self.folder / f"part-{number:06d}.parquet"
+        return self.folder / f"part-{number:06d}.arrow"
 
 
 def remove_kept(work: Path) -> None:
@@ -171,10 +169,60 @@ def _predict_chunks(
 
     waiting = iter(chunks)
     storage = str(model.record.encoder["storage"])
-    for embedded in embed_sets(encoder, map(opener, chunks), storage=storage, on_clips=lambda count: None):
+    for embedded in embed_sets(
+        encoder, map(opener, chunks), storage=storage, on_clips=lambda count: None, strict=False
+    ):
         if embedded is not None:
             chunk = next(waiting)
             yield chunk, _frame(model, chunk, embedded)
+
+
+class InTurns:
+    """Items whose clips are embedded a few at a time, so that a long recording does not keep others waiting.
+
+    Args:
+        model: the exported model; its encoder is open.
+        rows: the items, as in `predict_all`.
+    """
+
+    def __init__(self, model: ExportedModel, rows: pl.DataFrame) -> None:
+        self.model, self.chunk, self.done = model, _Chunk(0, rows), 0
+        self.chunk.clips = _clips_of(model, self.chunk)
+        size, storage = len(self.chunk.clips), model.record.encoder["storage"]
+        vectors = np.zeros((size, len(model.encoder.layers), model.encoder.embed_dim), storage)
+        self.embedded = Embedded(vectors, np.zeros(size, np.int32))
+
+    @property
+    def left(self) -> int:
+        """Number of clips that are not embedded."""
+        return len(self.chunk.clips) - self.done
+
+    def rows(self) -> pl.DataFrame:
+        """The predictions, when no clip is left; see `predict_all`."""
+        return _frame(self.model, self.chunk, self.embedded)
+
+
+def embed_next(parts: Sequence[tuple[InTurns, int]]) -> None:
+    """Embed the next clips of several requests together, as many of each as given.
+
+    Raises:
+        EncoderError: the encoder fails.
+    """
+    model = parts[0][0].model
+    clips = pl.concat([one.chunk.clips.slice(one.done, count) for one, count in parts])
+    if clips.is_empty():
+        return
+    items = open_items(clips, model.record.modality, Path("/"), model.encoder, model.config)
+    storage = str(model.record.encoder["storage"])
+    found = embed_clips(model.encoder, items, clips["clip_id"].to_list(), storage=storage, strict=False)
+    start = 0
+    for one, count in parts:
+        own, shift = range(start, start + count), one.done - start
+        one.embedded.vectors[one.done : one.done + count] = found.vectors[start : start + count]
+        one.embedded.unreadable |= {row + shift: why for row, why in found.unreadable.items() if row in own}
+        for mark, rows in found.marks.items():
+            one.embedded.marks.setdefault(mark, []).extend(row + shift for row in rows if row in own)
+        one.done, start = one.done + count, start + count
 
 
 def _clips_of(model: ExportedModel, chunk: _Chunk) -> pl.DataFrame:
@@ -209,8 +257,11 @@ def _measured(rows: pl.DataFrame, errors: dict[int, str]) -> pl.DataFrame:
             info = audio.probe(Path(row["path"]))
             start = row["start_s"] or 0.0
             length = info.num_samples / info.sampling_rate - start if row["duration_s"] is None else row["duration_s"]
-            if round(length * info.sampling_rate) < 1 or start < 0:
-                raise AudioError(f"{row['path']}: {start:g} s to {start + length:g} s holds no samples")
+            seconds, end = info.num_samples / info.sampling_rate, start + length
+            if not (start >= 0 and end <= seconds + 0.5):  # also if one is NaN; MP3 headers include padding
+                raise AudioError(f"{row['path']} has {seconds:.3f} s of audio; {start:g} s to {end:g} s lies outside")
+            if round(length * info.sampling_rate) < 1:
+                raise AudioError(f"{row['path']}: {start:g} s to {end:g} s holds no samples")
         except AudioError as error:
             errors[number] = error.message
             continue
@@ -238,12 +289,11 @@ def _frame(model: ExportedModel, chunk: _Chunk, embedded: Embedded) -> pl.DataFr
         return tagged_rows(chunk.rows, chunk.clips, columns, clip_warnings, clip_errors)
     owner = chunk.owner[readable]
     counts = np.bincount(owner, minlength=size)
+    of_clips = weights_of(owner, chunk.clips.filter(readable))
 
     def per_item(values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Mean over the readable clips of each item; values (n, …)."""
-        sums = np.zeros((size, *values.shape[1:]))
-        np.add.at(sums, owner, values[readable])
-        return sums / np.maximum(counts, 1).reshape(-1, *[1] * (values.ndim - 1))
+        return means_of_clips(values[readable], owner, of_clips, size)
 
     errors, warnings = _of_items(chunk, clip_errors, marks)
     items = pl.DataFrame(

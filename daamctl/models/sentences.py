@@ -11,8 +11,8 @@ from typing import Any
 
 import polars as pl
 
+from daamctl.config.corpus_keys import COLUMNS
 from daamctl.corpora.conll import TABLES, Sentence, read_columns, read_rows
-from daamctl.corpora.sources import COLUMNS
 from daamctl.corpora.tags import split_tag, to_bio
 from daamctl.errors import CorpusError
 from daamctl.models.inputs import files_of

@@ -1,7 +1,7 @@
 """The HTTP interface of an exported model, as a FastAPI application.
 
 One thread predicts, because the hooks on the encoder's layers serve one forward pass at a time. Requests that arrive in
-the meantime wait, and are predicted together in the next pass.
+the meantime wait, and take turns of a few clips each. `connections` closes connections that are too many or too slow.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,45 +18,57 @@ from typing import Any
 
 import polars as pl
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from daamctl import __version__, audio
 from daamctl.errors import AudioError, DaamctlError, MethodError
 from daamctl.models.inputs import files_as_rows, texts_as_rows
 from daamctl.models.model import ExportedModel
-from daamctl.models.predict import predict_all
+from daamctl.models.predict import InTurns, embed_next
 
 log = logging.getLogger(__name__)
 
-TOO_LARGE, UNUSABLE, FAILED = 413, 422, 500
+TOO_LARGE, UNUSABLE, GONE, FAILED, BUSY = 413, 422, 499, 500, 503
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
+"""Hosts that a request may always be for."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Largest requests that are accepted.
+    """What is accepted at most.
 
     Args:
         megabytes: size of a request, in units of 10^6 bytes.
         seconds: duration of a recording.
         texts: number of texts in a request.
-        together: number of items that are predicted together.
+        together: number of clips, texts or images that are predicted together.
+        total_megabytes: size of all requests that are not answered yet.
+        connections: number of open connections.
+        timeout_s: seconds in which a client has to send its request, and to read what it is sent.
     """
 
     megabytes: float = 50.0
     seconds: float = 600.0
     texts: int = 256
-    together: int = 64
+    together: int = 16
+    total_megabytes: float = 256.0
+    connections: int = 128
+    timeout_s: float = 60.0
 
 
-def make_app(model: ExportedModel, limits: Limits = Limits()) -> FastAPI:
+def make_app(model: ExportedModel, limits: Limits = Limits(), hosts: Sequence[str] = ()) -> FastAPI:
     """Make the application.
 
     Args:
         model: the exported model; its encoder is opened here.
-        limits: largest requests.
+        limits: what is accepted at most.
+        hosts: names and addresses under which clients may ask, beside `LOCAL`; `*`: any.
 
     Raises:
         MethodError: the model tags words.
@@ -66,13 +78,13 @@ def make_app(model: ExportedModel, limits: Limits = Limits()) -> FastAPI:
     if record.modality == "tokens":
         raise MethodError(f"{model.folder} tags words, which a server cannot do yet", fix="use daamctl predict")
     _ = model.encoder
-    queue = _Queue(lambda rows: predict_all(model, rows), limits.together)
+    queue, bodies = _Queue(limits.together), _Bodies(limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         worker = asyncio.create_task(queue.work())
         yield
-        await queue.stop()
+        await queue.waiting.put(None)
         await worker
 
     app = FastAPI(
@@ -81,6 +93,12 @@ def make_app(model: ExportedModel, limits: Limits = Limits()) -> FastAPI:
         version=__version__,
         lifespan=lifespan,
     )
+    # a page on the web could reach the server under a name of its own (DNS rebinding)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOCAL, *hosts], www_redirect=False)
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=GONE)
 
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, error: HTTPException) -> JSONResponse:
@@ -101,17 +119,19 @@ def make_app(model: ExportedModel, limits: Limits = Limits()) -> FastAPI:
 
     @app.post("/predict", summary="Classify one file, or texts", openapi_extra=_body(record.modality))
     async def predict(request: Request) -> JSONResponse:
-        content = await _read(request, limits)
-        if record.modality == "text":
-            return JSONResponse({"items": await queue.predict(texts_as_rows(_texts(content, limits)))})
-        if request.headers.get("content-type", "").startswith("multipart/form-data"):
-            content = await _file_in_form(request, content)
-        with tempfile.NamedTemporaryFile(prefix="daamctl-") as file:
-            file.write(content)
-            file.flush()
-            if record.modality == "speech":
-                _check_duration(Path(file.name), limits)
-            (item,) = await queue.predict(files_as_rows([Path(file.name)]))
+        async with bodies.read(request) as content:
+            if record.modality == "text":
+                work = await asyncio.to_thread(InTurns, model, texts_as_rows(_texts(content, limits)))
+                return JSONResponse({"items": await queue.predict(work, request)})
+            with tempfile.NamedTemporaryFile(prefix="daamctl-") as file:
+                is_form = request.headers.get("content-type", "").startswith("multipart/form-data")
+                file.write(await _file_in_form(request, content) if is_form else content)
+                file.flush()
+                content.clear()
+                if record.modality == "speech":
+                    _check_duration(Path(file.name), limits)
+                work = await asyncio.to_thread(InTurns, model, files_as_rows([Path(file.name)]))
+                (item,) = await queue.predict(work, request)
         if "error" in item and "class" not in item:
             raise HTTPException(UNUSABLE, item["error"].replace(file.name, "the file"))
         return JSONResponse({name: value for name, value in item.items() if name != "item"})
@@ -119,69 +139,78 @@ def make_app(model: ExportedModel, limits: Limits = Limits()) -> FastAPI:
     return app
 
 
+_Waiting = tuple[InTurns, asyncio.Future[list[dict[str, Any]]]]
+"""The work of a request, and its answer."""
+
+
 class _Queue:
-    """Requests that wait for the thread that predicts.
+    """Requests that wait for the thread that predicts. They take turns, so that a short one waits for about one turn.
 
     Args:
-        predict: rows of items -> the table of predictions.
-        together: most items in one call.
+        together: most clips, texts or images in one turn.
     """
 
-    def __init__(self, predict: Callable[[pl.DataFrame], pl.DataFrame], together: int) -> None:
-        self.call, self.together = predict, together
-        self.waiting: asyncio.Queue[tuple[pl.DataFrame, asyncio.Future[list[dict[str, Any]]]] | None] = asyncio.Queue()
+    def __init__(self, together: int) -> None:
+        self.together = together
+        self.waiting: asyncio.Queue[_Waiting | None] = asyncio.Queue()
 
-    async def predict(self, rows: pl.DataFrame) -> list[dict[str, Any]]:
-        """Wait for the predictions of some rows.
+    async def predict(self, work: InTurns, request: Request) -> list[dict[str, Any]]:
+        """Wait for the predictions of some items.
 
         Raises:
             HTTPException: the model cannot predict them.
+            ClientDisconnect: nobody waits for the answer any more.
         """
         answer: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
-        await self.waiting.put((rows, answer))
-        return await answer
-
-    async def stop(self) -> None:
-        """Let `work` end after what is waiting now."""
-        await self.waiting.put(None)
+        await self.waiting.put((work, answer))
+        while not (await asyncio.wait({answer}, timeout=1.0))[0]:
+            if await request.is_disconnected():
+                answer.cancel()
+                raise ClientDisconnect
+        return answer.result()
 
     async def work(self) -> None:
-        """Predict what is waiting, until `stop`."""
+        """Predict what is waiting, until None has been put into the queue and all before it is answered."""
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, "predict") as thread:
-            while (first := await self.waiting.get()) is not None:
+            while (first := await self.waiting.get()) is not None or not self.waiting.empty():
                 group = [first]
-                while not self.waiting.empty() and sum(len(rows) for rows, _ in group) < self.together:
-                    following = self.waiting.get_nowait()
-                    if following is None:
-                        await self.stop()
-                        break
-                    group.append(following)
-                answers = await loop.run_in_executor(thread, self._answers, [rows for rows, _ in group])
-                for (_, answer), found in zip(group, answers, strict=True):
-                    if answer.cancelled():  # the client is gone
+                while not self.waiting.empty() and len(group) < self.together:
+                    group.append(self.waiting.get_nowait())
+                turn = [one for one in group if one is not None and not one[1].cancelled()]
+                share = max(1, self.together // max(1, len(turn)))  # clips of each
+                parts = [(work, min(share, work.left)) for work, _ in turn]
+                found = await loop.run_in_executor(thread, _answers, parts) if parts else []
+                for (work, answer), result in zip(turn, found, strict=True):
+                    if result is None:  # it waits behind those that had no turn
+                        await self.waiting.put((work, answer))
+                    elif answer.cancelled():  # the client is gone
                         continue
-                    if isinstance(found, Exception):
-                        answer.set_exception(found)
+                    elif isinstance(result, Exception):
+                        answer.set_exception(result)
                     else:
-                        answer.set_result(found)
+                        answer.set_result(result)
+                if None in group:
+                    await self.waiting.put(None)
 
-    def _answers(self, parts: Sequence[pl.DataFrame]) -> list[list[dict[str, Any]] | Exception]:
-        """The answer to each request. If they fail together, each is tried alone, so that one cannot spoil others."""
-        try:
-            items = as_items(self.call(pl.concat(parts)))
-        except Exception as error:
-            if len(parts) > 1:
-                return [answer for part in parts for answer in self._answers([part])]
-            if isinstance(error, DaamctlError):
-                return [HTTPException(UNUSABLE, error.message)]
-            log.exception("a prediction failed")
-            return [error]
-        answers: list[list[dict[str, Any]] | Exception] = []
-        for part in parts:
-            answers.append(items[: len(part)])
-            items = items[len(part) :]
-        return answers
+
+def _answers(parts: Sequence[tuple[InTurns, int]]) -> list[list[dict[str, Any]] | Exception | None]:
+    """Embed clips of several requests; the answers to those without further clips, None for the others.
+
+    If they fail together, each is tried alone, so that one cannot spoil others.
+    """
+    try:
+        embed_next(parts)
+        if len(parts) == 1:
+            return [None if parts[0][0].left else as_items(parts[0][0].rows())]
+    except Exception as error:
+        if len(parts) > 1:
+            return [answer for part in parts for answer in _answers([part])]
+        if isinstance(error, DaamctlError):
+            return [HTTPException(UNUSABLE, error.message)]
+        log.exception("a prediction failed")
+        return [error]
+    return [answer for one, _ in parts for answer in _answers([(one, 0)])]
 
 
 def as_items(rows: pl.DataFrame) -> list[dict[str, Any]]:
@@ -200,24 +229,94 @@ def as_items(rows: pl.DataFrame) -> list[dict[str, Any]]:
     return items
 
 
-async def _read(request: Request, limits: Limits) -> bytes:
-    """The body of a request, of which no more is read than allowed."""
-    most = round(limits.megabytes * 1e6)
-    content = bytearray()
-    async for part in request.stream():
-        content += part
-        if len(content) > most:
-            raise HTTPException(TOO_LARGE, f"the request is larger than {limits.megabytes:g} MB")
-    if not content:
-        raise HTTPException(UNUSABLE, "the request is empty")
-    return bytes(content)
+class _Bodies:
+    """The bodies of all requests that are not answered yet.
+
+    Args:
+        limits: their largest sizes.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits, self.held = limits, 0
+
+    @asynccontextmanager
+    async def read(self, request: Request) -> AsyncIterator[bytearray]:
+        """Read a body, no more of it than allowed; its size counts until the request is answered.
+
+        Raises:
+            HTTPException: it is empty or too large, or all bodies together are.
+            ClientDisconnect: the client is gone.
+        """
+        content, size = bytearray(), 0
+        try:
+            async for part in request.stream():
+                content += part
+                size, self.held = size + len(part), self.held + len(part)
+                if size > self.limits.megabytes * 1e6:
+                    raise HTTPException(TOO_LARGE, f"the request is larger than {self.limits.megabytes:g} MB")
+                if self.held > self.limits.total_megabytes * 1e6:
+                    raise HTTPException(BUSY, "the server has too many requests; try again later")
+            if not content:
+                raise HTTPException(UNUSABLE, "the request is empty")
+            yield content
+        finally:
+            self.held -= size
 
 
-async def _file_in_form(request: Request, body: bytes) -> bytes:
+def connections(limits: Limits) -> type[asyncio.Protocol]:
+    """The class of uvicorn's connections, which closes those that are too many or too slow."""
+
+    class Connection(H11Protocol):
+        deadline: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self.set_deadline(limits.timeout_s)
+            if len(self.connections) > limits.connections:
+                self.refuse("503 Service Unavailable")
+
+        def data_received(self, data: bytes) -> None:
+            if self.deadline is None:
+                self.set_deadline(limits.timeout_s)
+            super().data_received(data)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self.set_deadline(limits.timeout_s)
+
+        def on_response_complete(self) -> None:
+            self.set_deadline(None)
+            super().on_response_complete()
+            if not self.cycle.response_complete:  # the client had sent part of its next request already
+                self.set_deadline(limits.timeout_s)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.set_deadline(None)
+            super().connection_lost(exc)
+
+        def set_deadline(self, seconds: float | None) -> None:
+            if self.deadline is not None:
+                self.deadline.cancel()
+            self.deadline = None if seconds is None else self.loop.call_later(seconds, self.check)
+
+        def check(self) -> None:
+            if self.flow.write_paused:
+                self.transport.abort()
+            elif self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
+                self.refuse("408 Request Timeout")
+
+        def refuse(self, status: str) -> None:
+            self.transport.write(f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".encode())
+            self.transport.close()
+
+    return Connection
+
+
+async def _file_in_form(request: Request, body: bytearray) -> bytes:
     """The content of the one file in a form, whatever the name of its field."""
 
     async def stream() -> AsyncGenerator[bytes]:
-        yield body
+        yield bytes(body)
 
     try:
         form = await MultiPartParser(request.headers, stream(), max_files=1).parse()
@@ -236,7 +335,7 @@ async def _file_in_form(request: Request, body: bytes) -> bytes:
     return content
 
 
-def _texts(content: bytes, limits: Limits) -> list[str]:
+def _texts(content: bytearray, limits: Limits) -> list[str]:
     """The texts in a JSON body."""
     import json
 

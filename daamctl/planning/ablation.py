@@ -6,6 +6,7 @@ that, if it is trained already, has learned something.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,13 +18,15 @@ from daamctl.analysis.importance import layer_importance, mean_density, order_la
 from daamctl.artifacts.results import Fold, read_folds
 from daamctl.artifacts.skipped import read_note
 from daamctl.config import Config
-from daamctl.errors import MethodError
+from daamctl.errors import ArtifactError, MethodError
 from daamctl.evaluation.fairness import learned_nothing
 from daamctl.layout import Layout
 from daamctl.methods import counterparts
 from daamctl.methods.base import FusionClassifier
 from daamctl.stage_table import SKIPPED_FILE
 from daamctl.training.trials.fusion import build_method
+
+log = logging.getLogger(__name__)
 
 TIED = "its scores tie all layers"
 
@@ -124,7 +127,11 @@ def tied(scores: Mapping[int, float]) -> bool:
 
 
 def _folds(layout: Layout, name: str) -> list[Fold]:
-    return read_folds(layout.method(name), again=layout.command("train", "--method", name))
+    try:
+        return read_folds(layout.method(name), again=layout.command("train", "--method", name))
+    except ArtifactError as error:  # as if it were not trained yet
+        log.warning("left out: %s", error.message)
+        return []
 
 
 def _unsuitable(layout: Layout, config: Config, name: str, *, ranking: bool) -> str | None:

@@ -16,16 +16,15 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from daamctl.analysis.ablation import LayerGroup
-from daamctl.artifacts.clips import read_clips
-from daamctl.artifacts.embeddings import EmbeddingsMetadata, check_settings, check_shards, open_embeddings, read_head
+from daamctl.artifacts.embeddings import EmbeddingsMetadata, check_settings, check_shards, open_embeddings
+from daamctl.artifacts.inputs import clips_of, embeddings_of, utterances_of
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.artifacts.skipped import folder_of
 from daamctl.artifacts.splits import Split
-from daamctl.artifacts.utterances import METADATA_KEY, CorpusTable, Modality, read_utterances
+from daamctl.artifacts.utterances import METADATA_KEY, CorpusTable, Modality
 from daamctl.config import Config
 from daamctl.config.keys import names
 from daamctl.config.marks import Of
-from daamctl.corpora.sources import key_of
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.consistency import differences
 from daamctl.layout import Layout
@@ -132,21 +131,13 @@ class ArtifactStatus:
         return file is not None and file.stat().st_mtime < newest
 
     def _table(self, stage: Literal["download", "segment"]) -> tuple[CorpusTable | None, str | None]:
-        """A stage's table if it matches the settings; otherwise why the existing one does not."""
-        layout, config = self.layout, self.config
-        read, path = (read_utterances, layout.utterances) if stage == "download" else (read_clips, layout.clips)
-        if not path.exists():
-            return None, None
+        """A stage's table if it is current; otherwise why the existing one is not."""
+        layout = self.layout
+        read, path = (utterances_of, layout.utterances) if stage == "download" else (clips_of, layout.clips)
         try:
-            table: CorpusTable = read(path)
-            made = {"download": table.settings} if stage == "download" else table.settings
-            check_settings(made, config, table.modality, what=f"{stage} table", fix="")
+            return (read(layout, self.config), None) if path.exists() else (None, None)
         except ArtifactError as error:
             return None, error.message
-        source = config.download.source
-        if source is not None and (key := key_of(config.download.corpus, Path(source))) != table.corpus:
-            return None, f"the table is of '{table.corpus}', but the settings ask for '{key}'"
-        return table, None
 
     def _read_head(self) -> tuple[EmbeddingsMetadata | None, str | None]:
         """Metadata of the embeddings if they match the settings; otherwise why they do not."""
@@ -154,14 +145,10 @@ class ArtifactStatus:
         if not (folder / STAGES["extract"].finished).exists():
             return None, None
         try:
-            head = read_head(folder)
+            head = embeddings_of(self.layout, self.config)
             check_shards(folder, head)
-            check_settings(head.settings, self.config, head.modality, what="embeddings", fix="")
         except ArtifactError as error:
             return None, error.message
-        number = head.num_clips + len(head.unreadable)
-        if self.clips is not None and number != len(self.clips.rows):
-            return None, f"the embeddings are of {number} clips, but the clip table has {len(self.clips.rows)}"
         return head, None
 
     def _is_current(self, fold: Fold, modality: Modality | None) -> bool:

@@ -44,7 +44,8 @@ def answers(
         truncation: how few layers are enough; None if that was not asked.
     """
     probed = summary.probed if summary else None
-    blocks: list[Block] = [
+    blocks: list[Block] = [Text(text, caution=True) for text in evaluation.leaks]
+    blocks += [
         Text(_layers(evaluation, probed) if probed else f"The layers were not probed yet. Run: `{command}`"),
         Text(_fusion(evaluation) if evaluation.entities is None else entities.sentence(evaluation.entities)),
         *([Text(shortest(truncation))] if truncation else []),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
 
 from daamctl.artifacts.entities import Entities
@@ -32,8 +31,6 @@ from daamctl.reporting.terms import is_official, item, selection_rule, terms
 CORRECTIONS = {"holm": "Holm"}
 MAX_NAMED = 12
 """Above this number of classes, sentences do not name them all."""
-NAMED_BY_FILE = ("manifest", "conll")
-"""Corpora of which there may be several, so that the name of the file tells which."""
 
 
 @dataclass(frozen=True)
@@ -321,9 +318,14 @@ def _what(evaluation: Evaluation) -> str:
     if evaluation.entities:
         figure = f"The main figure is entity F1, in its own section; here it is accuracy per {item(evaluation)}"
     trained = f" The encoder, or adapters in it, is also trained in {listed(tuned)}." if tuned else ""
+    pieces = ""
+    if counts.weighted and evaluation.main_unit == "utterance":
+        pieces = f" The clips of {plural(counts.weighted, said.item)} differ in length; longer ones count for more."
+    if counts.merged:
+        pieces += f" {plural(counts.merged, said.clip)} of the test include a short rest piece of the recording."
     return (
         f"{source(evaluation)}: {count(counts.utterance)} test {said.item}s{clips} of "
-        f"{_classes(evaluation.classes)}, in {folds}. {figure}; "
+        f"{_classes(evaluation.classes)}, in {folds}.{pieces} {figure}; "
         f"{selection_rule(evaluation)}.{trained}"
     )
 
@@ -335,9 +337,7 @@ def source(evaluation: Evaluation) -> str:
         told = [f"SHA-256 {facts['sha256'][:12]}", *(facts[name] for name in ("made_by", "licence") if name in facts)]
         return f"{sentence(str(facts['name']))[:-1]} ({', '.join(told)})"
     label = encoder_label(facts, made.config.get("extract", {}))
-    given = made.config.get("download", {}).get("source") if made.corpus in NAMED_BY_FILE else None
-    corpus = Path(given).stem if given else made.corpus or evaluation.run
-    return f"Corpus {corpus}, frozen encoder {label}"
+    return f"Corpus {evaluation.corpus_name}, frozen encoder {label}"
 
 
 def _classes(found: Sequence[str]) -> str:

@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from daamctl.adapters import FINETUNES
-from daamctl.artifacts.dag import PAPER, check_stages, families, stages_of, write_stages
+from daamctl.artifacts.dag import PAPER, check_stages, families, write_stages
 from daamctl.artifacts.io import write_json
 from daamctl.config import EMBEDDINGS, PARAMS_FILE, Config, inspect_config, pipeline_names, read_yaml
 from daamctl.config.keys import shared_with_finetuning, watched_settings
 from daamctl.config.schema import Section
 from daamctl.corpora import CORPORA
-from daamctl.encoders import ENCODERS, HUB_ID
-from daamctl.encoders.encoder_size import shape_of
-from daamctl.errors import ConfigError, DaamctlError, MethodError, UnknownNameError, suggest
+from daamctl.encoders import ENCODERS
+from daamctl.encoders.encoder_size import check_name, shape_of
+from daamctl.errors import ConfigError, DaamctlError, EncoderError, MethodError, UnknownNameError, suggest
 from daamctl.methods import METHODS, NEEDS_DEV, check_fits, check_settings, resolve_method, settings_of
 from daamctl.methods.heads import AUTO
+from daamctl.paper.tables import read_published
 from daamctl.reconstruction import BLOCKS
 from daamctl.stage_table import stages_of_task
 
@@ -41,7 +42,8 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
         The pipelines that were checked.
 
     Raises:
-        ConfigError: every problem of every pipeline, one per line.
+        ConfigError: every problem of every pipeline, one per line (a source that does not exist is one unless `write`);
+            or `stages.yaml` is out of date.
     """
     names = pipelines if pipelines is not None else pipeline_names(root)
     problems = [] if pipelines is not None else _table_problems(root)
@@ -55,17 +57,30 @@ def run(root: Path, pipelines: list[str] | None = None, *, write: bool = False) 
         if config is not None:
             configs[name] = config
             found += [problem for problem in problems_of(config) if problem not in found]
+            source = config.download.source
+            if source is not None and not (place := root / Path(source).expanduser()).exists():
+                absent = f"download.source: no file or folder {place}"
+                if write:  # for DVC, which then leaves this pipeline out
+                    log.warning("pipeline '%s': %s", name, absent)
+                else:
+                    found.append(absent)
         problems += [f"pipeline '{name}': {problem}" for problem in found]
     if problems:
         raise ConfigError("\n".join(problems))
     if pipelines is None and write:
         write_stages(root)
-    elif pipelines is None:
+    elif pipelines is None or write:  # with both, DVC asks
         check_stages(root)
     if write:
         for name, config in configs.items():
             _write(root, name, config)
     return names
+
+
+def refuse_problems(config: Config, what: str) -> None:
+    """Raise a ConfigError with every problem of the settings of `what`, one per line, if there are any."""
+    if problems := problems_of(config):
+        raise ConfigError(f"{what}: " + "\n  ".join(problems))
 
 
 def problems_of(config: Config) -> list[str]:
@@ -85,8 +100,10 @@ def _data_problems(config: Config) -> Iterator[str]:
     encoder = config.extract.encoder
     if not config.has_encoder:
         return
-    if encoder not in ENCODERS and not HUB_ID.match(encoder) and not Path(encoder).expanduser().is_dir():
-        yield _unknown("extract.encoder", encoder, ENCODERS) + "; or a Hugging Face id or a local folder"
+    try:
+        check_name(encoder)
+    except EncoderError as error:
+        yield f"extract.encoder: {error}"
     if config.extract.weights == "random" and encoder not in ENCODERS:
         yield f"extract.weights: random works with presets only, got encoder '{encoder}'"
 
@@ -116,6 +133,14 @@ def _method_problems(config: Config) -> Iterator[str]:
                     f"methods: part of '{name}' is chosen on a held-out group, "
                     f"which train.selection={selection} does not set aside"
                 )
+    reference = config.evaluate.reference
+    if reference is not None and reference not in config.trained:
+        yield _unknown("evaluate.reference", reference, config.trained)
+    if config.report.published is not None:
+        try:
+            read_published(config.report.published)
+        except ConfigError as error:
+            yield f"report.published: {error}"
     unlisted = config.unlisted()
     for where, chosen in (("ablate.rank_by", config.ablate.rank_by), ("ablate.method", config.ablate.method)):
         if chosen is not None and not _is_method(chosen):
@@ -246,8 +271,6 @@ def _write(root: Path, pipeline: str, config: Config) -> None:
     for name, spec in stages_of_task(config.task).items():
         if spec.for_each is None:
             parts[name] = {what: _watched(config, what) for what in spec.watches}
-    for stage, name in stages_of(root, pipeline):
-        parts[f"{stage}-{name}"] = {"listed": False}  # replaced below if the pipeline lists it
     for name in config.reconstructions:
         parts[f"reconstruct-{name}"] = {"reconstruct": _watched(config, "reconstruct")}
     for method in config.methods if config.task == "classify" else ():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from daamctl.artifacts.inputs import utterances_of
 from daamctl.artifacts.reconstruction import CROPS, write_crops
-from daamctl.artifacts.utterances import read_utterances
 from daamctl.config import Config
 from daamctl.corpora.sources import files_root
 from daamctl.errors import CorpusError
@@ -27,10 +27,10 @@ def run(layout: Layout, config: Config) -> Path:
         The file written.
 
     Raises:
-        ArtifactError: there is no utterance table.
+        ArtifactError: there is no utterance table, or it was made with other settings.
         CorpusError: the corpus has no images, one cannot be decoded or is too small, or a part is empty.
     """
-    table = read_utterances(layout.utterances, fix=f"make it: {layout.command('download')}")
+    table = utterances_of(layout, config)
     if table.modality != "image":
         raise CorpusError(f"corpus '{table.corpus}' has no images to reconstruct", fix="choose another download.corpus")
     crops = place_crops(table, files_root(layout.root, table.corpus), config.crop)

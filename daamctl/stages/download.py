@@ -24,12 +24,13 @@ from daamctl.artifacts.utterances import TEXTS, Modality, UtteranceTable, write_
 from daamctl.artifacts.words import terms_for
 from daamctl.audio import AudioInfo, probe
 from daamctl.config import Config, DownloadConfig
+from daamctl.config.corpus_keys import FILES, MANIFEST, key_of
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import UNITS, Corpus, class_counts, modality_of
 from daamctl.corpora.fingerprint import validate
 from daamctl.corpora.groups import EVEN, assign_groups, even_number, unevenness
 from daamctl.corpora.images import header_problems
-from daamctl.corpora.sources import FILES, MANIFEST, files_root, key_of, register, source_of
+from daamctl.corpora.sources import files_root, register, source_of
 from daamctl.errors import AudioError, ConfigError, CorpusError, TrainingError, UnknownNameError, first_few
 from daamctl.layout import Layout
 from daamctl.progress import progress

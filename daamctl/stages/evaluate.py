@@ -58,6 +58,7 @@ from daamctl.evaluation.tables import history_rows, to_csv
 from daamctl.evaluation.tagging import entities_of
 from daamctl.layout import Layout
 from daamctl.methods import SINGLE_LAYER, resolve_method
+from daamctl.planning.leaks import leaks
 from daamctl.stage_table import SKIPPED_FILE
 
 logger = logging.getLogger(__name__)
@@ -88,10 +89,13 @@ def run(layout: Layout, config: Config, *, methods: Sequence[str] | None = None)
     for method, part in folds.items():
         predictions = [fold.predictions() for fold in part]
         items[method] = {unit: [items_of(frame, unit) for frame in predictions] for unit in UNITS}
-    evaluation = _evaluate(layout, config, folds, items, skipped)
-    for note in evaluation.notes:
+    evaluation = replace(_evaluate(layout, config, folds, items, skipped), leaks=leaks(layout, config))
+    for note in (*evaluation.leaks, *evaluation.notes):
         logger.warning(note)
     unit = terms_of(evaluation.modality).unit(evaluation.main_unit)
+    if evaluation.counts.weighted or evaluation.counts.merged:
+        words = "%d utterances have clips of different lengths, weighted by duration; %d clips include a rest piece"
+        logger.info(words, evaluation.counts.weighted, evaluation.counts.merged)
     for method, entry in evaluation.methods.items():
         logger.info("%s: accuracy %.1f %% per %s", entry.label, 100 * evaluation.accuracy(method).mean, unit)
         if evaluation.entities and method in evaluation.entities.methods:
@@ -367,6 +371,13 @@ def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping
                 f"{entry.eval_batches.size} {clips} in the order of the clip table (hash in each result.json)"
             )
         notes += entry.notes
+        rows = folds[method][0].predictions()
+        if folds[method][0].modality == "speech" and "duration_s" not in rows.columns:
+            if several := rows.filter(pl.col("utterance_id").is_duplicated())["utterance_id"].n_unique():
+                notes.append(
+                    f"{method}: a fold of an earlier version stored no durations, so the clips of {several} test "
+                    "utterances in it have equal weights; train again with --force"
+                )
     changed = {text for part in folds.values() for fold in part for text in differences(fold, config)}
     notes += [f"trained with other settings than the current ones: {text}" for text in sorted(changed)]
     return notes

@@ -312,7 +312,7 @@ def _corpus(found: _Trained) -> CorpusFacts:
     name = found.first.result["run"]["config"]["download"]["corpus"]
     meta, evaluation = found.first.result["meta"], found.evaluation
     return CorpusFacts(
-        name=name,
+        name=evaluation.corpus_name,
         licence=CORPORA.load(name).licence,
         items=evaluation.counts.utterance,
         clips=evaluation.counts.clip,

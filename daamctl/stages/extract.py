@@ -23,21 +23,23 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from daamctl.artifacts.clips import ClipTable, clips_key, inputs_key, read_clips
+from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.embeddings import (
     CLIP_COLUMNS,
+    DECISIVE,
     METADATA_FILE,
     EmbeddingsMetadata,
-    check_settings,
     check_shards,
     open_embeddings,
     read_head,
     shard_is_whole,
     shard_path,
     shards_in,
+    with_keys,
     write_head,
 )
-from daamctl.artifacts.io import content_key, link_or_copy, locked, read_columns, replace_dir, to_polars, write_json
+from daamctl.artifacts.inputs import clips_of
+from daamctl.artifacts.io import link_or_copy, locked, read_columns, replace_dir, to_polars, write_json
 from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import TEXTS
 from daamctl.config import Config
@@ -61,16 +63,7 @@ from daamctl.threads import use_free_cores
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1  # raise it when pooled values change for the same settings
 NAMED_AT_MOST = 10
-DECISIVE = {
-    "speech": ("weights_sha256", "normalize", "precision", "final_norm", "pooling", "sampling_rate"),
-    "text": ("weights_sha256", "precision", "final_norm", "tokenizer_sha256", "max_tokens", "special_tokens"),
-    "image": ("weights_sha256", "precision", "final_norm", "processor", "class_tokens"),
-    "tokens": ("weights_sha256", "precision", "final_norm", "tokenizer_sha256", "max_tokens", "subwords"),
-    "embeddings": ("sha256",),
-}
-"""Facts of an encoder that determine the vectors, by modality."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +120,7 @@ class Extractor:
                 f"worker on {socket.gethostname()} does not see {layout.clips}",
                 fix="put the project on a file system that every machine of the cluster mounts at the same path",
             )
-        command = layout.command("segment")
-        clips = read_clips(layout.clips, fix=f"make them: {command}")
-        made = {stage: clips.settings[stage] for stage in ("download", "segment")}
-        check_settings(made, config, clips.modality, what="clips", fix=f"make them again: {command}")
+        clips = clips_of(layout, config)
         device = resolve_device(device)
         self.lazy = LazyEncoder(
             layout.work / "encoders",
@@ -227,7 +217,7 @@ def run(layout: Layout, config: Config, *, force: bool = False, engine: Engine |
     head: EmbeddingsMetadata = engine.describe(open_worker, config.extract.device)
     make = partial(engine.map, open_worker, device=config.extract.device)
     gpus = _gpus(config.extract.device) if isinstance(engine, LocalEngine) else []
-    folder = _embed(layout, head, read_clips(layout.clips), config, make, force=force, gpus=gpus)
+    folder = _embed(layout, head, clips_of(layout, config), config, make, force=force, gpus=gpus)
     _remove_leftovers(folder)
     return folder
 
@@ -243,8 +233,7 @@ def _gpus(device: str) -> list[str]:
 def _store_given(layout: Layout, config: Config, *, force: bool) -> Path:
     """Store embeddings that are given in a file."""
     fix = layout.command("download")
-    clips = read_clips(layout.clips, fix=f"make them: {layout.command('segment')}")
-    check_settings(clips.settings, config, "embeddings", what="clips", fix=f"make them again: {fix}")
+    clips = clips_of(layout, config)
     layers, embed_dim = tuple(clips.facts["layers"]), int(clips.facts["embed_dim"])
     facts = {name: value for name, value in clips.facts.items() if name not in ("layers", "embed_dim")}
     head = _metadata_of(clips, config, EncoderFacts({**facts, "num_layers": max(layers)}, layers, embed_dim))
@@ -319,19 +308,7 @@ def _metadata_of(clips: ClipTable, config: Config, known: EncoderFacts) -> Embed
         num_clips=len(clips.rows),
         modality=clips.modality,
     )
-    return _with_keys(head, clips)
-
-
-def _with_keys(head: EmbeddingsMetadata, clips: ClipTable) -> EmbeddingsMetadata:
-    return replace(head, key=_key(head, clips=clips_key(clips)), vectors_key=_key(head, inputs=inputs_key(clips)))
-
-
-def _key(head: EmbeddingsMetadata, **of: str) -> str:
-    """Content key of the encoder, its settings, and what it embeds."""
-    decisive = {name: head.encoder[name] for name in DECISIVE[head.modality]}
-    if head.encoder.get("pooling") == "all-frames":
-        decisive["pad_to_s"] = head.settings["segment"]["max_duration_s"]
-    return content_key({"format": FORMAT, **of, "encoder": decisive, "settings": head.settings.get("extract", {})})
+    return with_keys(head, clips)
 
 
 def _in_format_of(found: EmbeddingsMetadata, head: EmbeddingsMetadata, clips: ClipTable) -> EmbeddingsMetadata:
@@ -342,7 +319,7 @@ def _in_format_of(found: EmbeddingsMetadata, head: EmbeddingsMetadata, clips: Cl
     theirs = found.encoder.get("precision")
     if head.settings.get("extract", {}).get("precision") != "auto" or theirs == head.encoder["precision"]:
         return head
-    return _with_keys(replace(head, encoder={**head.encoder, "precision": theirs}), clips)
+    return with_keys(replace(head, encoder={**head.encoder, "precision": theirs}), clips)
 
 
 def _find_finished(layout: Layout, head: EmbeddingsMetadata, clips: ClipTable, config: Config) -> Path | None:
@@ -383,7 +360,7 @@ def _is_former(folder: Path, found: EmbeddingsMetadata, head: EmbeddingsMetadata
     if not rows["clip_id"].equals(clips.rows["clip_id"]):
         return False
     labelled = replace(clips, rows=clips.rows.with_columns(rows["label", "speaker", "group"]), classes=found.classes)
-    return found.key == _key(head, clips=clips_key(labelled))
+    return found.key == with_keys(head, labelled).key
 
 
 def _check_whole(folder: Path, head: EmbeddingsMetadata) -> None:
@@ -419,7 +396,7 @@ def _use_finished(finished: Path, layout: Layout, head: EmbeddingsMetadata, clip
         log.info("%s was embedded in %s; 'auto' means %s here, but takes it as it is", *words)
     if finished == target:
         log.info("embeddings in %s are up to date", target)
-        if own != found or not found.files or not _has_labels(target):
+        if own != found or not found.files or not _has_labels(target, clips):
             write_head(target, own, clips.rows)
         return target
     log.info("the same embeddings exist in %s; linking them", finished)
@@ -433,13 +410,13 @@ def _use_finished(finished: Path, layout: Layout, head: EmbeddingsMetadata, clip
     return target
 
 
-def _has_labels(folder: Path) -> bool:
-    """Whether the labels can be read and are of the clips of the shards."""
+def _has_labels(folder: Path, clips: ClipTable) -> bool:
+    """Whether the labels can be read, are of the clips of the shards, and have durations if the clips do."""
     try:
-        open_embeddings(folder)
+        rows, _ = open_embeddings(folder)
     except ArtifactError:
         return False
-    return True
+    return "duration_s" in rows.columns or "duration_s" not in clips.rows.columns
 
 
 def _make_missing(

@@ -20,8 +20,8 @@ import torch
 
 from daamctl.adapters import FINETUNES
 from daamctl.adapters.released import is_published, own_input
-from daamctl.artifacts.clips import ClipTable, read_clips
-from daamctl.artifacts.embeddings import check_settings
+from daamctl.artifacts.clips import ClipTable
+from daamctl.artifacts.inputs import clips_of
 from daamctl.artifacts.results import intact_folds
 from daamctl.artifacts.terms import terms_of
 from daamctl.artifacts.utterances import TEXTS
@@ -89,10 +89,7 @@ def run(
     if not config.has_encoder:
         raise ConfigError(f"download.corpus is '{EMBEDDINGS}', so there is no encoder to fine-tune")
     config = config.for_adapter(method)
-    command = layout.command("segment")
-    clips = read_clips(layout.clips, fix=f"make them: {command}")
-    made = {stage: clips.settings[stage] for stage in ("download", "segment")}
-    check_settings(made, config, clips.modality, what="clips", fix=f"make them again: {command}")
+    clips = clips_of(layout, config)
     source = EncoderSource(clips, partial(_open, layout, config, clips, method))
     if config.extract.max_unreadable_fraction > 0 or clips.modality == "tokens":
         source = _readable(source, layout, config, method)

@@ -24,24 +24,21 @@ from urllib.parse import urlsplit
 from daamctl.artifacts.io import sha256_file, write_json
 from daamctl.artifacts.skipped import Obstacle, inventory_file
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, Config, inspect_config, read_yaml
+from daamctl.config.corpus_keys import FILES
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import Corpus
 from daamctl.corpora.fetch import is_whole
-from daamctl.corpora.sources import FILES, source_of
+from daamctl.corpora.sources import source_of
 from daamctl.encoders import ENCODERS
-from daamctl.encoders.encoder_size import check_name, is_cached
+from daamctl.encoders.encoder_size import HUB, WAIT_S, answers, check_name, is_cached
 from daamctl.errors import ConfigError, EncoderError
 
-WAIT_S = 4.0
-"""Total time that servers have to answer, in seconds."""
 WATCHED_CODE = ("methods", "adapters")
 """Parts of the package on which stages of dvc.yaml depend."""
 ASK_TORCH = (
     "import torch; "
     "print(sum(torch.cuda.get_device_properties(one).total_memory for one in range(torch.cuda.device_count())))"
 )
-HUB = "https://huggingface.co"
-"""Address of the Hugging Face hub. HF_ENDPOINT may replace it; HF_HUB_OFFLINE disables it."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +96,14 @@ def blockers(root: Path, config: Config) -> dict[str, Obstacle | None]:
 def _judge(needs: Mapping[str, Sequence[Obstacle | Fetched]]) -> dict[str, Obstacle | None]:
     """Name -> what is missing, after asking all servers at once, or None."""
     downloads = [need for found in needs.values() for need in found if isinstance(need, Fetched)]
-    reached = _reached({_server(need.url) for need in downloads})
+    reached = _reached({need.url for need in downloads})
     verdicts = {}
     for name, found in needs.items():
         obstacles = []
         for need in found:
             if isinstance(need, Obstacle):
                 obstacles.append(need)
-            elif _server(need.url) not in reached:
+            elif need.url not in reached:
                 obstacles.append(need.obstacle)
         verdicts[name] = _join(obstacles)
     return verdicts
@@ -167,9 +164,11 @@ def _encoder(config: Config) -> Iterator[Obstacle | Fetched]:
     if Path(source).expanduser().is_dir():
         return
     if not is_cached(source, config.extract.revision):
-        at = f" --revision {config.extract.revision}" if config.extract.revision else ""
-        reason = f"encoder '{source}' is not in the local cache, and the Hugging Face hub cannot be reached"
-        yield Fetched(f"{HUB}/{source}", Obstacle(reason, f"with network: hf download {source}{at}"))
+        revision = config.extract.revision
+        at, below = (f" --revision {revision}", f"/revision/{revision}") if revision else ("", "")
+        absent = "not in the local cache" if name in ENCODERS else "neither a folder here nor in the local cache"
+        reason = f"encoder '{source}' is {absent}, and the Hugging Face hub lacks it or cannot be reached"
+        yield Fetched(f"{HUB}/api/models/{source}{below}", Obstacle(reason, f"with network: hf download {source}{at}"))
 
 
 def _gpu(config: Config) -> Iterator[Obstacle]:
@@ -201,7 +200,7 @@ def _reached(urls: Collection[str]) -> set[str]:
     reached: set[str] = set()
 
     def ask(url: str) -> None:
-        if _answers(url):
+        if answers(url):
             reached.add(url)
 
     threads = [threading.Thread(target=ask, args=(url,), daemon=True) for url in sorted(urls)]
@@ -211,22 +210,3 @@ def _reached(urls: Collection[str]) -> set[str]:
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
     return set(reached)
-
-
-def _answers(url: str) -> bool:
-    """Whether a server answers. Of HTTP errors, only refusals (by it or a proxy) and server errors count."""
-    import requests
-    from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
-
-    if url == HUB and HF_HUB_OFFLINE:
-        return False
-    try:
-        status = requests.head(ENDPOINT if url == HUB else url, timeout=WAIT_S, allow_redirects=True).status_code
-    except requests.RequestException:
-        return False
-    return status < 500 and status not in (403, 407)
-
-
-def _server(url: str) -> str:
-    """The address to ask: the hub itself, or the full address of other servers."""
-    return HUB if url.startswith(HUB) else url

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from daamctl.analysis.ablation import over_runs
-from daamctl.analysis.data_checks import CorpusFacts, Drawn, Finding, check_data, numbered, text_ids
+from daamctl.analysis.data_checks import CorpusFacts, Drawn, Finding, check_data
 from daamctl.analysis.probe import (
     CONFIDENCE,
     WORTHWHILE,
@@ -37,7 +37,6 @@ from daamctl.analysis.probe import (
     judge,
     probe_layers,
 )
-from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.embeddings import StoredVectors
 from daamctl.artifacts.io import write_json
 from daamctl.artifacts.runs import check_classifies
@@ -45,12 +44,11 @@ from daamctl.artifacts.splits import Split, fold_groups, is_official, make_split
 from daamctl.artifacts.terms import METRIC_NAMES, metric_of, percent
 from daamctl.artifacts.words import sentence_of
 from daamctl.config import Config
-from daamctl.corpora.sources import files_root
-from daamctl.errors import ArtifactError, CorpusError, TrainingError
+from daamctl.errors import TrainingError
 from daamctl.evaluation.entities import count_entities, micro_f1
-from daamctl.extraction.items import ImageTables
 from daamctl.layout import Layout
 from daamctl.methods.ridge import MAX_KERNEL_CLIPS
+from daamctl.planning.leaks import corpus_facts
 from daamctl.progress import progress
 from daamctl.training.features import Features, load_features
 
@@ -83,7 +81,7 @@ def run(layout: Layout, config: Config) -> Path:
     check_classifies(layout.run_name, config)
     features = load_features(layout, config)
     num_clips, drawn = features.clips.height, _draw(features)
-    known = _known(layout, features)
+    known = corpus_facts(layout, features)
     with progress(known.num_checks, "checking the data", "checks") as bar:
         x = features.x if isinstance(features.x, StoredVectors) else features.x.numpy()
         findings = check_data(features.clips, x, known, drawn=drawn, on_check=bar.advance)
@@ -154,45 +152,6 @@ def _draw(features: Features) -> Drawn | None:
         clips = clips.with_columns(utterance_id=sentence_of(clips["utterance_id"]))
     rows = sample_rows(clips, min(MAX_KERNEL_CLIPS, SAMPLE_BYTES * len(x) // x.nbytes))
     return Drawn(rows, x[rows])
-
-
-def _known(layout: Layout, features: Features) -> CorpusFacts:
-    """Facts about the corpus that the checks need."""
-    head, facts = features.head, features.head.encoder
-    added = facts.get("special_tokens") or {"first": 0, "last": 0, "pooled": False}
-    left_out = 0 if added["pooled"] else added["first"] + added["last"]
-    return CorpusFacts(
-        head.classes,
-        head.modality,
-        tested=fold_groups(features.clips["group"]),
-        content=_content(layout, features),
-        max_tokens=facts["max_tokens"] - left_out if "max_tokens" in facts else None,
-    )
-
-
-def _content(layout: Layout, features: Features) -> NDArray[np.int64] | None:
-    """Numbers (N,) that are equal if texts or image files are; None if these are not available.
-
-    Always None for speech, whose clips are parts of files, for words, which recur in other sentences, and for given
-    embeddings; embeddings are compared instead.
-    """
-    if features.head.modality in ("speech", "tokens", "embeddings"):
-        return None
-    try:
-        table = read_clips(layout.clips, fix=layout.command("segment"))
-        rows = features.clips.select("clip_id").join(table.rows, on="clip_id", how="left", maintain_order="left")
-        if features.head.modality == "text":
-            return None if rows["text"].null_count() else text_ids(rows["text"])
-        if rows["path"].null_count():
-            return None
-        root, tables = files_root(layout.root, table.corpus), ImageTables()
-        pairs = rows.select("path", "index").iter_rows()
-        return numbered(
-            (root / path).read_bytes() if index is None else tables.encoded(root / path, index) for path, index in pairs
-        )
-    except (ArtifactError, CorpusError, OSError) as error:
-        logger.warning("copies can only be found by their embeddings: %s", error)
-        return None
 
 
 def _sampling(drawn: Drawn | None, num_clips: int, known: CorpusFacts) -> str | None:

@@ -7,7 +7,8 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from daamctl.artifacts.reconstruction import CROPS, find_reconstruction, read_crops, read_reconstruction, training_dir
+from daamctl.artifacts.inputs import crops_of
+from daamctl.artifacts.reconstruction import find_reconstruction, read_reconstruction, training_dir
 from daamctl.config import Config
 from daamctl.config.keys import key_settings
 from daamctl.corpora.sources import files_root
@@ -53,7 +54,7 @@ def run(
         WorkerError: a worker of the engine died too often.
     """
     BLOCKS.load(method)
-    crops = read_crops(layout.stage("crop") / CROPS, fix=f"make it: {layout.command('crop')}")
+    crops = crops_of(layout, config)
     root = files_root(layout.root, crops.corpus)
     settings = config.reconstruct
     folder = layout.stage("reconstruct") / method

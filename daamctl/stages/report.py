@@ -37,8 +37,8 @@ from daamctl.artifacts.terms import encoder_label
 from daamctl.artifacts.truncation import find_truncation
 from daamctl.artifacts.utterances import read_frame
 from daamctl.config import PIPELINES_DIR, RECIPES, Config
+from daamctl.config.corpus_keys import FILES
 from daamctl.corpora import CORPORA
-from daamctl.corpora.sources import FILES
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.settings_diff import differing, settings
 from daamctl.extraction.stopwatch import timing_file

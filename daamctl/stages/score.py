@@ -17,8 +17,8 @@ import polars as pl
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from daamctl.artifacts.inputs import crops_of
 from daamctl.artifacts.reconstruction import (
-    CROPS,
     EXAMPLES,
     HISTORY,
     RESULT,
@@ -28,7 +28,6 @@ from daamctl.artifacts.reconstruction import (
     Crops,
     Reconstruction,
     ScoredArm,
-    read_crops,
     read_reconstruction,
     training_dir,
 )
@@ -66,7 +65,7 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
         ArtifactError: a training is missing, damaged, or was made with other settings or crops.
         CorpusError: an image of the examples is gone or damaged.
     """
-    crops = read_crops(layout.stage("crop") / CROPS, fix=f"make it: {layout.command('crop')}")
+    crops = crops_of(layout, config)
     arms = {arm: _read_arm(layout, config, arm, crops) for arm in config.reconstructions}
     found = _compare(layout, config, crops, arms)
     path = layout.stage("score") / SCORE

@@ -15,12 +15,12 @@ from pathlib import Path
 import polars as pl
 
 from daamctl.artifacts.clips import ClipTable, write_clips
-from daamctl.artifacts.embeddings import check_settings
+from daamctl.artifacts.inputs import utterances_of
 from daamctl.artifacts.io import replace_dir
-from daamctl.artifacts.utterances import UtteranceTable, read_utterances
+from daamctl.artifacts.utterances import UtteranceTable
 from daamctl.config import Config, SegmentConfig
 from daamctl.corpora.base import UNITS, class_counts
-from daamctl.corpora.sources import files_root, key_of
+from daamctl.corpora.sources import files_root
 from daamctl.errors import ArtifactError, AudioError, ConfigError
 from daamctl.extraction.cutting import cut
 from daamctl.layout import Layout
@@ -41,9 +41,7 @@ def run(layout: Layout, config: Config) -> Path:
         ConfigError: `segment.write_audio` is set, but the corpus has no audio.
         AudioError: a recording to be exported cannot be read.
     """
-    fix = layout.command("download")
-    utterances = read_utterances(layout.utterances, fix=f"make it: {fix}")
-    _check_utterances(layout, config, utterances)
+    utterances = utterances_of(layout, config)
     modality = utterances.modality
     if modality == "speech":
         rows = cut(utterances.rows, config.segment)
@@ -74,20 +72,6 @@ def _check_no_export(config: SegmentConfig, table: UtteranceTable) -> None:
             f"segment.write_audio exports audio, but corpus '{table.corpus}' consists of {UNITS[table.modality]}",
             fix="use --set segment.write_audio=false",
         )
-
-
-def _check_utterances(layout: Layout, config: Config, table: UtteranceTable) -> None:
-    """Refuse an utterance table that was made with other settings than those of `config`.
-
-    Raises:
-        ArtifactError: names every setting that differs, and the command that makes the table again.
-    """
-    fix = f"make them again: {layout.command('download')}"
-    check_settings({"download": table.settings}, config, table.modality, what="utterances", fix=fix)
-    if config.download.source is not None:
-        key = key_of(config.download.corpus, Path(config.download.source))
-        if key != table.corpus:
-            raise ArtifactError(f"the utterances are of '{table.corpus}', but the settings ask for '{key}'", fix=fix)
 
 
 def audio_name(clip_id: str) -> str:

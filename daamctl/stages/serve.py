@@ -8,13 +8,14 @@ from __future__ import annotations
 import errno
 import logging
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
 
 from daamctl.errors import ConfigError
 from daamctl.models.model import ExportedModel
-from daamctl.models.server import Limits, make_app
+from daamctl.models.server import Limits, connections, make_app
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,8 @@ def run(
     port: int = 8000,
     encoder: Path | None = None,
     device: str = "auto",
-    limits: Limits | None = None,
+    limits: Limits = Limits(),
+    hosts: Sequence[str] = (),
 ) -> None:
     """Serve a model. Returns after SIGINT or SIGTERM, when the requests that were running are answered.
 
@@ -39,7 +41,8 @@ def run(
         port: port to listen on; 0: any free one.
         encoder: folder of the encoder, if the model does not contain it.
         device: auto, cpu, mps, cuda or cuda:N.
-        limits: largest requests; None: the defaults.
+        limits: what is accepted at most.
+        hosts: further names and addresses under which clients may ask.
 
     Raises:
         ConfigError: the address cannot be used.
@@ -47,8 +50,9 @@ def run(
         EncoderError: the encoder cannot be found or opened.
     """
     with _listen(host, port) as listening:
-        app = make_app(ExportedModel.open(folder, encoder=encoder, device=device), limits or Limits())
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=STOP_S)
+        app = make_app(ExportedModel.open(folder, encoder=encoder, device=device), limits, (f"[{host}]" if ":" in host else host, *hosts))
+        http = connections(limits)
+        config = uvicorn.Config(app, http=http, ws="none", log_level="warning", timeout_graceful_shutdown=STOP_S)
         listening.listen(config.backlog)  # from here on, a client that is too early waits instead of being refused
         log.info("serving on http://%s:%d; the interface is described at /docs", host, listening.getsockname()[1])
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from daamctl.artifacts.results import Fold, intact_folds
 from daamctl.errors import ArtifactError, UnknownNameError
-from daamctl.tracking import MLflowTracker, is_sent, shown_store
+from daamctl.tracking import MLflowTracker, artifacts_elsewhere, is_sent, not_sent, shown_store
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +45,14 @@ def run(root: Path, pipeline: str | None = None) -> Path:
     return folder
 
 
-def catch_up(root: Path) -> None:
-    """Log what `train` left to later stages, if anything; without an error if the store does not take it."""
-    missing = [fold for fold in _finished(root / "data", None) if not is_sent(root, fold)]
-    if missing:
-        tracker = MLflowTracker(root)
-        for fold in missing:
-            tracker.send(fold)
-        tracker.close()
+def unsent(root: Path) -> str | None:
+    """One line on what `run` would send or correct; None: nothing. Writes nothing."""
+    finished = _finished(root / "data", None)
+    left, elsewhere = len(not_sent(root, finished)), artifacts_elsewhere(root)
+    facts = [f"{left} of {len(finished)} finished folds are not in MLflow"] if left else []
+    if elsewhere:
+        facts.append(f"MLflow looks for files of runs in {', '.join(elsewhere)}, where the project was before")
+    return f"{'; '.join(facts)}. To correct it: daamctl track" if facts else None
 
 
 def _finished(data: Path, pipeline: str | None) -> list[Fold]:

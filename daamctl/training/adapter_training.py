@@ -2,7 +2,8 @@
 
 Loss, selection, history and seeds are those of every training (`loop.py`), so that the two kinds of trial differ in
 nothing else. Threads read items while the encoder works. The resume file holds the state of the random generators, so a
-training that resumes after any optimiser step continues exactly as if it had not been interrupted.
+training that resumes after any optimiser step continues exactly as if it had not been interrupted. On a GPU this needs
+deterministic kernels; where an operation has none, the result has a note.
 """
 
 from __future__ import annotations
@@ -27,10 +28,14 @@ from daamctl.training.inference import accuracy_of, cross_entropy_of
 from daamctl.training.loop import Epoch, Training, TrainingSetup
 from daamctl.training.losses import build_loss
 from daamctl.training.rng import generator_states, restore_generators, seed_everything, seed_generators
+from daamctl.training.search import refits
 
 log = logging.getLogger(__name__)
 
 WARM_UP_FRACTION = 0.1
+
+NOT_DETERMINISTIC = " does not have a deterministic implementation"
+"""What torch says of an operation that it refuses in deterministic mode; the name of the operation comes before it."""
 
 T = TypeVar("T")
 
@@ -182,6 +187,8 @@ class AdapterTraining(Training):
         self.loss = build_loss(config.train)
         self.effect: Effect | None = None
         self.micro_batch = -(-settings.batch_size // settings.accumulate)
+        # A training that a refit will repeat does not look at the test part.
+        self.tested = split.test if setup.first is not None or not refits(config.train) else split.test[:0]
         self.under_way: _Pass | None = None
         self.generators: dict[str, Any] | None = None  # states saved in the middle of a pass, until that pass resumes
         self._loaded: Loaded | None = None
@@ -219,6 +226,9 @@ class AdapterTraining(Training):
         rates = tuple(group["lr"] for group in optimizer.param_groups)
         scaler = torch.amp.grad_scaler.GradScaler(self.device.split(":")[0], enabled=self.precision == "float16")
         self._loaded = Loaded(opened, model, optimizer, rates, scaler)
+        if self.device.startswith("cuda") and not self.done.notes:
+            # With warnings only, the backward pass of attention keeps adding in any order.
+            torch.use_deterministic_algorithms(True)
         if self.settings.gradient_checkpointing:
             model.enable_gradient_checkpointing()
         if self.effect is None:
@@ -232,6 +242,8 @@ class AdapterTraining(Training):
         """Release the encoder; `prepare` opens a fresh one."""
         if self._loaded is not None:
             self._loaded = None
+            if torch.are_deterministic_algorithms_enabled():
+                torch.use_deterministic_algorithms(True, warn_only=True)  # as every other training
             release_memory()
 
     def pause(self) -> None:
@@ -280,7 +292,15 @@ class AdapterTraining(Training):
             if self.settings.grad_clip_norm is not None:
                 scaler.unscale_(optimizer)  # so that clipping sees true, unscaled gradients
                 nn.utils.clip_grad_norm_(held, self.settings.grad_clip_norm)
-            scaler.step(optimizer)
+            try:
+                scaler.step(optimizer)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                raise TrainingError(  # smaller pieces of a batch would not help, and some moments exist already
+                    "the moments of the optimiser, two numbers for each trained one, do not fit in the device's memory",
+                    fix="train fewer weights (e.g. lora-r8), or use --device cpu",
+                ) from None
             scaler.update()
         return loss, right
 
@@ -288,7 +308,7 @@ class AdapterTraining(Training):
         """Evaluate the held-out and test parts; return the history entry, with the first learning rate of the epoch."""
         f1: dict[str, float | None] = {}
         dev_accuracy, dev_loss, f1["dev"] = self._scores("dev", self.split.dev)
-        test_accuracy, _, f1["test"] = self._scores("test", self.split.test)
+        test_accuracy, _, f1["test"] = self._scores("test", self.tested)
         return {
             "epoch": epoch,
             "lr": self.loaded.rates[0] * self._rate_factor((epoch - 1) * self.steps_per_epoch),
@@ -306,7 +326,9 @@ class AdapterTraining(Training):
         model.load_trainable(self.best)
         found = self.evaluated.setdefault("final", [])
         given: dict[str, Any] = {"precision": self.eval_precision, "found": found, "on_batch": self.save_if_due}
-        self.done.logits = predict(model, opened.encoder, opened.items, self.split.test, **given)
+        self.done.logits = self._repeatable(
+            lambda: predict(model, opened.encoder, opened.items, self.split.test, **given)
+        )
 
     def weights(self) -> dict[str, Tensor]:
         """Copy of the trained tensors, on CPU."""
@@ -345,7 +367,7 @@ class AdapterTraining(Training):
         if new or steps:
             within = f" and {steps} of {self.steps_per_epoch} steps" if steps else ""
             log.info("resuming after epoch %d of %d%s", epochs, self.settings.epochs, within)
-        self.advance(new * (len(self.split.train) + len(self.split.dev) + len(self.split.test)))
+        self.advance(new * (len(self.split.train) + len(self.split.dev) + len(self.tested)))
 
     def _check_effect(self) -> Effect:
         """Check whether the adapters act, on the first piece of the first batch."""
@@ -356,8 +378,7 @@ class AdapterTraining(Training):
         def check(most: int) -> Effect:
             piece = pieces(read, most, equal_length=opened.encoder.equal_length_batches)[0]
             inputs, mask = opened.encoder.collate([read[position] for position in piece])
-            targets = opened.items.targets[opened.items.rows(batch[piece])].to(self.device)
-            return check_effect(model, inputs, mask, targets, self.loss)
+            return check_effect(model, inputs, mask, self._targets(batch[piece]), self.loss)
 
         return self._within_memory(check, len(batch))
 
@@ -381,7 +402,7 @@ class AdapterTraining(Training):
         opened, found = self.loaded.opened, self.evaluated.setdefault(name, [])
         given: dict[str, Any] = {"found": found, "on_items": self.advance, "on_batch": self.save_if_due}
         given["precision"] = self.eval_precision
-        logits = predict(self.loaded.model, opened.encoder, opened.items, rows, **given)
+        logits = self._repeatable(lambda: predict(self.loaded.model, opened.encoder, opened.items, rows, **given))
         targets = opened.items.targets[rows]
         f1 = self.setup.entity_f1.get(name)
         return accuracy_of(logits, targets), cross_entropy_of(logits, targets), None if f1 is None else f1(logits)
@@ -401,7 +422,7 @@ class AdapterTraining(Training):
         number = len(known.rows(items))
         for piece in pieces(read, most, equal_length=encoder.equal_length_batches):
             inputs, mask = encoder.collate([read[position] for position in piece])
-            y = known.targets[known.rows(items[piece])].to(self.device)
+            y = self._targets(items[piece])
             with autocast(self.device, self.precision):
                 logits = model(inputs, mask)
                 loss = self.loss(logits, y) * (len(y) / number)
@@ -411,6 +432,30 @@ class AdapterTraining(Training):
             right += (logits.argmax(-1) == y).sum()
         return total, right
 
+    def _targets(self, items: np.ndarray) -> Tensor:
+        """Class ids of the rows of items, on the device; copied without waiting for the previous step."""
+        known = self.loaded.opened.items
+        targets = known.targets[known.rows(items)]
+        if not self.device.startswith("cuda"):
+            return targets.to(self.device)
+        return targets.pin_memory().to(self.device, non_blocking=True)
+
+    def _repeatable(self, work: Callable[[], T]) -> T:
+        """Run `work` with deterministic kernels; if an operation has none, note that, and continue without."""
+        try:
+            return work()
+        except RuntimeError as error:
+            operation, refused, _ = str(error).partition(NOT_DETERMINISTIC)
+            if not refused:
+                raise
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        self.done.notes.append(
+            f"another run would differ by rounding: {operation.split()[-1]} has no deterministic implementation on "
+            f"{self.device.split(':')[0]}"
+        )
+        log.warning("%s", self.done.notes[-1])
+        return work()
+
     def _within_memory(self, work: Callable[[int], T], size: int) -> T:
         """Run `work` with as many items at once as fit; after a failure, halve that number for good.
 
@@ -419,7 +464,7 @@ class AdapterTraining(Training):
         """
         while True:
             try:
-                return work(self.micro_batch)
+                return self._repeatable(lambda: work(self.micro_batch))
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from daamctl.files import atomic_path
+from daamctl.files import kept_path, open_kept
 
 FILE = "resume.pt"
 LONGEST_S = 50.0
@@ -43,20 +43,17 @@ class SaveTimer:
 
 def save_state(work: Path, key: str, state: dict[str, Any]) -> None:
     """Write the state atomically under the fold's content key."""
-    with atomic_path(work / FILE) as temporary:
+    with kept_path(work / FILE, key) as temporary:
         try:
-            torch.save({"key": key, **state}, temporary)
+            torch.save(state, temporary)
         except RuntimeError as error:  # how torch words a full disk
             raise OSError(f"torch could not finish the file: {error}") from error
 
 
 def load_state(work: Path, key: str) -> dict[str, Any] | None:
     """Read the state back; None if it is missing, damaged, or has another key."""
-    path = work / FILE
-    if not path.exists():
-        return None
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # a damaged file of any kind costs only the work that it would have saved
-        return None
-    return state if isinstance(state, dict) and state.get("key") == key else None
+    with open_kept(work / FILE, key) as file:
+        if file is None:
+            return None
+        state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+        return state

@@ -15,11 +15,10 @@ from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.embeddings import (
     EmbeddingsMetadata,
     StoredVectors,
-    check_settings,
     is_held,
     open_embeddings,
-    read_head,
 )
+from daamctl.artifacts.inputs import embeddings_of
 from daamctl.artifacts.splits import Split
 from daamctl.config import Config
 from daamctl.devices import free_memory, resolve_device
@@ -110,8 +109,7 @@ def open_features(layout: Layout, config: Config, layers: tuple[int, ...] | None
         ArtifactError: they are missing or were made with other settings; names the settings and the command.
     """
     command = layout.command("extract")
-    head = read_head(layout.embeddings, fix=f"make them: {command}")
-    check_settings(head.settings, config, head.modality, what="embeddings", fix=f"make them again: {command}")
+    head = embeddings_of(layout, config)
     clips, stored = open_embeddings(layout.embeddings, layers, fix=f"make them: {command}")
     return Features(head, clips, stored, stored.layers, stream=config.train.features == "stream")
 

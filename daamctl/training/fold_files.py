@@ -126,7 +126,8 @@ def write_fold(folder: Path, trial: Trial, training: Training, root: Path, *, to
     trial.write_weights(folder, training)
     head = {**owner_of(result["run"]), "classes": result["run"]["classes"]}
     clips = trial.clips.rows[trial.split.test]
-    predictions = clips.select("clip_id", "utterance_id", "label", "speaker", "group").with_columns(
+    known = ["duration_s"] if "duration_s" in clips.columns else []
+    predictions = clips.select("clip_id", "utterance_id", "label", "speaker", "group", *known).with_columns(
         pl.Series("target", targets.numpy()),
         pl.Series("logits", training.done.logits.numpy().tolist(), dtype=pl.List(pl.Float32)),
     )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from daamctl.analysis import audit
 from daamctl.analysis.audit import advantage, area, replacement_curves, steps
 from daamctl.analysis.rank_tests import order_of, random_orders
+from daamctl.config import Config
 
 WEIGHTS = np.array([0.0, 0.0, 1.0, 2.0, 0.0, 0.0])
 
@@ -69,6 +73,48 @@ def test_batches_are_of_the_size_asked_for(data):
     )
     assert set(model.sizes) == {8, 4}
     assert len(model.sizes) == 8 * 8  # 8 batches for each of 4 + 4 different sets of layers: the ends are shared
+
+
+def test_clips_are_copied_to_the_device_once(data, monkeypatch):
+    """Not for every mask and batch."""
+    x, y, mean = data
+    clips, copied, to = torch.from_numpy(x), [], torch.Tensor.to
+
+    def seen(value, *args, **options):
+        copied.append(value.untyped_storage().data_ptr() == clips.untyped_storage().data_ptr() and args[:1])
+        return to(value, *args, **options)
+
+    model = Planted()
+    monkeypatch.setattr(torch.Tensor, "to", seen)
+    replacement_curves(model, clips, torch.from_numpy(y), torch.from_numpy(mean), np.arange(6)[None], batch_size=8)
+    monkeypatch.undo()
+    assert copied.count((torch.device("cpu"),)) == 1
+
+
+@pytest.mark.parametrize(("device", "last"), [("cuda", False), ("cpu", True)])
+def test_convolutions_are_laid_out_as_in_training(monkeypatch, device, last):
+    """In full float32, those of a GPU are made for contiguous weights."""
+    seen = []
+
+    class Model(nn.Conv2d):
+        def to(self, *args, **options):
+            return self if args else super().to(**options)  # there is no GPU here
+
+    def curves(model, *_, **__):
+        seen.append(model.weight.is_contiguous(memory_format=torch.channels_last))
+        return np.zeros((1, 2)), np.zeros((1, 2))
+
+    monkeypatch.setattr(audit, "replacement_curves", curves)
+    monkeypatch.setattr(audit, "resolve_device", lambda _: device)
+    monkeypatch.setattr(audit, "choose_gpu_kernels", lambda: None)
+    monkeypatch.setattr(audit, "_curve_rows", lambda *_: None)
+    monkeypatch.setattr(audit, "sample_rows", lambda *_: np.arange(2))
+    fold = SimpleNamespace(fold=1, seed=1, result={"run": {"eval_batches": None, "layers": [1, 2]}})
+    given = SimpleNamespace(
+        layers=(1, 2), x=np.zeros((2, 2)), y=np.zeros(2), test_rows=lambda _: None, mean=lambda _: None
+    )
+    audit._fold_curves(Config(), "none", fold, Model(2, 4, 3), np.zeros(2), np.ones(2), given)
+    assert seen == [last]
 
 
 def test_half_precision_features_are_widened(data):

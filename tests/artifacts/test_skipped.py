@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from daamctl.artifacts.results import mark_skipped
 from daamctl.artifacts.skipped import (
     Obstacle,
     folder_of,
@@ -101,12 +100,6 @@ def test_one_trained_method_is_enough_to_go_on(layout: Layout) -> None:
     finish(layout, "train", "mha")
     assert obstacle_of(layout, CONFIG, "evaluate") is None
     assert obstacle_of(layout, CONFIG, "importance") is None
-
-
-def test_a_method_that_is_not_listed_is_no_obstacle(layout: Layout) -> None:
-    for name in CONFIG.trained:
-        mark_skipped(layout.method(name), name)
-    assert obstacle_of(layout, CONFIG, "evaluate") is None
 
 
 def test_the_other_folders_that_the_dag_declares_are_empty(layout: Layout) -> None:

@@ -20,7 +20,7 @@ def call(*words: str) -> Any:
 
 @pytest.fixture(autouse=True)
 def nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inventory, "_answers", lambda _: False)
+    monkeypatch.setattr(inventory, "answers", lambda _: False)
 
 
 def test_pipelines_that_lack_the_same_stand_together(project: Path) -> None:
@@ -49,5 +49,6 @@ def test_stages_that_dvc_lacks_are_named_before_anything_runs(project: Path) -> 
     result = call()
     assert (result.exit_code, result.stderr) == (
         3,
-        "ConfigError: stages.yaml lacks finetune@demo-ia3\n  write it again: daamctl check --write\n",
+        "ConfigError: stages.yaml is out of date: it lacks finetune@demo-ia3\n"
+        "  write it again: daamctl check --write\n",
     )

@@ -83,7 +83,7 @@ def test_a_stage_that_is_left_out_loads_next_to_nothing(left_out: Layout) -> Non
     """DVC calls this for every stage of every pipeline that cannot run."""
     script = (
         "import sys\nfrom daamctl.cli.app import app\n"
-        "try: app(['finetune', '-p', 'iemocap', '-m', 'lora-r4', '--if-listed', '--if-possible'])\n"
+        "try: app(['finetune', '-p', 'iemocap', '-m', 'lora-r4', '--if-possible'])\n"
         "except SystemExit as end: assert not end.code\n"
         "print([n for n in ('torch', 'numpy', 'polars', 'pyarrow', 'mlflow') if n in sys.modules])"
     )
@@ -92,11 +92,11 @@ def test_a_stage_that_is_left_out_loads_next_to_nothing(left_out: Layout) -> Non
 
 
 def test_options_and_settings_given_are_repeated_in_the_command_that_repairs(project: Path) -> None:
-    words = ["--pipeline", "demo", "--method", "mean", "--seeds", "1,2", "--set", "extract.encoder=my model"]
+    words = ["--pipeline", "demo", "--method", "mean", "--seeds", "1,2", "--set", "download.source=my data"]
     result = call("train", *words)
     assert result.exit_code == 3
     command = shlex.split(result.stderr.splitlines()[-1].partition("daamctl")[2])
-    assert command == ["extract", "--pipeline", "demo", "--set", "extract.encoder=my model"]
+    assert command == ["extract", "--pipeline", "demo", "--set", "download.source=my data"]
     layout, _ = resolve("demo", ["extract.layer_00=true"], train__seeds=[1, 2], train__device="cpu")
     assert shlex.split(layout.command("train"))[4:] == [
         "--set", "train.seeds=[1,2]", "--set", "train.device=cpu", "--set", "extract.layer_00=true",

@@ -152,9 +152,10 @@ def test_the_stage_gets_the_words(project: Path, monkeypatch: pytest.MonkeyPatch
         return path
 
     monkeypatch.setattr(compare, "run", run)
-    assert call("a", "b", "--json").stdout == "{}\n"
-    call("a/x", "published:T/y", "--unit", "clip", "--json")
-    assert seen == [((project, "a", "b"), {"unit": None}), ((project, "a/x", "published:T/y"), {"unit": "clip"})]
+    assert call("demo", "emodb", "--json").stdout == "{}\n"
+    call("demo/mha", "published:T/y", "--unit", "clip", "--json")
+    words = [(project, "demo", "emodb"), (project, "demo/mha", "published:T/y")]
+    assert seen == [(words[0], {"unit": None}), (words[1], {"unit": "clip"})]
 
 
 @pytest.mark.usefixtures("project")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,21 +68,3 @@ def test_decoder_that_cannot_be(project: Path, trained: list[str], words: list[s
     result = call("-p", "demo", *words)
     assert (result.exit_code, result.stderr) == (3, message)
     assert trained == []
-
-
-def test_unlisted_variant_is_skipped(project: Path, trained: list[str]) -> None:
-    result = call("-p", "demo", "-m", "daam-v1", "--decoder", "mlp", "--if-listed")
-    assert result.stdout == "daam-v1-mlp: not listed under methods in demo, nothing to train\n"
-    assert (project / "data/train/demo/daam-v1-mlp/skipped.json").exists()
-    assert trained == []
-
-
-def test_unlisted_method_loads_next_to_nothing(project: Path) -> None:
-    """DVC calls this where a line of stages.yaml has outlived its method."""
-    script = (
-        "import sys\nfrom daamctl.cli.app import app\n"
-        "try: app(['train', '-p', 'demo', '-m', 'sga', '--if-listed'])\nexcept SystemExit as end: assert not end.code\n"
-        "print([n for n in ('torch', 'numpy', 'polars', 'pyarrow', 'mlflow') if n in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=project)
-    assert done.stdout == "sga: not listed under methods in demo, nothing to train\n[]\n"

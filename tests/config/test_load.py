@@ -121,7 +121,7 @@ def test_padding_every_clip_alike_rules_out_longer_ones(project: Path, below: fl
     overrides = {"extract.pooling": "all-frames", "segment.tail": "merge", "segment.tail_below_s": below}
     assert message(project, overrides) == (
         "pipeline 'demo' with the options given: extract.pooling=all-frames pads clips to segment.max_duration_s, "
-        "which segment.tail=merge exceeds"
+        "which segment.tail=merge exceeds; set segment.tail to keep, pad or drop"
     )
 
 

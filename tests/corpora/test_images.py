@@ -94,7 +94,10 @@ def test_images_of_more_than_eight_bits(tmp_path: Path) -> None:
         Image.new(mode, (3, 3)).save(tmp_path / name)
     names = ("deep.png", "real.tif", "bits.png", "palette.gif")
     problems = images.header_problems(rows(*((name, None) for name in names)), tmp_path).to_list()
-    assert problems[:2] == [f"{tmp_path}/{name} has more than eight bits per channel" for name in names[:2]]
+    assert problems[:2] == [
+        f"{tmp_path}/{name} has more than eight bits per channel (mode {mode})"
+        for name, mode in (("deep.png", "I;16"), ("real.tif", "F"))
+    ]
     assert problems[2:] == [None, None]
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from daamctl.corpora.sources import files_root, key_of, register, source_of, sources_file
+from daamctl.config.corpus_keys import key_of
+from daamctl.corpora.sources import files_root, register, source_of, sources_file
 from daamctl.errors import ConfigError, CorpusError
 
 

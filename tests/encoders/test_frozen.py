@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from daamctl.config import ExtractConfig
 from daamctl.encoders.base import CPU_WORK, Encoder
@@ -63,6 +65,38 @@ def test_wavlm_stays_equal_but_for_rounding(precision: str, tolerance: float) ->
     assert (after - before).norm() <= tolerance * before.norm()
     assert torch.equal(n_frames, same)
     assert not any("parametrizations" in name for name, _ in encoder.model.named_parameters())
+
+
+def test_wavlm_casts_the_input_of_an_attention_once() -> None:
+    """Not for each of the four projections that read it; the bits stay the same."""
+    encoder, batch = opened("wavlm-micro", "bfloat16"), items("wavlm-micro")
+    encoder.prepare_for_inference()
+    encoder.prepare_for_inference()
+    for module in encoder.model.modules():
+        if isinstance(module, nn.LayerNorm):  # on a GPU, autocast computes it in float32
+            module.register_forward_hook(lambda _, __, output: output.float())
+    plain = deepcopy(encoder)
+    attentions = [layer.attention for layer in plain.model.encoder.layers]
+    for attention in attentions:
+        assert len(attention._forward_pre_hooks) == 1
+        attention._forward_pre_hooks.clear()
+    seen: list[bool] = []
+
+    class Casts(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            if func in (torch.ops.aten.to.dtype, torch.ops.aten._to_copy.default):
+                seen.append((args[0].dtype, made.dtype) == (torch.float32, torch.bfloat16))
+            return made
+
+    found, casts = [], []
+    for one in (encoder, plain):
+        seen.clear()
+        with Casts():
+            found.append(one.pool(batch)[0])
+        casts.append(sum(seen))
+    assert torch.equal(*found)
+    assert casts[1] - casts[0] == 3 * len(attentions)
 
 
 def test_a_cpu_is_given_no_more_than_keeps_it_busy() -> None:

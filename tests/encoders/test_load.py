@@ -184,8 +184,8 @@ def test_a_path_that_is_no_folder_is_not_taken_for_a_name(name: str) -> None:
 
 def test_unknown_name_names_the_nearest() -> None:
     text = refused("wavlm-larg")
-    assert text.startswith("unknown encoder 'wavlm-larg'\n  did you mean 'wavlm-large'? presets: wavlm-micro, ")
-    assert all(name in text for name in ENCODERS)
+    assert text.startswith("unknown encoder 'wavlm-larg'\n  did you mean 'wavlm-large'? similar: wavlm-micro, ")
+    assert sum(name in text for name in ENCODERS) == 3
     assert text.endswith("; or a Hugging Face id (owner/name), or a local folder")
 
 
@@ -707,7 +707,7 @@ def test_weights_go_straight_to_a_gpu(
     monkeypatch.setattr(load, "free_on", lambda _: [80_000_000_000])
     options: tuple[Any, ...] = (path, None, kind, torch.float32)
     found = load._pretrained(*options, "cuda:1", False)
-    assert asked == [{"": "cuda:1"}]
+    assert asked == [{"": torch.device("cuda", 1)}]
     assert weights_hash(found.model) == plain.facts["weights_sha256"]
     assert not hasattr(found.model, "_hf_hook")
     load._pretrained(*options, "cpu", False)
@@ -715,8 +715,10 @@ def test_weights_go_straight_to_a_gpu(
     monkeypatch.setattr(load, "_plan_memory", lambda *_: {"device_map": "auto", "max_memory": {0: 1}})
     options = (path, None, kind, torch.float32, "cuda", False)
     load_weights = lambda *_, **__: (found.model, {"missing_keys": []})  # noqa: E731
+    # transformers copies weights in threads of its own, whose current GPU is the first.
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     load._pretrained(*options)
-    assert asked[2] == ({"": "cuda"} if kind == "speech" else "auto")
+    assert asked[2] == ({"": torch.device("cuda", 3)} if kind == "speech" else "auto")
 
 
 def test_want_of_memory_in_loading_is_said_as_that(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,40 @@ def test_probabilities_are_the_softmax_of_the_mean_logits():
     assert score_items(items, 4)["log_loss"] == pytest.approx(-np.log(items.probabilities[range(3), [3, 2, 1]]).mean())
 
 
+def lasting(*seconds):
+    return frame().with_columns(pl.Series("duration_s", seconds, dtype=pl.Float64))
+
+
+def test_clips_of_an_utterance_count_by_their_duration():
+    """Clips of 5 s and 5 ms: the short one, which is right by much, no longer decides."""
+    items = items_of(lasting(1.0, 5.0, 0.005, 2.0), "utterance")
+    expected = np.exp((5.0 * np.array([2, 0, 1, 0]) + 0.005 * np.array([0, 0, 4, 0])) / 5.005)
+    assert items.probabilities[1] == pytest.approx(expected / expected.sum(), abs=1e-12)
+    assert items.predictions.tolist() == [3, 0, 0]
+    alone = items_of(frame(), "utterance").probabilities  # one clip is its utterance, bit by bit
+    assert np.array_equal(items.probabilities[[0, 2]], alone[[0, 2]])
+    clips = items_of(lasting(1.0, 5.0, 0.005, 2.0), "clip").probabilities
+    assert np.array_equal(clips, items_of(frame(), "clip").probabilities)
+
+
+@pytest.mark.parametrize("seconds", [(3.3, 0.7, 0.7, 5.0), (None, None, None, None)])
+def test_clips_of_equal_or_unknown_duration_have_equal_weights(seconds):
+    equal = items_of(frame(), "utterance").probabilities
+    assert np.array_equal(items_of(lasting(*seconds), "utterance").probabilities, equal)
+
+
+def test_weighted_pooling_equals_a_loop():
+    rng = np.random.default_rng(3)
+    names = [f"u{index}" for index in rng.integers(0, 9, 50)]
+    logits, seconds = rng.normal(size=(50, 4)), rng.uniform(0.01, 5.0, 50)
+    rows = predictions_frame(names, [0] * 50, logits).with_columns(duration_s=seconds)
+    items = items_of(rows, "utterance")
+    for name, probabilities in zip(items.ids, items.probabilities, strict=True):
+        own = [index for index, owner in enumerate(names) if owner == name]
+        mean = np.average(np.float32(logits[own]), axis=0, weights=seconds[own])
+        assert probabilities == pytest.approx(np.exp(mean) / np.exp(mean).sum(), abs=1e-6)
+
+
 def test_large_logits_do_not_overflow():
     items = items_of(predictions_frame(["a"], [1], [[1e4, 1e4 + 1]]), "clip")
     assert items.probabilities[0] == pytest.approx([1 / (1 + np.e), np.e / (1 + np.e)])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from PIL import Image
 
 from daamctl.artifacts.clips import SCHEMAS
 from daamctl.config import Config, ExtractConfig
+from daamctl.corpora.images import header_problems
 from daamctl.encoders.load import open_encoder
 from daamctl.errors import AudioError, CorpusError
 from daamctl.extraction import items as module
@@ -235,6 +239,37 @@ def test_images_that_cannot_be_read(tmp_path: Path) -> None:
     deep = Image.fromarray(np.full((4, 4), 40000, np.uint16))
     assert refused(encoded(deep)) == "it has more than eight bits per channel (mode I;16)"
     assert decode(whole, "it").mode == "RGB"
+
+
+def claiming(width: int, height: int) -> bytes:
+    """A PNG of a few bytes whose header claims a size."""
+    whole = bytearray(encoded(picture(0)))
+    whole[16:24] = struct.pack(">II", width, height)
+    whole[29:33] = struct.pack(">I", zlib.crc32(whole[12:29]))
+    return bytes(whole)
+
+
+@pytest.mark.parametrize(("width", "height"), [(18_000, 9_900), (1, 101), (2**31 - 1, 1), (50_000_001, 1)])
+def test_the_size_of_an_image_is_bounded_before_it_is_decoded(
+    width: int, height: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.png").write_bytes(claiming(width, height))
+    monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("decoded"))
+    with pytest.raises(CorpusError, match=r"million are decoded|exceeds limit"):
+        decode(tmp_path / "a.png", "it")
+    rows = pl.DataFrame({"path": ["a.png"], "index": [None]}, schema={"path": pl.String, "index": pl.Int64})
+    assert header_problems(rows, tmp_path)[0] is not None
+
+
+def test_only_named_formats_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EPS runs Ghostscript."""
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *args, **more: pytest.fail("Ghostscript"))
+    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+    with pytest.raises(CorpusError, match="it is not an image that can be read"):
+        decode(script, "it")
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(CorpusError, match="it is not a file"):
+        decode(tmp_path / "pipe.png", "it")
 
 
 def test_photographs_are_turned_upright() -> None:

@@ -16,9 +16,11 @@ from daamctl.config import Config
 from daamctl.encoders.base import Batch, Pooled
 from daamctl.extraction import parts
 from daamctl.extraction.parts import Parts, parts_folder
-from daamctl.extraction.shards import ShardResult, ShardTask, make_shards
+from daamctl.extraction.shards import ShardResult, ShardTask, _parts, make_shards
+from daamctl.files import kept_path
 from tests.extraction.test_shards import HEAD
 from tests.extraction.test_stream import MeanEncoder, corpus, noise
+from tests.fixtures.damage import damages
 
 CLIPS = 9
 CONFIG = Config.model_validate({"extract": {"max_batch_s": 0.4, "storage": "float32"}})  # three clips a batch
@@ -106,10 +108,15 @@ def test_a_shard_may_be_killed_again_and_again(task: ShardTask) -> None:
     assert len(encoder.sizes) < 3
 
 
+def _save(path: Path, key: str, **content: Any) -> None:
+    with kept_path(path, key) as temporary:
+        np.savez(temporary, **content)
+
+
 def _other_key(path: Path) -> None:
     with np.load(path) as part:
         content = dict(part)
-    np.savez(path, **{**content, "key": np.array("other")})
+    _save(path, "other", **content)
 
 
 def _cut(path: Path) -> None:
@@ -134,6 +141,24 @@ def test_parts_that_do_not_fit_are_dropped(task: ShardTask, damage: Callable[[Pa
     assert task.path.read_bytes() == expected
 
 
+def test_no_flip_and_no_cut_of_a_part_is_read(task: ShardTask, caplog: pytest.LogCaptureFixture) -> None:
+    expected = undisturbed(task)
+    first, *others = kill(task, 2)
+    for path in others:
+        path.unlink()
+    some, rows = _parts(task, HEAD), (CLIPS, 1, 2)
+    vectors, frames, marks = np.zeros(rows, np.float32), np.zeros(CLIPS, np.int32), dict[str, list[int]]()
+    for damaged in damages(first.read_bytes(), flips=300, cuts=100):
+        first.write_bytes(damaged)
+        assert some.load(vectors, frames, marks) == set()
+        assert not first.exists()
+    assert len(caplog.messages) == 400
+    assert (vectors.any(), frames.any(), marks) == (False, False, {})
+    first.write_bytes(damaged)
+    list(made(task, Counting()))
+    assert task.path.read_bytes() == expected
+
+
 def test_parts_of_other_clips_are_not_taken(task: ShardTask) -> None:
     kill(task, 2)
     (done,) = made(ShardTask(task.path, task.rows[::-1]), Counting())
@@ -147,7 +172,11 @@ def test_a_batch_of_which_a_row_is_missing_is_computed_as_a_whole(task: ShardTas
         with np.load(path) as part:
             content = dict(part)
         kept = slice(1, None)
-        np.savez(path, **{**content, **{name: content[name][kept] for name in ("rows", "vectors", "n_frames")}})
+        _save(
+            path,
+            _parts(task, HEAD).key,
+            **{**content, **{name: content[name][kept] for name in ("rows", "vectors", "n_frames")}},
+        )
     (done,) = made(task, Counting())
     assert done.kept % 3 == 0
     assert task.path.read_bytes() == expected

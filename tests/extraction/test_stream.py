@@ -478,7 +478,7 @@ def test_lost_labels_are_written_again(layout: Layout) -> None:
 
 def test_padding_length_is_part_of_the_key(layout: Layout) -> None:
     def run(seconds: float) -> np.ndarray:
-        config = setting(extract={"pooling": "all-frames"}, segment={"max_duration_s": seconds})
+        config = setting(extract={"pooling": "all-frames"}, segment={"max_duration_s": seconds, "tail": "keep"})
         rows = corpus(layout.root / "audio", noise(*range(500, 1200, 100)))
         write_clips(layout.clips, ClipTable("demo", ("a", "b"), rows, embedding_settings(config, "speech")))
         extract.run(layout, config)

@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+import torch
 from PIL import Image
 
 from daamctl.artifacts.integrity import sealed
 from daamctl.errors import ArtifactError, EncoderError
 from daamctl.methods import load_weights
+from daamctl.models import model as model_module
 from daamctl.models.folder import FILE
 from daamctl.models.model import ExportedModel
 from tests.fixtures.exported import handmade
@@ -34,14 +36,23 @@ def test_logits_are_those_of_the_members(speech: Path) -> None:
     size = (3, len(model.record.layers), model.record.embed_dim)
     vectors = np.random.default_rng(0).standard_normal(size).astype(np.float16)
     outputs = model.classify(vectors)
-    import torch
-
     x = torch.from_numpy(vectors.astype(np.float32))
     for index in (0, 1):
         expected = load_weights(speech / f"fold-{index + 1}.safetensors")(x).detach().numpy()
         np.testing.assert_allclose(outputs.logits[index], expected, atol=1e-6)
     with pytest.raises(ValueError, match=r"need \(N, 24, "):
         model.classify(vectors[:, :2])
+
+
+def test_vectors_are_classified_with_the_kernels_of_training(speech: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no encoder is opened, which would choose them: a GPU's convolutions would round to TF32."""
+    chosen: list[bool] = []
+    monkeypatch.setattr(model_module, "choose_gpu_kernels", lambda: chosen.append(True))
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)  # there may be no GPU here
+    opened = ExportedModel.open(speech, device="cpu")
+    assert not chosen
+    ExportedModel(opened.folder, opened.record, opened.members, device="cuda:0")
+    assert chosen
 
 
 def test_recordings_longer_than_a_clip(speech: Path, tmp_path: Path) -> None:
@@ -79,6 +90,7 @@ def test_another_encoder_is_refused(tmp_path: Path) -> None:
     change(folder, "extract", seed=1)
     with pytest.raises(EncoderError, match="is not the one that the model was trained on"):
         _ = ExportedModel.open(folder, device="cpu").encoder
+    change(folder, "segment", tail="keep")
     change(folder, "extract", seed=0, pooling="all-frames")
     with pytest.raises(EncoderError, match="has pooling all-frames, the model needs valid-frames"):
         _ = ExportedModel.open(folder, device="cpu").encoder

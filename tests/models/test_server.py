@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 import soundfile
 from PIL import Image
@@ -17,10 +18,12 @@ from starlette.testclient import TestClient
 
 from daamctl.errors import EncoderError
 from daamctl.models import server
+from daamctl.models.inputs import files_as_rows
 from daamctl.models.model import ExportedModel
-from daamctl.models.predict import predict_all
+from daamctl.models.predict import InTurns, embed_next
 from daamctl.models.server import Limits, make_app
 from tests.fixtures.exported import handmade
+from tests.fixtures.recordings import wav_bytes
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +33,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ExportedModel:
 
 @pytest.fixture
 def client(model: ExportedModel) -> Iterator[TestClient]:
-    with TestClient(make_app(model, Limits(megabytes=0.3, seconds=2.0))) as client:
+    with client_of(model, Limits(megabytes=0.3, seconds=2.0)) as client:
         yield client
+
+
+def client_of(model: ExportedModel, limits: Limits = Limits(), **options: Any) -> TestClient:
+    return TestClient(make_app(model, limits), base_url="http://127.0.0.1:8000", **options)
 
 
 def wave(seconds: float = 0.3, seed: int = 0) -> bytes:
@@ -135,15 +142,14 @@ def test_waiting_requests_are_predicted_together_and_fail_alone(
 ) -> None:
     sizes: list[int] = []
 
-    def fails_on_long(model: ExportedModel, rows: pl.DataFrame) -> pl.DataFrame:
-        sizes.append(len(rows))
-        found = predict_all(model, rows)
-        if found["duration_s"].max() == 1.0:
+    def fails_on_long(parts: Sequence[tuple[InTurns, int]]) -> None:
+        sizes.append(len(parts))
+        if any(one.chunk.clips["duration_s"].max() == 1.0 for one, count in parts if count):
             raise EncoderError("too long for this encoder")
-        return found
+        embed_next(parts)
 
-    monkeypatch.setattr(server, "predict_all", fails_on_long)
-    with TestClient(make_app(model, Limits())) as client, ThreadPoolExecutor(8) as threads:
+    monkeypatch.setattr(server, "embed_next", fails_on_long)
+    with client_of(model) as client, ThreadPoolExecutor(8) as threads:
         seconds = [1.0, *[0.3] * 7]
         answers = list(threads.map(lambda length: client.post("/predict", content=wave(length)), seconds))
     assert [answer.status_code for answer in answers] == [422, *[200] * 7]
@@ -156,22 +162,92 @@ def test_an_unexpected_error_is_an_answer_and_not_the_end(
 ) -> None:
     calls: list[int] = []
 
-    def breaks_once(model: ExportedModel, rows: pl.DataFrame) -> pl.DataFrame:
+    def breaks_once(parts: Sequence[tuple[InTurns, int]]) -> None:
         calls.append(1)
         if len(calls) == 1:
             raise RuntimeError("a bug")
-        return predict_all(model, rows)
+        embed_next(parts)
 
-    monkeypatch.setattr(server, "predict_all", breaks_once)
-    with TestClient(make_app(model), raise_server_exceptions=False) as client:
+    monkeypatch.setattr(server, "embed_next", breaks_once)
+    with client_of(model, raise_server_exceptions=False) as client:
         first, second = (client.post("/predict", content=wave()) for _ in range(2))
     assert (first.status_code, second.status_code) == (500, 200)
     assert "see the log" in first.json()["error"]
 
 
+def test_a_long_recording_takes_turns_with_short_ones(model: ExportedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The long one has 9 clips and comes first; the short one is answered after the turn that is running."""
+    turns: list[list[int]] = []
+    started, going = threading.Event(), threading.Event()
+
+    def watched(parts: Sequence[tuple[InTurns, int]]) -> None:
+        turns.append([count for _, count in parts])
+        started.set()
+        going.wait(60)
+        embed_next(parts)
+
+    monkeypatch.setattr(server, "embed_next", watched)
+    with client_of(model, Limits(together=2)) as client, ThreadPoolExecutor(2) as threads:
+        long = threads.submit(client.post, "/predict", content=wave(45.0))
+        assert started.wait(60)
+        short = threads.submit(client.post, "/predict", content=wave(1.0))
+        time.sleep(0.2)  # it is in the queue before the first turn ends
+        going.set()
+        assert short.result().json()["class"] in ("high", "low")
+        assert not long.done()
+        clips = long.result().json()["clips"]
+    assert turns[0] == [2]
+    assert [1, 1] in turns[1:3]
+    assert [clip["start_s"] for clip in clips] == [5.0 * number for number in range(9)]
+
+
+def test_turns_give_what_predict_says(model: ExportedModel, tmp_path: Path) -> None:
+    """Whatever the turns, clip by clip: 12 s are clips of 5, 5 and 2 s, weighted by their durations."""
+    (tmp_path / "a.wav").write_bytes(wave(12.0))
+    whole = model.predict([tmp_path / "a.wav"])
+    work = InTurns(model, files_as_rows([tmp_path / "a.wav"]))
+    while work.left:
+        embed_next([(work, 1)])
+    for name in ("p_high", "entropy", "weight_03", "disagreement"):
+        np.testing.assert_allclose(work.rows()[name].to_numpy(), whole[name].to_numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "[::1", "localhost.evil.example:8000"])
+def test_a_foreign_host_is_refused(client: TestClient, host: str) -> None:
+    """A page of another site reaches a local server under its own name (DNS rebinding)."""
+    for path in ("/health", "/docs", "/openapi.json"):
+        assert client.get(path, headers={"host": host}).status_code == 400
+
+
+def test_known_hosts_are_answered(model: ExportedModel) -> None:
+    app = make_app(model, hosts=["Models.example", "10.1.2.3"])
+    with TestClient(app, base_url="http://127.0.0.1:8000") as client:
+        for host in ("localhost", "LOCALHOST:80", "127.0.0.1", "[::1]:8000", "10.1.2.3:8000", "models.example:8000"):
+            assert client.get("/health", headers={"host": host}).status_code == 200
+
+
+def test_all_bodies_together_have_a_limit(model: ExportedModel) -> None:
+    """The limit counts requests that are not answered yet, and only those."""
+    with client_of(model, Limits(total_megabytes=0.1)) as client:
+        for _ in range(20):  # 0.02 MB each, one after another
+            assert client.post("/predict", content=wave(0.6)).status_code == 200
+        refused = client.post("/predict", content=wave(4.0))
+        assert refused.status_code == 503
+        assert "too many requests" in refused.json()["error"]
+        assert client.post("/predict", content=wave(0.6)).status_code == 200
+
+
+@pytest.mark.parametrize(("rate", "channels"), [(2_147_483_647, 1), (1, 1), (0, 1), (16_000, 65_535), (16_000, 0)])
+def test_a_header_that_no_recorder_writes_is_an_answer(client: TestClient, rate: int, channels: int) -> None:
+    answer = client.post("/predict", content=wav_bytes(rate, channels=channels))
+    assert answer.status_code == 422
+    assert answer.json()["error"].startswith("the file ")
+    assert client.post("/predict", content=wave()).status_code == 200
+
+
 def test_texts(tmp_path: Path) -> None:
     texts = ExportedModel.open(handmade(tmp_path / "model", "text"), device="cpu")
-    with TestClient(make_app(texts, Limits(texts=2))) as client:
+    with client_of(texts, Limits(texts=2)) as client:
         answer = client.post("/predict", json={"texts": ["one", ""]}).json()
         assert answer["items"][0]["class"] in ("high", "low")
         assert "it is empty" in answer["items"][1]["error"]
@@ -185,6 +261,6 @@ def test_images(tmp_path: Path) -> None:
     images = ExportedModel.open(handmade(tmp_path / "model", "image"), device="cpu")
     stream = io.BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(stream, "PNG")
-    with TestClient(make_app(images)) as client:
+    with client_of(images) as client:
         assert client.post("/predict", content=stream.getvalue()).json()["class"] in ("high", "low")
         assert "not an image" in client.post("/predict", content=b"text").json()["error"]

@@ -20,7 +20,7 @@ from tests.fixtures.recordings import write_manifest, write_pipeline
 STAGES = ("download", "segment")  # tests/cli/test_common.py has every stage, without DVC
 
 
-def dvc(project: Path, *words: str) -> str:
+def dvc(project: Path, *words: str, fails: bool = False) -> str:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         [sys.executable, "-m", "dvc", *words],
@@ -30,8 +30,8 @@ def dvc(project: Path, *words: str) -> str:
         cwd=project,
         env={**os.environ, "PATH": path},
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    return done.stderr if fails else done.stdout
 
 
 def note(folder: Path) -> dict[str, Any]:
@@ -80,3 +80,12 @@ def test_what_cannot_run_is_left_out_until_it_can(two: Path) -> None:
     assert (data / "segment/later/clips.parquet").is_file()
     assert not (data / "segment/later/skipped.json").exists()
     assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_an_old_list_of_stages_fails_before_anything_runs(two: Path) -> None:
+    """DVC reads stages.yaml before its first stage runs, so it would train a method that is no longer listed."""
+    text = (two / "pipelines/tiny.yaml").read_text()
+    (two / "pipelines/tiny.yaml").write_text(text.replace("methods: [mean]", "methods: [none]"))
+    reason = "stages.yaml is out of date: it lacks train@tiny-none, still has train@tiny-mean"
+    assert reason in dvc(two, "repro", "train@tiny-mean", fails=True)
+    assert not (two / "data/download").exists()

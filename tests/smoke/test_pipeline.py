@@ -85,7 +85,7 @@ def test_two_pipelines_share_one_extraction(project: Path, monkeypatch: pytest.M
 
 
 def test_embeddings_hold_one_column_per_layer_and_their_origin(project: Path) -> None:
-    write_pipeline(project, more="segment: {max_duration_s: 0.25}\n")
+    write_pipeline(project, more="segment: {max_duration_s: 0.25, tail: keep}\n")
     layout, config = settings(project)
     download.run(layout, config)
     segment.run(layout, config)
@@ -108,7 +108,7 @@ def test_clips_made_with_other_settings_are_refused(project: Path) -> None:
     layout, config = settings(project)
     download.run(layout, config)
     segment.run(layout, config)
-    write_pipeline(project, more="segment: {tail: pad}\n")
+    write_pipeline(project, more="segment: {tail: pad, tail_below_s: null}\n")
     with pytest.raises(ArtifactError) as caught:
         extract.run(*settings(project))
     assert str(caught.value) == (

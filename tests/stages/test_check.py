@@ -103,23 +103,29 @@ def test_the_ablation_depends_on_the_methods_that_it_chooses_among(project: Path
     assert written("methods: [none, daam-v1]\nablate: {method: none}\n") != plain
 
 
-def test_a_stage_whose_method_is_no_longer_listed_still_finds_its_file(project: Path) -> None:
+def test_the_check_that_dvc_runs_refuses_an_old_list_of_stages(project: Path) -> None:
     (project / "params.yaml").write_text("pipelines: [mine]\n")
-    (project / "pipelines/mine.yaml").write_text("methods: [none, mha]\nfinetunes: [lora-r8]\n")
+    (project / "pipelines/mine.yaml").write_text("methods: [none, mha]\n")
     check.run(project, write=True)
-    (project / "pipelines/mine.yaml").write_text("methods: [none]\n")
-    check.run(project, ["mine"], write=True)
     folder = project / "data/check/mine"
-    assert json.loads((folder / "train-mha.json").read_text()) == {"listed": False}
-    assert json.loads((folder / "finetune-lora-r8.json").read_text()) == {"listed": False}
-    assert "train" in json.loads((folder / "train-none.json").read_text())
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    for methods, difference in (("none", "still has train@mine-mha"), ("none, mha, sga", "lacks train@mine-sga")):
+        (project / "pipelines/mine.yaml").write_text(f"methods: [{methods}]\n")
+        message = f"stages.yaml is out of date: it {difference}\n  write it again: daamctl check --write"
+        with pytest.raises(ConfigError) as caught:
+            check.run(project, ["mine"], write=True)
+        assert str(caught.value) == message
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert check.run(project, ["mine"]) == ["mine"]  # as `daamctl run` asks, which needs no list
+    check.run(project, write=True)
+    check.run(project, ["mine"], write=True)
 
 
 def test_check_of_everything_looks_at_the_stages_of_dvc(project: Path) -> None:
     (project / "pipelines/mine.yaml").write_text("methods: [none]\n")
     params = project / "params.yaml"
     params.write_text(params.read_text().replace("  - demo\n", "  - demo\n  - mine\n"))
-    lacking = r"stages\.yaml lacks segment@mine, lacks extract@mine, lacks train@mine-none, .* \d more\n  write it"
+    lacking = r"stages\.yaml is out of date: it lacks segment@mine, lacks extract@mine, .* \d more\n  write it"
     with pytest.raises(ConfigError, match=lacking):
         check.run(project)
     assert check.run(project, ["mine"]) == ["mine"]  # its own settings are in order

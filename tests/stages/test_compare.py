@@ -48,7 +48,7 @@ def pair(project):
     """`left` and `right`: other embeddings, other tail and learning rate, another title, two seeds each."""
     left = make(project, "left", skill=1.0, train={"seeds": [1, 2]})
     right = make(
-        project, "right", skill=0.7, train={"seeds": [1, 2], "lr": 0.001}, segment={"tail": "merge"},
+        project, "right", skill=0.7, train={"seeds": [1, 2], "lr": 0.001}, segment={"tail": "drop"},
         report={"title": "Other"}, changes={"meta.embeddings_key": "ffff000011112222"},
     )  # fmt: skip
     return left, right
@@ -73,7 +73,7 @@ def test_every_planted_difference_is_listed_and_no_other(project, pair):
     settings = result_of(compare.run(project, "left", "right"))["settings"]
     listed = {row["name"]: (row["first"], row["second"], row["methods"]) for row in settings["can_change"]}
     assert listed == {
-        "segment.tail": ("keep", "merge", None),
+        "segment.tail": ("merge", "drop", None),
         "train.lr": (0.0001, 0.001, None),
         "embeddings_key": ("00112233aabbccdd", "ffff000011112222", None),
     }

@@ -81,6 +81,9 @@ def test_the_figures_are_those_of_the_evaluation(trained: Path) -> None:
 def test_the_card_has_a_head_for_the_hub_and_no_empty_sections(trained: Path) -> None:
     folder = export_model(trained, "card")
     _, head, body = (folder / "README.md").read_text().split("---\n", 2)
+    (result,) = yaml.safe_load(head)["model-index"][0]["results"]
+    assert result["dataset"] == {"name": "tones", "type": "tones"}  # the user's table, not `manifest`
+    assert "manifest" not in head + body
     values = yaml.safe_load(head)
     assert values["pipeline_tag"] == "audio-classification"
     (result,) = values["model-index"][0]["results"]

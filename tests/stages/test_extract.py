@@ -205,7 +205,7 @@ def test_finished_sets_are_kept_and_interrupted_ones_resumed(
         ("llama-micro", {"weights_dtype": "bfloat16"}, False),
         ("llama-micro", {"max_batch_tokens": 50}, True),
         ("llama-micro", {"pool_class_token": True}, True),
-        ("llama-micro", {"pooling": "all-frames"}, True),
+        ("llama-micro", {"normalize": "never"}, True),
         ("beit-micro", {"pool_class_token": True}, False),
         ("beit-micro", {"final_norm": False}, False),
         ("beit-micro", {"pool_special_tokens": True}, True),

@@ -357,14 +357,13 @@ def test_an_ablation_that_tests_nothing_is_named(copied, few):
     )
 
 
-def test_folds_of_other_embeddings_are_not_audited(copied):
+def test_folds_of_other_embeddings_are_refused(copied):
     for fold in read_folds(copied.method("weighted-sum")):
         result = read_json(fold.folder / "result.json")
         result["meta"]["embeddings_key"] = "another"
         write_record(fold.folder / "result.json", result)
-    entry = json.loads(importance.run(copied, ONE).read_text())["audit"]["methods"]["weighted-sum"]
-    assert entry["agreement"] is None
-    assert "was trained on other embeddings or layers than the present ones" in entry["missing"][0]
+    with pytest.raises(ArtifactError, match=r"was trained on other embeddings than those in .* now"):
+        importance.run(copied, ONE)
 
 
 def streaming(config: Config) -> Config:

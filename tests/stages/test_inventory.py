@@ -28,7 +28,7 @@ ONLY_HUB = "https://huggingface.co"
 def reached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> set[str]:
     """Addresses that answer; none at first. And an empty cache of models."""
     found: set[str] = set()
-    monkeypatch.setattr(inventory, "_answers", lambda url: url in found)
+    monkeypatch.setattr(inventory, "answers", lambda url: url in found)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     return found
 
@@ -89,7 +89,7 @@ def test_licensed_corpus(project: Path, tmp_path: Path) -> None:
     [
         ("emodb", "http://emodb.bilderbar.info/download/download.zip", "emodb.bilderbar.info"),
         ("cifar100", "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", "www.cs.toronto.edu"),
-        ("agnews", ONLY_HUB, "huggingface.co"),
+        ("agnews", f"{ONLY_HUB}/datasets/fancyzhx/ag_news", "huggingface.co"),
     ],
 )
 def test_corpus_that_is_fetched(project: Path, reached: set[str], corpus: str, address: str, host: str) -> None:
@@ -146,10 +146,11 @@ def test_weights_in_the_cache_or_on_the_hub(project: Path, tmp_path: Path, reach
     text = "extract: {encoder: wavlm-base-plus}\n"
     found = verdict(project, text)
     assert found == Obstacle(
-        "encoder 'microsoft/wavlm-base-plus' is not in the local cache, and the Hugging Face hub cannot be reached",
+        "encoder 'microsoft/wavlm-base-plus' is not in the local cache, and the Hugging Face hub lacks it or cannot be "
+        "reached",
         "with network: hf download microsoft/wavlm-base-plus",
     )
-    reached.add(ONLY_HUB)
+    reached.add(f"{ONLY_HUB}/api/models/microsoft/wavlm-base-plus")
     assert verdict(project, text) is None
     reached.clear()
     cache(tmp_path, "microsoft/wavlm-base-plus", "config.json")
@@ -233,7 +234,7 @@ def test_no_nvidia_smi_means_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_servers_are_asked_at_once_and_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "WAIT_S", 0.2)
-    monkeypatch.setattr(inventory, "_answers", lambda url: url == "quick" or time.sleep(30) or True)
+    monkeypatch.setattr(inventory, "answers", lambda url: url == "quick" or time.sleep(30) or True)
     start = time.monotonic()
     assert inventory._reached({"quick", "slow", "slower"}) == {"quick"}
     assert time.monotonic() - start < 15  # of 30 and more if it waited
@@ -253,15 +254,18 @@ def test_an_answer_counts_unless_it_refuses(monkeypatch: pytest.MonkeyPatch) -> 
         return response
 
     monkeypatch.setattr(requests, "head", head)
-    assert {url for url in (*status, "nowhere") if inventory._answers(url)} == {"fine", "moved", "unknown"}
+    assert {url for url in (*status, "nowhere") if inventory.answers(url)} == {"fine", "moved", "unknown"}
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     asked.clear()
-    assert not inventory._answers(ONLY_HUB)
+    assert not inventory.answers(ONLY_HUB)
     assert asked == []
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "fine")
-    assert inventory._answers(ONLY_HUB)
+    assert inventory.answers(ONLY_HUB)
     assert asked == ["fine"]
+    status |= {"fine/api/models/a/b": 200, "fine/api/models/a/typo": 401, "fine/api/models/a/gone": 404}
+    found = [inventory.answers(f"{ONLY_HUB}/api/models/a/{name}") for name in ("b", "typo", "gone")]
+    assert found == [True, False, False]
 
 
 def test_inventory_imports_nothing_heavy(project: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,9 @@ from daamctl.errors import ArtifactError, ConfigError, CorpusError
 from daamctl.evaluation.scoring import items_of
 from daamctl.models import predict as engine
 from daamctl.stages import predict
+from tests.fixtures.damage import damages
 from tests.fixtures.exported import export_model, shared_project
+from tests.fixtures.recordings import wav_bytes
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +115,27 @@ def test_what_cannot_be_read_is_a_row_with_a_reason(mixed: Path, model: Path) ->
     assert probabilities(rows)[1].tolist() == [None, None] or np.isnan(probabilities(rows)[1]).all()
 
 
+def test_no_single_file_ends_the_batch(tmp_path: Path, trained: Path, model: Path) -> None:
+    """Each of these used to end it, or the machine: one row each, and the good one is predicted."""
+    shutil.copy(trained / "tones" / "s0-0.wav", tmp_path / "good.wav")
+    (tmp_path / "rate.wav").write_bytes(wav_bytes(2_147_483_647))
+    (tmp_path / "zero.wav").write_bytes(wav_bytes(0))
+    (tmp_path / "channels.wav").write_bytes(wav_bytes(16_000, channels=65_535))
+    (tmp_path / "odd.wav").write_bytes(wav_bytes(15_991, 15_991))
+    soundfile.write(tmp_path / "loud.wav", np.tile(np.float32([-3e38, 3e38]), 4000), 16000, subtype="FLOAT")
+    os.mkfifo(tmp_path / "pipe.wav")
+    lines = ["path,start_s,end_s", "good.wav,,", "rate.wav,,", "zero.wav,,", "channels.wav,,", "odd.wav,,", "loud.wav,,"]
+    lines += ["pipe.wav,,", "good.wav,0,1e9", "good.wav,1e300,2e300", "good.wav,nan,1"]
+    (tmp_path / "all.csv").write_text("\n".join(lines) + "\n")
+    rows = items(run(model, tmp_path / "all.csv"))
+    assert rows["class"].is_null().to_list() == [False, True, True, True, False, True, True, True, True, True]
+    assert (rows["error"].is_null() == rows["class"].is_not_null()).all()
+    words = ("2147483647 Hz", "not audio", "not audio", "values that are not finite", "not a file", *["lies outside"] * 3)
+    for reason, part in zip(rows["error"].drop_nulls(), words, strict=True):
+        assert part in reason
+        assert "\n" not in reason
+
+
 def test_labels_give_metrics(trained: Path, model: Path, tmp_path: Path) -> None:
     found = predict.run(model, [str(trained / "tones" / "tones.csv")], device="cpu")
     rows = items(found.rows)
@@ -175,6 +199,16 @@ def test_a_killed_prediction_resumes_with_the_same_table(
     assert len(calls) == 4  # of five, one was kept
     assert out.read_bytes() == whole.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["found.parquet", "whole.parquet"]
+
+
+def test_no_flip_and_no_cut_of_a_kept_part_is_read(tmp_path: Path) -> None:
+    kept, frame = engine._Kept(tmp_path, "key"), pl.DataFrame({"item": ["a"], "p_x": [0.5], "clip": [None]})
+    kept.write(0, frame)
+    assert_frame_equal(kept.read(0), frame)  # type: ignore[arg-type]
+    (path,) = tmp_path.iterdir()
+    for damaged in damages(path.read_bytes(), flips=200, cuts=50):
+        path.write_bytes(damaged)
+        assert kept.read(0) is None
 
 
 def test_parts_of_other_inputs_are_not_used(trained: Path, model: Path, tmp_path: Path) -> None:

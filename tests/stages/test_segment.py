@@ -42,7 +42,13 @@ def lengths(clips: pl.DataFrame) -> list[int]:
     ("extra", "count"), [(-1, 1), (0, 1), (1, 2)], ids=["one sample less", "exactly 5 s", "one sample more"]
 )
 def test_five_seconds_is_one_clip(rate: int, extra: int, count: int) -> None:
-    assert segment.cut(utterances((5 * rate + extra, rate)), SegmentConfig()).height == count
+    assert segment.cut(utterances((5 * rate + extra, rate)), SegmentConfig(tail="keep")).height == count
+
+
+def test_a_short_rest_piece_joins_the_clip_before_it_by_default() -> None:
+    """5.005 s used to give a clip of 5 ms, which counted as much as the other one."""
+    pieces = [(80_080, 16000), (80_000 + 7_999, 16000), (80_000 + 8_000, 16000), (80, 16000)]
+    assert lengths(segment.cut(utterances(*pieces), SegmentConfig())) == [80_080, 87_999, 80_000, 8_000, 80]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +61,8 @@ def test_five_seconds_is_one_clip(rate: int, extra: int, count: int) -> None:
     ],
 )
 def test_tails(tail: str, expected: list[int], pad_to: list[float | None]) -> None:
-    clips = segment.cut(utterances((160_320, 16000)), SegmentConfig.model_validate({"tail": tail}))
+    config = SegmentConfig.model_validate({"tail": tail, "tail_below_s": None})
+    clips = segment.cut(utterances((160_320, 16000)), config)
     assert lengths(clips) == expected
     assert clips["pad_to_s"].to_list() == pad_to
     assert clips["clip_id"].to_list() == [f"u0#{index:03d}" for index in range(len(expected))]
@@ -121,7 +128,7 @@ def test_rest_pieces_by_arithmetic(pieces: list[tuple[int, int]], tail: str, bel
 def test_clips_follow_each_other_and_lose_nothing(
     pieces: list[tuple[int, int]], tail: str, max_duration_s: float, start: int
 ) -> None:
-    config = SegmentConfig.model_validate({"tail": tail, "max_duration_s": max_duration_s})
+    config = SegmentConfig.model_validate({"tail": tail, "max_duration_s": max_duration_s, "tail_below_s": None})
     clips = segment.cut(utterances(*pieces, start=start), config)
     for index, (samples, rate) in enumerate(pieces):
         own = clips.filter(pl.col("utterance_id") == f"u{index}")
@@ -194,7 +201,7 @@ def test_run(project: Path) -> None:
 
 
 def test_export(project: Path) -> None:
-    path = segment.run(layout(project), config(write_audio=True, tail="pad"))
+    path = segment.run(layout(project), config(write_audio=True, tail="pad", tail_below_s=None))
     names = sorted(file.name for file in (path.parent / "audio").iterdir())
     assert names == ["u0#000.flac", "u0#001.flac", "u0#002.flac", "u1#000.flac"]
     whole, _ = sf.read(project.parent / "elsewhere" / "u0.wav", dtype="int16")

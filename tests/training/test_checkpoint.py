@@ -10,6 +10,7 @@ import torch
 
 from daamctl.training import checkpoint
 from daamctl.training.checkpoint import FILE, SaveTimer, load_state, save_state
+from tests.fixtures.damage import damages
 
 
 def test_saving_is_as_seldom_as_it_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,3 +38,12 @@ def test_state_of_other_inputs_or_a_damaged_one_is_none(tmp_path: Path) -> None:
     content = (tmp_path / FILE).read_bytes()
     (tmp_path / FILE).write_bytes(content[: len(content) // 2])
     assert load_state(tmp_path, "a") is None
+
+
+def test_no_flip_and_no_cut_of_a_state_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save_state(tmp_path, "a", {"trained": {"w": torch.ones(2)}, "history": [{"epoch": 1}], "threads": 2})
+    for damaged in damages((tmp_path / FILE).read_bytes(), flips=300, cuts=100):
+        (tmp_path / FILE).write_bytes(damaged)
+        assert load_state(tmp_path, "a") is None
+        assert not (tmp_path / FILE).exists()
+    assert len(caplog.messages) == 400

@@ -23,6 +23,7 @@ from daamctl.training.feature_split import InMemorySplit
 from daamctl.training.fusion_training import FusionTraining, check_gradients
 from daamctl.training.inference import mean_density, predict
 from daamctl.training.loop import Trained, TrainingSetup
+from tests.fixtures.damage import damages
 from tests.fixtures.gpu import GPU, needs_gpu
 from tests.fixtures.resume import WITHIN, Killed, State, evaluated, kill_when, save_after_epochs, save_always
 
@@ -328,6 +329,23 @@ def test_damaged_resume_file_is_ignored(tmp_path: Path, content: bytes) -> None:
     again = train(linear(), tmp_path / "cut")
     assert again.history == fresh.history
     assert torch.equal(again.logits, fresh.logits)
+
+
+def test_training_after_a_damaged_state_ends_as_an_undisturbed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the flip is in the number of an epoch or in a weight, which torch reads in silence."""
+    fresh = train(linear(), tmp_path / "fresh", epochs=6)
+    with monkeypatch.context() as saving:
+        kill_when(saving, lambda state: len(state["history"]) == 4)
+        with pytest.raises(Killed):
+            train(linear(), tmp_path / "cut", epochs=6)
+    saved = (tmp_path / "cut" / FILE).read_bytes()
+    for damaged in damages(saved, flips=20, cuts=5):
+        (tmp_path / "cut" / FILE).write_bytes(damaged)
+        again = train(linear(), tmp_path / "cut", epochs=6)
+        assert again.history == fresh.history
+        assert torch.equal(again.logits, fresh.logits)
 
 
 def test_state_is_found_by_its_key_alone(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """Trials that fine-tune an encoder: its source, content key, model, and files of a finished fold.
 
-Every training opens its own encoder, so that nothing trained in one fold can reach another (D50).
+Every training has an encoder of its own, so that nothing trained in one fold can reach another (D50).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from copy import deepcopy
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from daamctl.artifacts.io import content_key
 from daamctl.artifacts.splits import Split, joined
 from daamctl.config import Config
 from daamctl.config.keys import finetuning_data_settings, key_settings, shared_with_finetuning
-from daamctl.devices import resolve_precision
+from daamctl.devices import free_on, resolve_precision
 from daamctl.engines.base import Engine
 from daamctl.methods.weights import write_weights
 from daamctl.methods.weights_metadata import ADAPTER, Origin, WeightsMetadata
@@ -29,6 +30,8 @@ from daamctl.training.search import Grid, Settings, Start, adapter_grid
 from daamctl.training.trial import ResultParts, Trial, TrialData, entity_f1_of, for_refit
 
 KEY_FORMAT = 2  # raise it when a change of the loop makes finished folds wrong
+KEPT_SHARE = 0.1
+"""Largest share of the free memory that an encoder may take to be kept for the next trainings."""
 FREE_FACTS = frozenset({"name", "source", "revision", "transformers", "num_layers", "precision", "storage"})
 """Facts of an encoder that cannot change what it computes, given the other facts."""
 
@@ -36,7 +39,8 @@ FREE_FACTS = frozenset({"name", "source", "revision", "transformers", "num_layer
 class EncoderSource(TrialData):
     """The clips of a corpus, and a function that opens a fresh encoder for them.
 
-    An encoder that is open is not pickled.
+    Opening one takes seconds, most of them to hash its weights. So one that is small beside the free memory of its
+    device is kept as it was opened, and copied for every training. Open encoders are not pickled.
 
     Args:
         clips: the clips, without unreadable ones.
@@ -46,6 +50,7 @@ class EncoderSource(TrialData):
     def __init__(self, clips: ClipTable, open: Callable[[], Opened]) -> None:
         self.clips, self.open = clips, open
         self._opened: Opened | None = None
+        self._kept: Opened | None = None
         self._facts: Mapping[str, Any] | None = None
 
     @property
@@ -69,8 +74,14 @@ class EncoderSource(TrialData):
 
     def take(self) -> Opened:
         """Return a fresh encoder, without keeping a reference to it."""
-        opened, self._opened = self._opened, None
-        return opened or self.open()
+        if self._kept is None:
+            opened, self._opened = self._opened or self.open(), None
+            devices = {value.device for value in opened.encoder.model.parameters()}
+            size = sum(value.nbytes for value in opened.encoder.model.parameters())
+            if len(devices) > 1 or size > KEPT_SHARE * free_on(opened.encoder.device)[0]:
+                return opened
+            self._kept = opened
+        return replace(self._kept, encoder=deepcopy(self._kept.encoder))
 
     def data_key(self, config: Config) -> str:
         """Content key of the training data: the items, and all that affects how the encoder reads them."""
@@ -83,7 +94,7 @@ class EncoderSource(TrialData):
         return content_key({"clips": clips_key(self.clips), "encoder": facts, "settings": settings})
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
+        return {**self.__dict__, "_opened": None, "_kept": None}
 
 
 class _FactsWorker:
@@ -185,7 +196,7 @@ class AdapterTrial(Trial):
                 "finetune": True,
                 "effect": asdict(training.effect),
                 "adapted": list(model.adapted),
-                "notes": notes_on(model, training.effect),
+                "notes": [*notes_on(model, training.effect), *training.done.notes],
                 "micro_batch": training.micro_batch,
             },
             meta={

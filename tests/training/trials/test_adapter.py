@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import pickle
 import signal
 import subprocess
 import sys
+import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +23,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from daamctl.adapters import FINETUNES, FineTuned, build_finetune
+from daamctl.adapters import FINETUNES, Effect, FineTuned, build_finetune
 from daamctl.artifacts.clips import ClipTable
 from daamctl.artifacts.results import Fold
 from daamctl.config import Config
@@ -35,6 +37,7 @@ from daamctl.training.adapter_training import AdapterTraining, ItemSet, Opened, 
 from daamctl.training.checkpoint import save_state
 from daamctl.training.runner import kept_fold, train_fold
 from daamctl.training.trial import FoldSpec
+from daamctl.training.trials import adapter
 from daamctl.training.trials.adapter import AdapterTrial, EncoderSource
 from tests.fixtures.projects import REPOSITORY
 from tests.fixtures.resume import Killed, evaluated, kill_when, save_always
@@ -43,6 +46,13 @@ from tests.fixtures.tiny_models import Tiny, tiny
 CLASSES = ("even", "odd")
 GROUPS = 3
 NUMBER = 36
+
+
+class Shared(list[list[int]]):
+    """A list that the copies of an encoder share."""
+
+    def __deepcopy__(self, memo: Any) -> Shared:
+        return self
 
 
 class Encoder(Tiny):
@@ -54,7 +64,7 @@ class Encoder(Tiny):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model, "text")
-        self.most, self.met = NUMBER, list[list[int]]()
+        self.most, self.met = NUMBER, Shared()
 
     def collate(self, items: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         if len(items) > self.most:
@@ -555,14 +565,134 @@ def test_finished_fold_is_kept_only_for_identical_inputs(tmp_path: Path) -> None
     assert kept(source=renamed.source)
 
 
-def test_every_fold_has_an_encoder_of_its_own_that_is_gone_afterwards(tmp_path: Path) -> None:
+def test_every_fold_has_an_encoder_of_its_own_that_is_gone_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opened again if it is large; else copied from one that is opened once and never trained (D50)."""
+    found = []
+    for share in (0.0, 0.1):
+        monkeypatch.setattr(adapter, "KEPT_SHARE", share)
+        made = Made()
+        for fold in (1, 2):
+            one = trial(made, "full-finetune", fold=fold, epochs=1)
+            result = train_fold(one, tmp_path / str(share) / "m", tmp_path / "work", root=tmp_path)
+            assert result.result["run"]["num_parameters"] > 20_000
+            found.append(values(result))
+        assert len(made.opened) == (1 if share else 2)
+    assert found[:2] == found[2:]
+    fresh = Encoder(tiny("bert").model)
+    for kept, value in zip(made.last.model.state_dict().values(), fresh.model.state_dict().values(), strict=True):
+        assert torch.equal(kept, value)
+
+
+def test_a_large_encoder_is_gone_before_the_next_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "KEPT_SHARE", 0.0)
     made = Made()
     for fold in (1, 2):
-        one = trial(made, "full-finetune", fold=fold, epochs=1)
-        result = train_fold(one, tmp_path / "m", tmp_path / "work", root=tmp_path)
-        assert result.result["run"]["num_parameters"] > 20_000
-    assert len(made.opened) == 2
+        train_fold(trial(made, fold=fold, epochs=1), tmp_path / "m", tmp_path / "work", root=tmp_path)
     assert made.opened[0]() is None
+
+
+def test_an_open_encoder_is_not_sent_to_workers() -> None:
+    made = Made()
+    made.source.take()
+    made.source.open = texts  # type: ignore[assignment]  # pickled with the source
+    sent = pickle.loads(pickle.dumps(made.source))
+    assert (sent._opened, sent._kept) == (None, None)
+    assert made.source._kept is not None
+
+
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    """Deterministic kernels alone, as on a GPU."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("where", ["training", "evaluation"])
+def test_an_operation_that_cannot_repeat_is_noted_and_done_all_the_same(
+    tmp_path: Path, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Rough(Encoder):
+        """Has an operation without a deterministic implementation, on a CPU too."""
+
+        def hidden(self, inputs: Any) -> Tensor:
+            if where == "training" or not torch.is_grad_enabled():
+                torch.zeros(3).put_(torch.tensor([1]), torch.ones(1))
+            return super().hidden(inputs)
+
+    def rough(encoder: Encoder) -> None:
+        encoder.__class__ = Rough
+
+    expected = values(make(tmp_path, "plain"))
+    torch.use_deterministic_algorithms(True)  # a training leaves it with warnings only
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch then says it at every step
+        fold = make(tmp_path, "rough", Made(rough))
+    assert values(fold) == expected
+    note = "another run would differ by rounding: put_ has no deterministic implementation on cpu"
+    assert [text for text in fold.result["run"]["notes"] if "rounding" in text] == [note]
+    assert caplog.messages.count(note) == 1
+
+
+@pytest.mark.usefixtures("deterministic")
+def test_a_training_asks_a_gpu_for_kernels_that_repeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warnings alone leave the backward pass of attention as it is; other trainings keep them."""
+
+    def strict() -> bool:
+        return not torch.is_deterministic_algorithms_warn_only_enabled()
+
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    training = trial(epochs=1).starter(lambda _: None)(None, tmp_path, "k")
+    assert isinstance(training, AdapterTraining)
+    monkeypatch.setattr(adapter_training, "seed_everything", lambda *_: None)
+    monkeypatch.setattr(adapter_training, "build_optimizer", lambda groups, fused: torch.optim.AdamW(groups))
+    monkeypatch.setattr(torch.amp.grad_scaler, "GradScaler", lambda *_, enabled: None)
+    monkeypatch.setattr(training, "_check_effect", lambda: Effect(0, 0, 0.0, ()))
+    training.device = "cuda"  # nothing is computed
+    training.prepare()
+    assert strict()
+    training.release()
+    assert not strict()
+    training.done.notes.append("met one that has none")
+    training.prepare()
+    assert not strict()
+
+
+def test_moments_that_do_not_fit_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves of a batch would not help, and a second try would meet half of them made."""
+
+    def full(self: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", full)
+    with pytest.raises(TrainingError, match=r"^the moments of the optimiser, .* do not fit in the device's memory\n"):
+        make(tmp_path)
+
+
+def test_targets_are_sent_to_a_gpu_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = trial(epochs=1).starter(lambda _: None)(None, tmp_path, "k")
+    assert isinstance(training, AdapterTraining)
+    training.prepare()
+    sent: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(Tensor, "pin_memory", lambda self: (sent.append(("pinned",)), self)[1])
+    monkeypatch.setattr(Tensor, "to", lambda self, device, non_blocking: (sent.append((device, non_blocking)), self)[1])
+    training.device = "cuda"
+    assert training._targets(np.array([3, 4])).tolist() == [1, 0]
+    assert sent == [("pinned",), ("cuda", True)]
+
+
+def test_a_training_that_is_refitted_does_not_score_the_test_part(tmp_path: Path) -> None:
+    """The refit does: an evaluation in float32 takes as long as half an epoch."""
+    made = Made()
+    fold = make(tmp_path, "refit", made, train={"refit": True}, epochs=2)
+    selected = int(fold.result["metrics"]["selected_epoch"] or 0)
+    # 2 epochs of 12 items, each with 12 of the held-out group; then the refit; each model is checked on a batch of 6
+    refit = selected * (24 + 12) + 12
+    assert len(made.read) == 6 + 2 * (12 + 12) + 6 + refit
+    assert fold.history()["test_accuracy"].is_not_null().all()
 
 
 @pytest.mark.parametrize(("selection", "dev"), [("best-on-test", None), ("last", None)])

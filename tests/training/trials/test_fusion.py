@@ -142,7 +142,7 @@ def test_weights_say_all_that_using_them_takes(features: Features, project: Path
         inputs={"sampling_rate": 16000, "normalize": True},
         precision="bfloat16",
         storage="float16",
-        made_with={"segment": {"max_duration_s": 5.0, "tail": "keep", "tail_below_s": None}, "extract": extract},
+        made_with={"segment": {"max_duration_s": 5.0, "tail": "merge", "tail_below_s": 0.5}, "extract": extract},
         standardize="layer",
         head_parameters=None,
         fold={"key": fold.result["run"]["key"], "method": "daam-v1-mlp", "fold": 2, "seed": 1},
@@ -353,7 +353,7 @@ def test_damaged_fold_is_named(features: Features, project: Path) -> None:
 def test_other_embedding_settings_are_refused(project: Path) -> None:
     made = config()
     write_embeddings(project / "data/extract/test", made)
-    wanted = Config.model_validate({**made.model_dump(), "extract": {"pooling": "all-frames"}})
+    wanted = Config.model_validate({**made.model_dump(), "extract": {"pooling": "all-frames"}, "segment": {"tail": "keep"}})
     with pytest.raises(
         ArtifactError,
         match=r"extract.pooling: made with 'valid-frames', asked for 'all-frames'\n"

@@ -1,0 +1,83 @@
+"""What a pipeline reads: tables, embeddings and crops, each made with its settings and from what lies beside it now.
+
+A folder of another pipeline in the place of this one's, and a table that was made again since, are refused. What was
+deleted, e.g. to save space, is not compared with. `read_folds` does the same for trained folds, `read_record` for the
+results of the later stages.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from daamctl.artifacts.clips import ClipTable, read_clips
+from daamctl.artifacts.embeddings import EmbeddingsMetadata, check_settings, read_head, with_keys
+from daamctl.artifacts.reconstruction import CROPS, Crops, read_crops
+from daamctl.artifacts.utterances import CorpusTable, UtteranceTable, read_utterances
+from daamctl.config import Config
+from daamctl.config.keys import key_settings
+from daamctl.errors import ArtifactError
+from daamctl.layout import Layout
+
+CUT = ("start_s", "duration_s")
+"""Columns that cutting changes."""
+
+
+def utterances_of(layout: Layout, config: Config) -> UtteranceTable:
+    """Read the utterances of a pipeline.
+
+    Raises:
+        ArtifactError: they are missing or damaged, or were made with other settings. So do the following functions, and
+            if what they read was not made from what lies beside it now.
+    """
+    fix = layout.command("download")
+    table = read_utterances(layout.utterances, fix=f"make it: {fix}")
+    made, again = {"download": table.settings}, f"make them again: {fix}"
+    check_settings(made, config, table.modality, corpus=table.corpus, what="utterances", fix=again)
+    return table
+
+
+def clips_of(layout: Layout, config: Config) -> ClipTable:
+    """Read the clips of a pipeline, compared with the utterances."""
+    fix = layout.command("segment")
+    table = read_clips(layout.clips, fix=f"make them: {fix}")
+    fix = f"make them again: {layout.command('download') if table.modality == 'embeddings' else fix}"
+    made = {stage: table.settings[stage] for stage in ("download", "segment")}
+    check_settings(made, config, table.modality, corpus=table.corpus, what="clips", fix=fix)
+    _check_source(layout, table, table.classes, layout.clips, fix)
+    return table
+
+
+def embeddings_of(layout: Layout, config: Config) -> EmbeddingsMetadata:
+    """Read the metadata of the embeddings of a pipeline, compared with the clips."""
+    fix = layout.command("extract")
+    head = read_head(layout.embeddings, fix=f"make them: {fix}")
+    fix = f"make them again: {fix}"
+    check_settings(head.settings, config, head.modality, corpus=head.corpus, what="embeddings", fix=fix)
+    if head.vectors_key and layout.clips.exists() and with_keys(head, clips_of(layout, config)).key != head.key:
+        raise ArtifactError(f"the embeddings in {layout.embeddings} are not of the clips in {layout.clips}", fix=fix)
+    return head
+
+
+def crops_of(layout: Layout, config: Config) -> Crops:
+    """Read the crops of a pipeline, compared with the utterances."""
+    path, fix = layout.stage("crop") / CROPS, layout.command("crop")
+    crops = read_crops(path, fix=f"make it: {fix}")
+    fix = f"make it again: {fix}"
+    if any(crops.settings.get(name) != value for name, value in key_settings(config, "crop").items()):
+        raise ArtifactError(f"{path} was made with other settings", fix=fix)
+    _check_source(layout, crops, None, path, fix)
+    return crops
+
+
+def _check_source(
+    layout: Layout, table: CorpusTable | Crops, classes: tuple[str, ...] | None, path: Path, fix: str
+) -> None:
+    """Check that all rows of a table are of the utterances that lie beside it, and of the same files."""
+    if not layout.utterances.exists():
+        return
+    source = read_utterances(layout.utterances, fix=layout.command("download"))
+    on = [name for name in table.rows.columns if name in source.rows.columns and name not in CUT]
+    others = table.rows.select(on).join(source.rows.select(on).unique(), on=on, how="anti", nulls_equal=True)
+    same = (table.corpus, table.content) == (source.corpus, source.content) and classes in (None, source.classes)
+    if not same or others.height:
+        raise ArtifactError(f"{path} was not made from {layout.utterances}, which lies beside it", fix=fix)

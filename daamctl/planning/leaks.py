@@ -1,0 +1,81 @@
+"""Leaks between the folds of a pipeline: shared speakers and utterances, and copies, as `preflight` finds them."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+from numpy.typing import NDArray
+
+from daamctl.analysis.data_checks import CorpusFacts, check_duplicates, check_shared, content_ids, numbered, text_ids
+from daamctl.artifacts.clips import read_clips
+from daamctl.artifacts.embeddings import METADATA_FILE, StoredVectors
+from daamctl.artifacts.splits import fold_groups
+from daamctl.artifacts.words import terms_for
+from daamctl.config import Config
+from daamctl.corpora.sources import files_root
+from daamctl.errors import ArtifactError, CorpusError
+from daamctl.extraction.items import ImageTables
+from daamctl.layout import Layout
+from daamctl.training.features import Features, open_features
+
+logger = logging.getLogger(__name__)
+
+
+def leaks(layout: Layout, config: Config) -> list[str]:
+    """What makes results on the folds of a pipeline too high, one sentence each; without embeddings none is found.
+
+    Copies of recordings are found by the vectors of the last layer alone, so that only these are read.
+    """
+    if not (layout.embeddings / METADATA_FILE).exists():
+        return []
+    try:
+        features = open_features(layout, config)
+        assert isinstance(features.x, StoredVectors)
+        known, clips = corpus_facts(layout, features), features.clips
+        content = content_ids(features.x.subset(features.layers[-1:])) if known.content is None else known.content
+    except ArtifactError as error:  # e.g. the settings have changed since
+        return [f"whether folds share speakers or copies is not checked: {error.message}"]
+    words = terms_for(known.modality, clips["utterance_id"], clips["speaker"])
+    found = [check_shared(clips, name, words) for name in ("speaker", "utterance_id")]
+    found.append(check_duplicates(clips, content, words, stored=known.content is None))
+    return [one.text for one in found if one.severity == "warning"]
+
+
+def corpus_facts(layout: Layout, features: Features) -> CorpusFacts:
+    """Facts about the corpus that the checks need."""
+    head, facts = features.head, features.head.encoder
+    added = facts.get("special_tokens") or {"first": 0, "last": 0, "pooled": False}
+    left_out = 0 if added["pooled"] else added["first"] + added["last"]
+    return CorpusFacts(
+        head.classes,
+        head.modality,
+        tested=fold_groups(features.clips["group"]),
+        content=_content(layout, features),
+        max_tokens=facts["max_tokens"] - left_out if "max_tokens" in facts else None,
+    )
+
+
+def _content(layout: Layout, features: Features) -> NDArray[np.int64] | None:
+    """Numbers (N,) that are equal if texts or image files are; None if these are not available.
+
+    Always None for speech, whose clips are parts of files, for words, which recur in other sentences, and for given
+    embeddings; embeddings are compared instead.
+    """
+    if features.head.modality in ("speech", "tokens", "embeddings"):
+        return None
+    try:
+        table = read_clips(layout.clips, fix=layout.command("segment"))
+        rows = features.clips.select("clip_id").join(table.rows, on="clip_id", how="left", maintain_order="left")
+        if features.head.modality == "text":
+            return None if rows["text"].null_count() else text_ids(rows["text"])
+        if rows["path"].null_count():
+            return None
+        root, tables = files_root(layout.root, table.corpus), ImageTables()
+        pairs = rows.select("path", "index").iter_rows()
+        return numbered(
+            (root / path).read_bytes() if index is None else tables.encoded(root / path, index) for path, index in pairs
+        )
+    except (ArtifactError, CorpusError, OSError) as error:
+        logger.warning("copies can only be found by their embeddings: %s", error)
+        return None

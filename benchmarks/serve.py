@@ -6,7 +6,7 @@ Repeat it:
     python -m benchmarks.serve MODEL FILE --seconds 60 --slow 100 --long LONG_FILE
 
 Starts a server on loopback with an exported model and sends FILE (a recording or an image; for a model of texts its
-content is one text) from several clients at once for ten minutes. Meanwhile, `--slow` clients open connections and never
+content is one text) from several clients for ten minutes. Meanwhile, `--slow` clients open connections and never
 finish their requests, and one client sends LONG_FILE again and again. Every answer to FILE has to have the status 200
 and the same class. The times are those of whole requests, as clients see them; the memory is the peak of the server.
 """
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import psutil
+import psutil  # type: ignore[import-untyped]
 import typer
 
 from daamctl.artifacts.io import write_json
@@ -39,7 +39,8 @@ HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 40000000\r
 
 def ask(port: int, body: bytes, kind: str, until: float) -> list[tuple[float, str]]:
     """Send a request again and again; (seconds, predicted class, or empty if it was not answered) of each."""
-    connection, answers = http.client.HTTPConnection("127.0.0.1", port, timeout=600), []
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+    answers: list[tuple[float, str]] = []
     while time.perf_counter() < until or not answers:
         started = time.perf_counter()
         try:

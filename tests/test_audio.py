@@ -160,7 +160,10 @@ def test_warnings_about() -> None:
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ({"rate": 2_147_483_647}, r"1 channel\(s\) at 2147483647 Hz by its header; read are at most 64 at 1000 to 768000"),
+        (
+            {"rate": 2_147_483_647},
+            r"1 channel\(s\) at 2147483647 Hz by its header; read are at most 64 at 1000 to 768000",
+        ),
         ({"rate": 768_001}, "at 768001 Hz"),
         ({"rate": 999}, "at 999 Hz"),
         ({"rate": 0}, "not audio that can be read"),

@@ -95,7 +95,8 @@ def weights_of(owner: NDArray[np.integer[Any]], rows: pl.DataFrame) -> NDArray[n
     durations = rows["duration_s"].to_numpy().astype(np.float64)
     longest = np.zeros(int(owner.max(initial=-1)) + 1)
     np.maximum.at(longest, owner, durations)
-    return durations / longest[owner]
+    weights: NDArray[np.float64] = durations / longest[owner]
+    return weights
 
 
 def means_of_clips(

@@ -355,7 +355,7 @@ def decode(source: Path | bytes, name: str) -> Image.Image:
     """
     from PIL import ImageOps
 
-    if isinstance(source, Path) and not os.path.exists(source):  # also False for a name with a null byte
+    if isinstance(source, Path) and not os.path.exists(source):  # noqa: PTH110, also False for a name with a null byte
         raise CorpusError(f"no image {name}")
     if isinstance(source, Path) and not source.is_file():  # a pipe would block
         raise CorpusError(f"{name} is not a file")

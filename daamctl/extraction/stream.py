@@ -152,8 +152,7 @@ def embed_clips(
     Raises:
         EncoderError: the encoder gives values that are not finite, or too large for `storage`.
     """
-    opener: Opener = lambda: (items, clip_ids, None)
-    sets = embed_sets(encoder, [opener], storage=storage, on_clips=on_clips, strict=strict)
+    sets = embed_sets(encoder, [lambda: (items, clip_ids, None)], storage=storage, on_clips=on_clips, strict=strict)
     (embedded,) = (done for done in sets if done is not None)
     return embedded
 

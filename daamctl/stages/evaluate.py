@@ -371,13 +371,6 @@ def _notes(config: Config, folds: Mapping[str, Sequence[Fold]], methods: Mapping
                 f"{entry.eval_batches.size} {clips} in the order of the clip table (hash in each result.json)"
             )
         notes += entry.notes
-        rows = folds[method][0].predictions()
-        if folds[method][0].modality == "speech" and "duration_s" not in rows.columns:
-            if several := rows.filter(pl.col("utterance_id").is_duplicated())["utterance_id"].n_unique():
-                notes.append(
-                    f"{method}: a fold of an earlier version stored no durations, so the clips of {several} test "
-                    "utterances in it have equal weights; train again with --force"
-                )
     changed = {text for part in folds.values() for fold in part for text in differences(fold, config)}
     notes += [f"trained with other settings than the current ones: {text}" for text in sorted(changed)]
     return notes

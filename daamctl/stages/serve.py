@@ -30,7 +30,7 @@ def run(
     port: int = 8000,
     encoder: Path | None = None,
     device: str = "auto",
-    limits: Limits = Limits(),
+    limits: Limits | None = None,
     hosts: Sequence[str] = (),
 ) -> None:
     """Serve a model. Returns after SIGINT or SIGTERM, when the requests that were running are answered.
@@ -41,7 +41,7 @@ def run(
         port: port to listen on; 0: any free one.
         encoder: folder of the encoder, if the model does not contain it.
         device: auto, cpu, mps, cuda or cuda:N.
-        limits: what is accepted at most.
+        limits: what is accepted at most; `Limits()` if not given.
         hosts: further names and addresses under which clients may ask.
 
     Raises:
@@ -50,8 +50,12 @@ def run(
         EncoderError: the encoder cannot be found or opened.
     """
     with _listen(host, port) as listening:
-        app = make_app(ExportedModel.open(folder, encoder=encoder, device=device), limits, (f"[{host}]" if ":" in host else host, *hosts))
-        http = connections(limits)
+        app = make_app(
+            ExportedModel.open(folder, encoder=encoder, device=device),
+            limits or Limits(),
+            (f"[{host}]" if ":" in host else host, *hosts),
+        )
+        http = connections(limits or Limits())
         config = uvicorn.Config(app, http=http, ws="none", log_level="warning", timeout_graceful_shutdown=STOP_S)
         listening.listen(config.backlog)  # from here on, a client that is too early waits instead of being refused
         log.info("serving on http://%s:%d; the interface is described at /docs", host, listening.getsockname()[1])

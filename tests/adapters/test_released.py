@@ -49,7 +49,9 @@ def test_other_settings_are_said_with_both_values() -> None:
         "the released script trains otherwise: finetune.batch_size=1 (set: 2), finetune.lr=1e-06 (set: 0.0001), "
         "finetune.schedule=constant (set: linear), finetune.grad_clip_norm=null (set: 1.0) (D18)",
     )
-    raw = sections(Config.model_validate({"extract": {"pooling": "all-frames", "normalize": "never"}, "segment": {"tail": "keep"}}))
+    raw = sections(
+        Config.model_validate({"extract": {"pooling": "all-frames", "normalize": "never"}, "segment": {"tail": "keep"}})
+    )
     assert departures("lora-r8-published", "speech", raw)[0] == (
         "items are read as by the released script, whatever is set: extract.pooling=valid-frames (set: all-frames), "
         "extract.normalize=encoder (set: never) (D14)"

@@ -37,8 +37,8 @@ def client(model: ExportedModel) -> Iterator[TestClient]:
         yield client
 
 
-def client_of(model: ExportedModel, limits: Limits = Limits(), **options: Any) -> TestClient:
-    return TestClient(make_app(model, limits), base_url="http://127.0.0.1:8000", **options)
+def client_of(model: ExportedModel, limits: Limits | None = None, **options: Any) -> TestClient:
+    return TestClient(make_app(model, limits or Limits()), base_url="http://127.0.0.1:8000", **options)
 
 
 def wave(seconds: float = 0.3, seed: int = 0) -> bytes:

@@ -124,13 +124,28 @@ def test_no_single_file_ends_the_batch(tmp_path: Path, trained: Path, model: Pat
     (tmp_path / "odd.wav").write_bytes(wav_bytes(15_991, 15_991))
     soundfile.write(tmp_path / "loud.wav", np.tile(np.float32([-3e38, 3e38]), 4000), 16000, subtype="FLOAT")
     os.mkfifo(tmp_path / "pipe.wav")
-    lines = ["path,start_s,end_s", "good.wav,,", "rate.wav,,", "zero.wav,,", "channels.wav,,", "odd.wav,,", "loud.wav,,"]
+    lines = [
+        "path,start_s,end_s",
+        "good.wav,,",
+        "rate.wav,,",
+        "zero.wav,,",
+        "channels.wav,,",
+        "odd.wav,,",
+        "loud.wav,,",
+    ]
     lines += ["pipe.wav,,", "good.wav,0,1e9", "good.wav,1e300,2e300", "good.wav,nan,1"]
     (tmp_path / "all.csv").write_text("\n".join(lines) + "\n")
     rows = items(run(model, tmp_path / "all.csv"))
     assert rows["class"].is_null().to_list() == [False, True, True, True, False, True, True, True, True, True]
     assert (rows["error"].is_null() == rows["class"].is_not_null()).all()
-    words = ("2147483647 Hz", "not audio", "not audio", "values that are not finite", "not a file", *["lies outside"] * 3)
+    words = (
+        "2147483647 Hz",
+        "not audio",
+        "not audio",
+        "values that are not finite",
+        "not a file",
+        *["lies outside"] * 3,
+    )
     for reason, part in zip(rows["error"].drop_nulls(), words, strict=True):
         assert part in reason
         assert "\n" not in reason

@@ -353,7 +353,9 @@ def test_damaged_fold_is_named(features: Features, project: Path) -> None:
 def test_other_embedding_settings_are_refused(project: Path) -> None:
     made = config()
     write_embeddings(project / "data/extract/test", made)
-    wanted = Config.model_validate({**made.model_dump(), "extract": {"pooling": "all-frames"}, "segment": {"tail": "keep"}})
+    wanted = Config.model_validate(
+        {**made.model_dump(), "extract": {"pooling": "all-frames"}, "segment": {"tail": "keep"}}
+    )
     with pytest.raises(
         ArtifactError,
         match=r"extract.pooling: made with 'valid-frames', asked for 'all-frames'\n"

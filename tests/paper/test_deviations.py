@@ -124,6 +124,8 @@ def with_values(values: Mapping[str, Any], switch: SettingSwitch) -> Config:
     for path, value in values.items():
         section, name = path.split(".")
         tree.setdefault(section, {})[name] = value
+    if values.get("extract.pooling") == "all-frames":  # does not go with the default, merge
+        tree.setdefault("segment", {}).setdefault("tail", "keep")
     return Config.model_validate(tree)
 
 
